@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/backend/reference_conv.hpp>
+#include <tutti/backend/reference_misc.hpp>
+#include <tutti/backend/reference_norm.hpp>
+#include <tutti/graph/custom.hpp>
+
+namespace tutti {
+
+// Every op with obvious loops, in f32, bf16 and f64: the living definition of the ops, the oracle of the tests, and
+// what a new backend on the host inherits from. An op it does not override runs whole, on one thread.
+class Reference : public HostMemory {
+ public:
+  [[nodiscard]] std::string name() const { return "reference"; }
+  [[nodiscard]] std::string description() const { return "obvious loops"; }
+  [[nodiscard]] int threads() const { return 1; }
+  [[nodiscard]] int lanes() const { return 1; }
+  [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
+
+  template <class F>
+  void parallel(int tasks, F&& f) {
+    for (int t = 0; t < tasks; ++t) f(t, 0);
+  }
+
+  template <class O>
+  [[nodiscard]] Partition partition(const O&, const NodeDesc&) const {
+    return {};
+  }
+  template <class O>
+  [[nodiscard]] std::shared_ptr<void> prepare(const O&, const PrepareInfo&) {
+    return {};
+  }
+
+  // Weights in the compute type; nothing to do where the master weights already are.
+  [[nodiscard]] std::size_t pack_bytes(const Op&, const NodeDesc& d) const {
+    return d.compute == d.in[1].dtype ? 0 : static_cast<std::size_t>(d.in[1].shape.numel()) * size_of(d.compute);
+  }
+  void pack(const Op&, const NodeDesc& d, const TensorRef& w, void* to) const {
+    const auto n = static_cast<std::size_t>(w.shape.numel());
+    with_float_type(d.compute, [&](auto t) {
+      with_float_type(w.dtype, [&](auto m) {
+        using T = decltype(t);
+        const auto* from = static_cast<const decltype(m)*>(w.data);
+        for (std::size_t i = 0; i < n; ++i) static_cast<T*>(to)[i] = static_cast<T>(from[i]);
+      });
+    });
+  }
+
+  void run(const op::Normalize& o, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) { reference::normalize<decltype(t)>(o, c.in[0], c.out[0]); });
+  }
+  void run(const op::Conv2d& o, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+  }
+  void run(const op::Conv2dBackwardData& o, Call& c) {
+    with_float_type(c.out[0].dtype,
+                    [&](auto t) { reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+  }
+  void run(const op::Conv2dBackwardWeights& o, Call& c) {
+    types(c.in[0], c.out[0], [&](auto t, auto m) {
+      reference::conv2d_backward_weights<decltype(t), decltype(m)>(o, c.in[0], c.in[1], c.out[0]);
+    });
+  }
+  void run(const op::BatchNorm& o, Call& c) {
+    types(c.in[0], c.in[1], [&](auto t, auto m) { reference::batch_norm<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::BatchNormInference& o, Call& c) {
+    types(c.in[0], c.in[1], [&](auto t, auto m) { reference::batch_norm_inference<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::BatchNormBackward& o, Call& c) {
+    types(c.out[0], c.out[1], [&](auto t, auto m) { reference::batch_norm_backward<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::Relu&, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      const auto x = c.in[0].view<T>();
+      const auto y = c.out[0].view<T>();
+      for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] < T(0.0F) ? T(0.0F) : x[i];
+    });
+  }
+  void run(const op::ReluBackward&, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      const auto dy = c.in[0].view<T>(), y = c.in[1].view<T>();
+      const auto dx = c.out[0].view<T>();
+      for (std::size_t i = 0; i < dy.size(); ++i) dx[i] = y[i] > T(0.0F) ? dy[i] : T(0.0F);
+    });
+  }
+  void run(const op::Add&, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      const auto a = c.in[0].view<T>(), b = c.in[1].view<T>();
+      const auto y = c.out[0].view<T>();
+      for (std::size_t i = 0; i < a.size(); ++i) y[i] = T(a[i] + b[i]);
+    });
+  }
+  void run(const op::Bias&, Call& c) {
+    types(c.out[0], c.in[1], [&](auto t, auto m) {
+      using T = decltype(t);
+      const auto x = c.in[0].view<T>();
+      const auto b = c.in[1].template view<decltype(m)>();
+      const auto y = c.out[0].view<T>();
+      for (std::size_t i = 0; i < x.size(); ++i)
+        y[i] = static_cast<T>(static_cast<double>(x[i]) + static_cast<double>(b[i % b.size()]));
+    });
+  }
+  void run(const op::BiasBackward&, Call& c) {
+    types(c.in[0], c.out[0], [&](auto t, auto m) {
+      using M = decltype(m);
+      const auto dy = c.in[0].view<decltype(t)>();
+      const auto db = c.out[0].template view<M>();
+      for (std::size_t k = 0; k < db.size(); ++k) {
+        double sum = 0;
+        for (std::size_t i = k; i < dy.size(); i += db.size()) sum += static_cast<double>(dy[i]);
+        db[k] = static_cast<M>(sum);
+      }
+    });
+  }
+  void run(const op::MaxPool& o, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) { reference::max_pool<decltype(t)>(o, c.in[0], c.out[0], c.out[1]); });
+  }
+  void run(const op::MaxPoolBackward& o, Call& c) {
+    with_float_type(c.out[0].dtype,
+                    [&](auto t) { reference::max_pool_backward<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+  }
+  void run(const op::GlobalAvgPool&, Call& c) {
+    with_float_type(c.out[0].dtype, [&](auto t) { reference::global_avg_pool<decltype(t)>(c.in[0], c.out[0]); });
+  }
+  void run(const op::GlobalAvgPoolBackward&, Call& c) {
+    with_float_type(c.out[0].dtype,
+                    [&](auto t) { reference::global_avg_pool_backward<decltype(t)>(c.in[0], c.out[0]); });
+  }
+  void run(const op::Linear&, Call& c) {
+    types(c.out[0], c.in[2],
+          [&](auto t, auto m) { reference::linear<decltype(t), decltype(m)>(c.in[0], c.in[1], c.in[2], c.out[0]); });
+  }
+  void run(const op::LinearBackwardData&, Call& c) {
+    with_float_type(c.out[0].dtype,
+                    [&](auto t) { reference::linear_backward_data<decltype(t)>(c.in[0], c.in[1], c.out[0]); });
+  }
+  void run(const op::LinearBackwardWeights&, Call& c) {
+    types(c.in[0], c.out[0], [&](auto t, auto m) {
+      reference::linear_backward_weights<decltype(t), decltype(m)>(c.in[0], c.in[1], c.out[0], c.out[1]);
+    });
+  }
+  void run(const op::SoftmaxCrossEntropy& o, Call& c) {
+    auto* metrics = c.out[0].as<double>();
+    for (int i = 0; i < 4; ++i) metrics[i] = 0;
+    with_float_type(c.in[0].dtype, [&](auto t) {
+      reference::softmax_cross_entropy<decltype(t)>(o, c.in[0], c.in[1], metrics, o.backward ? &c.out[1] : nullptr,
+                                                    *c.scalars);
+    });
+  }
+  void run(const op::Custom&, Call& c) { run_custom(c); }
+  void run(const op::CustomBackward&, Call& c) { run_custom(c); }
+
+  template <class U>
+  void update(const U& o, const UpdateCall& u) {
+    with_float_type(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); });
+  }
+  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
+    return with_float_type(u.dtype, [&](auto m) { return reference::squared_norms<decltype(m)>(u); });
+  }
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+    with_float_type(t, [&](auto m) {
+      using M = decltype(m);
+      for (std::size_t i = 0; i < n; ++i) {
+        M& e = static_cast<M*>(to)[i];
+        e = static_cast<M>(decay * static_cast<double>(e) +
+                           (1 - decay) * static_cast<double>(static_cast<const M*>(from)[i]));
+      }
+    });
+  }
+
+  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+    with_float_type(t, [&](auto m) {
+      using M = decltype(m);
+      for (std::size_t i = 0; i < n; ++i) {
+        M& e = static_cast<M*>(to)[i];
+        e = static_cast<M>(e + static_cast<const M*>(from)[i]);
+      }
+    });
+  }
+
+ protected:
+  template <class F>
+  static void types(const TensorRef& activation, const TensorRef& master, F&& f) {
+    with_float_type(activation.dtype, [&](auto t) {
+      if (master.dtype == DType::f64)
+        f(t, double{});
+      else
+        f(t, float{});
+    });
+  }
+
+ private:
+  // The executor found the kernel when the plan was made.
+  static void run_custom(Call& c) {
+    (*static_cast<const CustomOp::Kernel*>(c.state))(
+        std::span<const TensorRef>(c.in.data(), static_cast<std::size_t>(c.inputs)),
+        std::span<const TensorRef>(c.out.data(), static_cast<std::size_t>(c.outputs)));
+  }
+};
+
+static_assert(Backend<Reference>);
+
+}  // namespace tutti

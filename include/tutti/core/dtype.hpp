@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include <tutti/core/bf16.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64 };
+
+[[nodiscard]] constexpr std::size_t size_of(DType t) noexcept {
+  switch (t) {
+    case DType::u8:
+      return 1;
+    case DType::bf16:
+      return 2;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::f64:
+    case DType::i64:
+      return 8;
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr std::string_view name_of(DType t) noexcept {
+  switch (t) {
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f64:
+      return "f64";
+    case DType::u8:
+      return "u8";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+  }
+  return "?";
+}
+
+template <class T>
+struct dtype_of_t;
+template <>
+struct dtype_of_t<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct dtype_of_t<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of_t<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct dtype_of_t<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of_t<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct dtype_of_t<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+
+template <class T>
+inline constexpr DType dtype_of = dtype_of_t<T>::value;
+
+// Calls f with a value of the C++ type that t names; for the floating types only.
+template <class F>
+decltype(auto) with_float_type(DType t, F&& f) {
+  switch (t) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f64:
+      return f(double{});
+    default:
+      break;
+  }
+  fail<UsageError>("dtype", "f32, bf16 or f64", name_of(t));
+}
+
+}  // namespace tutti

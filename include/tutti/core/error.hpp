@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+// Every error tutti throws: "[where] expected ..., got .... hint: ..." and the exit code that a program should end
+// with.
+namespace tutti {
+
+// Exit codes of tutti's programs (docs/errors.md).
+enum class ExitCode : int {
+  ok = 0,
+  internal = 1,
+  usage = 2,
+  data = 3,
+  device = 4,
+  communication = 5,
+  not_finite = 6,
+  restart = 75,
+  interrupted = 130,
+  terminated = 143,
+};
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, ExitCode code = ExitCode::internal)
+      : std::runtime_error(message), code_(code) {}
+  [[nodiscard]] int exit_code() const noexcept { return static_cast<int>(code_); }
+
+ private:
+  ExitCode code_;
+};
+
+// A wrong argument, option, configuration key or shape.
+struct UsageError : Error {
+  explicit UsageError(const std::string& m) : Error(m, ExitCode::usage) {}
+};
+
+// Shapes that do not fit together; thrown by the builder call that made the mistake.
+struct ShapeError : UsageError {
+  using UsageError::UsageError;
+};
+
+// A missing, truncated, corrupt or hostile file.
+struct DataError : Error {
+  explicit DataError(const std::string& m) : Error(m, ExitCode::data) {}
+};
+
+// A compute device or its library that is missing or refuses.
+struct DeviceError : Error {
+  explicit DeviceError(const std::string& m) : Error(m, ExitCode::device) {}
+};
+
+struct CommunicationError : Error {
+  explicit CommunicationError(const std::string& m) : Error(m, ExitCode::communication) {}
+};
+
+// A loss or a gradient that is not finite.
+struct NotFiniteError : Error {
+  explicit NotFiniteError(const std::string& m) : Error(m, ExitCode::not_finite) {}
+};
+
+// Builds the uniform message; `hint` may be empty.
+inline std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
+                                 std::string_view hint = {}) {
+  std::string m;
+  m.reserve(where.size() + expected.size() + got.size() + hint.size() + 32);
+  m.append("[").append(where).append("] expected ").append(expected).append(", got ").append(got).append(".");
+  if (!hint.empty()) m.append(" hint: ").append(hint).append(".");
+  return m;
+}
+
+// Throws E with the uniform message.
+template <class E = Error>
+[[noreturn]] void fail(std::string_view where, std::string_view expected, std::string_view got,
+                       std::string_view hint = {}) {
+  throw E(error_message(where, expected, got, hint));
+}
+
+}  // namespace tutti

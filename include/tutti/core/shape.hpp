@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// Up to five extents, kept in place. Activations are logical NCHW, convolution weights OIHW, linear weights OI.
+class Shape {
+ public:
+  static constexpr int max_rank = 5;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+  explicit Shape(std::span<const std::int64_t> dims) {
+    if (dims.size() > max_rank) fail<ShapeError>("Shape", "at most 5 dimensions", std::to_string(dims.size()));
+    for (auto d : dims) {
+      if (d < 0) fail<ShapeError>("Shape", "extents of 0 or more", std::to_string(d));
+      dims_[static_cast<std::size_t>(rank_++)] = d;
+    }
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] std::int64_t operator[](int i) const noexcept { return dims_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] std::int64_t& operator[](int i) noexcept { return dims_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] std::int64_t numel() const noexcept {
+    std::int64_t n = 1;
+    for (int i = 0; i < rank_; ++i) n *= (*this)[i];
+    return n;
+  }
+  // Elements of one row, i.e. everything but the first extent.
+  [[nodiscard]] std::int64_t row_numel() const noexcept {
+    std::int64_t n = 1;
+    for (int i = 1; i < rank_; ++i) n *= (*this)[i];
+    return n;
+  }
+  // The same shape with another first extent.
+  [[nodiscard]] Shape with_rows(std::int64_t n) const noexcept {
+    Shape s = *this;
+    s[0] = n;
+    return s;
+  }
+  [[nodiscard]] std::span<const std::int64_t> dims() const noexcept {
+    return {dims_.data(), static_cast<std::size_t>(rank_)};
+  }
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, max_rank> dims_{};
+  int rank_ = 0;
+};
+
+[[nodiscard]] inline std::string to_string(const Shape& s) {
+  std::string r = "[";
+  for (int i = 0; i < s.rank(); ++i) r += (i ? ", " : "") + std::to_string(s[i]);
+  return r + "]";
+}
+
+}  // namespace tutti

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, so a
+// thread that lost its core holds up one task and not a fixed share of the loop; waiting threads spin for some
+// microseconds and then sleep in a futex, because a spinning thread takes the core from the one it waits for.
+class ThreadPool {
+ public:
+  // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options.
+  explicit ThreadPool(int threads, std::function<void()> on_start = {}) : on_start_(std::move(on_start)) {
+    if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  }
+  ~ThreadPool() {
+    stop_.store(true);
+    ticket_.fetch_add(std::uint64_t{1} << 32);
+    wake_.fetch_add(1);
+    wake_.notify_all();
+    for (auto& w : workers_) w.join();
+  }
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] int threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls f(task, worker) for every task in [0, tasks), worker in [0, threads()); returns when all are done. The first
+  // exception is thrown again here. Not reentrant: a task may not call run() on its own pool.
+  template <class F>
+  void run(int tasks, F&& f) {
+    if (tasks <= 0) return;
+    if (tasks == 1 || workers_.empty()) {
+      for (int t = 0; t < tasks; ++t) f(t, 0);
+      return;
+    }
+    call_.store([](void* ctx, int task, int worker) { (*static_cast<std::remove_reference_t<F>*>(ctx))(task, worker); },
+                std::memory_order_relaxed);
+    context_.store(const_cast<void*>(static_cast<const void*>(&f)), std::memory_order_relaxed);
+    tasks_.store(tasks, std::memory_order_relaxed);
+    remaining_.store(tasks, std::memory_order_relaxed);
+    generation_ += 1;
+    ticket_.store(std::uint64_t{generation_} << 32, std::memory_order_release);
+    wake_.fetch_add(1, std::memory_order_release);
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_.notify_all();
+    take_tasks(generation_, 0);
+    for (int spin = 0; remaining_.load(std::memory_order_acquire) != 0 && spin < spins; ++spin) pause();
+    for (int r = remaining_.load(std::memory_order_acquire); r != 0; r = remaining_.load(std::memory_order_acquire)) {
+      caller_sleeps_.store(true, std::memory_order_seq_cst);
+      remaining_.wait(r, std::memory_order_acquire);
+      caller_sleeps_.store(false, std::memory_order_relaxed);
+    }
+    if (failed_.load(std::memory_order_acquire)) {
+      failed_.store(false);
+      std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+  }
+
+ private:
+  static constexpr int spins = 2000;  // about 20 us
+
+  static void pause() noexcept {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+  }
+
+  // The ticket holds (generation, next task). A task is claimed by compare-and-swap, which fails once the generation
+  // has moved on; the job's fields cannot change before every task is done, so a claimed task's fields are its own.
+  void take_tasks(std::uint32_t generation, int worker) {
+    for (;;) {
+      std::uint64_t t = ticket_.load(std::memory_order_acquire);
+      if ((t >> 32) != generation) return;
+      const auto call = call_.load(std::memory_order_relaxed);
+      void* const ctx = context_.load(std::memory_order_relaxed);
+      const auto task = static_cast<std::uint32_t>(t);
+      if (task >= static_cast<std::uint32_t>(tasks_.load(std::memory_order_relaxed))) return;
+      if (!ticket_.compare_exchange_weak(t, t + 1, std::memory_order_acq_rel)) continue;
+      try {
+        call(ctx, static_cast<int>(task), worker);
+      } catch (...) {
+        const std::lock_guard lock(error_mutex_);
+        if (!failed_.load(std::memory_order_relaxed)) error_ = std::current_exception();
+        failed_.store(true, std::memory_order_release);
+      }
+      if (remaining_.fetch_sub(1, std::memory_order_seq_cst) == 1 && caller_sleeps_.load(std::memory_order_seq_cst))
+        remaining_.notify_all();
+    }
+  }
+
+  void work(int worker) {
+    if (on_start_) on_start_();
+    std::uint32_t seen = wake_.load(std::memory_order_acquire);
+    // A job may have been posted before this thread came up.
+    take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
+    while (!stop_.load(std::memory_order_acquire)) {
+      for (int spin = 0; wake_.load(std::memory_order_acquire) == seen && spin < spins; ++spin) pause();
+      while (wake_.load(std::memory_order_acquire) == seen) {
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+        wake_.wait(seen, std::memory_order_acquire);
+        sleepers_.fetch_sub(1, std::memory_order_relaxed);
+      }
+      seen = wake_.load(std::memory_order_acquire);
+      if (stop_.load(std::memory_order_acquire)) return;
+      take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
+    }
+  }
+
+  using Call = void (*)(void*, int, int);
+  std::function<void()> on_start_;
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  alignas(64) std::atomic<std::int32_t> remaining_{0};
+  alignas(64) std::atomic<std::uint32_t> wake_{0};
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> caller_sleeps_{false};
+  std::atomic<Call> call_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<int> tasks_{0};
+  std::uint32_t generation_ = 0;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> failed_{false};
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tutti

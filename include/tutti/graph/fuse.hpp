@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <vector>
+
+#include <tutti/graph/graph.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+inline std::vector<int> count_uses(const Graph& g) {
+  std::vector<int> uses(g.values.size(), 0);
+  for (const Node& n : g.nodes)
+    for (ValueId v : n.inputs) ++uses[static_cast<std::size_t>(v)];
+  if (g.logits != no_value) ++uses[static_cast<std::size_t>(g.logits)];
+  return uses;
+}
+
+}  // namespace detail
+
+// Joins batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Run on
+// the forward graph, before differentiate(). Only where nobody else reads what lies between.
+inline Graph fuse(Graph g) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    const std::vector<int> uses = detail::count_uses(g);
+    for (std::size_t i = 0; i < g.nodes.size() && !changed; ++i) {
+      Node& n = g.nodes[i];
+      const bool is_add = std::holds_alternative<op::Add>(n.op);
+      if (!is_add && !std::holds_alternative<op::Relu>(n.op)) continue;
+      for (std::size_t k = 0; k < n.inputs.size() && !changed; ++k) {
+        const ValueId x = n.inputs[k];
+        const NodeId producer = g[x].producer;
+        if (producer < 0 || uses[static_cast<std::size_t>(x)] != 1) continue;
+        Node& bn_node = g.nodes[static_cast<std::size_t>(producer)];
+        auto* bn = std::get_if<op::BatchNorm>(&bn_node.op);
+        if (bn == nullptr || bn->relu || bn_node.outputs[0] != x) continue;
+        if (is_add && bn->residual) continue;
+        // The fused node takes the later place, where the other summand exists.
+        Node fused = bn_node;
+        auto& attributes = std::get<op::BatchNorm>(fused.op);
+        if (is_add) {
+          attributes.residual = true;
+          fused.inputs.push_back(n.inputs[1 - k]);
+        } else {
+          attributes.relu = true;
+        }
+        fused.outputs[0] = n.outputs[0];
+        n = std::move(fused);
+        g.nodes.erase(g.nodes.begin() + producer);
+        changed = true;
+      }
+    }
+    if (changed)
+      for (std::size_t i = 0; i < g.nodes.size(); ++i)
+        for (ValueId v : g.nodes[i].outputs) g[v].producer = static_cast<NodeId>(i);
+  }
+  return g;
+}
+
+// The same forward graph for evaluation: batch norm with its running statistics, no gradients.
+inline Graph inference(Graph g) {
+  for (Node& n : g.nodes)
+    if (const auto* bn = std::get_if<op::BatchNorm>(&n.op)) {
+      n.op = op::BatchNormInference{bn->eps, bn->relu, bn->residual};
+      n.outputs.resize(1);
+    }
+  return g;
+}
+
+}  // namespace tutti

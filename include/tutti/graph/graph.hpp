@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/shape.hpp>
+#include <tutti/graph/ops.hpp>
+
+namespace tutti {
+
+using ValueId = std::int32_t;
+using NodeId = std::int32_t;
+inline constexpr ValueId no_value = -1;
+
+// Where a value lives.
+enum class Storage : std::uint8_t {
+  image,      // the batch's images, u8
+  labels,     // the batch's labels, i32
+  parameter,  // parameter arena, master precision
+  state,      // state arena (running statistics), master precision
+  gradient,   // gradient arena, master precision
+  activation  // activation arena or scratch
+};
+
+// Which of a run's types a value has: decided when the plan is made.
+enum class Precision : std::uint8_t { compute, master, metric, u8, i32 };
+
+enum class Init : std::uint8_t { zeros, ones, normal, uniform, he_normal, he_uniform, xavier_normal, xavier_uniform };
+
+struct Initializer {
+  Init kind = Init::zeros;
+  double scale = 1;  // standard deviation (normal), half width (uniform); gain for He and Xavier
+};
+
+struct Value {
+  std::string name;
+  Shape shape;           // with one row where per_row
+  bool per_row = false;  // the first extent is the batch
+  Storage storage = Storage::activation;
+  Precision precision = Precision::compute;
+  NodeId producer = -1;
+  bool requires_grad = false;
+  // Of parameters and states only.
+  Initializer init{};
+  bool trainable = true;
+  bool decay = true;
+  ValueId gradient = no_value;  // of parameters, after differentiation
+};
+
+struct Node {
+  Op op;
+  std::vector<ValueId> inputs, outputs;
+  std::string name;  // the layer it belongs to
+  bool backward = false;
+};
+
+// A recorded model: a plain value, in the order in which it was written. Nodes after the forward part are appended by
+// differentiate().
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  ValueId images = no_value, labels = no_value, logits = no_value, metrics = no_value;
+
+  [[nodiscard]] Value& operator[](ValueId v) { return values[static_cast<std::size_t>(v)]; }
+  [[nodiscard]] const Value& operator[](ValueId v) const { return values[static_cast<std::size_t>(v)]; }
+
+  ValueId add_value(Value v) {
+    values.push_back(std::move(v));
+    return static_cast<ValueId>(values.size() - 1);
+  }
+  NodeId add_node(Node n) {
+    const auto id = static_cast<NodeId>(nodes.size());
+    for (ValueId v : n.outputs) (*this)[v].producer = id;
+    nodes.push_back(std::move(n));
+    return id;
+  }
+};
+
+// The shape as it is printed: the batch as N.
+[[nodiscard]] inline std::string to_string(const Value& v) {
+  if (!v.per_row) return to_string(v.shape);
+  std::string r = "[N";
+  for (int i = 1; i < v.shape.rank(); ++i) r += ", " + std::to_string(v.shape[i]);
+  return r + "]";
+}
+
+}  // namespace tutti

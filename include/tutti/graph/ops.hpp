@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/shape.hpp>
+
+namespace tutti {
+
+struct CustomOp;  // graph/custom.hpp
+
+// What a graph records: small structs with the attributes of an op. Operands are listed as "in -> out"; shapes are
+// logical (activations NCHW, convolution weights OIHW, linear weights OI). The meaning of each op is its loop in
+// backend/reference.
+namespace op {
+
+// image u8 [N,C,H,W] -> x: (image - mean[c]) * inv_std[c]
+struct Normalize {
+  std::vector<float> mean, inv_std;
+};
+
+struct Window {
+  int kernel_h = 3, kernel_w = 3, stride = 1, padding = 1;
+  [[nodiscard]] std::int64_t out_h(std::int64_t h) const { return (h + 2 * padding - kernel_h) / stride + 1; }
+  [[nodiscard]] std::int64_t out_w(std::int64_t w) const { return (w + 2 * padding - kernel_w) / stride + 1; }
+};
+
+struct Conv2d : Window {};                 // x, w -> y
+struct Conv2dBackwardData : Window {};     // dy, w -> dx
+struct Conv2dBackwardWeights : Window {};  // x, dy -> dw
+
+// x, gamma, beta, running_mean, running_var [, residual] -> y, mean, inv_std
+// y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics per channel over N, H, W. running = (1 -
+// momentum)
+// * running + momentum * batch, with the unbiased variance (PyTorch's convention). Ioffe and Szegedy 2015.
+struct BatchNorm {
+  float eps = 1e-5F, momentum = 0.1F;
+  bool relu = false, residual = false;
+};
+// The same inputs -> y, with the running statistics.
+struct BatchNormInference {
+  float eps = 1e-5F;
+  bool relu = false, residual = false;
+};
+// dy [, dy2], x, gamma, beta, mean, inv_std [, y] -> dx, dgamma, dbeta [, dresidual]
+// The incoming gradient is dy (+ dy2), masked where the forward relu was not active: by y where there was a residual,
+// else by the sign of the recomputed output. dresidual is the masked gradient.
+struct BatchNormBackward {
+  bool relu = false, residual = false, second = false;
+};
+
+struct Relu {};          // x -> y
+struct ReluBackward {};  // dy, y -> dx
+struct Add {};           // a, b -> a + b
+struct Bias {};          // x, b [C] -> y
+struct BiasBackward {};  // dy -> db
+
+struct MaxPool : Window {};          // x -> y, which (u8: index in the window)
+struct MaxPoolBackward : Window {};  // dy, which -> dx
+struct GlobalAvgPool {};             // x [N,C,H,W] -> y [N,C,1,1]
+struct GlobalAvgPoolBackward {};     // dy -> dx
+
+struct Linear {};                 // x [N,I], w [O,I], b [O] -> y [N,O]
+struct LinearBackwardData {};     // dy, w -> dx
+struct LinearBackwardWeights {};  // x, dy -> dw, db
+
+// logits [N,K], labels i32 [N] -> metrics f64 [4] (sum of losses, top-1 hits, top-k hits, rows) [, dlogits]
+// dlogits = loss_scale * (softmax - target) / global batch, with target smoothed by label_smoothing / K. The loss in
+// the metrics is the cross entropy against the smoothed target.
+struct SoftmaxCrossEntropy {
+  float label_smoothing = 0;
+  int top_k = 5;
+  bool backward = false;
+};
+
+// The user's own op and its gradient.
+struct Custom {
+  std::shared_ptr<const CustomOp> def;
+};
+struct CustomBackward {
+  std::shared_ptr<const CustomOp> def;
+};
+
+}  // namespace op
+
+using Op = std::variant<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
+                        op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Add, op::Bias,
+                        op::BiasBackward, op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool,
+                        op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData, op::LinearBackwardWeights,
+                        op::SoftmaxCrossEntropy, op::Custom, op::CustomBackward>;
+
+[[nodiscard]] inline std::string_view name_of(const Op& o) {
+  static constexpr std::string_view names[] = {"normalize",
+                                               "conv2d",
+                                               "conv2d_backward_data",
+                                               "conv2d_backward_weights",
+                                               "batch_norm",
+                                               "batch_norm_inference",
+                                               "batch_norm_backward",
+                                               "relu",
+                                               "relu_backward",
+                                               "add",
+                                               "bias",
+                                               "bias_backward",
+                                               "max_pool",
+                                               "max_pool_backward",
+                                               "global_avg_pool",
+                                               "global_avg_pool_backward",
+                                               "linear",
+                                               "linear_backward_data",
+                                               "linear_backward_weights",
+                                               "softmax_cross_entropy",
+                                               "custom",
+                                               "custom_backward"};
+  static_assert(std::size(names) == std::variant_size_v<Op>);
+  return names[o.index()];
+}
+
+}  // namespace tutti

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tutti/graph/graph.hpp>
+#include <tutti/tensor/arena.hpp>
+#include <tutti/tensor/view.hpp>
+
+namespace tutti {
+
+// How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per lane, then
+// one finish. `two_pass`: reduce and finish, then rows. `whole`: in one call (or `tasks` independent ones).
+enum class Split : std::uint8_t { whole, rows, reduce, two_pass };
+
+struct Partition {
+  Split split = Split::whole;
+  int tasks = 1;                  // of whole
+  std::size_t partial_bytes = 0;  // per lane, of reduce and two_pass
+};
+
+enum class Phase : std::uint8_t { whole, reduce, finish, apply };
+
+struct Step {
+  NodeId node;
+  Phase phase;
+};
+
+// A stretch of the run between two barriers. Its row steps are done chunk by chunk, all steps on one chunk before the
+// next, so that a chunk stays in cache from batch norm to convolution to statistics.
+struct Segment {
+  std::vector<Step> steps;
+  std::vector<NodeId> finishes;
+  bool whole = false;           // one node, Phase::whole
+  std::int64_t chunk_rows = 0;  // of row segments
+  std::size_t ready = 0;        // slices of the gradient arena that are final after this segment
+  bool backward = false;
+};
+
+enum class Where : std::uint8_t { nowhere, image, labels, parameter, state, gradient, activation, scratch };
+
+struct Placement {
+  Where where = Where::nowhere;
+  std::size_t offset = 0;  // bytes
+  TensorDesc desc;         // with the plan's rows
+};
+
+// Weights as an op wants them (another type, another layout), made from the parameter arena once an update.
+struct Pack {
+  NodeId node;
+  ValueId parameter;
+  std::size_t offset;  // bytes into the packed arena
+  std::size_t bytes;
+};
+
+struct Plan {
+  std::int64_t rows = 0;
+  DType compute = DType::f32, master = DType::f32;
+  bool training = false;
+  int lanes = 1;
+  std::vector<Segment> segments;
+  std::vector<Placement> values;
+  std::vector<Partition> partitions;        // per node
+  std::vector<std::size_t> partial_offset;  // per node, bytes into the activation arena
+  std::vector<Pack> packs;
+  std::vector<std::int32_t> pack_of;  // per node: index into packs or -1
+  std::size_t activation_bytes = 0;
+  std::size_t scratch_bytes = 0;  // per worker
+  std::size_t packed_bytes = 0;
+
+  [[nodiscard]] std::int64_t lane_begin(int lane) const { return rows * lane / lanes; }
+  [[nodiscard]] const TensorDesc& desc(ValueId v) const { return values[static_cast<std::size_t>(v)].desc; }
+};
+
+// Types and shapes of a node's operands, as a backend sees them when it is asked how it runs an op.
+struct NodeDesc {
+  std::vector<TensorDesc> in, out;
+  DType compute = DType::f32;
+  std::int64_t rows = 0;
+  int lanes = 1;
+};
+
+// What the planner asks of a backend.
+struct PlanQueries {
+  std::function<Partition(const Op&, const NodeDesc&)> partition;
+  // Bytes of the packed form of a node's weights; 0: the op reads the master weights.
+  std::function<std::size_t(const Op&, const NodeDesc&)> pack_bytes;
+};
+
+struct PlanOptions {
+  std::int64_t rows = 1;
+  DType compute = DType::f32, master = DType::f32;
+  bool training = true;
+  int lanes = 8;
+  std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor a row segment touches
+  bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
+};
+
+// Parameter and gradient arena: trainable parameters in the order in which their gradients become final, then the rest.
+[[nodiscard]] inline ArenaLayout parameter_layout(const Graph& g, DType master) {
+  ArenaLayout layout;
+  layout.dtype = master;
+  std::vector<ValueId> order;
+  std::vector<char> placed(g.values.size(), 0);
+  std::vector<ValueId> parameter_of(g.values.size(), no_value);
+  for (std::size_t v = 0; v < g.values.size(); ++v)
+    if (g.values[v].storage == Storage::parameter && g.values[v].gradient != no_value)
+      parameter_of[static_cast<std::size_t>(g.values[v].gradient)] = static_cast<ValueId>(v);
+  for (const Node& n : g.nodes)
+    for (ValueId o : n.outputs)
+      if (const ValueId p = parameter_of[static_cast<std::size_t>(o)]; p != no_value) {
+        order.push_back(p);
+        placed[static_cast<std::size_t>(p)] = 1;
+      }
+  const std::size_t trained = order.size();
+  for (std::size_t v = 0; v < g.values.size(); ++v)
+    if (g.values[v].storage == Storage::parameter && !placed[v]) order.push_back(static_cast<ValueId>(v));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Value& v = g[order[i]];
+    layout.append(v.name, v.shape, i < trained && v.trainable, v.decay);
+  }
+  return layout;
+}
+
+[[nodiscard]] inline ArenaLayout state_layout(const Graph& g, DType master) {
+  ArenaLayout layout;
+  layout.dtype = master;
+  for (const Value& v : g.values)
+    if (v.storage == Storage::state) layout.append(v.name, v.shape, false, false);
+  return layout;
+}
+
+}  // namespace tutti

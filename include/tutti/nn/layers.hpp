@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <tutti/graph/builder.hpp>
+
+// Layers: functions that record ops on a builder. A layer of one's own is one more such function.
+namespace tutti::nn {
+
+struct ConvOptions {
+  std::int64_t out = 0;
+  int kernel = 3;
+  int stride = 1;
+  int padding = -1;  // -1: (kernel - 1) / 2
+  bool bias = false;
+  Initializer init{Init::he_normal, 1};
+};
+
+// x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C,k,k] (and name.bias).
+inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOptions& o) {
+  if (b.shape(x).rank() != 4 || o.out < 1)
+    fail<ShapeError>(name, "an input [N,C,H,W] and 1 output channel or more",
+                     to_string(b.shape(x)) + " and " + std::to_string(o.out));
+  const ValueId w = b.parameter(name + ".weight", Shape{o.out, b.shape(x)[1], o.kernel, o.kernel}, o.init);
+  const int padding = o.padding >= 0 ? o.padding : (o.kernel - 1) / 2;
+  ValueId y = b.conv2d(name, x, w, {o.kernel, o.kernel, o.stride, padding});
+  if (o.bias) y = b.bias(name, y, b.parameter(name + ".bias", Shape{o.out}, {Init::zeros}, false));
+  return y;
+}
+
+struct BatchNormOptions {
+  bool relu = false;
+  ValueId residual = no_value;  // added before the relu
+  float eps = 1e-5F;
+  float momentum = 0.1F;  // weight of the new batch in the running statistics
+  bool zero_gamma = false;
+  bool fixed_gamma = false;  // gamma stays 1
+};
+
+// Batch norm (+ residual) (+ relu), one op. Parameters name.weight, name.bias; states name.running_mean, .running_var.
+inline ValueId batch_norm(Builder& b, const std::string& name, ValueId x, const BatchNormOptions& o = {}) {
+  if (b.shape(x).rank() != 4) fail<ShapeError>(name, "an input [N,C,H,W]", to_string(b.shape(x)));
+  const Shape c{b.shape(x)[1]};
+  Builder::BatchNormInputs in{};
+  in.gamma = b.parameter(name + ".weight", c, {o.zero_gamma ? Init::zeros : Init::ones, 1}, false, !o.fixed_gamma);
+  in.beta = b.parameter(name + ".bias", c, {Init::zeros}, false);
+  in.running_mean = b.state(name + ".running_mean", c, {Init::zeros});
+  in.running_var = b.state(name + ".running_var", c, {Init::ones, 1});
+  in.residual = o.residual;
+  return b.batch_norm(name, x, in, {o.eps, o.momentum, o.relu, false});
+}
+
+// conv -> batch_norm (-> + residual) (-> relu).
+inline ValueId conv_bn(Builder& b, const std::string& conv_name, const std::string& bn_name, ValueId x,
+                       const ConvOptions& c, const BatchNormOptions& n) {
+  return batch_norm(b, bn_name, conv(b, conv_name, x, c), n);
+}
+
+// x [N,C] or [N,C,1,1] -> [N,out]. Parameters name.weight [out,C], name.bias.
+inline ValueId linear(Builder& b, const std::string& name, ValueId x, std::int64_t out, Initializer init) {
+  if (out < 1) fail<ShapeError>(name, "1 output or more", std::to_string(out));
+  const ValueId w = b.parameter(name + ".weight", Shape{out, b.shape(x).row_numel()}, init);
+  return b.linear(name, x, w, b.parameter(name + ".bias", Shape{out}, {Init::zeros}, false));
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/shape.hpp>
+
+namespace tutti {
+
+// A run of elements somewhere in a memory space. Counts elements, never bytes.
+template <class T>
+using View = std::span<T>;
+
+// What a tensor is, without where it lies.
+struct TensorDesc {
+  Shape shape;
+  DType dtype = DType::f32;
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(shape.numel()) * size_of(dtype); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept {
+    return static_cast<std::size_t>(shape.row_numel()) * size_of(dtype);
+  }
+};
+
+// A tensor whose type is known at run time: what an op's kernel reads and writes.
+struct TensorRef {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  template <class T>
+  [[nodiscard]] T* as() const {
+    if (dtype != dtype_of<T>)
+      fail("TensorRef", std::string(name_of(dtype_of<T>)), std::string(name_of(dtype)),
+           "the kernel was called for another type");
+    return static_cast<T*>(data);
+  }
+  template <class T>
+  [[nodiscard]] View<T> view() const {
+    return {as<T>(), static_cast<std::size_t>(shape.numel())};
+  }
+};
+
+}  // namespace tutti

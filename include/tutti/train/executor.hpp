@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/graph/differentiate.hpp>
+#include <tutti/graph/fuse.hpp>
+#include <tutti/graph/planner.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti {
+
+// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows].
+struct BatchView {
+  const std::uint8_t* images = nullptr;
+  const std::int32_t* labels = nullptr;
+  std::int64_t rows = 0;
+};
+
+// What a run over some rows came to. Sums, so that batches and ranks simply add up.
+struct Metrics {
+  double loss = 0, top1 = 0, topk = 0, rows = 0;
+
+  Metrics& operator+=(const Metrics& o) {
+    loss += o.loss;
+    top1 += o.top1;
+    topk += o.topk;
+    rows += o.rows;
+    return *this;
+  }
+  [[nodiscard]] double mean_loss() const { return rows > 0 ? loss / rows : 0; }
+  [[nodiscard]] double top1_rate() const { return rows > 0 ? top1 / rows : 0; }
+  [[nodiscard]] double topk_rate() const { return rows > 0 ? topk / rows : 0; }
+};
+
+struct ExecutorOptions {
+  DType compute = DType::f32;  // f32, bf16; f64 on Reference
+  bool keep_all = false;
+};
+
+// Runs a model on a backend: owns its arenas, makes a plan per batch size and mode, and walks the plan's segments.
+template <Backend B>
+class Executor {
+ public:
+  using Options = ExecutorOptions;
+  // Called during a training run when the first `slices` slices of the gradient arena are final.
+  using OnReady = std::function<void(std::size_t slices)>;
+
+  // `forward`: a model recorded on a Builder. `gradients`: memory of parameters().bytes() in the backend's space to use
+  // as gradient arena, or null.
+  Executor(B& backend, const Graph& forward, Options options = {}, void* gradients = nullptr)
+      : b_(backend), options_(options) {
+    const Graph fused = fuse(forward);
+    train_ = differentiate(fused);
+    eval_ = inference(fused);
+    const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
+    parameters_ = parameter_layout(train_, master);
+    states_ = state_layout(train_, master);
+    parameter_data_ = Buffer<B>(b_, parameters_.bytes());
+    state_data_ = Buffer<B>(b_, states_.bytes());
+    if (gradients == nullptr) {
+      own_gradients_ = Buffer<B>(b_, parameters_.bytes());
+      gradients = own_gradients_.data();
+    }
+    gradients_ = gradients;
+  }
+
+  [[nodiscard]] B& backend() const noexcept { return b_; }
+  [[nodiscard]] const Graph& graph() const noexcept { return train_; }
+  [[nodiscard]] const ArenaLayout& parameters() const noexcept { return parameters_; }
+  [[nodiscard]] const ArenaLayout& states() const noexcept { return states_; }
+  [[nodiscard]] DType compute() const noexcept { return options_.compute; }
+  // The arenas. Whoever writes parameters calls parameters_changed() afterwards.
+  [[nodiscard]] void* parameter_data() const noexcept { return parameter_data_.data(); }
+  [[nodiscard]] void* gradient_data() const noexcept { return gradients_; }
+  [[nodiscard]] void* state_data() const noexcept { return state_data_.data(); }
+  void parameters_changed() noexcept { packed_stale_ = true; }
+
+  // Makes the plan for a batch size ahead of its first use and allocates what it needs.
+  const Plan& prepare(std::int64_t rows, bool training) { return prepared(rows, training).plan; }
+
+  // Forward and backward; fills the gradient arena with d(sum of losses * scalars).
+  Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {}) {
+    return run(prepared(batch.rows, true), batch, scalars, on_ready);
+  }
+  // Forward with the running statistics.
+  Metrics evaluate(const BatchView& batch) { return run(prepared(batch.rows, false), batch, StepScalars{}, {}); }
+
+  // Where a value of the last run lies: logits always, others with keep_all.
+  [[nodiscard]] TensorRef value(ValueId v) const {
+    const Placement& at = last_->plan.values[static_cast<std::size_t>(v)];
+    if (at.where == Where::scratch || at.where == Where::nowhere)
+      fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
+    return {base(at), at.desc.dtype, at.desc.shape};
+  }
+
+  struct MemoryUse {
+    std::size_t parameters, gradients, states, activations, scratch, packed;
+  };
+  [[nodiscard]] MemoryUse memory() const {
+    return {parameters_.bytes(),  parameters_.bytes(), states_.bytes(),
+            activations_.bytes(), scratch_.bytes(),    packed_.bytes()};
+  }
+
+  // Nanoseconds per node and phase, summed over workers, while profiling is on.
+  struct Profile {
+    std::vector<std::array<std::int64_t, 4>> nodes;
+  };
+  void profile(Profile* p) {
+    profile_ = p;
+    if (p != nullptr) p->nodes.assign(train_.nodes.size(), {});
+  }
+
+ private:
+  struct Prepared {
+    Plan plan;
+    const Graph* graph;
+    std::vector<std::shared_ptr<void>> states;  // per node
+  };
+
+  Prepared& prepared(std::int64_t rows, bool training) {
+    auto& slot = plans_[{rows, training}];
+    if (!slot) slot = make(rows, training);
+    return *slot;
+  }
+
+  std::unique_ptr<Prepared> make(std::int64_t rows, bool training) {
+    auto p = std::make_unique<Prepared>();
+    p->graph = training ? &train_ : &eval_;
+    PlanOptions o;
+    o.rows = rows;
+    o.compute = options_.compute;
+    o.master = parameters_.dtype;
+    o.training = training;
+    o.lanes = b_.lanes();
+    o.chunk_bytes = b_.chunk_bytes();
+    o.keep_all = options_.keep_all;
+    const PlanQueries queries{[&](const Op& any, const NodeDesc& d) {
+                                return std::visit([&](const auto& x) { return b_.partition(x, d); }, any);
+                              },
+                              [&](const Op& any, const NodeDesc& d) { return b_.pack_bytes(any, d); }};
+    p->plan = make_plan(*p->graph, o, queries, parameters_, states_);
+    prepare_nodes(*p);
+    grow(activations_, p->plan.activation_bytes);
+    scratch_stride_ = std::max(scratch_stride_, p->plan.scratch_bytes);
+    grow(scratch_, scratch_stride_ * static_cast<std::size_t>(b_.threads()));
+    if (training && packed_.bytes() < p->plan.packed_bytes) {
+      packed_ = Buffer<B>(b_, p->plan.packed_bytes);
+      packs_ = p->plan.packs;
+      pack_of_ = p->plan.pack_of;
+      packed_stale_ = true;
+    }
+    // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
+    if (!training && packed_.bytes() < p->plan.packed_bytes) prepared(rows, true);
+    return p;
+  }
+
+  void prepare_nodes(Prepared& p) {
+    p.states.resize(p.graph->nodes.size());
+    for (const Segment& seg : p.plan.segments)
+      for (const Step& step : seg.steps) {
+        const auto i = static_cast<std::size_t>(step.node);
+        const Node& n = p.graph->nodes[i];
+        if (n.inputs.size() > Call::max_operands || n.outputs.size() > Call::max_operands)
+          fail<UsageError>(n.name, "at most 16 operands", std::to_string(std::max(n.inputs.size(), n.outputs.size())));
+        if (p.states[i]) continue;
+        PrepareInfo info;
+        for (ValueId v : n.inputs) info.desc.in.push_back(p.plan.desc(v));
+        for (ValueId v : n.outputs) info.desc.out.push_back(p.plan.desc(v));
+        info.desc.compute = p.plan.compute;
+        info.desc.rows = p.plan.rows;
+        info.desc.lanes = p.plan.lanes;
+        info.partition = p.plan.partitions[i];
+        info.chunk_rows = seg.whole ? std::vector<std::int64_t>{p.plan.rows} : chunk_sizes(p.plan, seg.chunk_rows);
+        info.workers = b_.threads();
+        p.states[i] = std::visit([&](const auto& o) { return prepare_op(n, o, info); }, n.op);
+      }
+  }
+  template <class O>
+  std::shared_ptr<void> prepare_op(const Node& n, const O& o, const PrepareInfo& info) {
+    if constexpr (std::is_same_v<O, op::Custom>)
+      return custom_kernel(n, *o.def, o.def->forward);
+    else if constexpr (std::is_same_v<O, op::CustomBackward>)
+      return custom_kernel(n, *o.def, o.def->backward);
+    else
+      return b_.prepare(o, info);
+  }
+  std::shared_ptr<void> custom_kernel(const Node& n, const CustomOp& def,
+                                      const std::map<std::string, CustomOp::Kernel>& kernels) {
+    auto it = kernels.find(b_.name());
+    if (it == kernels.end() && std::is_base_of_v<HostMemory, B>) it = kernels.find("host");
+    if (it == kernels.end())
+      fail<UsageError>(n.name, "a kernel of the custom op '" + def.name + "' for backend '" + b_.name() + "'", "none",
+                       "add it to CustomOp::forward and CustomOp::backward");
+    return std::make_shared<CustomOp::Kernel>(it->second);
+  }
+
+  static std::vector<std::int64_t> chunk_sizes(const Plan& p, std::int64_t chunk) {
+    std::vector<std::int64_t> sizes;
+    for (int l = 0; l < p.lanes; ++l)
+      for (std::int64_t r = p.lane_begin(l), end = p.lane_begin(l + 1); r < end; r += chunk) {
+        const std::int64_t n = std::min(chunk, end - r);
+        if (std::find(sizes.begin(), sizes.end(), n) == sizes.end()) sizes.push_back(n);
+      }
+    return sizes;
+  }
+
+  void grow(Buffer<B>& buffer, std::size_t bytes) {
+    if (buffer.bytes() >= bytes) return;
+    buffer = {};
+    buffer = Buffer<B>(b_, bytes);
+  }
+
+  void pack_weights() {
+    if (!packed_stale_) return;
+    b_.parallel(static_cast<int>(packs_.size()), [&](int t, int) {
+      const Pack& k = packs_[static_cast<std::size_t>(t)];
+      const Node& n = train_.nodes[static_cast<std::size_t>(k.node)];
+      const Slice& s = *parameters_.find(train_[k.parameter].name);
+      NodeDesc d;
+      for (ValueId v : n.inputs) d.in.push_back({train_[v].shape, dtype_of_value(v)});
+      for (ValueId v : n.outputs) d.out.push_back({train_[v].shape, dtype_of_value(v)});
+      d.compute = options_.compute;
+      d.rows = 1;
+      const TensorRef w{parameter_data_.at(s.offset * size_of(parameters_.dtype)), parameters_.dtype, s.shape};
+      b_.pack(n.op, d, w, packed_.at(k.offset));
+    });
+    packed_stale_ = false;
+  }
+  [[nodiscard]] DType dtype_of_value(ValueId v) const {
+    return train_[v].precision == Precision::master ? parameters_.dtype : options_.compute;
+  }
+
+  [[nodiscard]] std::byte* base(const Placement& at) const {
+    switch (at.where) {
+      case Where::image:
+        return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(batch_.images));
+      case Where::labels:
+        return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(batch_.labels));
+      case Where::parameter:
+        return parameter_data_.at(at.offset);
+      case Where::state:
+        return state_data_.at(at.offset);
+      case Where::gradient:
+        return static_cast<std::byte*>(gradients_) + at.offset;
+      case Where::activation:
+        return activations_.at(at.offset);
+      case Where::scratch:
+        return scratch_.at(at.offset);
+      case Where::nowhere:
+        break;
+    }
+    return nullptr;
+  }
+
+  // Fills a call's operands for rows [row, row + n).
+  void fill(const Prepared& p, Call& c, NodeId node, std::int64_t row, std::int64_t n, int worker) const {
+    const auto i = static_cast<std::size_t>(node);
+    const Node& nd = p.graph->nodes[i];
+    const auto operand = [&](ValueId v, TensorRef& t) {
+      const Placement& at = p.plan.values[static_cast<std::size_t>(v)];
+      t.dtype = at.desc.dtype;
+      t.shape = at.desc.shape;
+      std::byte* data = base(at);
+      if ((*p.graph)[v].per_row) {
+        t.shape[0] = n;
+        if (at.where == Where::scratch)
+          data += static_cast<std::size_t>(worker) * scratch_stride_;
+        else
+          data += static_cast<std::size_t>(row) * at.desc.row_bytes();
+      }
+      t.data = data;
+    };
+    c.inputs = static_cast<int>(nd.inputs.size());
+    c.outputs = static_cast<int>(nd.outputs.size());
+    for (std::size_t k = 0; k < nd.inputs.size(); ++k) operand(nd.inputs[k], c.in[k]);
+    for (std::size_t k = 0; k < nd.outputs.size(); ++k) operand(nd.outputs[k], c.out[k]);
+    if (!packs_.empty() && pack_of_[i] >= 0) {
+      c.in[1].data = packed_.at(packs_[static_cast<std::size_t>(pack_of_[i])].offset);
+      c.in[1].dtype = options_.compute;
+    }
+    c.worker = worker;
+    c.lanes = p.plan.lanes;
+    c.state = p.states[i].get();
+    c.scalars = &scalars_;
+    c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;
+    c.partial = activations_.at(p.plan.partial_offset[i]);
+  }
+
+  void dispatch(const Prepared& p, NodeId node, Call& c) {
+    const auto start = profile_ != nullptr ? now() : 0;
+    std::visit([&](const auto& o) { b_.run(o, c); }, p.graph->nodes[static_cast<std::size_t>(node)].op);
+    if (profile_ != nullptr) {
+      auto& cell = profile_->nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
+      std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
+    }
+  }
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  Metrics run(Prepared& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {
+    bind(batch);
+    scalars_ = scalars;
+    last_ = &p;
+    pack_weights();
+    std::size_t ready = 0;
+    for (const Segment& seg : p.plan.segments) {
+      if (seg.whole)
+        run_whole(p, seg);
+      else
+        run_rows(p, seg);
+      if (seg.ready > ready) {
+        ready = seg.ready;
+        if (on_ready) on_ready(ready);
+      }
+    }
+    const TensorRef m = value(train_.metrics);
+    std::array<double, 4> host{};
+    b_.copy_out(host.data(), m.data, sizeof host);
+    return {host[0], host[1], host[2], host[3]};
+  }
+
+  void run_whole(Prepared& p, const Segment& seg) {
+    const NodeId node = seg.steps[0].node;
+    const int tasks = p.plan.partitions[static_cast<std::size_t>(node)].tasks;
+    b_.parallel(tasks, [&](int task, int worker) {
+      Call c;
+      fill(p, c, node, 0, p.plan.rows, worker);
+      c.task = task;
+      c.tasks = tasks;
+      dispatch(p, node, c);
+    });
+  }
+
+  void run_rows(Prepared& p, const Segment& seg) {
+    b_.parallel(p.plan.lanes, [&](int lane, int worker) {
+      const std::int64_t begin = p.plan.lane_begin(lane), end = p.plan.lane_begin(lane + 1);
+      for (std::int64_t row = begin; row < end; row += seg.chunk_rows)
+        for (const Step& step : seg.steps) {
+          Call c;
+          fill(p, c, step.node, row, std::min(seg.chunk_rows, end - row), worker);
+          c.phase = step.phase;
+          c.lane = lane;
+          c.first_chunk = row == begin;
+          c.partial = c.partial_of(lane);
+          dispatch(p, step.node, c);
+        }
+    });
+    b_.parallel(static_cast<int>(seg.finishes.size()), [&](int t, int worker) {
+      const NodeId node = seg.finishes[static_cast<std::size_t>(t)];
+      Call c;
+      fill(p, c, node, 0, p.plan.rows, worker);
+      c.phase = Phase::finish;
+      dispatch(p, node, c);
+    });
+  }
+
+  void bind(const BatchView& batch) {
+    if constexpr (std::is_base_of_v<HostMemory, B>) {
+      batch_ = batch;
+    } else {
+      const Shape& s = train_[train_.images].shape;
+      const auto image_bytes = static_cast<std::size_t>(batch.rows * s.row_numel());
+      const auto label_bytes = static_cast<std::size_t>(batch.rows) * sizeof(std::int32_t);
+      grow(staged_images_, image_bytes);
+      grow(staged_labels_, label_bytes);
+      b_.copy_in(staged_images_.data(), batch.images, image_bytes);
+      b_.copy_in(staged_labels_.data(), batch.labels, label_bytes);
+      batch_ = {static_cast<const std::uint8_t*>(staged_images_.data()),
+                static_cast<const std::int32_t*>(staged_labels_.data()), batch.rows};
+    }
+  }
+
+  B& b_;
+  Options options_;
+  Graph train_, eval_;
+  ArenaLayout parameters_, states_;
+  Buffer<B> parameter_data_, state_data_, own_gradients_, activations_, scratch_, packed_, staged_images_,
+      staged_labels_;
+  void* gradients_ = nullptr;
+  std::size_t scratch_stride_ = 0;
+  std::vector<Pack> packs_;
+  std::vector<std::int32_t> pack_of_;
+  bool packed_stale_ = true;
+  std::map<std::pair<std::int64_t, bool>, std::unique_ptr<Prepared>> plans_;
+  Prepared* last_ = nullptr;
+  BatchView batch_;
+  StepScalars scalars_;
+  Profile* profile_ = nullptr;
+};
+
+}  // namespace tutti
