@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +20,15 @@
 #include <tutti/core/error.hpp>
 
 namespace tutti {
+
+// Cores that this process may use: taskset and cpusets count, unlike in std::thread::hardware_concurrency.
+[[nodiscard]] inline int usable_cores() noexcept {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+  const auto n = static_cast<int>(std::thread::hardware_concurrency());
+  return n > 0 ? n : 1;
+}
 
 // A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, so a
 // thread that lost its core holds up one task and not a fixed share of the loop; waiting threads spin for some

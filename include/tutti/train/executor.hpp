@@ -293,6 +293,7 @@ class Executor {
     }
     c.worker = worker;
     c.lanes = p.plan.lanes;
+    c.count_rows = p.plan.rows;
     c.state = p.states[i].get();
     c.scalars = &scalars_;
     c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;

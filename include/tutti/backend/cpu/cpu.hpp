@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/cpu/isa.hpp>
+#include <tutti/backend/cpu/norm_kernels.hpp>
+#include <tutti/backend/cpu/row_kernels.hpp>
+#include <tutti/backend/cpu/update_kernels.hpp>
+#include <tutti/backend/reference.hpp>
+#include <tutti/core/threads.hpp>
+
+namespace tutti {
+
+struct CpuOptions {
+  int threads = 0;  // 0: one per core this process may use
+};
+
+// What the CPU backends share: threads, lanes and our own vector kernels for everything but convolutions. In f64 and
+// for ops without a kernel here, Reference's loops run.
+class Cpu : public Reference {
+ public:
+  explicit Cpu(CpuOptions o = {}, std::function<void()> on_thread_start = {})
+      : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
+        isa_(cpu::detect_isa()) {}
+
+  [[nodiscard]] std::string name() const { return "cpu"; }
+  [[nodiscard]] std::string description() const { return "own kernels " + std::string(cpu::name_of(isa_)); }
+  [[nodiscard]] int threads() const { return pool_->threads(); }
+  // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
+  // all small numbers of threads, so that their results are the same bits.
+  [[nodiscard]] int lanes() const { return threads() <= 4 ? 8 : 2 * threads(); }
+  [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
+  [[nodiscard]] cpu::Isa isa() const noexcept { return isa_; }
+
+  template <class F>
+  void parallel(int tasks, F&& f) {
+    pool_->run(tasks, f);
+  }
+
+  using Reference::partition;
+  using Reference::prepare;
+  using Reference::run;
+  using Reference::update;
+
+  // Row ops.
+  [[nodiscard]] Partition partition(const op::Normalize&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::Relu&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::ReluBackward&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::Add&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::Bias&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::MaxPool&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::MaxPoolBackward&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::GlobalAvgPool&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::GlobalAvgPoolBackward&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::Linear&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::LinearBackwardData&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::BatchNormInference&, const NodeDesc&) const { return {Split::rows}; }
+  // Ops that sum over rows.
+  [[nodiscard]] Partition partition(const op::SoftmaxCrossEntropy&, const NodeDesc&) const {
+    return {Split::reduce, 1, 4 * sizeof(double)};
+  }
+  [[nodiscard]] Partition partition(const op::LinearBackwardWeights&, const NodeDesc& d) const {
+    if (d.out[0].dtype == DType::f64) return {};
+    return {Split::reduce, 1, d.out[0].bytes() + d.out[1].bytes()};
+  }
+  [[nodiscard]] Partition partition(const op::BatchNorm&, const NodeDesc& d) const { return two_pass(d, d.in[0]); }
+  [[nodiscard]] Partition partition(const op::BatchNormBackward&, const NodeDesc& d) const {
+    return two_pass(d, d.out[0]);
+  }
+
+  void run(const op::BatchNorm& o, Call& c) {
+    if (c.in[0].dtype == DType::bf16)
+      batch_norm<bf16>(o, c);
+    else if (c.in[0].dtype == DType::f32)
+      batch_norm<float>(o, c);
+    else
+      Reference::run(o, c);
+  }
+  void run(const op::BatchNormInference& o, Call& c) {
+    if (c.in[0].dtype == DType::bf16)
+      batch_norm_inference<bf16>(o, c);
+    else if (c.in[0].dtype == DType::f32)
+      batch_norm_inference<float>(o, c);
+    else
+      Reference::run(o, c);
+  }
+  void run(const op::BatchNormBackward& o, Call& c) {
+    if (c.out[0].dtype == DType::bf16)
+      batch_norm_backward<bf16>(o, c);
+    else if (c.out[0].dtype == DType::f32)
+      batch_norm_backward<float>(o, c);
+    else
+      Reference::run(o, c);
+  }
+  void run(const op::Add& o, Call& c) {
+    const auto n = static_cast<std::int64_t>(c.out[0].shape.numel());
+    if (c.out[0].dtype == DType::bf16)
+      cpu::add<bf16>(isa_, static_cast<const bf16*>(c.in[0].data), static_cast<const bf16*>(c.in[1].data),
+                     static_cast<bf16*>(c.out[0].data), n);
+    else if (c.out[0].dtype == DType::f32)
+      cpu::add<float>(isa_, static_cast<const float*>(c.in[0].data), static_cast<const float*>(c.in[1].data),
+                      static_cast<float*>(c.out[0].data), n);
+    else
+      Reference::run(o, c);
+  }
+  void run(const op::SoftmaxCrossEntropy& o, Call& c) {
+    if (c.phase == Phase::finish) {
+      auto* metrics = c.out[0].as<double>();
+      for (int k = 0; k < 4; ++k) {
+        metrics[k] = 0;
+        for (int l = 0; l < c.lanes; ++l) metrics[k] += reinterpret_cast<double*>(c.partial_of(l))[k];
+      }
+      return;
+    }
+    auto* mine = reinterpret_cast<double*>(c.partial);
+    if (c.first_chunk) std::fill_n(mine, 4, 0.0);
+    with_float_type(c.in[0].dtype, [&](auto t) {
+      reference::softmax_cross_entropy<decltype(t)>(o, c.in[0], c.in[1], mine, o.backward ? &c.out[1] : nullptr,
+                                                    *c.scalars);
+    });
+  }
+  void run(const op::LinearBackwardWeights& o, Call& c) {
+    if (c.phase == Phase::whole) return Reference::run(o, c);
+    const std::int64_t in = c.in[0].shape.row_numel(), out = c.in[1].shape.row_numel();
+    if (c.phase == Phase::finish) {
+      cpu::sum_lanes<2>(c, {static_cast<float*>(c.out[0].data), static_cast<float*>(c.out[1].data)},
+                     {static_cast<std::size_t>(in * out), static_cast<std::size_t>(out)});
+      return;
+    }
+    auto* dw = reinterpret_cast<float*>(c.partial);
+    auto* db = dw + in * out;
+    if (c.first_chunk) std::fill_n(dw, in * out + out, 0.0F);
+    if (c.in[0].dtype == DType::bf16)
+      cpu::linear_backward_weights<bf16>(isa_, static_cast<const bf16*>(c.in[0].data),
+                                         static_cast<const bf16*>(c.in[1].data), dw, db, c.in[0].shape[0], in, out);
+    else
+      cpu::linear_backward_weights<float>(isa_, static_cast<const float*>(c.in[0].data),
+                                          static_cast<const float*>(c.in[1].data), dw, db, c.in[0].shape[0], in, out);
+  }
+
+  void update(const op::SgdUpdate& o, const UpdateCall& u) {
+    if (u.dtype != DType::f32) return Reference::update(o, u);
+    blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, o, part); });
+  }
+  void update(const op::AdamwUpdate& o, const UpdateCall& u) {
+    if (u.dtype != DType::f32) return Reference::update(o, u);
+    blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, o, part); });
+  }
+  // Summed over fixed blocks in order, whoever computed them.
+  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
+    if (u.dtype != DType::f32) return Reference::squared_norms(u);
+    std::vector<SquaredNorms> parts((u.count + block - 1) / block);
+    blocks(u, [&](const UpdateCall& part) {
+      const auto offset =
+          static_cast<std::size_t>(static_cast<const float*>(part.gradients) - static_cast<const float*>(u.gradients));
+      parts[offset / block] = Reference::squared_norms(part);
+    });
+    SquaredNorms sum;
+    for (const auto& p : parts) {
+      sum.weights += p.weights;
+      sum.gradients += p.gradients;
+    }
+    return sum;
+  }
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+    if (t != DType::f32) return Reference::average(t, to, from, n, decay);
+    cpu::average(isa_, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
+  }
+  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+    if (t != DType::f32) return Reference::accumulate(t, to, from, n);
+    cpu::accumulate(isa_, static_cast<float*>(to), static_cast<const float*>(from), n);
+  }
+
+ protected:
+  static constexpr std::size_t block = 16 * 1024;
+
+  template <class F>
+  void blocks(const UpdateCall& u, F&& f) {
+    const auto tasks = static_cast<int>((u.count + block - 1) / block);
+    parallel(tasks, [&](int t, int) {
+      const std::size_t begin = static_cast<std::size_t>(t) * block;
+      UpdateCall part = u;
+      part.count = std::min(block, u.count - begin);
+      part.weights = static_cast<float*>(u.weights) + begin;
+      part.gradients = static_cast<const float*>(u.gradients) + begin;
+      for (auto& s : part.slots)
+        if (s != nullptr) s = static_cast<float*>(s) + begin;
+      f(part);
+    });
+  }
+
+ private:
+  [[nodiscard]] static Partition two_pass(const NodeDesc& d, const TensorDesc& x) {
+    if (d.compute == DType::f64) return {};
+    return {Split::two_pass, 1, static_cast<std::size_t>(x.shape[1]) * 2 * sizeof(double)};
+  }
+  [[nodiscard]] static std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
+
+  // Per-thread room for per-channel factors.
+  static float* factors(std::int64_t channels, int k) {
+    static thread_local std::array<std::vector<float>, 5> room;
+    auto& v = room[static_cast<std::size_t>(k)];
+    if (v.size() < static_cast<std::size_t>(channels)) v.resize(static_cast<std::size_t>(channels));
+    return v.data();
+  }
+
+  // Adds the lanes' pairs of sums, in order.
+  static void sum_pairs(const Call& c, std::int64_t channel, std::int64_t channels, double& a, double& b) {
+    a = b = 0;
+    for (int l = 0; l < c.lanes; ++l) {
+      const auto* p = reinterpret_cast<const double*>(c.partial_of(l));
+      a += p[channel];
+      b += p[channels + channel];
+    }
+  }
+
+  template <class T>
+  void batch_norm(const op::BatchNorm& o, Call& c) {
+    const TensorRef& x = c.in[0];
+    const std::int64_t channels = x.shape[1];
+    const float *gamma = c.in[1].as<float>(), *beta = c.in[2].as<float>();
+    float *running_mean = c.in[3].as<float>(), *running_var = c.in[4].as<float>();
+    float *mean = c.out[1].as<float>(), *inv_std = c.out[2].as<float>();
+    if (c.phase == Phase::reduce) {
+      auto* sums = reinterpret_cast<double*>(c.partial);
+      if (c.first_chunk) std::fill_n(sums, 2 * channels, 0.0);
+      cpu::norm_statistics<T>(isa_, static_cast<const T*>(x.data), pixels(x), channels,
+                              static_cast<const float*>(running_mean), sums, sums + channels);
+    } else if (c.phase == Phase::finish) {
+      const auto count = static_cast<double>(pixels(x));
+      const auto m = static_cast<double>(o.momentum);
+      for (std::int64_t k = 0; k < channels; ++k) {
+        double s = 0, q = 0;
+        sum_pairs(c, k, channels, s, q);
+        const double pivot = static_cast<double>(running_mean[k]), off = s / count;
+        const double squares = std::max(q - off * s, 0.0), batch_mean = pivot + off;
+        mean[k] = static_cast<float>(batch_mean);
+        inv_std[k] = static_cast<float>(1 / std::sqrt(squares / count + static_cast<double>(o.eps)));
+        const double unbiased = count > 1 ? squares / (count - 1) : squares;
+        running_mean[k] = static_cast<float>((1 - m) * pivot + m * batch_mean);
+        running_var[k] = static_cast<float>((1 - m) * static_cast<double>(running_var[k]) + m * unbiased);
+      }
+    } else {
+      float *scale = factors(channels, 0), *shift = factors(channels, 1);
+      scale_and_shift(gamma, beta, mean, inv_std, channels, scale, shift);
+      cpu::norm_apply<T>(isa_, static_cast<const T*>(x.data),
+                         o.residual ? static_cast<const T*>(c.in[5].data) : nullptr, static_cast<T*>(c.out[0].data),
+                         pixels(x), channels, static_cast<const float*>(scale), static_cast<const float*>(shift),
+                         o.relu);
+    }
+  }
+  static void scale_and_shift(const float* gamma, const float* beta, const float* mean, const float* inv_std,
+                              std::int64_t channels, float* scale, float* shift) {
+    for (std::int64_t k = 0; k < channels; ++k) {
+      scale[k] = gamma[k] * inv_std[k];
+      shift[k] = beta[k] - mean[k] * scale[k];
+    }
+  }
+
+  template <class T>
+  void batch_norm_inference(const op::BatchNormInference& o, Call& c) {
+    const TensorRef& x = c.in[0];
+    const std::int64_t channels = x.shape[1];
+    const float *gamma = c.in[1].as<float>(), *beta = c.in[2].as<float>();
+    const float *mean = c.in[3].as<float>(), *var = c.in[4].as<float>();
+    float *scale = factors(channels, 0), *shift = factors(channels, 1);
+    for (std::int64_t k = 0; k < channels; ++k) {
+      scale[k] = gamma[k] / std::sqrt(var[k] + o.eps);
+      shift[k] = beta[k] - mean[k] * scale[k];
+    }
+    cpu::norm_apply<T>(isa_, static_cast<const T*>(x.data), o.residual ? static_cast<const T*>(c.in[5].data) : nullptr,
+                       static_cast<T*>(c.out[0].data), pixels(x), channels, static_cast<const float*>(scale),
+                       static_cast<const float*>(shift), o.relu);
+  }
+
+  template <class T>
+  void batch_norm_backward(const op::BatchNormBackward& o, Call& c) {
+    std::size_t k = 0;
+    cpu::NormBackwardArgs<T> n;
+    n.dy = static_cast<const T*>(c.in[k++].data);
+    if (o.second) n.dy2 = static_cast<const T*>(c.in[k++].data);
+    const TensorRef& x = c.in[k++];
+    n.x = static_cast<const T*>(x.data);
+    const float* gamma = c.in[k++].as<float>();
+    const float* beta = c.in[k++].as<float>();
+    const float* mean = c.in[k++].as<float>();
+    const float* inv_std = c.in[k++].as<float>();
+    if (o.relu && o.residual) n.y = static_cast<const T*>(c.in[k].data);
+    n.relu = o.relu;
+    if (o.residual) n.masked = static_cast<T*>(c.out[3].data);
+    n.dx = static_cast<T*>(c.out[0].data);
+    n.channels = x.shape[1];
+    n.pixels = pixels(x);
+    n.mean = mean;
+    float *dgamma = c.out[1].as<float>(), *dbeta = c.out[2].as<float>();
+    if (c.phase == Phase::finish) {
+      for (std::int64_t j = 0; j < n.channels; ++j) {
+        double sum = 0, dot = 0;
+        sum_pairs(c, j, n.channels, sum, dot);
+        dbeta[j] = static_cast<float>(sum);
+        dgamma[j] = static_cast<float>(dot * static_cast<double>(inv_std[j]));
+      }
+      return;
+    }
+    float *scale = factors(n.channels, 0), *shift = factors(n.channels, 1);
+    scale_and_shift(gamma, beta, mean, inv_std, n.channels, scale, shift);
+    n.scale = scale;
+    n.shift = shift;
+    if (c.phase == Phase::reduce) {
+      auto* sums = reinterpret_cast<double*>(c.partial);
+      if (c.first_chunk) std::fill_n(sums, 2 * n.channels, 0.0);
+      cpu::norm_backward_reduce<T>(isa_, n, sums, sums + n.channels);
+      return;
+    }
+    // dx = gamma * inv_std * (g - dbeta / m - xhat * dgamma / m), as a * g + b * x + c. m: pixels of the whole batch.
+    const double m = static_cast<double>(c.count_rows) * static_cast<double>(x.shape[2] * x.shape[3]);
+    float *fa = factors(n.channels, 2), *fb = factors(n.channels, 3), *fc = factors(n.channels, 4);
+    for (std::int64_t j = 0; j < n.channels; ++j) {
+      const double a = static_cast<double>(gamma[j]) * static_cast<double>(inv_std[j]);
+      const double b = -a * static_cast<double>(inv_std[j]) * static_cast<double>(dgamma[j]) / m;
+      fa[j] = static_cast<float>(a);
+      fb[j] = static_cast<float>(b);
+      fc[j] = static_cast<float>(-a * static_cast<double>(dbeta[j]) / m - b * static_cast<double>(mean[j]));
+    }
+    n.a = fa;
+    n.b = fb;
+    n.c = fc;
+    cpu::norm_backward_apply<T>(isa_, n);
+  }
+
+  std::unique_ptr<ThreadPool> pool_;
+  cpu::Isa isa_;
+};
+
+}  // namespace tutti

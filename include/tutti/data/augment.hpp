@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/data/dataset.hpp>
+
+namespace tutti {
+
+// Pad every side, cut out a window of the output size, mirror left to right with probability 1/2.
+struct Augment {
+  std::int64_t height = 0, width = 0;  // of the output; 0 keeps the source's
+  std::int64_t pad = 0;                // pixels on every side
+  std::vector<std::uint8_t> fill{};    // of the padding: empty (0), one value, or one per channel
+  bool random_crop = false;            // false: the window in the centre
+  bool mirror = false;
+
+  // The recipe of He et al. 2015 for CIFAR: pad 4, random crop, mirror.
+  [[nodiscard]] static Augment cifar() {
+    Augment a;
+    a.pad = 4;
+    a.random_crop = a.mirror = true;
+    return a;
+  }
+};
+
+enum class PixelLayout { hwc, chw };
+
+// An Augment that has been checked against the images it will see. Immutable, so threads may share it.
+class Augmenter {
+ public:
+  // Throws UsageError if the window is larger than the padded image or `fill` has a wrong length.
+  Augmenter(const Augment& augment, const Schema& source)
+      : output_(source),
+        h_(source.height),
+        w_(source.width),
+        pad_(augment.pad),
+        fill_(augment.fill),
+        random_crop_(augment.random_crop),
+        mirror_(augment.mirror) {
+    source.check();
+    if (pad_ < 0 || pad_ > 65536) fail<UsageError>("Augment", "a padding of 0 to 65536 pixels", std::to_string(pad_));
+    if (augment.height != 0) output_.height = augment.height;
+    if (augment.width != 0) output_.width = augment.width;
+    output_.check();
+    room_y_ = h_ + 2 * pad_ - output_.height;
+    room_x_ = w_ + 2 * pad_ - output_.width;
+    if (room_y_ < 0 || room_x_ < 0)
+      fail<UsageError>("Augment",
+                       "an output of at most " + std::to_string(h_ + 2 * pad_) + "x" + std::to_string(w_ + 2 * pad_) +
+                           ", the padded size of " + source.name,
+                       std::to_string(output_.height) + "x" + std::to_string(output_.width), "use a larger padding");
+    if (fill_.empty()) fill_ = {0};
+    if (fill_.size() == 1) fill_.resize(static_cast<std::size_t>(source.channels), fill_[0]);
+    if (fill_.size() != static_cast<std::size_t>(source.channels))
+      fail<UsageError>("Augment", "no fill value, one, or one per channel (" + std::to_string(source.channels) + ")",
+                       std::to_string(fill_.size()));
+    for (const auto f : fill_) one_fill_ = one_fill_ && f == fill_[0];
+  }
+
+  [[nodiscard]] const Schema& output() const noexcept { return output_; }
+
+  // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws a row and a column
+  // if the crop is random, then a coin if mirroring is on.
+  void operator()(const std::uint8_t* src, PixelLayout layout, Rng& rng, std::uint8_t* dst) const noexcept {
+    std::int64_t top = room_y_ / 2 - pad_, left = room_x_ / 2 - pad_;  // of the window, in source coordinates
+    if (random_crop_) {
+      top = rng.below(static_cast<std::uint32_t>(room_y_ + 1)) - pad_;
+      left = rng.below(static_cast<std::uint32_t>(room_x_ + 1)) - pad_;
+    }
+    const bool mirror = mirror_ && rng.coin();
+    const std::int64_t c = output_.channels, width = output_.width, row_bytes = width * c;
+    // Columns [begin, end) of the window come from the source, the others are padding.
+    const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width);
+    const std::int64_t end = std::clamp<std::int64_t>(w_ - left, begin, width);
+    const std::int64_t before = mirror ? width - end : begin, inside = end - begin;
+    for (std::int64_t y = 0; y < output_.height; ++y, dst += row_bytes) {
+      const std::int64_t sy = top + y, sx = left + begin;
+      if (sy < 0 || sy >= h_ || inside == 0) {
+        pad(dst, width);
+        continue;
+      }
+      pad(dst, before);
+      std::uint8_t* to = dst + before * c;
+      if (layout == PixelLayout::chw) {
+        from_planes(src + sy * w_ + sx, inside, mirror, to);
+      } else if (const std::uint8_t* from = src + (sy * w_ + sx) * c; mirror) {
+        if (c == 3)
+          mirror_pixels(std::integral_constant<std::int64_t, 3>{}, from, inside, to);
+        else if (c == 1)
+          mirror_pixels(std::integral_constant<std::int64_t, 1>{}, from, inside, to);
+        else
+          mirror_pixels(c, from, inside, to);
+      } else {
+        std::memcpy(to, from, static_cast<std::size_t>(inside * c));
+      }
+      pad(to + inside * c, width - before - inside);
+    }
+  }
+
+ private:
+  void pad(std::uint8_t* dst, std::int64_t pixels) const noexcept {
+    const std::size_t c = fill_.size();
+    if (one_fill_) {
+      std::memset(dst, fill_[0], static_cast<std::size_t>(pixels) * c);
+    } else {
+      for (std::int64_t i = 0; i < pixels; ++i, dst += c) std::memcpy(dst, fill_.data(), c);
+    }
+  }
+
+  void from_planes(const std::uint8_t* src, std::int64_t pixels, bool mirror, std::uint8_t* dst) const noexcept {
+    const std::int64_t c = output_.channels;
+    for (std::int64_t k = 0; k < c; ++k, src += h_ * w_) {
+      if (mirror) {
+        for (std::int64_t i = 0; i < pixels; ++i) dst[i * c + k] = src[pixels - 1 - i];
+      } else {
+        for (std::int64_t i = 0; i < pixels; ++i) dst[i * c + k] = src[i];
+      }
+    }
+  }
+
+  // Channels is a std::int64_t or a constant, which lets the compiler unroll the copy of one pixel.
+  template <class Channels>
+  static void mirror_pixels(Channels channels, const std::uint8_t* src, std::int64_t pixels,
+                            std::uint8_t* dst) noexcept {
+    const std::int64_t c = channels;
+    const std::uint8_t* from = src + (pixels - 1) * c;
+    std::int64_t i = 0;
+    if constexpr (std::is_same_v<Channels, std::integral_constant<std::int64_t, 3>>) {
+      // Four bytes at a time: the fourth one is overwritten by the next pixel. The first read and the last write of a
+      // row keep to three, because there the fourth byte may belong to nobody.
+      if (pixels > 1) {
+        std::memcpy(dst, from, 3);
+        for (i = 1, from -= 3, dst += 3; i < pixels - 1; ++i, from -= 3, dst += 3) std::memcpy(dst, from, 4);
+      }
+    }
+    for (; i < pixels; ++i, from -= c, dst += c)
+      for (std::int64_t k = 0; k < c; ++k) dst[k] = from[k];
+  }
+
+  Schema output_;
+  std::int64_t h_, w_, pad_, room_y_ = 0, room_x_ = 0;
+  std::vector<std::uint8_t> fill_;
+  bool one_fill_ = true, random_crop_, mirror_;
+};
+
+// A data set whose images pass through an Augment. Images in memory are augmented straight into the slot, others by way
+// of a buffer per thread.
+template <Dataset D>
+class Augmented {
+ public:
+  Augmented(D source, const Augment& augment) : source_(std::move(source)), augmenter_(augment, source_.schema()) {}
+
+  [[nodiscard]] std::int64_t size() const { return source_.size(); }
+  [[nodiscard]] const Schema& schema() const noexcept { return augmenter_.output(); }
+  void read(std::int64_t i, Rng& rng, Slot slot) const {
+    check_read(schema(), size(), i, slot);
+    if constexpr (InMemoryDataset<D>) {
+      augmenter_(source_.image(i).data(), PixelLayout::hwc, rng, slot.image.data());
+      slot.label = source_.label(i);
+    } else {
+      thread_local std::vector<std::uint8_t> image;
+      image.resize(static_cast<std::size_t>(source_.schema().image_bytes()));
+      source_.read(i, rng, Slot{image, slot.label});
+      augmenter_(image.data(), PixelLayout::hwc, rng, slot.image.data());
+    }
+  }
+
+ private:
+  D source_;
+  Augmenter augmenter_;
+};
+
+}  // namespace tutti

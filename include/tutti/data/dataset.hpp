@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/rng.hpp>
+
+namespace tutti {
+
+enum class Split { train, test };
+
+[[nodiscard]] constexpr const char* name_of(Split s) noexcept { return s == Split::train ? "train" : "test"; }
+
+// What every image of a data set has in common.
+struct Schema {
+  std::string name;  // for messages, e.g. "cifar10 train"
+  std::int64_t channels = 0, height = 0, width = 0;
+  int classes = 0;
+  std::vector<float> mean, stddev;       // per channel, on the 0..255 scale
+  std::vector<std::string> class_names;  // one per class, or empty
+
+  // Bytes of one image, [height, width, channels] of u8.
+  [[nodiscard]] std::int64_t image_bytes() const noexcept { return channels * height * width; }
+
+  // Throws UsageError unless the extents are sane and every vector has its length.
+  void check() const {
+    const auto require = [&](bool ok, const char* expected, const std::string& got) {
+      if (!ok) fail<UsageError>("schema of " + name, expected, got);
+    };
+    constexpr std::int64_t most = 1 << 16;
+    for (const auto d : {height, width})
+      require(d > 0 && d <= most, "a height and a width of 1 to 65536", std::to_string(d));
+    require(channels > 0 && channels <= 1024, "1 to 1024 channels", std::to_string(channels));
+    require(classes > 0, "1 class or more", std::to_string(classes));
+    const auto per_channel = static_cast<std::size_t>(channels);
+    require(mean.size() == per_channel, "one mean per channel", std::to_string(mean.size()));
+    require(stddev.size() == per_channel, "one standard deviation per channel", std::to_string(stddev.size()));
+    for (const float s : stddev) require(s > 0, "standard deviations over 0", std::to_string(s));
+    require(class_names.empty() || class_names.size() == static_cast<std::size_t>(classes), "a name for every class",
+            std::to_string(class_names.size()));
+  }
+};
+
+// Where one sample goes: `image` is a row of a batch, [height, width, channels] of u8.
+struct Slot {
+  std::span<std::uint8_t> image;
+  std::int32_t& label;
+};
+
+// A map from an index in [0, size()) to an image and its label. All three calls are const and safe from several threads
+// at once; read() draws its random numbers from `rng` alone, so a sample depends on (seed, epoch, index) and on nothing
+// else.
+template <class D>
+concept Dataset = requires(const D& d, std::int64_t i, Rng& r, Slot s) {
+  { d.size() } -> std::same_as<std::int64_t>;
+  { d.schema() } -> std::convertible_to<const Schema&>;
+  d.read(i, r, s);
+};
+
+// A data set in memory, whose images can be looked at without a copy.
+template <class D>
+concept InMemoryDataset = Dataset<D> && requires(const D& d, std::int64_t i) {
+  { d.image(i) } -> std::same_as<std::span<const std::uint8_t>>;  // [height, width, channels]
+  { d.label(i) } -> std::same_as<std::int32_t>;
+};
+
+// Throws UsageError unless `index` lies in [0, size) and `slot` has room for exactly one image.
+inline void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Slot& slot) {
+  if (index < 0 || index >= size)
+    fail<UsageError>(schema.name, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
+  if (slot.image.size() != static_cast<std::size_t>(schema.image_bytes()))
+    fail<UsageError>(schema.name, "a slot of " + std::to_string(schema.image_bytes()) + " bytes",
+                     std::to_string(slot.image.size()));
+}
+
+// Any data set, chosen at run time. Copies share the data set.
+class AnyDataset {
+ public:
+  template <Dataset D>
+  requires(!std::same_as<D, AnyDataset>)
+      AnyDataset(D dataset)  // NOLINT(google-explicit-constructor): a data set is one
+      : self_(std::make_shared<const Model<D>>(std::move(dataset))) {
+    schema().check();
+  }
+
+  [[nodiscard]] std::int64_t size() const { return self_->size(); }
+  [[nodiscard]] const Schema& schema() const { return self_->schema(); }
+  void read(std::int64_t index, Rng& rng, Slot slot) const { self_->read(index, rng, slot); }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    [[nodiscard]] virtual std::int64_t size() const = 0;
+    [[nodiscard]] virtual const Schema& schema() const = 0;
+    virtual void read(std::int64_t index, Rng& rng, Slot slot) const = 0;
+  };
+  template <class D>
+  struct Model final : Interface {
+    explicit Model(D d) : dataset(std::move(d)) {}
+    [[nodiscard]] std::int64_t size() const override { return dataset.size(); }
+    [[nodiscard]] const Schema& schema() const override { return dataset.schema(); }
+    void read(std::int64_t index, Rng& rng, Slot slot) const override { dataset.read(index, rng, slot); }
+    D dataset;
+  };
+  std::shared_ptr<const Interface> self_;
+};
+
+}  // namespace tutti
