@@ -14,7 +14,8 @@
 namespace tutti {
 
 // How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per lane, then
-// one finish. `two_pass`: reduce and finish, then rows. `whole`: in one call (or `tasks` independent ones).
+// one finish. `two_pass`: reduce and finish, then rows; the first output is written by the second pass alone. `whole`:
+// in one call (or `tasks` independent ones).
 enum class Split : std::uint8_t { whole, rows, reduce, two_pass };
 
 struct Partition {

@@ -210,8 +210,11 @@ class Planner {
       for (const Step& step : seg.steps) {
         const Node& n = g_.nodes[index(step.node)];
         ++clock;
+        const bool first_pass = step.phase == Phase::reduce && p_.partitions[index(step.node)].split == Split::two_pass;
         for (const auto* list : {&n.inputs, &n.outputs})
           for (ValueId v : *list) {
+            // The first pass does not write the result yet, so that it may live in scratch.
+            if (first_pass && list == &n.outputs && v == n.outputs[0]) continue;
             touch(arena[index(v)], static_cast<int>(s));
             touch(scratch[index(v)], clock);
             if (!g_[v].per_row || seg.whole)

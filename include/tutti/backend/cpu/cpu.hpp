@@ -76,39 +76,48 @@ class Cpu : public Reference {
   }
 
   void run(const op::BatchNorm& o, Call& c) {
-    if (c.in[0].dtype == DType::bf16)
-      batch_norm<bf16>(o, c);
-    else if (c.in[0].dtype == DType::f32)
-      batch_norm<float>(o, c);
-    else
-      Reference::run(o, c);
+    if (!by_type(c.in[0].dtype, [&](auto t) { batch_norm<decltype(t)>(o, c); })) Reference::run(o, c);
   }
   void run(const op::BatchNormInference& o, Call& c) {
-    if (c.in[0].dtype == DType::bf16)
-      batch_norm_inference<bf16>(o, c);
-    else if (c.in[0].dtype == DType::f32)
-      batch_norm_inference<float>(o, c);
-    else
-      Reference::run(o, c);
+    if (!by_type(c.in[0].dtype, [&](auto t) { batch_norm_inference<decltype(t)>(o, c); })) Reference::run(o, c);
   }
   void run(const op::BatchNormBackward& o, Call& c) {
-    if (c.out[0].dtype == DType::bf16)
-      batch_norm_backward<bf16>(o, c);
-    else if (c.out[0].dtype == DType::f32)
-      batch_norm_backward<float>(o, c);
-    else
-      Reference::run(o, c);
+    if (!by_type(c.out[0].dtype, [&](auto t) { batch_norm_backward<decltype(t)>(o, c); })) Reference::run(o, c);
   }
   void run(const op::Add& o, Call& c) {
-    const auto n = static_cast<std::int64_t>(c.out[0].shape.numel());
-    if (c.out[0].dtype == DType::bf16)
-      cpu::add<bf16>(isa_, static_cast<const bf16*>(c.in[0].data), static_cast<const bf16*>(c.in[1].data),
-                     static_cast<bf16*>(c.out[0].data), n);
-    else if (c.out[0].dtype == DType::f32)
-      cpu::add<float>(isa_, static_cast<const float*>(c.in[0].data), static_cast<const float*>(c.in[1].data),
-                      static_cast<float*>(c.out[0].data), n);
-    else
-      Reference::run(o, c);
+    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::add<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
+                  static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
+    });
+    if (!ran) Reference::run(o, c);
+  }
+  void run(const op::Normalize& o, Call& c) {
+    const TensorRef& x = c.in[0];
+    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::normalize<T>(isa_, static_cast<const std::uint8_t*>(x.data), static_cast<T*>(c.out[0].data), x.shape.numel(),
+                        x.shape[1], o.mean.data(), o.inv_std.data());
+    });
+    if (!ran) Reference::run(o, c);
+  }
+  void run(const op::GlobalAvgPool& o, Call& c) {
+    const Shape& s = c.in[0].shape;
+    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::global_avg_pool<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
+                              s[2] * s[3], s[1]);
+    });
+    if (!ran) Reference::run(o, c);
+  }
+  void run(const op::GlobalAvgPoolBackward& o, Call& c) {
+    const Shape& s = c.out[0].shape;
+    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::global_avg_pool_backward<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
+                                       s[2] * s[3], s[1]);
+    });
+    if (!ran) Reference::run(o, c);
   }
   void run(const op::SoftmaxCrossEntropy& o, Call& c) {
     if (c.phase == Phase::finish) {
@@ -131,18 +140,17 @@ class Cpu : public Reference {
     const std::int64_t in = c.in[0].shape.row_numel(), out = c.in[1].shape.row_numel();
     if (c.phase == Phase::finish) {
       cpu::sum_lanes<2>(c, {static_cast<float*>(c.out[0].data), static_cast<float*>(c.out[1].data)},
-                     {static_cast<std::size_t>(in * out), static_cast<std::size_t>(out)});
+                        {static_cast<std::size_t>(in * out), static_cast<std::size_t>(out)});
       return;
     }
     auto* dw = reinterpret_cast<float*>(c.partial);
     auto* db = dw + in * out;
     if (c.first_chunk) std::fill_n(dw, in * out + out, 0.0F);
-    if (c.in[0].dtype == DType::bf16)
-      cpu::linear_backward_weights<bf16>(isa_, static_cast<const bf16*>(c.in[0].data),
-                                         static_cast<const bf16*>(c.in[1].data), dw, db, c.in[0].shape[0], in, out);
-    else
-      cpu::linear_backward_weights<float>(isa_, static_cast<const float*>(c.in[0].data),
-                                          static_cast<const float*>(c.in[1].data), dw, db, c.in[0].shape[0], in, out);
+    by_type(c.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::linear_backward_weights<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
+                                      dw, db, c.in[0].shape[0], in, out);
+    });
   }
 
   void update(const op::SgdUpdate& o, const UpdateCall& u) {
@@ -194,6 +202,18 @@ class Cpu : public Reference {
         if (s != nullptr) s = static_cast<float*>(s) + begin;
       f(part);
     });
+  }
+
+  // Calls f with a value of the type where there are vector kernels for it.
+  template <class F>
+  static bool by_type(DType t, F&& f) {
+    if (t == DType::f32)
+      f(float{});
+    else if (t == DType::bf16)
+      f(bf16{});
+    else
+      return false;
+    return true;
   }
 
  private:

@@ -24,6 +24,69 @@ TUTTI_INLINE void add_body(const T* a, const T* b, T* y, std::int64_t n) {
 }
 TUTTI_DEFINE_DISPATCH(add, add_body);
 
+// u8 pixels -> (x - mean[c]) * inv_std[c]. Sixteen pixels are `channels` vectors, whose factors repeat.
+template <Isa I, class T>
+TUTTI_INLINE void normalize_body(const std::uint8_t* x, T* y, std::int64_t n, std::int64_t channels, const float* mean,
+                                 const float* inv_std) {
+  constexpr std::int64_t most = 4;
+  using U8x16 = std::uint8_t __attribute__((vector_size(16), aligned(1), may_alias));
+  float m[most * width], s[most * width];
+  std::int64_t i = 0;
+  if (channels <= most) {
+    for (std::int64_t k = 0; k < channels * width; ++k) {
+      m[k] = mean[k % channels];
+      s[k] = inv_std[k % channels];
+    }
+    for (; i + channels * width <= n; i += channels * width)
+      for (std::int64_t j = 0; j < channels; ++j) {
+        const auto wide = __builtin_convertvector(
+            __builtin_convertvector(*reinterpret_cast<const U8x16*>(x + i + j * width), I32x16), F16);
+        store<I>(y + i + j * width, (wide - load<I>(static_cast<const float*>(m + j * width))) *
+                                        load<I>(static_cast<const float*>(s + j * width)));
+      }
+  }
+  for (; i < n; ++i) y[i] = T((static_cast<float>(x[i]) - mean[i % channels]) * inv_std[i % channels]);
+}
+TUTTI_DEFINE_DISPATCH(normalize, normalize_body);
+
+// [rows, pixels, channels] -> [rows, channels]
+template <Isa I, class T>
+TUTTI_INLINE void global_avg_pool_body(const T* x, T* y, std::int64_t rows, std::int64_t pixels,
+                                       std::int64_t channels) {
+  const float inv = 1.0F / static_cast<float>(pixels);
+  for (std::int64_t n = 0; n < rows; ++n, x += pixels * channels, y += channels) {
+    std::int64_t c = 0;
+    for (; c + width <= channels; c += width) {
+      F16Value sum = broadcast(0);
+      for (std::int64_t i = 0; i < pixels; ++i) sum += load<I>(x + i * channels + c);
+      store<I>(y + c, sum * broadcast(inv));
+    }
+    for (; c < channels; ++c) {
+      float sum = 0;
+      for (std::int64_t i = 0; i < pixels; ++i) sum += static_cast<float>(x[i * channels + c]);
+      y[c] = T(sum * inv);
+    }
+  }
+}
+TUTTI_DEFINE_DISPATCH(global_avg_pool, global_avg_pool_body);
+
+// [rows, channels] -> [rows, pixels, channels]
+template <Isa I, class T>
+TUTTI_INLINE void global_avg_pool_backward_body(const T* dy, T* dx, std::int64_t rows, std::int64_t pixels,
+                                                std::int64_t channels) {
+  const float inv = 1.0F / static_cast<float>(pixels);
+  for (std::int64_t n = 0; n < rows; ++n, dx += pixels * channels, dy += channels) {
+    std::int64_t c = 0;
+    for (; c + width <= channels; c += width) {
+      const F16Value g = load<I>(dy + c) * broadcast(inv);
+      for (std::int64_t i = 0; i < pixels; ++i) store<I>(dx + i * channels + c, g);
+    }
+    for (; c < channels; ++c)
+      for (std::int64_t i = 0; i < pixels; ++i) dx[i * channels + c] = T(static_cast<float>(dy[c]) * inv);
+  }
+}
+TUTTI_DEFINE_DISPATCH(global_avg_pool_backward, global_avg_pool_backward_body);
+
 // dw [out, in] += dy^T x; db [out] += column sums of dy.
 template <Isa I, class T>
 TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* dw, float* db, std::int64_t rows,

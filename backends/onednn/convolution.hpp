@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/call.hpp>
+#include <tutti/backends/onednn/shim.hpp>
+#include <tutti/core/error.hpp>
+
+// Convolutions as oneDNN primitives, one per number of rows, made before the first step.
+namespace tutti::onednn {
+
+enum class Pass : std::uint8_t { forward, backward_data, backward_weights };
+
+// The shapes of one convolution. Weights keep the layout that oneDNN prefers for it.
+struct Problem {
+  op::Window window;
+  Shape x, w, y;  // of one row
+  bool bf16 = false;
+
+  [[nodiscard]] std::string key(Pass p) const {
+    std::string k = std::to_string(static_cast<int>(p)) + (bf16 ? "b" : "f");
+    for (const Shape* s : {&x, &w, &y})
+      for (int i = 1 - (s == &w); i < s->rank(); ++i) k += "," + std::to_string((*s)[i]);
+    return k + "," + std::to_string(window.stride) + "," + std::to_string(window.padding);
+  }
+};
+
+inline Desc activation(const Shape& s, std::int64_t rows, bool bf16) {
+  using M = dnnl::memory;
+  return {{rows, s[1], s[2], s[3]}, bf16 ? M::data_type::bf16 : M::data_type::f32, M::format_tag::nhwc};
+}
+inline Desc weights(const Shape& s, bool bf16, dnnl::memory::format_tag tag) {
+  using M = dnnl::memory;
+  return {{s[0], s[1], s[2], s[3]}, bf16 ? M::data_type::bf16 : M::data_type::f32, tag};
+}
+
+inline Geometry geometry(const Problem& p) {
+  const auto trailing = [&](std::int64_t in, std::int64_t out, int kernel) {
+    return (out - 1) * p.window.stride + kernel - in - p.window.padding;
+  };
+  return {{p.window.stride, p.window.stride},
+          {p.window.padding, p.window.padding},
+          {trailing(p.x[2], p.y[2], p.window.kernel_h), trailing(p.x[3], p.y[3], p.window.kernel_w)}};
+}
+
+// One primitive with a set of memory objects per worker, so that a run only sets pointers.
+class Primitive {
+ public:
+  template <class PD>
+  Primitive(const PD& pd, const std::array<std::pair<int, Desc>, 3>& operands, const dnnl::engine& e, int workers)
+      : primitive_(pd), scratch_(pd.scratchpad_desc()), info_(pd.impl_info_str()) {
+    for (int w = 0; w < workers; ++w) {
+      Slots s{};
+      for (std::size_t k = 0; k < 3; ++k) {
+        s.arguments[k] = operands[k].first;
+        s.memory[k] = dnnl::memory(operands[k].second, e, DNNL_MEMORY_NONE);
+      }
+      s.scratch = dnnl::memory(scratch_, e, DNNL_MEMORY_NONE);
+      s.stream = dnnl::stream(e);
+      slots_.push_back(std::move(s));
+    }
+  }
+
+  [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.get_size(); }
+  [[nodiscard]] std::string_view info() const { return info_; }
+
+  void run(int worker, const std::array<void*, 3>& data, void* scratch) {
+    Slots& s = slots_[static_cast<std::size_t>(worker)];
+    std::array<dnnl_exec_arg_t, 4> args{};
+    for (std::size_t k = 0; k < 3; ++k) {
+      s.memory[k].set_data_handle(data[k]);
+      args[k] = {s.arguments[k], s.memory[k].get()};
+    }
+    s.scratch.set_data_handle(scratch);
+    args[3] = {DNNL_ARG_SCRATCHPAD, s.scratch.get()};
+    const auto status = dnnl_primitive_execute(primitive_.get(), s.stream.get(), 4, args.data());
+    if (status != dnnl_success)
+      fail<DeviceError>("onednn", "a convolution that runs", "status " + std::to_string(static_cast<int>(status)));
+  }
+
+ private:
+  struct Slots {
+    std::array<int, 3> arguments;
+    std::array<dnnl::memory, 3> memory;
+    dnnl::memory scratch;
+    dnnl::stream stream;
+  };
+  dnnl::primitive primitive_;
+  Desc scratch_;
+  std::string info_;
+  std::vector<Slots> slots_;
+};
+
+// Layout of the weights of one (problem, pass) and the reorder between it and the plain OIHW master weights.
+struct WeightLayout {
+  Desc desc;
+  dnnl::reorder reorder;  // forward, backward data: plain f32 -> desc; backward weights: desc -> plain f32
+};
+
+class Convolutions {
+ public:
+  // Rows for which layouts are chosen; they are then the same for every number of rows.
+  static constexpr std::int64_t nominal_rows = 8;
+
+  explicit Convolutions(const dnnl::engine& e) : engine_(e) {}
+
+  const WeightLayout& layout(const Problem& p, Pass pass) {
+    const std::string key = p.key(pass);
+    if (const auto it = layouts_.find(key); it != layouts_.end()) return it->second;
+    const OneOmpThread guard;
+    using Tag = dnnl::memory::format_tag;
+    WeightLayout l;
+    const Desc plain = weights(p.w, false, Tag::oihw);
+    const Desc any = weights(p.w, p.bf16 && pass != Pass::backward_weights, Tag::any);
+    const auto [pd_desc, info] = choose(p, pass, nominal_rows, any);
+    check(p, pass, info);
+    l.desc = pd_desc;
+    l.reorder = pass == Pass::backward_weights
+                    ? dnnl::reorder(dnnl::reorder::primitive_desc(engine_, l.desc, engine_, plain))
+                    : dnnl::reorder(dnnl::reorder::primitive_desc(engine_, plain, engine_, l.desc));
+    return layouts_.emplace(key, std::move(l)).first->second;
+  }
+
+  void reorder(const Problem& p, Pass pass, void* from, void* to) {
+    const WeightLayout& l = layouts_.at(p.key(pass));
+    const Desc plain = weights(p.w, false, dnnl::memory::format_tag::oihw);
+    const bool out = pass == Pass::backward_weights;
+    dnnl::memory a(out ? l.desc : plain, engine_, from), b(out ? plain : l.desc, engine_, to);
+    dnnl::stream s(engine_);
+    l.reorder.execute(s, a, b);
+    s.wait();
+  }
+
+  std::unique_ptr<Primitive> make(const Problem& p, Pass pass, std::int64_t rows, int workers) {
+    const WeightLayout& l = layout(p, pass);
+    const OneOmpThread guard;
+    const Desc x = activation(p.x, rows, p.bf16), y = activation(p.y, rows, p.bf16);
+    const Geometry g = geometry(p);
+    const auto hint = forward_hint(p, rows);
+    std::unique_ptr<Primitive> r;
+    switch (pass) {
+      case Pass::forward: {
+        const auto pd = forward_desc(engine_, x, l.desc, y, g);
+        need(pd, p, pass);
+        r = std::make_unique<Primitive>(pd, operands({DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, l.desc}, {DNNL_ARG_DST, y}),
+                                        engine_, workers);
+        break;
+      }
+      case Pass::backward_data: {
+        const auto pd = backward_data_desc(engine_, x, l.desc, y, g, hint);
+        need(pd, p, pass);
+        r = std::make_unique<Primitive>(
+            pd, operands({DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_WEIGHTS, l.desc}, {DNNL_ARG_DIFF_SRC, x}), engine_, workers);
+        break;
+      }
+      case Pass::backward_weights: {
+        const auto pd = backward_weights_desc(engine_, x, l.desc, y, g, hint);
+        need(pd, p, pass);
+        r = std::make_unique<Primitive>(
+            pd, operands({DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_DIFF_WEIGHTS, l.desc}), engine_, workers);
+        break;
+      }
+    }
+    check(p, pass, r->info());
+    return r;
+  }
+
+ private:
+  using Operand = std::pair<int, Desc>;
+  static std::array<Operand, 3> operands(Operand a, Operand b, Operand c) {
+    return {std::move(a), std::move(b), std::move(c)};
+  }
+  static const char* pass_name(Pass p) {
+    return p == Pass::forward ? "forward" : p == Pass::backward_data ? "backward data" : "backward weights";
+  }
+  static std::string describe(const Problem& p, Pass pass) {
+    return std::string(pass_name(pass)) + " convolution " + to_string(p.w) + " on " + to_string(p.x);
+  }
+  template <class PD>
+  static void need(const PD& pd, const Problem& p, Pass pass) {
+    if (!pd) fail<DeviceError>("onednn", "an implementation of " + describe(p, pass), "none");
+  }
+  // oneDNN falls back silently to a scalar kernel that is 200 times slower. Small problems may, real ones may not.
+  static void check(const Problem& p, Pass pass, std::string_view info) {
+    if (info.find("ref") == std::string_view::npos || p.w.numel() < 4096) return;
+    fail<DeviceError>("onednn", "an optimised kernel for " + describe(p, pass), "'" + std::string(info) + "'",
+                      "use --backend eigen, or channel counts that are multiples of 16");
+  }
+
+  dnnl::convolution_forward::primitive_desc forward_hint(const Problem& p, std::int64_t rows) {
+    const auto pd =
+        forward_desc(engine_, activation(p.x, rows, p.bf16), weights(p.w, p.bf16, dnnl::memory::format_tag::any),
+                     activation(p.y, rows, p.bf16), geometry(p));
+    need(pd, p, Pass::forward);
+    return pd;
+  }
+
+  std::pair<Desc, std::string> choose(const Problem& p, Pass pass, std::int64_t rows, const Desc& any) {
+    const Desc x = activation(p.x, rows, p.bf16), y = activation(p.y, rows, p.bf16);
+    const Geometry g = geometry(p);
+    if (pass == Pass::forward) {
+      const auto pd = forward_hint(p, rows);
+      return {pd.weights_desc(), pd.impl_info_str()};
+    }
+    const auto hint = forward_hint(p, rows);
+    if (pass == Pass::backward_data) {
+      const auto pd = backward_data_desc(engine_, x, any, y, g, hint);
+      need(pd, p, pass);
+      return {pd.weights_desc(), pd.impl_info_str()};
+    }
+    const auto pd = backward_weights_desc(engine_, x, any, y, g, hint);
+    need(pd, p, pass);
+    return {pd.diff_weights_desc(), pd.impl_info_str()};
+  }
+
+  dnnl::engine engine_;
+  std::map<std::string, WeightLayout> layouts_;
+};
+
+}  // namespace tutti::onednn

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backends/onednn/convolution.hpp>
+#include <tutti/backends/onednn/shim.hpp>
+
+namespace tutti {
+
+// Convolutions by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16, in f64 Reference's loops.
+class Onednn : public Cpu {
+ public:
+  explicit Onednn(CpuOptions o = {})
+      : Cpu(o, &onednn::OneOmpThread::for_this_thread), engine_(dnnl::engine::kind::cpu, 0), convolutions_(engine_) {
+    scratch_.resize(static_cast<std::size_t>(threads()));
+  }
+
+  [[nodiscard]] std::string name() const { return "onednn"; }
+  [[nodiscard]] std::string description() const {
+    return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa()));
+  }
+
+  template <class F>
+  void parallel(int tasks, F&& f) {
+    const onednn::OneOmpThread guard;
+    Cpu::parallel(tasks, f);
+  }
+
+  using Cpu::partition;
+  using Cpu::prepare;
+  using Cpu::run;
+
+  [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc& d) const {
+    return d.compute == DType::f64 ? Partition{} : Partition{Split::rows};
+  }
+  [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc& d) const {
+    return d.compute == DType::f64 ? Partition{} : Partition{Split::rows};
+  }
+  [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) {
+    if (d.compute == DType::f64) return {};
+    const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
+    return {Split::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
+  }
+
+  [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) {
+    if (d.compute != DType::f64) {
+      if (const auto* f = std::get_if<op::Conv2d>(&o))
+        return convolutions_.layout(problem(*f, d.in[0], d.in[1].shape, d.out[0]), onednn::Pass::forward)
+            .desc.get_size();
+      if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o))
+        return convolutions_.layout(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data)
+            .desc.get_size();
+    }
+    return Cpu::pack_bytes(o, d);
+  }
+  void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) {
+    if (const auto* f = std::get_if<op::Conv2d>(&o); f != nullptr && d.compute != DType::f64)
+      return convolutions_.reorder(problem(*f, d.in[0], d.in[1].shape, d.out[0]), onednn::Pass::forward, w.data, to);
+    if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o); b != nullptr && d.compute != DType::f64)
+      return convolutions_.reorder(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data, w.data,
+                                   to);
+    Cpu::pack(o, d, w, to);
+  }
+
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2d& o, const PrepareInfo& i) {
+    return primitives(onednn::Pass::forward, problem(o, i.desc.in[0], i.desc.in[1].shape, i.desc.out[0]), i);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardData& o, const PrepareInfo& i) {
+    return primitives(onednn::Pass::backward_data, problem(o, i.desc.out[0], i.desc.in[1].shape, i.desc.in[0]), i);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
+    return primitives(onednn::Pass::backward_weights, problem(o, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]), i);
+  }
+
+  void run(const op::Conv2d& o, Call& c) {
+    if (c.phase == Phase::whole) return Cpu::run(o, c);
+    execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
+  }
+  void run(const op::Conv2dBackwardData& o, Call& c) {
+    if (c.phase == Phase::whole) return Cpu::run(o, c);
+    execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
+  }
+  void run(const op::Conv2dBackwardWeights& o, Call& c) {
+    if (c.phase == Phase::whole) return Cpu::run(o, c);
+    auto& state = *static_cast<State*>(c.state);
+    const std::size_t n = state.weight_bytes / sizeof(float);
+    auto* mine = reinterpret_cast<float*>(c.partial);
+    if (c.phase == Phase::finish) {
+      for (int l = 1; l < c.lanes; ++l)
+        cpu::accumulate(isa(), mine, reinterpret_cast<const float*>(c.partial_of(l)), n);
+      convolutions_.reorder(state.problem, onednn::Pass::backward_weights, mine, c.out[0].data);
+      return;
+    }
+    // oneDNN overwrites its result, so only a lane's first chunk may go straight into the lane's sum.
+    auto* target = c.first_chunk ? mine : reinterpret_cast<float*>(scratch(c.worker) + state.weight_offset);
+    execute(c, {c.in[0].data, c.in[1].data, target}, c.in[0].shape[0]);
+    if (!c.first_chunk) cpu::accumulate(isa(), mine, static_cast<const float*>(target), n);
+  }
+
+ private:
+  struct State {
+    onednn::Problem problem;
+    std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_rows;
+    std::size_t weight_bytes = 0, weight_offset = 0;
+  };
+
+  static onednn::Problem problem(const op::Window& o, const TensorDesc& x, const Shape& w, const TensorDesc& y) {
+    return {o, x.shape, w, y.shape, x.dtype == DType::bf16};
+  }
+
+  std::shared_ptr<void> primitives(onednn::Pass pass, const onednn::Problem& p, const PrepareInfo& i) {
+    if (i.desc.compute == DType::f64) return {};
+    auto s = std::make_shared<State>();
+    s->problem = p;
+    std::size_t need = 0;
+    for (std::int64_t rows : i.chunk_rows) {
+      auto primitive = convolutions_.make(p, pass, rows, i.workers);
+      need = std::max(need, primitive->scratch_bytes());
+      s->by_rows.emplace(rows, std::move(primitive));
+    }
+    if (pass == onednn::Pass::backward_weights) {
+      s->weight_bytes = convolutions_.layout(p, pass).desc.get_size();
+      s->weight_offset = (need + 63) / 64 * 64;
+      need = s->weight_offset + s->weight_bytes;
+    }
+    for (auto& room : scratch_)
+      if (room.bytes() < need) room = Buffer<HostMemory>(host_, need);
+    return s;
+  }
+
+  [[nodiscard]] std::byte* scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)].at(0); }
+
+  void execute(Call& c, const std::array<void*, 3>& data, std::int64_t rows) {
+    auto& state = *static_cast<State*>(c.state);
+    state.by_rows.find(rows)->second->run(c.worker, data, scratch(c.worker));
+  }
+
+  dnnl::engine engine_;
+  onednn::Convolutions convolutions_;
+  HostMemory host_;
+  std::vector<Buffer<HostMemory>> scratch_;  // per worker: oneDNN's scratchpad, then one weight gradient
+};
+
+static_assert(Backend<Onednn>);
+
+}  // namespace tutti

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <dlfcn.h>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <string>
+
+// The one place that knows which oneDNN this is: version 2 has operation descriptors, version 3 has not.
+namespace tutti::onednn {
+
+struct Geometry {
+  dnnl::memory::dims strides, padding_l, padding_r;
+};
+
+inline dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr a;
+  a.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return a;
+}
+
+using Desc = dnnl::memory::desc;
+
+#if DNNL_VERSION_MAJOR >= 3
+
+inline auto forward_desc(const dnnl::engine& e, const Desc& src, const Desc& w, const Desc& dst, const Geometry& g) {
+  return dnnl::convolution_forward::primitive_desc(e, dnnl::prop_kind::forward_training,
+                                                   dnnl::algorithm::convolution_direct, src, w, dst, g.strides,
+                                                   g.padding_l, g.padding_r, user_scratchpad(), true);
+}
+inline auto backward_data_desc(const dnnl::engine& e, const Desc& dsrc, const Desc& w, const Desc& ddst,
+                               const Geometry& g, const dnnl::convolution_forward::primitive_desc& hint) {
+  return dnnl::convolution_backward_data::primitive_desc(e, dnnl::algorithm::convolution_direct, dsrc, w, ddst,
+                                                         g.strides, g.padding_l, g.padding_r, hint, user_scratchpad(),
+                                                         true);
+}
+inline auto backward_weights_desc(const dnnl::engine& e, const Desc& src, const Desc& dw, const Desc& ddst,
+                                  const Geometry& g, const dnnl::convolution_forward::primitive_desc& hint) {
+  return dnnl::convolution_backward_weights::primitive_desc(e, dnnl::algorithm::convolution_direct, src, dw, ddst,
+                                                            g.strides, g.padding_l, g.padding_r, hint,
+                                                            user_scratchpad(), true);
+}
+inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, const Desc& c) {
+  return dnnl::matmul::primitive_desc(e, a, b, c, user_scratchpad());
+}
+
+#else
+
+inline auto forward_desc(const dnnl::engine& e, const Desc& src, const Desc& w, const Desc& dst, const Geometry& g) {
+  const dnnl::convolution_forward::desc d(dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, src,
+                                          w, dst, g.strides, g.padding_l, g.padding_r);
+  return dnnl::convolution_forward::primitive_desc(d, user_scratchpad(), e, true);
+}
+inline auto backward_data_desc(const dnnl::engine& e, const Desc& dsrc, const Desc& w, const Desc& ddst,
+                               const Geometry& g, const dnnl::convolution_forward::primitive_desc& hint) {
+  const dnnl::convolution_backward_data::desc d(dnnl::algorithm::convolution_direct, dsrc, w, ddst, g.strides,
+                                                g.padding_l, g.padding_r);
+  return dnnl::convolution_backward_data::primitive_desc(d, user_scratchpad(), e, hint, true);
+}
+inline auto backward_weights_desc(const dnnl::engine& e, const Desc& src, const Desc& dw, const Desc& ddst,
+                                  const Geometry& g, const dnnl::convolution_forward::primitive_desc& hint) {
+  const dnnl::convolution_backward_weights::desc d(dnnl::algorithm::convolution_direct, src, dw, ddst, g.strides,
+                                                   g.padding_l, g.padding_r);
+  return dnnl::convolution_backward_weights::primitive_desc(d, user_scratchpad(), e, hint, true);
+}
+inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, const Desc& c) {
+  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), user_scratchpad(), e);
+}
+
+#endif
+
+inline std::string version() {
+  const dnnl_version_t* v = dnnl_version();
+  return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
+}
+
+// Debian's oneDNN runs OpenMP teams. We spread work ourselves, so inside our threads a primitive must use one thread.
+// The functions are looked up rather than linked: a oneDNN built for another runtime has none.
+class OneOmpThread {
+ public:
+  OneOmpThread() : before_(get() != nullptr ? get()() : 0) {
+    if (set() != nullptr) set()(1);
+  }
+  ~OneOmpThread() {
+    if (set() != nullptr && before_ > 0) set()(before_);
+  }
+  OneOmpThread(const OneOmpThread&) = delete;
+  OneOmpThread& operator=(const OneOmpThread&) = delete;
+
+  static void for_this_thread() {
+    if (set() != nullptr) set()(1);
+  }
+
+ private:
+  using Get = int (*)();
+  using Set = void (*)(int);
+  static Get get() {
+    static const auto f = reinterpret_cast<Get>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+    return f;
+  }
+  static Set set() {
+    static const auto f = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+    return f;
+  }
+  int before_;
+};
+
+}  // namespace tutti::onednn

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <string>
+
+#include <tutti/nn/layers.hpp>
+
+namespace tutti::models {
+
+// The ResNets of He et al. 2016 in torchvision's form and with its parameter names: 18 and 34 of basic blocks; 50, 101
+// and 152 of bottlenecks.
+struct ResnetOptions {
+  int depth = 50;
+  int classes = 1000;
+  bool cifar_stem = false;     // a 3x3 stem without pooling, for small images
+  bool stride_in_1x1 = false;  // the original form (v1); default is v1.5, which strides in the 3x3
+  bool zero_gamma = false;     // the last batch norm of a block starts at 0: Goyal et al. 2017
+  float bn_eps = 1e-5F;
+  float bn_momentum = 0.1F;
+  float label_smoothing = 0;
+};
+
+namespace detail {
+
+inline ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,
+                            int stride, bool bottleneck) {
+  const std::int64_t out = bottleneck ? 4 * width : width;
+  const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
+  ValueId shortcut = x;
+  if (stride != 1 || b.shape(x)[1] != out)
+    shortcut = nn::conv_bn(b, name + ".downsample.0", name + ".downsample.1", x,
+                           {.out = out, .kernel = 1, .stride = stride}, {.eps = o.bn_eps, .momentum = o.bn_momentum});
+  const nn::BatchNormOptions last{
+      .relu = true, .residual = shortcut, .eps = o.bn_eps, .momentum = o.bn_momentum, .zero_gamma = o.zero_gamma};
+  if (!bottleneck) {
+    const ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, {.out = width, .stride = stride}, relu);
+    return nn::conv_bn(b, name + ".conv2", name + ".bn2", y, {.out = out}, last);
+  }
+  const int first = o.stride_in_1x1 ? stride : 1;
+  ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, {.out = width, .kernel = 1, .stride = first}, relu);
+  y = nn::conv_bn(b, name + ".conv2", name + ".bn2", y, {.out = width, .stride = stride / first}, relu);
+  return nn::conv_bn(b, name + ".conv3", name + ".bn3", y, {.out = out, .kernel = 1}, last);
+}
+
+}  // namespace detail
+
+// Records the network and its loss.
+inline void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
+  std::array<int, 4> blocks{};
+  switch (o.depth) {
+    case 18:
+      blocks = {2, 2, 2, 2};
+      break;
+    case 34:
+    case 50:
+      blocks = {3, 4, 6, 3};
+      break;
+    case 101:
+      blocks = {3, 4, 23, 3};
+      break;
+    case 152:
+      blocks = {3, 8, 36, 3};
+      break;
+    default:
+      fail<UsageError>("resnet", "a depth of 18, 34, 50, 101 or 152", std::to_string(o.depth));
+  }
+  const bool bottleneck = o.depth >= 50;
+  const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
+  x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 64, .kernel = o.cifar_stem ? 3 : 7, .stride = o.cifar_stem ? 1 : 2},
+                  relu);
+  if (!o.cifar_stem) x = b.max_pool("maxpool", x, {3, 3, 2, 1});
+  for (int stage = 0; stage < 4; ++stage)
+    for (int i = 0; i < blocks[static_cast<std::size_t>(stage)]; ++i)
+      x = detail::resnet_block(b, o, "layer" + std::to_string(stage + 1) + "." + std::to_string(i), x,
+                               std::int64_t{64} << stage, stage > 0 && i == 0 ? 2 : 1, bottleneck);
+  x = b.global_avg_pool("avgpool", x);
+  b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}), o.label_smoothing);
+}
+
+}  // namespace tutti::models
