@@ -38,15 +38,15 @@ class Onednn : public Cpu {
   using Cpu::run;
 
   [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc& d) const {
-    return d.compute == DType::f64 ? Partition{} : Partition{Split::rows};
+    return d.compute == DType::f64 ? Partition{} : Partition{Division::rows};
   }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc& d) const {
-    return d.compute == DType::f64 ? Partition{} : Partition{Split::rows};
+    return d.compute == DType::f64 ? Partition{} : Partition{Division::rows};
   }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) {
     if (d.compute == DType::f64) return {};
     const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
-    return {Split::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
+    return {Division::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
   }
 
   [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) {

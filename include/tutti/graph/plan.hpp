@@ -16,10 +16,10 @@ namespace tutti {
 // How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per lane, then
 // one finish. `two_pass`: reduce and finish, then rows; the first output is written by the second pass alone. `whole`:
 // in one call (or `tasks` independent ones).
-enum class Split : std::uint8_t { whole, rows, reduce, two_pass };
+enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
 
 struct Partition {
-  Split split = Split::whole;
+  Division division = Division::whole;
   int tasks = 1;                  // of whole
   std::size_t partial_bytes = 0;  // per lane, of reduce and two_pass
 };
@@ -44,7 +44,7 @@ struct Segment {
 
 enum class Where : std::uint8_t { nowhere, image, labels, parameter, state, gradient, activation, scratch };
 
-struct Placement {
+struct ValuePlace {
   Where where = Where::nowhere;
   std::size_t offset = 0;  // bytes
   TensorDesc desc;         // with the plan's rows
@@ -64,7 +64,7 @@ struct Plan {
   bool training = false;
   int lanes = 1;
   std::vector<Segment> segments;
-  std::vector<Placement> values;
+  std::vector<ValuePlace> values;
   std::vector<Partition> partitions;        // per node
   std::vector<std::size_t> partial_offset;  // per node, bytes into the activation arena
   std::vector<Pack> packs;

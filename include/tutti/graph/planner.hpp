@@ -76,7 +76,7 @@ class Planner {
     p_.values.resize(g_.values.size());
     for (std::size_t i = 0; i < g_.values.size(); ++i) {
       const Value& v = g_.values[i];
-      Placement& at = p_.values[i];
+      ValuePlace& at = p_.values[i];
       at.desc.shape = v.per_row ? v.shape.with_rows(o_.rows) : v.shape;
       switch (v.precision) {
         case Precision::compute:
@@ -161,8 +161,8 @@ class Planner {
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
       const auto id = static_cast<NodeId>(i);
-      const Split split = p_.partitions[i].split;
-      if (split == Split::whole) {
+      const Division division = p_.partitions[i].division;
+      if (division == Division::whole) {
         close();
         open.steps.push_back({id, Phase::whole});
         open.whole = true;
@@ -176,13 +176,13 @@ class Planner {
           break;
         }
       open.backward = open.backward || n.backward;
-      if (split == Split::rows) {
+      if (division == Division::rows) {
         open.steps.push_back({id, Phase::apply});
         continue;
       }
       open.steps.push_back({id, Phase::reduce});
       open.finishes.push_back(id);
-      if (split == Split::reduce) {
+      if (division == Division::reduce) {
         for (ValueId v : n.outputs)
           if (!g_[v].per_row) late[index(v)] = 1;
         continue;
@@ -210,7 +210,8 @@ class Planner {
       for (const Step& step : seg.steps) {
         const Node& n = g_.nodes[index(step.node)];
         ++clock;
-        const bool first_pass = step.phase == Phase::reduce && p_.partitions[index(step.node)].split == Split::two_pass;
+        const bool first_pass =
+            step.phase == Phase::reduce && p_.partitions[index(step.node)].division == Division::two_pass;
         for (const auto* list : {&n.inputs, &n.outputs})
           for (ValueId v : *list) {
             // The first pass does not write the result yet, so that it may live in scratch.

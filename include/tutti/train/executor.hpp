@@ -100,7 +100,7 @@ class Executor {
 
   // Where a value of the last run lies: logits always, others with keep_all.
   [[nodiscard]] TensorRef value(ValueId v) const {
-    const Placement& at = last_->plan.values[static_cast<std::size_t>(v)];
+    const ValuePlace& at = last_->plan.values[static_cast<std::size_t>(v)];
     if (at.where == Where::scratch || at.where == Where::nowhere)
       fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
     return {base(at), at.desc.dtype, at.desc.shape};
@@ -243,7 +243,7 @@ class Executor {
     return train_[v].precision == Precision::master ? parameters_.dtype : options_.compute;
   }
 
-  [[nodiscard]] std::byte* base(const Placement& at) const {
+  [[nodiscard]] std::byte* base(const ValuePlace& at) const {
     switch (at.where) {
       case Where::image:
         return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(batch_.images));
@@ -270,7 +270,7 @@ class Executor {
     const auto i = static_cast<std::size_t>(node);
     const Node& nd = p.graph->nodes[i];
     const auto operand = [&](ValueId v, TensorRef& t) {
-      const Placement& at = p.plan.values[static_cast<std::size_t>(v)];
+      const ValuePlace& at = p.plan.values[static_cast<std::size_t>(v)];
       t.dtype = at.desc.dtype;
       t.shape = at.desc.shape;
       std::byte* data = base(at);

@@ -50,25 +50,25 @@ class Cpu : public Reference {
   using Reference::update;
 
   // Row ops.
-  [[nodiscard]] Partition partition(const op::Normalize&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::Relu&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::ReluBackward&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::Add&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::Bias&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::MaxPool&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::MaxPoolBackward&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::GlobalAvgPool&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::GlobalAvgPoolBackward&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::Linear&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::LinearBackwardData&, const NodeDesc&) const { return {Split::rows}; }
-  [[nodiscard]] Partition partition(const op::BatchNormInference&, const NodeDesc&) const { return {Split::rows}; }
+  [[nodiscard]] Partition partition(const op::Normalize&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Relu&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::ReluBackward&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Add&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Bias&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::MaxPool&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::MaxPoolBackward&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::GlobalAvgPool&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::GlobalAvgPoolBackward&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Linear&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::LinearBackwardData&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::BatchNormInference&, const NodeDesc&) const { return {Division::rows}; }
   // Ops that sum over rows.
   [[nodiscard]] Partition partition(const op::SoftmaxCrossEntropy&, const NodeDesc&) const {
-    return {Split::reduce, 1, 4 * sizeof(double)};
+    return {Division::reduce, 1, 4 * sizeof(double)};
   }
   [[nodiscard]] Partition partition(const op::LinearBackwardWeights&, const NodeDesc& d) const {
     if (d.out[0].dtype == DType::f64) return {};
-    return {Split::reduce, 1, d.out[0].bytes() + d.out[1].bytes()};
+    return {Division::reduce, 1, d.out[0].bytes() + d.out[1].bytes()};
   }
   [[nodiscard]] Partition partition(const op::BatchNorm&, const NodeDesc& d) const { return two_pass(d, d.in[0]); }
   [[nodiscard]] Partition partition(const op::BatchNormBackward&, const NodeDesc& d) const {
@@ -219,7 +219,7 @@ class Cpu : public Reference {
  private:
   [[nodiscard]] static Partition two_pass(const NodeDesc& d, const TensorDesc& x) {
     if (d.compute == DType::f64) return {};
-    return {Split::two_pass, 1, static_cast<std::size_t>(x.shape[1]) * 2 * sizeof(double)};
+    return {Division::two_pass, 1, static_cast<std::size_t>(x.shape[1]) * 2 * sizeof(double)};
   }
   [[nodiscard]] static std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
 
