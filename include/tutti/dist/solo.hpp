@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <tutti/dist/strategy.hpp>
+
+namespace tutti {
+
+// One process. Everything is a no-op, so that a program needs no second code path.
+class Solo {
+ public:
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return 1; }
+  [[nodiscard]] std::string name() const { return "solo"; }
+  std::span<std::byte> allocate_gradients(const ArenaLayout&) { return {}; }
+  void attach(const ArenaLayout&, std::uint64_t) {}
+  void synchronise(std::span<StateSpan>) {}
+  Work reduce(const Bucket&, std::span<std::byte>) { return {}; }
+  std::uint32_t finish(std::uint32_t flags) { return flags; }
+  void sum(std::span<double>) {}
+  [[nodiscard]] Membership membership() const { return {}; }
+};
+
+static_assert(DistributedStrategy<Solo>);
+
+}  // namespace tutti

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace tutti {
+
+// Something a strategy has begun. Waiting rethrows what went wrong on the thread that did it.
+class Work {
+ public:
+  struct State {
+    virtual ~State() = default;
+    [[nodiscard]] virtual std::string name() const = 0;
+    [[nodiscard]] virtual bool done() const = 0;
+    // Makes the device's stream wait; the host goes on. Nothing to do where the data is the host's.
+    virtual void wait_device(void* stream) = 0;
+    // Throws CommunicationError after the deadline, naming the work.
+    virtual void wait_host(std::chrono::milliseconds deadline) = 0;
+  };
+
+  Work() = default;  // done
+  explicit Work(std::shared_ptr<State> s) : state_(std::move(s)) {}
+
+  [[nodiscard]] std::string name() const { return state_ ? state_->name() : "nothing"; }
+  [[nodiscard]] bool done() const { return !state_ || state_->done(); }
+  void wait_device(void* stream) {
+    if (state_) state_->wait_device(stream);
+  }
+  void wait_host(std::chrono::milliseconds deadline) {
+    if (state_) state_->wait_host(deadline);
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/graph/update_ops.hpp>
+
+// Optimizers are data: they name the fused pass over the arenas that a backend runs, and how each tensor's gradient is
+// scaled before it. In all of them L2 decay belongs to the gradient, but for AdamW, which decays apart from it.
+namespace tutti {
+
+template <class O>
+concept Optimizer = requires(const O& o) {
+  { O::slots } -> std::convertible_to<int>;  // arenas of state beside the weights
+  { o.update_op() } -> std::convertible_to<UpdateOp>;
+  { O::per_tensor } -> std::convertible_to<bool>;  // needs the norms of whole tensors
+  { o.factor(SquaredNorms{}, 0.1) } -> std::convertible_to<double>;
+};
+
+struct Sgd {
+  static constexpr int slots = 1;
+  static constexpr bool per_tensor = false;
+  double momentum = 0.9;
+  bool nesterov = false;
+
+  [[nodiscard]] UpdateOp update_op() const { return op::SgdUpdate{momentum, nesterov}; }
+  [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
+};
+
+struct Adamw {
+  static constexpr int slots = 2;
+  static constexpr bool per_tensor = false;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+
+  [[nodiscard]] UpdateOp update_op() const { return op::AdamwUpdate{beta1, beta2, eps}; }
+  [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
+};
+
+// You et al. 2017: the gradient of each tensor is scaled by eta * |w| / |g|, where both norms are not zero.
+struct Lars {
+  static constexpr int slots = 1;
+  static constexpr bool per_tensor = true;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double eta = 0.001;
+
+  [[nodiscard]] UpdateOp update_op() const { return op::SgdUpdate{momentum, nesterov}; }
+  [[nodiscard]] double factor(const SquaredNorms& n, double /*lr*/) const {
+    return n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
+  }
+};
+
+// LARS that only ever lowers a tensor's rate: the factor is min(eta * |w| / |g| / lr, 1).
+struct Larc {
+  static constexpr int slots = 1;
+  static constexpr bool per_tensor = true;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double eta = 0.013;
+
+  [[nodiscard]] UpdateOp update_op() const { return op::SgdUpdate{momentum, nesterov}; }
+  [[nodiscard]] double factor(const SquaredNorms& n, double lr) const {
+    const double local = n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
+    return lr > 0 ? std::min(local / lr, 1.0) : 1;
+  }
+};
+
+static_assert(Optimizer<Sgd> && Optimizer<Adamw> && Optimizer<Lars> && Optimizer<Larc>);
+
+// Any optimizer as a value, chosen at run time.
+class AnyOptimizer {
+ public:
+  template <Optimizer O>
+  AnyOptimizer(O o)  // NOLINT(google-explicit-constructor): an optimizer is one
+      : slots_(O::slots),
+        per_tensor_(O::per_tensor),
+        op_(o.update_op()),
+        factor_([o](const SquaredNorms& n, double lr) { return o.factor(n, lr); }) {}
+
+  [[nodiscard]] int slots() const noexcept { return slots_; }
+  [[nodiscard]] bool per_tensor() const noexcept { return per_tensor_; }
+  [[nodiscard]] const UpdateOp& update_op() const noexcept { return op_; }
+  [[nodiscard]] double factor(const SquaredNorms& n, double lr) const { return factor_(n, lr); }
+
+ private:
+  int slots_;
+  bool per_tensor_;
+  UpdateOp op_;
+  std::function<double(const SquaredNorms&, double)> factor_;
+};
+
+}  // namespace tutti

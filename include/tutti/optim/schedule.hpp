@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Learning-rate schedules: pure functions of the progress of a run, as values that compose.
+#include <tutti/optim/schedule_compose.hpp>
+#include <tutti/optim/schedule_decay.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+#include <tutti/optim/schedule_progress.hpp>
+#include <tutti/optim/schedule_steps.hpp>

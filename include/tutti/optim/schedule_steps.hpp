@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/optim/schedule_decay.hpp>
+#include <tutti/optim/schedule_progress.hpp>
+
+// Learning rates given by a table of positions.
+namespace tutti::schedule {
+
+// What the positions of a table count: epochs, fractions allowed, or steps.
+enum class Unit : std::uint8_t { epochs, steps };
+
+namespace detail {
+
+inline double position(const Progress& p, Unit unit) noexcept {
+  return unit == Unit::steps ? static_cast<double>(p.step) : p.epoch();
+}
+
+inline std::vector<double> checked_boundaries(std::string_view where, std::vector<double> at) {
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    checked(where, "a boundary", at[i], 0, 1e15);
+    if (i > 0 && !(at[i] > at[i - 1])) {
+      fail<UsageError>(where, "boundaries that grow", std::to_string(at[i - 1]) + " then " + std::to_string(at[i]));
+    }
+  }
+  return at;
+}
+
+// Boundaries that p has reached.
+inline std::size_t reached(const std::vector<double>& at, const Progress& p, Unit unit) noexcept {
+  const double now = position(p, unit);
+  std::size_t n = 0;
+  while (n < at.size() && now >= at[n]) ++n;
+  return n;
+}
+
+}  // namespace detail
+
+// base * factor^(boundaries reached)
+class Steps {
+ public:
+  Steps(double base, std::vector<double> at, double factor = 0.1, Unit unit = Unit::epochs)
+      : base_(detail::checked_lr("schedule::Steps", base)),
+        factor_(detail::checked("schedule::Steps", "a factor", factor, 0, 1e6)),
+        at_(detail::checked_boundaries("schedule::Steps", std::move(at))),
+        unit_(unit) {}
+  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+    double lr = base_;
+    for (std::size_t n = detail::reached(at_, p, unit_); n > 0; --n) lr *= factor_;
+    return lr;
+  }
+
+ private:
+  double base_;
+  double factor_;
+  std::vector<double> at_;
+  Unit unit_;
+};
+
+// Absolute values: lrs[0] before the first boundary, lrs[i] from boundary i - 1 on; one value more than boundaries.
+class Piecewise {
+ public:
+  Piecewise(std::vector<double> at, std::vector<double> lrs, Unit unit = Unit::epochs)
+      : at_(detail::checked_boundaries("schedule::Piecewise", std::move(at))), lrs_(std::move(lrs)), unit_(unit) {
+    if (lrs_.size() != at_.size() + 1) {
+      fail<UsageError>("schedule::Piecewise", std::to_string(at_.size() + 1) + " learning rates",
+                       std::to_string(lrs_.size()),
+                       "give one value more than boundaries: the first holds before the first boundary");
+    }
+    for (double lr : lrs_) detail::checked_lr("schedule::Piecewise", lr);
+  }
+  [[nodiscard]] double operator()(const Progress& p) const noexcept { return lrs_[detail::reached(at_, p, unit_)]; }
+
+ private:
+  std::vector<double> at_;
+  std::vector<double> lrs_;
+  Unit unit_;
+};
+
+struct Point {
+  double at;
+  double lr;
+};
+
+// Straight lines between the points, level before the first and after the last.
+class PiecewiseLinear {
+ public:
+  explicit PiecewiseLinear(std::vector<Point> points, Unit unit = Unit::epochs)
+      : points_(std::move(points)), unit_(unit) {
+    if (points_.empty()) fail<UsageError>("schedule::PiecewiseLinear", "1 point or more", "none");
+    std::vector<double> at;
+    for (const Point& q : points_) {
+      at.push_back(q.at);
+      detail::checked_lr("schedule::PiecewiseLinear", q.lr);
+    }
+    detail::checked_boundaries("schedule::PiecewiseLinear", std::move(at));
+  }
+  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+    const double now = detail::position(p, unit_);
+    if (now <= points_.front().at) return points_.front().lr;
+    for (std::size_t i = 1; i < points_.size(); ++i) {
+      const Point& a = points_[i - 1];
+      const Point& b = points_[i];
+      if (now < b.at) return a.lr + (b.lr - a.lr) * (now - a.at) / (b.at - a.at);
+    }
+    return points_.back().lr;
+  }
+
+ private:
+  std::vector<Point> points_;
+  Unit unit_;
+};
+
+}  // namespace tutti::schedule

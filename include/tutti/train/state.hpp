@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <tutti/dist/strategy.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti {
+
+// How far a run is. All of it is committed together with the tensors.
+struct Counters {
+  std::int64_t step = 0;      // updates done
+  std::int64_t epoch = 0;     // from 0; the one that the next step belongs to
+  std::int64_t consumed = 0;  // samples of that epoch already seen, by all ranks together
+  std::int64_t samples = 0;   // since the start
+  friend bool operator==(const Counters&, const Counters&) = default;
+};
+
+// One arena of the training state and what its slices are called in a checkpoint.
+struct StateArena {
+  const ArenaLayout* layout = nullptr;
+  std::byte* data = nullptr;
+  std::string prefix;      // before the slice's name
+  bool optimizer = false;  // which file it belongs to
+};
+
+// A second copy of everything a run needs to go on: recovery, late joiners and checkpoints read it and nothing else,
+// because the arenas themselves change while a step runs.
+class CommittedState {
+ public:
+  // Copies the arenas out of the backend's memory.
+  template <MemorySpace M>
+  void commit(M& memory, const std::vector<StateArena>& arenas, const Counters& counters) {
+    std::size_t total = 0;
+    for (const auto& a : arenas) total += a.layout->bytes();
+    bytes_.resize(total);
+    memory.synchronise();
+    std::size_t at = 0;
+    for (const auto& a : arenas) {
+      memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
+      at += a.layout->bytes();
+    }
+    counters_ = counters;
+    valid_ = true;
+  }
+  // Copies it back, counters included.
+  template <MemorySpace M>
+  Counters restore(M& memory, const std::vector<StateArena>& arenas) const {
+    std::size_t at = 0;
+    for (const auto& a : arenas) {
+      memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
+      at += a.layout->bytes();
+    }
+    memory.synchronise();
+    return counters_;
+  }
+
+  [[nodiscard]] bool valid() const noexcept { return valid_; }
+  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+
+  // The tensors by name, views into this copy. With `optimizer` the optimizer's, else the model's.
+  [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer) {
+    std::vector<StateSpan> list;
+    std::size_t at = 0;
+    for (const auto& a : arenas) {
+      const std::size_t unit = size_of(a.layout->dtype);
+      if (a.optimizer == optimizer)
+        for (const Slice& s : a.layout->slices)
+          list.push_back(
+              {a.prefix + s.name, a.layout->dtype, s.shape, {bytes_.data() + at + s.offset * unit, s.count * unit}});
+      at += a.layout->bytes();
+    }
+    return list;
+  }
+  // Room for tensors to be filled in from outside, e.g. a checkpoint or a peer; then restore().
+  void reserve(const std::vector<StateArena>& arenas, const Counters& counters) {
+    std::size_t total = 0;
+    for (const auto& a : arenas) total += a.layout->bytes();
+    bytes_.assign(total, std::byte{0});
+    counters_ = counters;
+    valid_ = true;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  Counters counters_;
+  bool valid_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/dist/strategy.hpp>
+#include <tutti/nn/init.hpp>
+#include <tutti/optim/optimizer.hpp>
+#include <tutti/train/executor.hpp>
+#include <tutti/train/state.hpp>
+
+namespace tutti {
+
+struct TrainerOptions {
+  DType compute = DType::f32;
+  AnyOptimizer optimizer = Sgd{};
+  double weight_decay = 1e-4;  // of the slices that decay: not batch norm, not biases
+  bool decay_all = false;      // of those too
+  double clip_norm = 0;        // largest global gradient norm; 0: none
+  double loss_scale = 1;       // static
+  double ema_decay = 0;        // weight EMA; 0: none
+  std::uint64_t seed = 1;      // of the initial weights
+  std::size_t bucket_bytes = std::size_t{16} << 20;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  std::chrono::milliseconds deadline{600'000};  // of one reduction
+};
+
+// What one step came to.
+struct StepResult {
+  Metrics metrics;  // of all ranks, if reduced
+  std::uint32_t flags = 0;
+};
+
+// Trains a model on a backend with a strategy: forward, backward, reduction while backward goes on, update; and owns
+// the optimizer state, the weight EMA and the committed copy of it all.
+template <Backend B, DistributedStrategy S = Solo>
+class Trainer {
+ public:
+  Trainer(B& backend, S& strategy, const Graph& model, TrainerOptions options)
+      : b_(backend), s_(strategy), o_(std::move(options)), executor_(make_executor(backend, strategy, model, o_)) {
+    const ArenaLayout& p = executor_->parameters();
+    for (int i = 0; i < o_.optimizer.slots(); ++i) slots_.push_back(Buffer<B>(b_, p.bytes()));
+    if (o_.ema_decay > 0) {
+      ema_ = Buffer<B>(b_, p.bytes());
+      ema_states_ = Buffer<B>(b_, executor_->states().bytes());
+    }
+    trainable_ = 0;
+    while (trainable_ < p.slices.size() && p.slices[trainable_].trainable) ++trainable_;
+    buckets_ = make_buckets(p, o_.bucket_bytes, o_.first_bucket_bytes);
+    while (!buckets_.empty() && buckets_.back().first >= trainable_) buckets_.pop_back();
+    if (!buckets_.empty() && buckets_.back().last > trainable_) {
+      buckets_.back().last = trainable_;
+      buckets_.back().end = p.slices[trainable_].offset;
+    }
+    works_.resize(buckets_.size());
+    runs_ = make_runs();
+    initialize();
+    s_.attach(p, fingerprint());
+  }
+
+  [[nodiscard]] Executor<B>& executor() noexcept { return *executor_; }
+  [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
+  [[nodiscard]] S& strategy() noexcept { return s_; }
+  [[nodiscard]] Counters& counters() noexcept { return counters_; }
+  [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
+
+  // Fresh weights from the seed, statistics at their start, optimizer state zero, step 0.
+  void initialize() {
+    fill(executor_->parameters(), executor_->parameter_data());
+    fill(executor_->states(), executor_->state_data());
+    for (auto& s : slots_) b_.zero(s.data(), s.bytes());
+    if (o_.ema_decay > 0) copy_to_ema();
+    executor_->parameters_changed();
+    counters_ = {};
+  }
+
+  // One micro-batch: gradients of the sum of this rank's losses, divided by the rows of all ranks and all micro-batches
+  // of the step together. `last`: the step's last one; only then do gradients travel.
+  Metrics accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last) {
+    const StepScalars scalars{o_.loss_scale, 1.0 / static_cast<double>(global_rows)};
+    const bool sole = first && last;
+    next_bucket_ = 0;
+    Metrics m;
+    if (batch.rows > 0)
+      m = executor_->train(batch, scalars,
+                           sole ? [this](std::size_t ready) { reduce_until(ready); } : typename Executor<B>::OnReady{});
+    else
+      b_.zero(executor_->gradient_data(), executor_->parameters().bytes());
+    if (!sole) {
+      if (sum_.bytes() == 0) sum_ = Buffer<B>(b_, executor_->parameters().bytes());
+      const ArenaLayout& p = executor_->parameters();
+      if (first)
+        b_.copy(sum_.data(), executor_->gradient_data(), p.bytes());
+      else
+        b_.accumulate(p.dtype, sum_.data(), executor_->gradient_data(), p.count);
+      if (last) b_.copy(executor_->gradient_data(), sum_.data(), p.bytes());
+    }
+    if (last) reduce_until(trainable_);
+    return m;
+  }
+
+  // Ends a step: waits for the reductions and updates the weights with this rate. Throws NotFiniteError, with the
+  // weights as they were, if any rank saw a loss that is not finite.
+  std::uint32_t update(double lr, const Metrics& mine, std::uint32_t flags = 0) {
+    if (!std::isfinite(mine.loss)) flags |= step_flag::not_finite;
+    for (auto& w : works_) w.wait_host(o_.deadline);
+    flags = s_.finish(flags);
+    if ((flags & step_flag::not_finite) != 0)
+      fail<NotFiniteError>("step " + std::to_string(counters_.step + 1), "a finite loss",
+                           std::to_string(mine.mean_loss()),
+                           "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
+    apply(lr);
+    executor_->parameters_changed();
+    counters_.step += 1;
+    if (o_.ema_decay > 0) update_ema();
+    return flags;
+  }
+
+  // accumulate() and update() for the common case of one batch a step.
+  StepResult step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
+    StepResult r;
+    r.metrics = accumulate(batch, global_rows, true, true);
+    r.flags = update(lr, r.metrics, flags);
+    counters_.samples += global_rows;
+    return r;
+  }
+
+  Metrics evaluate(const BatchView& batch) { return executor_->evaluate(batch); }
+  // Sums over all ranks.
+  Metrics reduce(Metrics m) {
+    double v[] = {m.loss, m.top1, m.topk, m.rows};
+    s_.sum(v);
+    return {v[0], v[1], v[2], v[3]};
+  }
+
+  // Runs f with the EMA weights (and the statistics averaged with them) in place of the weights.
+  template <class F>
+  void with_ema(F&& f) {
+    if (o_.ema_decay <= 0) fail<UsageError>("trainer", "an EMA of the weights", "none", "set --ema-decay");
+    swap_ema();
+    try {
+      f();
+    } catch (...) {
+      swap_ema();
+      throw;
+    }
+    swap_ema();
+  }
+  [[nodiscard]] bool has_ema() const noexcept { return o_.ema_decay > 0; }
+
+  // Takes the second copy of the state.
+  void commit() { committed_.commit(b_, arenas(), counters_); }
+  // Goes back to it.
+  void restore() {
+    counters_ = committed_.restore(b_, arenas());
+    executor_->parameters_changed();
+  }
+  // The committed tensors by name: torchvision's for the model; momentum.<name> and so on for the optimizer.
+  [[nodiscard]] std::vector<StateSpan> committed_tensors(bool optimizer) {
+    return committed_.tensors(arenas(), optimizer);
+  }
+  // Prepares the committed copy to be filled by name; restore() then takes it.
+  void prepare_restore(const Counters& c) { committed_.reserve(arenas(), c); }
+  // Everyone takes the authority's committed state.
+  void synchronise() {
+    commit();
+    auto spans = committed_.tensors(arenas(), false);
+    auto more = committed_.tensors(arenas(), true);
+    spans.insert(spans.end(), more.begin(), more.end());
+    s_.synchronise(spans);
+    restore();
+  }
+
+  // Of plan, options and precision; equal on all ranks or they must not train together.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    std::uint64_t h = 0xcbf29ce484222325ULL;
+    const auto mix = [&](std::string_view text) {
+      for (char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    };
+    for (const Slice& s : executor_->parameters().slices) mix(s.name + to_string(s.shape));
+    mix(std::string(name_of(o_.compute)) + std::to_string(o_.weight_decay) + std::to_string(o_.loss_scale));
+    return h;
+  }
+
+ private:
+  static std::unique_ptr<Executor<B>> make_executor(B& b, S& s, const Graph& model, const TrainerOptions& o) {
+    const auto own = s.allocate_gradients(
+        parameter_layout(differentiate(fuse(model)), o.compute == DType::f64 ? DType::f64 : DType::f32));
+    return std::make_unique<Executor<B>>(b, model, ExecutorOptions{o.compute, false},
+                                         own.empty() ? nullptr : own.data());
+  }
+
+  // A run of neighbouring slices with the same weight decay: one call of the update kernel.
+  struct Run {
+    std::size_t begin, end;
+    double weight_decay;
+  };
+  std::vector<Run> make_runs() const {
+    const ArenaLayout& p = executor_->parameters();
+    std::vector<Run> runs;
+    for (std::size_t i = 0; i < trainable_; ++i) {
+      const Slice& s = p.slices[i];
+      const double wd = s.decay || o_.decay_all ? o_.weight_decay : 0;
+      const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
+      if (!runs.empty() && !o_.optimizer.per_tensor() && runs.back().weight_decay == wd)
+        runs.back().end = end;
+      else
+        runs.push_back({s.offset, end, wd});
+    }
+    return runs;
+  }
+
+  void fill(const ArenaLayout& layout, void* to) {
+    std::vector<std::byte> host(layout.bytes());
+    for (const Value& v : executor_->graph().values) {
+      if (v.storage != Storage::parameter && v.storage != Storage::state) continue;
+      const Slice* s = layout.find(v.name);
+      if (s == nullptr) continue;
+      if (layout.dtype == DType::f64)
+        nn::initialize(reinterpret_cast<double*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
+      else
+        nn::initialize(reinterpret_cast<float*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
+    }
+    b_.copy_in(to, host.data(), host.size());
+  }
+
+  void reduce_until(std::size_t ready) {
+    while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].last <= ready) {
+      const Bucket& k = buckets_[next_bucket_];
+      const std::size_t unit = size_of(executor_->parameters().dtype);
+      works_[next_bucket_++] = s_.reduce(
+          k, {static_cast<std::byte*>(executor_->gradient_data()) + k.begin * unit, (k.end - k.begin) * unit});
+    }
+  }
+
+  [[nodiscard]] UpdateCall call(std::size_t begin, std::size_t end) const {
+    const DType t = executor_->parameters().dtype;
+    const std::size_t at = begin * size_of(t);
+    UpdateCall u;
+    u.dtype = t;
+    u.weights = static_cast<std::byte*>(executor_->parameter_data()) + at;
+    u.gradients = static_cast<const std::byte*>(executor_->gradient_data()) + at;
+    for (std::size_t i = 0; i < slots_.size(); ++i) u.slots[i] = slots_[i].at(at);
+    u.count = end - begin;
+    u.step = counters_.step + 1;
+    u.gradient_scale = 1 / o_.loss_scale;
+    return u;
+  }
+
+  void apply(double lr) {
+    double clip = 1;
+    if (o_.clip_norm > 0 && trainable_ > 0) {
+      const double norm = std::sqrt(b_.squared_norms(call(0, runs_.back().end)).gradients);
+      // PyTorch's form, with its guard against a norm of zero.
+      clip = std::min(1.0, o_.clip_norm / (norm + 1e-6));
+    }
+    for (const Run& r : runs_) {
+      UpdateCall u = call(r.begin, r.end);
+      u.lr = lr;
+      u.weight_decay = r.weight_decay;
+      u.gradient_scale *= clip;
+      if (o_.optimizer.per_tensor()) u.factor = o_.optimizer.factor(b_.squared_norms(u), lr);
+      std::visit([&](const auto& op) { b_.update(op, u); }, o_.optimizer.update_op());
+    }
+  }
+
+  void update_ema() {
+    // The decay grows to its value over the first steps: an average that starts at random weights would stay there
+    // long.
+    const auto t = static_cast<double>(counters_.step);
+    const double d = std::min(o_.ema_decay, (1 + t) / (10 + t));
+    const auto average = [&](const ArenaLayout& l, void* to, const void* from) {
+      b_.average(l.dtype, to, from, l.count, d);
+    };
+    average(executor_->parameters(), ema_.data(), executor_->parameter_data());
+    average(executor_->states(), ema_states_.data(), executor_->state_data());
+  }
+  void copy_to_ema() {
+    b_.copy(ema_.data(), executor_->parameter_data(), ema_.bytes());
+    b_.copy(ema_states_.data(), executor_->state_data(), ema_states_.bytes());
+  }
+  void swap_ema() {
+    swap(ema_, executor_->parameter_data());
+    swap(ema_states_, executor_->state_data());
+    executor_->parameters_changed();
+  }
+  void swap(Buffer<B>& a, void* b) {
+    Buffer<B> t(b_, a.bytes());
+    b_.copy(t.data(), b, a.bytes());
+    b_.copy(b, a.data(), a.bytes());
+    b_.copy(a.data(), t.data(), a.bytes());
+  }
+
+  [[nodiscard]] std::vector<StateArena> arenas() {
+    const ArenaLayout &p = executor_->parameters(), &s = executor_->states();
+    std::vector<StateArena> list{{&p, static_cast<std::byte*>(executor_->parameter_data()), "", false},
+                                 {&s, static_cast<std::byte*>(executor_->state_data()), "", false}};
+    const bool adam = slots_.size() == 2;
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+      list.push_back({&p, slots_[i].at(0), !adam ? "momentum." : i == 0 ? "exp_avg." : "exp_avg_sq.", true});
+    if (o_.ema_decay > 0) {
+      list.push_back({&p, ema_.at(0), "ema.", true});
+      list.push_back({&s, ema_states_.at(0), "ema.", true});
+    }
+    return list;
+  }
+
+  B& b_;
+  S& s_;
+  TrainerOptions o_;
+  std::unique_ptr<Executor<B>> executor_;
+  std::vector<Buffer<B>> slots_;
+  Buffer<B> ema_, ema_states_, sum_;
+  std::size_t trainable_ = 0;
+  std::vector<Bucket> buckets_;
+  std::vector<Work> works_;
+  std::size_t next_bucket_ = 0;
+  std::vector<Run> runs_;
+  Counters counters_;
+  CommittedState committed_;
+};
+
+}  // namespace tutti
