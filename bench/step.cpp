@@ -16,10 +16,10 @@
 #include <tutti/nn/init.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/version.hpp>
-#ifdef TUTTI_HAVE_ONEDNN
+#ifdef TUTTI_HAS_ONEDNN
 #include <tutti/backends/onednn/onednn.hpp>
 #endif
-#ifdef TUTTI_HAVE_EIGEN
+#ifdef TUTTI_HAS_EIGEN
 #include <tutti/backends/eigen/eigen.hpp>
 #endif
 
@@ -170,16 +170,16 @@ Args parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const Args a = parse(argc, argv);
-#ifdef TUTTI_HAVE_ONEDNN
+#ifdef TUTTI_HAS_ONEDNN
   if (a.backend == "auto" || a.backend == "onednn") {
     Onednn b({a.threads});
     measure(b, a);
     return 0;
   }
 #endif
-#ifdef TUTTI_HAVE_EIGEN
+#ifdef TUTTI_HAS_EIGEN
   if (a.backend == "auto" || a.backend == "eigen") {
-    Eigen b({a.threads});
+    EigenBackend b({a.threads});
     measure(b, a);
     return 0;
   }

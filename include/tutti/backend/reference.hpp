@@ -192,11 +192,12 @@ class Reference : public HostMemory {
  protected:
   template <class F>
   static void types(const TensorRef& activation, const TensorRef& master, F&& f) {
+    // Master weights are f64 beside f64 activations and f32 beside all others.
+    if ((activation.dtype == DType::f64) != (master.dtype == DType::f64))
+      fail("Reference", "f64 master weights beside f64 activations only", std::string(name_of(master.dtype)));
     with_float_type(activation.dtype, [&](auto t) {
-      if (master.dtype == DType::f64)
-        f(t, double{});
-      else
-        f(t, float{});
+      using T = decltype(t);
+      f(t, std::conditional_t<std::is_same_v<T, double>, double, float>{});
     });
   }
 

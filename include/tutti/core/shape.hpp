@@ -15,6 +15,7 @@ namespace tutti {
 class Shape {
  public:
   static constexpr int max_rank = 5;
+  static constexpr std::int64_t max_elements = std::int64_t{1} << 48;
 
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
@@ -23,6 +24,12 @@ class Shape {
     for (auto d : dims) {
       if (d < 0) fail<ShapeError>("Shape", "extents of 0 or more", std::to_string(d));
       dims_[static_cast<std::size_t>(rank_++)] = d;
+    }
+    // numel() and the sizes made of it must not overflow; 2^48 elements are more than any memory holds.
+    std::int64_t n = 1;
+    for (auto d : dims) {
+      if (d > max_elements / n) fail<ShapeError>("Shape", "at most 2^48 elements", "a product above");
+      n *= d > 0 ? d : 1;
     }
   }
 

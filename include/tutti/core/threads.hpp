@@ -67,8 +67,8 @@ class ThreadPool {
     tasks_.store(tasks, std::memory_order_relaxed);
     remaining_.store(tasks, std::memory_order_relaxed);
     generation_ += 1;
-    ticket_.store(std::uint64_t{generation_} << 32, std::memory_order_release);
-    wake_.fetch_add(1, std::memory_order_release);
+    ticket_.store((std::uint64_t{generation_} << 32) | static_cast<std::uint32_t>(tasks), std::memory_order_release);
+    wake_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_.notify_all();
     take_tasks(generation_, 0);
     for (int spin = 0; remaining_.load(std::memory_order_acquire) != 0 && spin < spins; ++spin) pause();
@@ -92,17 +92,19 @@ class ThreadPool {
 #endif
   }
 
-  // The ticket holds (generation, next task). A task is claimed by compare-and-swap, which fails once the generation
-  // has moved on; the job's fields cannot change before every task is done, so a claimed task's fields are its own.
+  // The ticket holds (generation, tasks that nobody has taken). A task is claimed by compare-and-swap. While a ticket
+  // shows one, its generation cannot end, so the fields read before a claim that succeeds are that generation's own.
+  // The count must be in the ticket: a thread that compared a task of the last generation with the next one's number of
+  // tasks, already stored, could take it before the new ticket is out, and it would run twice.
   void take_tasks(std::uint32_t generation, int worker) {
     for (;;) {
       std::uint64_t t = ticket_.load(std::memory_order_acquire);
-      if ((t >> 32) != generation) return;
+      const auto left = static_cast<std::uint32_t>(t);
+      if ((t >> 32) != generation || left == 0) return;
       const auto call = call_.load(std::memory_order_relaxed);
       void* const ctx = context_.load(std::memory_order_relaxed);
-      const auto task = static_cast<std::uint32_t>(t);
-      if (task >= static_cast<std::uint32_t>(tasks_.load(std::memory_order_relaxed))) return;
-      if (!ticket_.compare_exchange_weak(t, t + 1, std::memory_order_acq_rel)) continue;
+      const std::uint32_t task = static_cast<std::uint32_t>(tasks_.load(std::memory_order_relaxed)) - left;
+      if (!ticket_.compare_exchange_weak(t, t - 1, std::memory_order_acq_rel)) continue;
       try {
         call(ctx, static_cast<int>(task), worker);
       } catch (...) {

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <span>
@@ -19,6 +16,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/file_writer.hpp>
 
 // The audit of a run: which samples every committed step consumed. One line a step and rank,
 //   EPOCH STEP RANK: INDEX INDEX ...
@@ -31,13 +30,10 @@ namespace tutti {
 // Appends to an audit file. A line is one write of O_APPEND, so lines of several processes do not mix.
 class AuditLog {
  public:
-  explicit AuditLog(std::string path) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail<DataError>("audit", path_ + " to be writable", std::strerror(errno));
-  }
-  ~AuditLog() { ::close(fd_); }
-  AuditLog(const AuditLog&) = delete;
-  AuditLog& operator=(const AuditLog&) = delete;
+  // Throws io::FileError, as the other calls do.
+  explicit AuditLog(io::Path path)
+      : path_(std::move(path)),
+        fd_(io::Descriptor::open(path_, O_WRONLY | O_CREAT | O_APPEND, "append to the audit file")) {}
 
   // To be called when the step has been committed.
   void step(std::int64_t epoch, std::int64_t step, int rank, std::span<const std::int64_t> indices) {
@@ -68,16 +64,12 @@ class AuditLog {
   }
   void flush() {
     line_ += '\n';
-    for (std::string_view rest = line_; !rest.empty();) {
-      const auto n = ::write(fd_, rest.data(), rest.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail<DataError>("audit", "to append to " + path_, std::strerror(errno), "is the disk full?");
-      rest.remove_prefix(static_cast<std::size_t>(n));
-    }
+    io::write_fully(fd_.get(), std::as_bytes(std::span(line_)), path_);
   }
 
-  std::string path_, line_;
-  int fd_ = -1;
+  io::Path path_;
+  std::string line_;
+  io::Descriptor fd_;
 };
 
 struct AuditResult {

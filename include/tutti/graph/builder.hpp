@@ -57,7 +57,7 @@ class Builder {
   }
 
   ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window) {
-    const Shape &xs = need_rank(name, x, 4), ws = shape(w);
+    const Shape &xs = need_rank(name, x, 4), ws = need_parameter(name, w);
     if (ws.rank() != 4 || ws[1] != xs[1] || ws[2] != window.kernel_h || ws[3] != window.kernel_w)
       fail<ShapeError>(name,
                        "weights [O, " + std::to_string(xs[1]) + ", " + std::to_string(window.kernel_h) + ", " +
@@ -74,7 +74,7 @@ class Builder {
   ValueId batch_norm(const std::string& name, ValueId x, const BatchNormInputs& in, op::BatchNorm attributes) {
     const Shape xs = need_rank(name, x, 4);
     for (ValueId p : {in.gamma, in.beta, in.running_mean, in.running_var})
-      if (shape(p) != Shape{xs[1]})
+      if (need_tensor(name, p) != Shape{xs[1]})
         fail<ShapeError>(name, "per-channel tensors " + to_string(Shape{xs[1]}), to_string(shape(p)));
     std::vector<ValueId> inputs{x, in.gamma, in.beta, in.running_mean, in.running_var};
     attributes.residual = in.residual != no_value;
@@ -91,14 +91,14 @@ class Builder {
     return y;
   }
 
-  ValueId relu(const std::string& name, ValueId x) { return record(name, op::Relu{}, {x}, {shape(x)}); }
+  ValueId relu(const std::string& name, ValueId x) { return record(name, op::Relu{}, {x}, {need_rows(name, x)}); }
   ValueId add(const std::string& name, ValueId a, ValueId b) {
     same_shape(name, a, b);
     return record(name, op::Add{}, {a, b}, {shape(a)});
   }
   ValueId bias(const std::string& name, ValueId x, ValueId b) {
-    const Shape xs = shape(x);
-    if (xs.rank() < 2 || shape(b) != Shape{xs[1]})
+    const Shape xs = need_rows(name, x);
+    if (xs.rank() < 2 || need_parameter(name, b) != Shape{xs[1]})
       fail<ShapeError>(name, "a bias of one value a channel", to_string(shape(b)) + " for " + to_string(graph_[x]));
     return record(name, op::Bias{}, {x, b}, {xs});
   }
@@ -119,8 +119,8 @@ class Builder {
     return record(name, op::GlobalAvgPool{}, {x}, {Shape{1, xs[1], 1, 1}});
   }
   ValueId linear(const std::string& name, ValueId x, ValueId w, ValueId b) {
-    const Shape xs = shape(x), ws = shape(w);
-    if (ws.rank() != 2 || ws[1] != xs.row_numel() || shape(b) != Shape{ws[0]})
+    const Shape xs = need_rows(name, x), ws = need_parameter(name, w);
+    if (ws.rank() != 2 || ws[1] != xs.row_numel() || need_parameter(name, b) != Shape{ws[0]})
       fail<ShapeError>(name, "weights [O, " + std::to_string(xs.row_numel()) + "] and a bias [O]",
                        to_string(ws) + " and " + to_string(shape(b)));
     if (xs.rank() == 4 && xs[2] * xs[3] != 1)
@@ -150,6 +150,8 @@ class Builder {
     for (ValueId v : inputs) shapes.push_back(shape(v));
     const CustomOp::Shapes outs = def->shape(shapes);
     if (outs.empty()) fail<ShapeError>(name, "an op with one output or more", "none");
+    for (const Shape& s : outs)
+      if (s.rank() < 1 || s[0] != 1) fail<ShapeError>(name, "outputs of one row, [1, ...]", to_string(s));
     record(name, op::Custom{std::move(def)}, inputs, outs);
     return graph_.nodes.back().outputs;
   }
@@ -160,12 +162,34 @@ class Builder {
       fail<UsageError>("builder", "a parameter name of its own", "'" + name + "' again");
     return name;
   }
+  // What the batch flows through: an activation, not the raw u8 images, labels or a parameter.
+  const Shape& need_rows(const std::string& name, ValueId v) const {
+    const Value& x = graph_[v];
+    if (!x.per_row || x.precision != Precision::compute)
+      fail<ShapeError>(name, "an activation", "'" + x.name + "' " + to_string(x),
+                       v == graph_.images ? "normalize() the images first" : "");
+    return x.shape;
+  }
+  const Shape& need_tensor(const std::string& name, ValueId v) const {
+    const Value& x = graph_[v];
+    if (x.storage != Storage::parameter && x.storage != Storage::state)
+      fail<ShapeError>(name, "a parameter or a state", "'" + x.name + "' " + to_string(x));
+    return x.shape;
+  }
+  const Shape& need_parameter(const std::string& name, ValueId v) const {
+    if (graph_[v].storage != Storage::parameter)
+      fail<ShapeError>(name, "a parameter", "'" + graph_[v].name + "' " + to_string(graph_[v]));
+    return shape(v);
+  }
   const Shape& need_rank(const std::string& name, ValueId v, int rank) const {
+    need_rows(name, v);
     if (shape(v).rank() != rank)
       fail<ShapeError>(name, "an input of " + std::to_string(rank) + " dimensions", to_string(graph_[v]));
     return shape(v);
   }
   void same_shape(const std::string& name, ValueId a, ValueId b) const {
+    need_rows(name, a);
+    need_rows(name, b);
     if (shape(a) != shape(b))
       fail<ShapeError>(name, "two inputs of one shape", to_string(graph_[a]) + " and " + to_string(graph_[b]));
   }

@@ -112,14 +112,14 @@ class Differentiator {
     if (mask_from_y) in.push_back(n.outputs[0]);
     const ValueId dx = new_gradient(n.inputs[0]);
     std::vector<ValueId> out{dx};
-    for (std::size_t p : {1U, 2U}) out.push_back(gamma_or_beta(n.inputs[p]));
+    for (std::size_t p : {1U, 2U}) out.push_back(gradient_or_scratch(n.inputs[p]));
     if (o.residual) out.push_back(new_gradient(n.inputs[5]));
     emit(n, op::BatchNormBackward{o.relu, o.residual, dy.size() == 2}, std::move(in), out);
     if (wanted(n.inputs[0])) contribute(n.inputs[0], dx);
     if (o.residual && wanted(n.inputs[5])) contribute(n.inputs[5], out[3]);
   }
   // A parameter that does not learn still has its gradient computed, into scratch.
-  ValueId gamma_or_beta(ValueId p) {
+  ValueId gradient_or_scratch(ValueId p) {
     if (wanted(p)) return new_gradient(p);
     const ValueId id = g_.add_value({"d " + g_[p].name, g_[p].shape, false, Storage::activation, Precision::master});
     pending_.resize(g_.values.size());
@@ -154,9 +154,9 @@ class Differentiator {
   void backward(const Node& n, NodeId, const op::Linear&) {
     const ValueId dy = gradient(n);
     if (dy == no_value) return;
-    if (wanted(n.inputs[1])) {
-      const ValueId db = gamma_or_beta(n.inputs[2]);
-      emit(n, op::LinearBackwardWeights{}, {n.inputs[0], dy}, {new_gradient(n.inputs[1]), db});
+    if (wanted(n.inputs[1]) || wanted(n.inputs[2])) {
+      const ValueId db = gradient_or_scratch(n.inputs[2]);
+      emit(n, op::LinearBackwardWeights{}, {n.inputs[0], dy}, {gradient_or_scratch(n.inputs[1]), db});
     }
     if (wanted(n.inputs[0])) {
       const ValueId dx = new_gradient(n.inputs[0]);
@@ -182,7 +182,7 @@ class Differentiator {
     std::vector<ValueId> out;
     for (ValueId x : n.inputs) {
       const bool learn = wanted(x);
-      const ValueId dx = g_[x].storage == Storage::parameter && !learn ? gamma_or_beta(x) : new_gradient(x);
+      const ValueId dx = g_[x].storage == Storage::parameter && !learn ? gradient_or_scratch(x) : new_gradient(x);
       out.push_back(dx);
       if (learn && g_[x].storage != Storage::parameter) contribute(x, dx);
     }

@@ -54,11 +54,11 @@ struct Bucket {
 };
 
 // Cuts an arena into buckets of about `bytes`, the first of about `first_bytes`, so that the first reduction can start
-// early. Buckets end at slice ends.
+// early. Buckets end at slice ends. Slices that do not learn come last and are in no bucket: they never become ready.
 [[nodiscard]] inline std::vector<Bucket> make_buckets(const ArenaLayout& layout, std::size_t bytes,
                                                       std::size_t first_bytes) {
   std::vector<Bucket> buckets;
-  for (std::size_t i = 0; i < layout.slices.size(); ++i) {
+  for (std::size_t i = 0; i < layout.slices.size() && layout.slices[i].trainable; ++i) {
     const std::size_t end = i + 1 < layout.slices.size() ? layout.slices[i + 1].offset : layout.count;
     const std::size_t limit = (buckets.size() <= 1 ? first_bytes : bytes) / size_of(layout.dtype);
     if (buckets.empty() || buckets.back().end - buckets.back().begin >= limit)

@@ -160,6 +160,7 @@ class Executor {
       packed_ = Buffer<B>(b_, p->plan.packed_bytes);
       packs_ = p->plan.packs;
       pack_of_ = p->plan.pack_of;
+      describe_packs();
       packed_stale_ = true;
     }
     // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
@@ -227,17 +228,25 @@ class Executor {
     if (!packed_stale_) return;
     b_.parallel(static_cast<int>(packs_.size()), [&](int t, int) {
       const Pack& k = packs_[static_cast<std::size_t>(t)];
-      const Node& n = train_.nodes[static_cast<std::size_t>(k.node)];
-      const Slice& s = *parameters_.find(train_[k.parameter].name);
-      NodeDesc d;
-      for (ValueId v : n.inputs) d.in.push_back({train_[v].shape, dtype_of_value(v)});
-      for (ValueId v : n.outputs) d.out.push_back({train_[v].shape, dtype_of_value(v)});
-      d.compute = options_.compute;
-      d.rows = 1;
-      const TensorRef w{parameter_data_.at(s.offset * size_of(parameters_.dtype)), parameters_.dtype, s.shape};
-      b_.pack(n.op, d, w, packed_.at(k.offset));
+      const PackCall& c = pack_calls_[static_cast<std::size_t>(t)];
+      b_.pack(train_.nodes[static_cast<std::size_t>(k.node)].op, c.desc, c.weights, packed_.at(k.offset));
     });
     packed_stale_ = false;
+  }
+  // Made ahead, so that a step allocates nothing.
+  void describe_packs() {
+    pack_calls_.clear();
+    for (const Pack& k : packs_) {
+      const Node& n = train_.nodes[static_cast<std::size_t>(k.node)];
+      const Slice& s = *parameters_.find(train_[k.parameter].name);
+      PackCall c;
+      for (ValueId v : n.inputs) c.desc.in.push_back({train_[v].shape, dtype_of_value(v)});
+      for (ValueId v : n.outputs) c.desc.out.push_back({train_[v].shape, dtype_of_value(v)});
+      c.desc.compute = options_.compute;
+      c.desc.rows = 1;
+      c.weights = {parameter_data_.at(s.offset * size_of(parameters_.dtype)), parameters_.dtype, s.shape};
+      pack_calls_.push_back(std::move(c));
+    }
   }
   [[nodiscard]] DType dtype_of_value(ValueId v) const {
     return train_[v].precision == Precision::master ? parameters_.dtype : options_.compute;
@@ -395,6 +404,11 @@ class Executor {
   void* gradients_ = nullptr;
   std::size_t scratch_stride_ = 0;
   std::vector<Pack> packs_;
+  struct PackCall {
+    NodeDesc desc;
+    TensorRef weights;
+  };
+  std::vector<PackCall> pack_calls_;  // per pack
   std::vector<std::int32_t> pack_of_;
   bool packed_stale_ = true;
   std::map<std::pair<std::int64_t, bool>, std::unique_ptr<Prepared>> plans_;

@@ -58,7 +58,9 @@ class Cpu : public Reference {
   [[nodiscard]] Partition partition(const op::MaxPool&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::MaxPoolBackward&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::GlobalAvgPool&, const NodeDesc&) const { return {Division::rows}; }
-  [[nodiscard]] Partition partition(const op::GlobalAvgPoolBackward&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::GlobalAvgPoolBackward&, const NodeDesc&) const {
+    return {Division::rows};
+  }
   [[nodiscard]] Partition partition(const op::Linear&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::LinearBackwardData&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::BatchNormInference&, const NodeDesc&) const { return {Division::rows}; }

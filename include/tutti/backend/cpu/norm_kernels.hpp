@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include <tutti/backend/cpu/simd.hpp>
 
@@ -10,19 +11,19 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// The passes of batch norm (+ residual) (+ relu) over NHWC data: `pixels` pixels of `channels` channels. Strips of up
-// to 64 channels are held in registers over all pixels of the call; channels that are no multiple of 16 take a plain
-// loop.
+// The passes of batch norm (+ residual) (+ relu) over NHWC data: `pixels` pixels of `channels` channels. Strips of two
+// registers of channels are held over all pixels of the call; channels that are left over take a plain loop. The
+// kernels are few and their flags run-time values, because every program that includes them compiles them all.
 namespace tutti::cpu {
 
 namespace detail {
 
-// Calls f.template operator()<blocks>(first channel) for strips of 64, 32 and 16 channels; returns the first channel
+// Calls f.template operator()<registers>(first channel) for strips of two and one registers; returns the first channel
 // left.
-template <class F>
-TUTTI_INLINE std::int64_t strips(std::int64_t channels, F&& f) {
+template <Isa I, class Fn>
+TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
+  constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
-  for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
   for (; c + 2 * width <= channels; c += 2 * width) f.template operator()<2>(c);
   for (; c + width <= channels; c += width) f.template operator()<1>(c);
   return c;
@@ -35,32 +36,37 @@ TUTTI_INLINE std::int64_t strips(std::int64_t channels, F&& f) {
 template <Isa I, class T>
 TUTTI_INLINE void norm_statistics_body(const T* x, std::int64_t pixels, std::int64_t channels, const float* pivot,
                                        double* sum, double* squares) {
-  std::int64_t c = detail::strips(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+  constexpr int width = lanes_of<I>;
+  std::int64_t c = detail::strips<I>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
     // Two accumulators each, for the latency of the addition.
-    F16Value s[2][N], q[2][N], k[N];
+    F<I> s[2][N], q[2][N], k[N];
     for (int j = 0; j < N; ++j) {
-      s[0][j] = s[1][j] = q[0][j] = q[1][j] = broadcast(0);
-      k[j] = load<I>(pivot + first + j * width);
+      s[0][j] = s[1][j] = q[0][j] = q[1][j] = F<I>{};
+      load<I>(k[j], pivot + first + j * width);
     }
     const T* p = x + first;
     std::int64_t i = 0;
     for (; i + 2 <= pixels; i += 2)
       for (int u = 0; u < 2; ++u, p += channels)
         for (int j = 0; j < N; ++j) {
-          const F16Value d = load<I>(p + j * width) - k[j];
+          F<I> d;
+          load<I>(d, p + j * width);
+          d -= k[j];
           s[u][j] += d;
           q[u][j] += d * d;
         }
     if (i < pixels)
       for (int j = 0; j < N; ++j) {
-        const F16Value d = load<I>(p + j * width) - k[j];
+        F<I> d;
+        load<I>(d, p + j * width);
+        d -= k[j];
         s[0][j] += d;
         q[0][j] += d * d;
       }
     for (int j = 0; j < N; ++j)
-      for (int e = 0; e < width; ++e) {
-        sum[first + j * width + e] += static_cast<double>(s[0][j][e]) + static_cast<double>(s[1][j][e]);
-        squares[first + j * width + e] += static_cast<double>(q[0][j][e]) + static_cast<double>(q[1][j][e]);
+      for (int u = 0; u < 2; ++u) {
+        add_lanes<I>(sum + first + j * width, s[u][j]);
+        add_lanes<I>(squares + first + j * width, q[u][j]);
       }
   });
   for (; c < channels; ++c)
@@ -76,25 +82,34 @@ TUTTI_DEFINE_DISPATCH(norm_statistics, norm_statistics_body);
 template <Isa I, class T>
 TUTTI_INLINE void norm_apply_body(const T* x, const T* residual, T* y, std::int64_t pixels, std::int64_t channels,
                                   const float* scale, const float* shift, bool relu) {
-  const auto strip = [&]<int N, bool Residual, bool Relu>(std::int64_t first) TUTTI_LAMBDA {
-    F16Value a[N], b[N];
+  constexpr int width = lanes_of<I>;
+  F<I> low;
+  broadcast<I>(low, relu ? 0.0F : -std::numeric_limits<float>::infinity());
+  const auto strip = [&]<int N, bool Residual>(std::int64_t first) TUTTI_LAMBDA {
+    F<I> a[N], b[N];
     for (int j = 0; j < N; ++j) {
-      a[j] = load<I>(scale + first + j * width);
-      b[j] = load<I>(shift + first + j * width);
+      load<I>(a[j], scale + first + j * width);
+      load<I>(b[j], shift + first + j * width);
     }
     for (std::int64_t i = 0, k = first; i < pixels; ++i, k += channels)
       for (int j = 0; j < N; ++j) {
-        F16Value v = load<I>(x + k + j * width) * a[j] + b[j];
-        if constexpr (Residual) v += load<I>(residual + k + j * width);
-        if constexpr (Relu) v = max0(v);
-        store<I>(y + k + j * width, v);
+        F<I> v;
+        load<I>(v, x + k + j * width);
+        v = v * a[j] + b[j];
+        if constexpr (Residual) {
+          F<I> r;
+          load<I>(r, residual + k + j * width);
+          v += r;
+        }
+        // Written so that a NaN passes: relu must not hide one.
+        store<I>(y + k + j * width, v < low ? low : v);
       }
   };
-  std::int64_t c = detail::strips(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+  std::int64_t c = detail::strips<I>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
     if (residual != nullptr)
-      relu ? strip.template operator()<N, true, true>(first) : strip.template operator()<N, true, false>(first);
+      strip.template operator()<N, true>(first);
     else
-      relu ? strip.template operator()<N, false, true>(first) : strip.template operator()<N, false, false>(first);
+      strip.template operator()<N, false>(first);
   });
   for (; c < channels; ++c)
     for (std::int64_t i = 0; i < pixels; ++i) {
@@ -129,16 +144,22 @@ struct NormBackwardArgs {
 
 namespace detail {
 
-template <Isa I, class T, bool Second, bool Relu, bool MaskY>
-TUTTI_INLINE F16Value incoming(const NormBackwardArgs<T>& n, std::int64_t k, F16Value x, F16Value scale,
-                               F16Value shift) {
-  F16Value g = load<I>(n.dy + k);
-  if constexpr (Second) g += load<I>(n.dy2 + k);
-  if constexpr (MaskY)
-    g = keep_where_positive(load<I>(n.y + k), g);
-  else if constexpr (Relu)
-    g = keep_where_positive(x * scale + shift, g);
-  return g;
+enum class Mask { none, recompute, from_y };
+
+template <Isa I, class T, Mask M>
+TUTTI_INLINE void incoming(F<I>& g, const NormBackwardArgs<T>& n, std::int64_t k, const F<I>& x, const F<I>& scale,
+                           const F<I>& shift) {
+  F<I> more;
+  load<I>(g, n.dy + k);
+  if (n.dy2 != nullptr) {
+    load<I>(more, n.dy2 + k);
+    g += more;
+  }
+  if constexpr (M == Mask::from_y) {
+    load<I>(more, n.y + k);
+    g = more > 0 ? g : F<I>{};
+  }
+  if constexpr (M == Mask::recompute) g = x * scale + shift > 0 ? g : F<I>{};
 }
 
 template <class T>
@@ -151,24 +172,14 @@ TUTTI_INLINE float incoming_scalar(const NormBackwardArgs<T>& n, std::int64_t k,
   return static_cast<float>(n.dy[k]) + (n.dy2 != nullptr ? static_cast<float>(n.dy2[k]) : 0.0F);
 }
 
-// Calls f with the flags as constants.
-template <class T, class F>
-TUTTI_INLINE void with_flags(const NormBackwardArgs<T>& n, F&& f) {
-  if (n.dy2 != nullptr) {
-    if (n.y != nullptr)
-      f.template operator()<true, true, true>();
-    else if (n.relu)
-      f.template operator()<true, true, false>();
-    else
-      f.template operator()<true, false, false>();
-  } else {
-    if (n.y != nullptr)
-      f.template operator()<false, true, true>();
-    else if (n.relu)
-      f.template operator()<false, true, false>();
-    else
-      f.template operator()<false, false, false>();
-  }
+template <class T, class Fn>
+TUTTI_INLINE void with_mask(const NormBackwardArgs<T>& n, Fn&& f) {
+  if (n.y != nullptr)
+    f.template operator()<Mask::from_y>();
+  else if (n.relu)
+    f.template operator()<Mask::recompute>();
+  else
+    f.template operator()<Mask::none>();
 }
 
 }  // namespace detail
@@ -176,29 +187,31 @@ TUTTI_INLINE void with_flags(const NormBackwardArgs<T>& n, F&& f) {
 // sum[c] += sum of g; dot[c] += sum of g * (x - mean[c]).
 template <Isa I, class T>
 TUTTI_INLINE void norm_backward_reduce_body(NormBackwardArgs<T> n, double* sum, double* dot) {
-  std::int64_t c = detail::strips(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-    detail::with_flags(n, [&]<bool Second, bool Relu, bool MaskY>() TUTTI_LAMBDA {
-      F16Value s[N], d[N], scale[N], shift[N], mean[N];
+  constexpr int width = lanes_of<I>;
+  std::int64_t c = 0;
+  detail::with_mask(n, [&]<detail::Mask M>() TUTTI_LAMBDA {
+    c = detail::strips<I>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+      F<I> s[N], d[N], scale[N], shift[N], mean[N];
       for (int j = 0; j < N; ++j) {
-        s[j] = d[j] = broadcast(0);
-        scale[j] = load<I>(n.scale + first + j * width);
-        shift[j] = load<I>(n.shift + first + j * width);
-        mean[j] = load<I>(n.mean + first + j * width);
+        s[j] = d[j] = F<I>{};
+        load<I>(scale[j], n.scale + first + j * width);
+        load<I>(shift[j], n.shift + first + j * width);
+        load<I>(mean[j], n.mean + first + j * width);
       }
       const bool keep = n.masked != nullptr;
       for (std::int64_t i = 0, k = first; i < n.pixels; ++i, k += n.channels)
         for (int j = 0; j < N; ++j) {
-          const F16Value x = load<I>(n.x + k + j * width);
-          const F16Value g = detail::incoming<I, T, Second, Relu, MaskY>(n, k + j * width, x, scale[j], shift[j]);
+          F<I> x, g;
+          load<I>(x, n.x + k + j * width);
+          detail::incoming<I, T, M>(g, n, k + j * width, x, scale[j], shift[j]);
           if (keep) store<I>(n.masked + k + j * width, g);
           s[j] += g;
           d[j] += g * (x - mean[j]);
         }
-      for (int j = 0; j < N; ++j)
-        for (int e = 0; e < width; ++e) {
-          sum[first + j * width + e] += static_cast<double>(s[j][e]);
-          dot[first + j * width + e] += static_cast<double>(d[j][e]);
-        }
+      for (int j = 0; j < N; ++j) {
+        add_lanes<I>(sum + first + j * width, s[j]);
+        add_lanes<I>(dot + first + j * width, d[j]);
+      }
     });
   });
   for (; c < n.channels; ++c)
@@ -214,27 +227,28 @@ TUTTI_DEFINE_DISPATCH(norm_backward_reduce, norm_backward_reduce_body);
 
 template <Isa I, class T>
 TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
-  std::int64_t c = detail::strips(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-    F16Value a[N], b[N], shift_by[N], scale[N], shift[N];
-    for (int j = 0; j < N; ++j) {
-      a[j] = load<I>(n.a + first + j * width);
-      b[j] = load<I>(n.b + first + j * width);
-      shift_by[j] = load<I>(n.c + first + j * width);
-      scale[j] = load<I>(n.scale + first + j * width);
-      shift[j] = load<I>(n.shift + first + j * width);
-    }
-    if (n.masked != nullptr) {
-      for (std::int64_t i = 0, k = first; i < n.pixels; ++i, k += n.channels)
-        for (int j = 0; j < N; ++j)
-          store<I>(n.dx + k + j * width,
-                   a[j] * load<I>(n.masked + k + j * width) + (b[j] * load<I>(n.x + k + j * width) + shift_by[j]));
-      return;
-    }
-    detail::with_flags(n, [&]<bool Second, bool Relu, bool MaskY>() TUTTI_LAMBDA {
+  constexpr int width = lanes_of<I>;
+  if (n.masked != nullptr) {  // masked already
+    n.dy = n.masked;
+    n.dy2 = n.y = nullptr;
+    n.relu = false;
+  }
+  std::int64_t c = 0;
+  detail::with_mask(n, [&]<detail::Mask M>() TUTTI_LAMBDA {
+    c = detail::strips<I>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+      F<I> a[N], b[N], shift_by[N], scale[N], shift[N];
+      for (int j = 0; j < N; ++j) {
+        load<I>(a[j], n.a + first + j * width);
+        load<I>(b[j], n.b + first + j * width);
+        load<I>(shift_by[j], n.c + first + j * width);
+        load<I>(scale[j], n.scale + first + j * width);
+        load<I>(shift[j], n.shift + first + j * width);
+      }
       for (std::int64_t i = 0, k = first; i < n.pixels; ++i, k += n.channels)
         for (int j = 0; j < N; ++j) {
-          const F16Value x = load<I>(n.x + k + j * width);
-          const F16Value g = detail::incoming<I, T, Second, Relu, MaskY>(n, k + j * width, x, scale[j], shift[j]);
+          F<I> x, g;
+          load<I>(x, n.x + k + j * width);
+          detail::incoming<I, T, M>(g, n, k + j * width, x, scale[j], shift[j]);
           store<I>(n.dx + k + j * width, a[j] * g + (b[j] * x + shift_by[j]));
         }
     });
@@ -242,8 +256,7 @@ TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
   for (; c < n.channels; ++c)
     for (std::int64_t i = 0; i < n.pixels; ++i) {
       const std::int64_t k = i * n.channels + c;
-      const float g = n.masked != nullptr ? static_cast<float>(n.masked[k]) : detail::incoming_scalar(n, k, c);
-      n.dx[k] = T(n.a[c] * g + (n.b[c] * static_cast<float>(n.x[k]) + n.c[c]));
+      n.dx[k] = T(n.a[c] * detail::incoming_scalar(n, k, c) + (n.b[c] * static_cast<float>(n.x[k]) + n.c[c]));
     }
 }
 TUTTI_DEFINE_DISPATCH(norm_backward_apply, norm_backward_apply_body);

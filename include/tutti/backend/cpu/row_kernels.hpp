@@ -18,18 +18,25 @@ namespace tutti::cpu {
 
 template <Isa I, class T>
 TUTTI_INLINE void add_body(const T* a, const T* b, T* y, std::int64_t n) {
+  constexpr int width = lanes_of<I>;
   std::int64_t i = 0;
-  for (; i + width <= n; i += width) store<I>(y + i, load<I>(a + i) + load<I>(b + i));
+  for (; i + width <= n; i += width) {
+    F<I> u, v;
+    load<I>(u, a + i);
+    load<I>(v, b + i);
+    store<I>(y + i, u + v);
+  }
   for (; i < n; ++i) y[i] = T(static_cast<float>(a[i]) + static_cast<float>(b[i]));
 }
 TUTTI_DEFINE_DISPATCH(add, add_body);
 
-// u8 pixels -> (x - mean[c]) * inv_std[c]. Sixteen pixels are `channels` vectors, whose factors repeat.
+// u8 pixels -> (x - mean[c]) * inv_std[c]. As many pixels as a register has lanes are `channels` registers, whose
+// factors repeat.
 template <Isa I, class T>
 TUTTI_INLINE void normalize_body(const std::uint8_t* x, T* y, std::int64_t n, std::int64_t channels, const float* mean,
                                  const float* inv_std) {
   constexpr std::int64_t most = 4;
-  using U8x16 = std::uint8_t __attribute__((vector_size(16), aligned(1), may_alias));
+  constexpr int width = lanes_of<I>;
   float m[most * width], s[most * width];
   std::int64_t i = 0;
   if (channels <= most) {
@@ -39,10 +46,11 @@ TUTTI_INLINE void normalize_body(const std::uint8_t* x, T* y, std::int64_t n, st
     }
     for (; i + channels * width <= n; i += channels * width)
       for (std::int64_t j = 0; j < channels; ++j) {
-        const auto wide = __builtin_convertvector(
-            __builtin_convertvector(*reinterpret_cast<const U8x16*>(x + i + j * width), I32x16), F16);
-        store<I>(y + i + j * width, (wide - load<I>(static_cast<const float*>(m + j * width))) *
-                                        load<I>(static_cast<const float*>(s + j * width)));
+        F<I> pixel, by, times;
+        load<I>(pixel, x + i + j * width);
+        load<I>(by, static_cast<const float*>(m + j * width));
+        load<I>(times, static_cast<const float*>(s + j * width));
+        store<I>(y + i + j * width, (pixel - by) * times);
       }
   }
   for (; i < n; ++i) y[i] = T((static_cast<float>(x[i]) - mean[i % channels]) * inv_std[i % channels]);
@@ -53,13 +61,18 @@ TUTTI_DEFINE_DISPATCH(normalize, normalize_body);
 template <Isa I, class T>
 TUTTI_INLINE void global_avg_pool_body(const T* x, T* y, std::int64_t rows, std::int64_t pixels,
                                        std::int64_t channels) {
+  constexpr int width = lanes_of<I>;
   const float inv = 1.0F / static_cast<float>(pixels);
   for (std::int64_t n = 0; n < rows; ++n, x += pixels * channels, y += channels) {
     std::int64_t c = 0;
     for (; c + width <= channels; c += width) {
-      F16Value sum = broadcast(0);
-      for (std::int64_t i = 0; i < pixels; ++i) sum += load<I>(x + i * channels + c);
-      store<I>(y + c, sum * broadcast(inv));
+      F<I> sum = F<I>{};
+      for (std::int64_t i = 0; i < pixels; ++i) {
+        F<I> v;
+        load<I>(v, x + i * channels + c);
+        sum += v;
+      }
+      store<I>(y + c, sum * inv);
     }
     for (; c < channels; ++c) {
       float sum = 0;
@@ -74,11 +87,14 @@ TUTTI_DEFINE_DISPATCH(global_avg_pool, global_avg_pool_body);
 template <Isa I, class T>
 TUTTI_INLINE void global_avg_pool_backward_body(const T* dy, T* dx, std::int64_t rows, std::int64_t pixels,
                                                 std::int64_t channels) {
+  constexpr int width = lanes_of<I>;
   const float inv = 1.0F / static_cast<float>(pixels);
   for (std::int64_t n = 0; n < rows; ++n, dx += pixels * channels, dy += channels) {
     std::int64_t c = 0;
     for (; c + width <= channels; c += width) {
-      const F16Value g = load<I>(dy + c) * broadcast(inv);
+      F<I> g;
+      load<I>(g, dy + c);
+      g *= inv;
       for (std::int64_t i = 0; i < pixels; ++i) store<I>(dx + i * channels + c, g);
     }
     for (; c < channels; ++c)
@@ -91,6 +107,7 @@ TUTTI_DEFINE_DISPATCH(global_avg_pool_backward, global_avg_pool_backward_body);
 template <Isa I, class T>
 TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* dw, float* db, std::int64_t rows,
                                                std::int64_t in, std::int64_t out) {
+  constexpr int width = lanes_of<I>;
   for (std::int64_t o = 0; o < out; ++o) {
     for (std::int64_t n = 0; n < rows; ++n) {
       const float g = static_cast<float>(dy[n * out + o]);
@@ -98,8 +115,12 @@ TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* d
       float* w = dw + o * in;
       const T* xr = x + n * in;
       std::int64_t i = 0;
-      for (; i + width <= in; i += width)
-        store<I>(w + i, load<I>(static_cast<const float*>(w + i)) + broadcast(g) * load<I>(xr + i));
+      for (; i + width <= in; i += width) {
+        F<I> sum, v;
+        load<I>(sum, static_cast<const float*>(w + i));
+        load<I>(v, xr + i);
+        store<I>(w + i, sum + g * v);
+      }
       for (; i < in; ++i) w[i] += g * static_cast<float>(xr[i]);
     }
   }

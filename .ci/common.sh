@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+# Functions of quickstart.sh and test.sh; sourced by them, after `set -euo pipefail` and with $me, the name for messages.
+# shellcheck shell=bash disable=SC2154
+
+say() { printf '%s: %s\n' "$me" "$*"; }
+
+is_installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+as_root() {
+  if ((EUID == 0)); then
+    env DEBIAN_FRONTEND=noninteractive "$@"
+  else
+    sudo env DEBIAN_FRONTEND=noninteractive "$@"
+  fi
+}
+
+# install PACKAGE...: installs what is missing in one go. What cannot be had is said in one line and is no error.
+install() {
+  local package missing=() available=() unavailable=()
+  if ! command -v apt-get >/dev/null; then
+    say "not a Debian system; these packages' files must be there: $*"
+    return 0
+  fi
+  for package in "$@"; do is_installed "$package" || missing+=("$package"); done
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)) && ! command -v sudo >/dev/null; then
+    say "not root and no sudo, so these packages are not installed: ${missing[*]}"
+    return 0
+  fi
+  say "installing ${missing[*]}"
+  as_root apt-get update -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=2 >/dev/null ||
+    say "apt-get update failed; going on with the package lists that are there"
+  for package in "${missing[@]}"; do
+    if [[ $(LC_ALL=C apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then
+      available+=("$package")
+    else
+      unavailable+=("$package")
+    fi
+  done
+  if ((${#available[@]})) && ! as_root apt-get install -y -qq --no-install-recommends "${available[@]}" >/dev/null; then
+    # One that fails must not keep the others away.
+    for package in "${available[@]}"; do
+      as_root apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 || unavailable+=("$package")
+    done
+  fi
+  ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
+}
+
+# configure OPTION...: a Release build in the folder build.
+configure() {
+  local generator=()
+  if [[ ! -f build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release "$@"
+}

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+# One component is one folder under backends/, one third-party library and one target tutti::<name>.
+list(APPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}/modules")
+
+# tutti_add_backend(<name> PACKAGE <find_package name> TARGETS <imported targets> DEBIAN <packages>
+#                   [VERSION <minimum>] [PC <pkg-config modules>] [PC_LIBS <flags>] [NATIVE_OPTION <option>])
+#
+# Finds the library and makes tutti::<name> out of backends/<name>/*.hpp. Where the library is absent there is no
+# target tutti::<name>, and one line says which Debian package brings it. The installed package always holds the
+# component, because whether the library is there is known only where tutti is used. NATIVE_OPTION names an option that
+# adds -march=native to everything that links the component.
+function(tutti_add_backend name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PACKAGE;VERSION;NATIVE_OPTION" "TARGETS;DEBIAN;PC;PC_LIBS")
+  set(target tutti_${name})
+  string(TOUPPER ${name} upper)
+  list(JOIN arg_DEBIAN " " debian)
+
+  file(GLOB headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/backends/${name}/*.hpp")
+  list(TRANSFORM headers PREPEND "${TUTTI_LINKED_INCLUDES}/tutti/")
+  add_library(${target} INTERFACE)
+  target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${TUTTI_LINKED_INCLUDES}" FILES ${headers})
+  target_link_libraries(${target} INTERFACE tutti ${arg_TARGETS})
+  target_compile_definitions(${target} INTERFACE TUTTI_HAS_${upper}=1)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  if(arg_NATIVE_OPTION AND "${${arg_NATIVE_OPTION}}")
+    target_compile_options(${target} INTERFACE $<BUILD_INTERFACE:-march=native>)
+  endif()
+
+  find_package(${arg_PACKAGE} ${arg_VERSION} QUIET GLOBAL)
+  if(${arg_PACKAGE}_FOUND)
+    add_library(tutti::${name} ALIAS ${target})
+    set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+    message(STATUS "tutti: component ${name}: ${arg_PACKAGE} ${${arg_PACKAGE}_VERSION}")
+  else()
+    message(STATUS "tutti: component ${name} is not built: no ${arg_PACKAGE} (Debian: apt-get install ${debian})")
+  endif()
+
+  set_property(GLOBAL APPEND PROPERTY TUTTI_COMPONENTS ${name})
+  set_property(GLOBAL PROPERTY TUTTI_DEBIAN_${name} "${debian}")
+  set_property(GLOBAL PROPERTY TUTTI_PC_${name} "${arg_PC}")
+  set_property(GLOBAL PROPERTY TUTTI_PC_LIBS_${name} "${arg_PC_LIBS}")
+  # What tuttiConfig.cmake needs to know about the component.
+  file(
+    CONFIGURE
+    OUTPUT "${PROJECT_BINARY_DIR}/share/cmake/tutti/tutti-${name}.cmake"
+    CONTENT
+      [[set(tutti_component_package "@arg_PACKAGE@")
+set(tutti_component_version "@arg_VERSION@")
+set(tutti_component_debian "@debian@")
+set(tutti_component_native_option "@arg_NATIVE_OPTION@")
+]]
+    @ONLY)
+endfunction()

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/folder.hpp>
+#include <tutti/data/gunzip.hpp>
+#include <tutti/data/memory_dataset.hpp>
+#include <tutti/datasets/fashion_mnist/idx.hpp>
+#include <tutti/io/file.hpp>
+
+// Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 28x28 grey images of ten kinds of clothes in MNIST's format.
+namespace tutti {
+
+struct FashionMnistOptions {
+  bool strict = true;  // 60,000 and 10,000 images; otherwise any number from 1
+};
+
+namespace fashion_mnist {
+
+inline constexpr std::int64_t side = 28;
+inline constexpr std::size_t most_bytes = std::size_t{1} << 28;
+// Where Debian's package dataset-fashion-mnist puts it.
+inline constexpr const char* debian_folder = "/usr/share/datasets/fashion-mnist";
+inline constexpr std::string_view fetch_hint =
+    "apt-get install dataset-fashion-mnist, or datasets/fashion_mnist/prepare --out DIR, fetches the data";
+
+// Mean and standard deviation are those of the 60,000 training images.
+[[nodiscard]] inline Schema schema(Split split) {
+  Schema s;
+  s.name = std::string("fashion_mnist ") + name_of(split);
+  s.channels = 1;
+  s.height = s.width = side;
+  s.classes = 10;
+  s.mean = {72.9404F};
+  s.stddev = {90.0212F};
+  s.class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+                   "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
+  return s;
+}
+
+[[nodiscard]] inline std::string file_name(Split split, bool images) {
+  return std::string(split == Split::train ? "train" : "t10k") + (images ? "-images-idx3-ubyte" : "-labels-idx1-ubyte");
+}
+
+// The contents of an image file and of its label file, unpacked, as a data set. Throws DataError.
+[[nodiscard]] inline MemoryDataset parse(std::span<const std::uint8_t> image_file, std::string_view image_where,
+                                         std::span<const std::uint8_t> label_file, std::string_view label_where,
+                                         Split split, bool strict) {
+  const IdxView images = parse_idx(image_file, 3, image_where);
+  const IdxView labels = parse_idx(label_file, 1, label_where);
+  if (images.extents[1] != side || images.extents[2] != side)
+    fail<DataError>(image_where, "images of 28x28",
+                    std::to_string(images.extents[1]) + "x" + std::to_string(images.extents[2]));
+  const std::int64_t official = split == Split::train ? 60000 : 10000;
+  if (strict && images.extents[0] != official)
+    fail<DataError>(image_where, std::to_string(official) + " images", std::to_string(images.extents[0]), fetch_hint);
+  if (labels.extents[0] != images.extents[0])
+    fail<DataError>(label_where, "as many labels as images, " + std::to_string(images.extents[0]),
+                    std::to_string(labels.extents[0]), fetch_hint);
+  for (std::size_t i = 0; i < labels.data.size(); ++i)
+    if (labels.data[i] > 9)
+      fail<DataError>(label_where, "labels of 0 to 9",
+                      "label " + std::to_string(labels.data[i]) + " of image " + std::to_string(i),
+                      "images are counted from 0; the file is damaged");
+  return {schema(split), {images.data.begin(), images.data.end()}, {labels.data.begin(), labels.data.end()}};
+}
+
+// The folder that holds the split's image file, plain or with .gz: `folder` itself or its fashion-mnist.
+[[nodiscard]] inline std::filesystem::path find(const std::filesystem::path& folder, Split split) {
+  const std::string name = file_name(split, true);
+  for (const auto& p : {folder, folder / "fashion-mnist"})
+    if (is_file(p / name) || is_file(p / (name + ".gz"))) return p;
+  fail<DataError>("fashion_mnist",
+                  name + " or " + name + ".gz in " + folder.string() + " or in its subfolder fashion-mnist",
+                  contents_of(folder), fetch_hint);
+}
+
+// Reads NAME or, if it is not there, unpacks NAME.gz; `path` becomes what was read.
+[[nodiscard]] inline std::vector<std::uint8_t> read(std::filesystem::path& path) {
+  if (is_file(path)) return io::read_file<std::vector<std::uint8_t>>(path, most_bytes);
+  const auto folder = path.parent_path();
+  path += ".gz";
+  if (!is_file(path))
+    fail<DataError>("fashion_mnist",
+                    path.stem().string() + " or " + path.filename().string() + " in " + folder.string(),
+                    contents_of(folder), fetch_hint);
+  return gunzip(io::read_file<std::vector<std::uint8_t>>(path, most_bytes), most_bytes,
+                "fashion_mnist " + path.string());
+}
+
+}  // namespace fashion_mnist
+
+// Reads a split into memory; train: 60,000 images, test: 10,000. `folder` has the four IDX files (plain or gzipped) or
+// a subfolder fashion-mnist that has; the default is Debian's. Throws DataError for files that are missing, damaged or
+// of another shape.
+[[nodiscard]] inline MemoryDataset load_fashion_mnist(const std::filesystem::path& folder, Split split,
+                                                      const FashionMnistOptions& options = {}) {
+  const auto found = fashion_mnist::find(folder.empty() ? fashion_mnist::debian_folder : folder, split);
+  auto image_path = found / fashion_mnist::file_name(split, true);
+  auto label_path = found / fashion_mnist::file_name(split, false);
+  const auto labels = fashion_mnist::read(label_path);
+  const auto images = fashion_mnist::read(image_path);
+  return fashion_mnist::parse(images, "fashion_mnist " + image_path.string(), labels,
+                              "fashion_mnist " + label_path.string(), split, options.strict);
+}
+
+}  // namespace tutti

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include <tutti/graph/plan.hpp>
+
+namespace tutti {
+
+// One line a node: what it reads and writes.
+[[nodiscard]] inline std::string dump_text(const Graph& g) {
+  std::ostringstream out;
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    out << i << ": " << name_of(n.op) << " '" << n.name << "' (";
+    for (std::size_t k = 0; k < n.inputs.size(); ++k)
+      out << (k ? ", " : "") << '%' << n.inputs[k] << ' ' << to_string(g[n.inputs[k]]);
+    out << ") -> (";
+    for (std::size_t k = 0; k < n.outputs.size(); ++k)
+      out << (k ? ", " : "") << '%' << n.outputs[k] << ' ' << to_string(g[n.outputs[k]]);
+    out << ")\n";
+  }
+  return out.str();
+}
+
+// The graph for Graphviz: `dot -Tsvg`.
+[[nodiscard]] inline std::string dump_graphviz(const Graph& g) {
+  std::ostringstream out;
+  out << "digraph model {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    out << "  n" << i << " [label=\"" << name_of(n.op) << "\\n"
+        << n.name << "\"" << (n.backward ? ", style=dashed" : "") << "];\n";
+    for (ValueId v : n.inputs)
+      if (g[v].producer >= 0)
+        out << "  n" << g[v].producer << " -> n" << i << " [label=\"" << to_string(g[v]) << "\"];\n";
+  }
+  out << "}\n";
+  return out.str();
+}
+
+// A plan's segments: which steps run between two barriers, on how many rows at a time.
+[[nodiscard]] inline std::string dump_text(const Graph& g, const Plan& p) {
+  static constexpr const char* phases[] = {"", " reduce", " finish", ""};
+  std::ostringstream out;
+  out << "plan for " << p.rows << " rows in " << p.lanes << " lanes, " << p.activation_bytes
+      << " bytes of activations, " << p.scratch_bytes << " of scratch a worker\n";
+  for (std::size_t s = 0; s < p.segments.size(); ++s) {
+    const Segment& seg = p.segments[s];
+    out << "segment " << s << (seg.whole ? " whole" : " by " + std::to_string(seg.chunk_rows) + " rows") << ':';
+    for (const Step& step : seg.steps) {
+      const Node& n = g.nodes[static_cast<std::size_t>(step.node)];
+      out << ' ' << n.name << '/' << name_of(n.op) << phases[static_cast<std::size_t>(step.phase)] << ';';
+    }
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace tutti

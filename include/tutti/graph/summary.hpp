@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <tutti/graph/graph.hpp>
+#include <tutti/tensor/arena.hpp>
+
+namespace tutti {
+
+// Floating-point operations of one row's forward pass: two a multiply-add of convolutions and linear layers. Training
+// costs about three times as much.
+[[nodiscard]] inline std::int64_t forward_flops(const Graph& g, const Node& n) {
+  if (!std::holds_alternative<op::Conv2d>(n.op) && !std::holds_alternative<op::Linear>(n.op)) return 0;
+  const Shape &w = g[n.inputs[1]].shape, &y = g[n.outputs[0]].shape;
+  const std::int64_t pixels = y.rank() == 4 ? y[2] * y[3] : 1;
+  return 2 * w.numel() * pixels;
+}
+[[nodiscard]] inline std::int64_t forward_flops(const Graph& g) {
+  std::int64_t sum = 0;
+  for (const Node& n : g.nodes)
+    if (!n.backward) sum += forward_flops(g, n);
+  return sum;
+}
+
+[[nodiscard]] inline std::int64_t parameter_count(const Graph& g) {
+  std::int64_t sum = 0;
+  for (const Value& v : g.values)
+    if (v.storage == Storage::parameter) sum += v.shape.numel();
+  return sum;
+}
+
+namespace detail {
+
+inline std::string scaled(double v, const char* const (&units)[4]) {
+  int u = 0;
+  for (; u < 3 && v >= 1000; ++u) v /= 1000;
+  char text[32];
+  std::snprintf(text, sizeof text, v < 10 ? "%.2f %s" : v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+  return text;
+}
+
+inline std::string padded(std::string s, std::size_t width) {
+  if (s.size() < width) s.append(width - s.size(), ' ');
+  return s;
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline std::string format_count(double n) {
+  static constexpr const char* units[4] = {"", "k", "M", "G"};
+  return detail::scaled(n, units);
+}
+[[nodiscard]] inline std::string format_bytes(double n) {
+  static constexpr const char* units[4] = {"B", "kB", "MB", "GB"};
+  return detail::scaled(n, units);
+}
+
+// A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
+[[nodiscard]] inline std::string summary(const Graph& g) {
+  using detail::padded;
+  std::ostringstream out;
+  out << padded("layer", 26) << padded("op", 24) << padded("output", 20) << padded("parameters", 12) << "FLOP\n";
+  for (const Node& n : g.nodes) {
+    if (n.backward) continue;
+    std::int64_t parameters = 0;
+    for (ValueId v : n.inputs)
+      if (g[v].storage == Storage::parameter) parameters += g[v].shape.numel();
+    std::string what(name_of(n.op));
+    if (const auto* bn = std::get_if<op::BatchNorm>(&n.op))
+      what += std::string(bn->residual ? " + add" : "") + (bn->relu ? " + relu" : "");
+    const std::int64_t flops = forward_flops(g, n);
+    out << padded(n.name, 26) << padded(what, 24) << padded(to_string(g[n.outputs[0]]), 20)
+        << padded(parameters > 0 ? std::to_string(parameters) : "", 12)
+        << (flops > 0 ? format_count(static_cast<double>(flops)) : "") << '\n';
+  }
+  const auto flops = static_cast<double>(forward_flops(g));
+  out << "total: " << parameter_count(g) << " parameters, " << format_count(flops) << "FLOP forward, "
+      << format_count(3 * flops) << "FLOP a trained image\n";
+  return out.str();
+}
+
+// What a run takes, in bytes.
+struct MemoryEstimate {
+  std::size_t parameters = 0, gradients = 0, optimizer = 0, states = 0, activations = 0, scratch = 0, packed = 0,
+              committed = 0, batches = 0;
+  [[nodiscard]] std::size_t total() const {
+    return parameters + gradients + optimizer + states + activations + scratch + packed + committed + batches;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(const MemoryEstimate& m) {
+  std::ostringstream out;
+  out << "memory:";
+  const auto item = [&](const char* name, std::size_t bytes, bool last = false) {
+    out << ' ' << name << ' ' << format_bytes(static_cast<double>(bytes)) << (last ? "" : ",");
+  };
+  item("activations", m.activations);
+  item("weights", m.parameters + m.states);
+  item("gradients", m.gradients);
+  item("optimizer", m.optimizer);
+  item("packed weights", m.packed);
+  item("scratch", m.scratch);
+  item("committed copy", m.committed);
+  item("batches", m.batches);
+  item("in all", m.total(), true);
+  return out.str();
+}
+
+}  // namespace tutti

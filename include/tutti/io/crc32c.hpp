@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+namespace tutti::io {
+
+namespace detail {
+
+// table[k][b]: the CRC of byte b followed by k zero bytes ("slicing by 8").
+inline constexpr auto crc32c_table = [] {
+  std::array<std::array<std::uint32_t, 256>, 8> t{};
+  for (std::uint32_t b = 0; b < 256; ++b) {
+    std::uint32_t c = b;
+    for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ ((c & 1U) != 0 ? 0x82F63B78U : 0U);
+    t[0][b] = c;
+  }
+  for (std::size_t k = 1; k < 8; ++k)
+    for (std::size_t b = 0; b < 256; ++b) t[k][b] = (t[k - 1][b] >> 8) ^ t[0][t[k - 1][b] & 0xFFU];
+  return t;
+}();
+
+// Both take and return the register, i.e. the complement of the checksum.
+[[nodiscard]] inline std::uint32_t crc32c_portable(std::uint32_t c, std::span<const std::byte> bytes) noexcept {
+  const auto& t = crc32c_table;
+  const auto at = [&](std::size_t i) { return static_cast<std::uint32_t>(bytes[i]); };
+  while (bytes.size() >= 8) {
+    const std::uint32_t low = c ^ (at(0) | at(1) << 8 | at(2) << 16 | at(3) << 24);
+    c = t[7][low & 0xFFU] ^ t[6][(low >> 8) & 0xFFU] ^ t[5][(low >> 16) & 0xFFU] ^ t[4][low >> 24] ^ t[3][at(4)] ^
+        t[2][at(5)] ^ t[1][at(6)] ^ t[0][at(7)];
+    bytes = bytes.subspan(8);
+  }
+  for (const std::byte b : bytes) c = (c >> 8) ^ t[0][(c ^ static_cast<std::uint32_t>(b)) & 0xFFU];
+  return c;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) [[nodiscard]] inline std::uint32_t crc32c_sse42(
+    std::uint32_t c, std::span<const std::byte> bytes) noexcept {
+  std::uint64_t wide = c;
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), 8);
+    wide = __builtin_ia32_crc32di(wide, word);
+  }
+  c = static_cast<std::uint32_t>(wide);
+  for (const std::byte b : bytes) c = __builtin_ia32_crc32qi(c, static_cast<std::uint8_t>(b));
+  return c;
+}
+#endif
+
+}  // namespace detail
+
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4) of the bytes; `before` is the checksum of what came before them.
+[[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept {
+#if defined(__x86_64__)
+  static const bool has_sse42 = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_sse42) return ~detail::crc32c_sse42(~before, bytes);
+#endif
+  return ~detail::crc32c_portable(~before, bytes);
+}
+[[nodiscard]] inline std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0) noexcept {
+  return crc32c(std::as_bytes(std::span(text.data(), text.size())), before);
+}
+
+// The form that TFRecord files store, so that a checksum of data that holds checksums stays useful.
+[[nodiscard]] constexpr std::uint32_t mask_crc32c(std::uint32_t crc) noexcept {
+  return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
+}
+[[nodiscard]] constexpr std::uint32_t unmask_crc32c(std::uint32_t masked) noexcept {
+  const std::uint32_t rotated = masked - 0xA282EAD8U;
+  return (rotated >> 17) | (rotated << 15);
+}
+
+}  // namespace tutti::io

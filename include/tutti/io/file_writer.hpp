@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/io/aside.hpp>
+#include <tutti/io/crc32c.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/file_error.hpp>
+
+namespace tutti::io {
+
+namespace detail {
+
+inline void write_fully(int fd, std::span<const std::byte> bytes, const Path& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_file("write", path, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+}  // namespace detail
+
+// Writes a file from start to end; an existing one is emptied. Small pieces are gathered, so what was written reaches the file at flush(),
+// sync() or close(), each of which throws FileError; a writer destroyed without close() leaves a part of the file.
+class FileWriter {
+ public:
+  explicit FileWriter(Path path)
+      : path_(std::move(path)), fd_(Descriptor::open(path_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {}
+
+  void write(std::span<const std::byte> bytes) {
+    crc_ = crc32c(bytes, crc_);
+    size_ += bytes.size();
+    if (buffer_.size() + bytes.size() > buffer_bytes) flush();
+    if (bytes.size() >= buffer_bytes) {
+      detail::write_fully(fd_.get(), bytes, path_);
+    } else {
+      buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    }
+  }
+  void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+  // Hands everything to the system.
+  void flush() {
+    // Emptied first: after an error a second attempt would write a part twice.
+    const auto pending = std::exchange(buffer_, {});
+    detail::write_fully(fd_.get(), pending, path_);
+  }
+  // Hands everything to the disk.
+  void sync() {
+    flush();
+    if (::fsync(fd_.get()) != 0) fail_file("sync", path_, errno);
+  }
+  void close() {
+    flush();
+    // Linux closes the descriptor even when it answers EINTR.
+    if (::close(fd_.release()) != 0 && errno != EINTR) fail_file("close", path_, errno);
+  }
+
+  // Of all that write() was given.
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::uint32_t crc() const noexcept { return crc_; }
+  [[nodiscard]] const Path& path() const noexcept { return path_; }
+
+ private:
+  static constexpr std::size_t buffer_bytes = std::size_t{1} << 16;
+
+  Path path_;
+  Descriptor fd_;
+  std::vector<std::byte> buffer_;
+  std::uint64_t size_ = 0;
+  std::uint32_t crc_ = 0;
+};
+
+// Replaces a file by what `fill(FileWriter&)` writes, so that a reader, and the disk after a crash, has the old file or
+// the new one whole: written aside, synced, renamed, the folder synced. On an error the old file stays.
+template <class Fill>
+void atomic_write_file(const Path& path, Fill&& fill) {
+  const Path aside = aside_path(path);
+  FileWriter writer(aside);
+  try {
+    fill(writer);
+    writer.sync();
+    writer.close();
+    rename_path(aside, path);
+  } catch (...) {
+    ::unlink(aside.c_str());
+    throw;
+  }
+  fsync_directory(folder_of(path));
+}
+inline void atomic_write_file(const Path& path, std::string_view text) {
+  atomic_write_file(path, [&](FileWriter& writer) { writer.write(text); });
+}
+inline void atomic_write_file(const Path& path, std::span<const std::byte> bytes) {
+  atomic_write_file(path, [&](FileWriter& writer) { writer.write(bytes); });
+}
+
+}  // namespace tutti::io

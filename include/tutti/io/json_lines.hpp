@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <utility>
+
+#include <tutti/io/append_file.hpp>
+#include <tutti/io/json.hpp>
+
+namespace tutti::io {
+
+// Appends JSON values to a file, one a line, each with a single write, so that whoever reads along sees whole lines.
+// Half a line that a killed program left at the end is cut off when the file is opened. FileError when a line cannot be
+// written; the lines before it stay, and a later one may be tried.
+class JsonLines {
+ public:
+  explicit JsonLines(Path path) : file_(std::move(path), AppendFile::Mode::continue_file) { file_.cut_after_last('\n'); }
+
+  void write(const Json& value) { file_.append(write_json(value) + "\n"); }
+  void sync() { file_.sync(); }
+  [[nodiscard]] const Path& path() const noexcept { return file_.path(); }
+
+ private:
+  AppendFile file_;
+};
+
+}  // namespace tutti::io

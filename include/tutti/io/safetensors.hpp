@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/shape.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/io/safetensors_types.hpp>
+#include <tutti/io/tensor_record.hpp>
+
+namespace tutti::io {
+
+// One tensor of a safetensors file, of any type and rank that the format knows.
+struct SafetensorsEntry {
+  std::string name;
+  const SafetensorsType* type = nullptr;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+// Reads a safetensors file (https://github.com/huggingface/safetensors): 8 bytes header length, little-endian; a JSON
+// header; the tensors' bytes, without a gap, in the order of their offsets. Everything is checked when it is opened;
+// DataError says what is wrong.
+class Safetensors {
+ public:
+  static constexpr std::uint64_t most_header_bytes = 100'000'000;
+
+  // Maps the file; the tensors' bytes stay in it, and stay valid as long as this object or what it is moved to.
+  [[nodiscard]] static Safetensors open(const Path& path) {
+    auto file = MappedFile(path);
+    Safetensors result(file.bytes(), path.string());
+    result.file_ = std::move(file);
+    return result;
+  }
+  // Reads from memory, which must outlive this object. `where` names it in messages.
+  [[nodiscard]] static Safetensors view(std::span<const std::byte> bytes, std::string where = "memory") {
+    return {bytes, std::move(where)};
+  }
+
+  // In the order in which they lie in the file.
+  [[nodiscard]] const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const noexcept { return metadata_; }
+  [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const noexcept {
+    for (const auto& e : entries_)
+      if (e.name == name) return &e;
+    return nullptr;
+  }
+
+  // DataError if there is no such tensor, or if its type or rank is one that tutti does not have.
+  [[nodiscard]] TensorRecord record(std::string_view name) const {
+    const SafetensorsEntry* e = find(name);
+    if (e == nullptr) fail<DataError>(where(), "a tensor '" + std::string(name) + "'", "none of that name");
+    return record_of(*e);
+  }
+  [[nodiscard]] std::vector<TensorRecord> records() const {
+    std::vector<TensorRecord> out;
+    out.reserve(entries_.size());
+    for (const auto& e : entries_) out.push_back(record_of(e));
+    return out;
+  }
+
+ private:
+  Safetensors(std::span<const std::byte> bytes, std::string name) : name_(std::move(name)) { parse(bytes); }
+
+  [[nodiscard]] std::string where() const { return "safetensors " + name_; }
+
+  void parse(std::span<const std::byte> bytes) {
+    static_assert(std::endian::native == std::endian::little, "tensors are viewed in place");
+    std::uint64_t header_bytes = 0;
+    if (bytes.size() < sizeof header_bytes)
+      fail<DataError>(where(), "at least 8 bytes", std::to_string(bytes.size()), "the file is truncated");
+    std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
+    bytes = bytes.subspan(sizeof header_bytes);
+    if (header_bytes > most_header_bytes)
+      fail<DataError>(where(), "a header of at most 100000000 bytes", std::to_string(header_bytes),
+                      "this is no safetensors file");
+    if (header_bytes > bytes.size())
+      fail<DataError>(where(), "a header of " + std::to_string(header_bytes) + " bytes",
+                      std::to_string(bytes.size()) + " bytes after its length", "the file is truncated");
+    const auto data = bytes.subspan(static_cast<std::size_t>(header_bytes));
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(header_bytes));
+    if (!text.starts_with('{')) fail<DataError>(where(), "a header that begins with '{'", "another byte");
+    const Json header = parse_json(text, name_ + " header", {.bytes = most_header_bytes});
+    entries_.reserve(header.as_object().size());
+    std::vector<Range> ranges;
+    for (const auto& [key, value] : header.as_object()) {
+      if (key == "__metadata__") {
+        for (const auto& [k, v] : value.as_object(where() + " __metadata__"))
+          metadata_.emplace_back(k, v.as_string(where() + " __metadata__ " + k));
+      } else {
+        ranges.push_back(add_entry(key, value, data.size()));
+      }
+    }
+    place(ranges, data);
+  }
+
+  struct Range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    std::size_t entry = 0;
+  };
+
+  Range add_entry(const std::string& name, const Json& value, std::size_t data_bytes) {
+    const std::string at = where() + " tensor '" + name + "'";
+    SafetensorsEntry e;
+    e.name = name;
+    for (const auto& [key, unused] : value.as_object(at))
+      if (key != "dtype" && key != "shape" && key != "data_offsets")
+        fail<DataError>(at, "dtype, shape and data_offsets", "'" + key + "'");
+    const std::string& dtype = value.at("dtype", at).as_string(at + " dtype");
+    e.type = safetensors_type(dtype);
+    if (e.type == nullptr) fail<DataError>(at, "a type of the format", "'" + dtype + "'");
+    for (const Json& extent : value.at("shape", at).as_array(at + " shape"))
+      e.shape.push_back(extent.as_integer(at + " shape"));
+    const auto& offsets = value.at("data_offsets", at).as_array(at + " data_offsets");
+    if (offsets.size() != 2) fail<DataError>(at, "two data_offsets", std::to_string(offsets.size()));
+    const std::int64_t begin = offsets[0].as_integer(at + " data_offsets");
+    const std::int64_t end = offsets[1].as_integer(at + " data_offsets");
+    if (begin < 0 || end < begin || static_cast<std::uint64_t>(end) > data_bytes)
+      fail<DataError>(at, "data_offsets within the " + std::to_string(data_bytes) + " bytes of data",
+                      std::to_string(begin) + " to " + std::to_string(end), "the file is truncated or damaged");
+    const auto length = static_cast<std::uint64_t>(end - begin);
+    const auto needed = safetensors_bytes(*e.type, e.shape);
+    if (!needed || *needed != length)
+      fail<DataError>(at, needed ? std::to_string(*needed) + " bytes for its type and shape" : "a shape of usual size",
+                      std::to_string(length) + " bytes");
+    entries_.push_back(std::move(e));
+    return {static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), entries_.size() - 1};
+  }
+
+  // Puts the entries in the order of their offsets and gives them their bytes.
+  void place(std::vector<Range>& ranges, std::span<const std::byte> data) {
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end) ||
+             (std::pair(a.begin, a.end) == std::pair(b.begin, b.end) && a.entry < b.entry);
+    });
+    std::vector<SafetensorsEntry> ordered;
+    ordered.reserve(entries_.size());
+    std::uint64_t next = 0;
+    for (const Range& r : ranges) {
+      SafetensorsEntry& e = entries_[r.entry];
+      if (r.begin != next)
+        fail<DataError>(where() + " tensor '" + e.name + "'", "bytes from " + std::to_string(next) + " on",
+                        std::to_string(r.begin), r.begin < next ? "two tensors overlap" : "the format allows no gap");
+      next = r.end;
+      e.bytes = data.subspan(static_cast<std::size_t>(r.begin), static_cast<std::size_t>(r.end - r.begin));
+      ordered.push_back(std::move(e));
+    }
+    if (next != data.size())
+      fail<DataError>(where(), std::to_string(next) + " bytes of data", std::to_string(data.size()),
+                      "bytes that belong to no tensor follow the last one");
+    entries_ = std::move(ordered);
+  }
+
+  [[nodiscard]] TensorRecord record_of(const SafetensorsEntry& e) const {
+    const std::string at = where() + " tensor '" + e.name + "'";
+    if (!e.type->dtype)
+      fail<DataError>(at, "F32, BF16, F64, U8, I32 or I64", std::string(e.type->name),
+                      "tutti has no such type; convert the tensor before");
+    if (e.shape.size() > static_cast<std::size_t>(Shape::max_rank))
+      fail<DataError>(at, "at most 5 dimensions", std::to_string(e.shape.size()), "reshape the tensor before");
+    return {e.name, *e.type->dtype, Shape(std::span(e.shape)), e.bytes};
+  }
+
+  std::string name_;
+  MappedFile file_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+};
+
+}  // namespace tutti::io

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/shape.hpp>
+
+namespace tutti::io {
+
+// A named tensor somewhere in memory or in a mapped file; does not own its bytes. Values are little-endian and in
+// row-major order of `shape`.
+struct TensorRecord {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::span<const std::byte> bytes;
+
+  // The values in place. DataError for another type, or where the file did not align them (copy_values() always works).
+  template <class T>
+  [[nodiscard]] std::span<const T> values() const {
+    check<T>();
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) != 0)
+      fail<DataError>("tensor " + name, "values aligned to " + std::to_string(alignof(T)) + " bytes", "others",
+                      "copy_values() reads them");
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  template <class T>
+  [[nodiscard]] std::vector<T> copy_values() const {
+    check<T>();
+    std::vector<T> out(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  }
+
+ private:
+  template <class T>
+  void check() const {
+    if (dtype != dtype_of<T>) fail<DataError>("tensor " + name, name_of(dtype_of<T>), name_of(dtype));
+  }
+};
+
+// A record of values in memory, which must outlive it.
+template <class T>
+[[nodiscard]] TensorRecord make_record(std::string name, const Shape& shape, std::span<const T> values) {
+  if (static_cast<std::size_t>(shape.numel()) != values.size())
+    fail<ShapeError>("tensor " + name, std::to_string(shape.numel()) + " values for " + to_string(shape),
+                     std::to_string(values.size()));
+  return {std::move(name), dtype_of<T>, shape, std::as_bytes(values)};
+}
+
+// The record with that name; DataError if there is none. `where` names the file in the message.
+[[nodiscard]] inline const TensorRecord& record_named(std::span<const TensorRecord> records, std::string_view name,
+                                                      std::string_view where = "tensors") {
+  for (const TensorRecord& r : records)
+    if (r.name == name) return r;
+  fail<DataError>(where, "a tensor '" + std::string(name) + "'", "none of that name");
+}
+
+}  // namespace tutti::io

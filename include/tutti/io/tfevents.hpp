@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tutti/io/append_file.hpp>
+#include <tutti/io/aside.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/tfrecord.hpp>
+
+namespace tutti::io {
+
+// One value of a curve that TensorBoard shows under `tag`.
+struct Scalar {
+  std::string_view tag;
+  float value;
+};
+
+namespace detail {
+
+// The few pieces of protocol buffers' wire format that an Event needs.
+inline void append_varint(std::string& out, std::uint64_t v) {
+  for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>((v & 0x7FU) | 0x80U));
+  out.push_back(static_cast<char>(v));
+}
+enum class Wire : unsigned { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+inline void append_key(std::string& out, unsigned field, Wire wire) {
+  append_varint(out, (field << 3) | static_cast<unsigned>(wire));
+}
+inline void append_bytes(std::string& out, unsigned field, std::string_view bytes) {
+  append_key(out, field, Wire::bytes);
+  append_varint(out, bytes.size());
+  out.append(bytes);
+}
+inline void append_double(std::string& out, unsigned field, double v) {
+  append_key(out, field, Wire::fixed64);
+  append_little_endian(out, std::bit_cast<std::uint64_t>(v), 8);
+}
+inline void append_float(std::string& out, unsigned field, float v) {
+  append_key(out, field, Wire::fixed32);
+  append_little_endian(out, std::bit_cast<std::uint32_t>(v), 4);
+}
+
+}  // namespace detail
+
+// The Event message (tensorflow/core/util/event.proto) that each event file starts with.
+[[nodiscard]] inline std::string encode_version_event(double wall_time) {
+  std::string event;
+  detail::append_double(event, 1, wall_time);
+  detail::append_bytes(event, 3, "brain.Event:2");
+  return event;
+}
+
+// An Event message with one summary value a scalar. `wall_time` in seconds since 1970.
+[[nodiscard]] inline std::string encode_scalar_event(double wall_time, std::int64_t step,
+                                                     std::span<const Scalar> scalars) {
+  std::string summary;
+  for (const Scalar& s : scalars) {
+    std::string value;
+    detail::append_bytes(value, 1, s.tag);
+    detail::append_float(value, 2, s.value);
+    detail::append_bytes(summary, 1, value);
+  }
+  std::string event;
+  detail::append_double(event, 1, wall_time);
+  detail::append_key(event, 2, detail::Wire::varint);
+  detail::append_varint(event, static_cast<std::uint64_t>(step));
+  detail::append_bytes(event, 5, summary);
+  return event;
+}
+
+// Writes scalars to a new file in `folder`, which it makes, under a name that TensorBoard looks for. A resumed run writes
+// another file beside the first; TensorBoard joins them. Each event is written at once. FileError when one cannot be
+// written; those before it stay, and a later one may be tried.
+class EventWriter {
+ public:
+  explicit EventWriter(const Path& folder) : file_(create(folder)) {
+    append(encode_version_event(now()));
+  }
+
+  void scalars(std::int64_t step, std::span<const Scalar> values) { append(encode_scalar_event(now(), step, values)); }
+  void scalars(std::int64_t step, std::initializer_list<Scalar> values) {
+    scalars(step, std::span(values.begin(), values.size()));
+  }
+  void scalar(std::string_view tag, std::int64_t step, float value) { scalars(step, {{tag, value}}); }
+
+  [[nodiscard]] const Path& path() const noexcept { return file_.path(); }
+
+ private:
+  [[nodiscard]] static double now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+  [[nodiscard]] static AppendFile create(const Path& folder) {
+    static std::atomic<int> count{0};
+    make_directories(folder);
+    // Ten digits of seconds, so that the names sort by time.
+    std::string seconds = std::to_string(static_cast<std::int64_t>(now()));
+    if (seconds.size() < 10) seconds.insert(0, 10 - seconds.size(), '0');
+    return AppendFile(folder / ("events.out.tfevents." + seconds + "." + detail::host_name() + "." +
+                                std::to_string(::getpid()) + "." + std::to_string(count.fetch_add(1))),
+                      AppendFile::Mode::new_file);
+  }
+  void append(const std::string& event) {
+    std::string record;
+    append_tfrecord(record, event);
+    file_.append(record);
+  }
+
+  AppendFile file_;
+};
+
+}  // namespace tutti::io

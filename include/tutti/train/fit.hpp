@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/data/audit.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/optim/schedule.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/report.hpp>
+#include <tutti/train/trainer.hpp>
+
+namespace tutti {
+
+struct FitOptions {
+  std::int64_t epochs = 1;
+  std::int64_t global_batch = 128;
+  int accumulate = 1;  // micro-batches a step: each rank's share is cut into this many
+  Schedule schedule = schedule::Constant{0.1};
+  std::int64_t report_every = 20;     // steps
+  std::int64_t evaluate_every = 1;    // epochs; the last one always
+  std::int64_t save_every = 1;        // epochs; 0: never
+  std::int64_t save_every_steps = 0;  // 0: never
+  std::int64_t max_steps = 0;         // stop after this many updates in all; 0: run all epochs
+  std::int64_t evaluation_batch = 256;
+  double stop_at_train_top1 = 0;  // end after the first epoch that reaches it; 0: never
+  std::function<bool()> stop_requested = [] { return false; };
+};
+
+// How a call of fit() ended.
+struct FitResult {
+  bool interrupted = false;  // stop_requested, state saved
+  Counters counters;
+  std::optional<EpochReport> last;
+};
+
+namespace detail {
+
+// Images per second of the whole job between two readings.
+class Rate {
+ public:
+  void add(std::int64_t n) { images_ += n; }
+  // Leaves out time that does not count, e.g. evaluation.
+  void pause() { before_ += watch_.seconds(); }
+  void resume() { watch_.restart(); }
+  [[nodiscard]] double seconds() const { return before_ + watch_.seconds(); }
+  [[nodiscard]] double value() const { return seconds() > 0 ? static_cast<double>(images_) / seconds() : 0; }
+  void restart() {
+    images_ = 0;
+    before_ = 0;
+    watch_.restart();
+  }
+
+ private:
+  std::int64_t images_ = 0;
+  double before_ = 0;
+  Stopwatch watch_;
+};
+
+}  // namespace detail
+
+// One pass over a data set with the present weights (or their EMA), over all ranks.
+template <Backend B, DistributedStrategy S>
+EvaluationReport evaluate(Trainer<B, S>& trainer, Loader& loader) {
+  const Stopwatch watch;
+  Metrics sum;
+  loader.start({0, 0});
+  for (bool last = false; !last;) {
+    const Batch& batch = loader.next();
+    if (batch.count > 0) sum += trainer.evaluate({batch.images.data(), batch.labels.data(), batch.count});
+    last = batch.last_of_epoch;
+  }
+  loader.release();
+  sum = trainer.reduce(sum);
+  return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
+          sum.rows / std::max(watch.seconds(), 1e-9)};
+}
+
+// The training loop: from the trainer's counters to the end of the last epoch. Reports to the listeners, evaluates,
+// commits and saves. `test` and `checkpoints` and `audit` may be null.
+template <Backend B, DistributedStrategy S>
+FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* checkpoints,
+              const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit = nullptr) {
+  const std::int64_t per_epoch = train.steps_per_epoch();
+  Counters& at = trainer.counters();
+  FitResult result;
+  const Stopwatch since_start;
+  const auto schedule_at = [&](std::int64_t step) {
+    return o.schedule(Progress{step, per_epoch, per_epoch * o.epochs, o.global_batch, trainer.strategy().size()});
+  };
+  const auto save = [&](bool tidy) {
+    trainer.commit();
+    if (checkpoints == nullptr || trainer.strategy().rank() != 0) return;
+    try {
+      const std::string path = checkpoints->save(trainer);
+      for (auto* l : listeners) l->saved(path);
+    } catch (const Error& e) {
+      // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
+      for (auto* l : listeners) l->warning("checkpoint not written: " + std::string(e.what()));
+      if (!tidy) throw;
+    }
+  };
+  const auto ends = [&] { return at.epoch >= o.epochs || (o.max_steps > 0 && at.step >= o.max_steps); };
+  if (ends()) {
+    result.counters = at;
+    return result;
+  }
+  train.start({at.epoch, at.consumed});
+  Metrics window, epoch;
+  detail::Rate window_rate, epoch_rate;
+  double waited = train.seconds_waited();
+  Stopwatch epoch_watch;
+  while (!ends()) {
+    const Batch& batch = train.next();
+    const double lr = schedule_at(at.step);
+    Metrics mine;
+    const std::int64_t parts = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
+    const std::size_t image_bytes = batch.count > 0 ? batch.images.size() / static_cast<std::size_t>(batch.count) : 0;
+    for (std::int64_t p = 0; p < parts; ++p) {
+      const std::int64_t begin = batch.count * p / parts, end = batch.count * (p + 1) / parts;
+      mine += trainer.accumulate({batch.images.data() + static_cast<std::size_t>(begin) * image_bytes,
+                                  batch.labels.data() + begin, end - begin},
+                                 batch.global_count, p == 0, p + 1 == parts);
+    }
+    const std::uint32_t flags = trainer.update(lr, mine, o.stop_requested() ? step_flag::stop : 0);
+    if (audit != nullptr) audit->step(batch.epoch, at.step, trainer.strategy().rank(), batch.indices);
+    at.samples += batch.global_count;
+    at.epoch = batch.after.epoch;
+    at.consumed = batch.after.consumed;
+    window += mine;
+    epoch += mine;
+    window_rate.add(batch.global_count);
+    epoch_rate.add(batch.global_count);
+    const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
+    const bool epoch_done = batch.last_of_epoch;
+    if (at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || epoch_done) {
+      const Metrics all = trainer.reduce(window);
+      const double wait = train.seconds_waited() - waited;
+      waited += wait;
+      const StepReport r{epoch_number,
+                         at.step,
+                         step_in_epoch,
+                         per_epoch,
+                         o.epochs,
+                         all.mean_loss(),
+                         all.top1_rate(),
+                         window_rate.value(),
+                         lr,
+                         wait / std::max(window_rate.seconds(), 1e-9),
+                         since_start.seconds()};
+      for (auto* l : listeners) l->step(r);
+      window = {};
+      window_rate.restart();
+    }
+    const bool stop = (flags & step_flag::stop) != 0;
+    bool reached = false;
+    if (epoch_done) {
+      epoch_rate.pause();
+      const Metrics all = trainer.reduce(epoch);
+      EpochReport r{epoch_number,
+                    at.step,
+                    o.epochs,
+                    all.mean_loss(),
+                    all.top1_rate(),
+                    all.topk_rate(),
+                    {},
+                    {},
+                    epoch_rate.value(),
+                    lr,
+                    0,
+                    false};
+      reached = o.stop_at_train_top1 > 0 && r.train_top1 >= o.stop_at_train_top1;
+      const bool last_epoch = ends() || reached;
+      if (test != nullptr && (last_epoch || epoch_number % std::max<std::int64_t>(o.evaluate_every, 1) == 0)) {
+        r.test = evaluate(trainer, *test);
+        if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, *test); });
+      }
+      if (o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0)) save(true);
+      if (checkpoints != nullptr && r.test && trainer.strategy().rank() == 0)
+        r.best = checkpoints->mark_if_best(
+            at.step, r.test_ema ? std::max(r.test->top1, r.test_ema->top1) : r.test->top1, [&](const std::string& w) {
+              for (auto* l : listeners) l->warning(w);
+            });
+      r.seconds = epoch_watch.seconds();
+      for (auto* l : listeners) l->epoch(r);
+      result.last = r;
+      epoch = {};
+      epoch_rate.restart();
+      window_rate.restart();
+      epoch_watch.restart();
+      waited = train.seconds_waited();
+    } else if (!stop && o.save_every_steps > 0 && at.step % o.save_every_steps == 0) {
+      save(true);
+    }
+    if (reached) break;
+    if (stop && !ends()) {
+      save(true);
+      result.interrupted = true;
+      break;
+    }
+  }
+  train.release();
+  result.counters = at;
+  return result;
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+// What a training loop tells about a logged step: means over the steps since the last report. Whole job.
+struct StepReport {
+  std::int64_t epoch = 0;          // from 1
+  std::int64_t step = 0;           // updates done, from 1
+  std::int64_t step_in_epoch = 0;  // from 1
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t epochs = 0;
+  double train_loss = 0;  // cross entropy, without L2
+  double train_top1 = 0;  // 0..1
+  double images_per_second = 0;
+  double lr = 0;
+  double data_wait = 0;  // share of the time that waited for data, 0..1
+  double seconds = 0;    // since the start of this process's training
+};
+
+struct EvaluationReport {
+  double loss = 0, top1 = 0, topk = 0;  // rates 0..1
+  std::int64_t images = 0;
+  double images_per_second = 0;
+};
+
+struct EpochReport {
+  std::int64_t epoch = 0;  // from 1
+  std::int64_t step = 0;
+  std::int64_t epochs = 0;
+  double train_loss = 0, train_top1 = 0, train_topk = 0;
+  std::optional<EvaluationReport> test, test_ema;
+  double images_per_second = 0;  // of training alone
+  double lr = 0;                 // of the epoch's last step
+  double seconds = 0;            // training and evaluation
+  bool best = false;             // the best test_top1 so far
+};
+
+// Who listens to a training loop: progress lines, log files. Called on every rank's loop thread.
+class FitListener {
+ public:
+  virtual ~FitListener() = default;
+  virtual void step(const StepReport&) {}
+  virtual void epoch(const EpochReport&) {}
+  // Something the user must see although training goes on, e.g. a checkpoint that could not be written.
+  virtual void warning(const std::string&) {}
+  virtual void saved(const std::string& /*path*/) {}
+};
+
+}  // namespace tutti

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Installs what is missing, builds everything and runs every test.
+#   ./test.sh [options of ctest, e.g. -L optim]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+me=test.sh
+source .ci/common.sh
+
+install g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev doctest-dev libbenchmark-dev clang-14 \
+  libclang-rt-14-dev clang-format-14 clang-tidy-14 strace python3 pkg-config libstb-dev xz-utils curl ca-certificates \
+  dataset-fashion-mnist
+
+# Real images for the tests that want them: a folder of test data beside the source tree.
+if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
+  if bash ../shared/data/cifar10_bin.sh build/data; then
+    export TUTTI_DATA=$PWD/build/data
+  else
+    say "../shared/data could not be unpacked"
+  fi
+fi
+
+configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON
+cmake --build build --parallel "$(nproc)"
+
+log=build/ctest.log
+status=0
+ctest --test-dir build --output-on-failure --no-tests=error --parallel 2 --output-junit ctest.xml "$@" 2>&1 |
+  tee "$log" || status=$?
+
+echo
+python3 .ci/skipped.py build/ctest.xml || true
+# ctest's own summary once more, so that it stands last.
+sed -n '/tests passed, .* tests failed out of/,$p' "$log"
+exit "$status"

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/threads.hpp>
+
+using namespace tutti;
+
+namespace {
+
+// Sanitizers make a generation far slower.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int generations = 3000;
+#else
+constexpr int generations = 60000;
+#endif
+
+}  // namespace
+
+TEST_CASE("every task runs exactly once, with fewer and more tasks than threads, and run() returns after the last") {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    CHECK(pool.threads() == threads);
+    Rng rng(1, Purpose::user, 0, static_cast<std::uint64_t>(threads));
+    std::vector<int> runs;  // plain: a task that runs twice or after run() returned is a race that tsan reports too
+    long wrong = 0;
+    for (int g = 0; g < generations; ++g) {
+      // Few tasks, then many: a thread still in the last generation must not take a task of the next.
+      const int tasks = g % 2 == 0 ? static_cast<int>(rng.below(4)) : static_cast<int>(rng.below(64));
+      runs.assign(static_cast<std::size_t>(tasks), 0);
+      std::atomic<int> bad_worker{0};
+      pool.run(tasks, [&](int t, int worker) {
+        ++runs[static_cast<std::size_t>(t)];
+        if (worker < 0 || worker >= threads) ++bad_worker;
+      });
+      for (int r : runs) wrong += r != 1;
+      wrong += bad_worker;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("more threads than cores: tasks of very different length, threads that lost their core") {
+  ThreadPool pool(2 * usable_cores() + 3);
+  for (int g = 0; g < generations / 100; ++g) {
+    std::vector<std::atomic<int>> runs(17);
+    pool.run(17, [&](int t, int) {
+      if (t % 5 == 0) std::this_thread::yield();
+      if (t == 3) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      ++runs[static_cast<std::size_t>(t)];
+    });
+    int wrong = 0;
+    for (auto& r : runs) wrong += r != 1;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("sleeping threads wake up") {
+  ThreadPool pool(3);
+  for (int g = 0; g < 50; ++g) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long past the spinning
+    std::atomic<int> runs{0};
+    pool.run(5, [&](int, int) { ++runs; });
+    CHECK(runs == 5);
+  }
+}
+
+TEST_CASE("an exception comes back, and the pool goes on") {
+  for (int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int g = 0; g < 200; ++g) {
+      try {
+        pool.run(20, [&](int t, int) {
+          if (t == g % 20) fail<DataError>("task", "none", std::to_string(t));
+        });
+        FAIL("no exception");
+      } catch (const DataError& e) {
+        CHECK(std::string(e.what()) == "[task] expected none, got " + std::to_string(g % 20) + ".");
+      }
+      std::atomic<int> runs{0};
+      pool.run(20, [&](int, int) { ++runs; });
+      REQUIRE(runs == 20);
+    }
+    // Every task throws: one comes back.
+    CHECK_THROWS_AS(pool.run(8, [](int, int) { throw std::runtime_error("x"); }), std::runtime_error);
+  }
+}
+
+TEST_CASE("pools nest") {
+  ThreadPool outer(2);
+  std::vector<std::unique_ptr<ThreadPool>> inner;
+  for (int i = 0; i < 2; ++i) inner.push_back(std::make_unique<ThreadPool>(2));
+  for (int g = 0; g < 200; ++g) {
+    std::atomic<int> runs{0};
+    outer.run(6, [&](int, int worker) { inner[static_cast<std::size_t>(worker)]->run(5, [&](int, int) { ++runs; }); });
+    REQUIRE(runs == 30);
+  }
+}
+
+TEST_CASE("on_start runs once in every worker thread, not in the caller") {
+  std::atomic<int> started{0};
+  static thread_local bool mine = false;
+  {
+    ThreadPool pool(4, [&] {
+      ++started;
+      mine = true;
+    });
+    std::atomic<int> unprepared{0};
+    pool.run(100, [&](int, int worker) { unprepared += worker != 0 && !mine; });
+    CHECK(unprepared == 0);
+  }
+  CHECK(started == 3);
+  CHECK(!mine);
+}
+
+TEST_CASE("edges: no tasks, no threads, pools that never ran") {
+  ThreadPool pool(2);
+  pool.run(0, [](int, int) { FAIL("a task of none"); });
+  pool.run(-1, [](int, int) { FAIL("a task of none"); });
+  CHECK_THROWS_AS(ThreadPool(0), UsageError);
+  for (int i = 0; i < 50; ++i) ThreadPool(3);
+  CHECK(usable_cores() >= 1);
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <tutti/data/audit.hpp>
+#include <tutti/data/sampler.hpp>
+
+#include "temp_folder.hpp"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+AuditResult check(const TempFolder& folder, const std::string& text, std::int64_t size = 4) {
+  write_text(folder / "audit", text);
+  const std::vector<std::string> paths{(folder / "audit").string()};
+  return check_audit(paths, 0, size);
+}
+
+}  // namespace
+
+TEST_CASE("the audit of a run with 4, 3 and 5 ranks shows every sample once an epoch") {
+  const TempFolder folder;
+  constexpr std::int64_t n = 200;
+  std::vector<std::string> paths;
+  Position p;
+  std::int64_t step = 0;
+  for (const auto& [world, steps] : {std::pair{4, 3}, std::pair{3, 4}, std::pair{5, 20}}) {
+    for (int s = 0; s < steps; ++s, ++step) {
+      for (int r = 0; r < world; ++r) {
+        const auto path = (folder / ("rank" + std::to_string(r))).string();
+        if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
+        Sampler sampler(n, 3, true);
+        AuditLog log(path);  // opened anew: appends
+        log.step(p.epoch, step, r, sampler.share(p, {16, r, world}).indices);
+      }
+      p = advance(p, n, 16);
+    }
+  }
+  REQUIRE(p.epoch == 2);
+  for (const std::int64_t epoch : {0, 1}) {
+    const auto result = check_audit(paths, epoch, n);
+    CHECK(result.exactly_once());
+    CHECK(result.lines > 0);
+  }
+  const auto third = check_audit(paths, 2, n);
+  CHECK_FALSE(third.exactly_once());
+  CHECK(third.missing == n - p.consumed);
+  CHECK(third.repeated == 0);
+  CHECK(third.examples.size() == 8);
+  // A lost file is noticed.
+  paths.pop_back();
+  CHECK_FALSE(check_audit(paths, 1, n).exactly_once());
+}
+
+TEST_CASE("the format of the lines") {
+  const TempFolder folder;
+  {
+    AuditLog log((folder / "a").string());
+    const std::vector<std::int64_t> indices{5, 0, 123456789012};
+    log.step(1, 20, 3, indices);
+    log.step(1, 21, 3, {});
+    log.rollback(1, 21);
+    CHECK(text_of(folder / "a") == "1 20 3: 5 0 123456789012\n1 21 3:\nrollback 1 21\n");  // before it is closed
+  }
+  CHECK_THROWS_AS(AuditLog((folder / "none" / "a").string()), DataError);
+}
+
+TEST_CASE("missing and repeated samples are counted") {
+  const TempFolder folder;
+  CHECK(check(folder, "0 0 0: 3 1\n0 1 0: 0 2\n").exactly_once());
+  const auto missing = check(folder, "0 0 0: 3 1\n0 1 0: 0\n");
+  CHECK(missing.missing == 1);
+  CHECK(missing.repeated == 0);
+  CHECK(missing.examples == std::vector<std::int64_t>{2});
+  const auto repeated = check(folder, "0 0 0: 3 1 3\n0 1 0: 0 2 3\n1 2 0: 0\n");
+  CHECK(repeated.missing == 0);
+  CHECK(repeated.repeated == 2);
+  CHECK(repeated.examples == std::vector<std::int64_t>{3});
+}
+
+TEST_CASE("steps that were done again after a rollback count once") {
+  const TempFolder folder;
+  const std::string first = "0 0 0: 0\n0 1 0: 1\n0 2 0: 2\n", again = "0 1 0: 1 2\n0 2 0: 3\n";
+  CHECK_FALSE(check(folder, first + again).exactly_once());
+  CHECK(check(folder, first + "rollback 0 1\n" + again).exactly_once());
+  CHECK_FALSE(check(folder, first + "rollback 0 2\n" + again).exactly_once());
+  // Back into an earlier epoch takes back everything of this one, into a later one nothing.
+  write_text(folder / "b", "1 5 0: 0 1\nrollback 0 3\n1 5 0: 0 1\nrollback 2 6\n");
+  const std::vector<std::string> paths{(folder / "b").string()};
+  CHECK(check_audit(paths, 1, 2).exactly_once());
+}
+
+TEST_CASE("damaged audit files are refused, with file and line") {
+  const TempFolder folder;
+  for (const std::string bad : {"0 1 0: 1 2", "0 1 0 1 2\n", "0 1 0: 1  2\n", "0 1 0: x\n", "0 1 0: -1\n", "0 1 0: 4\n",
+                                "0 1\n", "\n", "rollback 1\n", "rollback 0 1 2\n", "0 1 0:1\n", "-1 0 0: 1\n"}) {
+    const auto message = message_of<DataError>([&] { (void)check(folder, "0 0 0: 0\n" + bad); });
+    CAPTURE(bad);
+    CHECK(contains(message, "audit line 2"));
+  }
+  const std::vector<std::string> none{(folder / "none").string()};
+  CHECK_THROWS_AS((void)check_audit(none, 0, 4), DataError);
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include <tutti/data/sampler.hpp>
+
+using namespace tutti;
+
+namespace {
+
+// Every index exactly once?
+bool exactly_once(std::vector<std::int64_t> seen, std::int64_t n) {
+  std::sort(seen.begin(), seen.end());
+  if (static_cast<std::int64_t>(seen.size()) != n) return false;
+  for (std::int64_t i = 0; i < n; ++i)
+    if (seen[static_cast<std::size_t>(i)] != i) return false;
+  return true;
+}
+
+// The step at p as all ranks see it, in rank order.
+std::vector<std::int64_t> whole_step(std::vector<Sampler>& ranks, Position p, std::int64_t g, int world) {
+  std::vector<std::int64_t> step;
+  for (int r = 0; r < world; ++r) {
+    const Share s = ranks[static_cast<std::size_t>(r)].share(p, {g, r, world});
+    REQUIRE(s.global_count == step_count(p, ranks[0].size(), g));
+    step.insert(step.end(), s.indices.begin(), s.indices.end());
+  }
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("every sample is seen exactly once an epoch, for all small sizes, batches and worlds") {
+  for (std::int64_t n = 1; n <= 17; ++n)
+    for (std::int64_t g = 1; g <= n + 2; ++g)
+      for (int w = 1; w <= 6; ++w) {
+        std::vector<Sampler> ranks(static_cast<std::size_t>(w), Sampler(n, 5, true));
+        Position p;
+        for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+          std::vector<std::int64_t> seen;
+          std::int64_t steps = 0;
+          while (p.epoch == epoch) {
+            std::size_t least = 1000, most = 0;
+            for (int r = 0; r < w; ++r) {
+              const auto count = ranks[static_cast<std::size_t>(r)].share(p, {g, r, w}).indices.size();
+              least = std::min(least, count);
+              most = std::max(most, count);
+            }
+            REQUIRE(most - least <= 1);
+            const auto step = whole_step(ranks, p, g, w);
+            REQUIRE(static_cast<std::int64_t>(step.size()) == std::min(g, n - p.consumed));
+            seen.insert(seen.end(), step.begin(), step.end());
+            p = advance(p, n, g);
+            ++steps;
+          }
+          REQUIRE(steps == steps_per_epoch(n, g));
+          REQUIRE(exactly_once(seen, n));
+          REQUIRE(p == Position{epoch + 1, 0});
+        }
+      }
+}
+
+TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches, lose and repeat nothing") {
+  constexpr std::int64_t n = 1000;
+  for (const bool shuffle : {true, false}) {
+    Position p{3, 0};
+    std::vector<std::int64_t> seen;
+    const auto run = [&](int world, std::int64_t g, int steps) {
+      // New processes: nothing is remembered but the position.
+      std::vector<Sampler> ranks(static_cast<std::size_t>(world), Sampler(n, 11, shuffle));
+      for (int i = 0; i < steps && p.epoch == 3; ++i) {
+        const auto step = whole_step(ranks, p, g, world);
+        seen.insert(seen.end(), step.begin(), step.end());
+        p = advance(p, n, g);
+      }
+    };
+    run(4, 64, 5);
+    run(3, 50, 4);
+    run(5, 128, 1000);
+    CHECK(p == Position{4, 0});
+    CHECK(exactly_once(seen, n));
+    // And in the order of the permutation, whoever read it.
+    std::vector<std::int64_t> order(n);
+    if (shuffle)
+      permutation(11, 3, order);
+    else
+      std::iota(order.begin(), order.end(), std::int64_t{0});
+    CHECK(seen == order);
+  }
+}
+
+TEST_CASE("a permutation depends on seed and epoch only") {
+  std::vector<std::int64_t> a(100), b(100), c(100), d(100);
+  permutation(1, 2, a);
+  permutation(1, 2, b);
+  permutation(1, 3, c);
+  permutation(2, 2, d);
+  CHECK(a == b);
+  CHECK(a != c);
+  CHECK(a != d);
+  CHECK(exactly_once(a, 100));
+  // The sampler may be asked for epochs in any order.
+  Sampler s(100, 1, true);
+  const auto of = [&](std::int64_t epoch) {
+    const auto i = s.share({epoch, 0}, {100, 0, 1}).indices;
+    return std::vector<std::int64_t>(i.begin(), i.end());
+  };
+  CHECK(of(3) == c);
+  CHECK(of(2) == a);
+  CHECK(of(3) == c);
+}
+
+TEST_CASE("permutations are close to uniform") {
+  constexpr std::size_t n = 8;
+  std::array<std::array<int, n>, n> count{};  // [place][value]
+  constexpr int epochs = 8000;
+  for (int e = 0; e < epochs; ++e) {
+    std::array<std::int64_t, n> p;
+    permutation(17, e, p);
+    for (std::size_t i = 0; i < n; ++i) ++count[i][static_cast<std::size_t>(p[i])];
+  }
+  for (const auto& row : count)
+    for (const int c : row) {
+      CHECK(c > 850);  // 1000 expected, standard deviation 30
+      CHECK(c < 1150);
+    }
+}
+
+TEST_CASE("without shuffling the order is that of the data set") {
+  Sampler s(10, 1, false);
+  const auto share = s.share({4, 3}, {4, 1, 2});
+  CHECK(share.global_count == 4);
+  CHECK(std::vector<std::int64_t>(share.indices.begin(), share.indices.end()) == std::vector<std::int64_t>{5, 6});
+}
+
+TEST_CASE("ranks without rows take part in a short step") {
+  Sampler s(10, 1, true);
+  CHECK(s.share({0, 8}, {8, 1, 4}).indices.size() == 1);
+  CHECK(s.share({0, 8}, {8, 2, 4}).indices.empty());
+  CHECK(s.share({0, 8}, {8, 3, 4}).global_count == 2);
+}
+
+TEST_CASE("what makes no sense is refused") {
+  CHECK_THROWS_AS(Sampler(0, 1, true), DataError);
+  CHECK_THROWS_AS(Sampler(std::int64_t{1} << 32, 1, true), DataError);
+  Sampler s(10, 1, true);
+  CHECK_THROWS_AS((void)s.share({0, 10}, {4, 0, 1}), UsageError);
+  CHECK_THROWS_AS((void)s.share({-1, 0}, {4, 0, 1}), UsageError);
+  CHECK_THROWS_AS((void)s.share({0, -1}, {4, 0, 1}), UsageError);
+  CHECK_THROWS_AS((void)s.share({0, 0}, {0, 0, 1}), UsageError);
+  CHECK_THROWS_AS((void)s.share({0, 0}, {4, 2, 2}), UsageError);
+  CHECK_THROWS_AS((void)s.share({0, 0}, {4, 0, 0}), UsageError);
+}

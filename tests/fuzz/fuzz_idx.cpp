@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// Any bytes as an IDX file or a gzipped one: either DataError or exactly what its header says.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include <tutti/data/gunzip.hpp>
+#include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
+#include <tutti/datasets/fashion_mnist/idx.hpp>
+
+namespace {
+
+std::vector<std::uint8_t> idx(std::uint32_t n, std::size_t rank, std::size_t bytes_each) {
+  std::vector<std::uint8_t> f{0, 0, 8, static_cast<std::uint8_t>(rank)};
+  for (std::size_t i = 0; i < rank; ++i)
+    for (const int shift : {24, 16, 8, 0}) f.push_back(static_cast<std::uint8_t>((i == 0 ? n : 28) >> shift));
+  f.resize(f.size() + n * bytes_each);
+  return f;
+}
+
+void parse(std::span<const std::uint8_t> file) {
+  for (const std::size_t rank : {1, 2, 3}) try {
+      const auto view = tutti::parse_idx(file, rank, "fuzz");
+      std::size_t bytes = 1;
+      for (const auto e : view.extents) bytes *= static_cast<std::size_t>(e);
+      if (view.extents.size() != rank || view.data.size() != bytes || bytes + 4 + 4 * rank != file.size()) std::abort();
+    } catch (const tutti::DataError&) {
+    }
+  // As the images of a set whose labels are fine, and the other way round.
+  static const auto images = idx(2, 3, 784), labels = idx(2, 1, 1);
+  for (const auto& [i, l] :
+       {std::pair{file, std::span<const std::uint8_t>(labels)}, std::pair{std::span<const std::uint8_t>(images), file}})
+    try {
+      const auto set = tutti::fashion_mnist::parse(i, "fuzz", l, "fuzz", tutti::Split::train, false);
+      if (set.size() != 2 || set.label(1) < 0 || set.label(1) > 9) std::abort();
+    } catch (const tutti::DataError&) {
+    }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span file(data, size);
+  parse(file);
+  try {
+    parse(tutti::gunzip(file, 1 << 20, "fuzz"));
+  } catch (const tutti::DataError&) {
+  }
+  return 0;
+}

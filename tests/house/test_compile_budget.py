@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What it costs a user to compile: processor seconds and memory of the umbrella header and of a whole trainer.
+
+The least of three runs counts, because other programs on the machine can only add. Fails 25 % over the budget.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sources import BUILD, ROOT, skip
+
+# name, source, seconds, MB
+BUDGETS = [
+    ("#include <tutti/tutti.hpp>", "#include <tutti/tutti.hpp>\nint main() {}\n", 1.5, 500),
+    ("a ResNet trainer on one backend", ROOT / "examples/downstream/main.cpp", 6.0, 500),
+]
+SLACK = 1.25
+RUNS = 3
+
+
+def measure(command):
+    """Processor seconds and peak MB of the compiler's driver and what it starts."""
+    process = subprocess.Popen(command)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def main():
+    if os.environ.get("TUTTI_SANITIZE"):
+        skip("the budget is that of a normal build")
+    compiler = os.environ.get("TUTTI_CXX", "c++")
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        for name, source, seconds, megabytes in BUDGETS:
+            path = source
+            if isinstance(source, str):
+                path = Path(folder) / "main.cpp"
+                path.write_text(source)
+            command = [compiler, "-std=c++20", "-O2", "-pthread", f"-I{ROOT}/include", f"-I{BUILD}/include", "-c",
+                       str(path), "-o", f"{folder}/main.o"]
+            runs = [measure(command) for _ in range(RUNS)]
+            used, peak = min(r[0] for r in runs), min(r[1] for r in runs)
+            over = used > seconds * SLACK or peak > megabytes * SLACK
+            failed = failed or over
+            print(f"{name}: {used:.2f} s of {seconds} s, {peak:.0f} MB of {megabytes} MB{'  OVER BUDGET' if over else ''}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

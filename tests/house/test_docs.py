@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""README.md, CONTRIBUTING.md and docs/*.md say nothing that is not built and run.
+
+A C++ block stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
+"// [/region]" of that program, without the indentation that they share. A shell block stands under <!-- run --> and is
+run here, or under <!-- not run: reason -->. A link to a file leads to a file.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from sources import BUILD, ROOT
+
+BLOCK = re.compile(r"(?:^<!-- *(?P<note>[^\n]*?) *-->\n+)?^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+COMPILED = ("examples/", "tests/", "bench/")
+
+
+def region(name, text):
+    """The lines of a region, or None."""
+    match = re.search(rf"^[ \t]*// \[{re.escape(name)}\]\n(.*?)^[ \t]*// \[/{re.escape(name)}\]$", text, re.M | re.S)
+    return textwrap.dedent(match.group(1)) if match else None
+
+
+def snippet_complaint(note, text):
+    match = re.fullmatch(r"snippet: *(\S+)#(\S+)", note or "")
+    if not match:
+        return "a C++ block needs <!-- snippet: file.cpp#region -->"
+    path, name = match.groups()
+    if not path.startswith(COMPILED) or not path.endswith(".cpp") or not (ROOT / path).is_file():
+        return f"{path} is no program of examples/, tests/ or bench/"
+    want = region(name, (ROOT / path).read_text())
+    if want is None:
+        return f"{path} has no region [{name}]"
+    return None if want == text else f"differs from {path}#{name}, which reads:\n{want}"
+
+
+def shell_complaint(note, text, folder):
+    if re.fullmatch(r"not run: *\S.*", note or ""):
+        return None
+    if note != "run":
+        return "a shell block needs <!-- run --> or <!-- not run: reason -->"
+    commands = re.sub(r"^\$ ", "", text, flags=re.M)
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=folder, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+    return None if done.returncode == 0 else f"ends with status {done.returncode}:\n{done.stdout}"
+
+
+def block_complaint(match, folder):
+    language = match["language"].strip().lower()
+    if language in ("cpp", "c++", "cxx"):
+        return snippet_complaint(match["note"], match["text"])
+    if language in ("sh", "bash", "shell", "console"):
+        return shell_complaint(match["note"], match["text"], folder)
+    return None if language else "a block names its language (text if none)"
+
+
+def checkout(folder):
+    """A folder that looks like the source tree with its build, and keeps what the commands write."""
+    for entry in ROOT.iterdir():
+        if not entry.name.startswith(("build", ".git", "runs")):
+            (folder / entry.name).symlink_to(entry)
+    (folder / "build").symlink_to(BUILD)
+
+
+def check_the_checker():
+    assert region("a", "x\n  // [a]\n  y;\n    z;\n  // [/a]\n") == "y;\n  z;\n"
+    assert region("b", "// [a]\n// [/a]\n") is None
+    assert snippet_complaint(None, "") and snippet_complaint("snippet: nowhere.cpp#a", "")
+    assert shell_complaint(None, "true", ".") and shell_complaint("not run:", "true", ".")
+    assert shell_complaint("run", "false\n", ".") and not shell_complaint("run", "$ true\n", ".")
+    assert not shell_complaint("not run: it would reboot", "false\n", ".")
+    blocks = list(BLOCK.finditer("<!-- run -->\n```sh\na\n```\n\ntext\n\n```text\nb\n```\n"))
+    assert [(b["note"], b["language"], b["text"]) for b in blocks] == [("run", "sh", "a\n"), (None, "text", "b\n")]
+
+
+def main():
+    check_the_checker()
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found, blocks = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        checkout(Path(folder))
+        for document in documents:
+            name = document.relative_to(ROOT)
+            if not document.is_file():
+                found.append(f"{name} is missing")
+                continue
+            text = document.read_text()
+            for match in BLOCK.finditer(text):
+                blocks += 1
+                why = block_complaint(match, folder)
+                if why:
+                    found.append(f"{name}:{text.count(chr(10), 0, match.start('language')) + 1}: {why}")
+            for link in LINK.findall(BLOCK.sub("", text)):
+                if "://" not in link and not link.startswith("mailto:") and not (document.parent / link).exists():
+                    found.append(f"{name}: a link to {link}, which does not exist")
+    print("\n".join(found))
+    print(f"{len(documents)} documents, {blocks} blocks, {len(found)} complaints")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    os.environ.pop("TUTTI_SANITIZE", None)
+    sys.exit(main())

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Who may include whom: reads every #include. The table is that of docs/architecture.md."""
+import re
+import sys
+
+from sources import ROOT, sources
+
+# What each folder of include/tutti may include besides itself.
+BELOW = {
+    "core": set(),
+    "io": {"core"},
+    "tensor": {"io", "core"},
+    "graph": {"tensor", "io", "core"},
+    "nn": {"graph", "tensor", "io", "core"},
+    "optim": {"graph", "tensor", "io", "core"},
+    "models": {"nn", "optim", "graph", "tensor", "io", "core"},
+    "backend": {"graph", "tensor", "io", "core"},
+    "data": {"io", "core"},
+    "dist": {"tensor", "io", "core"},
+    "train": {"backend", "optim", "data", "dist", "graph", "tensor", "io", "core"},
+}
+EVERYTHING = set(BELOW) | {"backends", "datasets"}
+
+# Each library of backends/: the folder of include/tutti that it builds on, and the headers of the library.
+BACKENDS = {
+    "eigen": ("backend", r"(unsupported/)?Eigen/.*"),
+    "onednn": ("backend", r"oneapi/dnnl/.*|dnnl.*\.hp?p?|omp\.h"),
+    "cuda": ("backend", r"cuda.*\.h|cudnn.*\.h|cublas.*\.h|nvrtc\.h"),
+    "mpi": ("dist", r"mpi\.h"),
+    "nccl": ("dist", r"nccl\.h|cuda_runtime.*\.h"),
+    "gloo": ("dist", r"gloo/.*"),
+    "zeromq": ("dist", r"zmq\.h(pp)?"),
+    "stb": ("data", r"stb/.*"),
+    "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h"),
+}
+
+STANDARD = set("""
+    algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
+    clocale cmath codecvt compare complex concepts condition_variable coroutine csetjmp csignal cstdarg cstddef cstdint
+    cstdio cstdlib cstring ctime cuchar cwchar cwctype deque exception execution filesystem format forward_list fstream
+    functional future initializer_list iomanip ios iosfwd iostream istream iterator latch limits list locale map memory
+    memory_resource mutex new numbers numeric optional ostream queue random ranges ratio regex scoped_allocator
+    semaphore set shared_mutex source_location span sstream stack stdexcept stop_token streambuf string string_view
+    strstream syncstream system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility
+    valarray variant vector version""".split())
+SYSTEM = re.compile(r"(sys|arpa|netinet|net|linux)/[a-z0-9_]+\.h|"
+                    r"(dirent|dlfcn|errno|fcntl|netdb|poll|pthread|pwd|sched|signal|spawn|stdlib|string|termios|time|"
+                    r"unistd|ucontext|immintrin|cpuid|arm_neon)\.h")
+INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
+OWN_PROJECTS = ("bench/peers/", "bench/floor/")
+
+
+def third_party_allowed(path, header):
+    parts = path.split("/")
+    if parts[0] == "backends":
+        return parts[1] in BACKENDS and re.fullmatch(BACKENDS[parts[1]][1], header)
+    # Tests and benchmarks may include everything, but each of these has one home.
+    if header.startswith("CLI/"):
+        return parts[0] in ("examples", "tools")
+    if header.startswith("doctest/"):
+        return parts[0] == "tests"
+    if header.startswith("benchmark/"):
+        return parts[0] == "bench"
+    if parts[0] in ("tests", "bench"):
+        return any(re.fullmatch(pattern, header) for _, pattern in BACKENDS.values())
+    return False
+
+
+def tutti_allowed(path, header):
+    """May the file include <tutti/...>?"""
+    parts = path.split("/")
+    target = header.split("/")[1]
+    if target == "version.hpp":
+        return True
+    if parts[0] in ("examples", "tools", "tests", "bench"):
+        return target in EVERYTHING or target == "tutti.hpp"
+    if parts[0] == "include":
+        if len(parts) == 3:  # tutti.hpp and its like
+            return target in BELOW
+        return target == parts[2] or target in BELOW.get(parts[2], ())
+    if parts[0] == "datasets":
+        return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
+    if parts[0] == "backends":
+        if parts[1] not in BACKENDS:
+            return False
+        base = BACKENDS[parts[1]][0]
+        if header.startswith(f"tutti/backends/{parts[1]}/"):
+            return True
+        if parts[1] == "nccl" and header.startswith("tutti/backends/cuda/"):
+            return True
+        return target == base or target in BELOW[base]
+    return False
+
+
+def complaint(path, bracket, header):
+    """Why the file may not include the header; None if it may."""
+    library = path.split("/")[0] in ("include", "backends", "datasets")
+    if "cudnn_frontend" in header:
+        return "cudnn_frontend.h costs every user half a minute of compile time"
+    if bracket == '"':
+        return "library headers use <tutti/...>" if library else None
+    if header.startswith("tutti/"):
+        return None if tutti_allowed(path, header) else "this folder may not include that one"
+    if header in STANDARD or SYSTEM.fullmatch(header):
+        return None
+    return None if third_party_allowed(path, header) else "third-party library outside its folder"
+
+
+def complaints(path, text):
+    found = []
+    if path.endswith(".hpp") and not re.search(r"^#pragma once$", text, re.M):
+        found.append(f"{path}: no #pragma once")
+    if not re.match(r"// SPDX-License-Identifier: MIT\n", text):
+        found.append(f"{path}:1: the first line is not '// SPDX-License-Identifier: MIT'")
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        why = match and complaint(path, *match.groups())
+        if why:
+            found.append(f"{path}:{number}: {line.strip()}: {why}")
+    return found
+
+
+def check_the_checker():
+    good = [("include/tutti/graph/a.hpp", "<tutti/core/x.hpp>"), ("include/tutti/core/a.hpp", "<sys/mman.h>"),
+            ("backends/eigen/a.hpp", "<Eigen/Core>"), ("backends/nccl/a.hpp", "<tutti/backends/cuda/x.hpp>"),
+            ("datasets/cifar10/a.hpp", "<tutti/data/x.hpp>"), ("examples/a.cpp", "<CLI/CLI.hpp>"),
+            ("tests/core/a.cpp", "<doctest/doctest.h>"), ("tests/core/a.cpp", '"b.hpp"'),
+            ("include/tutti/train/a.hpp", "<tutti/dist/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>")]
+    bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
+           ("include/tutti/nn/a.hpp", "<tutti/backend/x.hpp>"), ("include/tutti/dist/a.hpp", "<tutti/graph/x.hpp>"),
+           ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),
+           ("backends/eigen/a.hpp", "<oneapi/dnnl/dnnl.hpp>"), ("backends/eigen/a.hpp", "<tutti/train/x.hpp>"),
+           ("backends/onednn/a.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/stb/a.hpp", "<tutti/graph/x.hpp>"),
+           ("datasets/cifar10/a.hpp", "<tutti/datasets/synthetic/x.hpp>"), ("tests/core/a.cpp", "<CLI/CLI.hpp>"),
+           ("examples/a.cpp", "<doctest/doctest.h>"), ("bench/a.cpp", "<doctest/doctest.h>"),
+           ("tests/core/a.cpp", "<benchmark/benchmark.h>"), ("include/tutti/core/a.hpp", "<boost/any.hpp>"),
+           ("examples/a.cpp", "<Eigen/Core>"), ("tests/core/a.cpp", "<tutti/nowhere/x.hpp>")]
+    start = "// SPDX-License-Identifier: MIT\n#pragma once\n  #  include "
+    for path, header in good:
+        assert not complaints(path, start + header), (path, header)
+    for path, header in bad:
+        assert complaints(path, start + header), (path, header)
+    assert complaints("include/tutti/core/a.hpp", "#pragma once\n")
+    assert complaints("include/tutti/core/a.hpp", "// SPDX-License-Identifier: MIT\n")
+
+
+def main():
+    check_the_checker()
+    files = [p for p in sources(".hpp", ".cpp") if not str(p.relative_to(ROOT)).startswith(OWN_PROJECTS)]
+    found = [c for p in files for c in complaints(str(p.relative_to(ROOT)), p.read_text())]
+    print("\n".join(found))
+    print(f"{len(files)} files, {len(found)} complaints")
+    return 1 if found or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

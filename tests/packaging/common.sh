@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+# Sourced by the tests of this folder after `set -euo pipefail`: a scratch folder $work and what they share.
+# shellcheck shell=bash
+: "${TUTTI_SOURCE_DIR:?}" "${TUTTI_BUILD_DIR:?}"
+export CXX=${TUTTI_CXX:-c++}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+
+fail() {
+  echo "$*"
+  exit 1
+}
+
+# The components whose library is there, separated by ';'.
+components() {
+  local component found=()
+  for component in "$TUTTI_BUILD_DIR"/share/cmake/tutti/tutti-*-targets.cmake; do
+    component=$(basename "$component" -targets.cmake)
+    component=${component#tutti-}
+    case $component in
+      eigen) [[ -d /usr/include/eigen3 ]] || continue ;;
+      onednn) [[ -f /usr/include/oneapi/dnnl/dnnl.hpp ]] || continue ;;
+      *) continue ;;
+    esac
+    found+=("$component")
+  done
+  local IFS=';'
+  echo "${found[*]}"
+}
+
+# downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with every component.
+downstream() {
+  local build=$1
+  shift
+  if ! { cmake -S "$TUTTI_SOURCE_DIR/examples/downstream" -B "$build" -D CMAKE_BUILD_TYPE=Release \
+    -D "DOWNSTREAM_COMPONENTS=$(components)" "$@" && cmake --build "$build" --parallel 2; } >"$work/log" 2>&1; then
+    cat "$work/log"
+    fail "the downstream project does not build"
+  fi
+  "$build/downstream" || fail "the downstream program fails"
+}
+
+# install_moved PREFIX: installs to one folder and moves it to another, as a package that is unpacked elsewhere.
+install_moved() {
+  cmake --install "$TUTTI_BUILD_DIR" --prefix "$work/first place" >/dev/null
+  mv "$work/first place" "$1"
+}

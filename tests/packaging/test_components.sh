@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# A component whose library is absent: find_package names the Debian package; the build of tutti itself goes on and says
+# so in one line. A component that does not exist is an error too.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+install_moved "$work/prefix"
+hide=(-D CMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON -D CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON)
+
+try() {
+  rm -rf "$work/build"
+  cmake -S "$TUTTI_SOURCE_DIR/examples/downstream" -B "$work/build" -D "CMAKE_PREFIX_PATH=$work/prefix" "$@" \
+    >"$work/log" 2>&1
+}
+says() { tr -s ' \n' ' ' <"$work/log" | grep -qF -- "$1" || { cat "$work/log" && fail "it does not say: $1"; }; }
+
+if try -D DOWNSTREAM_COMPONENTS=onednn "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libdnnl-dev"
+if try -D DOWNSTREAM_COMPONENTS=eigen "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libeigen3-dev"
+if try -D DOWNSTREAM_COMPONENTS=nonesuch; then fail "a component that does not exist is found"; fi
+says "no component 'nonesuch'"
+try "${hide[@]}" || fail "tutti without components needs a library"
+
+cmake -S "$TUTTI_SOURCE_DIR" -B "$work/own" "${hide[@]}" >"$work/log" 2>&1 || { cat "$work/log" && fail "no build without libraries"; }
+says "component onednn is not built: no oneDNN (Debian: apt-get install libdnnl-dev)"
+says "component eigen is not built: no Eigen3 (Debian: apt-get install libeigen3-dev)"
+
+# -march=native comes with the eigen component for those who ask.
+if [[ $(components) == *eigen* ]]; then
+  for choice in ON OFF; do
+    try -D DOWNSTREAM_COMPONENTS=eigen -D TUTTI_EIGEN_NATIVE=$choice -D CMAKE_EXPORT_COMPILE_COMMANDS=ON || fail "no eigen"
+    got=OFF
+    if grep -q -e '-march=native' "$work/build/compile_commands.json"; then got=ON; fi
+    [[ $got == "$choice" ]] || fail "TUTTI_EIGEN_NATIVE=$choice gives $got"
+  done
+fi

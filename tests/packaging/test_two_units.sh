@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Two translation units that both include every header link into one program: nothing is defined twice.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+headers() {
+  (cd "$TUTTI_SOURCE_DIR/include" && find tutti -name '*.hpp' | sort)
+  local component
+  for component in $(components | tr ';' ' '); do
+    (cd "$TUTTI_BUILD_DIR/include" && find -L "tutti/backends/$component" -name '*.hpp' | sort)
+  done
+  (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
+}
+headers | sed 's/.*/#include <&>/' >all.hpp
+{ cat all.hpp && echo 'int main() { return 0; }'; } >one.cpp
+cp all.hpp two.cpp
+flags=(-std=c++20 -O0 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" -isystem /usr/include/eigen3)
+"$CXX" "${flags[@]}" -c one.cpp -o one.o &
+first=$!
+"$CXX" "${flags[@]}" -c two.cpp -o two.o
+wait "$first"
+libraries=(-pthread)
+if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
+"$CXX" one.o two.o -o both "${libraries[@]}"
+./both
