@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: MIT
 # Installs what is missing, builds, finds data, trains a ResNet-20 and prints its test accuracy.
 #   ./quickstart.sh [--data DIR] [options of train_cifar10]
-# Data: --data, else $TUTTI_DATA, else ./data, else a download of CIFAR-10 into ./data, else Debian's Fashion-MNIST.
+# Data: --data, else $TUTTI_DATA, else data/ beside this script, else CIFAR-10 is fetched into it, else Debian's
+# Fashion-MNIST is taken.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
 me=quickstart.sh
-source .ci/common.sh
+root=$(dirname "${BASH_SOURCE[0]}")
+source "$root/.ci/common.sh"
 
 data=${TUTTI_DATA:-}
 arguments=()
@@ -28,21 +29,22 @@ given() {
   local name argument
   for name in "$@"; do
     for argument in "${arguments[@]}"; do
-      argument=${argument//_/-}
-      [[ $argument == "--$name" || $argument == "--$name="* ]] && return 0
+      argument=${argument%%=*}
+      [[ ${argument//_/-} == "--$name" ]] && return 0
     done
   done
   return 1
 }
 
 is_cifar10() { [[ -f $1/data_batch_1.bin || -f $1/cifar-10-batches-bin/data_batch_1.bin ]]; }
+is_fashion_mnist() { compgen -G "$1/train-images-idx3-ubyte*" >/dev/null || [[ -d $1/fashion-mnist ]]; }
 
-if [[ -z $data ]] && is_cifar10 data; then data=data; fi
+if [[ -z $data ]] && is_cifar10 "$root/data"; then data=$root/data; fi
 
 packages=(g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev)
-download=no
+fetch=no
 if [[ -z $data ]] && ! given dataset; then
-  download=yes
+  fetch=yes
   packages+=(curl ca-certificates)
 fi
 install "${packages[@]}"
@@ -50,25 +52,28 @@ install "${packages[@]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 say "building"
-if ! { configure -DTUTTI_BUILD_EXAMPLES=ON && cmake --build build --target train_cifar10 --parallel; } >"$log" 2>&1; then
+if ! { configure -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF && cmake --build "$root/build" --target train_cifar10 --parallel; } \
+  >"$log" 2>&1; then
   tail -n 60 "$log"
   say "the build failed"
   exit 1
 fi
-grep 'tutti: component' "$log" || true
+sed -n 's/^-- tutti: //p' "$log"
 
-if [[ $download == yes ]]; then
-  if bash datasets/cifar10/prepare --out data; then
-    data=data
+if [[ $fetch == yes ]]; then
+  if bash "$root/datasets/cifar10/prepare" --out "$root/data"; then
+    data=$root/data
   else
-    say "CIFAR-10 cannot be fetched; taking Debian's Fashion-MNIST"
+    say "CIFAR-10 cannot be fetched; taking Fashion-MNIST"
     arguments+=(--dataset fashion_mnist)
   fi
+elif [[ -n $data ]] && ! given dataset && ! is_cifar10 "$data" && is_fashion_mnist "$data"; then
+  arguments+=(--dataset fashion_mnist)
 fi
-if [[ -z $data ]] && [[ " ${arguments[*]/=/ } " == *" --dataset fashion_mnist "* ]]; then
-  install dataset-fashion-mnist
-  bash datasets/fashion_mnist/prepare --out data
-  data=data
+if [[ -z $data && ${arguments[*]/=/ } == *"--dataset fashion_mnist"* ]]; then
+  is_fashion_mnist "$root/data" || install dataset-fashion-mnist
+  bash "$root/datasets/fashion_mnist/prepare" --out "$root/data"
+  data=$root/data
 fi
 
 # bf16 pays only where the processor multiplies it.
@@ -83,12 +88,12 @@ given backend || arguments+=(--backend auto)
 [[ -z $data ]] || arguments+=(--data "$data")
 run_dir=
 if ! given run-dir train-dir log-dir; then
-  run_dir=runs/quickstart-$(date +%Y%m%d-%H%M%S)
+  run_dir=$root/runs/quickstart-$(date +%Y%m%d-%H%M%S)
   arguments+=(--run-dir "$run_dir")
 fi
 
-say "build/examples/train_cifar10 ${arguments[*]}"
-build/examples/train_cifar10 "${arguments[@]}"
+say "$root/build/examples/train_cifar10 ${arguments[*]}"
+"$root/build/examples/train_cifar10" "${arguments[@]}"
 
 if [[ -f $run_dir/log.jsonl ]]; then
   accuracy=$(sed -n 's/.*"test_top1": *\([0-9.eE+-]*\).*/\1/p' "$run_dir/log.jsonl" | tail -n 1)

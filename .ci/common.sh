@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Functions of quickstart.sh and test.sh; sourced by them, after `set -euo pipefail` and with $me, the name for messages.
+# Functions of quickstart.sh and test.sh; sourced by them after `set -euo pipefail`, with $me, the name for messages, and
+# $root, the source tree.
 # shellcheck shell=bash disable=SC2154
 
 say() { printf '%s: %s\n' "$me" "$*"; }
@@ -13,6 +14,8 @@ as_root() {
     sudo env DEBIAN_FRONTEND=noninteractive "$@"
   fi
 }
+
+apt_install() { as_root apt-get install -y --no-install-recommends "$@"; }
 
 # install PACKAGE...: installs what is missing in one go. What cannot be had is said in one line and is no error.
 install() {
@@ -28,7 +31,7 @@ install() {
     return 0
   fi
   say "installing ${missing[*]}"
-  as_root apt-get update -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=2 >/dev/null ||
+  as_root apt-get update -o Acquire::http::Timeout=20 -o Acquire::Retries=2 >/dev/null 2>&1 ||
     say "apt-get update failed; going on with the package lists that are there"
   for package in "${missing[@]}"; do
     if [[ $(LC_ALL=C apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then
@@ -37,10 +40,10 @@ install() {
       unavailable+=("$package")
     fi
   done
-  if ((${#available[@]})) && ! as_root apt-get install -y -qq --no-install-recommends "${available[@]}" >/dev/null; then
+  if ((${#available[@]})) && ! apt_install "${available[@]}" >/dev/null 2>&1; then
     # One that fails must not keep the others away.
     for package in "${available[@]}"; do
-      as_root apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 || unavailable+=("$package")
+      apt_install "$package" >/dev/null 2>&1 || unavailable+=("$package")
     done
   fi
   ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
@@ -49,6 +52,6 @@ install() {
 # configure OPTION...: a Release build in the folder build.
 configure() {
   local generator=()
-  if [[ ! -f build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release "$@"
+  if [[ ! -f $root/build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S "$root" -B "$root/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release "$@"
 }

@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// Convolutions by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16, in f64 Reference's loops.
+// Convolutions by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
 class Onednn : public Cpu {
  public:
   explicit Onednn(CpuOptions o = {})
@@ -37,33 +37,25 @@ class Onednn : public Cpu {
   using Cpu::prepare;
   using Cpu::run;
 
-  [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc& d) const {
-    return d.compute == DType::f64 ? Partition{} : Partition{Division::rows};
-  }
-  [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc& d) const {
-    return d.compute == DType::f64 ? Partition{} : Partition{Division::rows};
-  }
+  [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) {
-    if (d.compute == DType::f64) return {};
     const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
     return {Division::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
   }
 
   [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) {
-    if (d.compute != DType::f64) {
-      if (const auto* f = std::get_if<op::Conv2d>(&o))
-        return convolutions_.layout(problem(*f, d.in[0], d.in[1].shape, d.out[0]), onednn::Pass::forward)
-            .desc.get_size();
-      if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o))
-        return convolutions_.layout(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data)
-            .desc.get_size();
-    }
+    if (const auto* f = std::get_if<op::Conv2d>(&o))
+      return convolutions_.layout(problem(*f, d.in[0], d.in[1].shape, d.out[0]), onednn::Pass::forward).desc.get_size();
+    if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o))
+      return convolutions_.layout(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data)
+          .desc.get_size();
     return Cpu::pack_bytes(o, d);
   }
   void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) {
-    if (const auto* f = std::get_if<op::Conv2d>(&o); f != nullptr && d.compute != DType::f64)
+    if (const auto* f = std::get_if<op::Conv2d>(&o))
       return convolutions_.reorder(problem(*f, d.in[0], d.in[1].shape, d.out[0]), onednn::Pass::forward, w.data, to);
-    if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o); b != nullptr && d.compute != DType::f64)
+    if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o))
       return convolutions_.reorder(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data, w.data,
                                    to);
     Cpu::pack(o, d, w, to);
@@ -79,16 +71,11 @@ class Onednn : public Cpu {
     return primitives(onednn::Pass::backward_weights, problem(o, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]), i);
   }
 
-  void run(const op::Conv2d& o, Call& c) {
-    if (c.phase == Phase::whole) return Cpu::run(o, c);
+  void run(const op::Conv2d&, Call& c) { execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]); }
+  void run(const op::Conv2dBackwardData&, Call& c) {
     execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
   }
-  void run(const op::Conv2dBackwardData& o, Call& c) {
-    if (c.phase == Phase::whole) return Cpu::run(o, c);
-    execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
-  }
-  void run(const op::Conv2dBackwardWeights& o, Call& c) {
-    if (c.phase == Phase::whole) return Cpu::run(o, c);
+  void run(const op::Conv2dBackwardWeights&, Call& c) {
     auto& state = *static_cast<State*>(c.state);
     const std::size_t n = state.weight_bytes / sizeof(float);
     auto* mine = reinterpret_cast<float*>(c.partial);
@@ -116,7 +103,6 @@ class Onednn : public Cpu {
   }
 
   std::shared_ptr<void> primitives(onednn::Pass pass, const onednn::Problem& p, const PrepareInfo& i) {
-    if (i.desc.compute == DType::f64) return {};
     auto s = std::make_shared<State>();
     s->problem = p;
     std::size_t need = 0;

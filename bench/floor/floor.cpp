@@ -281,7 +281,7 @@ template <class T> AVX512 void bn_input_gradient(const T* x, T* dy, long n, cons
 template <class T> void bench_bn(const char* type) {
   const char* names[] = {"statistics", "apply+relu", "bwd reduce", "bwd apply (in place)"};
   const double streams[] = {1, 2, 2, 3};
-  for (const auto [where, bytes] : {std::pair{"256 KB", 256L << 10}, {"512 KB", 512L << 10}, {"8 MB", 8L << 20}, {"64 MB", 64L << 20}}) {
+  for (const auto& [where, bytes] : {std::pair{"256 KB", 256L << 10}, {"512 KB", 512L << 10}, {"8 MB", 8L << 20}, {"64 MB", 64L << 20}}) {
     for (int pass = 0; pass < 4; ++pass) {
       std::printf("%s %-6s %-21s", type, where, names[pass]);
       for (const int threads : {1, 2}) {
@@ -453,7 +453,7 @@ template <class T, int C, int W, int P, int G> void check_direct() {  // against
         worst = std::max(worst, std::abs(sum - widen(y[(r * W + col) * C + o]))), largest = std::max(largest, std::abs(sum));
       }
   d.weights();
-  for (int i = 0; i < 9 * C * C; ++i) worst_dw = std::max(worst_dw, std::abs(dw[i] - d.dw.as<float>()[i])), largest_dw = std::max(largest_dw, std::abs(dw[i]));
+  for (int i = 0; i < 9 * C * C; ++i) worst_dw = std::max(worst_dw, std::abs(dw[i] - d.dw.template as<float>()[i])), largest_dw = std::max(largest_dw, std::abs(dw[i]));
   std::printf("  errors %.1e %.1e", worst / largest, worst_dw / largest_dw);
 }
 
@@ -462,8 +462,8 @@ template <class T, int C, int W, int P, int G> void bench_direct(double top) {
   check_direct<T, C, W, P, G>();
   for (const char* what : {"fwd", "fwd+statistics", "bwd_w"}) {
     std::printf("  %s", what);
-    for (const auto [n, threads] : {std::pair{1, 1}, {4, 1}, {16, 1}, {4, 2}}) {
-      auto make = [&, n = n] {
+    for (const auto& [n, threads] : {std::pair{1, 1}, {4, 1}, {16, 1}, {4, 2}}) {
+      auto make = [&, n = n]() -> Job {
         auto d = std::make_shared<Direct<T, C, W>>(n);
         if (what[0] == 'b') return Job([=] { d->weights(); });
         if (what[3]) return Job([=] { d->template forward<P, G, true>(); });

@@ -83,8 +83,8 @@ TEST_CASE("bf16: special values") {
   CHECK(bf16(-std::numeric_limits<float>::infinity()).bits == 0xff80);
   CHECK(bf16(-0.0F).bits == 0x8000);
   CHECK(bf16(std::numeric_limits<float>::denorm_min()).bits == 0);
-  CHECK(bf16(from_bits(0x00008001U)).bits == 1);  // just over half the smallest denormal
-  CHECK(bf16(from_bits(0x00018000U)).bits == 2);  // a tie goes to the even denormal
+  CHECK(bf16(from_bits(0x00008001U)).bits == 1);                        // just over half the smallest denormal
+  CHECK(bf16(from_bits(0x00018000U)).bits == 2);                        // a tie goes to the even denormal
   CHECK(std::isnan(static_cast<float>(bf16(from_bits(0x7f800001U)))));  // a NaN whose upper half looks like infinity
   CHECK(static_cast<float>(bf16(1.0 + 1.0 / 128)) == 1.0078125F);
 }
@@ -150,8 +150,8 @@ TEST_CASE("rng: streams are repeatable and differ by seed, purpose, epoch and in
     return v;
   };
   for (std::uint64_t seed : {0ULL, 1ULL, 1ULL << 32})
-    for (Purpose p : {Purpose::init, Purpose::shuffle, Purpose::augment, Purpose::synthetic, Purpose::dropout,
-                      Purpose::user})
+    for (Purpose p :
+         {Purpose::init, Purpose::shuffle, Purpose::augment, Purpose::synthetic, Purpose::dropout, Purpose::user})
       for (std::uint64_t epoch : {0ULL, 1ULL, 90ULL})
         for (std::uint64_t index : {0ULL, 1ULL, 2ULL, 49999ULL, 1ULL << 32, (1ULL << 32) + 1}) {
           const auto s = take(Rng(seed, p, epoch, index));

@@ -76,7 +76,11 @@ TEST_CASE("the format of the lines") {
     log.rollback(1, 21);
     CHECK(text_of(folder / "a") == "1 20 3: 5 0 123456789012\n1 21 3:\nrollback 1 21\n");  // before it is closed
   }
-  CHECK_THROWS_AS(AuditLog((folder / "none" / "a").string()), DataError);
+  // What a killed process left of a line goes away.
+  write_text(folder / "b", "0 0 0: 1 2\n0 1 0: 3");
+  AuditLog(folder / "b").step(0, 1, 0, std::vector<std::int64_t>{3, 0});
+  CHECK(text_of(folder / "b") == "0 0 0: 1 2\n0 1 0: 3 0\n");
+  CHECK_THROWS_AS(AuditLog(folder / "none" / "a"), DataError);
 }
 
 TEST_CASE("missing and repeated samples are counted") {

@@ -25,9 +25,9 @@ Progress at(std::int64_t step, std::int64_t total, std::int64_t per_epoch = 1) {
 // The tables show five decimals of numbers that were computed in 32-bit floating point.
 void check_table(const Schedule& schedule, std::int64_t total, std::int64_t per_epoch,
                  const std::vector<std::pair<std::int64_t, double>>& table) {
-  for (const auto& [step, lr] : table) {
-    CAPTURE(step);
-    CHECK(std::abs(schedule(at(step, total, per_epoch)) - lr) <= 0.52e-5);
+  for (const auto& row : table) {
+    CAPTURE(row.first);
+    CHECK(std::abs(schedule(at(row.first, total, per_epoch)) - row.second) <= 0.52e-5);
   }
 }
 

@@ -30,7 +30,7 @@ struct Call {
   int lane = 0, lanes = 1;
   int task = 0, tasks = 1;  // of Phase::whole
   int worker = 0;
-  std::int64_t count_rows = 0;  // of the whole batch on this rank
+  std::int64_t count_rows = 0;   // of the whole batch on this rank
   bool first_chunk = true;       // of this lane
   std::byte* partial = nullptr;  // reduce: this lane's; finish: lane 0's, the others follow at partial_stride
   std::size_t partial_stride = 0;

@@ -14,12 +14,13 @@
 
 namespace tutti {
 
-// Every op with obvious loops, in f32, bf16 and f64: the living definition of the ops, the oracle of the tests, and
-// what a new backend on the host inherits from. An op it does not override runs whole, on one thread.
-class Reference : public HostMemory {
+// Every op with obvious loops: the living definition of the ops and what a new backend on the host inherits from. An op
+// that it does not override runs whole, on one thread. F64: also in f64; the fast backends leave it out, since every
+// program that includes them would compile it.
+template <bool F64>
+class ReferenceOps : public HostMemory {
  public:
-  [[nodiscard]] std::string name() const { return "reference"; }
-  [[nodiscard]] std::string description() const { return "obvious loops"; }
+  static constexpr bool has_f64 = F64;
   [[nodiscard]] int threads() const { return 1; }
   [[nodiscard]] int lanes() const { return 1; }
   [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
@@ -44,8 +45,8 @@ class Reference : public HostMemory {
   }
   void pack(const Op&, const NodeDesc& d, const TensorRef& w, void* to) const {
     const auto n = static_cast<std::size_t>(w.shape.numel());
-    with_float_type(d.compute, [&](auto t) {
-      with_float_type(w.dtype, [&](auto m) {
+    float_type(d.compute, [&](auto t) {
+      float_type(w.dtype, [&](auto m) {
         using T = decltype(t);
         const auto* from = static_cast<const decltype(m)*>(w.data);
         for (std::size_t i = 0; i < n; ++i) static_cast<T*>(to)[i] = static_cast<T>(from[i]);
@@ -54,14 +55,14 @@ class Reference : public HostMemory {
   }
 
   void run(const op::Normalize& o, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) { reference::normalize<decltype(t)>(o, c.in[0], c.out[0]); });
+    float_type(c.out[0].dtype, [&](auto t) { reference::normalize<decltype(t)>(o, c.in[0], c.out[0]); });
   }
   void run(const op::Conv2d& o, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type(c.out[0].dtype, [&](auto t) { reference::conv2d<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
   }
   void run(const op::Conv2dBackwardData& o, Call& c) {
-    with_float_type(c.out[0].dtype,
-                    [&](auto t) { reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type(c.out[0].dtype,
+               [&](auto t) { reference::conv2d_backward_data<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
   }
   void run(const op::Conv2dBackwardWeights& o, Call& c) {
     types(c.in[0], c.out[0], [&](auto t, auto m) {
@@ -78,7 +79,7 @@ class Reference : public HostMemory {
     types(c.out[0], c.out[1], [&](auto t, auto m) { reference::batch_norm_backward<decltype(t), decltype(m)>(o, c); });
   }
   void run(const op::Relu&, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       const auto x = c.in[0].view<T>();
       const auto y = c.out[0].view<T>();
@@ -86,7 +87,7 @@ class Reference : public HostMemory {
     });
   }
   void run(const op::ReluBackward&, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       const auto dy = c.in[0].view<T>(), y = c.in[1].view<T>();
       const auto dx = c.out[0].view<T>();
@@ -94,7 +95,7 @@ class Reference : public HostMemory {
     });
   }
   void run(const op::Add&, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       const auto a = c.in[0].view<T>(), b = c.in[1].view<T>();
       const auto y = c.out[0].view<T>();
@@ -124,26 +125,25 @@ class Reference : public HostMemory {
     });
   }
   void run(const op::MaxPool& o, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) { reference::max_pool<decltype(t)>(o, c.in[0], c.out[0], c.out[1]); });
+    float_type(c.out[0].dtype, [&](auto t) { reference::max_pool<decltype(t)>(o, c.in[0], c.out[0], c.out[1]); });
   }
   void run(const op::MaxPoolBackward& o, Call& c) {
-    with_float_type(c.out[0].dtype,
-                    [&](auto t) { reference::max_pool_backward<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
+    float_type(c.out[0].dtype,
+               [&](auto t) { reference::max_pool_backward<decltype(t)>(o, c.in[0], c.in[1], c.out[0]); });
   }
   void run(const op::GlobalAvgPool&, Call& c) {
-    with_float_type(c.out[0].dtype, [&](auto t) { reference::global_avg_pool<decltype(t)>(c.in[0], c.out[0]); });
+    float_type(c.out[0].dtype, [&](auto t) { reference::global_avg_pool<decltype(t)>(c.in[0], c.out[0]); });
   }
   void run(const op::GlobalAvgPoolBackward&, Call& c) {
-    with_float_type(c.out[0].dtype,
-                    [&](auto t) { reference::global_avg_pool_backward<decltype(t)>(c.in[0], c.out[0]); });
+    float_type(c.out[0].dtype, [&](auto t) { reference::global_avg_pool_backward<decltype(t)>(c.in[0], c.out[0]); });
   }
   void run(const op::Linear&, Call& c) {
     types(c.out[0], c.in[2],
           [&](auto t, auto m) { reference::linear<decltype(t), decltype(m)>(c.in[0], c.in[1], c.in[2], c.out[0]); });
   }
   void run(const op::LinearBackwardData&, Call& c) {
-    with_float_type(c.out[0].dtype,
-                    [&](auto t) { reference::linear_backward_data<decltype(t)>(c.in[0], c.in[1], c.out[0]); });
+    float_type(c.out[0].dtype,
+               [&](auto t) { reference::linear_backward_data<decltype(t)>(c.in[0], c.in[1], c.out[0]); });
   }
   void run(const op::LinearBackwardWeights&, Call& c) {
     types(c.in[0], c.out[0], [&](auto t, auto m) {
@@ -153,7 +153,7 @@ class Reference : public HostMemory {
   void run(const op::SoftmaxCrossEntropy& o, Call& c) {
     auto* metrics = c.out[0].as<double>();
     for (int i = 0; i < 4; ++i) metrics[i] = 0;
-    with_float_type(c.in[0].dtype, [&](auto t) {
+    float_type(c.in[0].dtype, [&](auto t) {
       reference::softmax_cross_entropy<decltype(t)>(o, c.in[0], c.in[1], metrics, o.backward ? &c.out[1] : nullptr,
                                                     *c.scalars);
     });
@@ -163,13 +163,13 @@ class Reference : public HostMemory {
 
   template <class U>
   void update(const U& o, const UpdateCall& u) {
-    with_float_type(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); });
+    float_type(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); });
   }
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
-    return with_float_type(u.dtype, [&](auto m) { return reference::squared_norms<decltype(m)>(u); });
+    return float_type(u.dtype, [&](auto m) { return reference::squared_norms<decltype(m)>(u); });
   }
   void average(DType t, void* to, const void* from, std::size_t n, double decay) {
-    with_float_type(t, [&](auto m) {
+    float_type(t, [&](auto m) {
       using M = decltype(m);
       for (std::size_t i = 0; i < n; ++i) {
         M& e = static_cast<M*>(to)[i];
@@ -180,7 +180,7 @@ class Reference : public HostMemory {
   }
 
   void accumulate(DType t, void* to, const void* from, std::size_t n) {
-    with_float_type(t, [&](auto m) {
+    float_type(t, [&](auto m) {
       using M = decltype(m);
       for (std::size_t i = 0; i < n; ++i) {
         M& e = static_cast<M*>(to)[i];
@@ -191,11 +191,21 @@ class Reference : public HostMemory {
 
  protected:
   template <class F>
+  static decltype(auto) float_type(DType t, F&& f) {
+    if constexpr (F64)
+      if (t == DType::f64) return f(double{});
+    if (t == DType::bf16) return f(bf16{});
+    if (t != DType::f32)
+      fail<UsageError>("backend", F64 ? "f32, bf16 or f64" : "f32 or bf16", std::string(name_of(t)),
+                       "f64 runs on the reference backend alone");
+    return f(float{});
+  }
+  template <class F>
   static void types(const TensorRef& activation, const TensorRef& master, F&& f) {
     // Master weights are f64 beside f64 activations and f32 beside all others.
     if ((activation.dtype == DType::f64) != (master.dtype == DType::f64))
       fail("Reference", "f64 master weights beside f64 activations only", std::string(name_of(master.dtype)));
-    with_float_type(activation.dtype, [&](auto t) {
+    float_type(activation.dtype, [&](auto t) {
       using T = decltype(t);
       f(t, std::conditional_t<std::is_same_v<T, double>, double, float>{});
     });
@@ -208,6 +218,13 @@ class Reference : public HostMemory {
         std::span<const TensorRef>(c.in.data(), static_cast<std::size_t>(c.inputs)),
         std::span<const TensorRef>(c.out.data(), static_cast<std::size_t>(c.outputs)));
   }
+};
+
+// The oracle of the tests.
+class Reference : public ReferenceOps<true> {
+ public:
+  [[nodiscard]] static std::string name() { return "reference"; }
+  [[nodiscard]] static std::string description() { return "obvious loops"; }
 };
 
 static_assert(Backend<Reference>);

@@ -58,8 +58,9 @@ void batch_norm_inference(const op::BatchNormInference& o, const Call& call) {
   T* y = call.out[0].as<T>();
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t c = i % channels;
-    double v = static_cast<double>(gamma[c]) * (static_cast<double>(xd[i]) - static_cast<double>(mean[c])) /
-                   std::sqrt(static_cast<double>(var[c]) + static_cast<double>(o.eps)) +
+    const double inv_std = o.saved_inv_std ? static_cast<double>(var[c])
+                                           : 1 / std::sqrt(static_cast<double>(var[c]) + static_cast<double>(o.eps));
+    double v = static_cast<double>(gamma[c]) * (static_cast<double>(xd[i]) - static_cast<double>(mean[c])) * inv_std +
                static_cast<double>(beta[c]);
     if (residual != nullptr) v += static_cast<double>(residual[i]);
     y[i] = static_cast<T>(o.relu && v < 0 ? 0 : v);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -16,24 +14,23 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/io/file.hpp>
-#include <tutti/io/file_writer.hpp>
+#include <tutti/io/append_file.hpp>
+#include <tutti/io/file_error.hpp>
 
 // The audit of a run: which samples every committed step consumed. One line a step and rank,
 //   EPOCH STEP RANK: INDEX INDEX ...
 // and, where a run went back to an earlier state,
 //   rollback EPOCH STEP
-// which takes back the lines above it whose (epoch, step) is that one or a later one. Ranks on one host may share a
-// file.
+// which takes back the lines above it whose (epoch, step) is that one or a later one. Every rank has a file of its own.
 namespace tutti {
 
-// Appends to an audit file. A line is one write of O_APPEND, so lines of several processes do not mix.
+// Appends to an audit file; a line is one write. Half a line that a killed process left at the end is cut off when the
+// file is opened. Throws io::FileError.
 class AuditLog {
  public:
-  // Throws io::FileError, as the other calls do.
-  explicit AuditLog(io::Path path)
-      : path_(std::move(path)),
-        fd_(io::Descriptor::open(path_, O_WRONLY | O_CREAT | O_APPEND, "append to the audit file")) {}
+  explicit AuditLog(io::Path path) : file_(std::move(path), io::AppendFile::Mode::continue_file) {
+    file_.cut_after_last('\n');
+  }
 
   // To be called when the step has been committed.
   void step(std::int64_t epoch, std::int64_t step, int rank, std::span<const std::int64_t> indices) {
@@ -48,7 +45,8 @@ class AuditLog {
     flush();
   }
 
-  // To be called by one process when the run goes on from (epoch, step), whatever it did afterwards.
+  // The run goes on from (epoch, step), whatever it did afterwards: to be called on every file of the run, those of
+  // ranks that are gone too, before any rank goes on.
   void rollback(std::int64_t epoch, std::int64_t step) {
     line_ = "rollback ";
     number(epoch, ' ');
@@ -64,12 +62,11 @@ class AuditLog {
   }
   void flush() {
     line_ += '\n';
-    io::write_fully(fd_.get(), std::as_bytes(std::span(line_)), path_);
+    file_.append(line_);
   }
 
-  io::Path path_;
+  io::AppendFile file_;
   std::string line_;
-  io::Descriptor fd_;
 };
 
 struct AuditResult {

@@ -94,12 +94,29 @@ class Differentiator {
     const ValueId dy = gradient(n);
     if (dy == no_value) return;
     // Weights first: their gradient can travel while the data gradient is computed.
-    if (wanted(n.inputs[1])) emit(n, op::Conv2dBackwardWeights{o}, {n.inputs[0], dy}, {new_gradient(n.inputs[1])});
+    if (wanted(n.inputs[1]))
+      emit(n, op::Conv2dBackwardWeights{o}, {again(n, n.inputs[0]), dy}, {new_gradient(n.inputs[1])});
     if (wanted(n.inputs[0])) {
       const ValueId dx = new_gradient(n.inputs[0]);
       emit(n, op::Conv2dBackwardData{o}, {dy, n.inputs[1]}, {dx});
       contribute(n.inputs[0], dx);
     }
+  }
+
+  // A convolution's input for the backward pass. The output of batch norm (+ relu) without a residual is computed again
+  // from what batch norm keeps anyway: it costs less than writing it to memory and reading it back, and takes no
+  // memory.
+  ValueId again(const Node& of, ValueId x) {
+    if (g_[x].producer < 0) return x;
+    const Node made = g_.nodes[static_cast<std::size_t>(g_[x].producer)];
+    const auto* bn = std::get_if<op::BatchNorm>(&made.op);
+    if (bn == nullptr || bn->residual || made.outputs[0] != x) return x;
+    Value v{g_[x].name + " again", g_[x].shape, g_[x].per_row};
+    const ValueId id = g_.add_value(std::move(v));
+    pending_.resize(g_.values.size());
+    emit(of, op::BatchNormInference{bn->eps, bn->relu, false, true},
+         {made.inputs[0], made.inputs[1], made.inputs[2], made.outputs[1], made.outputs[2]}, {id});
+    return id;
   }
 
   void backward(const Node& n, NodeId, const op::BatchNorm& o) {

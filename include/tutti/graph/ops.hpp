@@ -42,10 +42,12 @@ struct BatchNorm {
   float eps = 1e-5F, momentum = 0.1F;
   bool relu = false, residual = false;
 };
-// The same inputs -> y, with the running statistics.
+// The same inputs -> y, with the running statistics. With saved_inv_std the last two are a training batch's mean and
+// inv_std instead: that computes the output of a BatchNorm again.
 struct BatchNormInference {
   float eps = 1e-5F;
   bool relu = false, residual = false;
+  bool saved_inv_std = false;
 };
 // dy [, dy2], x, gamma, beta, mean, inv_std [, y] -> dx, dgamma, dbeta [, dresidual]
 // The incoming gradient is dy (+ dy2), masked where the forward relu was not active: by y where there was a residual,

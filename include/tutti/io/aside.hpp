@@ -29,7 +29,8 @@ namespace detail {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0) return "host";
   std::string host = name;
-  std::replace_if(host.begin(), host.end(), [](char c) { return c == '/' || c == '@'; }, '_');
+  std::replace_if(
+      host.begin(), host.end(), [](char c) { return c == '/' || c == '@'; }, '_');
   return host;
 }
 

@@ -19,8 +19,8 @@
 
 namespace tutti::io {
 
-// A checkpoint that was read and found whole. The records' bytes lie in the mapped files that this object owns; they stay
-// where they are when it is moved.
+// A checkpoint that was read and found whole. The records' bytes lie in the mapped files that this object owns; they
+// stay where they are when it is moved.
 class LoadedCheckpoint {
  public:
   [[nodiscard]] const Path& path() const noexcept { return path_; }
@@ -35,8 +35,8 @@ class LoadedCheckpoint {
 
   Path path_;
   CheckpointManifest manifest_;
-  Safetensors model_file_ = Safetensors::empty();
-  Safetensors optimizer_file_ = Safetensors::empty();
+  Safetensors model_file_;
+  Safetensors optimizer_file_;
   std::vector<TensorRecord> model_;
   std::vector<TensorRecord> optimizer_;
 };
@@ -63,8 +63,9 @@ inline void check_crc(const Path& path, std::span<const std::byte> bytes, const 
 
 [[nodiscard]] inline Safetensors open_checked(const Path& path, const CheckpointFile& expected) {
   require_file(path);
-  Safetensors file = Safetensors::open(path, [&](std::span<const std::byte> bytes) { check_crc(path, bytes, expected); });
-  return file;
+  MappedFile file(path);
+  check_crc(path, file.bytes(), expected);
+  return Safetensors::own(std::move(file), path.string());
 }
 
 }  // namespace detail
@@ -79,8 +80,8 @@ inline void check_crc(const Path& path, std::span<const std::byte> bytes, const 
   const std::string promised = read_text_file(complete, 9);
   const std::string text = read_text_file(manifest, detail::most_manifest_bytes);
   if (!promised.ends_with('\n')) fail<DataError>("checkpoint " + complete.string(), "one whole line", "a part");
-  const std::uint32_t crc = parse_crc_text(std::string_view(promised).substr(0, promised.size() - 1),
-                                           "checkpoint " + complete.string());
+  const std::uint32_t crc =
+      parse_crc_text(std::string_view(promised).substr(0, promised.size() - 1), "checkpoint " + complete.string());
   if (crc32c(text) != crc)
     fail<DataError>("checkpoint " + manifest.string(), "the CRC-32C " + crc_text(crc) + " that COMPLETE promises",
                     crc_text(crc32c(text)), "one of the two files is damaged");

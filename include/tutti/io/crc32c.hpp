@@ -40,7 +40,7 @@ inline constexpr auto crc32c_table = [] {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) [[nodiscard]] inline std::uint32_t crc32c_sse42(
+[[nodiscard]] __attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(
     std::uint32_t c, std::span<const std::byte> bytes) noexcept {
   std::uint64_t wide = c;
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {

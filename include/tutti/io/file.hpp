@@ -61,7 +61,8 @@ namespace detail {
   Descriptor fd = Descriptor::open(path, O_RDONLY | O_NONBLOCK, "open");
   if (::fstat(fd.get(), &status) != 0) fail_file("examine", path, errno);
   if (!S_ISREG(status.st_mode))
-    fail<DataError>("file", "a regular file at " + path.string(), S_ISDIR(status.st_mode) ? "a folder" : "another kind");
+    fail<DataError>("file", "a regular file at " + path.string(),
+                    S_ISDIR(status.st_mode) ? "a folder" : "another kind");
   return fd;
 }
 
@@ -129,6 +130,12 @@ class MappedFile {
   void* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// Asks the system to drop what it caches of a file, so that what is read next comes from the disk. No promise.
+inline void forget_cached(const Path& path) {
+  const Descriptor fd = Descriptor::open(path, O_RDONLY, "open");
+  (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+}
 
 inline void fsync_directory(const Path& path) {
   const Descriptor fd = Descriptor::open(path, O_RDONLY | O_DIRECTORY, "open the folder");

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -33,8 +34,9 @@ inline void write_fully(int fd, std::span<const std::byte> bytes, const Path& pa
 
 }  // namespace detail
 
-// Writes a file from start to end; an existing one is emptied. Small pieces are gathered, so what was written reaches the file at flush(),
-// sync() or close(), each of which throws FileError; a writer destroyed without close() leaves a part of the file.
+// Writes a file from start to end; an existing one is emptied. Small pieces are gathered, so what was written reaches
+// the file at flush(), sync() or close(), each of which throws FileError; a writer destroyed without close() leaves a
+// part of the file.
 class FileWriter {
  public:
   explicit FileWriter(Path path)
@@ -87,6 +89,7 @@ class FileWriter {
 // Replaces a file by what `fill(FileWriter&)` writes, so that a reader, and the disk after a crash, has the old file or
 // the new one whole: written aside, synced, renamed, the folder synced. On an error the old file stays.
 template <class Fill>
+requires std::invocable<Fill&, FileWriter&>
 void atomic_write_file(const Path& path, Fill&& fill) {
   const Path aside = aside_path(path);
   FileWriter writer(aside);

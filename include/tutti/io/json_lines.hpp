@@ -13,7 +13,9 @@ namespace tutti::io {
 // written; the lines before it stay, and a later one may be tried.
 class JsonLines {
  public:
-  explicit JsonLines(Path path) : file_(std::move(path), AppendFile::Mode::continue_file) { file_.cut_after_last('\n'); }
+  explicit JsonLines(Path path) : file_(std::move(path), AppendFile::Mode::continue_file) {
+    file_.cut_after_last('\n');
+  }
 
   void write(const Json& value) { file_.append(write_json(value) + "\n"); }
   void sync() { file_.sync(); }

@@ -80,8 +80,7 @@ class JsonParser {
 
   [[nodiscard]] Json value(int depth) {
     skip_space();
-    if (++values_ > limits_.values)
-      wrong_at(at_, "at most " + std::to_string(limits_.values) + " values", "one more");
+    if (++values_ > limits_.values) wrong_at(at_, "at most " + std::to_string(limits_.values) + " values", "one more");
     switch (peek()) {
       case '{':
         return object(depth + 1);
@@ -253,7 +252,8 @@ class JsonParser {
     if (integer && !(negative && zero)) {
       std::int64_t v = 0;
       if (std::from_chars(first, last, v).ec != std::errc())
-        wrong_at(start, "an integer of 64 bits with sign", "one outside that range", "write it with a '.' or an exponent");
+        wrong_at(start, "an integer of 64 bits with sign", "one outside that range",
+                 "write it with a '.' or an exponent");
       return v;
     }
     double v = 0;

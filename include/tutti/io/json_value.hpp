@@ -27,17 +27,17 @@ class Json {
   template <std::same_as<bool> T>
   Json(T v) : value_(v) {}  // NOLINT(google-explicit-constructor)
   template <std::integral T>
-    requires(!std::same_as<T, bool>)
-  Json(T v) : value_(static_cast<std::int64_t>(v)) {  // NOLINT(google-explicit-constructor)
+  requires(!std::same_as<T, bool>) Json(T v)
+      : value_(static_cast<std::int64_t>(v)) {  // NOLINT(google-explicit-constructor)
     if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "an integer of 64 bits with sign", std::to_string(v));
   }
   template <std::floating_point T>
-  Json(T v) : value_(static_cast<double>(v)) {}              // NOLINT(google-explicit-constructor)
-  Json(std::string v) : value_(std::move(v)) {}              // NOLINT(google-explicit-constructor)
-  Json(std::string_view v) : value_(std::string(v)) {}       // NOLINT(google-explicit-constructor)
-  Json(const char* v) : value_(std::string(v)) {}            // NOLINT(google-explicit-constructor)
-  Json(Array v) : value_(std::move(v)) {}                    // NOLINT(google-explicit-constructor)
-  Json(Object v) : value_(std::move(v)) {}                   // NOLINT(google-explicit-constructor)
+  Json(T v) : value_(static_cast<double>(v)) {}         // NOLINT(google-explicit-constructor)
+  Json(std::string v) : value_(std::move(v)) {}         // NOLINT(google-explicit-constructor)
+  Json(std::string_view v) : value_(std::string(v)) {}  // NOLINT(google-explicit-constructor)
+  Json(const char* v) : value_(std::string(v)) {}       // NOLINT(google-explicit-constructor)
+  Json(Array v) : value_(std::move(v)) {}               // NOLINT(google-explicit-constructor)
+  Json(Object v) : value_(std::move(v)) {}              // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] static Json array(std::initializer_list<Json> items = {}) { return Json(Array(items)); }
   // UsageError if a key is there twice.
@@ -59,8 +59,8 @@ class Json {
   [[nodiscard]] bool is_object() const noexcept { return std::holds_alternative<Object>(value_); }
 
   [[nodiscard]] std::string_view kind() const noexcept {
-    constexpr std::string_view names[] = {"null", "a bool", "an integer", "a double", "a string", "an array",
-                                          "an object"};
+    constexpr std::string_view names[] = {"null",     "a bool",   "an integer", "a double",
+                                          "a string", "an array", "an object"};
     return names[value_.index()];
   }
 

@@ -39,10 +39,12 @@ class Safetensors {
  public:
   static constexpr std::uint64_t most_header_bytes = 100'000'000;
 
+  // No tensors.
+  Safetensors() = default;
   // Maps the file; the tensors' bytes stay in it, and stay valid as long as this object or what it is moved to.
-  [[nodiscard]] static Safetensors open(const Path& path) {
-    auto file = MappedFile(path);
-    Safetensors result(file.bytes(), path.string());
+  [[nodiscard]] static Safetensors open(const Path& path) { return own(MappedFile(path), path.string()); }
+  [[nodiscard]] static Safetensors own(MappedFile file, std::string where) {
+    Safetensors result(file.bytes(), std::move(where));
     result.file_ = std::move(file);
     return result;
   }

@@ -20,9 +20,9 @@ struct SafetensorsType {
 };
 
 inline constexpr SafetensorsType safetensors_types[] = {
-    {"F64", 8, DType::f64},   {"F32", 4, DType::f32}, {"F16", 2, std::nullopt}, {"BF16", 2, DType::bf16},
-    {"I64", 8, DType::i64},   {"I32", 4, DType::i32}, {"I16", 2, std::nullopt}, {"I8", 1, std::nullopt},
-    {"U8", 1, DType::u8},     {"BOOL", 1, std::nullopt},
+    {"F64", 8, DType::f64}, {"F32", 4, DType::f32},    {"F16", 2, std::nullopt}, {"BF16", 2, DType::bf16},
+    {"I64", 8, DType::i64}, {"I32", 4, DType::i32},    {"I16", 2, std::nullopt}, {"I8", 1, std::nullopt},
+    {"U8", 1, DType::u8},   {"BOOL", 1, std::nullopt},
 };
 
 // nullptr for an unknown name.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -28,7 +29,7 @@ using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
 // the given order otherwise), so that every tensor is aligned. UsageError for a name twice, and for bytes that do not
 // fit type and shape.
 template <class Sink>
-  requires std::invocable<Sink&, std::span<const std::byte>>
+requires std::invocable<Sink&, std::span<const std::byte>>
 void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const SafetensorsMetadata& metadata = {}) {
   std::vector<const TensorRecord*> order;
   std::set<std::string_view> names{"__metadata__"};
@@ -41,9 +42,8 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
                        std::to_string(r.bytes.size()) + " bytes for " + to_string(r.shape));
     order.push_back(&r);
   }
-  std::stable_sort(order.begin(), order.end(), [](const TensorRecord* a, const TensorRecord* b) {
-    return size_of(a->dtype) > size_of(b->dtype);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const TensorRecord* a, const TensorRecord* b) { return size_of(a->dtype) > size_of(b->dtype); });
 
   Json::Object header;
   if (!metadata.empty()) {

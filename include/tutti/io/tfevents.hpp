@@ -79,14 +79,12 @@ inline void append_float(std::string& out, unsigned field, float v) {
   return event;
 }
 
-// Writes scalars to a new file in `folder`, which it makes, under a name that TensorBoard looks for. A resumed run writes
-// another file beside the first; TensorBoard joins them. Each event is written at once. FileError when one cannot be
-// written; those before it stay, and a later one may be tried.
+// Writes scalars to a new file in `folder`, which it makes, under a name that TensorBoard looks for. A resumed run
+// writes another file beside the first; TensorBoard joins them. Each event is written at once. FileError when one
+// cannot be written; those before it stay, and a later one may be tried.
 class EventWriter {
  public:
-  explicit EventWriter(const Path& folder) : file_(create(folder)) {
-    append(encode_version_event(now()));
-  }
+  explicit EventWriter(const Path& folder) : file_(create(folder)) { append(encode_version_event(now())); }
 
   void scalars(std::int64_t step, std::span<const Scalar> values) { append(encode_scalar_event(now(), step, values)); }
   void scalars(std::int64_t step, std::initializer_list<Scalar> values) {

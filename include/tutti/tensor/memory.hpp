@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -25,14 +27,17 @@ concept MemorySpace = requires(M& m, void* p, const void* q, std::size_t n) {
 
 // The host's own memory, aligned to 64 bytes.
 struct HostMemory {
-  static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t alignment = 64, huge_page = std::size_t{2} << 20;
 
   [[nodiscard]] void* allocate(std::size_t bytes) {
-    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    void* p = std::aligned_alloc(alignment, rounded ? rounded : alignment);
+    // Large arenas in huge pages, where the system has them: fewer misses of the address cache.
+    const std::size_t align = bytes >= 2 * huge_page ? huge_page : alignment;
+    const std::size_t rounded = (bytes + align - 1) / align * align;
+    void* p = std::aligned_alloc(align, rounded ? rounded : align);
     if (p == nullptr)
       fail<DeviceError>("HostMemory", std::to_string(bytes) + " bytes of memory", "none",
                         "use a smaller --batch-size or --precision bf16");
+    if (align == huge_page) ::madvise(p, rounded, MADV_HUGEPAGE);
     return p;
   }
   void deallocate(void* p, std::size_t) noexcept { std::free(p); }

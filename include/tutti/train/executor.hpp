@@ -62,6 +62,8 @@ class Executor {
   // as gradient arena, or null.
   Executor(B& backend, const Graph& forward, Options options = {}, void* gradients = nullptr)
       : b_(backend), options_(options) {
+    if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64)
+      fail<UsageError>("Executor", "a compute type of f32, bf16 or f64", std::string(name_of(options.compute)));
     const Graph fused = fuse(forward);
     train_ = differentiate(fused);
     eval_ = inference(fused);
@@ -100,6 +102,9 @@ class Executor {
 
   // Where a value of the last run lies: logits always, others with keep_all.
   [[nodiscard]] TensorRef value(ValueId v) const {
+    if (last_ == nullptr || v < 0 || static_cast<std::size_t>(v) >= last_->plan.values.size())
+      fail<UsageError>("Executor", "a value of the last run's graph", "value " + std::to_string(v),
+                       "gradients exist after train() only");
     const ValuePlace& at = last_->plan.values[static_cast<std::size_t>(v)];
     if (at.where == Where::scratch || at.where == Where::nowhere)
       fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");

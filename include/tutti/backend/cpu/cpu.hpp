@@ -22,9 +22,9 @@ struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
 };
 
-// What the CPU backends share: threads, lanes and our own vector kernels for everything but convolutions. In f64 and
-// for ops without a kernel here, Reference's loops run.
-class Cpu : public Reference {
+// What the CPU backends share: threads, lanes and our own vector kernels for everything but convolutions, in f32 and
+// bf16. For ops without a kernel here, the reference loops run.
+class Cpu : public ReferenceOps<false> {
  public:
   explicit Cpu(CpuOptions o = {}, std::function<void()> on_thread_start = {})
       : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
@@ -44,10 +44,10 @@ class Cpu : public Reference {
     pool_->run(tasks, f);
   }
 
-  using Reference::partition;
-  using Reference::prepare;
-  using Reference::run;
-  using Reference::update;
+  using ReferenceOps::partition;
+  using ReferenceOps::prepare;
+  using ReferenceOps::run;
+  using ReferenceOps::update;
 
   // Row ops.
   [[nodiscard]] Partition partition(const op::Normalize&, const NodeDesc&) const { return {Division::rows}; }
@@ -69,7 +69,6 @@ class Cpu : public Reference {
     return {Division::reduce, 1, 4 * sizeof(double)};
   }
   [[nodiscard]] Partition partition(const op::LinearBackwardWeights&, const NodeDesc& d) const {
-    if (d.out[0].dtype == DType::f64) return {};
     return {Division::reduce, 1, d.out[0].bytes() + d.out[1].bytes()};
   }
   [[nodiscard]] Partition partition(const op::BatchNorm&, const NodeDesc& d) const { return two_pass(d, d.in[0]); }
@@ -78,48 +77,44 @@ class Cpu : public Reference {
   }
 
   void run(const op::BatchNorm& o, Call& c) {
-    if (!by_type(c.in[0].dtype, [&](auto t) { batch_norm<decltype(t)>(o, c); })) Reference::run(o, c);
+    float_type(c.in[0].dtype, [&](auto t) { batch_norm<decltype(t)>(o, c); });
   }
   void run(const op::BatchNormInference& o, Call& c) {
-    if (!by_type(c.in[0].dtype, [&](auto t) { batch_norm_inference<decltype(t)>(o, c); })) Reference::run(o, c);
+    float_type(c.in[0].dtype, [&](auto t) { batch_norm_inference<decltype(t)>(o, c); });
   }
   void run(const op::BatchNormBackward& o, Call& c) {
-    if (!by_type(c.out[0].dtype, [&](auto t) { batch_norm_backward<decltype(t)>(o, c); })) Reference::run(o, c);
+    float_type(c.out[0].dtype, [&](auto t) { batch_norm_backward<decltype(t)>(o, c); });
   }
-  void run(const op::Add& o, Call& c) {
-    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+  void run(const op::Add&, Call& c) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::add<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
                   static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
     });
-    if (!ran) Reference::run(o, c);
   }
   void run(const op::Normalize& o, Call& c) {
     const TensorRef& x = c.in[0];
-    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::normalize<T>(isa_, static_cast<const std::uint8_t*>(x.data), static_cast<T*>(c.out[0].data), x.shape.numel(),
                         x.shape[1], o.mean.data(), o.inv_std.data());
     });
-    if (!ran) Reference::run(o, c);
   }
-  void run(const op::GlobalAvgPool& o, Call& c) {
+  void run(const op::GlobalAvgPool&, Call& c) {
     const Shape& s = c.in[0].shape;
-    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::global_avg_pool<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
                               s[2] * s[3], s[1]);
     });
-    if (!ran) Reference::run(o, c);
   }
-  void run(const op::GlobalAvgPoolBackward& o, Call& c) {
+  void run(const op::GlobalAvgPoolBackward&, Call& c) {
     const Shape& s = c.out[0].shape;
-    const bool ran = by_type(c.out[0].dtype, [&](auto t) {
+    float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::global_avg_pool_backward<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), s[0],
                                        s[2] * s[3], s[1]);
     });
-    if (!ran) Reference::run(o, c);
   }
   void run(const op::SoftmaxCrossEntropy& o, Call& c) {
     if (c.phase == Phase::finish) {
@@ -132,13 +127,12 @@ class Cpu : public Reference {
     }
     auto* mine = reinterpret_cast<double*>(c.partial);
     if (c.first_chunk) std::fill_n(mine, 4, 0.0);
-    with_float_type(c.in[0].dtype, [&](auto t) {
+    float_type(c.in[0].dtype, [&](auto t) {
       reference::softmax_cross_entropy<decltype(t)>(o, c.in[0], c.in[1], mine, o.backward ? &c.out[1] : nullptr,
                                                     *c.scalars);
     });
   }
-  void run(const op::LinearBackwardWeights& o, Call& c) {
-    if (c.phase == Phase::whole) return Reference::run(o, c);
+  void run(const op::LinearBackwardWeights&, Call& c) {
     const std::int64_t in = c.in[0].shape.row_numel(), out = c.in[1].shape.row_numel();
     if (c.phase == Phase::finish) {
       cpu::sum_lanes<2>(c, {static_cast<float*>(c.out[0].data), static_cast<float*>(c.out[1].data)},
@@ -148,7 +142,7 @@ class Cpu : public Reference {
     auto* dw = reinterpret_cast<float*>(c.partial);
     auto* db = dw + in * out;
     if (c.first_chunk) std::fill_n(dw, in * out + out, 0.0F);
-    by_type(c.in[0].dtype, [&](auto t) {
+    float_type(c.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       cpu::linear_backward_weights<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
                                       dw, db, c.in[0].shape[0], in, out);
@@ -156,21 +150,18 @@ class Cpu : public Reference {
   }
 
   void update(const op::SgdUpdate& o, const UpdateCall& u) {
-    if (u.dtype != DType::f32) return Reference::update(o, u);
     blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, o, part); });
   }
   void update(const op::AdamwUpdate& o, const UpdateCall& u) {
-    if (u.dtype != DType::f32) return Reference::update(o, u);
     blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, o, part); });
   }
   // Summed over fixed blocks in order, whoever computed them.
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
-    if (u.dtype != DType::f32) return Reference::squared_norms(u);
     std::vector<SquaredNorms> parts((u.count + block - 1) / block);
     blocks(u, [&](const UpdateCall& part) {
       const auto offset =
           static_cast<std::size_t>(static_cast<const float*>(part.gradients) - static_cast<const float*>(u.gradients));
-      parts[offset / block] = Reference::squared_norms(part);
+      parts[offset / block] = reference::squared_norms<float>(part);
     });
     SquaredNorms sum;
     for (const auto& p : parts) {
@@ -179,12 +170,10 @@ class Cpu : public Reference {
     }
     return sum;
   }
-  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
-    if (t != DType::f32) return Reference::average(t, to, from, n, decay);
+  void average(DType, void* to, const void* from, std::size_t n, double decay) {
     cpu::average(isa_, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
   }
-  void accumulate(DType t, void* to, const void* from, std::size_t n) {
-    if (t != DType::f32) return Reference::accumulate(t, to, from, n);
+  void accumulate(DType, void* to, const void* from, std::size_t n) {
     cpu::accumulate(isa_, static_cast<float*>(to), static_cast<const float*>(from), n);
   }
 
@@ -206,21 +195,8 @@ class Cpu : public Reference {
     });
   }
 
-  // Calls f with a value of the type where there are vector kernels for it.
-  template <class F>
-  static bool by_type(DType t, F&& f) {
-    if (t == DType::f32)
-      f(float{});
-    else if (t == DType::bf16)
-      f(bf16{});
-    else
-      return false;
-    return true;
-  }
-
  private:
-  [[nodiscard]] static Partition two_pass(const NodeDesc& d, const TensorDesc& x) {
-    if (d.compute == DType::f64) return {};
+  [[nodiscard]] static Partition two_pass(const NodeDesc&, const TensorDesc& x) {
     return {Division::two_pass, 1, static_cast<std::size_t>(x.shape[1]) * 2 * sizeof(double)};
   }
   [[nodiscard]] static std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
@@ -294,7 +270,7 @@ class Cpu : public Reference {
     const float *mean = c.in[3].as<float>(), *var = c.in[4].as<float>();
     float *scale = factors(channels, 0), *shift = factors(channels, 1);
     for (std::int64_t k = 0; k < channels; ++k) {
-      scale[k] = gamma[k] / std::sqrt(var[k] + o.eps);
+      scale[k] = gamma[k] * (o.saved_inv_std ? var[k] : 1 / std::sqrt(var[k] + o.eps));
       shift[k] = beta[k] - mean[k] * scale[k];
     }
     cpu::norm_apply<T>(isa_, static_cast<const T*>(x.data), o.residual ? static_cast<const T*>(c.in[5].data) : nullptr,
