@@ -147,6 +147,22 @@ TEST_CASE("batches do not depend on threads, slots or groups") {
       }
 }
 
+TEST_CASE("a sample's random numbers come from seed, epoch and index") {
+  const Augmented data(numbered(20), Augment::cifar());
+  Loader loader(data, options_of(20, 0, 1, 2));
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    const Batch& b = loader.next();
+    for (std::size_t i = 0; i < 20; ++i) {
+      Rng rng(42, Purpose::augment, epoch, static_cast<std::uint64_t>(b.indices[i]));
+      std::vector<std::uint8_t> image(75);
+      std::int32_t label = -1;
+      data.read(b.indices[i], rng, Slot{image, label});
+      CHECK(std::ranges::equal(image, b.images.subspan(75 * i, 75)));
+      CHECK(label == b.labels[i]);
+    }
+  }
+}
+
 TEST_CASE("the samples of all ranks together are those of one rank, augmentation included") {
   const Augmented data(numbered(50), Augment::cifar());
   Loader one(data, options_of(12, 0, 1, 1));

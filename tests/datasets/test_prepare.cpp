@@ -171,7 +171,7 @@ TEST_CASE("cifar10/prepare goes on where it was interrupted") {
       CHECK(requests[0].from == 1000);
       CHECK(prepare.clean());
     }
-    {
+    if (tool == "curl" || !have("curl")) {
       // It was killed when all had arrived: nothing is fetched.
       Cifar prepare(archive);
       prepare.path = path_with(prepare.folder, tool);

@@ -138,6 +138,10 @@ class CheckpointStore {
     return BestCheckpoint{json.at("step", path.string()).as_integer(path.string()),
                           json.at("metric", path.string()).as_double(path.string())};
   }
+  [[nodiscard]] std::optional<double> best_metric() const {
+    const auto marked = best();
+    return marked ? std::optional(marked->metric) : std::nullopt;
+  }
   // Nothing if none was marked; DataError if it is not whole.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_best() const {
     const auto marked = best();

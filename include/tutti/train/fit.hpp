@@ -96,16 +96,20 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
   const auto schedule_at = [&](std::int64_t step) {
     return o.schedule(Progress{step, per_epoch, per_epoch * o.epochs, o.global_batch, trainer.strategy().size()});
   };
-  const auto save = [&](bool tidy) {
+  const auto warn = [&](const std::string& text) {
+    for (auto* l : listeners) l->warning(text);
+  };
+  const auto save = [&] {
     trainer.commit();
-    if (checkpoints == nullptr || trainer.strategy().rank() != 0) return;
+    if (checkpoints == nullptr || trainer.strategy().rank() != 0) return false;
     try {
       const std::string path = checkpoints->save(trainer);
       for (auto* l : listeners) l->saved(path);
+      return true;
     } catch (const Error& e) {
       // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
-      for (auto* l : listeners) l->warning("checkpoint not written: " + std::string(e.what()));
-      if (!tidy) throw;
+      warn("checkpoint not written: " + std::string(e.what()));
+      return false;
     }
   };
   const auto ends = [&] { return at.epoch >= o.epochs || (o.max_steps > 0 && at.step >= o.max_steps); };
@@ -183,12 +187,10 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
         r.test = evaluate(trainer, *test);
         if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, *test); });
       }
-      if (o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0)) save(true);
-      if (checkpoints != nullptr && r.test && trainer.strategy().rank() == 0)
-        r.best = checkpoints->mark_if_best(
-            at.step, r.test_ema ? std::max(r.test->top1, r.test_ema->top1) : r.test->top1, [&](const std::string& w) {
-              for (auto* l : listeners) l->warning(w);
-            });
+      const bool due = o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0);
+      if (due && save() && r.test)
+        r.best = checkpoints->mark_if_best(at.step,
+                                           r.test_ema ? std::max(r.test->top1, r.test_ema->top1) : r.test->top1, warn);
       r.seconds = epoch_watch.seconds();
       for (auto* l : listeners) l->epoch(r);
       result.last = r;
@@ -198,11 +200,11 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
       epoch_watch.restart();
       waited = train.seconds_waited();
     } else if (!stop && o.save_every_steps > 0 && at.step % o.save_every_steps == 0) {
-      save(true);
+      save();
     }
     if (reached) break;
     if (stop && !ends()) {
-      save(true);
+      save();
       result.interrupted = true;
       break;
     }

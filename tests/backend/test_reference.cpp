@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// Reference, the oracle: its loops against a second set of loops, and its gradients against finite differences.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <tutti/backend/reference.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+
+#include "backend/conformance.hpp"
+#include "backend/op_cases.hpp"
+
+using namespace tutti;
+
+namespace {
+
+// Central differences of the loss over every parameter (a sample of the large ones).
+int finite_differences(const Graph& model, std::int64_t rows) {
+  Reference reference;
+  Executor<Reference> e(reference, model, {DType::f64});
+  testing::randomize(e, 3);
+  const testing::Batch batch = testing::random_batch(model, rows, 5);
+  const auto loss = [&] {
+    e.parameters_changed();
+    return e.train(batch.view(), {}).loss;
+  };
+  loss();
+  const auto* g = static_cast<const double*>(e.gradient_data());
+  const std::vector<double> gradient(g, g + e.parameters().count);
+  auto* p = static_cast<double*>(e.parameter_data());
+  int wrong = 0;
+  for (const Slice& s : e.parameters().slices) {
+    if (!s.trainable) continue;
+    Rng r(s.offset, Purpose::user);
+    double norm = 0;
+    for (std::size_t i = s.offset; i < s.offset + s.count; ++i) norm = std::max(norm, std::fabs(gradient[i]));
+    for (std::size_t k = 0; k < std::min<std::size_t>(s.count, 24); ++k) {
+      const std::size_t i = s.offset + (s.count <= 24 ? k : r.below(static_cast<std::uint32_t>(s.count)));
+      const double keep = p[i], h = 1e-7;  // short, so that no relu turns on the way
+      p[i] = keep + h;
+      const double up = loss();
+      p[i] = keep - h;
+      const double down = loss();
+      p[i] = keep;
+      const double numeric = (up - down) / (2 * h);
+      if (std::fabs(numeric - gradient[i]) > 1e-6 * (1 + norm) + 1e-5 * std::fabs(gradient[i]) && ++wrong == 1)
+        MESSAGE(s.name << " [" << i - s.offset << "]: gradient " << gradient[i] << ", difference quotient " << numeric);
+    }
+  }
+  return wrong;
+}
+
+// The case with a convolution before the op instead of a bias, so that each element of the op's data gradient counts.
+Graph after_convolution(const testing::OpCase& c) {
+  testing::OpCase d = c;
+  d.record = [c](Builder& b, ValueId x) {
+    return c.record(b, nn::conv(b, "pre", x, {.out = b.shape(x)[1], .kernel = 3}));
+  };
+  return d.graph();
+}
+
+}  // namespace
+
+TEST_CASE("the case table, in f64, f32 and bf16") {
+  Reference reference;
+  for (DType t : {DType::f64, DType::f32, DType::bf16}) {
+    for (const auto& c : testing::other_op_cases()) {
+      const auto r = testing::check_model(reference, c.graph(), c.rows, t);
+      CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
+      CHECK(r.compared > 0);
+    }
+    for (const auto& conv : testing::odd_conv_cases()) {
+      const auto c = testing::op_case(conv);
+      const auto r = testing::check_model(reference, c.graph(), c.rows, t);
+      CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
+    }
+  }
+}
+
+TEST_CASE("finite differences of every op") {
+  for (auto c : testing::other_op_cases()) {
+    if (c.channels > 17 || c.classes > 20 || c.rows > 9) continue;
+    c.rows = std::min<std::int64_t>(c.rows, 3);
+    CHECK_MESSAGE(finite_differences(after_convolution(c), c.rows) == 0, c.name);
+  }
+  for (const auto& conv : testing::odd_conv_cases()) {
+    if (conv.channels > 8 || conv.height > 10) continue;
+    const auto c = testing::op_case(conv);
+    CHECK_MESSAGE(finite_differences(after_convolution(c), 2) == 0, c.name);
+  }
+}
+
+TEST_CASE("finite differences of whole nets") {
+  for (bool preactivation : {false, true}) {
+    Builder b(3, 8, 8);
+    models::resnet_cifar(b, b.normalize({120, 120, 120}, {1 / 60.F, 1 / 60.F, 1 / 60.F}),
+                         {.depth = 8, .classes = 3, .width = 3, .preactivation = preactivation});
+    CHECK(finite_differences(b.graph(), 3) == 0);
+  }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/train/fit.hpp>
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::int64_t samples = 70, batch = 16;  // five steps an epoch, the last one short
+
+Graph net() {
+  Builder b(3, 8, 8);
+  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
+  x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 4}, {.relu = true});
+  x = b.global_avg_pool("pool", x);
+  b.softmax_cross_entropy(nn::linear(b, "fc", x, 4, {Init::he_uniform, 0.4}));
+  return std::move(b).take();
+}
+
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    char name[] = "/tmp/tutti-fit-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+struct Recorder : FitListener {
+  std::vector<StepReport> steps;
+  std::vector<EpochReport> epochs;
+  std::vector<std::string> warnings, paths;
+  void step(const StepReport& r) override { steps.push_back(r); }
+  void epoch(const EpochReport& r) override { epochs.push_back(r); }
+  void warning(const std::string& w) override { warnings.push_back(w); }
+  void saved(const std::string& p) override { paths.push_back(p); }
+};
+
+// One process's worth of a run.
+struct Run {
+  Cpu backend{CpuOptions{2}};
+  Solo solo;
+  Trainer<Cpu> trainer{backend, solo, net(), {.ema_decay = 0.9, .seed = 5}};
+  Synthetic train{{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true}};
+  Synthetic held{{.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 1000}};
+  Loader loader{train, {.placement = {batch, 0, 1}, .seed = 9, .threads = 2}};
+  Loader test{held, {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true, .threads = 1}};
+  Recorder recorder;
+
+  FitResult go(Checkpoints* c, FitOptions o, AuditLog* audit = nullptr) {
+    o.global_batch = batch;
+    o.report_every = 1;
+    return fit(trainer, loader, &test, c, {&recorder}, o, audit);
+  }
+  std::vector<std::byte> bits() {
+    trainer.commit();
+    std::vector<std::byte> all;
+    for (bool optimizer : {false, true})
+      for (const auto& s : trainer.committed_tensors(optimizer)) all.insert(all.end(), s.bytes.begin(), s.bytes.end());
+    return all;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run reports, evaluates and saves") {
+  Folder folder;
+  Checkpoints checkpoints(folder.path, 2, io::Json::object());
+  Run run;
+  const FitResult r = run.go(&checkpoints, {.epochs = 3});
+  CHECK(!r.interrupted);
+  CHECK(r.counters.step == 15);
+  CHECK(r.counters.epoch == 3);
+  CHECK(r.counters.samples == 3 * samples);
+  CHECK(run.recorder.steps.size() == 15);
+  REQUIRE(run.recorder.epochs.size() == 3);
+  const EpochReport& e = run.recorder.epochs.back();
+  CHECK(e.epoch == 3);
+  CHECK(e.step == 15);
+  REQUIRE(e.test);
+  REQUIRE(e.test_ema);
+  CHECK(e.test->images == 33);
+  CHECK(e.train_loss < run.recorder.epochs.front().train_loss);
+  CHECK(run.recorder.paths.size() == 3);
+  CHECK(run.recorder.warnings.empty());
+}
+
+TEST_CASE("a run that was stopped in the middle of an epoch and resumed is the same bits as one never stopped") {
+  Run whole;
+  whole.go(nullptr, {.epochs = 3});
+  Folder folder;
+  {
+    Checkpoints checkpoints(folder.path, 2, io::Json::object());
+    Run first;
+    int polls = 0;
+    const FitResult r = first.go(&checkpoints, {.epochs = 3, .stop_requested = [&] { return ++polls == 8; }});
+    CHECK(r.interrupted);
+    CHECK(r.counters.step == 8);
+    CHECK(r.counters.consumed == 3 * batch);
+  }
+  Checkpoints checkpoints(folder.path, 2, io::Json::object());
+  Run second;
+  const auto warn = [](const std::string& w) { FAIL(w); };
+  REQUIRE(checkpoints.resume_latest(second.trainer, warn));
+  CHECK(second.trainer.counters().step == 8);
+  second.go(&checkpoints, {.epochs = 3});
+  CHECK(second.trainer.counters() == whole.trainer.counters());
+  CHECK(second.bits() == whole.bits());
+}
+
+TEST_CASE("a damaged checkpoint is named and the one before it is used") {
+  Folder folder;
+  {
+    Checkpoints checkpoints(folder.path, 3, io::Json::object());
+    Run run;
+    run.go(&checkpoints, {.epochs = 2});
+  }
+  const auto newest = folder.path / "checkpoints" / "step-000000010" / "model.safetensors";
+  REQUIRE(std::filesystem::exists(newest));
+  std::fstream(newest, std::ios::in | std::ios::out | std::ios::binary).seekp(200).put('!');
+  Checkpoints checkpoints(folder.path, 3, io::Json::object());
+  Run run;
+  std::vector<std::string> warnings;
+  REQUIRE(checkpoints.resume_latest(run.trainer, [&](const std::string& w) { warnings.push_back(w); }));
+  CHECK(run.trainer.counters().step == 5);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("step-000000010") != std::string::npos);
+}
+
+TEST_CASE("a checkpoint of another model is refused") {
+  Folder folder;
+  {
+    Checkpoints checkpoints(folder.path, 2, io::Json::object());
+    Run run;
+    run.go(&checkpoints, {.epochs = 1});
+  }
+  Checkpoints checkpoints(folder.path, 2, io::Json::object());
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> other(backend, solo, net(), {});  // no EMA
+  CHECK_THROWS_AS(checkpoints.resume_latest(other, [](const std::string&) {}), DataError);
+}
+
+TEST_CASE("a checkpoint that cannot be written is said and training goes on") {
+  Folder folder;
+  std::ofstream(folder.path / "checkpoints") << "a file where the folder should be";
+  Checkpoints checkpoints(folder.path, 2, io::Json::object());
+  Run run;
+  const FitResult r = run.go(&checkpoints, {.epochs = 2});
+  CHECK(r.counters.step == 10);
+  CHECK(run.recorder.warnings.size() == 2);
+  CHECK(run.recorder.paths.empty());
+}
+
+TEST_CASE("the audit of a run shows each sample once an epoch") {
+  Folder folder;
+  const std::string path = (folder.path / "audit").string();
+  {
+    AuditLog audit(path);
+    Run run;
+    run.go(nullptr, {.epochs = 2}, &audit);
+  }
+  std::ifstream in(path);
+  std::string line;
+  std::vector<int> seen(samples, 0);
+  int lines = 0;
+  while (std::getline(in, line)) {
+    ++lines;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    for (std::size_t i = 0; words >> i;) ++seen.at(i);
+  }
+  CHECK(lines == 10);
+  for (int n : seen) CHECK(n == 2);
+}
+
+TEST_CASE("max_steps and stop_at_train_top1 end a run") {
+  Run run;
+  CHECK(run.go(nullptr, {.epochs = 3, .max_steps = 7}).counters.step == 7);
+  Run easy;
+  const FitResult r = easy.go(nullptr, {.epochs = 50, .stop_at_train_top1 = 0.01});
+  CHECK(r.counters.epoch == 1);
+}

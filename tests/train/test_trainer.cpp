@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backend/reference.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/train/trainer.hpp>
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::int64_t size = 8, classes = 4;
+
+// conv -> (batch norm) -> relu -> pool -> linear: small enough for the reference loops.
+Graph small_net(bool norm) {
+  Builder b(3, size, size);
+  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
+  x = nn::conv(b, "conv1", x, {.out = 4});
+  x = norm ? nn::batch_norm(b, "bn1", x, {.relu = true}) : b.relu("relu1", x);
+  x = nn::conv(b, "conv2", x, {.out = 8, .stride = 2});
+  x = norm ? nn::batch_norm(b, "bn2", x, {.relu = true}) : b.relu("relu2", x);
+  x = b.global_avg_pool("pool", x);
+  b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, {Init::he_uniform, 0.4}));
+  return std::move(b).take();
+}
+
+struct Data {
+  std::vector<std::uint8_t> images;
+  std::vector<std::int32_t> labels;
+  explicit Data(std::int64_t rows, std::uint64_t seed = 1) {
+    Rng rng(seed, Purpose::user);
+    labels.resize(static_cast<std::size_t>(rows));
+    for (auto& l : labels) l = static_cast<std::int32_t>(rng.below(classes));
+    images.resize(static_cast<std::size_t>(rows * 3 * size * size));
+    for (std::size_t i = 0; i < images.size(); ++i)
+      images[i] = static_cast<std::uint8_t>(
+          (rng.below(128) + 32 * static_cast<unsigned>(labels[i / (3 * size * size)])) & 255U);
+  }
+  [[nodiscard]] BatchView view(std::int64_t begin, std::int64_t end) const {
+    return {images.data() + begin * 3 * size * size, labels.data() + begin, end - begin};
+  }
+  [[nodiscard]] BatchView view() const { return view(0, static_cast<std::int64_t>(labels.size())); }
+};
+
+template <class B>
+std::vector<std::byte> weights(Trainer<B>& t) {
+  auto& e = t.executor();
+  std::vector<std::byte> w(e.parameters().bytes());
+  std::memcpy(w.data(), e.parameter_data(), w.size());
+  return w;
+}
+
+template <class B>
+double norm_of_change(Trainer<B>& t, const std::vector<std::byte>& before) {
+  double sum = 0;
+  const auto* a = reinterpret_cast<const float*>(before.data());
+  const auto* b = static_cast<const float*>(t.executor().parameter_data());
+  for (std::size_t i = 0; i < t.executor().parameters().count; ++i)
+    sum += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same seed", B, Reference, Cpu) {
+  const Data data(12);
+  const auto run = [&](std::uint64_t seed) {
+    B backend;
+    Solo solo;
+    Trainer<B> t(backend, solo, small_net(true), {.seed = seed});
+    double first = 0, last = 0;
+    for (int i = 0; i < 12; ++i) {
+      last = t.step(data.view(), 12, 0.1).metrics.mean_loss();
+      if (i == 0) first = last;
+    }
+    CHECK(last < first * 0.9);
+    return weights(t);
+  };
+  const auto a = run(3);
+  CHECK(a == run(3));
+  CHECK(a != run(4));
+}
+
+TEST_CASE("gradient accumulation is the mathematics of one large batch") {
+  const Data data(12);
+  const auto run = [&](std::vector<std::int64_t> cuts) {
+    Reference backend;
+    Solo solo;
+    Trainer<Reference> t(backend, solo, small_net(false), {.compute = DType::f64});
+    for (int i = 0; i < 3; ++i) {
+      Metrics m;
+      for (std::size_t k = 0; k + 1 < cuts.size(); ++k)
+        m += t.accumulate(data.view(cuts[k], cuts[k + 1]), 12, k == 0, k + 2 == cuts.size());
+      t.update(0.1, m);
+    }
+    const auto w = weights(t);
+    std::vector<double> v(w.size() / sizeof(double));
+    std::memcpy(v.data(), w.data(), w.size());
+    return v;
+  };
+  const auto whole = run({0, 12}), parts = run({0, 5, 9, 12});
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == doctest::Approx(whole[i]).epsilon(1e-12));
+}
+
+TEST_CASE("the committed copy takes everything back, the counters too") {
+  const Data data(12);
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.ema_decay = 0.9});
+  t.step(data.view(), 12, 0.1);
+  t.commit();
+  const auto committed = weights(t);
+  const auto next = [&] {
+    t.step(data.view(), 12, 0.1);
+    return weights(t);
+  };
+  const auto one = next();
+  next();
+  CHECK(t.counters().step == 3);
+  t.restore();
+  CHECK(weights(t) == committed);
+  CHECK(t.counters().step == 1);
+  CHECK(t.counters().samples == 12);
+  // Momentum and running statistics came back as well: the next step is the same bits.
+  CHECK(next() == one);
+}
+
+TEST_CASE("committed tensors have their names") {
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.ema_decay = 0.9});
+  t.commit();
+  const auto has = [](const std::vector<StateSpan>& list, const std::string& name) {
+    for (const auto& s : list)
+      if (s.name == name) return true;
+    return false;
+  };
+  const auto model = t.committed_tensors(false), optimizer = t.committed_tensors(true);
+  for (const char* n : {"conv1.weight", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var", "fc.bias"})
+    CHECK_MESSAGE(has(model, n), n);
+  for (const char* n : {"momentum.conv1.weight", "ema.bn2.bias", "ema.bn2.running_var"})
+    CHECK_MESSAGE(has(optimizer, n), n);
+  CHECK(!has(model, "momentum.conv1.weight"));
+}
+
+TEST_CASE("the global norm is clipped") {
+  const Data data(12);
+  Cpu backend;
+  Solo solo;
+  TrainerOptions o{.optimizer = Sgd{0, false}, .weight_decay = 0, .clip_norm = 0.01};
+  Trainer<Cpu> t(backend, solo, small_net(true), o);
+  const auto before = weights(t);
+  t.step(data.view(), 12, 1.0);
+  CHECK(norm_of_change(t, before) == doctest::Approx(0.01).epsilon(1e-3));
+}
+
+TEST_CASE("batch norm and biases do not decay") {
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0.5});
+  auto& e = t.executor();
+  auto* w = static_cast<float*>(e.parameter_data());
+  for (const Slice& s : e.parameters().slices) w[s.offset] = 2;
+  e.parameters_changed();
+  const Data data(4);
+  t.accumulate(data.view(), 4, true, true);
+  std::memset(e.gradient_data(), 0, e.parameters().bytes());
+  t.update(0.1, Metrics{});
+  for (const Slice& s : e.parameters().slices) {
+    const bool decays = s.name.find("conv") == 0 || s.name == "fc.weight";
+    CHECK_MESSAGE(w[s.offset] == doctest::Approx(decays ? 2 - 0.1 * 0.5 * 2 : 2.0), s.name);
+  }
+}
+
+TEST_CASE("a loss that is not finite stops the run before the weights change") {
+  const Data data(4);
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {});
+  auto& e = t.executor();
+  static_cast<float*>(e.parameter_data())[e.parameters().find("fc.bias")->offset] =
+      std::numeric_limits<float>::quiet_NaN();
+  e.parameters_changed();
+  const auto before = weights(t);
+  try {
+    t.step(data.view(), 4, 0.1);
+    FAIL("no error");
+  } catch (const NotFiniteError& error) {
+    CHECK(error.exit_code() == 6);
+    CHECK(std::string(error.what()).find("[step 1]") != std::string::npos);
+  }
+  CHECK(weights(t) == before);
+}
+
+TEST_CASE("the weight average follows the weights and can be evaluated") {
+  const Data data(12);
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.ema_decay = 0.5});
+  const auto start = weights(t);
+  t.step(data.view(), 12, 0.1);
+  const auto trained = weights(t);
+  t.with_ema([&] {
+    const auto average = weights(t);
+    const double d = 2.0 / 11;  // (1 + t) / (10 + t) at t = 1, below 0.5
+    const auto *a = reinterpret_cast<const float*>(average.data()), *s = reinterpret_cast<const float*>(start.data()),
+               *w = reinterpret_cast<const float*>(trained.data());
+    for (std::size_t i = 0; i < average.size() / sizeof(float); ++i)
+      CHECK(static_cast<double>(a[i]) ==
+            doctest::Approx(d * static_cast<double>(s[i]) + (1 - d) * static_cast<double>(w[i])).epsilon(1e-5));
+    t.evaluate(data.view());
+  });
+  CHECK(weights(t) == trained);
+  Trainer<Cpu> none(backend, solo, small_net(true), {});
+  CHECK_THROWS_AS(none.with_ema([] {}), UsageError);
+}
+
+TEST_CASE("LARS and LARC scale each tensor by its norms") {
+  const SquaredNorms n{4, 16};
+  CHECK(Lars{.eta = 0.01}.factor(n, 0.5) == doctest::Approx(0.01 * 2 / 4));
+  CHECK(Larc{.eta = 0.01}.factor(n, 0.5) == doctest::Approx(0.01 * 2 / 4 / 0.5));
+  CHECK(Larc{.eta = 100}.factor(n, 0.5) == 1);
+  CHECK(Lars{}.factor({0, 16}, 0.5) == 1);
+  CHECK(Larc{}.factor({4, 0}, 0.5) == 1);
+  const Data data(12);
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.optimizer = Lars{.momentum = 0, .eta = 0.01}, .weight_decay = 0});
+  const auto& slices = t.executor().parameters().slices;
+  const auto before = weights(t);
+  t.step(data.view(), 12, 1.0);
+  // With a rate of 1 each tensor moves by eta of its own norm.
+  for (const Slice& s : slices) {
+    double moved = 0, norm = 0;
+    const auto *a = reinterpret_cast<const float*>(before.data()) + s.offset,
+               *b = static_cast<const float*>(t.executor().parameter_data()) + s.offset;
+    for (std::size_t i = 0; i < s.count; ++i) {
+      moved += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+      norm += std::pow(static_cast<double>(a[i]), 2);
+    }
+    if (norm > 0) CHECK_MESSAGE(std::sqrt(moved) == doctest::Approx(0.01 * std::sqrt(norm)).epsilon(1e-3), s.name);
+  }
+}
+
+TEST_CASE("a batch without rows still takes part") {
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0});
+  const auto before = weights(t);
+  t.step({nullptr, nullptr, 0}, 12, 0.1);
+  CHECK(weights(t) == before);
+  CHECK(t.counters().step == 1);
+}
