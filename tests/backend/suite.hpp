@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/cpu/isa.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+
+#include "backend/conformance.hpp"
+#include "backend/op_cases.hpp"
+
+// What every backend on the CPU is put through. A backend's test file calls these with its class.
+namespace tutti::testing {
+
+// TUTTI_ISA for the backends made while it lives.
+class IsaGuard {
+ public:
+  explicit IsaGuard(const char* isa) {
+    if (const char* before = std::getenv("TUTTI_ISA")) before_ = std::make_unique<std::string>(before);
+    setenv("TUTTI_ISA", isa, 1);
+  }
+  ~IsaGuard() {
+    if (before_)
+      setenv("TUTTI_ISA", before_->c_str(), 1);
+    else
+      unsetenv("TUTTI_ISA");
+  }
+  IsaGuard(const IsaGuard&) = delete;
+  IsaGuard& operator=(const IsaGuard&) = delete;
+
+ private:
+  std::unique_ptr<std::string> before_;
+};
+
+template <Backend B>
+void check_case(B& backend, const OpCase& c, DType precision) {
+  const Comparison r = check_model(backend, c.graph(), c.rows, precision);
+  CHECK_MESSAGE(r.failures.empty(), c.name << ", " << name_of(precision) << ", " << backend.description() << ":\n"
+                                           << r.text());
+  CHECK(r.compared > 0);
+}
+
+template <Backend B>
+void check_convolutions(B& backend, const std::vector<ConvCase>& cases) {
+  for (DType t : {DType::f32, DType::bf16})
+    for (const ConvCase& c : cases) check_case(backend, op_case(c), t);
+}
+
+template <Backend B>
+void check_other_ops(B& backend, DType precision) {
+  for (const OpCase& c : other_op_cases()) check_case(backend, c, precision);
+}
+
+inline Graph small_resnet(bool preactivation, std::int64_t width = 16, int depth = 8) {
+  const std::int64_t size = preactivation ? 28 : 32;
+  Builder b(3, size, size);
+  const ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
+  models::resnet_cifar(b, x, {.depth = depth, .width = width, .preactivation = preactivation});
+  return std::move(b).take();
+}
+
+// Whole nets: fused batch norms with residuals, gradients that meet, lanes of uneven rows.
+template <Backend B>
+void check_models(B& backend) {
+  for (DType t : {DType::f32, DType::bf16}) {
+    for (bool preactivation : {false, true}) {
+      const Comparison r = check_model(backend, small_resnet(preactivation), 11, t);
+      CHECK_MESSAGE(r.failures.empty(), "resnet_cifar, " << name_of(t) << ":\n" << r.text());
+    }
+    Builder b(3, 64, 64);
+    models::resnet(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 50, .classes = 7});
+    const Comparison r = check_model(backend, b.graph(), 3, t);
+    CHECK_MESSAGE(r.failures.empty(), "resnet50, " << name_of(t) << ":\n" << r.text());
+  }
+}
+
+// Everything a run leaves behind after some SGD steps.
+struct RunResult {
+  std::vector<std::byte> bytes;
+  std::vector<double> losses;
+};
+
+template <Backend B>
+RunResult short_run(B& backend, const Graph& model, std::int64_t rows, DType precision, int steps) {
+  Executor<B> e(backend, model, {precision});
+  randomize(e, 9);
+  RunResult r;
+  std::vector<float> momentum(e.parameters().count);
+  for (int i = 0; i < steps; ++i) {
+    // A short batch now and then, whose plan shares the arenas.
+    const std::int64_t n = i % 3 == 2 ? rows / 2 : rows;
+    const Batch batch = random_batch(model, n, static_cast<std::uint64_t>(i));
+    r.losses.push_back(e.train(batch.view(), {1, 1.0 / static_cast<double>(n)}).loss);
+    UpdateCall u;
+    u.weights = e.parameter_data();
+    u.gradients = e.gradient_data();
+    u.slots[0] = momentum.data();
+    u.count = e.parameters().count;
+    u.lr = 0.05;
+    u.weight_decay = 1e-4;
+    backend.update(op::SgdUpdate{0.9, true}, u);
+    e.parameters_changed();
+    r.losses.push_back(e.evaluate(batch.view()).loss);
+  }
+  const auto append = [&](const void* p, std::size_t n) {
+    const auto* b = static_cast<const std::byte*>(p);
+    r.bytes.insert(r.bytes.end(), b, b + n);
+  };
+  append(e.parameter_data(), e.parameters().bytes());
+  append(e.gradient_data(), e.parameters().bytes());
+  append(e.state_data(), e.states().bytes());
+  append(momentum.data(), momentum.size() * sizeof(float));
+  return r;
+}
+
+// The same seed gives the same bits: run after run, and with one thread as with two or three.
+template <class Make>
+void check_determinism(Make&& make) {
+  for (DType t : {DType::f32, DType::bf16})
+    for (bool preactivation : {false, true}) {
+      const Graph model = small_resnet(preactivation);
+      auto one = make(1), two = make(2), three = make(3);
+      const RunResult a = short_run(*two, model, 21, t, 4);
+      CHECK(a.bytes == short_run(*two, model, 21, t, 4).bytes);
+      CHECK(a.bytes == short_run(*one, model, 21, t, 4).bytes);
+      const RunResult c = short_run(*three, model, 21, t, 4);
+      CHECK(a.bytes == c.bytes);
+      CHECK(a.losses == c.losses);
+      for (double l : a.losses) CHECK(std::isfinite(l));
+    }
+}
+
+// keep_all changes where values lie and nothing else: what is kept in scratch otherwise is computed alike.
+template <Backend B>
+void check_keep_all(B& backend) {
+  const Graph model = small_resnet(false);
+  for (DType t : {DType::f32, DType::bf16}) {
+    std::vector<std::vector<std::byte>> gradients;
+    for (bool keep : {false, true}) {
+      Executor<B> e(backend, model, {t, keep});
+      randomize(e, 2);
+      const Batch batch = random_batch(model, 13, 4);
+      e.train(batch.view(), {1, 1.0 / 13});
+      const auto* g = static_cast<const std::byte*>(e.gradient_data());
+      gradients.emplace_back(g, g + e.parameters().bytes());
+    }
+    CHECK(gradients[0] == gradients[1]);
+  }
+}
+
+template <class B, class U>
+void check_update(B& backend, const U& o, DType t, std::size_t count, std::int64_t step) {
+  Reference reference;
+  Rng r(count, Purpose::user);
+  std::vector<double> w64(count), g64(count), a64(count), b64(count);
+  std::vector<float> w(count), g(count), a(count), b(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    w64[i] = static_cast<double>(w[i] = static_cast<float>(r.normal()));
+    g64[i] = static_cast<double>(g[i] = static_cast<float>(r.normal()));
+    a64[i] = static_cast<double>(a[i] = static_cast<float>(r.normal()));
+    b64[i] = static_cast<double>(b[i] = static_cast<float>(r.uniform() + 0.01F));
+  }
+  UpdateCall u;
+  u.count = count;
+  u.lr = 0.1;
+  u.weight_decay = 0.02;
+  u.gradient_scale = 0.25;
+  u.factor = 1.5;
+  u.step = step;
+  UpdateCall exact = u;
+  exact.dtype = DType::f64;
+  exact.weights = w64.data();
+  exact.gradients = g64.data();
+  exact.slots = {a64.data(), b64.data()};
+  if (t == DType::f64) {
+    auto w_copy = w64, g_copy = g64, a_copy = a64, b_copy = b64;
+    UpdateCall mine = exact;
+    mine.weights = w_copy.data();
+    mine.gradients = g_copy.data();
+    mine.slots = {a_copy.data(), b_copy.data()};
+    backend.update(o, mine);
+    reference.update(o, exact);
+    CHECK(w_copy == w64);
+    CHECK(a_copy == a64);
+    CHECK(b_copy == b64);
+    return;
+  }
+  const SquaredNorms n64 = reference.squared_norms(exact);
+  u.weights = w.data();
+  u.gradients = g.data();
+  u.slots = {a.data(), b.data()};
+  const SquaredNorms n = backend.squared_norms(u);
+  CHECK(n.weights == doctest::Approx(n64.weights).epsilon(1e-6));
+  CHECK(n.gradients == doctest::Approx(n64.gradients).epsilon(1e-6));
+  CHECK(backend.squared_norms(u).gradients == n.gradients);
+  backend.update(o, u);
+  reference.update(o, exact);
+  Comparison c;
+  for (std::size_t i = 0; i < count; ++i) {
+    c.value("weights", i, static_cast<double>(w[i]), w64[i], 2e-6 * (1 + std::fabs(w64[i])));
+    c.value("slot 0", i, static_cast<double>(a[i]), a64[i], 1e-6 * (1 + std::fabs(a64[i])));
+    c.value("slot 1", i, static_cast<double>(b[i]), b64[i], 1e-6 * (1 + std::fabs(b64[i])));
+  }
+  CHECK_MESSAGE(c.failures.empty(), c.text());
+}
+
+template <Backend B>
+void check_updates(B& backend) {
+  for (std::size_t count : {1U, 15U, 16U, 1000U, 16384U, 16385U, 70001U})
+    for (std::int64_t step : {1, 2, 1000})
+      for (DType t : {DType::f32, DType::f64}) {
+        check_update(backend, op::SgdUpdate{0.9, false}, t, count, step);
+        check_update(backend, op::SgdUpdate{0.9, true}, t, count, step);
+        check_update(backend, op::SgdUpdate{0, false}, t, count, step);
+        check_update(backend, op::AdamwUpdate{}, t, count, step);
+        check_update(backend, op::AdamwUpdate{0.5, 0.75, 1e-3}, t, count, step);
+      }
+  for (std::size_t count : {1U, 17U, 5000U}) {
+    std::vector<float> to(count, 2), from(count);
+    for (std::size_t i = 0; i < count; ++i) from[i] = static_cast<float>(i);
+    backend.average(DType::f32, to.data(), from.data(), count, 0.75);
+    CHECK(to.back() == doctest::Approx(1.5 + 0.25 * static_cast<double>(count - 1)));
+    backend.accumulate(DType::f32, to.data(), from.data(), count);
+    CHECK(to.back() == doctest::Approx(1.5 + 1.25 * static_cast<double>(count - 1)));
+    std::vector<double> to64(count, 2), from64(from.begin(), from.end());
+    backend.average(DType::f64, to64.data(), from64.data(), count, 0.75);
+    backend.accumulate(DType::f64, to64.data(), from64.data(), count);
+    CHECK(to64.back() == 1.5 + 1.25 * static_cast<double>(count - 1));
+  }
+}
+
+// images -> normalize -> pool -> linear: logits that a test can choose, by weights 0 and a bias.
+inline Graph loss_only(int classes, float smoothing = 0, int top_k = 5) {
+  Builder b(1, 2, 2);
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", b.normalize({0}, {1})), classes, {Init::zeros}),
+                          smoothing, top_k);
+  return std::move(b).take();
+}
+
+template <Backend B>
+void check_loss(B& backend) {
+  const std::vector<std::uint8_t> images(10 * 4, 1);
+  const auto run = [&](const Graph& g, const std::vector<float>& logits, const std::vector<std::int32_t>& labels,
+                       DType t, StepScalars scalars, std::vector<double>* gradient = nullptr) {
+    Executor<B> e(backend, g, {t, true});
+    const Slice& s = *e.parameters().find("fc.bias");
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (t == DType::f64)
+        static_cast<double*>(e.parameter_data())[s.offset + i] = static_cast<double>(logits[i]);
+      else
+        static_cast<float*>(e.parameter_data())[s.offset + i] = logits[i];
+    }
+    e.parameters_changed();
+    const Metrics m = e.train({images.data(), labels.data(), static_cast<std::int64_t>(labels.size())}, scalars);
+    if (gradient != nullptr) {
+      const Graph& train = e.graph();
+      *gradient = to_doubles(e.value(train.nodes[static_cast<std::size_t>(train[train.metrics].producer)].outputs[1]));
+    }
+    return m;
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (DType t : {DType::f32, DType::bf16, DType::f64}) {
+    // Constant logits: log(K), and no hits by ties but for the first class.
+    Metrics m = run(loss_only(4), {1, 1, 1, 1}, {0, 1, 2, 3}, t, {});
+    CHECK(m.loss == doctest::Approx(4 * std::log(4.0)));
+    CHECK(m.top1 == 1);
+    CHECK(m.topk == 4);
+    CHECK(m.rows == 4);
+    m = run(loss_only(4, 0, 2), {3, 1, 2, 0}, {0, 1, 2, 3}, t, {});
+    CHECK(m.top1 == 1);
+    CHECK(m.topk == 2);
+    // Smoothing: (1 - s) (L - z_t) + s (L - mean z), L = log sum exp z.
+    std::vector<double> d;
+    const StepScalars scalars{8, 0.25};
+    m = run(loss_only(4, 0.25F), {2, 0, 0, 0}, {0}, t, scalars, &d);
+    const double log_sum = std::log(std::exp(2.0) + 3);
+    CHECK(m.loss == doctest::Approx(0.75 * (log_sum - 2) + 0.25 * (log_sum - 0.5)).epsilon(1e-6));
+    REQUIRE(d.size() == 4);
+    const double eps = t == DType::bf16 ? 4e-3 : 1e-6;
+    CHECK(d[0] == doctest::Approx(2 * (std::exp(2 - log_sum) - 0.75 - 0.0625)).epsilon(eps));
+    CHECK(d[1] == doctest::Approx(2 * (std::exp(-log_sum) - 0.0625)).epsilon(eps));
+    // Large logits do not overflow.
+    m = run(loss_only(3), {1e4F, 0, -1e4F}, {0, 1}, t, {});
+    CHECK(m.loss == doctest::Approx(1e4).epsilon(5e-3));
+    // A logit that is not a number: the loss says so, and it is no hit.
+    for (std::int32_t label : {0, 1, 2}) {
+      m = run(loss_only(3), {0, nan, 1}, {label}, t, {}, &d);
+      CHECK(std::isnan(m.loss));
+      CHECK(m.top1 == 0);
+      CHECK(std::isnan(d[0]));
+    }
+    m = run(loss_only(3), {nan, nan, nan}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, t, {});
+    CHECK(std::isnan(m.loss));
+    CHECK(m.top1 == 0);
+    // A label that is no class, anywhere in the batch, is bad data; and the backend goes on.
+    for (std::int32_t label : {-1, 3, 255, std::numeric_limits<std::int32_t>::min()})
+      for (std::size_t where : {0U, 9U}) {
+        std::vector<std::int32_t> labels(10, 0);
+        labels[where] = label;
+        CHECK_THROWS_WITH_AS(run(loss_only(3), {0, 0, 0}, labels, t, {}), doctest::Contains("labels in 0..2"),
+                             DataError);
+      }
+    CHECK(run(loss_only(3), {0, 0, 0}, {0}, t, {}).loss == doctest::Approx(std::log(3.0)));
+  }
+}
+
+// Not-a-number in the weights comes out as a loss that is not a number, through relu, pool and batch norm.
+template <Backend B>
+void check_nan_is_not_lost(B& backend) {
+  for (DType t : {DType::f32, DType::bf16}) {
+    Builder b(3, 8, 8);
+    ValueId x = nn::conv(b, "c", b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F}), {.out = 16});
+    x = b.max_pool("p", b.relu("r", x), {3, 3, 2, 1});
+    x = nn::batch_norm(b, "bn", x, {.relu = true});
+    b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", x), 3, {}));
+    Executor<B> e(backend, b.graph(), {t});
+    randomize(e, 1);
+    const Batch batch = random_batch(b.graph(), 3, 1);
+    CHECK(std::isfinite(e.train(batch.view(), {}).loss));
+    static_cast<float*>(e.parameter_data())[e.parameters().find("c.weight")->offset + 5] =
+        std::numeric_limits<float>::quiet_NaN();
+    e.parameters_changed();
+    CHECK(std::isnan(e.train(batch.view(), {}).loss));
+  }
+}
+
+}  // namespace tutti::testing

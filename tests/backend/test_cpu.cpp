@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// Our own vector kernels, for every instruction set that this machine has.
+#include <tutti/backend/cpu/cpu.hpp>
+
+#include "backend/suite.hpp"
+
+using namespace tutti;
+
+namespace {
+
+// The instruction sets to test: each that can be asked for, and what is picked without asking.
+std::vector<const char*> instruction_sets() {
+  std::vector<const char*> r;
+  for (const char* isa : {"baseline", "avx2", "avx512", ""}) {
+    const testing::IsaGuard guard(isa);
+    const auto got = cpu::name_of(cpu::detect_isa());
+    if (*isa == 0 || got == isa)
+      r.push_back(isa);
+    else
+      MESSAGE("this processor has no " << isa);
+  }
+  return r;
+}
+
+template <class F>
+void each_isa(F&& f) {
+  for (const char* isa : instruction_sets()) {
+    const testing::IsaGuard guard(isa);
+    Cpu backend({2});
+    CAPTURE(backend.description());
+    f(backend);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("TUTTI_ISA picks a lesser instruction set, and only that") {
+  const testing::IsaGuard guard("baseline");
+  CHECK(cpu::detect_isa() == cpu::Isa::baseline);
+  CHECK(Cpu({1}).description().find("baseline") != std::string::npos);
+}
+
+TEST_CASE("the case table but convolutions, f32") {
+  each_isa([](Cpu& backend) { testing::check_other_ops(backend, DType::f32); });
+}
+TEST_CASE("the case table but convolutions, bf16") {
+  each_isa([](Cpu& backend) { testing::check_other_ops(backend, DType::bf16); });
+}
+TEST_CASE("f64 runs Reference's loops") {
+  Cpu backend({2});
+  testing::check_other_ops(backend, DType::f64);
+}
+TEST_CASE("updates, norms, average, accumulation") {
+  each_isa([](Cpu& backend) { testing::check_updates(backend); });
+}
+TEST_CASE("the loss") {
+  each_isa([](Cpu& backend) { testing::check_loss(backend); });
+}
+TEST_CASE("NaN is not lost") {
+  each_isa([](Cpu& backend) { testing::check_nan_is_not_lost(backend); });
+}
+TEST_CASE("bf16 is rounded alike on every instruction set") {
+  // x + x through the vector store: every bf16 and the sums between them. What avx512_bf16 does to denormals is its
+  // own.
+  Builder b(1, 1, 1);
+  std::vector<bf16> x, y, sum;
+  Rng r(1, Purpose::user);
+  for (int i = 0; i < 40000; ++i) {
+    const auto random = [&] { return bf16::from_bits(static_cast<std::uint16_t>(r.next())); };
+    const bf16 p = random(), q = random();
+    const float s = static_cast<float>(p) + static_cast<float>(q);
+    if (std::fabs(static_cast<float>(p)) < 1e-30F || std::fabs(static_cast<float>(q)) < 1e-30F || std::fabs(s) < 1e-30F)
+      continue;
+    x.push_back(p);
+    y.push_back(q);
+  }
+  sum.resize(x.size());
+  each_isa([&](Cpu& backend) {
+    cpu::add<bf16>(backend.isa(), static_cast<const bf16*>(x.data()), static_cast<const bf16*>(y.data()), sum.data(),
+                   static_cast<std::int64_t>(x.size()));
+    int wrong = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const bf16 expected(static_cast<float>(x[i]) + static_cast<float>(y[i]));
+      const bool nan = std::isnan(static_cast<float>(expected));
+      wrong += nan ? !std::isnan(static_cast<float>(sum[i])) : sum[i].bits != expected.bits;
+    }
+    CHECK(wrong == 0);
+  });
+}
+TEST_CASE("determinism") {
+  testing::check_determinism([](int threads) { return std::make_unique<Cpu>(CpuOptions{threads}); });
+}
+TEST_CASE("keep_all changes nothing but places") {
+  Cpu backend({2});
+  testing::check_keep_all(backend);
+}

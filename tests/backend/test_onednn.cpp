@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#include <tutti/backends/onednn/onednn.hpp>
+
+#include "backend/suite.hpp"
+
+using namespace tutti;
+
+TEST_CASE("ResNet convolutions") {
+  Onednn backend({2});
+  testing::check_convolutions(backend, testing::resnet_conv_cases());
+}
+TEST_CASE("odd convolutions") {
+  Onednn backend({2});
+  testing::check_convolutions(backend, testing::odd_conv_cases());
+}
+TEST_CASE("everything but convolutions") {
+  Onednn backend({2});
+  testing::check_other_ops(backend, DType::f32);
+  testing::check_other_ops(backend, DType::bf16);
+}
+TEST_CASE("convolutions with our kernels at their least") {
+  const testing::IsaGuard guard("baseline");
+  Onednn backend({2});
+  testing::check_convolutions(backend, {testing::square_conv("small", 19, 16, 32, 16, 3, 1)});
+}
+TEST_CASE("whole nets") {
+  Onednn backend({2});
+  testing::check_models(backend);
+}
+TEST_CASE("f64 runs Reference's loops") {
+  Onednn backend({2});
+  for (const auto& c : testing::odd_conv_cases())
+    if (c.name.find("kernel 5") == 0) testing::check_case(backend, testing::op_case(c), DType::f64);
+}
+TEST_CASE("the loss") {
+  Onednn backend({2});
+  testing::check_loss(backend);
+}
+TEST_CASE("NaN is not lost") {
+  Onednn backend({2});
+  testing::check_nan_is_not_lost(backend);
+}
+TEST_CASE("determinism") {
+  testing::check_determinism([](int threads) { return std::make_unique<Onednn>(CpuOptions{threads}); });
+}
+TEST_CASE("keep_all changes nothing but places") {
+  Onednn backend({2});
+  testing::check_keep_all(backend);
+}
