@@ -115,6 +115,13 @@ void measure(B& backend, const Args& a) {
   if (a.profile) e.profile(&profile);
   std::vector<double> windows;
   double steps = 0;
+  const auto cpu_seconds = [] {
+    rusage u{};
+    getrusage(RUSAGE_SELF, &u);
+    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+  };
+  const double cpu_before = cpu_seconds();
   for (Stopwatch all; all.seconds() < a.seconds || windows.empty();) {
     Stopwatch w;
     int n = 0;
@@ -123,6 +130,7 @@ void measure(B& backend, const Args& a) {
     steps += n;
   }
   std::nth_element(windows.begin(), windows.begin() + static_cast<std::ptrdiff_t>(windows.size() / 2), windows.end());
+  const double per_cpu_second = steps * a.batch / (cpu_seconds() - cpu_before);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   if (a.profile) print_profile(e, profile, steps);
@@ -133,9 +141,9 @@ void measure(B& backend, const Args& a) {
                static_cast<double>(m.packed) / 1048576, static_cast<double>(m.parameters) / 1048576);
   std::printf(
       "{\"system\":\"tutti %s %s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
-      "\"images_per_second\":%.1f,\"peak_rss_mib\":%.1f}\n",
+      "\"images_per_second\":%.1f,\"images_per_cpu_second\":%.1f,\"peak_rss_mib\":%.1f}\n",
       version, backend.name().c_str(), a.model.c_str(), a.precision.c_str(), a.batch, backend.threads(),
-      windows[windows.size() / 2], static_cast<double>(usage.ru_maxrss) / 1024);
+      windows[windows.size() / 2], per_cpu_second, static_cast<double>(usage.ru_maxrss) / 1024);
 }
 
 Args parse(int argc, char** argv) {

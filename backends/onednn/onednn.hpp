@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,6 +42,7 @@ class Onednn : public Cpu {
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) {
     const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
+    if (by_channels(p)) return {Division::whole, channel_tasks, 0};
     return {Division::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
   }
 
@@ -68,7 +70,12 @@ class Onednn : public Cpu {
     return primitives(onednn::Pass::backward_data, problem(o, i.desc.out[0], i.desc.in[1].shape, i.desc.in[0]), i);
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
-    return primitives(onednn::Pass::backward_weights, problem(o, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]), i);
+    auto p = problem(o, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]);
+    if (i.partition.division == Division::whole) {
+      p.w[0] /= channel_tasks;
+      p.y[1] /= channel_tasks;
+    }
+    return primitives(onednn::Pass::backward_weights, p, i);
   }
 
   void run(const op::Conv2d&, Call& c) { execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]); }
@@ -76,6 +83,7 @@ class Onednn : public Cpu {
     execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
   }
   void run(const op::Conv2dBackwardWeights&, Call& c) {
+    if (c.phase == Phase::whole) return run_channels(c);
     auto& state = *static_cast<State*>(c.state);
     const std::size_t n = state.weight_bytes / sizeof(float);
     auto* mine = reinterpret_cast<float*>(c.partial);
@@ -92,10 +100,33 @@ class Onednn : public Cpu {
   }
 
  private:
+  // Large weight gradients are cut by output channels, not by rows: a partial sum of megabytes per lane would cost more
+  // to add than it saves. A task gathers its channels of dy and has its slice of the gradient to itself.
+  static constexpr int channel_tasks = 8;
+  static bool by_channels(const onednn::Problem& p) {
+    return p.w.numel() >= 256 * 1024 && p.w[0] % (16 * channel_tasks) == 0;
+  }
+  void run_channels(Call& c) {
+    auto& state = *static_cast<State*>(c.state);
+    const TensorRef& dy = c.in[1];
+    const std::size_t unit = size_of(dy.dtype), channels = static_cast<std::size_t>(dy.shape[1]) * unit,
+                      mine = channels / channel_tasks;
+    std::byte* const room = scratch(c.worker);
+    std::byte* const slice = room + state.slice_offset;
+    const std::byte* from = static_cast<const std::byte*>(dy.data) + static_cast<std::size_t>(c.task) * mine;
+    const std::size_t pixels = static_cast<std::size_t>(dy.shape.numel() / dy.shape[1]);
+    for (std::size_t i = 0; i < pixels; ++i) std::memcpy(slice + i * mine, from + i * channels, mine);
+    std::byte* const dw = room + state.weight_offset;
+    execute(c, {c.in[0].data, slice, dw}, c.in[0].shape[0]);
+    const auto part = static_cast<std::size_t>(c.out[0].shape.numel()) / channel_tasks;
+    convolutions_.reorder(state.problem, onednn::Pass::backward_weights, dw,
+                          static_cast<float*>(c.out[0].data) + static_cast<std::size_t>(c.task) * part);
+  }
+
   struct State {
     onednn::Problem problem;
     std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_rows;
-    std::size_t weight_bytes = 0, weight_offset = 0;
+    std::size_t weight_bytes = 0, weight_offset = 0, slice_offset = 0;
   };
 
   static onednn::Problem problem(const op::Window& o, const TensorDesc& x, const Shape& w, const TensorDesc& y) {
@@ -114,7 +145,10 @@ class Onednn : public Cpu {
     if (pass == onednn::Pass::backward_weights) {
       s->weight_bytes = convolutions_.layout(p, pass).desc.get_size();
       s->weight_offset = (need + 63) / 64 * 64;
-      need = s->weight_offset + s->weight_bytes;
+      s->slice_offset = s->weight_offset + (s->weight_bytes + 63) / 64 * 64;
+      need = s->slice_offset;
+      if (i.partition.division == Division::whole)
+        need += static_cast<std::size_t>(i.desc.in[1].shape.numel()) / channel_tasks * size_of(i.desc.in[1].dtype);
     }
     for (auto& room : scratch_)
       if (room.bytes() < need) room = Buffer<HostMemory>(host_, need);

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <tutti/core/error.hpp>
-
 // What can be said on the command line of a training program: plain values, one table of them, and their meaning.
 namespace tutti::examples {
 
@@ -76,7 +74,9 @@ template <class V>
 void describe(RunOptions& o, V&& v) {
   using Names = std::initializer_list<const char*>;
   v.group("Data");
-  v("data", o.data_dir, "folder of the data set, or its parent", Names{"data-dir"});
+  v("data", o.data_dir,
+    "folder of the data set, or its parent; default: $TUTTI_DATA, else data (fashion_mnist: Debian's)",
+    Names{"data-dir"});
   v("dataset", o.dataset, "cifar10, fashion_mnist or synthetic", Names{});
   v("image-shape", o.image_shape, "C,H,W of what the net sees, e.g. 3,28,28; default: the data set's", Names{});
   v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the data set's", Names{});
@@ -93,7 +93,8 @@ void describe(RunOptions& o, V&& v) {
   v("test-io", o.test_io, "only read the images and print the speed", Names{});
 
   v.group("Model");
-  v("preset", o.preset, "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation", Names{});
+  v("preset", o.preset, "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation",
+    Names{});
   v("network", o.network,
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images), resnet_preact (6n+2, pre-activation), "
     "resnet_imagenet",
@@ -106,8 +107,7 @@ void describe(RunOptions& o, V&& v) {
 
   v.group("Optimisation");
   v("batch-size", o.batch_size, "images per rank in one pass", Names{});
-  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size",
-    Names{});
+  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{});
   v("accumulate", o.accumulate, "passes per update", Names{});
   v("macrobatch-size", o.macrobatch_size, "images per update at least, all ranks together, reached by accumulation",
     Names{});
@@ -144,8 +144,8 @@ void describe(RunOptions& o, V&& v) {
   v("lc-periods", o.lc_periods, "linear_cosine: periods", Names{});
   v("lc-alpha", o.lc_alpha, "linear_cosine: alpha", Names{});
   v("lc-beta", o.lc_beta, "linear_cosine: beta", Names{});
-  v("stop-at-train-top1", o.stop_at_train_top1, "end after the epoch that reaches this training accuracy, 0..1; 0: never",
-    Names{});
+  v("stop-at-train-top1", o.stop_at_train_top1,
+    "end after the epoch that reaches this training accuracy, 0..1; 0: never", Names{});
 
   v.group("Run");
   v("run-dir", o.run_dir, "folder for log.jsonl and checkpoints; default: a new one in runs/",
@@ -159,7 +159,8 @@ void describe(RunOptions& o, V&& v) {
   v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{});
   v("evaluate-every", o.evaluate_every, "epochs between evaluations; the last epoch always", Names{});
   v("evaluation-batch", o.evaluation_batch, "images per pass of an evaluation, per rank", Names{});
-  v("disp-batches", o.disp_batches, "steps between progress lines and log entries", Names{"log-interval", "display-every"});
+  v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
+    Names{"log-interval", "display-every"});
   v("precision", o.precision, "f32 or bf16 (bfloat16 with f32 master weights)", Names{"dtype"});
   v("backend", o.backend, "auto, reference, eigen or onednn", Names{});
   v("threads", o.threads, "compute threads per rank; 0: one per core", Names{});
@@ -184,23 +185,25 @@ struct NeutralOption {
   const char* value;
 };
 inline constexpr NeutralOption neutral_options[] = {
-    {"max-random-h", "0"},           {"max-random-s", "0"},          {"max-random-l", "0"},
-    {"max-random-rotate-angle", "0"}, {"max-random-shear-ratio", "0"}, {"max-random-aspect-ratio", "0"},
-    {"min-random-aspect-ratio", "0"}, {"max-random-scale", "1"},      {"min-random-scale", "1"},
-    {"max-random-area", "1"},         {"min-random-area", "1"},       {"max-crop-size", "-1"},
-    {"min-crop-size", "-1"},          {"brightness", "0"},            {"contrast", "0"},
-    {"saturation", "0"},              {"pca-noise", "0"},             {"random-resized-crop", "0"},
+    {"max-random-h", "0"},
+    {"max-random-s", "0"},
+    {"max-random-l", "0"},
+    {"max-random-rotate-angle", "0"},
+    {"max-random-shear-ratio", "0"},
+    {"max-random-aspect-ratio", "0"},
+    {"min-random-aspect-ratio", "0"},
+    {"max-random-scale", "1"},
+    {"min-random-scale", "1"},
+    {"max-random-area", "1"},
+    {"min-random-area", "1"},
+    {"max-crop-size", "-1"},
+    {"min-crop-size", "-1"},
+    {"brightness", "0"},
+    {"contrast", "0"},
+    {"saturation", "0"},
+    {"pca-noise", "0"},
+    {"random-resized-crop", "0"},
     {"monitor", "0"},
 };
-
-// Sets the defaults that a preset stands for. Throws UsageError for a name that is none.
-void apply_preset(RunOptions& o, const std::string& name);
-
-// Checks every value, names each word in its first spelling, and fills in what was left open. `processes` is how many a
-// launcher started. Throws UsageError that names the option.
-void check(RunOptions& o, int processes);
-
-// How many processes the launcher of this one started, from its environment; 1 where there is none.
-int launched_processes();
 
 }  // namespace tutti::examples

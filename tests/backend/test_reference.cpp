@@ -9,8 +9,7 @@
 #include <tutti/backend/reference.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
-#include "backend/conformance.hpp"
-#include "backend/op_cases.hpp"
+#include "backend/suite.hpp"
 
 using namespace tutti;
 
@@ -67,11 +66,13 @@ TEST_CASE("the case table, in f64, f32 and bf16") {
   Reference reference;
   for (DType t : {DType::f64, DType::f32, DType::bf16}) {
     for (const auto& c : testing::other_op_cases()) {
+      if (c.rows * c.channels * c.height * c.width > 100000) continue;  // one thread, in no hurry
       const auto r = testing::check_model(reference, c.graph(), c.rows, t);
       CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
       CHECK(r.compared > 0);
     }
     for (const auto& conv : testing::odd_conv_cases()) {
+      if (conv.flops(conv.rows) > 4e6) continue;
       const auto c = testing::op_case(conv);
       const auto r = testing::check_model(reference, c.graph(), c.rows, t);
       CHECK_MESSAGE(r.failures.empty(), c.name << " " << name_of(t) << ": " << r.text());
@@ -99,4 +100,57 @@ TEST_CASE("finite differences of whole nets") {
                          {.depth = 8, .classes = 3, .width = 3, .preactivation = preactivation});
     CHECK(finite_differences(b.graph(), 3) == 0);
   }
+}
+
+TEST_CASE("the loss") {
+  Reference reference;
+  testing::check_loss(reference);
+}
+TEST_CASE("NaN is not lost") {
+  Reference reference;
+  testing::check_nan_is_not_lost(reference);
+}
+TEST_CASE("updates, norms, average, accumulation") {
+  Reference reference;
+  testing::check_updates(reference);
+}
+TEST_CASE("updates: known values") {
+  // Two steps of each, worked out by hand.
+  Reference reference;
+  double w = 1, g = 0.5, a = 0, v = 0;
+  UpdateCall u;
+  u.dtype = DType::f64;
+  u.weights = &w;
+  u.gradients = &g;
+  u.slots = {&a, &v};
+  u.count = 1;
+  u.lr = 0.1;
+  u.weight_decay = 0.2;
+  reference.update(op::SgdUpdate{0.9, false}, u);
+  CHECK(a == doctest::Approx(0.7));
+  CHECK(w == doctest::Approx(0.93));
+  reference.update(op::SgdUpdate{0.9, false}, u);
+  CHECK(a == doctest::Approx(0.63 + 0.5 + 0.186));
+  CHECK(w == doctest::Approx(0.93 - 0.1316));
+  w = 1, a = 0;
+  reference.update(op::SgdUpdate{0.9, true}, u);
+  CHECK(w == doctest::Approx(1 - 0.1 * (0.7 + 0.9 * 0.7)));
+  w = 1, a = v = 0;
+  u.gradient_scale = 2;
+  reference.update(op::AdamwUpdate{0.9, 0.99, 1e-8}, u);  // the first step is lr * sign, after the decay
+  CHECK(w == doctest::Approx(1 * (1 - 0.02) - 0.1));
+  CHECK(a == doctest::Approx(0.1));
+  CHECK(v == doctest::Approx(0.01));
+  u.step = 2;
+  g = -0.25;  // G = -0.5
+  reference.update(op::AdamwUpdate{0.9, 0.99, 1e-8}, u);
+  const double m2 = 0.09 - 0.05, v2 = 0.0099 + 0.0025;
+  CHECK(a == doctest::Approx(m2));
+  CHECK(v == doctest::Approx(v2));
+  CHECK(w == doctest::Approx(0.88 * 0.98 - 0.1 * (m2 / 0.19) / (std::sqrt(v2 / 0.0199) + 1e-8)));
+  w = 3, g = 2;
+  u.weight_decay = 0.5;
+  const SquaredNorms n = reference.squared_norms(u);
+  CHECK(n.weights == 9);
+  CHECK(n.gradients == doctest::Approx((2 * 2 + 1.5) * (2 * 2 + 1.5)));
 }

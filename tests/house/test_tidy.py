@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# processors: 2
 """clang-tidy has nothing to say about the headers: one translation unit per folder that includes all of its headers."""
 import concurrent.futures
 import shutil

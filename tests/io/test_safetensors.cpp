@@ -190,7 +190,8 @@ TEST_CASE("types and ranks that tutti lacks are listed, but refused by name") {
 
 TEST_CASE("values that a file did not align can be copied") {
   const auto file = file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                            R"("b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}} )",
+                            R"("b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})" +
+                                std::string(2, ' '),
                             5);
   const auto b = Safetensors::view(file).record("b");
   REQUIRE(reinterpret_cast<std::uintptr_t>(b.bytes.data()) % 4 != 0);

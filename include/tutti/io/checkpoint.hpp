@@ -61,7 +61,7 @@ class CheckpointStore {
     if (data.step < 0) fail<UsageError>("checkpoint", "a step of 0 or more", std::to_string(data.step));
     make_folder();
     remove_stale_asides(folder_);
-    const Path target = folder_ / step_name(data.step);
+    Path target = folder_ / step_name(data.step);
     const Path aside = aside_path(target);
     try {
       write_aside(aside, data);

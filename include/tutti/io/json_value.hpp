@@ -23,21 +23,22 @@ class Json {
   using Object = std::vector<Member>;
 
   Json() = default;
-  Json(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): values are written as literals
+  // Implicit, so that values are written as literals. NOLINTBEGIN(google-explicit-constructor)
+  Json(std::nullptr_t) {}
   template <std::same_as<bool> T>
-  Json(T v) : value_(v) {}  // NOLINT(google-explicit-constructor)
+  Json(T v) : value_(v) {}
   template <std::integral T>
-  requires(!std::same_as<T, bool>) Json(T v)
-      : value_(static_cast<std::int64_t>(v)) {  // NOLINT(google-explicit-constructor)
+  requires(!std::same_as<T, bool>) Json(T v) : value_(static_cast<std::int64_t>(v)) {
     if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "an integer of 64 bits with sign", std::to_string(v));
   }
   template <std::floating_point T>
-  Json(T v) : value_(static_cast<double>(v)) {}         // NOLINT(google-explicit-constructor)
-  Json(std::string v) : value_(std::move(v)) {}         // NOLINT(google-explicit-constructor)
-  Json(std::string_view v) : value_(std::string(v)) {}  // NOLINT(google-explicit-constructor)
-  Json(const char* v) : value_(std::string(v)) {}       // NOLINT(google-explicit-constructor)
-  Json(Array v) : value_(std::move(v)) {}               // NOLINT(google-explicit-constructor)
-  Json(Object v) : value_(std::move(v)) {}              // NOLINT(google-explicit-constructor)
+  Json(T v) : value_(static_cast<double>(v)) {}
+  Json(std::string v) : value_(std::move(v)) {}
+  Json(std::string_view v) : value_(std::string(v)) {}
+  Json(const char* v) : value_(std::string(v)) {}
+  Json(Array v) : value_(std::move(v)) {}
+  Json(Object v) : value_(std::move(v)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] static Json array(std::initializer_list<Json> items = {}) { return Json(Array(items)); }
   // UsageError if a key is there twice.

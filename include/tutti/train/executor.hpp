@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <time.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -64,6 +65,10 @@ class Executor {
       : b_(backend), options_(options) {
     if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64)
       fail<UsageError>("Executor", "a compute type of f32, bf16 or f64", std::string(name_of(options.compute)));
+    if constexpr (requires { requires !B::has_f64; })
+      if (options.compute == DType::f64)
+        fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f64",
+                         "f64 runs on the reference backend alone");
     const Graph fused = fuse(forward);
     train_ = differentiate(fused);
     eval_ = inference(fused);
@@ -119,7 +124,7 @@ class Executor {
             activations_.bytes(), scratch_.bytes(),    packed_.bytes()};
   }
 
-  // Nanoseconds per node and phase, summed over workers, while profiling is on.
+  // Nanoseconds of CPU time per node and phase, summed over workers, while profiling is on.
   struct Profile {
     std::vector<std::array<std::int64_t, 4>> nodes;
   };
@@ -322,9 +327,11 @@ class Executor {
       std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
     }
   }
+  // Of this thread's CPU time: what a busy neighbour takes is not counted.
   static std::int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1'000'000'000 + t.tv_nsec;
   }
 
   Metrics run(Prepared& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {

@@ -170,18 +170,26 @@ class Cpu : public ReferenceOps<false> {
     }
     return sum;
   }
-  void average(DType, void* to, const void* from, std::size_t n, double decay) {
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+    only_f32(t);
     cpu::average(isa_, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
   }
-  void accumulate(DType, void* to, const void* from, std::size_t n) {
+  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+    only_f32(t);
     cpu::accumulate(isa_, static_cast<float*>(to), static_cast<const float*>(from), n);
   }
 
  protected:
   static constexpr std::size_t block = 16 * 1024;
 
+  // Master weights are f32 whatever the activations are.
+  static void only_f32(DType t) {
+    if (t != DType::f32) fail<UsageError>("cpu", "arenas of f32", std::string(tutti::name_of(t)));
+  }
+
   template <class F>
   void blocks(const UpdateCall& u, F&& f) {
+    only_f32(u.dtype);
     const auto tasks = static_cast<int>((u.count + block - 1) / block);
     parallel(tasks, [&](int t, int) {
       const std::size_t begin = static_cast<std::size_t>(t) * block;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backends/eigen/correlate.hpp>
+#include <tutti/backends/eigen/weight_gradient.hpp>
+
+namespace tutti {
+
+// Convolutions and linear layers with Eigen 3.4's fixed-size arrays, everything else by our own kernels; f32, and bf16
+// that is computed in f32. Eigen's instruction set is the one the program was compiled for: without -march=native that
+// is SSE2, a fifth of the speed of AVX-512. Eigen starts no threads here.
+class EigenBackend : public Cpu {
+ public:
+  explicit EigenBackend(CpuOptions o = {}) : Cpu(o) { scratch_.resize(static_cast<std::size_t>(threads())); }
+
+  [[nodiscard]] std::string name() const { return "eigen"; }
+  [[nodiscard]] std::string description() const {
+    return "Eigen " + std::to_string(EIGEN_WORLD_VERSION) + "." + std::to_string(EIGEN_MAJOR_VERSION) + "." +
+           std::to_string(EIGEN_MINOR_VERSION) + " (" + Eigen::SimdInstructionSetsInUse() + "), own kernels " +
+           std::string(cpu::name_of(isa()));
+  }
+
+  using Cpu::partition;
+  using Cpu::prepare;
+  using Cpu::run;
+
+  [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) const {
+    return {Division::reduce, 1, static_cast<std::size_t>(gradient(o, d).partial_floats()) * sizeof(float)};
+  }
+
+  [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) const {
+    const auto c = correlations(o, d);
+    return c ? static_cast<std::size_t>(c->weight_count) * size_of(d.compute) : Cpu::pack_bytes(o, d);
+  }
+  void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) const {
+    const auto c = correlations(o, d);
+    if (!c) return Cpu::pack(o, d, w, to);
+    float_type(d.compute, [&](auto t) { eigen::pack(*c, w.as<float>(), static_cast<decltype(t)*>(to)); });
+  }
+
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2d& o, const PrepareInfo& i) { return correlator(o, i); }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardData& o, const PrepareInfo& i) {
+    return correlator(o, i);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Linear& o, const PrepareInfo& i) { return correlator(o, i); }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::LinearBackwardData& o, const PrepareInfo& i) {
+    return correlator(o, i);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
+    auto g = std::make_shared<eigen::WeightGradient>(gradient(o, i.desc));
+    for (std::int64_t rows : i.chunk_rows) need(g->scratch_floats(rows));
+    return g;
+  }
+
+  void run(const op::Conv2d&, Call& c) { correlate(c, nullptr); }
+  void run(const op::Conv2dBackwardData&, Call& c) { correlate(c, nullptr); }
+  void run(const op::Linear&, Call& c) { correlate(c, c.in[2].as<float>()); }
+  void run(const op::LinearBackwardData&, Call& c) { correlate(c, nullptr); }
+  void run(const op::Conv2dBackwardWeights&, Call& c) {
+    auto& g = *static_cast<eigen::WeightGradient*>(c.state);
+    if (c.phase == Phase::finish)
+      return g.finish(
+          c.lanes, [&](int l) { return reinterpret_cast<const float*>(c.partial_of(l)); }, c.out[0].as<float>());
+    float_type(c.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      g.accumulate<T>(isa(), c.in[0].as<T>(), c.in[1].as<T>(), c.in[0].shape[0], reinterpret_cast<float*>(c.partial),
+                      c.first_chunk, scratch(c));
+    });
+  }
+
+ private:
+  static eigen::WeightGradient gradient(const op::Window& o, const NodeDesc& d) {
+    return {o, eigen::image_of(d.in[0].shape), eigen::image_of(d.in[1].shape)};
+  }
+
+  // What the ops with weights compute.
+  static std::optional<eigen::Correlations> correlations(const Op& any, const NodeDesc& d) {
+    const Shape &in = d.in[0].shape, &out = d.out[0].shape;
+    if (const auto* f = std::get_if<op::Conv2d>(&any))
+      return eigen::forward(*f, eigen::image_of(in), eigen::image_of(out));
+    if (const auto* b = std::get_if<op::Conv2dBackwardData>(&any))
+      return eigen::backward_data(*b, eigen::image_of(out), eigen::image_of(in));
+    if (std::holds_alternative<op::Linear>(any)) return eigen::linear(in.row_numel(), out.row_numel(), false);
+    if (std::holds_alternative<op::LinearBackwardData>(any))
+      return eigen::linear(in.row_numel(), out.row_numel(), true);
+    return std::nullopt;
+  }
+
+  std::shared_ptr<void> correlator(const Op& o, const PrepareInfo& i) {
+    auto c = std::make_shared<eigen::Correlations>(*correlations(o, i.desc));
+    for (std::int64_t rows : i.chunk_rows) need(eigen::scratch_floats(*c, rows));
+    return c;
+  }
+  void correlate(Call& c, const float* bias) {
+    const auto& what = *static_cast<const eigen::Correlations*>(c.state);
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      eigen::run(what, eigen::Batch<T>{c.in[0].as<T>(), c.in[1].as<T>(), bias, c.out[0].as<T>(), c.out[0].shape[0]},
+                 isa(), scratch(c));
+    });
+  }
+
+  void need(std::int64_t floats) {
+    const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
+    for (auto& room : scratch_)
+      if (room.bytes() < bytes) room = Buffer<HostMemory>(host_, bytes);
+  }
+  [[nodiscard]] float* scratch(const Call& c) const {
+    return reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(c.worker)].at(0));
+  }
+
+  HostMemory host_;
+  std::vector<Buffer<HostMemory>> scratch_;  // per worker: copies of inputs, sums, a part of the weights
+};
+
+static_assert(Backend<EigenBackend>);
+
+}  // namespace tutti

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "options.hpp"
+
+// What options mean together. Every error is a UsageError that names the option.
+namespace tutti::examples {
+
+// Sets the defaults that a preset stands for.
+inline void apply_preset(RunOptions& o, const std::string& name) {
+  if (name.empty()) return;
+  if (name != "cifar-resnet50-28") fail<UsageError>("--preset", "cifar-resnet50-28", name);
+  o.preset = name;
+  o.network = "resnet_preact";
+  o.depth = 50;
+  o.image_shape = "3,28,28";
+  o.random_crop = o.random_mirror = false;
+  o.pad_size = 0;
+  o.wd = 1e-4;
+  o.epochs = 30;
+  o.stop_at_train_top1 = 0.92;
+}
+
+// How many processes the launcher of this one started; 1 where there is none.
+inline int launched_processes() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "DMLC_NUM_WORKER"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && std::atoi(value) > 1) return std::atoi(value);
+  }
+  return 1;
+}
+
+namespace detail {
+
+inline std::string list_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return text;
+}
+
+// Brings a word into its first spelling. Upper case counts as lower case, '-' as '_'.
+inline void word(const char* option, std::string& value, const std::vector<std::string>& words,
+                 const std::vector<std::pair<std::string, std::string>>& synonyms = {}) {
+  std::string w = value;
+  for (char& c : w) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const auto& [other, first] : synonyms)
+    if (w == other) w = first;
+  if (std::find(words.begin(), words.end(), w) == words.end())
+    fail<UsageError>(option, list_of(words), "'" + value + "'");
+  value = w;
+}
+
+inline std::string text_of(double v) {
+  char buffer[32];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, v).ptr};
+}
+
+inline void number(const char* option, double v, double low, double high) {
+  if (!(v >= low && v <= high)) fail<UsageError>(option, text_of(low) + " to " + text_of(high), text_of(v));
+}
+inline void number(const char* option, std::int64_t v, std::int64_t low, std::int64_t high) {
+  if (v < low || v > high)
+    fail<UsageError>(option, std::to_string(low) + " to " + std::to_string(high), std::to_string(v));
+}
+
+inline void check_data(RunOptions& o) {
+  word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
+  if (o.benchmark) o.dataset = "synthetic";
+  number("--pad-size", o.pad_size, 0, 65536);
+  number("--fill-value", o.fill_value, 0, 255);
+  number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
+  if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
+  number("--num-classes", o.num_classes, 0, 1 << 20);
+  number("--data-nthreads", o.data_nthreads, 0, 1024);
+  if (!o.image_shape.empty()) {
+    const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
+    bool good = shape.size() == 3;
+    for (const double d : shape) good = good && d >= 1 && d <= 65536 && d == std::floor(d);
+    if (!good) fail<UsageError>("--image-shape", "C,H,W, e.g. 3,28,28", o.image_shape);
+  }
+  for (const double m : schedule::parse_numbers("--rgb-mean", o.rgb_mean)) number("--rgb-mean", m, -1e6, 1e6);
+  for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
+}
+
+inline void check_model(RunOptions& o) {
+  word("--network", o.network, {"resnet", "resnet_preact", "resnet_imagenet"});
+  const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
+  if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
+  if (o.network == "resnet_imagenet") {
+    if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
+  } else if (o.depth < 8 || (o.depth - 2) % 6 != 0 || o.depth > 10000) {
+    fail<UsageError>("--depth", "6n+2 (8, 20, 32, 44, 50, 56, 110, ...) or 18, 34, 101, 152", std::to_string(o.depth));
+  }
+  word("--initializer", o.initializer, {"he", "xavier"}, {{"default", "he"}, {"msra", "he"}, {"kaiming", "he"}});
+  if (o.network == "resnet_imagenet" && o.initializer != "he")
+    fail<UsageError>("--initializer", "he for --network resnet_imagenet", o.initializer);
+  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+  number("--top-k", o.top_k, 0, 1 << 20);
+  if (o.top_k == 0) o.top_k = 5;
+  if (o.network == "resnet_imagenet" && o.top_k != 5)
+    fail<UsageError>("--top-k", "5 for --network resnet_imagenet", std::to_string(o.top_k));
+}
+
+inline void check_batch(RunOptions& o, std::int64_t world) {
+  constexpr std::int64_t most = 1'000'000;
+  number("--batch-size", o.batch_size, 1, most);
+  number("--accumulate", o.accumulate, 1, most);
+  number("--macrobatch-size", o.macrobatch_size, 0, most);
+  number("--global-batch-size", o.global_batch_size, 0, most);
+  if (o.macrobatch_size > 0) {
+    const std::int64_t pass = o.batch_size * world;
+    o.accumulate = std::max<std::int64_t>((o.macrobatch_size + pass - 1) / pass, 1);
+    o.macrobatch_size = 0;
+  }
+  if (o.global_batch_size > 0) {
+    if (o.global_batch_size < world * o.accumulate)
+      fail<UsageError>("--global-batch-size", "an image per rank and pass, " + std::to_string(world * o.accumulate),
+                       std::to_string(o.global_batch_size));
+    o.batch_size = (o.global_batch_size + world * o.accumulate - 1) / (world * o.accumulate);
+  } else {
+    o.global_batch_size = o.batch_size * world * o.accumulate;
+    number("--batch-size times ranks times --accumulate", o.global_batch_size, 1, most);
+  }
+}
+
+inline void check_optimizer(RunOptions& o) {
+  std::string optimizer = o.optimizer;
+  word("--optimizer", o.optimizer, {"nag", "sgd", "adamw", "lars", "larc", "lbsgd"}, {{"nesterov", "nag"}});
+  if (o.optimizer == "lbsgd") {
+    // Large-batch SGD is SGD with accumulation and a long warmup.
+    o.optimizer = "sgd";
+    if (!o.warmup_epochs) o.warmup_epochs = 5;
+  }
+  const bool adamw = o.optimizer == "adamw";
+  if (!o.lr) o.lr = (adamw ? 0.001 : 0.1) * static_cast<double>(o.global_batch_size) / 128;
+  number("--lr", *o.lr, 0, 1e6);
+  number("--mom", o.mom, 0, 0.999999);
+  if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
+  number("--wd", *o.wd, 0, 1e3);
+  if (!o.eta) o.eta = o.optimizer == "lars" ? 0.001 : 0.013;
+  number("--eta", *o.eta, 1e-12, 1e3);
+  number("--clip-norm", o.clip_norm, 0, 1e12);
+  number("--ema-decay", o.ema_decay, 0, 0.9999999);
+}
+
+inline void check_schedule(RunOptions& o) {
+  number("--epochs", o.epochs, 1, 10'000'000);
+  number("--max-steps", o.max_steps, 0, std::int64_t{1} << 40);
+  word("--lr-schedule", o.lr_schedule,
+       {"auto", "linear", "cosine", "cosine_restarts", "linear_cosine", "poly", "steps", "constant"},
+       {{"step", "steps"}, {"cosine_decay_restarts", "cosine_restarts"}});
+  const bool asks_for_steps = !o.lr_step_epochs.empty() || o.lr_factor;
+  if (o.lr_schedule == "auto") o.lr_schedule = asks_for_steps ? "steps" : "linear";
+  if (asks_for_steps && o.lr_schedule != "steps")
+    fail<UsageError>(o.lr_step_epochs.empty() ? "--lr-factor" : "--lr-step-epochs", "--lr-schedule steps",
+                     o.lr_schedule, "give one of the two");
+  if (o.lr_schedule == "steps") {
+    if (!o.warmup_epochs) o.warmup_epochs = 0;
+    // He et al. 2015 divide the rate at a half and at three quarters of the run.
+    if (o.lr_step_epochs.empty()) {
+      const auto n = static_cast<double>(o.epochs);
+      o.lr_step_epochs = text_of(n / 2) + "," + text_of(n * 3 / 4);
+    }
+    if (!o.lr_factor) o.lr_factor = 0.1;
+    number("--lr-factor", *o.lr_factor, 0, 1e6);
+    try {
+      (void)schedule::parse_lr_step_epochs(o.lr_step_epochs, *o.lr, *o.lr_factor);
+    } catch (const UsageError&) {
+      fail<UsageError>("--lr-step-epochs", "epochs that grow, e.g. 200,250, or a power, e.g. pow2", o.lr_step_epochs);
+    }
+  }
+  if (!o.lr_end) o.lr_end = o.lr_schedule == "poly" ? 1e-5 : 0;
+  number("--lr-end", *o.lr_end, 0, 1e6);
+  number("--poly-power", o.poly_power, 0, 100);
+  if (!o.warmup_epochs) o.warmup_epochs = std::min(1.0, static_cast<double>(o.epochs) / 4);
+  number("--warmup-epochs", *o.warmup_epochs, 0, 1e7);
+  number("--warmup-lr", o.warmup_lr, 0, 1e6);
+  word("--warmup-strategy", o.warmup_strategy, {"linear", "power2", "sqrt"});
+  number("--cosine-alpha", o.cosine_alpha, 0, 1);
+  number("--cdr-first-decay-ratio", o.cdr_first_decay_ratio, 1e-6, 1);
+  number("--cdr-t-mul", o.cdr_t_mul, 1, 1e6);
+  number("--cdr-m-mul", o.cdr_m_mul, 0, 1e6);
+  number("--cdr-alpha", o.cdr_alpha, 0, 1);
+  number("--lc-periods", o.lc_periods, 0, 1e6);
+  number("--lc-alpha", o.lc_alpha, 0, 1e6);
+  number("--lc-beta", o.lc_beta, 0, 1e6);
+  number("--stop-at-train-top1", o.stop_at_train_top1, 0, 1);
+}
+
+inline void check_run(RunOptions& o) {
+  if (!o.model_prefix.empty()) {
+    if (!o.run_dir.empty() && o.run_dir != o.model_prefix)
+      fail<UsageError>("--model-prefix", "no --run-dir beside it, because both name the run's folder", o.run_dir);
+    o.run_dir = o.model_prefix;
+    if (!o.keep) o.keep = 1'000'000;
+  }
+  if (!o.keep) o.keep = 2;
+  number("--keep", *o.keep, 1, 1'000'000);
+  if (o.load_epoch) {
+    number("--load-epoch", *o.load_epoch, 1, 10'000'000);
+    if (!o.resume.empty()) fail<UsageError>("--load-epoch", "no --resume beside it", o.resume);
+    if (o.run_dir.empty()) fail<UsageError>("--load-epoch", "--model-prefix or --run-dir", "none");
+  }
+  if ((o.resume == "latest" || o.resume == "best") && o.run_dir.empty())
+    fail<UsageError>("--resume", "--run-dir, the run to go on with, or --resume=PATH", "none");
+  if (o.eval_only && o.resume.empty() && !o.load_epoch)
+    fail<UsageError>("--eval-only", "--resume, --resume=best or --resume=PATH, the weights to evaluate", "none");
+  number("--save-period", o.save_period, 0, 10'000'000);
+  number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
+  number("--evaluate-every", o.evaluate_every, 1, 10'000'000);
+  number("--evaluation-batch", o.evaluation_batch, 1, 1'000'000);
+  number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
+  number("--threads", o.threads, 0, 4096);
+  for (const char* half : {"float16", "fp16", "f16", "half"})
+    if (o.precision == half)
+      fail<UsageError>("--precision", "f32 or bf16", o.precision,
+                       "no processor backend computes in float16; bf16 has its speed and the range of float32");
+  word("--precision", o.precision, {"f32", "bf16"},
+       {{"float32", "f32"}, {"fp32", "f32"}, {"float", "f32"}, {"bfloat16", "bf16"}});
+  word("--backend", o.backend, {"auto", "reference", "eigen", "onednn"});
+}
+
+inline void check_distribution(RunOptions& o, int processes) {
+  if (!o.kv_store.empty())
+    word("--kv-store", o.kv_store,
+         {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async"});
+  const bool distributed = o.kv_store.starts_with("dist");
+  if (o.strategy != "solo" && o.strategy != "auto")
+    fail<UsageError>("--strategy", "solo, the only strategy in this build", "'" + o.strategy + "'");
+  if (processes > 1 && o.strategy == "auto")
+    fail<UsageError>(distributed ? "--kv-store" : "--strategy",
+                     "one process, because this build has no strategy for more",
+                     std::to_string(processes) + " that the launcher started",
+                     "start it once, or give --strategy solo where each process shall train a net of its own");
+  if (distributed)
+    o.notes.push_back("--kv-store " + o.kv_store + ": one process was started, so it trains alone (strategy solo)");
+  o.strategy = "solo";
+  if (!o.gpus.empty())
+    fail<UsageError>("--gpus", "no GPUs, because this build has no cuda backend", o.gpus,
+                     "leave --gpus out to train on the processor");
+  word("--gc-type", o.gc_type, {"none", "2bit"});
+  if (o.gc_type != "none")
+    fail<UsageError>("--gc-type", "none, because compressed gradients need a parameter-server strategy", o.gc_type);
+  number("--gc-threshold", o.gc_threshold, 1e-12, 1e12);
+}
+
+}  // namespace detail
+
+// Checks every value, brings each word into its first spelling, and fills in what was left open. `processes` is how
+// many a launcher started.
+inline void check(RunOptions& o, int processes = 1) {
+  detail::check_data(o);
+  detail::check_model(o);
+  detail::check_distribution(o, processes);
+  detail::check_batch(o, 1);
+  detail::check_optimizer(o);
+  detail::check_schedule(o);
+  detail::check_run(o);
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT
+// All of CLI11, which takes seconds to compile, in one translation unit.
+#include "cli.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/version.hpp>
+
+#include "check.hpp"
+#include "config_file.hpp"
+
+namespace tutti::examples {
+namespace {
+
+template <class N>
+void parse_number(const std::string& option, const std::string& text, const char* kind, N& to) {
+  N value{};
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || begin == end)
+    fail<UsageError>(option, error == std::errc::result_out_of_range ? std::string(kind) + " in range" : kind,
+                     "'" + text + "'");
+  to = value;
+}
+void assign(const std::string&, const std::string& text, std::string& to) { to = text; }
+void assign(const std::string& o, const std::string& text, std::int64_t& to) {
+  parse_number(o, text, "an integer", to);
+}
+void assign(const std::string& o, const std::string& text, std::uint64_t& to) {
+  parse_number(o, text, "an integer of 0 or more", to);
+}
+void assign(const std::string& o, const std::string& text, double& to) { parse_number(o, text, "a number", to); }
+void assign(const std::string& option, const std::string& text, bool& to) {
+  for (const char* yes : {"1", "true", "yes", "on"})
+    if (text == yes) return void(to = true);
+  for (const char* no : {"0", "false", "no", "off"})
+    if (text == no) return void(to = false);
+  fail<UsageError>(option, "0 or 1", "'" + text + "'");
+}
+template <class T>
+void assign(const std::string& option, const std::string& text, std::optional<T>& to) {
+  T value{};
+  assign(option, text, value);
+  to = value;
+}
+
+std::string kind_of(const std::string&) { return "TEXT"; }
+std::string kind_of(bool) { return "[0|1]"; }
+std::string kind_of(std::int64_t) { return "INT"; }
+std::string kind_of(std::uint64_t) { return "INT"; }
+std::string kind_of(double) { return "NUMBER"; }
+template <class T>
+std::string kind_of(const std::optional<T>&) {
+  return kind_of(T{});
+}
+
+// A value as a configuration file has it.
+std::string value_text(const std::string& v) { return examples::quoted(v); }
+std::string value_text(bool v) { return v ? "true" : "false"; }
+std::string value_text(std::int64_t v) { return std::to_string(v); }
+std::string value_text(std::uint64_t v) { return std::to_string(v); }
+std::string value_text(double v) { return detail::text_of(v); }
+template <class T>
+std::string value_text(const std::optional<T>& v) {
+  return v ? value_text(*v) : "auto";
+}
+bool is_open(const auto&) { return false; }
+template <class T>
+bool is_open(const std::optional<T>& v) {
+  return !v;
+}
+
+// Every name, with '-' only, and which of them are switches.
+struct Names {
+  std::set<std::string> all{"help", "version", "config", "print-config"}, switches{"print-config"};
+  void group(const char*) {}
+  template <class T>
+  void operator()(const char* name, T&, const char*, std::initializer_list<const char*> others) {
+    std::vector<std::string> names(others.begin(), others.end());
+    names.emplace_back(name);
+    all.insert(names.begin(), names.end());
+    if (std::is_same_v<T, bool>) switches.insert(names.begin(), names.end());
+  }
+};
+
+Names all_names() {
+  Names names;
+  RunOptions o;
+  describe(o, names);
+  for (const auto& n : neutral_options) names.all.insert(n.name);
+  return names;
+}
+
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t swapped = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, swapped});
+    }
+  }
+  return row.back();
+}
+
+[[noreturn]] void unknown(const std::string& where, const std::string& name, const Names& names) {
+  std::string hint = "--help lists all options";
+  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
+  for (const auto& n : names.all)
+    if (const std::size_t d = distance(name, n); d < least) {
+      least = d;
+      hint = "did you mean --" + n;
+    }
+  fail<UsageError>(where, "an option", "--" + name + ", which is none", hint);
+}
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// Brings all arguments into the form --name=value or --name value: '_' in a name becomes '-'; switches --x, --no-x,
+// --nox and --x 1 become --x=true and the like; --resume alone becomes --resume=latest.
+std::vector<std::string> normalised(int argc, char** argv, const Names& names) {
+  std::vector<std::string> out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "-h") {
+      out.emplace_back("--help");
+      continue;
+    }
+    if (!argument.starts_with("--"))
+      fail<UsageError>("command line", "--options with one value each", "'" + argument + "'",
+                       i > 1 && std::string(argv[i - 1]) == "--resume" ? "--resume takes its value after '='"
+                                                                       : "--help lists all options");
+    const std::size_t equals = argument.find('=');
+    std::string name = with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
+    std::string value = equals == std::string::npos ? "" : argument.substr(equals);
+    const bool known = names.all.contains(name);
+    if (!known && name.starts_with("no")) {
+      const std::string positive = name.substr(name.starts_with("no-") ? 3 : 2);
+      if (names.switches.contains(positive)) {
+        if (!value.empty()) fail<UsageError>("--" + name, "no value", value.substr(1));
+        out.push_back("--" + positive + "=false");
+        continue;
+      }
+    }
+    if (!known) unknown("command line", name, names);
+    if (names.switches.contains(name) && value.empty()) {
+      value = "=true";
+      const std::string next = i + 1 < argc ? argv[i + 1] : "";
+      if (!next.empty() && !next.starts_with("--")) {
+        value = "=" + next;
+        ++i;
+      }
+    }
+    if (name == "resume" && value.empty()) value = "=latest";
+    const bool takes_next = value.empty() && name != "help" && name != "version";
+    out.push_back("--" + name + value);
+    if (!takes_next) continue;
+    if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--"))
+      fail<UsageError>("--" + name, "a value", i + 1 == argc ? "none" : std::string("the option ") + argv[i + 1]);
+    out.back() += std::string("=") + argv[++i];
+  }
+  return out;
+}
+
+// Lets CLI11 read the files of --config.
+class ConfigReader : public CLI::Config {
+ public:
+  explicit ConfigReader(const Names& names) : names_(names) {}
+  std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }
+  std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
+    std::vector<CLI::ConfigItem> found;
+    std::set<std::string> seen;
+    for (const ConfigEntry& e : parse_config(in)) {
+      CLI::ConfigItem item;
+      item.name = with_dashes(e.name);
+      item.inputs = {e.value};
+      const std::string where = "--config line " + std::to_string(e.line);
+      static const std::set<std::string> elsewhere{"help", "version", "config", "print-config"};
+      if (!names_.all.contains(item.name) || elsewhere.contains(item.name)) unknown(where, item.name, names_);
+      if (!seen.insert(item.name).second) fail<UsageError>(where, "each option once", item.name + " again");
+      found.push_back(std::move(item));
+    }
+    return found;
+  }
+
+ private:
+  const Names& names_;
+};
+
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string out;
+  std::size_t column = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin + 1), text.size());
+    if (column + (end - begin) > width) {
+      out += '\n';
+      column = 0;
+      if (text[begin] == ' ') ++begin;
+    }
+    out.append(text, begin, end - begin);
+    column += end - begin;
+    begin = end;
+  }
+  return out;
+}
+
+// Registers the table's options with CLI11.
+struct Register {
+  CLI::App& app;
+  std::string title{};
+  void group(const char* t) { title = t; }
+  template <class T>
+  void operator()(const char* name, T& field, const char* help, std::initializer_list<const char*> others) {
+    std::string names = std::string("--") + name;
+    for (const char* other : others) names += std::string(",--") + other;
+    const std::string option = std::string("--") + name;
+    std::string text = help;
+    if constexpr (!std::is_same_v<T, std::string>) {
+      if (!is_open(field) && !std::is_same_v<T, bool>) text += "  [" + value_text(field) + "]";
+      if (std::is_same_v<T, bool>) text += value_text(field) == "true" ? "  [1]" : "";
+    } else if (!field.empty()) {
+      text += "  [" + field + "]";
+    }
+    text = wrapped(text, 76);
+    CLI::Option* o = app.add_option_function<std::string>(
+        names, [option, &field](const std::string& v) { assign(option, v, field); }, text);
+    o->group(title)->take_last()->type_name(kind_of(field));
+    if (option == "--resume") o->type_name("[=latest|best|PATH]");
+  }
+};
+
+void register_neutral(CLI::App& app) {
+  std::string list;
+  for (const NeutralOption& n : neutral_options) {
+    const std::string name = std::string("--") + n.name, neutral = n.value;
+    app.add_option_function<std::string>(
+           name,
+           [name, neutral](const std::string& v) {
+             double given = 0, wanted = 0;
+             assign(name, neutral, wanted);
+             const bool none = v == "none" || v == "None";
+             if (!none) assign(name, v, given);
+             if (!none && given != wanted)
+               fail<UsageError>(name, neutral + ", because small images are only cropped and mirrored", v);
+           },
+           "")
+        ->group("")
+        ->take_last();
+    list += (list.empty() ? "" : " ") + name;
+  }
+  app.footer("Taken at their neutral value only, as older scripts give them:\n" + wrapped(list, 110) +
+             "\n\nEvery long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
+             "precedence is: command line, --config file, environment (TUTTI_DATA), default. Numbers count for the\n"
+             "whole job (global) unless the text says \"per rank\".\n"
+             "Exit codes: 0 done, 1 internal error, 2 usage, 3 data, 4 device, 5 communication, 6 loss not finite,\n"
+             "130 and 143 interrupted with the state saved.");
+}
+
+struct WriteConfig {
+  std::string text;
+  void group(const char* title) { text += std::string(text.empty() ? "" : "\n") + "# " + title + "\n"; }
+  template <class T>
+  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>) {
+    text += (is_open(field) ? "# " : "") + std::string(name) + " = " + value_text(field) + "\n";
+  }
+};
+
+struct Parsed {
+  RunOptions options;
+  bool print_config = false, help_or_version = false;
+};
+
+// Parses over the defaults that the preset gives.
+Parsed parse(const std::vector<std::string>& arguments, const std::string& preset, const Names& names) {
+  Parsed parsed;
+  apply_preset(parsed.options, preset);
+  CLI::App app("Trains a ResNet on small images.", "train_cifar10");
+  app.get_formatter()->column_width(44);
+  app.set_help_flag("--help,-h", "print this text");
+  app.set_version_flag("--version", std::string("train_cifar10 of tutti ") + version, "print the version");
+  describe(parsed.options, Register{app});
+  register_neutral(app);
+  app.config_formatter(std::make_shared<ConfigReader>(names));
+  app.set_config("--config", "", "file of options, one \"name = value\" a line")->type_name("FILE")->take_last();
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.add_option_function<std::string>(
+         "--print-config", [&](const std::string& v) { assign("--print-config", v, parsed.print_config); },
+         "print all options as a file for --config, and stop")
+      ->configurable(false)
+      ->type_name("");
+  try {
+    // CLI11 takes them last first.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(std::move(reversed));
+  } catch (const CLI::Success& e) {
+    app.exit(e);
+    parsed.help_or_version = true;
+  } catch (const CLI::ParseError& e) {
+    std::string message = e.what();
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    throw UsageError("[command line] " + message);
+  }
+  const char* folder = std::getenv("TUTTI_DATA");
+  if (parsed.options.data_dir.empty() && folder != nullptr && *folder != '\0') {
+    parsed.options.data_dir = folder;
+    parsed.options.data_dir_from_environment = true;
+  }
+  return parsed;
+}
+
+}  // namespace
+
+std::optional<RunOptions> parse_command_line(int argc, char** argv) {
+  const Names names = all_names();
+  const std::vector<std::string> arguments = normalised(argc, argv, names);
+  Parsed parsed = parse(arguments, "", names);
+  if (parsed.help_or_version) return std::nullopt;
+  // Once more over the preset's values, which the explicit ones override.
+  if (!parsed.options.preset.empty()) parsed = parse(arguments, parsed.options.preset, names);
+  if (parsed.print_config) {
+    RunOptions checked = parsed.options;
+    check(checked);
+    std::fputs(config_text(parsed.options).c_str(), stdout);
+    return std::nullopt;
+  }
+  return parsed.options;
+}
+
+std::string config_text(const RunOptions& options) {
+  WriteConfig writer;
+  RunOptions copy = options;
+  describe(copy, writer);
+  return writer.text;
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/augment.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/datasets/cifar10/cifar10.hpp>
+#include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
+#include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "options.hpp"
+
+// The data sets that the programs for small images know.
+namespace tutti::examples {
+
+struct Images {
+  AnyDataset train, test;
+};
+
+namespace detail {
+
+inline std::vector<float> per_channel(const char* option, const std::string& text, std::int64_t channels) {
+  std::vector<float> values;
+  for (const double v : schedule::parse_numbers(option, text)) values.push_back(static_cast<float>(v));
+  if (values.size() == 1) values.resize(static_cast<std::size_t>(channels), values[0]);
+  if (values.size() != static_cast<std::size_t>(channels))
+    fail<UsageError>(option, "one value or one per channel (" + std::to_string(channels) + ")", text);
+  return values;
+}
+
+inline SyntheticOptions synthetic_options(const RunOptions& o) {
+  SyntheticOptions s;
+  s.size = o.num_examples > 0 ? o.num_examples : 50000;
+  if (o.num_classes > 0) s.classes = static_cast<int>(o.num_classes);
+  if (!o.image_shape.empty()) {
+    const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
+    s.channels = static_cast<std::int64_t>(shape[0]);
+    s.height = static_cast<std::int64_t>(shape[1]);
+    s.width = static_cast<std::int64_t>(shape[2]);
+  }
+  s.seed = o.seed;
+  s.learnable = !o.benchmark;
+  return s;
+}
+
+inline bool holds_fashion_mnist(const std::filesystem::path& folder) {
+  const std::string name = fashion_mnist::file_name(Split::train, true);
+  for (const auto& p : {folder / name, folder / (name + ".gz"), folder / "fashion-mnist" / name,
+                        folder / "fashion-mnist" / (name + ".gz")})
+    if (is_file(p)) return true;
+  return false;
+}
+
+// A folder that nobody asked for by name gives way to Debian's where it lacks the data.
+inline std::filesystem::path data_folder(const RunOptions& o) {
+  const bool asked = !o.data_dir.empty() && !o.data_dir_from_environment;
+  const std::filesystem::path folder = o.data_dir.empty() ? "data" : o.data_dir;
+  if (o.dataset == "fashion_mnist" && !asked && !holds_fashion_mnist(folder)) return fashion_mnist::debian_folder;
+  return folder;
+}
+
+}  // namespace detail
+
+// What the net sees, without reading any data. Throws UsageError where an option does not fit the data set.
+inline Schema image_schema(const RunOptions& o) {
+  Schema s = o.dataset == "cifar10"         ? cifar10::schema(Split::train)
+             : o.dataset == "fashion_mnist" ? fashion_mnist::schema(Split::train)
+                                            : Synthetic(detail::synthetic_options(o)).schema();
+  if (!o.image_shape.empty()) {
+    const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
+    if (static_cast<std::int64_t>(shape[0]) != s.channels)
+      fail<UsageError>("--image-shape", std::to_string(s.channels) + " channels, as " + s.name + " has", o.image_shape);
+    s.height = static_cast<std::int64_t>(shape[1]);
+    s.width = static_cast<std::int64_t>(shape[2]);
+  }
+  if (o.num_classes > 0) {
+    if (o.num_classes < s.classes)
+      fail<UsageError>("--num-classes", "the " + std::to_string(s.classes) + " classes of " + s.name + " or more",
+                       std::to_string(o.num_classes));
+    if (o.num_classes > s.classes) s.class_names.clear();
+    s.classes = static_cast<int>(o.num_classes);
+  }
+  if (!o.rgb_mean.empty()) s.mean = detail::per_channel("--rgb-mean", o.rgb_mean, s.channels);
+  if (!o.rgb_std.empty()) s.stddev = detail::per_channel("--rgb-std", o.rgb_std, s.channels);
+  return s;
+}
+
+// Training images with augmentation, test images as they are; both cut to the size that `seen` has. Throws DataError
+// for what is missing or damaged.
+inline Images load_images(const RunOptions& o, const Schema& seen) {
+  Augment training;
+  training.height = seen.height;
+  training.width = seen.width;
+  training.pad = o.pad_size;
+  training.fill = {static_cast<std::uint8_t>(o.fill_value)};
+  training.random_crop = o.random_crop;
+  training.mirror = o.random_mirror;
+  const auto both = [&](auto train, auto test) {
+    Augment plain = training;
+    plain.random_crop = plain.mirror = false;
+    // No more padding than a larger window needs.
+    const Schema& s = test.schema();
+    plain.pad = std::max<std::int64_t>({0, (seen.height - s.height + 1) / 2, (seen.width - s.width + 1) / 2});
+    return Images{Augmented(std::move(train), training), Augmented(std::move(test), plain)};
+  };
+  const auto first = [&](MemoryDataset d) { return o.num_examples > 0 ? d.first(o.num_examples) : d; };
+  const auto folder = detail::data_folder(o);
+  if (o.dataset == "cifar10") {
+    return both(first(load_cifar10(folder, Split::train)), load_cifar10(folder, Split::test));
+  }
+  if (o.dataset == "fashion_mnist")
+    return both(first(load_fashion_mnist(folder, Split::train)), load_fashion_mnist(folder, Split::test));
+  SyntheticOptions train = detail::synthetic_options(o), test = train;
+  test.first = train.size;
+  test.size = std::clamp<std::int64_t>(train.size / 5, 1, 10000);
+  return both(Synthetic(train), Synthetic(test));
+}
+
+}  // namespace tutti::examples

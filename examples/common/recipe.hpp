@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/dataset.hpp>
+#include <tutti/graph/builder.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+#include <tutti/optim/optimizer.hpp>
+#include <tutti/optim/schedule.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/run_log.hpp>
+
+#include "options.hpp"
+
+// From checked options to what the library is given.
+namespace tutti::examples {
+
+namespace detail {
+
+struct WriteJson {
+  io::Json object = io::Json::object();
+  void group(const char*) {}
+  template <class T>
+  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>) {
+    if constexpr (std::is_same_v<T, std::uint64_t>)
+      object.set(name, std::to_string(field));  // JSON's integers end at 2^53 in many readers, ours at 2^63
+    else if constexpr (std::is_same_v<T, std::string>)
+      object.set(name, utf8_text(field));
+    else
+      object.set(name, json_of(field));
+  }
+  template <class T>
+  static io::Json json_of(const T& v) {
+    return io::Json(v);
+  }
+  template <class T>
+  static io::Json json_of(const std::optional<T>& v) {
+    return v ? io::Json(*v) : io::Json();
+  }
+};
+
+// A warmup along another curve than a line. The schedule after it begins anew where `anew`, else it counts from the
+// start of the run.
+struct CurvedWarmup {
+  double from, to, power;
+  std::int64_t steps;
+  bool anew;
+  Schedule after;
+  double operator()(Progress p) const {
+    if (p.step < steps)
+      return from + (to - from) * std::pow(static_cast<double>(p.step) / static_cast<double>(steps), power);
+    if (anew) {
+      p.step -= steps;
+      p.total_steps -= steps;
+    }
+    return after(p);
+  }
+};
+
+}  // namespace detail
+
+// The options by their names on the command line.
+inline io::Json options_json(const RunOptions& options) {
+  detail::WriteJson writer;
+  RunOptions copy = options;
+  describe(copy, writer);
+  return std::move(writer.object);
+}
+
+inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
+  const double lr = o.lr.value();
+  const auto decay = [&]() -> Schedule {
+    if (o.lr_schedule == "linear") return schedule::Poly(lr, {.power = 1, .end = o.lr_end.value()});
+    if (o.lr_schedule == "poly") return schedule::Poly(lr, {.power = o.poly_power, .end = o.lr_end.value()});
+    if (o.lr_schedule == "cosine") return schedule::Cosine(lr, o.cosine_alpha);
+    if (o.lr_schedule == "cosine_restarts")
+      return schedule::CosineRestarts(lr, {.first_decay_ratio = o.cdr_first_decay_ratio,
+                                           .t_mul = o.cdr_t_mul,
+                                           .m_mul = o.cdr_m_mul,
+                                           .alpha = o.cdr_alpha});
+    if (o.lr_schedule == "linear_cosine")
+      return schedule::LinearCosine(lr, {.periods = o.lc_periods, .alpha = o.lc_alpha, .beta = o.lc_beta});
+    if (o.lr_schedule == "steps") return schedule::parse_lr_step_epochs(o.lr_step_epochs, lr, o.lr_factor.value());
+    return schedule::Constant(lr);
+  };
+  const std::int64_t warmup = std::llround(o.warmup_epochs.value() * static_cast<double>(steps_per_epoch));
+  if (warmup == 0) return decay();
+  // "Epochs 200 and 250" mean just these; a curve runs from the end of the warmup to the end of the run.
+  const bool anew = o.lr_schedule != "steps";
+  if (o.warmup_strategy != "linear")
+    return detail::CurvedWarmup{o.warmup_lr, lr, o.warmup_strategy == "sqrt" ? 0.5 : 2.0, warmup, anew, decay()};
+  if (anew) return schedule::Warmup(o.warmup_lr, lr, warmup, decay());
+  return schedule::WarmupWithin(o.warmup_lr, lr, warmup, decay());
+}
+
+inline AnyOptimizer make_optimizer(const RunOptions& o) {
+  if (o.optimizer == "sgd") return Sgd{o.mom, false};
+  if (o.optimizer == "adamw") return Adamw{};
+  if (o.optimizer == "lars") return Lars{.momentum = o.mom, .eta = o.eta.value()};
+  if (o.optimizer == "larc") return Larc{.momentum = o.mom, .eta = o.eta.value()};
+  return Sgd{o.mom, true};
+}
+
+inline TrainerOptions trainer_options(const RunOptions& o) {
+  TrainerOptions t;
+  t.compute = o.precision == "bf16" ? DType::bf16 : DType::f32;
+  t.optimizer = make_optimizer(o);
+  t.weight_decay = o.wd.value();
+  t.decay_all = o.decay_all;
+  t.clip_norm = o.clip_norm;
+  t.ema_decay = o.ema_decay;
+  t.seed = o.seed;
+  return t;
+}
+
+inline FitOptions fit_options(const RunOptions& o, std::int64_t steps_per_epoch) {
+  FitOptions f;
+  f.epochs = o.epochs;
+  f.global_batch = o.global_batch_size;
+  f.accumulate = static_cast<int>(o.accumulate);
+  f.schedule = make_schedule(o, steps_per_epoch);
+  f.report_every = o.disp_batches;
+  f.evaluate_every = o.evaluate_every;
+  f.save_every = o.save_period;
+  f.save_every_steps = o.save_steps;
+  f.max_steps = o.max_steps;
+  f.evaluation_batch = o.evaluation_batch;
+  f.stop_at_train_top1 = o.stop_at_train_top1;
+  return f;
+}
+
+// The net for images of this schema.
+inline Graph make_model(const RunOptions& o, const Schema& schema) {
+  Builder b(schema.channels, schema.height, schema.width);
+  std::vector<float> inverse;
+  for (const float s : schema.stddev) inverse.push_back(1 / s);
+  const ValueId x = b.normalize(schema.mean, inverse);
+  const auto smoothing = static_cast<float>(o.label_smoothing);
+  const int depth = static_cast<int>(o.depth);
+  if (o.network == "resnet_imagenet") {
+    models::ResnetOptions r;
+    r.depth = depth;
+    r.classes = schema.classes;
+    r.cifar_stem = schema.height < 64;
+    r.zero_gamma = o.zero_gamma;
+    r.label_smoothing = smoothing;
+    models::resnet(b, x, r);
+  } else {
+    models::ResnetCifarOptions r;
+    r.depth = depth;
+    r.classes = schema.classes;
+    r.zero_gamma = o.zero_gamma;
+    r.xavier = o.initializer == "xavier";
+    r.preactivation = o.network == "resnet_preact";
+    if (r.preactivation) r.bn_eps = 2e-5F;
+    r.label_smoothing = smoothing;
+    r.top_k = static_cast<int>(o.top_k);
+    models::resnet_cifar(b, x, r);
+  }
+  return std::move(b).take();
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/file.hpp>
+
+#include "options.hpp"
+
+// The folder of a run, and where a run begins.
+namespace tutti::examples {
+
+using Warn = std::function<void(const std::string&)>;
+
+namespace detail {
+
+inline bool is_empty_folder(const io::Path& path) {
+  std::error_code error;
+  const bool empty = std::filesystem::is_empty(path, error);
+  if (error) io::fail_file("list the folder", path, error.value());
+  return empty;
+}
+
+// The run that a checkpoint RUN/checkpoints/step-N belongs to.
+inline io::Path run_of(const io::Path& checkpoint) {
+  return std::filesystem::absolute(checkpoint).lexically_normal().parent_path().parent_path();
+}
+
+inline bool same_folder(const io::Path& a, const io::Path& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error) && !error;
+}
+
+inline std::string new_run_name(const RunOptions& o) {
+  char time[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &local);
+  const io::Path base = "runs/" + o.dataset + "-" + o.network + std::to_string(o.depth) + "-" + time;
+  io::Path path = base;
+  for (int i = 2; io::path_exists(path); ++i) path = base.string() + "-" + std::to_string(i);
+  return path.string();
+}
+
+}  // namespace detail
+
+// Settles which folder the run writes to, and makes it. A path given to --resume may be a run: then its newest
+// checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
+inline void open_run_folder(RunOptions& o) {
+  bool other_run = false;
+  if (!o.resume.empty() && o.resume != "latest" && o.resume != "best") {
+    io::Path path = o.resume;
+    while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // a '/' at the end
+    if (!io::path_exists(path)) fail<DataError>("--resume", "a checkpoint or a run", "nothing at " + path.string());
+    const bool whole_run = io::path_exists(path / "checkpoints");
+    const io::Path run = whole_run ? path : detail::run_of(path);
+    if (o.run_dir.empty()) o.run_dir = run.string();
+    other_run = !detail::same_folder(o.run_dir, run);
+    if (whole_run) {
+      std::vector<std::string> complaints;
+      const auto newest = io::CheckpointStore(run).load_newest_valid(&complaints);
+      if (!newest)
+        fail<DataError>("--resume", "a whole checkpoint in " + path.string(),
+                        complaints.empty() ? "none" : complaints.front());
+      path = newest->path();
+    }
+    o.resume = path.string();
+  }
+  if (o.run_dir.empty()) o.run_dir = detail::new_run_name(o);
+  const bool goes_on = (!o.resume.empty() && !other_run) || o.load_epoch;
+  if (io::path_exists(o.run_dir) && !goes_on) {
+    if (!std::filesystem::is_directory(o.run_dir))
+      fail<UsageError>("--run-dir", "a folder", o.run_dir + ", which is none");
+    if (!detail::is_empty_folder(o.run_dir))
+      fail<UsageError>("--run-dir", "an empty or a new folder", o.run_dir + ", which has files",
+                       other_run ? "a run that begins from another one's checkpoint needs a folder of its own"
+                                 : "give --resume to go on with that run, or another folder");
+  }
+  io::make_directories(o.run_dir);
+}
+
+// The checkpoint that the options ask for; nothing for a new run. Each one that is passed over is named to `warn`.
+// Throws DataError where there is none to be had.
+inline std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, const Warn& warn) {
+  const io::CheckpointStore store(o.run_dir);
+  if (o.load_epoch) {
+    for (const auto& path : store.list()) {
+      try {
+        auto loaded = store.load(path);
+        const auto& c = loaded.counters();
+        if (c.at("epoch").as_integer() == *o.load_epoch && c.at("consumed").as_integer() == 0) return loaded;
+      } catch (const DataError& e) {
+        warn(path.string() + " is not used: " + e.what());
+      }
+    }
+    fail<DataError>(
+        "--load-epoch",
+        "a checkpoint of the end of epoch " + std::to_string(*o.load_epoch) + " in " + store.folder().string(), "none",
+        "runs keep all of them with --model-prefix");
+  }
+  if (o.resume.empty()) return std::nullopt;
+  if (o.resume == "latest") {
+    std::vector<std::string> complaints;
+    auto loaded = store.load_newest_valid(&complaints);
+    for (const auto& c : complaints) warn(c);
+    if (!loaded && !complaints.empty())
+      fail<DataError>("--resume", "a whole checkpoint in " + store.folder().string(), "only damaged ones");
+    return loaded;
+  }
+  if (o.resume != "best") return io::load_checkpoint(o.resume);
+  auto best = store.load_best();
+  if (!best)
+    fail<DataError>("--resume=best", "a checkpoint marked as best in " + store.folder().string(), "none",
+                    "use --resume, or train with evaluation");
+  return best;
+}
+
+// Names the options that shape the training and differ from those the checkpoint was made with.
+inline void compare_options(const io::Json& before, const io::Json& now, const Warn& warn) {
+  static const std::vector<std::string> matter{"dataset",
+                                               "image-shape",
+                                               "rgb-mean",
+                                               "rgb-std",
+                                               "random-crop",
+                                               "random-mirror",
+                                               "pad-size",
+                                               "fill-value",
+                                               "num-examples",
+                                               "network",
+                                               "depth",
+                                               "zero-gamma",
+                                               "label-smoothing",
+                                               "global-batch-size",
+                                               "accumulate",
+                                               "optimizer",
+                                               "lr",
+                                               "mom",
+                                               "wd",
+                                               "decay-all",
+                                               "eta",
+                                               "clip-norm",
+                                               "ema-decay",
+                                               "epochs",
+                                               "lr-schedule",
+                                               "lr-step-epochs",
+                                               "lr-factor",
+                                               "lr-end",
+                                               "poly-power",
+                                               "warmup-epochs",
+                                               "warmup-lr",
+                                               "warmup-strategy",
+                                               "precision",
+                                               "seed"};
+  for (const auto& name : matter) {
+    const io::Json *was = before.find(name), *is = now.find(name);
+    if (was != nullptr && is != nullptr && !(*was == *is))
+      warn("--" + name + " was " + io::write_json(*was) + " when the checkpoint was made and is " +
+           io::write_json(*is) + " now");
+  }
+}
+
+// A run that goes on from an older step of its own gives up what it did after it.
+inline void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn) {
+  io::CheckpointStore store(o.run_dir);
+  const auto best = store.best();
+  if (best && best->step > step) io::remove_tree(store.folder() / "best.json");
+  const auto before = store.list().size();
+  store.discard_newer_than(step);
+  const auto given_up = before - store.list().size();
+  if (given_up > 0) warn("checkpoints after step " + std::to_string(step) + " removed: " + std::to_string(given_up));
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// Trains a ResNet on CIFAR-10, Fashion-MNIST or synthetic images: build/examples/train_cifar10 --help
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#ifdef TUTTI_HAS_ONEDNN
+#include <tutti/backends/onednn/onednn.hpp>
+#endif
+#ifdef TUTTI_HAS_EIGEN
+#include <tutti/backends/eigen/eigen.hpp>
+#endif
+
+#include "common/check.hpp"
+#include "common/cli.hpp"
+#include "common/program.hpp"
+
+using namespace tutti;
+using namespace tutti::examples;
+
+namespace {
+
+// The backends of this build, fastest first.
+int run_on_backend(RunOptions& o) {
+  const int threads = static_cast<int>(o.threads);
+  std::string built;
+  const auto wanted = [&](const char* name, bool automatic) {
+    built += (built.empty() ? "" : ", ") + std::string(name);
+    return o.backend == name || (automatic && o.backend == "auto");
+  };
+#ifdef TUTTI_HAS_ONEDNN
+  if (wanted("onednn", true)) {
+    Onednn backend({threads});
+    return run(backend, o);
+  }
+#endif
+#ifdef TUTTI_HAS_EIGEN
+  if (wanted("eigen", true)) {
+    EigenBackend backend({threads});
+    return run(backend, o);
+  }
+#endif
+#if defined(TUTTI_HAS_ONEDNN) || defined(TUTTI_HAS_EIGEN)
+  if (wanted("reference", false)) {
+#else
+  if (wanted("reference", true)) {
+#endif
+    Reference backend;
+    return run(backend, o);
+  }
+  fail<UsageError>(
+      "--backend", "auto or a backend of this build: " + built, o.backend,
+      o.backend == "onednn" ? "install libdnnl-dev and build again" : "install libeigen3-dev and build again");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    auto options = parse_command_line(argc, argv);
+    if (!options) return 0;
+    check(*options, launched_processes());
+    return run_on_backend(*options);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "train_cifar10: %s\n", e.what());
+    return e.exit_code();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "train_cifar10: [internal] %s\n", e.what());
+    return static_cast<int>(ExitCode::internal);
+  }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tutti/train/report.hpp>
+
+namespace tutti {
+
+// "48 s", "3:07", "1:02:03", "2 d 5 h"; "?" for what is no time.
+[[nodiscard]] inline std::string format_duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e10) return "?";
+  const auto s = static_cast<std::int64_t>(std::llround(seconds));
+  const std::int64_t minutes = s / 60, hours = s / 3600, days = s / 86400;
+  char text[48];
+  if (days > 0)
+    std::snprintf(text, sizeof text, "%lld d %lld h", static_cast<long long>(days), static_cast<long long>(hours % 24));
+  else if (hours > 0)
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(hours),
+                  static_cast<long long>(minutes % 60), static_cast<long long>(s % 60));
+  else if (minutes > 0)
+    std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(minutes), static_cast<long long>(s % 60));
+  else
+    std::snprintf(text, sizeof text, "%lld s", static_cast<long long>(s));
+  return text;
+}
+
+// What is left, in seconds; negative where it is not known yet.
+struct TimeLeft {
+  double epoch = -1, run = -1;
+};
+
+// Foresees the end from the reports' own times. Pure in what it is told.
+class TimeEstimate {
+ public:
+  // `max_steps`: an end before the last epoch's; 0: none.
+  explicit TimeEstimate(std::int64_t max_steps = 0) : max_steps_(max_steps) {}
+
+  TimeLeft step(const StepReport& r) {
+    // A gap that spans an evaluation says nothing about a step.
+    if (r.step > last_.step && r.epoch == last_.epoch && r.seconds > last_.seconds) {
+      const double now = (r.seconds - last_.seconds) / static_cast<double>(r.step - last_.step);
+      step_seconds_ = step_seconds_ > 0 ? 0.7 * step_seconds_ + 0.3 * now : now;
+    } else if (step_seconds_ == 0 && last_.step == 0 && r.step == r.step_in_epoch && r.seconds > 0) {
+      step_seconds_ = r.seconds / static_cast<double>(r.step);  // the first report of a new run
+    }
+    last_ = r;
+    if (step_seconds_ == 0) return {};
+    std::int64_t in_run = (r.epochs - r.epoch + 1) * r.steps_per_epoch - r.step_in_epoch;
+    if (max_steps_ > 0) in_run = std::clamp<std::int64_t>(max_steps_ - r.step, 0, in_run);
+    const std::int64_t in_epoch = std::min(r.steps_per_epoch - r.step_in_epoch, in_run);
+    const auto ends =
+        static_cast<double>(r.steps_per_epoch > 0 ? (in_run + r.steps_per_epoch - 1) / r.steps_per_epoch : 0);
+    return {static_cast<double>(in_epoch) * step_seconds_,
+            static_cast<double>(in_run) * step_seconds_ + ends * between_};
+  }
+  // Learns what an epoch takes beside its steps: evaluation and checkpoint. Called once the epoch is done, so from
+  // `seconds` on the clock of the step reports.
+  void epoch_done(double seconds) { between_ = std::max(seconds - last_.seconds, 0.0); }
+
+ private:
+  std::int64_t max_steps_;
+  StepReport last_;
+  double step_seconds_ = 0, between_ = 0;
+};
+
+// "epoch 3/15  52 % 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  epoch 12 s, run 3:40 left", cut to
+// `columns` characters.
+[[nodiscard]] inline std::string progress_line(const StepReport& r, const TimeLeft& left, std::size_t columns) {
+  char text[320];
+  const double done =
+      r.steps_per_epoch > 0 ? 100.0 * static_cast<double>(r.step_in_epoch) / static_cast<double>(r.steps_per_epoch) : 0;
+  std::snprintf(text, sizeof text,
+                "epoch %lld/%lld %3.0f %% %lld/%lld  %.0f images/s  loss %.4f  top-1 %.2f %%  lr %.4g",
+                static_cast<long long>(r.epoch), static_cast<long long>(r.epochs), std::floor(done),
+                static_cast<long long>(r.step_in_epoch), static_cast<long long>(r.steps_per_epoch), r.images_per_second,
+                r.train_loss, 100 * r.train_top1, r.lr);
+  std::string line = text;
+  if (left.run >= 0) line += "  epoch " + format_duration(left.epoch) + ", run " + format_duration(left.run) + " left";
+  if (line.size() > columns) line.resize(columns);
+  return line;
+}
+
+// The same for a file: one line a report, with the step and the share of time that waited for data.
+[[nodiscard]] inline std::string step_line(const StepReport& r, const TimeLeft& left) {
+  char text[320];
+  std::snprintf(text, sizeof text,
+                "epoch %lld step %lld/%lld (%lld)  %.1f images/s  loss %.4f  top-1 %.2f %%  lr %.4g  data wait %.0f %%",
+                static_cast<long long>(r.epoch), static_cast<long long>(r.step_in_epoch),
+                static_cast<long long>(r.steps_per_epoch), static_cast<long long>(r.step), r.images_per_second,
+                r.train_loss, 100 * r.train_top1, r.lr, 100 * r.data_wait);
+  std::string line = text;
+  if (left.run >= 0) line += "  left " + format_duration(left.run);
+  return line;
+}
+
+// What an epoch came to, on a terminal and in a file.
+[[nodiscard]] inline std::string epoch_line(const EpochReport& r, std::int64_t top_k = 5) {
+  char text[320];
+  std::snprintf(text, sizeof text, "epoch %lld/%lld  train loss %.4f top-1 %.2f %%", static_cast<long long>(r.epoch),
+                static_cast<long long>(r.epochs), r.train_loss, 100 * r.train_top1);
+  std::string line = text;
+  const auto evaluation = [&](const char* name, const EvaluationReport& e) {
+    std::snprintf(text, sizeof text, "  %s loss %.4f top-1 %.2f %% top-%lld %.2f %%", name, e.loss, 100 * e.top1,
+                  static_cast<long long>(top_k), 100 * e.topk);
+    line += text;
+  };
+  if (r.test) evaluation("test", *r.test);
+  if (r.test_ema) evaluation("test of averaged weights", *r.test_ema);
+  std::snprintf(text, sizeof text, "  %.1f images/s  lr %.4g  ", r.images_per_second, r.lr);
+  line += text + format_duration(r.seconds);
+  if (r.best) line += "  best so far";
+  return line;
+}
+
+struct ProgressOptions {
+  bool terminal = false;  // one line that is written anew, else a line a report
+  std::int64_t top_k = 5;
+  std::int64_t max_steps = 0;
+  double interval = 0.1;  // seconds between two versions of the terminal's line, at least
+  // How it reaches the world; tests bring their own.
+  std::function<void(std::string_view)> write = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  std::function<void(std::string_view)> write_error = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+  };
+  std::function<double()> clock = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  std::function<std::size_t()> columns = [] {
+    winsize size{};
+    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? std::size_t{size.ws_col}
+                                                                             : std::size_t{80};
+  };
+};
+
+// Is the standard output a terminal that can write a line anew?
+[[nodiscard]] inline bool stdout_is_terminal() {
+  const char* term = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+// Shows the user how a run goes.
+class ProgressDisplay : public FitListener {
+ public:
+  explicit ProgressDisplay(ProgressOptions o = {}) : o_(std::move(o)), estimate_(o_.max_steps) {}
+  ~ProgressDisplay() override { end_line(); }
+  ProgressDisplay(const ProgressDisplay&) = delete;
+  ProgressDisplay& operator=(const ProgressDisplay&) = delete;
+
+  void step(const StepReport& r) override {
+    const TimeLeft left = estimate_.step(r);
+    const double now = o_.clock();
+    // The difference of the two clocks is constant.
+    clock_offset_ = now - r.seconds;
+    if (!o_.terminal) return o_.write(step_line(r, left) + "\n");
+    if (open_ && now - shown_ < o_.interval) return;
+    shown_ = now;
+    open_ = true;
+    // The last column stays free: some terminals begin a new line when it is written.
+    const std::size_t columns = o_.columns();
+    o_.write("\r" + progress_line(r, left, columns > 1 ? columns - 1 : 1) + "\x1b[K");
+  }
+  void epoch(const EpochReport& r) override {
+    estimate_.epoch_done(o_.clock() - clock_offset_);
+    line(epoch_line(r, o_.top_k));
+  }
+  void warning(const std::string& text) override {
+    end_line();
+    o_.write_error("warning: " + text + "\n");
+  }
+
+  // A line of its own.
+  void line(const std::string& text) {
+    o_.write((open_ ? "\r" + text + "\x1b[K" : text) + "\n");
+    open_ = false;
+  }
+  // Goes to the start of a new line, e.g. before the program ends or writes itself.
+  void end_line() {
+    if (open_) o_.write("\n");
+    open_ = false;
+  }
+
+ private:
+  ProgressOptions o_;
+  TimeEstimate estimate_;
+  double shown_ = 0, clock_offset_ = 0;
+  bool open_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <tutti/io/json_lines.hpp>
+#include <tutti/io/tfevents.hpp>
+#include <tutti/io/utf8.hpp>
+#include <tutti/train/report.hpp>
+
+namespace tutti {
+
+// Paths and messages may be any bytes, JSON may not: what is no UTF-8 becomes '?'.
+[[nodiscard]] inline std::string utf8_text(std::string s) {
+  for (std::size_t at = 0; at < s.size();) {
+    const std::size_t length = io::utf8_length(s, at);
+    if (length == 0) s[at] = '?';
+    at += std::max<std::size_t>(length, 1);
+  }
+  return s;
+}
+
+namespace detail {
+
+// JSON has no NaN and no infinity; they become null.
+inline io::Json finite(double v) { return std::isfinite(v) ? io::Json(v) : io::Json(); }
+
+// Calls `write`; after a failure complains once, and then only when writing has worked again in between.
+class CarefulWriter {
+ public:
+  CarefulWriter(std::string what, std::function<void(const std::string&)> complain)
+      : what_(std::move(what)), complain_(std::move(complain)) {}
+  template <class F>
+  void operator()(F&& write) {
+    try {
+      write();
+      failing_ = false;
+    } catch (const Error& e) {
+      if (!std::exchange(failing_, true)) complain_(what_ + " is not written: " + e.what() + " Training goes on.");
+    }
+  }
+
+ private:
+  std::string what_;
+  std::function<void(const std::string&)> complain_;
+  bool failing_ = false;
+};
+
+}  // namespace detail
+
+// A run's diary, RUN/log.jsonl: one JSON object a line, appended and visible at once. "event" is "start", "resume",
+// "step", "epoch", "warning" or "end". Rates lie in 0..1, train_loss is the cross entropy without L2; test_* are null
+// where an epoch was not evaluated. What a run that went back to an earlier step has written after it stays, before the
+// line {"event":"resume","step":N}. A full disk is complained about, and training goes on.
+class RunLog : public FitListener {
+ public:
+  // Throws io::FileError where the file cannot be opened at all.
+  RunLog(const io::Path& run_dir, std::int64_t top_k, std::function<void(const std::string&)> complain)
+      : top_k_(std::to_string(top_k)),
+        careful_((run_dir / "log.jsonl").string(), std::move(complain)),
+        lines_(run_dir / "log.jsonl") {}
+
+  // `facts`: version, backend, options and what else identifies the run.
+  void start(const io::Json& facts) {
+    io::Json line = event("start");
+    for (const auto& [key, value] : facts.as_object()) line.set(key, value);
+    write(line);
+  }
+  void resume(std::int64_t step, std::int64_t epoch, const std::string& from) {
+    write(event("resume").set("step", step).set("epoch", epoch).set("from", utf8_text(from)));
+  }
+  // `status`: "finished", "interrupted" or "failed".
+  void end(const std::string& status, std::int64_t step, const std::string& message = {}) {
+    io::Json line = event("end").set("status", status).set("step", step);
+    if (!message.empty()) line.set("message", utf8_text(message));
+    write(line);
+  }
+
+  void step(const StepReport& r) override {
+    write(event("step")
+              .set("epoch", r.epoch)
+              .set("step", r.step)
+              .set("train_loss", detail::finite(r.train_loss))
+              .set("train_top1", detail::finite(r.train_top1))
+              .set("images_per_second", detail::finite(r.images_per_second))
+              .set("lr", detail::finite(r.lr))
+              .set("data_wait", detail::finite(r.data_wait))
+              .set("seconds", detail::finite(r.seconds)));
+  }
+  void epoch(const EpochReport& r) override {
+    io::Json line = event("epoch")
+                        .set("epoch", r.epoch)
+                        .set("step", r.step)
+                        .set("train_loss", detail::finite(r.train_loss))
+                        .set("train_top1", detail::finite(r.train_top1));
+    const auto evaluation = [&](const std::string& name, const std::optional<EvaluationReport>& e) {
+      line.set(name + "_loss", e ? detail::finite(e->loss) : io::Json());
+      line.set(name + "_top1", e ? detail::finite(e->top1) : io::Json());
+      line.set(name + "_top" + (top_k_ == "1" ? "k" : top_k_), e ? detail::finite(e->topk) : io::Json());
+    };
+    evaluation("test", r.test);
+    if (r.test_ema) evaluation("test_ema", r.test_ema);
+    line.set("images_per_second", detail::finite(r.images_per_second))
+        .set("lr", detail::finite(r.lr))
+        .set("seconds", detail::finite(r.seconds))
+        .set("best", r.best);
+    write(line);
+  }
+  void warning(const std::string& message) override { write(event("warning").set("message", utf8_text(message))); }
+
+ private:
+  static io::Json event(const char* name) { return io::Json::object({{"event", name}}); }
+  void write(const io::Json& line) {
+    careful_([&] { lines_.write(line); });
+  }
+
+  std::string top_k_;
+  detail::CarefulWriter careful_;
+  io::JsonLines lines_;
+};
+
+// The same curves for TensorBoard: RUN/events.out.tfevents.*.
+class TensorboardLog : public FitListener {
+ public:
+  TensorboardLog(const io::Path& run_dir, std::function<void(const std::string&)> complain)
+      : careful_("the file for TensorBoard", std::move(complain)), events_(run_dir) {}
+
+  void step(const StepReport& r) override {
+    careful_([&] {
+      events_.scalars(r.step, {{"train/loss", static_cast<float>(r.train_loss)},
+                               {"train/top1", static_cast<float>(r.train_top1)},
+                               {"train/images_per_second", static_cast<float>(r.images_per_second)},
+                               {"train/lr", static_cast<float>(r.lr)}});
+    });
+  }
+  void epoch(const EpochReport& r) override {
+    const auto evaluation = [&](const std::string& name, const EvaluationReport& e) {
+      careful_([&] {
+        events_.scalars(r.step, {{name + "/loss", static_cast<float>(e.loss)},
+                                 {name + "/top1", static_cast<float>(e.top1)},
+                                 {name + "/topk", static_cast<float>(e.topk)}});
+      });
+    };
+    if (r.test) evaluation("test", *r.test);
+    if (r.test_ema) evaluation("test_ema", *r.test_ema);
+  }
+
+ private:
+  detail::CarefulWriter careful_;
+  io::EventWriter events_;
+};
+
+}  // namespace tutti

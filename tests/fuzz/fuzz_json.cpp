@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// Any bytes as JSON: either DataError or a value that is written and read again as the same value.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <tutti/io/json.hpp>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tutti::io;
+  // A copy of just this size, so that a read past the end leaves the allocation.
+  const std::vector<char> exact(data, data + size);
+  const std::string_view text(exact.data(), exact.size());
+  try {
+    const Json value = parse_json(text, "fuzz");
+    for (const int indent : {0, 2}) {
+      const std::string written = write_json(value, indent);
+      const Json again = parse_json(written, "again");
+      if (again != value || write_json(again, indent) != written) std::abort();
+    }
+  } catch (const tutti::DataError& e) {
+    if (std::string_view(e.what()).find("[json fuzz") != 0) std::abort();
+  }
+  return 0;
+}

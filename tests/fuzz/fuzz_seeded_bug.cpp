@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// A reader with the fault that all the other targets look for: it believes a length that stands in the file. It shows
+// that the fuzzer and its sanitizers are at work; the test passes when the fault is found.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace {
+
+// magic "TU", one byte of length, then that many bytes.
+std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
+  if (file.size() < 3 || file[0] != 'T' || file[1] != 'U') return {};
+  const std::size_t length = file[2];
+  std::vector<std::uint8_t> record;
+  for (std::size_t i = 0; i < length; ++i) record.push_back(file.data()[3 + i]);
+  return record;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // A copy of just this size, so that a read past the end leaves the allocation.
+  const std::vector<std::uint8_t> file(data, data + size);
+  return read_record(file).size() > 255 ? -1 : 0;
+}

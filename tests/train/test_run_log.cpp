@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <tutti/io/json.hpp>
+#include <tutti/train/run_log.hpp>
+
+#include "data/temp_folder.hpp"
+#include "io/size_limit.hpp"
+
+using namespace tutti;
+using test::TempFolder;
+
+namespace {
+
+std::vector<io::Json> lines_of(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::vector<io::Json> list;
+  for (std::string line; std::getline(in, line);) list.push_back(io::parse_json(line, path.string()));
+  return list;
+}
+
+void no_complaint(const std::string& text) { FAIL(text); }
+
+StepReport a_step(std::int64_t n) {
+  StepReport r;
+  r.epoch = 2;
+  r.step = n;
+  r.train_loss = 0.5;
+  r.train_top1 = 0.25;
+  r.images_per_second = 1000;
+  r.lr = 0.1;
+  return r;
+}
+
+EpochReport an_epoch() {
+  EpochReport r;
+  r.epoch = 2;
+  r.step = 782;
+  r.train_loss = 0.5;
+  r.train_top1 = 0.25;
+  r.test = EvaluationReport{0.75, 0.625, 0.9375, 10000, 5000};
+  r.images_per_second = 1000;
+  r.lr = 0.1;
+  r.seconds = 50;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("every event has its keys and is there at once") {
+  TempFolder folder;
+  RunLog log(folder.path(), 5, no_complaint);
+  log.start(io::Json::object({{"version", "1.2.3"}, {"options", io::Json::object({{"depth", 20}})}}));
+  log.step(a_step(20));
+  log.epoch(an_epoch());
+  log.warning("bad bytes \xff");
+  const auto lines = lines_of(folder / "log.jsonl");  // while the log is open
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0].at("event").as_string() == "start");
+  CHECK(lines[0].at("options").at("depth").as_integer() == 20);
+
+  CHECK(lines[1].at("event").as_string() == "step");
+  CHECK(lines[1].at("epoch").as_integer() == 2);
+  CHECK(lines[1].at("step").as_integer() == 20);
+  CHECK(lines[1].at("train_loss").as_double() == 0.5);
+  CHECK(lines[1].at("train_top1").as_double() == 0.25);
+  CHECK(lines[1].at("images_per_second").as_double() == 1000);
+  CHECK(lines[1].at("lr").as_double() == 0.1);
+
+  CHECK(lines[2].at("event").as_string() == "epoch");
+  CHECK(lines[2].at("step").as_integer() == 782);
+  CHECK(lines[2].at("test_loss").as_double() == 0.75);
+  CHECK(lines[2].at("test_top1").as_double() == 0.625);
+  CHECK(lines[2].at("test_top5").as_double() == 0.9375);
+  CHECK(lines[2].at("seconds").as_double() == 50);
+  CHECK(lines[2].find("test_ema_top1") == nullptr);
+
+  CHECK(lines[3].at("message").as_string() == "bad bytes ?");
+}
+
+TEST_CASE("what was not measured is null") {
+  TempFolder folder;
+  RunLog log(folder.path(), 3, no_complaint);
+  EpochReport r = an_epoch();
+  r.train_loss = std::numeric_limits<double>::infinity();
+  r.test.reset();
+  log.epoch(r);
+  r.test_ema = EvaluationReport{0.7, 0.65, 0.95, 10000, 5000};
+  r.test = r.test_ema;
+  r.test->loss = std::nan("");
+  log.epoch(r);
+  const auto lines = lines_of(folder / "log.jsonl");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("train_loss").is_null());
+  CHECK(lines[0].at("test_top1").is_null());
+  CHECK(lines[0].at("test_top3").is_null());
+  CHECK(lines[1].at("test_loss").is_null());
+  CHECK(lines[1].at("test_ema_top1").as_double() == 0.65);
+  CHECK(lines[1].at("test_ema_top3").as_double() == 0.95);
+}
+
+TEST_CASE("a resumed run appends, and half a line of a killed one is cut off") {
+  TempFolder folder;
+  { RunLog(folder.path(), 5, no_complaint).step(a_step(40)); }
+  { std::ofstream(folder / "log.jsonl", std::ios::app) << R"({"event":"st)"; }
+  {
+    RunLog log(folder.path(), 5, no_complaint);
+    log.resume(20, 1, "somewhere");
+    log.step(a_step(21));
+    log.end("interrupted", 21, "signal 2");
+  }
+  const auto lines = lines_of(folder / "log.jsonl");
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0].at("step").as_integer() == 40);
+  CHECK(lines[1] == io::Json::object({{"event", "resume"}, {"step", 20}, {"epoch", 1}, {"from", "somewhere"}}));
+  CHECK(lines[2].at("step").as_integer() == 21);
+  CHECK(lines[3] ==
+        io::Json::object({{"event", "end"}, {"status", "interrupted"}, {"step", 21}, {"message", "signal 2"}}));
+}
+
+TEST_CASE("a full disk is complained about once, and whole lines stay") {
+  TempFolder folder;
+  std::vector<std::string> complaints;
+  RunLog log(folder.path(), 5, [&](const std::string& c) { complaints.push_back(c); });
+  log.step(a_step(1));
+  {
+    const test::SizeLimit limit(200);
+    for (int i = 2; i < 6; ++i) log.step(a_step(i));
+  }
+  REQUIRE(complaints.size() == 1);
+  CHECK(test::contains(complaints[0], "log.jsonl is not written"));
+  CHECK(test::contains(complaints[0], "Training goes on"));
+  log.step(a_step(9));
+  const auto lines = lines_of(folder / "log.jsonl");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].at("step").as_integer() == 9);
+  {
+    const test::SizeLimit limit(100);
+    log.step(a_step(10));
+  }
+  CHECK(complaints.size() == 2);
+}
+
+TEST_CASE("a folder that is not there is an error") {
+  TempFolder folder;
+  CHECK_THROWS_AS(RunLog(folder / "no such folder", 5, no_complaint), io::FileError);
+}
+
+TEST_CASE("TensorBoard gets the same curves") {
+  TempFolder folder;
+  TensorboardLog log(folder.path(), no_complaint);
+  log.step(a_step(20));
+  log.epoch(an_epoch());
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    ++files;
+    CHECK(entry.path().filename().string().starts_with("events.out.tfevents."));
+    std::ifstream in(entry.path(), std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    for (const char* tag : {"train/loss", "train/top1", "train/lr", "test/top1", "test/topk"})
+      CHECK_MESSAGE(test::contains(text.str(), tag), tag);
+  }
+  CHECK(files == 1);
+}
