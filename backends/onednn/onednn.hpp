@@ -42,7 +42,7 @@ class Onednn : public Cpu {
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) {
     const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
-    if (by_channels(p)) return {Division::whole, channel_tasks, 0};
+    if (by_channels(p)) return {Division::whole, tasks_of(p), 0};
     return {Division::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
   }
 
@@ -72,6 +72,7 @@ class Onednn : public Cpu {
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
     auto p = problem(o, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]);
     if (i.partition.division == Division::whole) {
+      if (p.bf16) return tap_primitive(p, i);
       p.w[0] /= channel_tasks;
       p.y[1] /= channel_tasks;
     }
@@ -83,7 +84,7 @@ class Onednn : public Cpu {
     execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
   }
   void run(const op::Conv2dBackwardWeights&, Call& c) {
-    if (c.phase == Phase::whole) return run_channels(c);
+    if (c.phase == Phase::whole) return c.in[0].dtype == DType::bf16 ? run_tap(c) : run_channels(c);
     auto& state = *static_cast<State*>(c.state);
     const std::size_t n = state.weight_bytes / sizeof(float);
     auto* mine = reinterpret_cast<float*>(c.partial);
@@ -101,10 +102,15 @@ class Onednn : public Cpu {
 
  private:
   // Large weight gradients are cut by output channels, not by rows: a partial sum of megabytes per lane would cost more
-  // to add than it saves. A task gathers its channels of dy and has its slice of the gradient to itself.
-  static constexpr int channel_tasks = 8;
+  // to add than it saves. In f32 a task gathers its channels of dy and has a slice of the gradient to itself. In bf16,
+  // where oneDNN's convolution is slow at this, a task is a place of the window and half of the channels, and a matrix
+  // product.
+  static constexpr int channel_tasks = 8, tap_halves = 2;
   static bool by_channels(const onednn::Problem& p) {
-    return p.w.numel() >= 256 * 1024 && p.w[0] % (16 * channel_tasks) == 0;
+    return p.w.numel() >= 1024 * 1024 && p.w[0] % (16 * channel_tasks) == 0;
+  }
+  static int tasks_of(const onednn::Problem& p) {
+    return p.bf16 ? p.window.kernel_h * p.window.kernel_w * tap_halves : channel_tasks;
   }
   void run_channels(Call& c) {
     auto& state = *static_cast<State*>(c.state);
@@ -122,11 +128,38 @@ class Onednn : public Cpu {
     convolutions_.reorder(state.problem, onednn::Pass::backward_weights, dw,
                           static_cast<float*>(c.out[0].data) + static_cast<std::size_t>(c.task) * part);
   }
+  void run_tap(Call& c) {
+    auto& state = *static_cast<State*>(c.state);
+    const onednn::Problem& p = state.problem;
+    const int tap = c.task / tap_halves, taps = p.window.kernel_h * p.window.kernel_w;
+    const int r = tap / p.window.kernel_w, s = tap % p.window.kernel_w;
+    const Shape &xs = c.in[0].shape, &ys = c.in[1].shape;
+    const std::size_t unit = size_of(c.in[0].dtype), pixel = static_cast<std::size_t>(xs[1]) * unit;
+    std::byte* const moved = scratch(c.worker) + state.slice_offset;
+    // The input as this place of the window sees it, zero where it looks over the edge.
+    std::byte* to = moved;
+    const auto* x = static_cast<const std::byte*>(c.in[0].data);
+    for (std::int64_t n = 0; n < ys[0]; ++n)
+      for (std::int64_t i = 0; i < ys[2]; ++i)
+        for (std::int64_t j = 0; j < ys[3]; ++j, to += pixel) {
+          const std::int64_t h = i * p.window.stride - p.window.padding + r,
+                             v = j * p.window.stride - p.window.padding + s;
+          if (h < 0 || v < 0 || h >= xs[2] || v >= xs[3])
+            std::memset(to, 0, pixel);
+          else
+            std::memcpy(to, x + static_cast<std::size_t>((n * xs[2] + h) * xs[3] + v) * pixel, pixel);
+        }
+    const std::int64_t half = ys[1] / tap_halves, first = c.task % tap_halves * half;
+    auto* const dw = reinterpret_cast<float*>(scratch(c.worker) + state.weight_offset);
+    execute(c, {static_cast<std::byte*>(c.in[1].data) + static_cast<std::size_t>(first) * unit, moved, dw}, ys[0]);
+    float* out = static_cast<float*>(c.out[0].data) + first * xs[1] * taps + tap;
+    for (std::int64_t k = 0; k < half * xs[1]; ++k) out[k * taps] = dw[k];
+  }
 
   struct State {
     onednn::Problem problem;
     std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_rows;
-    std::size_t weight_bytes = 0, weight_offset = 0, slice_offset = 0;
+    std::size_t weight_bytes = 0, weight_offset = 0, slice_offset = 0, output_offset = 0;
   };
 
   static onednn::Problem problem(const op::Window& o, const TensorDesc& x, const Shape& w, const TensorDesc& y) {
@@ -150,9 +183,29 @@ class Onednn : public Cpu {
       if (i.partition.division == Division::whole)
         need += static_cast<std::size_t>(i.desc.in[1].shape.numel()) / channel_tasks * size_of(i.desc.in[1].dtype);
     }
-    for (auto& room : scratch_)
-      if (room.bytes() < need) room = Buffer<HostMemory>(host_, need);
+    if (blocked(p, pass)) {
+      s->slice_offset = (need + 63) / 64 * 64;
+      const std::int64_t most = *std::max_element(i.chunk_rows.begin(), i.chunk_rows.end());
+      s->output_offset = s->slice_offset + static_cast<std::size_t>(most * p.x.row_numel()) * size_of(i.desc.compute);
+      need = s->output_offset + static_cast<std::size_t>(most * p.y.row_numel()) * size_of(i.desc.compute);
+    }
+    reserve(need);
     return s;
+  }
+  std::shared_ptr<void> tap_primitive(const onednn::Problem& p, const PrepareInfo& i) {
+    auto s = std::make_shared<State>();
+    s->problem = p;
+    auto primitive = convolutions_.make_tap(p, i.desc.rows, p.w[0] / tap_halves, i.workers);
+    s->weight_offset = (primitive->scratch_bytes() + 63) / 64 * 64;
+    s->slice_offset = s->weight_offset + static_cast<std::size_t>(p.w[0] / tap_halves * p.w[1]) * sizeof(float);
+    reserve(s->slice_offset +
+            static_cast<std::size_t>(i.desc.rows * p.y[2] * p.y[3] * p.x[1]) * size_of(i.desc.compute));
+    s->by_rows.emplace(i.desc.rows, std::move(primitive));
+    return s;
+  }
+  void reserve(std::size_t bytes) {
+    for (auto& room : scratch_)
+      if (room.bytes() < bytes) room = Buffer<HostMemory>(host_, bytes);
   }
 
   [[nodiscard]] std::byte* scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)].at(0); }

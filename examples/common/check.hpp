@@ -223,7 +223,8 @@ inline void check_run(RunOptions& o) {
   number("--save-period", o.save_period, 0, 10'000'000);
   number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
   number("--evaluate-every", o.evaluate_every, 1, 10'000'000);
-  number("--evaluation-batch", o.evaluation_batch, 1, 1'000'000);
+  if (!o.evaluation_batch) o.evaluation_batch = o.batch_size;
+  number("--evaluation-batch", *o.evaluation_batch, 1, 1'000'000);
   number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
   number("--threads", o.threads, 0, 4096);
   for (const char* half : {"float16", "fp16", "f16", "half"})

@@ -55,7 +55,8 @@ struct RunOptions {
   std::optional<std::int64_t> load_epoch;
   std::int64_t save_period = 1, save_steps = 0;
   std::optional<std::int64_t> keep;
-  std::int64_t evaluate_every = 1, evaluation_batch = 256, disp_batches = 20;
+  std::int64_t evaluate_every = 1, disp_batches = 20;
+  std::optional<std::int64_t> evaluation_batch;
   std::string precision = "f32", backend = "auto";
   std::int64_t threads = 0;
   std::uint64_t seed = 1;
@@ -158,7 +159,8 @@ void describe(RunOptions& o, V&& v) {
   v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch", Names{});
   v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{});
   v("evaluate-every", o.evaluate_every, "epochs between evaluations; the last epoch always", Names{});
-  v("evaluation-batch", o.evaluation_batch, "images per pass of an evaluation, per rank", Names{});
+  v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size",
+    Names{});
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
     Names{"log-interval", "display-every"});
   v("precision", o.precision, "f32 or bf16 (bfloat16 with f32 master weights)", Names{"dtype"});

@@ -32,7 +32,7 @@ inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n"
 
 inline Loader make_loader(const AnyDataset& images, const RunOptions& o, bool training) {
   LoaderOptions l;
-  l.placement = {training ? o.global_batch_size : o.evaluation_batch, 0, 1};
+  l.placement = {training ? o.global_batch_size : *o.evaluation_batch, 0, 1};
   l.seed = o.seed;
   l.shuffle = training;
   l.one_pass = !training;
@@ -43,7 +43,7 @@ inline Loader make_loader(const AnyDataset& images, const RunOptions& o, bool tr
 template <Backend B>
 MemoryEstimate memory_of(Trainer<B>& trainer, const RunOptions& o, const Schema& seen) {
   // The largest plans; shorter batches share their memory.
-  trainer.executor().prepare(o.evaluation_batch, false);
+  trainer.executor().prepare(*o.evaluation_batch, false);
   trainer.executor().prepare(o.batch_size, true);
   const auto used = trainer.executor().memory();
   MemoryEstimate m;
@@ -56,8 +56,8 @@ MemoryEstimate memory_of(Trainer<B>& trainer, const RunOptions& o, const Schema&
   m.scratch = used.scratch;
   m.packed = used.packed;
   m.committed = used.parameters + used.states + m.optimizer;
-  m.batches =
-      static_cast<std::size_t>((o.global_batch_size + o.evaluation_batch) * LoaderOptions{}.slots * seen.image_bytes());
+  m.batches = static_cast<std::size_t>((o.global_batch_size + *o.evaluation_batch) * LoaderOptions{}.slots *
+                                       seen.image_bytes());
   return m;
 }
 

@@ -132,7 +132,7 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t steps_per_epoch)
   f.save_every = o.save_period;
   f.save_every_steps = o.save_steps;
   f.max_steps = o.max_steps;
-  f.evaluation_batch = o.evaluation_batch;
+  f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
   return f;
 }
