@@ -36,7 +36,9 @@ class EigenBackend : public Cpu {
   [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) const {
-    return {Division::reduce, 1, static_cast<std::size_t>(gradient(o, d).partial_floats()) * sizeof(float)};
+    const auto g = gradient(o, d);
+    if (g.tasks() > 1) return {Division::whole, g.tasks(), 0};
+    return {Division::reduce, 1, static_cast<std::size_t>(g.partial_floats()) * sizeof(float)};
   }
 
   [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) const {
@@ -59,7 +61,13 @@ class EigenBackend : public Cpu {
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
     auto g = std::make_shared<eigen::WeightGradient>(gradient(o, i.desc));
-    for (std::int64_t rows : i.chunk_rows) need(g->scratch_floats(rows));
+    if (i.partition.division == Division::whole)
+      for (int task = 0; task < g->tasks(); ++task) {
+        const auto part = g->part(task);
+        need(part.scratch_floats(i.desc.rows) + part.partial_floats());
+      }
+    else
+      for (std::int64_t rows : i.chunk_rows) need(g->scratch_floats(rows));
     return g;
   }
 
@@ -68,20 +76,32 @@ class EigenBackend : public Cpu {
   void run(const op::Linear&, Call& c) { correlate(c, c.in[2].as<float>()); }
   void run(const op::LinearBackwardData&, Call& c) { correlate(c, nullptr); }
   void run(const op::Conv2dBackwardWeights&, Call& c) {
-    auto& g = *static_cast<eigen::WeightGradient*>(c.state);
-    if (c.phase == Phase::finish)
-      return g.finish(
+    const auto& g = *static_cast<const eigen::WeightGradient*>(c.state);
+    auto* const partial = reinterpret_cast<float*>(c.partial);
+    if (c.phase == Phase::reduce)
+      add(g, c, partial, c.first_chunk, scratch(c));
+    else if (c.phase == Phase::finish)
+      g.finish(
           c.lanes, [&](int l) { return reinterpret_cast<const float*>(c.partial_of(l)); }, c.out[0].as<float>());
-    float_type(c.in[0].dtype, [&](auto t) {
-      using T = decltype(t);
-      g.accumulate<T>(isa(), c.in[0].as<T>(), c.in[1].as<T>(), c.in[0].shape[0], reinterpret_cast<float*>(c.partial),
-                      c.first_chunk, scratch(c));
-    });
+    else {
+      const auto part = g.part(c.task);
+      float* const sums = scratch(c);
+      add(part, c, sums, true, sums + part.partial_floats());
+      part.finish(
+          1, [&](int) { return sums; }, c.out[0].as<float>());
+    }
   }
 
  private:
   static eigen::WeightGradient gradient(const op::Window& o, const NodeDesc& d) {
     return {o, eigen::image_of(d.in[0].shape), eigen::image_of(d.in[1].shape)};
+  }
+
+  void add(const eigen::WeightGradient& g, const Call& c, float* sums, bool first, float* room) const {
+    float_type(c.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      g.add<T>(isa(), c.in[0].as<T>(), c.in[1].as<T>(), c.in[0].shape[0], sums, first, room);
+    });
   }
 
   // What the ops with weights compute.

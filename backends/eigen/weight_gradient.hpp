@@ -14,7 +14,22 @@ namespace tutti::eigen {
 
 class WeightGradient {
  public:
-  WeightGradient(const op::Window& o, const Image& x, const Image& y) : o_(o), x_(x), y_(y) {}
+  WeightGradient(const op::Window& o, const Image& x, const Image& y)
+      : o_(o), x_(x), y_(y), ins_{0, x.c}, outs_{0, y.c} {}
+
+  // A partial sum for each lane of a batch costs more than it saves where there are many weights. There each task
+  // computes a part of them from the whole batch.
+  [[nodiscard]] int tasks() const {
+    const std::int64_t n = weights() < 1024 * 1024 ? 1 : slices() * halves();
+    return n < 4 ? 1 : static_cast<int>(n);
+  }
+  [[nodiscard]] WeightGradient part(int task) const {
+    WeightGradient g = *this;
+    const std::int64_t out = task / slices(), in = task % slices(), half = round_up((y_.c + 1) / 2, block_channels);
+    g.ins_ = {in * slice, std::min(x_.c, (in + 1) * slice)};
+    if (halves() > 1) g.outs_ = out == 0 ? Range{0, half} : Range{half, y_.c};
+    return g;
+  }
 
   // A partial sum: for each block of output channels, each slice of input channels and each kernel row, [tap column,
   // input channel, output channel], filled up to a multiple of `taps`.
@@ -25,12 +40,12 @@ class WeightGradient {
   }
   [[nodiscard]] std::int64_t scratch_floats(std::int64_t n) const {
     const Band b = band(n);
-    return x_floats(b) + b.images * b.rows * y_.w * padded_out();
+    return x_floats(b) + b.images * b.rows * y_.w * round_up(outs_.size(), width);
   }
 
   // Adds the gradient of n rows to `partial`, or with `first` sets it.
   template <class T>
-  void accumulate(cpu::Isa isa, const T* x, const T* dy, std::int64_t n, float* partial, bool first, float* scratch) {
+  void add(cpu::Isa isa, const T* x, const T* dy, std::int64_t n, float* partial, bool first, float* scratch) const {
     const Band b = band(n);
     for (std::int64_t image = 0; image < n; image += b.images)
       for (std::int64_t row = 0; row < y_.h; row += b.rows) {
@@ -47,7 +62,7 @@ class WeightGradient {
     const std::int64_t tap_count = std::int64_t{o_.kernel_h} * o_.kernel_w;
     std::int64_t at = 0;
     for_each_run([&](const Run& r) {
-      const std::int64_t real = std::min(r.lanes, y_.c - r.out);
+      const std::int64_t real = std::min(r.lanes, outs_.end - r.out);
       for (std::int64_t k = 0; k < o_.kernel_w * r.channels; ++k)
         for (std::int64_t j = 0; j < r.lanes; j += width) {
           const std::int64_t offset = at + k * r.lanes + j;
@@ -65,6 +80,10 @@ class WeightGradient {
   // Input channels that are walked over together: then neighbouring pixels are near each other.
   static constexpr std::int64_t slice = 64;
 
+  struct Range {
+    std::int64_t begin, end;
+    [[nodiscard]] std::int64_t size() const { return end - begin; }
+  };
   struct Band {
     std::int64_t images, rows;
   };
@@ -76,18 +95,20 @@ class WeightGradient {
 
   template <class F>
   void for_each_run(F&& f) const {
-    for (std::int64_t o = 0; o < padded_out(); o += block_channels) {
-      const std::int64_t lanes = std::min(block_channels, padded_out() - o);
+    for (std::int64_t o = outs_.begin; o < outs_.end; o += block_channels) {
+      const std::int64_t lanes = std::min(block_channels, round_up(outs_.end - o, width));
       const int multiple = lanes == block_channels ? taps<2> : taps<1>;
-      for (std::int64_t c = 0; c < x_.c; c += slice) {
-        const std::int64_t channels = std::min(slice, x_.c - c);
+      for (std::int64_t c = ins_.begin; c < ins_.end; c += slice) {
+        const std::int64_t channels = std::min(slice, ins_.end - c);
         for (int r = 0; r < o_.kernel_h; ++r)
           f(Run{o, lanes, c, channels, r, round_up(o_.kernel_w * channels, multiple)});
       }
     }
   }
 
-  [[nodiscard]] std::int64_t padded_out() const { return round_up(y_.c, width); }
+  [[nodiscard]] std::int64_t weights() const { return std::int64_t{o_.kernel_h} * o_.kernel_w * x_.c * y_.c; }
+  [[nodiscard]] std::int64_t slices() const { return (x_.c + slice - 1) / slice; }
+  [[nodiscard]] std::int64_t halves() const { return y_.c > 2 * block_channels ? 2 : 1; }
   // A kernel of one tap needs no pixels between those that it reads.
   [[nodiscard]] std::int64_t gather() const { return o_.kernel_h * o_.kernel_w == 1 ? o_.stride : 1; }
   [[nodiscard]] std::int64_t step() const { return o_.stride / gather(); }
@@ -95,16 +116,15 @@ class WeightGradient {
   [[nodiscard]] std::int64_t in_cols() const { return (y_.w - 1) * step() + o_.kernel_w; }
   // A tile may read behind the last tap.
   [[nodiscard]] std::int64_t x_floats(const Band& b) const {
-    return round_up(b.images * in_rows(b.rows) * in_cols() * x_.c + 32, width);
+    return round_up(b.images * in_rows(b.rows) * in_cols() * ins_.size() + 32, width);
   }
 
   // What one block of output channels and one slice of input channels need should stay in the first cache, but where
   // there are many weights, each visit of their sums should add many pixels.
   [[nodiscard]] Band band(std::int64_t n) const {
-    const std::int64_t weights = std::int64_t{o_.kernel_h} * o_.kernel_w * x_.c * y_.c;
-    const std::int64_t target = weights <= 64 * 1024 ? 8 * 1024 : 32 * 1024;
+    const std::int64_t target = weights() <= 64 * 1024 ? 8 * 1024 : 32 * 1024;
     const std::int64_t pixel_row = in_cols() * std::min(slice, x_.c),
-                       y_row = y_.w * std::min(block_channels, padded_out());
+                       y_row = y_.w * std::min(block_channels, round_up(y_.c, width));
     const std::int64_t image = in_rows(y_.h) * pixel_row + y_.h * y_row;
     if (image <= target) return {std::min(n, target / image), y_.h};
     return {1, std::clamp<std::int64_t>((target - o_.kernel_h * pixel_row) / (step() * pixel_row + y_row), 1, y_.h)};
@@ -112,18 +132,18 @@ class WeightGradient {
 
   template <class T>
   void add_band(cpu::Isa isa, const T* x, const T* dy, const Band& b, std::int64_t row, float* partial, bool first,
-                float* xs, float* ys) {
+                float* xs, float* ys) const {
     const Patch patch{row * o_.stride - o_.padding, -o_.padding, in_rows(b.rows), in_cols(), gather()};
     const std::int64_t x_pixels = b.images * patch.rows * patch.cols, y_pixels = b.images * b.rows * y_.w;
-    for (std::int64_t c = 0; c < x_.c; c += slice)
-      copy_patch<T>(isa, x, x_, b.images, patch, c, std::min(slice, x_.c - c), xs + x_pixels * c);
+    for (std::int64_t c = ins_.begin; c < ins_.end; c += slice)
+      copy_patch<T>(isa, x, x_, b.images, patch, c, std::min(slice, ins_.end - c), xs + x_pixels * (c - ins_.begin));
     bool direct = false;
     if constexpr (std::is_same_v<T, float>) direct = y_.c % width == 0 && y_.c <= 4 * block_channels;
     if (!direct) copy_gradient<T>(isa, dy, b, y_pixels, ys);
     for_each_run([&](const Run& r) {
       const Walk x_walk{patch.rows * patch.cols * r.channels, step() * patch.cols * r.channels, step() * r.channels};
-      const float* from = xs + x_pixels * r.in + r.row * patch.cols * r.channels;
-      const float* gradient = ys + y_pixels * r.out;
+      const float* from = xs + x_pixels * (r.in - ins_.begin) + r.row * patch.cols * r.channels;
+      const float* gradient = ys + y_pixels * (r.out - outs_.begin);
       Walk y_walk{b.rows * y_.w * r.lanes, y_.w * r.lanes, r.lanes};
       if constexpr (std::is_same_v<T, float>)
         if (direct) {
@@ -140,12 +160,12 @@ class WeightGradient {
 
   template <class T>
   void copy_gradient(cpu::Isa isa, const T* dy, const Band& b, std::int64_t pixels, float* to) const {
-    for (std::int64_t o = 0; o < padded_out(); o += block_channels) {
-      const std::int64_t lanes = std::min(block_channels, padded_out() - o), real = std::min(lanes, y_.c - o);
+    for (std::int64_t o = outs_.begin; o < outs_.end; o += block_channels) {
+      const std::int64_t real = std::min(block_channels, outs_.end - o), lanes = round_up(real, width);
       const std::int64_t per_image = b.rows * y_.w;
       for (std::int64_t n = 0; n < b.images; ++n)
-        copy_rows<T, float>(isa, dy + n * y_.h * y_.w * y_.c + o, y_.c, to + pixels * o + n * per_image * lanes, lanes,
-                            per_image, real, lanes);
+        copy_rows<T, float>(isa, dy + n * y_.h * y_.w * y_.c + o, y_.c,
+                            to + pixels * (o - outs_.begin) + n * per_image * lanes, lanes, per_image, real, lanes);
     }
   }
 
@@ -158,6 +178,7 @@ class WeightGradient {
 
   op::Window o_;
   Image x_, y_;
+  Range ins_, outs_;  // the channels whose weights are computed
 };
 
 }  // namespace tutti::eigen

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
-#include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -101,7 +102,7 @@ struct ResNetImpl : nn::Module {
 TORCH_MODULE(ResNet);
 
 struct Args {
-  std::string model = "resnet20", precision = "f32", bf16_mode = "autocast";
+  std::string model = "resnet20", precision = "f32", bf16_mode = "copy";
   int batch = 128, threads = 0;
   double seconds = 5;
 };
@@ -164,8 +165,8 @@ class Step {
     std::vector<Tensor> updated = masters_;
     for (Tensor& p : model_->parameters())
       if (!copy_ || p.dim() < 2) updated.push_back(p);
-    sgd_ = std::make_unique<torch::optim::SGD>(updated,
-                                               torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(1e-4));
+    sgd_ =
+        std::make_unique<torch::optim::SGD>(updated, torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(1e-4));
   }
 
   void operator()() {
@@ -173,8 +174,8 @@ class Step {
       at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
       at::autocast::set_cpu_enabled(true);
     }
-    Tensor loss = torch::cross_entropy_loss(model_(copy_ ? images_.to(torch::kBFloat16) : images_).to(torch::kFloat),
-                                            labels_);
+    Tensor loss =
+        torch::cross_entropy_loss(model_(copy_ ? images_.to(torch::kBFloat16) : images_).to(torch::kFloat), labels_);
     if (autocast_) {
       at::autocast::set_cpu_enabled(false);
       at::autocast::clear_cache();  // or the casts of the old weights would be used again
@@ -202,9 +203,7 @@ class Step {
   float loss_ = 0;
 };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void run(const Args& a) {
   if (a.threads > 0) at::set_num_threads(a.threads);
@@ -229,7 +228,7 @@ void run(const Args& a) {
   std::printf(
       "{\"system\":\"libtorch %s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
       "\"images_per_second\":%.1f,\"peak_rss_mib\":%.1f}\n",
-      TORCH_VERSION, a.model.c_str(), a.precision.c_str(), a.batch, at::get_num_threads(),
+      LIBTORCH_VERSION, a.model.c_str(), a.precision.c_str(), a.batch, at::get_num_threads(),
       windows[windows.size() / 2], static_cast<double>(usage.ru_maxrss) / 1024);
 }
 

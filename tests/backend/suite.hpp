@@ -77,11 +77,10 @@ void check_other_ops(B& backend, DType precision) {
   for (const OpCase& c : other_op_cases()) check_case(backend, c, precision);
 }
 
-inline Graph small_resnet(bool preactivation, std::int64_t width = 16, int depth = 8) {
-  const std::int64_t size = preactivation ? 28 : 32;
+inline Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int64_t size = 32) {
   Builder b(3, size, size);
   const ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
-  models::resnet_cifar(b, x, {.depth = depth, .width = width, .preactivation = preactivation});
+  models::resnet_cifar(b, x, {.depth = 8, .width = width, .preactivation = preactivation});
   return std::move(b).take();
 }
 
@@ -141,10 +140,10 @@ RunResult short_run(B& backend, const Graph& model, std::int64_t rows, DType pre
 
 // The same seed gives the same bits: run after run, and with one thread as with two or three.
 template <class Make>
-void check_determinism(Make&& make) {
+void check_determinism(Make&& make, std::int64_t width = 16, std::int64_t size = 32) {
   for (DType t : {DType::f32, DType::bf16})
     for (bool preactivation : {false, true}) {
-      const Graph model = small_resnet(preactivation);
+      const Graph model = small_resnet(preactivation, width, size);
       auto one = make(1), two = make(2), three = make(3);
       const RunResult a = short_run(*two, model, 21, t, 4);
       CHECK(a.bytes == short_run(*two, model, 21, t, 4).bytes);
@@ -158,8 +157,8 @@ void check_determinism(Make&& make) {
 
 // keep_all changes where values lie and nothing else: what is kept in scratch otherwise is computed alike.
 template <Backend B>
-void check_keep_all(B& backend) {
-  const Graph model = small_resnet(false);
+void check_keep_all(B& backend, std::int64_t width = 16, std::int64_t size = 32) {
+  const Graph model = small_resnet(false, width, size);
   for (DType t : {DType::f32, DType::bf16}) {
     std::vector<std::vector<std::byte>> gradients;
     for (bool keep : {false, true}) {

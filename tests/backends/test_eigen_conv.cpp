@@ -104,19 +104,27 @@ void whole_op(const O& o, Tensor& x, Tensor& w, Tensor& y) {
 
 void weight_gradient(EigenBackend& b, const op::Conv2dBackwardWeights& o, Tensor& x, Tensor& dy, Tensor& dw,
                      std::int64_t chunk) {
-  constexpr int lanes = 2;
   const std::int64_t n = x.desc.shape[0];
+  const int lanes = n > 1 ? 2 : 1;
   PrepareInfo info;
   info.desc = {{x.desc, dy.desc}, {dw.desc}, x.desc.dtype, n, lanes};
   info.chunk_rows = {chunk, 1};
   info.partition = b.partition(o, info.desc);
-  std::vector<float> partial(lanes * info.partition.partial_bytes / sizeof(float), std::nanf(""));
+  if (info.partition.division == Division::whole) info.chunk_rows = {n};
+  std::vector<float> partial(static_cast<std::size_t>(lanes) * info.partition.partial_bytes / sizeof(float),
+                             std::nanf(""));
   const auto state = b.prepare(o, info);
   Call c;
   c.lanes = lanes;
   c.partial_stride = info.partition.partial_bytes;
   c.state = state.get();
   c.out[0] = dw.ref();
+  if (info.partition.division == Division::whole) {
+    c.in[0] = x.ref();
+    c.in[1] = dy.ref();
+    for (c.task = 0; c.task < info.partition.tasks; ++c.task) b.run(o, c);
+    return;
+  }
   auto* first = reinterpret_cast<std::byte*>(partial.data());
   for (int lane = 0; lane < lanes; ++lane) {
     const std::int64_t begin = n * lane / lanes, end = n * (lane + 1) / lanes;
@@ -198,6 +206,7 @@ TEST_CASE("eigen convolutions agree with the reference where bands, slabs and sl
     check(b, {2, 70, 5, 4, 240, {3, 3, 2, 1}}, t);   // the same backward
     check(b, {2, 2100, 2, 4, 20, {1, 1, 1, 0}}, t);  // a kernel's row in several slabs
     check(b, {2, 2100, 3, 3, 36, {1, 1, 2, 0}}, t);  //
+    check(b, {3, 450, 3, 4, 300, {3, 3, 1, 1}}, t);  // weight gradients in parts
     check(b, {5, 64, 7, 7, 96, {1, 1, 1, 0}}, t);    // pixels in one long row
     check(b, {2, 24, 9, 11, 40, {2, 3, 1, 1}}, t);   // a kernel that is not square
     check(b, {1, 3, 50, 41, 18, {7, 7, 2, 3}}, t);   // the stem of an ImageNet net

@@ -190,7 +190,7 @@ def ops():
     case("max_pool", pool, x=draw(generator, 2, 3, 7, 8))
     case("max_pool_negative", pool, x=-draw(generator, 2, 3, 8, 7).abs() - 0.5)
     case("global_avg_pool", lambda x: F.adaptive_avg_pool2d(x, 1), x=draw(generator, 3, 4, 5, 7))
-    case("linear", F.linear, x=draw(generator, 4, 6), w=draw(generator, 5, 6), b=draw(generator, 5))
+    case("linear", lambda x, w, b: F.linear(x, w, b), x=draw(generator, 4, 6), w=draw(generator, 5, 6), b=draw(generator, 5))
 
     # running = 0.9 running + 0.1 batch, with the unbiased variance; eps 1e-5.
     for name, relu, residual in [("batch_norm", 0, 0), ("batch_norm_relu", 1, 0), ("batch_norm_add_relu", 1, 1)]:

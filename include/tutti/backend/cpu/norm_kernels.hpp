@@ -24,6 +24,7 @@ template <Isa I, class Fn>
 TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
+  for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
   for (; c + 2 * width <= channels; c += 2 * width) f.template operator()<2>(c);
   for (; c + width <= channels; c += width) f.template operator()<1>(c);
   return c;

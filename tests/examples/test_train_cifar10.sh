@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The program train_cifar10 from outside: exit codes, run folder, log, resume, signals.
+set -euo pipefail
+program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
+if [[ ! -x $program ]]; then
+  echo "SKIP: no $program; the examples or CLI11 are missing"
+  exit 77
+fi
+unset TUTTI_DATA
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+tiny=(--dataset synthetic --num-examples 96 --image-shape 3,16,16 --depth 8 --batch-size 32 --threads 2 --seed 3)
+failures=0
+
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+# expect STATUS TEXT ARGUMENT...: the program ends with the status and prints the text.
+expect() {
+  local status=$1 text=$2 got=0
+  shift 2
+  "$program" "$@" >out 2>&1 || got=$?
+  [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
+  grep -qF -e "$text" out || complain "$*: no '$text' in: $(tail -n 3 out)"
+}
+# key FILE EVENT NAME: the values of a key in the log's lines of an event.
+key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
+
+expect 0 "Optimisation:" --help
+expect 0 "per rank" --help
+expect 0 "train_cifar10 of tutti" --version
+expect 2 "--no-such-option" --no-such-option
+expect 2 "[--gpus]" --gpus 0
+expect 2 "bf16" --dtype float16
+expect 3 "datasets/cifar10/prepare" --data "$work/nowhere"
+expect 3 "nothing at" --resume=nowhere
+expect 2 "[--image-shape]" --dry-run --image-shape 1,28,28
+expect 2 "[--num-classes]" --dry-run --num-classes 5
+[[ -z $(ls -A | grep -v '^out$') ]] || complain "files without a run: $(ls -A)"
+
+expect 0 "758624 parameters" --dry-run --preset cifar-resnet50-28 --batch-size 2
+expect 0 "activations" --dry-run --network resnet --num-layers 20 --batch-size 2 --kv-store dist_device_sync
+[[ ! -e runs ]] || complain "--dry-run made a run folder"
+expect 0 "images/s" "${tiny[@]}" --test-io 1 --disp-batches 1
+[[ ! -e runs ]] || complain "--test-io made a run folder"
+
+# --print-config writes a file that runs again.
+"$program" "${tiny[@]}" --epochs 2 --disp-batches 1 --run-dir a --print-config >config
+expect 0 "epoch 2/2" --config config
+[[ $(key a step step | paste -sd' ') == "1 2 3 4 5 6" ]] || complain "steps: $(cat a/log.jsonl)"
+[[ $(key a epoch epoch | paste -sd' ') == "1 2" ]] || complain "epochs: $(cat a/log.jsonl)"
+for name in train_loss train_top1 test_loss test_top1 test_top5 images_per_second lr seconds; do
+  [[ $(key a epoch "$name") =~ [0-9] ]] || complain "no $name in an epoch's line"
+done
+[[ $(key a end status) == '"finished"' ]] || complain "no end in the log"
+expect 2 "[--run-dir]" --config config
+
+# Without --run-dir a folder of its own is made.
+expect 0 "files in runs/synthetic-resnet8-" "${tiny[@]}" --max-steps 1
+# The same seed gives the same losses; a run in two parts, too.
+expect 0 "epoch 2/2" --config config --run-dir b
+[[ $(key a step train_loss) == "$(key b step train_loss)" ]] || complain "same seed, other losses"
+expect 0 "done: 3 steps" --config config --run-dir c --max-steps 3
+expect 0 "going on from c/checkpoints/step-000000003" --config config --run-dir c --resume
+[[ $(key a step train_loss) == "$(key c step train_loss)" ]] || complain "a resumed run has other losses"
+[[ $(key a epoch test_loss) == "$(key c epoch test_loss)" ]] || complain "a resumed run has other test losses"
+[[ $(key c resume step) == 3 ]] || complain "no resume in the log"
+expect 0 "test loss" --config config --run-dir c --resume=best --eval-only
+expect 0 "beginning anew" "${tiny[@]}" --run-dir d --resume --max-steps 1
+expect 0 "--seed was" --config config --run-dir c --resume --seed 9
+expect 3 "resume with the model and optimizer options" --config config --run-dir c --resume --depth 14
+# Another run's checkpoint begins a new run, in an empty folder only.
+expect 2 "a folder of its own" --config config --run-dir b --resume=c
+expect 0 "going on from" --config config --run-dir e --resume=c/ --epochs 3
+[[ -d e/checkpoints/step-000000009 && ! -d c/checkpoints/step-000000009 ]] || complain "wrote into another run's folder"
+# Back to an earlier epoch: the later checkpoints are given up.
+expect 0 "epoch 3/3" "${tiny[@]}" --epochs 3 --model-prefix m --audit
+[[ $(ls m/checkpoints | grep -c ^step) == 3 ]] || complain "--model-prefix keeps every checkpoint: $(ls m/checkpoints)"
+expect 0 "going on from m/checkpoints/step-000000003" "${tiny[@]}" --epochs 3 --model-prefix m --load-epoch 1 --audit \
+  --max-steps 4
+[[ ! -e m/checkpoints/step-000000009 ]] || complain "a checkpoint of the time after the step gone back to"
+grep -qx "rollback 1 4" m/audit-rank0.txt || complain "no rollback in the audit: $(cut -c1-20 m/audit-rank0.txt)"
+expect 3 "[--load-epoch]" "${tiny[@]}" --model-prefix m --load-epoch 7
+
+# A loss that is not finite.
+expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 20
+[[ $(key n end status) == '"failed"' ]] || complain "no failure in the log"
+
+# Signals finish the step, save and leave.
+for signal in INT:130 TERM:143; do
+  rm -rf s
+  "$program" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 --disp-batches 1 --run-dir s >out 2>&1 &
+  pid=$!
+  for ((i = 0; i < 600; ++i)); do
+    grep -q '"event":"step"' s/log.jsonl 2>/dev/null && break
+    sleep 0.1
+  done
+  kill "-${signal%:*}" "$pid"
+  got=0
+  wait "$pid" || got=$?
+  [[ $got == "${signal#*:}" ]] || complain "SIG${signal%:*}: status $got: $(tail -n 3 out)"
+  last=$(key s end step)
+  [[ $(key s end status) == '"interrupted"' && -e s/checkpoints/step-$(printf %09d "$last")/COMPLETE ]] ||
+    complain "SIG${signal%:*}: the state of step $last was not saved: $(ls s/checkpoints)"
+  expect 0 "done: $((last + 1)) steps" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 \
+    --run-dir s --resume --max-steps $((last + 1))
+done
+
+# --tensorboard writes its file; nothing of the line that is written anew gets into a pipe.
+expect 0 "done" "${tiny[@]}" --run-dir t --tensorboard --epochs 1
+compgen -G "t/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard"
+! grep -q $'\r' out || complain "a carriage return in a pipe"
+
+((failures == 0)) && echo "all good"
+exit $((failures > 0))

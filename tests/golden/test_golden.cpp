@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: MIT
+// Against PyTorch's numbers: README.md says what the files hold.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/reference.hpp>
+#include <tutti/io/safetensors.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+#if defined(TUTTI_HAS_ONEDNN)
+#include <tutti/backends/onednn/onednn.hpp>
+#endif
+#if defined(TUTTI_HAS_EIGEN)
+#include <tutti/backends/eigen/eigen.hpp>
+#endif
+
+#include "backend/conformance.hpp"
+
+using namespace tutti;
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+// A file of golden values; convolution data in it is NCHW, ours is NHWC.
+class Golden {
+ public:
+  explicit Golden(const std::string& name)
+      : file_(io::Safetensors::open(std::filesystem::path(__FILE__).parent_path() / name)) {}
+
+  [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  [[nodiscard]] Shape shape(const std::string& name) const { return file_.record(name).shape; }
+  // As it lies in the file.
+  [[nodiscard]] Doubles plain(const std::string& name) const {
+    const auto r = file_.record(name);
+    return testing::to_doubles({const_cast<std::byte*>(r.bytes.data()), r.dtype, r.shape});
+  }
+  // Activations with the channels last.
+  [[nodiscard]] Doubles nhwc(const std::string& name) const {
+    const Shape s = shape(name);
+    const Doubles in = plain(name);
+    if (s.rank() != 4) return in;
+    Doubles out(in.size());
+    std::size_t i = 0;
+    for (std::int64_t n = 0; n < s[0]; ++n)
+      for (std::int64_t c = 0; c < s[1]; ++c)
+        for (std::int64_t p = 0; p < s[2] * s[3]; ++p)
+          out[static_cast<std::size_t>((n * s[2] * s[3] + p) * s[1] + c)] = in[i++];
+    return out;
+  }
+  [[nodiscard]] double number(const std::string& key) const {
+    for (const auto& [k, v] : file_.metadata())
+      if (k == key) return std::strtod(v.c_str(), nullptr);
+    FAIL("no metadata " << key);
+    return 0;
+  }
+
+ private:
+  io::Safetensors file_;
+};
+
+// Differences in units of the tensor's largest value.
+void compare(const std::string& name, const Doubles& got, const Doubles& expected, double tolerance) {
+  REQUIRE_MESSAGE(got.size() == expected.size(), name);
+  double largest = 1e-30, worst = 0;
+  for (double v : expected) largest = std::max(largest, std::fabs(v));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double off = std::fabs(got[i] - expected[i]) / largest;
+    worst = std::isnan(off) ? off : std::max(worst, off);
+  }
+  CHECK_MESSAGE(worst <= tolerance, name << ": off by " << worst << " of its largest value, allowed " << tolerance);
+}
+
+struct Tolerances {
+  double forward, gradient, loss, final_weights;
+};
+
+template <Backend B>
+void check_resnet8(B& backend, DType precision, const Tolerances& t) {
+  CAPTURE(backend.description());
+  CAPTURE(name_of(precision));
+  const Golden g("resnet8.safetensors");
+  const auto floats = [&](const char* name) {
+    const Doubles d = g.plain(name);
+    return std::vector<float>(d.begin(), d.end());
+  };
+  Builder b(3, 16, 16);
+  models::resnet_cifar(b, b.normalize(floats("mean"), floats("inv_std")), {.depth = 8, .width = 4});
+  const Doubles pixels = g.nhwc("images"), numbers = g.plain("labels");
+  const std::vector<std::uint8_t> images(pixels.begin(), pixels.end());
+  const std::vector<std::int32_t> labels(numbers.begin(), numbers.end());
+  const BatchView batch{images.data(), labels.data(), static_cast<std::int64_t>(labels.size())};
+  const StepScalars scalars{1, 1.0 / static_cast<double>(labels.size())};
+
+  Executor<B> e(backend, b.graph(), {precision, true});
+  const auto element = [&](const ArenaLayout& l, void* data, std::size_t i) -> double {
+    return l.dtype == DType::f64 ? static_cast<double*>(data)[i] : static_cast<double>(static_cast<float*>(data)[i]);
+  };
+  const auto values = [&](const ArenaLayout& l, void* data, const Slice& s) {
+    Doubles r;
+    for (std::size_t i = s.offset; i < s.offset + s.count; ++i) r.push_back(element(l, data, i));
+    return r;
+  };
+  const auto load = [&](const ArenaLayout& l, void* data) {
+    for (const Slice& s : l.slices) {
+      REQUIRE(g.shape("init." + s.name) == s.shape);
+      const Doubles from = g.plain("init." + s.name);
+      for (std::size_t i = 0; i < s.count; ++i) {
+        if (l.dtype == DType::f64)
+          static_cast<double*>(data)[s.offset + i] = from[i];
+        else
+          static_cast<float*>(data)[s.offset + i] = static_cast<float>(from[i]);
+      }
+    }
+  };
+  const auto start = [&] {
+    load(e.parameters(), e.parameter_data());
+    load(e.states(), e.state_data());
+    e.parameters_changed();
+  };
+  const auto output = [&](const std::string& node) {
+    for (const Node& n : e.graph().nodes)
+      if (n.name == node && !n.backward) return testing::to_doubles(e.value(n.outputs[0]));
+    FAIL("no layer " << node);
+    return Doubles{};
+  };
+
+  start();
+  e.evaluate(batch);
+  compare("eval.logits", testing::to_doubles(e.value(e.graph().logits)), g.plain("eval.logits"), t.forward);
+
+  const Metrics m = e.train(batch, scalars);
+  compare("input", output("normalize"), g.nhwc("input"), t.forward);
+  compare("stem_conv", output("conv1"), g.nhwc("act.stem_conv"), t.forward);
+  compare("stem", output("bn1"), g.nhwc("act.stem"), t.forward);
+  for (int i = 1; i <= 3; ++i) {
+    const std::string block = "layer" + std::to_string(i) + ".0";
+    compare(block, output(block + ".bn2"), g.nhwc("act." + block), t.forward);
+  }
+  compare("pool", output("avgpool"), g.plain("act.pool"), t.forward);
+  compare("logits", output("fc"), g.plain("logits"), t.forward);
+  compare("loss", {m.mean_loss()}, g.plain("loss"), t.loss);
+  for (const Slice& s : e.parameters().slices)
+    compare("grad." + s.name, values(e.parameters(), e.gradient_data(), s), g.plain("grad." + s.name), t.gradient);
+  for (const Slice& s : e.states().slices)
+    compare("running." + s.name, values(e.states(), e.state_data(), s), g.plain("running." + s.name), t.forward);
+
+  start();
+  Doubles losses;
+  const std::size_t count = e.parameters().count;
+  std::vector<double> momentum(count);  // room for either type
+  for (std::size_t step = 0; step < g.plain("losses").size(); ++step) {
+    losses.push_back(e.train(batch, scalars).mean_loss());
+    UpdateCall u;
+    u.dtype = e.parameters().dtype;
+    u.weights = e.parameter_data();
+    u.gradients = e.gradient_data();
+    u.slots[0] = momentum.data();
+    u.count = count;
+    u.lr = g.number("lr");
+    u.weight_decay = g.number("weight_decay");
+    backend.update(op::SgdUpdate{g.number("momentum"), false}, u);
+    e.parameters_changed();
+  }
+  const Doubles expected = g.plain("losses");
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::fabs(losses[i] - expected[i]) <= t.loss * expected[i]);
+  }
+  if (t.final_weights <= 0) return;
+  for (const Slice& s : e.parameters().slices)
+    compare("final." + s.name, values(e.parameters(), e.parameter_data(), s), g.plain("final." + s.name),
+            t.final_weights);
+  for (const Slice& s : e.states().slices)
+    compare("final." + s.name, values(e.states(), e.state_data(), s), g.plain("final." + s.name), t.final_weights);
+}
+
+// What f32 storage of the golden values allows; what f32 arithmetic allows; what bf16 does.
+constexpr Tolerances exact{1e-6, 1e-6, 1e-6, 1e-6};
+constexpr Tolerances single{1e-5, 1e-4, 1e-4, 1e-3};
+constexpr Tolerances half{3e-2, 0.15, 3e-2, 0};
+
+// Runs one op in f64 on given operands.
+class OpRun {
+ public:
+  explicit OpRun(const Golden& g) : g_(g) {}
+
+  OpRun& in(const std::string& name, bool activation = true) {
+    return put(activation ? g_.nhwc(name) : g_.plain(name), g_.shape(name));
+  }
+  OpRun& put(Doubles data, const Shape& shape, DType t = DType::f64) {
+    data_.push_back(std::move(data));
+    call_.in[static_cast<std::size_t>(call_.inputs++)] = {data_.back().data(), t, shape};
+    return *this;
+  }
+  OpRun& which(const std::vector<std::uint8_t>& bytes, const Shape& shape) {
+    call_.in[static_cast<std::size_t>(call_.inputs++)] = {const_cast<std::uint8_t*>(bytes.data()), DType::u8, shape};
+    return *this;
+  }
+  OpRun& labels(const std::string& name) {
+    const Doubles d = g_.plain(name);
+    labels_.assign(d.begin(), d.end());
+    call_.in[static_cast<std::size_t>(call_.inputs++)] = {labels_.data(), DType::i32, g_.shape(name)};
+    return *this;
+  }
+  OpRun& out(const Shape& shape) {
+    data_.emplace_back(static_cast<std::size_t>(shape.numel()), 0.0);
+    outputs_.push_back(data_.size() - 1);
+    call_.out[static_cast<std::size_t>(call_.outputs++)] = {data_.back().data(), DType::f64, shape};
+    return *this;
+  }
+  OpRun& out_like(const std::string& name) { return out(g_.shape(name)); }
+  OpRun& out_bytes(std::vector<std::uint8_t>& bytes, const Shape& shape) {
+    bytes.assign(static_cast<std::size_t>(shape.numel()), 0);
+    call_.out[static_cast<std::size_t>(call_.outputs++)] = {bytes.data(), DType::u8, shape};
+    return *this;
+  }
+  template <class O>
+  OpRun& run(const O& o, double inv_batch = 1) {
+    scalars_.inv_global_batch = inv_batch;
+    call_.scalars = &scalars_;
+    call_.count_rows = call_.in[0].shape[0];
+    Reference().run(o, call_);
+    return *this;
+  }
+  void check(std::size_t k, const std::string& name, bool activation = true) {
+    compare(name, data_[outputs_[k]], activation ? g_.nhwc(name) : g_.plain(name), 1e-6);
+  }
+  [[nodiscard]] const Doubles& input(std::size_t k) const { return data_[k]; }
+  [[nodiscard]] const Doubles& output(std::size_t k) const { return data_[outputs_[k]]; }
+
+ private:
+  const Golden& g_;
+  std::vector<Doubles> data_;
+  std::vector<std::size_t> outputs_;
+  std::vector<std::int32_t> labels_;
+  StepScalars scalars_;
+  Call call_;
+};
+
+}  // namespace
+
+TEST_CASE("ops: convolutions") {
+  const Golden g("ops.safetensors");
+  for (const auto& [name, window] : std::vector<std::pair<std::string, op::Window>>{{"conv1x1", {1, 1, 1, 0}},
+                                                                                    {"conv1x1_s2", {1, 1, 2, 0}},
+                                                                                    {"conv3x3", {3, 3, 1, 1}},
+                                                                                    {"conv3x3_s2", {3, 3, 2, 1}},
+                                                                                    {"conv7x7_s2", {7, 7, 2, 3}}}) {
+    const std::string x = name + ".x", w = name + ".w", y = name + ".y", dy = name + ".dy";
+    OpRun(g).in(x).in(w, false).out_like(y).run(op::Conv2d{window}).check(0, y);
+    OpRun(g).in(dy).in(w, false).out_like(x).run(op::Conv2dBackwardData{window}).check(0, name + ".dx");
+    OpRun(g).in(x).in(dy).out_like(w).run(op::Conv2dBackwardWeights{window}).check(0, name + ".dw", false);
+  }
+}
+
+TEST_CASE("ops: pooling and linear") {
+  const Golden g("ops.safetensors");
+  for (const std::string name : {"max_pool", "max_pool_negative"}) {
+    const op::Window window{3, 3, 2, 1};
+    std::vector<std::uint8_t> which;
+    const Shape ys = g.shape(name + ".y");
+    OpRun(g).in(name + ".x").out(ys).out_bytes(which, ys).run(op::MaxPool{window}).check(0, name + ".y");
+    OpRun(g)
+        .in(name + ".dy")
+        .which(which, ys)
+        .out_like(name + ".x")
+        .run(op::MaxPoolBackward{window})
+        .check(0, name + ".dx");
+  }
+  OpRun(g).in("global_avg_pool.x").out_like("global_avg_pool.y").run(op::GlobalAvgPool{}).check(0, "global_avg_pool.y");
+  OpRun(g)
+      .in("global_avg_pool.dy")
+      .out_like("global_avg_pool.x")
+      .run(op::GlobalAvgPoolBackward{})
+      .check(0, "global_avg_pool.dx");
+  OpRun(g).in("linear.x").in("linear.w").in("linear.b").out_like("linear.y").run(op::Linear{}).check(0, "linear.y");
+  OpRun(g).in("linear.dy").in("linear.w").out_like("linear.x").run(op::LinearBackwardData{}).check(0, "linear.dx");
+  OpRun weights(g);
+  weights.in("linear.x").in("linear.dy").out_like("linear.w").out_like("linear.b").run(op::LinearBackwardWeights{});
+  weights.check(0, "linear.dw");
+  weights.check(1, "linear.db");
+}
+
+TEST_CASE("ops: batch norm") {
+  const Golden g("ops.safetensors");
+  for (const auto& [name, relu, residual] : std::vector<std::tuple<std::string, bool, bool>>{
+           {"batch_norm", false, false}, {"batch_norm_relu", true, false}, {"batch_norm_add_relu", true, true}}) {
+    const auto n = [&name = name](const char* what) { return name + what; };
+    OpRun forward(g);
+    forward.in(n(".x")).in(n(".gamma")).in(n(".beta")).in(n(".running_mean")).in(n(".running_var"));
+    if (residual) forward.in(n(".residual"));
+    forward.out_like(n(".y")).out_like(n(".mean")).out_like(n(".inv_std"));
+    forward.run(op::BatchNorm{1e-5F, 0.1F, relu, residual});
+    forward.check(0, n(".y"));
+    forward.check(1, n(".mean"));
+    forward.check(2, n(".inv_std"));
+    compare(n(".new_running_mean"), forward.input(3), g.plain(n(".new_running_mean")), 1e-6);
+    compare(n(".new_running_var"), forward.input(4), g.plain(n(".new_running_var")), 1e-6);
+    OpRun backward(g);
+    const Shape c = g.shape(n(".gamma"));
+    backward.in(n(".dy")).in(n(".x")).in(n(".gamma")).in(n(".beta")).put(forward.output(1), c);
+    backward.put(forward.output(2), c);
+    if (residual) backward.put(forward.output(0), g.shape(n(".y")));
+    backward.out_like(n(".x")).out(c).out(c);
+    if (residual) backward.out_like(n(".residual"));
+    backward.run(op::BatchNormBackward{relu, residual, false});
+    backward.check(0, n(".dx"));
+    backward.check(1, n(".dgamma"));
+    backward.check(2, n(".dbeta"));
+    if (residual) backward.check(3, n(".dresidual"));
+    if (!g.has(n(".y_inference"))) continue;
+    OpRun inference(g);
+    inference.in(n(".x")).in(n(".gamma")).in(n(".beta")).in(n(".running_mean")).in(n(".running_var"));
+    inference.out_like(n(".y")).run(op::BatchNormInference{1e-5F, relu, residual});
+    inference.check(0, n(".y_inference"));
+  }
+}
+
+TEST_CASE("ops: softmax cross entropy") {
+  const Golden g("ops.safetensors");
+  for (const auto& [name, smoothing] :
+       std::vector<std::pair<std::string, float>>{{"cross_entropy", 0.0F}, {"cross_entropy_smooth", 0.1F}}) {
+    OpRun r(g);
+    const double rows = static_cast<double>(g.shape(name + ".logits")[0]);
+    r.in(name + ".logits").labels(name + ".labels").out(Shape{4}).out_like(name + ".logits");
+    r.run(op::SoftmaxCrossEntropy{smoothing, 5, true}, 1 / rows);
+    compare(name + ".loss", {r.output(0)[0] / rows}, g.plain(name + ".loss"), 1e-6);
+    r.check(1, name + ".dlogits");
+  }
+}
+
+TEST_CASE("optimizers: five steps") {
+  const Golden g("optim.safetensors");
+  const Doubles gradients = g.plain("gradients");
+  const auto steps = [&](const std::string& name, const auto& update, double lr, double decay) {
+    Doubles w = g.plain("w0"), expected = g.plain(name + ".w"), a(w.size()), b(w.size());
+    UpdateCall u;
+    u.dtype = DType::f64;
+    u.slots = {a.data(), b.data()};
+    u.count = w.size();
+    u.weights = w.data();
+    u.lr = lr;
+    u.weight_decay = decay;
+    Doubles history;
+    for (std::size_t i = 0; i * w.size() < gradients.size(); ++i) {
+      u.gradients = gradients.data() + i * w.size();
+      u.step = static_cast<std::int64_t>(i) + 1;
+      Reference().update(update, u);
+      history.insert(history.end(), w.begin(), w.end());
+    }
+    compare(name, history, expected, 1e-6);
+  };
+  const double lr = g.number("lr"), m = g.number("momentum"), decay = g.number("sgd_decay");
+  steps("sgd", op::SgdUpdate{0, false}, lr, 0);
+  steps("sgd_momentum", op::SgdUpdate{m, false}, lr, 0);
+  steps("sgd_momentum_decay", op::SgdUpdate{m, false}, lr, decay);
+  steps("sgd_nesterov", op::SgdUpdate{m, true}, lr, 0);
+  steps("sgd_nesterov_decay", op::SgdUpdate{m, true}, lr, decay);
+  steps("adamw", op::AdamwUpdate{}, g.number("adamw_lr"), g.number("adamw_decay"));
+  steps("adamw_no_decay", op::AdamwUpdate{}, g.number("adamw_lr"), 0);
+}
+
+TEST_CASE("resnet8: Reference, f64") {
+  Reference backend;
+  check_resnet8(backend, DType::f64, exact);
+}
+TEST_CASE("resnet8: Reference, f32 and bf16") {
+  Reference backend;
+  check_resnet8(backend, DType::f32, single);
+  check_resnet8(backend, DType::bf16, half);
+}
+#if defined(TUTTI_HAS_ONEDNN)
+TEST_CASE("resnet8: onednn") {
+  Onednn backend({2});
+  check_resnet8(backend, DType::f32, single);
+  check_resnet8(backend, DType::bf16, half);
+}
+#endif
+#if defined(TUTTI_HAS_EIGEN)
+TEST_CASE("resnet8: eigen") {
+  EigenBackend backend({2});
+  check_resnet8(backend, DType::f32, single);
+  check_resnet8(backend, DType::bf16, half);
+}
+#endif
