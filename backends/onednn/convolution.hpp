@@ -28,10 +28,16 @@ struct Problem {
   bool bf16 = false;
 
   [[nodiscard]] std::string key(Pass p) const {
-    std::string k = std::to_string(static_cast<int>(p)) + (bf16 ? "b" : "f");
+    std::string k = std::to_string(static_cast<int>(p));
+    k += bf16 ? "b" : "f";
+    const auto add = [&k](std::int64_t n) {
+      k += ',';
+      k += std::to_string(n);
+    };
     for (const Shape* s : {&x, &w, &y})
-      for (int i = 1 - (s == &w); i < s->rank(); ++i) k += "," + std::to_string((*s)[i]);
-    return k + "," + std::to_string(window.stride) + "," + std::to_string(window.padding);
+      for (int i = 1 - (s == &w); i < s->rank(); ++i) add((*s)[i]);
+    for (int n : {window.kernel_h, window.kernel_w, window.stride, window.padding}) add(n);
+    return k;
   }
 };
 

@@ -78,8 +78,22 @@ void compare(const std::string& name, const Doubles& got, const Doubles& expecte
   CHECK_MESSAGE(worst <= tolerance, name << ": off by " << worst << " of its largest value, allowed " << tolerance);
 }
 
+// Only the direction: 1 - cosine.
+void compare_direction(const std::string& name, const Doubles& got, const Doubles& expected, double tolerance) {
+  REQUIRE_MESSAGE(got.size() == expected.size(), name);
+  double dot = 0, a = 0, b = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    dot += got[i] * expected[i];
+    a += got[i] * got[i];
+    b += expected[i] * expected[i];
+  }
+  const double off = 1 - dot / std::sqrt(a * b);
+  CHECK_MESSAGE(off <= tolerance, name << ": 1 - cosine is " << off << ", allowed " << tolerance);
+}
+
 struct Tolerances {
   double forward, gradient, loss, final_weights;
+  bool directions = false;  // of the gradients
 };
 
 template <Backend B>
@@ -148,7 +162,8 @@ void check_resnet8(B& backend, DType precision, const Tolerances& t) {
   compare("logits", output("fc"), g.plain("logits"), t.forward);
   compare("loss", {m.mean_loss()}, g.plain("loss"), t.loss);
   for (const Slice& s : e.parameters().slices)
-    compare("grad." + s.name, values(e.parameters(), e.gradient_data(), s), g.plain("grad." + s.name), t.gradient);
+    (t.directions ? compare_direction : compare)("grad." + s.name, values(e.parameters(), e.gradient_data(), s),
+                                                 g.plain("grad." + s.name), t.gradient);
   for (const Slice& s : e.states().slices)
     compare("running." + s.name, values(e.states(), e.state_data(), s), g.plain("running." + s.name), t.forward);
 
@@ -185,7 +200,8 @@ void check_resnet8(B& backend, DType precision, const Tolerances& t) {
 // What f32 storage of the golden values allows; what f32 arithmetic allows; what bf16 does.
 constexpr Tolerances exact{1e-6, 1e-6, 1e-6, 1e-6};
 constexpr Tolerances single{1e-5, 1e-4, 1e-4, 1e-3};
-constexpr Tolerances half{3e-2, 0.15, 3e-2, 0};
+// (batch norms over a few pixels, so that single gradients are off by a third).
+constexpr Tolerances half{3e-2, 0.05, 3e-2, 0, true};
 
 // Runs one op in f64 on given operands.
 class OpRun {

@@ -157,16 +157,16 @@ class Cpu : public ReferenceOps<false> {
   }
   // Summed over fixed blocks in order, whoever computed them.
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
-    std::vector<SquaredNorms> parts((u.count + block - 1) / block);
+    norms_.resize(std::max(norms_.size(), (u.count + block - 1) / block));
     blocks(u, [&](const UpdateCall& part) {
       const auto offset =
           static_cast<std::size_t>(static_cast<const float*>(part.gradients) - static_cast<const float*>(u.gradients));
-      parts[offset / block] = reference::squared_norms<float>(part);
+      norms_[offset / block] = reference::squared_norms<float>(part);
     });
     SquaredNorms sum;
-    for (const auto& p : parts) {
-      sum.weights += p.weights;
-      sum.gradients += p.gradients;
+    for (std::size_t i = 0; i * block < u.count; ++i) {
+      sum.weights += norms_[i].weights;
+      sum.gradients += norms_[i].gradients;
     }
     return sum;
   }
@@ -342,6 +342,7 @@ class Cpu : public ReferenceOps<false> {
   }
 
   std::unique_ptr<ThreadPool> pool_;
+  std::vector<SquaredNorms> norms_;  // per block
   cpu::Isa isa_;
 };
 
