@@ -130,7 +130,9 @@ int run(B& backend, RunOptions& o) {
   const auto found = find_checkpoint(o, detail::warn);
   if (found) {
     compare_options(found->options(), options, detail::warn);
-    if (!o.eval_only) give_up_later_checkpoints(o, found->step(), detail::warn);
+    // Not after plain --resume: what could not be read just now may be readable later.
+    const bool chosen = !o.resume.empty() ? o.resume != "latest" : o.load_epoch.has_value();
+    if (!o.eval_only && chosen) give_up_later_checkpoints(o, found->step(), detail::warn);
     checkpoints.resume_from(trainer, found->path());
     std::printf("going on from %s\n", found->path().c_str());
   } else if (!o.resume.empty()) {

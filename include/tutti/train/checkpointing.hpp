@@ -86,8 +86,6 @@ class Checkpoints {
     fill(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
     fill(loaded, "optimizer.safetensors", loaded.optimizer(), trainer.committed_tensors(true));
     trainer.restore();
-    // Later checkpoints of an abandoned line would otherwise pass for this run's newest.
-    store_.discard_newer_than(loaded.step());
     if (const auto metric = store_.best_metric()) best_ = metric;
   }
 
