@@ -107,17 +107,18 @@ struct Batch {
   const float* bias;
   T* y;
   std::int64_t n;
+  float* scratch;  // as many floats as scratch_floats() says
 };
 
 template <class T>
 class Correlator {
  public:
-  Correlator(const Bands& b, const Correlations& all, const Batch<T>& batch, cpu::Isa isa, float* scratch)
+  Correlator(const Bands& b, const Correlations& all, const Batch<T>& batch, cpu::Isa isa)
       : b_(b),
         all_(all),
         batch_(batch),
         isa_(isa),
-        input_(scratch),
+        input_(batch.scratch),
         sums_(input_ + b.input_floats()),
         slab_(sums_ + b.sum_floats()) {}
 
@@ -146,6 +147,11 @@ class Correlator {
     Walk xs;
     T* y;  // its first pixel
     Walk ys;
+  };
+
+  struct Sums {
+    float* at;
+    Walk walk;
   };
 
   void band(const T* x, T* y, std::int64_t images, std::int64_t row, std::int64_t rows) {
@@ -195,28 +201,25 @@ class Correlator {
     if (batch_.bias != nullptr) std::copy_n(batch_.bias + o, real, initial.data());
     t.initial = initial.data();
     t.add = false;
-    float* out = sums_;
-    Walk outs{band.rows * b_.sum_cols() * lanes, b_.sum_cols() * lanes, lanes};
+    Sums out{sums_, {band.rows * b_.sum_cols() * lanes, b_.sum_cols() * lanes, lanes}};
     if constexpr (is_f32)
-      if (direct) {
-        out = band.y + o;
-        outs = band.ys;
-      }
-    t.out_pixel = outs.pixel;
+      if (direct) out = {band.y + o, band.ys};
+    t.out_pixel = out.walk.pixel;
     const std::int64_t most = b_.split ? Bands::slab / block_channels : run;
     t.runs = b_.split ? 1 : b_.part.kernel_h;
     for (int r = 0; r < b_.part.kernel_h; r += t.runs)
       for (std::int64_t k = 0; k < run; k += most) {
         t.run = std::min(most, run - k);
         t.w = slab(w + (r * run + k) * lanes, t.runs * t.run * lanes);
-        tiles(t, band, band.x + r * row_ + k, out, outs);
+        tiles(t, band, band.x + r * row_ + k, out);
         t.add = true;
       }
     if (direct) return;
     for (std::int64_t n = 0; n < band.images; ++n)
       for (std::int64_t i = 0; i < band.rows; ++i)
-        copy_rows<float, T>(isa_, static_cast<const float*>(out + n * outs.image + i * outs.row), outs.pixel,
-                            band.y + n * band.ys.image + i * band.ys.row + o, band.ys.pixel, b_.cols, real, real);
+        copy_rows<float, T>(isa_, static_cast<const float*>(out.at + n * out.walk.image + i * out.walk.row),
+                            out.walk.pixel, band.y + n * band.ys.image + i * band.ys.row + o, band.ys.pixel, b_.cols,
+                            real, real);
   }
 
   const float* slab(const T* w, std::int64_t n) {
@@ -229,7 +232,7 @@ class Correlator {
   }
 
   template <int B>
-  void tiles(Tile<B>& t, const Band& band, const float* x, float* out, const Walk& outs) {
+  void tiles(Tile<B>& t, const Band& band, const float* x, const Sums& out) {
     std::size_t g = 0;
     // Where nothing is added to earlier sums, a row's last group may lie over the one before it.
     const std::int64_t last = b_.split || b_.cols < group ? b_.cols : b_.cols - group;
@@ -238,7 +241,7 @@ class Correlator {
         for (std::int64_t q = 0; q < b_.cols; q += group) {
           const std::int64_t j = std::min(q, last);
           t.x[g] = x + n * band.xs.image + i * band.xs.row + j * band.xs.pixel;
-          t.out[g] = out + n * outs.image + i * outs.row + j * outs.pixel;
+          t.out[g] = out.at + n * out.walk.image + i * out.walk.row + j * out.walk.pixel;
           if (++g == t.x.size()) {
             correlate(t);
             g = 0;
@@ -261,11 +264,11 @@ class Correlator {
 };
 
 template <class T>
-void run(const Correlations& c, const Batch<T>& batch, cpu::Isa isa, float* scratch) {
+void run(const Correlations& c, const Batch<T>& batch, cpu::Isa isa) {
   if (!c.everywhere)
     std::memset(static_cast<void*>(batch.y), 0,
                 static_cast<std::size_t>(batch.n * c.out.h * c.out.w * c.out.c) * sizeof(T));
-  for (const Correlation& p : c.parts) Correlator<T>(Bands(c, p, batch.n), c, batch, isa, scratch).run();
+  for (const Correlation& p : c.parts) Correlator<T>(Bands(c, p, batch.n), c, batch, isa).run();
 }
 
 [[nodiscard]] inline std::int64_t scratch_floats(const Correlations& c, std::int64_t n) {

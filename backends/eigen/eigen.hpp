@@ -46,8 +46,8 @@ class EigenBackend : public Cpu {
     return c ? static_cast<std::size_t>(c->weight_count) * size_of(d.compute) : Cpu::pack_bytes(o, d);
   }
   void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) const {
-    const auto c = correlations(o, d);
-    if (!c) return Cpu::pack(o, d, w, to);
+    const auto* c = static_cast<const eigen::Correlations*>(d.state);
+    if (c == nullptr) return Cpu::pack(o, d, w, to);
     float_type(d.compute, [&](auto t) { eigen::pack(*c, w.as<float>(), static_cast<decltype(t)*>(to)); });
   }
 
@@ -126,8 +126,10 @@ class EigenBackend : public Cpu {
     const auto& what = *static_cast<const eigen::Correlations*>(c.state);
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);
-      eigen::run(what, eigen::Batch<T>{c.in[0].as<T>(), c.in[1].as<T>(), bias, c.out[0].as<T>(), c.out[0].shape[0]},
-                 isa(), scratch(c));
+      eigen::run(
+          what,
+          eigen::Batch<T>{c.in[0].as<T>(), c.in[1].as<T>(), bias, c.out[0].as<T>(), c.out[0].shape[0], scratch(c)},
+          isa());
     });
   }
 

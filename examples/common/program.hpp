@@ -81,6 +81,17 @@ inline int test_io(const RunOptions& o, Loader& loader) {
   return StopSignals::exit_code();
 }
 
+// The newest checkpoint of this process, and whether the last attempt at one came to nothing.
+struct LastCheckpoint : FitListener {
+  std::string path;
+  bool failed = false;
+  void saved(const std::string& p) override {
+    path = p;
+    failed = false;
+  }
+  void warning(const std::string&) override { failed = true; }
+};
+
 template <Backend B>
 void print_start(const B& backend, const RunOptions& o) {
   std::printf("tutti %s: backend %s (%s), %s, %d threads, strategy %s\n", version, std::string(backend.name()).c_str(),
@@ -101,7 +112,7 @@ int run(B& backend, RunOptions& o) {
   const StopSignals signals;
   const Schema seen = image_schema(o);
   detail::print_start(backend, o);
-  if (!o.dry_run && !o.test_io) open_run_folder(o);
+  if (!o.dry_run && !o.test_io) settle_run_folder(o);
 
   if (o.test_io) {
     Loader loader = detail::make_loader(load_images(o, seen).train, o, true);
@@ -125,6 +136,7 @@ int run(B& backend, RunOptions& o) {
   std::printf("%lld training and %lld test images; files in %s\n", static_cast<long long>(images.train.size()),
               static_cast<long long>(images.test.size()), o.run_dir.c_str());
 
+  io::make_directories(o.run_dir);
   const io::Json options = options_json(o);
   Checkpoints checkpoints(o.run_dir, static_cast<int>(*o.keep), options);
   const auto found = find_checkpoint(o, detail::warn);
@@ -153,7 +165,8 @@ int run(B& backend, RunOptions& o) {
   ProgressDisplay progress(shown);
   const auto complain = [&](const std::string& w) { progress.warning(w); };
   RunLog log(o.run_dir, o.top_k, complain);
-  std::vector<FitListener*> listeners{&progress, &log};
+  detail::LastCheckpoint last;
+  std::vector<FitListener*> listeners{&progress, &log, &last};
   std::optional<TensorboardLog> tensorboard;
   if (o.tensorboard) listeners.push_back(&tensorboard.emplace(o.run_dir, complain));
   std::optional<AuditLog> audit;
@@ -178,9 +191,10 @@ int run(B& backend, RunOptions& o) {
     progress.end_line();
     log.end(result.interrupted ? "interrupted" : "finished", result.counters.step);
     if (result.interrupted) {
-      std::printf("interrupted after step %lld, state saved; --resume --run-dir %s goes on\n",
-                  static_cast<long long>(result.counters.step), o.run_dir.c_str());
-      return StopSignals::exit_code();
+      const bool saved = !last.path.empty() && !last.failed;
+      std::printf("interrupted after step %lld, state %s; --run-dir %s --resume goes on\n",
+                  static_cast<long long>(result.counters.step), saved ? "saved" : "NOT SAVED", o.run_dir.c_str());
+      return saved ? StopSignals::exit_code() : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) detail::print_evaluation("test", *result.last->test, o.top_k);
     std::printf("done: %lld steps; files in %s\n", static_cast<long long>(result.counters.step), o.run_dir.c_str());

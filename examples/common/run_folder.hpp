@@ -53,9 +53,9 @@ inline std::string new_run_name(const RunOptions& o) {
 
 }  // namespace detail
 
-// Settles which folder the run writes to, and makes it. A path given to --resume may be a run: then its newest
+// Settles which folder the run writes to; makes nothing yet. A path given to --resume may be a run: then its newest
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
-inline void open_run_folder(RunOptions& o) {
+inline void settle_run_folder(RunOptions& o) {
   bool other_run = false;
   if (!o.resume.empty() && o.resume != "latest" && o.resume != "best") {
     io::Path path = o.resume;
@@ -85,7 +85,6 @@ inline void open_run_folder(RunOptions& o) {
                        other_run ? "a run that begins from another one's checkpoint needs a folder of its own"
                                  : "give --resume to go on with that run, or another folder");
   }
-  io::make_directories(o.run_dir);
 }
 
 // The checkpoint that the options ask for; nothing for a new run. Each one that is passed over is named to `warn`.

@@ -66,7 +66,7 @@ double difference(const Tensor& a, const Tensor& b, std::int64_t terms) {
   return most / std::sqrt(static_cast<double>(terms));
 }
 
-constexpr double tolerance(DType t) { return t == DType::bf16 ? 1.5e-2 : 2e-6; }
+constexpr double tolerance(DType t) { return t == DType::bf16 ? 1.5e-2 : 1e-5; }
 
 template <class O>
 void rows_op(EigenBackend& b, const O& o, Tensor& x, Tensor& w, Tensor& y, std::int64_t chunk) {

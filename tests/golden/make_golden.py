@@ -116,7 +116,9 @@ def initialize(model, generator):
 
 
 def resnet8(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(8)
+    # With most seeds some relu's input passes within 1e-8 of zero in ten steps, so that the last losses depend on how a
+    # sum is rounded. With this one they stay within 1e-5 when all weights move by 1e-5.
+    generator = torch.Generator().manual_seed(12)
     model = ResNet8().double()
     initialize(model, generator)
     model = model.to(dtype)

@@ -13,10 +13,6 @@
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <tutti/core/error.hpp>
 
 namespace tutti {
@@ -88,7 +84,7 @@ class ThreadPool {
 
   static void pause() noexcept {
 #if defined(__x86_64__)
-    _mm_pause();
+    __builtin_ia32_pause();
 #endif
   }
 

@@ -83,6 +83,7 @@ struct NodeDesc {
   DType compute = DType::f32;
   std::int64_t rows = 0;
   int lanes = 1;
+  const void* state = nullptr;  // when weights are packed: what the backend's prepare() returned for the node
 };
 
 // What the planner asks of a backend.

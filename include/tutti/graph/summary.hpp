@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -63,8 +62,7 @@ inline std::string padded(std::string s, std::size_t width) {
 // A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
 [[nodiscard]] inline std::string summary(const Graph& g) {
   using detail::padded;
-  std::ostringstream out;
-  out << padded("layer", 26) << padded("op", 24) << padded("output", 20) << padded("parameters", 12) << "FLOP\n";
+  std::string out = padded("layer", 26) + padded("op", 24) + padded("output", 20) + padded("parameters", 12) + "FLOP\n";
   for (const Node& n : g.nodes) {
     if (n.backward) continue;
     std::int64_t parameters = 0;
@@ -74,14 +72,13 @@ inline std::string padded(std::string s, std::size_t width) {
     if (const auto* bn = std::get_if<op::BatchNorm>(&n.op))
       what += std::string(bn->residual ? " + add" : "") + (bn->relu ? " + relu" : "");
     const std::int64_t flops = forward_flops(g, n);
-    out << padded(n.name, 26) << padded(what, 24) << padded(to_string(g[n.outputs[0]]), 20)
-        << padded(parameters > 0 ? std::to_string(parameters) : "", 12)
-        << (flops > 0 ? format_count(static_cast<double>(flops)) : "") << '\n';
+    out += padded(n.name, 26) + padded(what, 24) + padded(to_string(g[n.outputs[0]]), 20) +
+           padded(parameters > 0 ? std::to_string(parameters) : "", 12) +
+           (flops > 0 ? format_count(static_cast<double>(flops)) : "") + '\n';
   }
   const auto flops = static_cast<double>(forward_flops(g));
-  out << "total: " << parameter_count(g) << " parameters, " << format_count(flops) << "FLOP forward, "
-      << format_count(3 * flops) << "FLOP a trained image\n";
-  return out.str();
+  return out + "total: " + std::to_string(parameter_count(g)) + " parameters, " + format_count(flops) +
+         "FLOP forward, " + format_count(3 * flops) + "FLOP a trained image\n";
 }
 
 // What a run takes, in bytes.
@@ -94,10 +91,9 @@ struct MemoryEstimate {
 };
 
 [[nodiscard]] inline std::string to_string(const MemoryEstimate& m) {
-  std::ostringstream out;
-  out << "memory:";
+  std::string out = "memory:";
   const auto item = [&](const char* name, std::size_t bytes, bool last = false) {
-    out << ' ' << name << ' ' << format_bytes(static_cast<double>(bytes)) << (last ? "" : ",");
+    out += std::string(" ") + name + ' ' + format_bytes(static_cast<double>(bytes)) + (last ? "" : ",");
   };
   item("activations", m.activations);
   item("weights", m.parameters + m.states);
@@ -108,7 +104,7 @@ struct MemoryEstimate {
   item("committed copy", m.committed);
   item("batches", m.batches);
   item("in all", m.total(), true);
-  return out.str();
+  return out;
 }
 
 }  // namespace tutti

@@ -170,7 +170,7 @@ class Executor {
       packed_ = Buffer<B>(b_, p->plan.packed_bytes);
       packs_ = p->plan.packs;
       pack_of_ = p->plan.pack_of;
-      describe_packs();
+      describe_packs(*p);
       packed_stale_ = true;
     }
     // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
@@ -244,7 +244,7 @@ class Executor {
     packed_stale_ = false;
   }
   // Made ahead, so that a step allocates nothing.
-  void describe_packs() {
+  void describe_packs(const Prepared& p) {
     pack_calls_.clear();
     for (const Pack& k : packs_) {
       const Node& n = train_.nodes[static_cast<std::size_t>(k.node)];
@@ -254,6 +254,7 @@ class Executor {
       for (ValueId v : n.outputs) c.desc.out.push_back({train_[v].shape, dtype_of_value(v)});
       c.desc.compute = options_.compute;
       c.desc.rows = 1;
+      c.desc.state = p.states[static_cast<std::size_t>(k.node)].get();
       c.weights = {parameter_data_.at(s.offset * size_of(parameters_.dtype)), parameters_.dtype, s.shape};
       pack_calls_.push_back(std::move(c));
     }

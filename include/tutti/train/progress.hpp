@@ -77,19 +77,21 @@ class TimeEstimate {
   double step_seconds_ = 0, between_ = 0;
 };
 
-// "epoch 3/15  52 % 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  epoch 12 s, run 3:40 left", cut to
-// `columns` characters.
+// "epoch 3/15 204/391  4321 images/s  loss 0.8123  top-1 71.30 %  lr 0.0931  left: epoch 12 s, run 3:40", shorter where
+// that does not fit into `columns` characters, and cut where nothing else helps.
 [[nodiscard]] inline std::string progress_line(const StepReport& r, const TimeLeft& left, std::size_t columns) {
-  char text[320];
-  const double done =
-      r.steps_per_epoch > 0 ? 100.0 * static_cast<double>(r.step_in_epoch) / static_cast<double>(r.steps_per_epoch) : 0;
-  std::snprintf(text, sizeof text,
-                "epoch %lld/%lld %3.0f %% %lld/%lld  %.0f images/s  loss %.4f  top-1 %.2f %%  lr %.4g",
-                static_cast<long long>(r.epoch), static_cast<long long>(r.epochs), std::floor(done),
-                static_cast<long long>(r.step_in_epoch), static_cast<long long>(r.steps_per_epoch), r.images_per_second,
-                r.train_loss, 100 * r.train_top1, r.lr);
-  std::string line = text;
-  if (left.run >= 0) line += "  epoch " + format_duration(left.epoch) + ", run " + format_duration(left.run) + " left";
+  const auto format = [&](const char* form) {
+    char text[320];
+    std::snprintf(text, sizeof text, form, static_cast<long long>(r.epoch), static_cast<long long>(r.epochs),
+                  static_cast<long long>(r.step_in_epoch), static_cast<long long>(r.steps_per_epoch),
+                  r.images_per_second, r.train_loss, 100 * r.train_top1, r.lr);
+    return std::string(text);
+  };
+  std::string line = format("epoch %lld/%lld %lld/%lld  %.0f images/s  loss %.4f  top-1 %.2f %%  lr %.4g");
+  if (left.run >= 0) line += "  left: epoch " + format_duration(left.epoch) + ", run " + format_duration(left.run);
+  if (line.size() <= columns) return line;
+  line = format("%lld/%lld %lld/%lld %.0f im/s loss %.3f top-1 %.1f %% lr %.3g");
+  if (left.run >= 0) line += " left " + format_duration(left.epoch) + ", " + format_duration(left.run);
   if (line.size() > columns) line.resize(columns);
   return line;
 }

@@ -76,6 +76,19 @@ class Cpu : public ReferenceOps<false> {
     return two_pass(d, d.out[0]);
   }
 
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNorm&, const PrepareInfo& i) {
+    need_factors(i.desc.out[0]);
+    return {};
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormInference&, const PrepareInfo& i) {
+    need_factors(i.desc.out[0]);
+    return {};
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormBackward&, const PrepareInfo& i) {
+    need_factors(i.desc.out[0]);
+    return {};
+  }
+
   void run(const op::BatchNorm& o, Call& c) {
     float_type(c.in[0].dtype, [&](auto t) { batch_norm<decltype(t)>(o, c); });
   }
@@ -209,12 +222,17 @@ class Cpu : public ReferenceOps<false> {
   }
   [[nodiscard]] static std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
 
-  // Per-thread room for per-channel factors.
-  static float* factors(std::int64_t channels, int k) {
-    static thread_local std::array<std::vector<float>, 5> room;
-    auto& v = room[static_cast<std::size_t>(k)];
-    if (v.size() < static_cast<std::size_t>(channels)) v.resize(static_cast<std::size_t>(channels));
-    return v.data();
+  // A worker's room for per-channel factors.
+  static constexpr std::size_t factor_rows = 5;
+  [[nodiscard]] float* factors(const Call& c, std::size_t k) {
+    return factors_.data() + (static_cast<std::size_t>(c.worker) * factor_rows + k) * factor_channels_;
+  }
+  // Made when the plan is, so that a step allocates nothing.
+  void need_factors(const TensorDesc& x) {
+    const auto channels = (static_cast<std::size_t>(x.shape[1]) + 15) / 16 * 16;
+    if (channels <= factor_channels_) return;
+    factor_channels_ = channels;
+    factors_.assign(static_cast<std::size_t>(threads()) * factor_rows * channels, 0.0F);
   }
 
   // Adds the lanes' pairs of sums, in order.
@@ -254,7 +272,7 @@ class Cpu : public ReferenceOps<false> {
         running_var[k] = static_cast<float>((1 - m) * static_cast<double>(running_var[k]) + m * unbiased);
       }
     } else {
-      float *scale = factors(channels, 0), *shift = factors(channels, 1);
+      float *scale = factors(c, 0), *shift = factors(c, 1);
       scale_and_shift(gamma, beta, mean, inv_std, channels, scale, shift);
       cpu::norm_apply<T>(isa_, static_cast<const T*>(x.data),
                          o.residual ? static_cast<const T*>(c.in[5].data) : nullptr, static_cast<T*>(c.out[0].data),
@@ -276,7 +294,7 @@ class Cpu : public ReferenceOps<false> {
     const std::int64_t channels = x.shape[1];
     const float *gamma = c.in[1].as<float>(), *beta = c.in[2].as<float>();
     const float *mean = c.in[3].as<float>(), *var = c.in[4].as<float>();
-    float *scale = factors(channels, 0), *shift = factors(channels, 1);
+    float *scale = factors(c, 0), *shift = factors(c, 1);
     for (std::int64_t k = 0; k < channels; ++k) {
       scale[k] = gamma[k] * (o.saved_inv_std ? var[k] : 1 / std::sqrt(var[k] + o.eps));
       shift[k] = beta[k] - mean[k] * scale[k];
@@ -315,7 +333,7 @@ class Cpu : public ReferenceOps<false> {
       }
       return;
     }
-    float *scale = factors(n.channels, 0), *shift = factors(n.channels, 1);
+    float *scale = factors(c, 0), *shift = factors(c, 1);
     scale_and_shift(gamma, beta, mean, inv_std, n.channels, scale, shift);
     n.scale = scale;
     n.shift = shift;
@@ -327,7 +345,7 @@ class Cpu : public ReferenceOps<false> {
     }
     // dx = gamma * inv_std * (g - dbeta / m - xhat * dgamma / m), as a * g + b * x + c. m: pixels of the whole batch.
     const double m = static_cast<double>(c.count_rows) * static_cast<double>(x.shape[2] * x.shape[3]);
-    float *fa = factors(n.channels, 2), *fb = factors(n.channels, 3), *fc = factors(n.channels, 4);
+    float *fa = factors(c, 2), *fb = factors(c, 3), *fc = factors(c, 4);
     for (std::int64_t j = 0; j < n.channels; ++j) {
       const double a = static_cast<double>(gamma[j]) * static_cast<double>(inv_std[j]);
       const double b = -a * static_cast<double>(inv_std[j]) * static_cast<double>(dgamma[j]) / m;
@@ -342,6 +360,8 @@ class Cpu : public ReferenceOps<false> {
   }
 
   std::unique_ptr<ThreadPool> pool_;
+  std::vector<float> factors_;  // [worker][factor_rows][factor_channels_]
+  std::size_t factor_channels_ = 0;
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Isa isa_;
 };
