@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <tutti/core/clock.hpp>
+#include <tutti/graph/initialize.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#include <tutti/nn/init.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/version.hpp>
 #ifdef TUTTI_HAS_ONEDNN
@@ -50,13 +50,12 @@ Builder build(const std::string& model) {
 }
 
 template <Backend B>
-void initialize(Executor<B>& e) {
+void fill_weights(Executor<B>& e) {
   for (const Value& v : e.graph().values) {
     if (v.storage != Storage::parameter && v.storage != Storage::state) continue;
     const bool state = v.storage == Storage::state;
     const Slice& s = *(state ? e.states() : e.parameters()).find(v.name);
-    nn::initialize(static_cast<float*>(state ? e.state_data() : e.parameter_data()) + s.offset, s.shape, v.init, 1,
-                   s.name);
+    initialize(static_cast<float*>(state ? e.state_data() : e.parameter_data()) + s.offset, s.shape, v.init, 1, s.name);
   }
   e.parameters_changed();
 }
@@ -89,7 +88,7 @@ template <Backend B>
 void measure(B& backend, const Args& a) {
   const Builder b = build(a.model);
   Executor<B> e(backend, b.graph(), {a.precision == "bf16" ? DType::bf16 : DType::f32});
-  initialize(e);
+  fill_weights(e);
   const Shape s = b.shape(b.images());
   std::vector<std::uint8_t> images(static_cast<std::size_t>(a.batch * s.row_numel()));
   std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch));

@@ -46,9 +46,13 @@ class EigenBackend : public Cpu {
     return c ? static_cast<std::size_t>(c->weight_count) * size_of(d.compute) : Cpu::pack_bytes(o, d);
   }
   void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) const {
-    const auto* c = static_cast<const eigen::Correlations*>(d.state);
-    if (c == nullptr) return Cpu::pack(o, d, w, to);
-    float_type(d.compute, [&](auto t) { eigen::pack(*c, w.as<float>(), static_cast<decltype(t)*>(to)); });
+    const auto write = [&](const eigen::Correlations& c) {
+      float_type(d.compute, [&](auto t) { eigen::pack(c, w.as<float>(), static_cast<decltype(t)*>(to)); });
+    };
+    // Before each step with what prepare() made, since a step allocates nothing.
+    if (d.state != nullptr) return write(*static_cast<const eigen::Correlations*>(d.state));
+    if (const auto c = correlations(o, d)) return write(*c);
+    Cpu::pack(o, d, w, to);
   }
 
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2d& o, const PrepareInfo& i) { return correlator(o, i); }

@@ -243,9 +243,9 @@ class Convolutions {
   }
 
   dnnl::convolution_forward::primitive_desc forward_hint(const Problem& p, std::int64_t rows, bool in_blocks = false) {
-    const auto pd = forward_desc(engine_, activation(p.x, rows, p.bf16, in_blocks),
-                                 weights(p.w, p.bf16, dnnl::memory::format_tag::any),
-                                 activation(p.y, rows, p.bf16, in_blocks), geometry(p));
+    auto pd = forward_desc(engine_, activation(p.x, rows, p.bf16, in_blocks),
+                           weights(p.w, p.bf16, dnnl::memory::format_tag::any),
+                           activation(p.y, rows, p.bf16, in_blocks), geometry(p));
     need(pd, p, Pass::forward);
     return pd;
   }

@@ -1,6 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Trains the same nets with libtorch and with tutti, in turns (A B A B), and prints the medians side by side.
+# Trains the same nets with libtorch and with tutti, in turns (A B A B), and prints the medians side by side. libtorch
+# runs twice in each turn: as it is, and ("kept") with a malloc that keeps freed memory, since libtorch frees and
+# allocates every activation in every step, and glibc would return them to the system and fault them in again.
 usage() {
   cat <<'EOF'
 usage: bench/peers/run.sh [--models "resnet20:128 resnet18:64"] [--precisions "f32 bf16"] [--threads "2 1 busy"]
@@ -15,7 +17,7 @@ TUTTI_STEP     tutti's program (default: build/bench/tutti_step)
 PEERS_BUILD    where libtorch's program is built (default: build/peers)
 PEERS_NICE     priority of the measurement against everything else on the machine, -20 to 19 (below 0 needs root).
                libtorch's waiting threads spin: on a machine that is not idle its numbers mean nothing without it.
-PEERS_LOCK     a file that is locked while a pair of runs is under way
+PEERS_LOCK     a file that is locked during each turn
 EOF
 }
 
@@ -81,11 +83,12 @@ run() {
     "$(echo "$json" | sed -n 's/.*"system": *"\([^"]*\)".*/\1/p')" >>"$results"
 }
 
-pair() {
+turn() {
   set -- "$1" --model "$2" --batch "$3" --precision "$4" --threads "$5" --seconds "$seconds"
   name=$1
   shift
   run "$name libtorch" "$build/torch_resnet" "$@"
+  run "$name kept" env MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 "$build/torch_resnet" "$@"
   run "$name tutti" "$step" "$@" --backend "$backend"
 }
 
@@ -99,11 +102,12 @@ for model in $models; do
         if [ "$count" = busy ]; then
           taskset -c 0 sh -c 'while :; do :; done' 9>&- &
           competitor=$!
-          pair "$model/$precision/$count" "${model%:*}" "${model#*:}" "$precision" "$(nproc)"
-          kill "$competitor" && wait "$competitor" 2>/dev/null || :
+          turn "$model/$precision/$count" "${model%:*}" "${model#*:}" "$precision" "$(nproc)"
+          kill "$competitor"
+          wait "$competitor" 2>/dev/null || :
           competitor=
         else
-          pair "$model/$precision/$count" "${model%:*}" "${model#*:}" "$precision" "$count"
+          turn "$model/$precision/$count" "${model%:*}" "${model#*:}" "$precision" "$count"
         fi
         exec 9>&-
       done
@@ -129,16 +133,18 @@ awk '
     for (i = 6; i <= NF; ++i) system_name[$2] = system_name[$2] " " $i
   }
   END {
-    printf "%s against %s; medians\n\n", system_name["tutti"], system_name["libtorch"]
-    head = "| %-8s | %5s | %-4s | %-7s | %14s | %11s | %5s | %12s | %9s | %5s |\n"
-    printf head, "model", "batch", "type", "threads", "libtorch img/s", "tutti img/s", "ratio", "libtorch MiB", "tutti MiB", "ratio"
-    print "|---|---|---|---|---|---|---|---|---|---|"
+    printf "%s against %s; medians of images per second and of peak resident MiB\n\n", system_name["tutti"], \
+      system_name["libtorch"]
+    printf "| model    | batch | type | threads | libtorch |     kept |    tutti | /libtorch | /kept | libtorch MiB |"
+    print " kept MiB | tutti MiB | /libtorch |"
+    print "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
     for (i = 1; i <= cases; ++i) {
       split(order[i], part, /[:\/]/)
       a = order[i] " libtorch"
+      k = order[i] " kept"
       b = order[i] " tutti"
-      printf "| %-8s | %5d | %-4s | %-7s | %14.1f | %11.1f | %5.2f | %12.0f | %9.0f | %5.2f |\n", part[1], part[2], part[3], \
-        part[4], median(a, 1), median(b, 1), median(b, 1) / median(a, 1), median(a, 2), median(b, 2), \
-        median(b, 2) / median(a, 2)
+      printf "| %-8s | %5d | %-4s | %-7s | %8.1f | %8.1f | %8.1f | %9.2f | %5.2f | %12.0f | %8.0f | %9.0f | %9.2f |\n", \
+        part[1], part[2], part[3], part[4], median(a, 1), median(k, 1), median(b, 1), median(b, 1) / median(a, 1), \
+        median(b, 1) / median(k, 1), median(a, 2), median(k, 2), median(b, 2), median(b, 2) / median(a, 2)
     }
   }' "$results"

@@ -28,7 +28,10 @@ struct IdxView {
                     "a file of " + std::to_string(file.size()), "the file is truncated");
   if (file[0] != 0 || file[1] != 0 || file[2] != 8 || file[3] != rank) {
     std::string magic;
-    for (std::size_t i = 0; i < 4; ++i) magic += (i == 0 ? "" : " ") + std::to_string(file[i]);
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (i > 0) magic += ' ';
+      magic += std::to_string(file[i]);
+    }
     fail<DataError>(where, "an IDX file of bytes, starting with 0 0 8 " + std::to_string(rank), magic);
   }
   IdxView view;

@@ -112,8 +112,6 @@ inline void check_model(RunOptions& o) {
   number("--label-smoothing", o.label_smoothing, 0, 0.999);
   number("--top-k", o.top_k, 0, 1 << 20);
   if (o.top_k == 0) o.top_k = 5;
-  if (o.network == "resnet_imagenet" && o.top_k != 5)
-    fail<UsageError>("--top-k", "5 for --network resnet_imagenet", std::to_string(o.top_k));
 }
 
 inline void check_batch(RunOptions& o, std::int64_t world) {

@@ -152,6 +152,7 @@ inline Graph make_model(const RunOptions& o, const Schema& schema) {
     r.cifar_stem = schema.height < 64;
     r.zero_gamma = o.zero_gamma;
     r.label_smoothing = smoothing;
+    r.top_k = static_cast<int>(o.top_k);
     models::resnet(b, x, r);
   } else {
     models::ResnetCifarOptions r;

@@ -76,8 +76,9 @@ void rows_op(EigenBackend& b, const O& o, Tensor& x, Tensor& w, Tensor& y, std::
   info.desc = {{x.desc, w.desc}, {y.desc}, t, n, 1};
   for (std::int64_t r = 0; r < n; r += chunk) info.chunk_rows.push_back(std::min(chunk, n - r));
   Tensor packed({static_cast<std::int64_t>(b.pack_bytes(o, info.desc))}, DType::u8);
-  b.pack(o, info.desc, w.ref(), packed.bytes.data());
   const auto state = b.prepare(o, info);
+  info.desc.state = state.get();
+  b.pack(o, info.desc, w.ref(), packed.bytes.data());
   for (std::int64_t r = 0; r < n; r += chunk) {
     const std::int64_t rows = std::min(chunk, n - r);
     Call c;

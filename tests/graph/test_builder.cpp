@@ -13,10 +13,10 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
+#include <tutti/graph/initialize.hpp>
 #include <tutti/graph/plan.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#include <tutti/nn/init.hpp>
 #include <tutti/nn/layers.hpp>
 
 using namespace tutti;
@@ -369,7 +369,7 @@ TEST_CASE("initializers: moments, fans, and the same numbers whatever else there
   const Shape s{64, 32, 3, 3};
   std::vector<float> a(static_cast<std::size_t>(s.numel())), b(a.size());
   const auto deviation = [&](const Initializer& i) {
-    nn::initialize(a.data(), s, i, 1, "w");
+    initialize(a.data(), s, i, 1, "w");
     double sum = 0, squares = 0;
     for (float v : a) {
       sum += static_cast<double>(v);
@@ -386,13 +386,13 @@ TEST_CASE("initializers: moments, fans, and the same numbers whatever else there
   CHECK(deviation({Init::normal, 0.5}) == doctest::Approx(0.5).epsilon(0.03));
   CHECK(deviation({Init::uniform, 0.5}) == doctest::Approx(0.5 / std::sqrt(3.0)).epsilon(0.03));
   CHECK(deviation({Init::zeros}) == 0);
-  nn::initialize(a.data(), Shape{7}, {Init::ones, 1}, 1, "w");
+  initialize(a.data(), Shape{7}, {Init::ones, 1}, 1, "w");
   CHECK(a[6] == 1);
-  nn::initialize(a.data(), s, {Init::normal, 1}, 1, "w");
-  nn::initialize(b.data(), s, {Init::normal, 1}, 1, "w");
+  initialize(a.data(), s, {Init::normal, 1}, 1, "w");
+  initialize(b.data(), s, {Init::normal, 1}, 1, "w");
   CHECK(a == b);
-  nn::initialize(b.data(), s, {Init::normal, 1}, 1, "v");
+  initialize(b.data(), s, {Init::normal, 1}, 1, "v");
   CHECK(a != b);
-  nn::initialize(b.data(), s, {Init::normal, 1}, 2, "w");
+  initialize(b.data(), s, {Init::normal, 1}, 2, "w");
   CHECK(a != b);
 }

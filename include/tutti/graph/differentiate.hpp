@@ -15,6 +15,7 @@ namespace tutti {
 namespace detail {
 
 // Appends backward nodes to a graph, walking the forward nodes in reverse.
+template <class = void>
 class Differentiator {
  public:
   explicit Differentiator(Graph& g) : g_(g), pending_(g.values.size()) {}
@@ -228,8 +229,9 @@ class Differentiator {
 
 // Appends the backward pass: afterwards every trainable parameter that the loss depends on has a gradient value,
 // written once, in the order in which the nodes stand.
-[[nodiscard]] inline Graph differentiate(Graph g) {
-  detail::Differentiator(g).run();
+template <class = void>
+[[nodiscard]] Graph differentiate(Graph g) {
+  detail::Differentiator<>(g).run();
   return g;
 }
 

@@ -8,7 +8,8 @@
 namespace tutti {
 
 // One line a node: what it reads and writes.
-[[nodiscard]] inline std::string dump_text(const Graph& g) {
+template <class = void>
+[[nodiscard]] std::string dump_text(const Graph& g) {
   std::string out;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
@@ -24,7 +25,8 @@ namespace tutti {
 }
 
 // The graph for Graphviz: `dot -Tsvg`.
-[[nodiscard]] inline std::string dump_graphviz(const Graph& g) {
+template <class = void>
+[[nodiscard]] std::string dump_graphviz(const Graph& g) {
   std::string out;
   out += "digraph model {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
@@ -41,7 +43,8 @@ namespace tutti {
 }
 
 // A plan's segments: which steps run between two barriers, on how many rows at a time.
-[[nodiscard]] inline std::string dump_text(const Graph& g, const Plan& p) {
+template <class = void>
+[[nodiscard]] std::string dump_text(const Graph& g, const Plan& p) {
   static constexpr const char* phases[] = {"", " reduce", " finish", ""};
   std::string out;
   out += "plan for " + std::to_string(p.rows) + " rows in " + std::to_string(p.lanes) + " lanes, " +

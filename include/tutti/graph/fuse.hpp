@@ -9,7 +9,8 @@ namespace tutti {
 
 namespace detail {
 
-inline std::vector<int> count_uses(const Graph& g) {
+template <class = void>
+std::vector<int> count_uses(const Graph& g) {
   std::vector<int> uses(g.values.size(), 0);
   for (const Node& n : g.nodes)
     for (ValueId v : n.inputs) ++uses[static_cast<std::size_t>(v)];
@@ -21,7 +22,8 @@ inline std::vector<int> count_uses(const Graph& g) {
 
 // Joins batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Run on
 // the forward graph, before differentiate(). Only where nobody else reads what lies between.
-inline Graph fuse(Graph g) {
+template <class = void>
+[[nodiscard]] Graph fuse(Graph g) {
   for (bool changed = true; changed;) {
     changed = false;
     const std::vector<int> uses = detail::count_uses(g);
@@ -60,7 +62,8 @@ inline Graph fuse(Graph g) {
 }
 
 // The same forward graph for evaluation: batch norm with its running statistics, no gradients.
-inline Graph inference(Graph g) {
+template <class = void>
+[[nodiscard]] Graph inference(Graph g) {
   for (Node& n : g.nodes)
     if (const auto* bn = std::get_if<op::BatchNorm>(&n.op)) {
       n.op = op::BatchNormInference{bn->eps, bn->relu, bn->residual};

@@ -57,6 +57,9 @@ struct Node {
   bool backward = false;
 };
 
+// Functions over graphs are templates without a parameter that matters: a program compiles those it calls, and no
+// others.
+
 // A recorded model: a plain value, in the order in which it was written. Nodes after the forward part are appended by
 // differentiate().
 struct Graph {

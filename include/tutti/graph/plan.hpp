@@ -103,7 +103,8 @@ struct PlanOptions {
 };
 
 // Parameter and gradient arena: trainable parameters in the order in which their gradients become final, then the rest.
-[[nodiscard]] inline ArenaLayout parameter_layout(const Graph& g, DType master) {
+template <class = void>
+[[nodiscard]] ArenaLayout parameter_layout(const Graph& g, DType master) {
   ArenaLayout layout;
   layout.dtype = master;
   std::vector<ValueId> order;
@@ -128,7 +129,8 @@ struct PlanOptions {
   return layout;
 }
 
-[[nodiscard]] inline ArenaLayout state_layout(const Graph& g, DType master) {
+template <class = void>
+[[nodiscard]] ArenaLayout state_layout(const Graph& g, DType master) {
   ArenaLayout layout;
   layout.dtype = master;
   for (const Value& v : g.values)

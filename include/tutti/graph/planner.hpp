@@ -23,7 +23,8 @@ struct Lifetime {
 
 // Gives each block an offset so that no two blocks that live at the same time overlap: the largest first, each at the
 // lowest place that is free. Returns the total size.
-inline std::size_t place(std::vector<Lifetime>& blocks) {
+template <class = void>
+std::size_t place(std::vector<Lifetime>& blocks) {
   constexpr std::size_t align = 64;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < blocks.size(); ++i)
@@ -50,6 +51,7 @@ inline std::size_t place(std::vector<Lifetime>& blocks) {
   return (total + align - 1) / align * align;
 }
 
+template <class = void>
 class Planner {
  public:
   Planner(const Graph& g, const PlanOptions& o, const PlanQueries& q, const ArenaLayout& parameters,
@@ -285,9 +287,10 @@ class Planner {
 }  // namespace detail
 
 // Lays out one batch size of a graph: segments, lifetimes, offsets. Knows no backend but what the queries tell.
-[[nodiscard]] inline Plan make_plan(const Graph& g, const PlanOptions& options, const PlanQueries& queries,
-                                    const ArenaLayout& parameters, const ArenaLayout& states) {
-  return detail::Planner(g, options, queries, parameters, states).take();
+template <class = void>
+[[nodiscard]] Plan make_plan(const Graph& g, const PlanOptions& options, const PlanQueries& queries,
+                             const ArenaLayout& parameters, const ArenaLayout& states) {
+  return detail::Planner<>(g, options, queries, parameters, states).take();
 }
 
 }  // namespace tutti

@@ -60,7 +60,8 @@ inline std::string padded(std::string s, std::size_t width) {
 }
 
 // A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
-[[nodiscard]] inline std::string summary(const Graph& g) {
+template <class = void>
+[[nodiscard]] std::string summary(const Graph& g) {
   using detail::padded;
   std::string out = padded("layer", 26) + padded("op", 24) + padded("output", 20) + padded("parameters", 12) + "FLOP\n";
   for (const Node& n : g.nodes) {
@@ -90,7 +91,8 @@ struct MemoryEstimate {
   }
 };
 
-[[nodiscard]] inline std::string to_string(const MemoryEstimate& m) {
+template <class = void>
+[[nodiscard]] std::string to_string(const MemoryEstimate& m) {
   std::string out = "memory:";
   const auto item = [&](const char* name, std::size_t bytes, bool last = false) {
     out += std::string(" ") + name + ' ' + format_bytes(static_cast<double>(bytes)) + (last ? "" : ",");

@@ -19,12 +19,14 @@ struct ResnetOptions {
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;
   float label_smoothing = 0;
+  int top_k = 5;
 };
 
 namespace detail {
 
-inline ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,
-                            int stride, bool bottleneck) {
+template <class = void>
+ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,
+                     int stride, bool bottleneck) {
   const std::int64_t out = bottleneck ? 4 * width : width;
   const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   ValueId shortcut = x;
@@ -46,7 +48,8 @@ inline ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::strin
 }  // namespace detail
 
 // Records the network and its loss.
-inline void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
+template <class = void>
+void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
   std::array<int, 4> blocks{};
   switch (o.depth) {
     case 18:
@@ -75,7 +78,8 @@ inline void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
       x = detail::resnet_block(b, o, "layer" + std::to_string(stage + 1) + "." + std::to_string(i), x,
                                std::int64_t{64} << stage, stage > 0 && i == 0 ? 2 : 1, bottleneck);
   x = b.global_avg_pool("avgpool", x);
-  b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}), o.label_smoothing);
+  b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}), o.label_smoothing,
+                          o.top_k);
 }
 
 }  // namespace tutti::models

@@ -27,12 +27,14 @@ struct ResnetCifarOptions {
 
 namespace detail {
 
-inline nn::ConvOptions cifar_conv(const ResnetCifarOptions& o, std::int64_t out, int kernel, int stride) {
+template <class = void>
+nn::ConvOptions cifar_conv(const ResnetCifarOptions& o, std::int64_t out, int kernel, int stride) {
   return {out, kernel, stride, -1, false, {o.xavier ? Init::xavier_normal : Init::he_normal, 1}};
 }
 
-inline ValueId basic_block(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
-                           std::int64_t out, int stride) {
+template <class = void>
+ValueId basic_block(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x, std::int64_t out,
+                    int stride) {
   ValueId shortcut = x;
   if (stride != 1 || b.shape(x)[1] != out)
     shortcut = nn::conv_bn(b, name + ".downsample.0", name + ".downsample.1", x, cifar_conv(o, out, 1, stride),
@@ -44,8 +46,9 @@ inline ValueId basic_block(Builder& b, const ResnetCifarOptions& o, const std::s
       {.relu = true, .residual = shortcut, .eps = o.bn_eps, .momentum = o.bn_momentum, .zero_gamma = o.zero_gamma});
 }
 
-inline ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
-                                  std::int64_t out, int stride, bool project) {
+template <class = void>
+ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
+                           std::int64_t out, int stride, bool project) {
   const nn::BatchNormOptions bn{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   const ValueId a = nn::batch_norm(b, name + ".bn1", x, bn);
   const ValueId shortcut = project ? nn::conv(b, name + ".downsample.0", a, cifar_conv(o, out, 1, stride)) : x;
@@ -56,7 +59,8 @@ inline ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const
 }  // namespace detail
 
 // Records the network and its loss on the builder's images.
-inline void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
+template <class = void>
+void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
   const int n = (o.depth - 2) / 6;
   if (n < 1 || 6 * n + 2 != o.depth)
     fail<UsageError>("resnet_cifar", "a depth of 6n+2 (8, 14, 20, 32, 44, 50, 56, 110, ...)", std::to_string(o.depth));

@@ -72,6 +72,7 @@ class Checkpoints {
  private:
   static std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans) {
     std::vector<io::TensorRecord> list;
+    list.reserve(spans.size());
     for (const auto& s : spans) list.push_back({s.name, s.dtype, s.shape, s.bytes});
     return list;
   }

@@ -49,19 +49,23 @@ class Rate {
  public:
   void add(std::int64_t n) { images_ += n; }
   // Leaves out time that does not count, e.g. evaluation.
-  void pause() { before_ += watch_.seconds(); }
-  void resume() { watch_.restart(); }
-  [[nodiscard]] double seconds() const { return before_ + watch_.seconds(); }
+  void pause() {
+    before_ = seconds();
+    running_ = false;
+  }
+  [[nodiscard]] double seconds() const { return before_ + (running_ ? watch_.seconds() : 0); }
   [[nodiscard]] double value() const { return seconds() > 0 ? static_cast<double>(images_) / seconds() : 0; }
   void restart() {
     images_ = 0;
     before_ = 0;
+    running_ = true;
     watch_.restart();
   }
 
  private:
   std::int64_t images_ = 0;
   double before_ = 0;
+  bool running_ = true;
   Stopwatch watch_;
 };
 
@@ -144,7 +148,8 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
     window_rate.add(batch.global_count);
     epoch_rate.add(batch.global_count);
     const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
-    const bool epoch_done = batch.last_of_epoch;
+    // A run that max_steps ends within an epoch is reported, evaluated and saved like the end of one.
+    const bool epoch_done = batch.last_of_epoch || (o.max_steps > 0 && at.step >= o.max_steps);
     if (at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || epoch_done) {
       const Metrics all = trainer.reduce(window);
       const double wait = train.seconds_waited() - waited;

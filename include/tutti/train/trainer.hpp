@@ -12,7 +12,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/dist/solo.hpp>
 #include <tutti/dist/strategy.hpp>
-#include <tutti/nn/init.hpp>
+#include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/state.hpp>
@@ -225,9 +225,9 @@ class Trainer {
       const Slice* s = layout.find(v.name);
       if (s == nullptr) continue;
       if (layout.dtype == DType::f64)
-        nn::initialize(reinterpret_cast<double*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
+        tutti::initialize(reinterpret_cast<double*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
       else
-        nn::initialize(reinterpret_cast<float*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
+        tutti::initialize(reinterpret_cast<float*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
     }
     b_.copy_in(to, host.data(), host.size());
   }

@@ -76,7 +76,7 @@ TUTTI_INLINE void store(float* p, const F<I>& v) {
 template <Isa I>
 TUTTI_INLINE void store(bf16* p, const F<I>& v) {
   using U = typename Vec<I>::U;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__clang__)  // Clang wants the register's instruction set on every caller
   if constexpr (I == Isa::avx512_bf16) {
     typename Vec<I>::HalfValue r;
     asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(v));

@@ -9,7 +9,7 @@
 #include <tutti/core/shape.hpp>
 #include <tutti/graph/graph.hpp>
 
-namespace tutti::nn {
+namespace tutti {
 
 // Fills n master weights. A pure function of (seed, name): independent of the order of layers, the backend and the
 // world. He: He et al. 2015, fan-in. Xavier: Glorot and Bengio 2010, mean of fan-in and fan-out. fan = extents but the
@@ -21,7 +21,8 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
   Rng rng(seed, Purpose::init, 0, h);
   const auto n = shape.numel();
   const double fan_in = static_cast<double>(shape.rank() > 1 ? shape.row_numel() : n);
-  const double fan_out = shape.rank() > 1 ? static_cast<double>(n / std::max<std::int64_t>(shape[1], 1)) : fan_in;
+  const double fan_out =
+      shape.rank() > 1 ? static_cast<double>(n) / static_cast<double>(std::max<std::int64_t>(shape[1], 1)) : fan_in;
   double deviation = 0, width = 0, constant = 0;
   switch (init.kind) {
     case Init::zeros:
@@ -56,4 +57,4 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
   }
 }
 
-}  // namespace tutti::nn
+}  // namespace tutti
