@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include <tutti/tutti.hpp>
-#include <tutti/version.hpp>
 
-void report(std::ostream& out, double lr) { out << "tutti " << tutti::version << ", learning rate " << lr << '\n'; }
+void report(std::ostream& out, const std::string& backend, double first, double last) {
+  out << "tutti " << tutti::version << " on " << backend << ": loss " << first << " -> " << last << '\n';
+}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <string>
 
-// Writes the version of tutti and a learning rate.
-void report(std::ostream& out, double lr);
+// Writes the version of tutti, the backend and two losses.
+void report(std::ostream& out, const std::string& backend, double first, double last);

@@ -40,10 +40,14 @@ def main():
     if os.environ.get("TUTTI_SANITIZE"):
         skip("the budget is that of a normal build")
     compiler = os.environ.get("TUTTI_CXX", "c++")
+    # The trainer's backend: oneDNN where it is installed, else Eigen, else Reference.
+    onednn, eigen = Path("/usr/include/oneapi/dnnl/dnnl.hpp"), Path("/usr/include/eigen3")
+    backend = (["-DTUTTI_HAS_ONEDNN"] if onednn.is_file() else
+               ["-DTUTTI_HAS_EIGEN", "-march=native", f"-I{eigen}"] if eigen.is_dir() else [])
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         def cost(path):
-            runs = [measure([compiler, "-std=c++20", "-O2", "-pthread", f"-I{ROOT}/include", f"-I{BUILD}/include", "-c",
+            runs = [measure([compiler, "-std=c++20", "-O2", "-pthread", f"-I{ROOT}/include", f"-I{BUILD}/include", *backend, "-c",
                              str(path), "-o", f"{folder}/main.o"]) for _ in range(RUNS)]
             return min(r[0] for r in runs), min(r[1] for r in runs)
 
