@@ -79,7 +79,17 @@ class Onednn : public Cpu {
     return primitives(onednn::Pass::backward_weights, p, i);
   }
 
-  void run(const op::Conv2d&, Call& c) { execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]); }
+  void run(const op::Conv2d&, Call& c) {
+    const auto& state = *static_cast<const State*>(c.state);
+    const std::int64_t rows = c.out[0].shape[0];
+    if (!onednn::blocked(state.problem, onednn::Pass::forward))
+      return execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, rows);
+    std::byte *const x = scratch(c.worker) + state.slice_offset, *const y = scratch(c.worker) + state.output_offset;
+    const std::size_t unit = size_of(c.in[0].dtype);
+    onednn::to_blocks(static_cast<const std::byte*>(c.in[0].data), x, c.in[0].shape, rows, unit, false);
+    execute(c, {x, c.in[1].data, y}, rows);
+    onednn::to_blocks(y, static_cast<std::byte*>(c.out[0].data), c.out[0].shape, rows, unit, true);
+  }
   void run(const op::Conv2dBackwardData&, Call& c) {
     execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
   }
@@ -186,7 +196,8 @@ class Onednn : public Cpu {
     if (blocked(p, pass)) {
       s->slice_offset = (need + 63) / 64 * 64;
       const std::int64_t most = *std::max_element(i.chunk_rows.begin(), i.chunk_rows.end());
-      s->output_offset = s->slice_offset + static_cast<std::size_t>(most * p.x.row_numel()) * size_of(i.desc.compute);
+      const std::size_t input = static_cast<std::size_t>(most * p.x.row_numel()) * size_of(i.desc.compute);
+      s->output_offset = s->slice_offset + (input + 63) / 64 * 64;
       need = s->output_offset + static_cast<std::size_t>(most * p.y.row_numel()) * size_of(i.desc.compute);
     }
     reserve(need);

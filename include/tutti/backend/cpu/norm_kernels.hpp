@@ -11,21 +11,21 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// The passes of batch norm (+ residual) (+ relu) over NHWC data: `pixels` pixels of `channels` channels. Strips of two
-// registers of channels are held over all pixels of the call; channels that are left over take a plain loop. The
+// The passes of batch norm (+ residual) (+ relu) over NHWC data: `pixels` pixels of `channels` channels. Strips of
+// channels are held in registers over all pixels of the call; channels that are left over take a plain loop. The
 // kernels are few and their flags run-time values, because every program that includes them compiles them all.
 namespace tutti::cpu {
 
 namespace detail {
 
-// Calls f.template operator()<registers>(first channel) for strips of two and one registers; returns the first channel
-// left.
+// Calls f.template operator()<registers>(first channel) for strips of four registers (where it pays most) and of one;
+// returns the first channel left.
 template <Isa I, class Fn>
 TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
-  for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
-  for (; c + 2 * width <= channels; c += 2 * width) f.template operator()<2>(c);
+  if constexpr (I == Isa::avx512_bf16)
+    for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
   for (; c + width <= channels; c += width) f.template operator()<1>(c);
   return c;
 }
