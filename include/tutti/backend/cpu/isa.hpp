@@ -52,11 +52,15 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 #endif
 
 #if defined(__x86_64__)
+#if defined(__clang__)
+#define TUTTI_WIDE  // Clang knows no such option and would ignore the whole list
+#else
+#define TUTTI_WIDE ",prefer-vector-width=512"
+#endif
 #define TUTTI_TARGET_AVX2 __attribute__((target("avx2,fma")))
-#define TUTTI_TARGET_AVX512 \
-  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#define TUTTI_TARGET_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq" TUTTI_WIDE)))
 #define TUTTI_TARGET_AVX512_BF16 \
-  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,prefer-vector-width=512")))
+  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16" TUTTI_WIDE)))
 #else
 #define TUTTI_TARGET_AVX2
 #define TUTTI_TARGET_AVX512
