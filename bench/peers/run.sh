@@ -49,7 +49,7 @@ fi
 if ! dpkg -s libtorch-dev >/dev/null 2>&1; then
   sudo=
   [ "$(id -u)" = 0 ] || sudo="sudo -n"
-  { $sudo apt-get update -qq && $sudo apt-get install -y -qq --no-install-recommends libtorch-dev; } >/dev/null 2>&1 || {
+  { $sudo apt-get update && $sudo apt-get install -y --no-install-recommends libtorch-dev; } >/dev/null 2>&1 || {
     echo "run.sh: skipped, libtorch-dev cannot be installed (apt-get install libtorch-dev failed)"
     exit 77
   }
@@ -73,30 +73,31 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# One run: its images per second and peak memory, as one line of $results behind the name of the case.
+# One run: "CASE WHICH IMAGES/S MIB SYSTEM" as a line of $results. $1: the case, $2: which of the programs.
 run() {
-  name=$1
-  shift
+  key="$1 $2"
+  shift 2
   json=$("$@" 2>"$results.err") || { cat "$results.err" >&2; echo "run.sh: failed: $*" >&2; exit 1; }
   rm -f "$results.err"
-  echo "$name $(echo "$json" | sed -n 's/.*"images_per_second": *\([0-9.]*\).*"peak_rss_mib": *\([0-9.]*\).*/\1 \2/p')" \
-    "$(echo "$json" | sed -n 's/.*"system": *"\([^"]*\)".*/\1/p')" >>"$results"
+  line=$(echo "$json" | sed -n \
+    's/.*"system": *"\([^"]*\)".*"images_per_second": *\([0-9.]*\).*"peak_rss_mib": *\([0-9.]*\).*/\2 \3 \1/p')
+  [ -n "$line" ] || { echo "run.sh: not the expected line from $*: $json" >&2; exit 1; }
+  echo "$key $line" | tee -a "$results" >&2
 }
 
 turn() {
-  set -- "$1" --model "$2" --batch "$3" --precision "$4" --threads "$5" --seconds "$seconds"
-  name=$1
-  shift
-  run "$name libtorch" "$build/torch_resnet" "$@"
-  run "$name kept" env MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 "$build/torch_resnet" "$@"
-  run "$name tutti" "$step" "$@" --backend "$backend"
+  label=$1
+  set -- --model "$2" --batch "$3" --precision "$4" --threads "$5" --seconds "$seconds"
+  run "$label" libtorch "$build/torch_resnet" "$@"
+  run "$label" kept env MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 "$build/torch_resnet" "$@"
+  run "$label" tutti "$step" "$@" --backend "$backend"
 }
 
 for model in $models; do
   for precision in $precisions; do
     for count in $threads; do
       for repeat in $(seq "$repeats"); do
-        echo "${model%:*} $precision, $count: $repeat of $repeats" >&2
+        echo "$model $precision, $count: $repeat of $repeats" >&2
         exec 9>"${PEERS_LOCK:-/dev/null}"
         [ -z "${PEERS_LOCK:-}" ] || flock 9
         if [ "$count" = busy ]; then
