@@ -11,12 +11,13 @@ class Solo {
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::string name() const { return "solo"; }
-  std::span<std::byte> allocate_gradients(const ArenaLayout&) { return {}; }
-  void attach(const ArenaLayout&, std::uint64_t) {}
+  std::span<std::byte> allocate_gradients(std::size_t) { return {}; }
+  void attach(const ArenaLayout&, const Fingerprint&) {}
   void synchronise(std::span<StateSpan>) {}
-  Work reduce(const Bucket&, std::span<std::byte>) { return {}; }
-  std::uint32_t finish(std::uint32_t flags) { return flags; }
+  Work reduce(const Bucket&, std::span<std::byte>, void*) { return {}; }
+  void finish() {}
   void sum(std::span<double>) {}
+  void abort(const std::string&) noexcept {}
   [[nodiscard]] Membership membership() const { return {}; }
 };
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include <tutti/dist/fingerprint.hpp>
 #include <tutti/dist/work.hpp>
 #include <tutti/tensor/arena.hpp>
 
@@ -20,7 +21,8 @@ struct StateSpan {
   std::span<std::byte> bytes;
 };
 
-// One word that every rank contributes to each step; all ranks see the union and decide the same.
+// What every rank says in each step; all ranks see the union and decide the same. The word travels with the first
+// bucket: all of it is known before the backward pass, and no weight needs to wait for the last bucket.
 namespace step_flag {
 inline constexpr std::uint32_t stop = 1, membership = 2, not_finite = 4;
 }
@@ -31,25 +33,29 @@ struct Membership {
 };
 
 // How several processes train one model. The trainer calls attach once, then in every step reduce for each bucket the
-// moment its gradients are final, finish before the update, and sum for the metrics.
+// moment its gradients are final, finish after the update, and sum for the metrics. A strategy of one rank need not do
+// any of it.
 template <class S>
-concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, std::uint64_t fingerprint,
+concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const Fingerprint& fingerprint,
                                        std::span<StateSpan> state, const Bucket& bucket, std::span<std::byte> gradients,
-                                       std::span<double> metrics, std::uint32_t flags) {
+                                       std::span<double> metrics, void* ready, std::size_t bytes,
+                                       const std::string& reason) {
   { cs.rank() } -> std::same_as<int>;
   { cs.size() } -> std::same_as<int>;
   { cs.name() } -> std::convertible_to<std::string>;
-  // Memory for the gradient arena, or an empty span: the backend's own.
-  { s.allocate_gradients(layout) } -> std::same_as<std::span<std::byte>>;
-  // Compares layout and options over all ranks.
+  // Memory for the gradient arena, zero at first, or an empty span: the backend's own.
+  { s.allocate_gradients(bytes) } -> std::same_as<std::span<std::byte>>;
+  // Compares what must be the same over all ranks; throws the same UsageError on all of them where it is not.
   s.attach(layout, fingerprint);
   // Everyone takes the authority's state.
   s.synchronise(state);
-  // Sums a bucket over all ranks, in place.
-  { s.reduce(bucket, gradients) } -> std::same_as<Work>;
-  // Ends the step's communication; returns the union of all ranks' flags.
-  { s.finish(flags) } -> std::same_as<std::uint32_t>;
+  // Sums a bucket over all ranks, in place. `ready`: an event of the backend that it must wait for, or null.
+  { s.reduce(bucket, gradients, ready) } -> std::same_as<Work>;
+  // The step is over.
+  s.finish();
   s.sum(metrics);
+  // Ends the waits of all ranks, because this one cannot go on. Does not throw.
+  s.abort(reason);
   { cs.membership() } -> std::same_as<Membership>;
 };
 

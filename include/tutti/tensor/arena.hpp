@@ -51,6 +51,7 @@ struct ArenaLayout {
 struct Bucket {
   std::size_t first = 0, last = 0;
   std::size_t begin = 0, end = 0;
+  std::size_t index = 0;  // of the bucket
 };
 
 // Cuts an arena into buckets of about `bytes`, the first of about `first_bytes`, so that the first reduction can start
@@ -62,7 +63,7 @@ struct Bucket {
     const std::size_t end = i + 1 < layout.slices.size() ? layout.slices[i + 1].offset : layout.count;
     const std::size_t limit = (buckets.size() <= 1 ? first_bytes : bytes) / size_of(layout.dtype);
     if (buckets.empty() || buckets.back().end - buckets.back().begin >= limit)
-      buckets.push_back({i, i + 1, layout.slices[i].offset, end});
+      buckets.push_back({i, i + 1, layout.slices[i].offset, end, buckets.size()});
     else {
       buckets.back().last = i + 1;
       buckets.back().end = end;

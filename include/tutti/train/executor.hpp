@@ -102,6 +102,13 @@ class Executor {
   Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {}) {
     return run(prepared(batch.rows, true), batch, scalars, on_ready);
   }
+  // Of the run that is going on or the last one; final as soon as a slice of gradients is.
+  [[nodiscard]] Metrics metrics() const {
+    const TensorRef m = value(train_.metrics);
+    std::array<double, 4> host{};
+    b_.copy_out(host.data(), m.data, sizeof host);
+    return {host[0], host[1], host[2], host[3]};
+  }
   // Forward with the running statistics.
   Metrics evaluate(const BatchView& batch) { return run(prepared(batch.rows, false), batch, StepScalars{}, {}); }
 
@@ -351,10 +358,7 @@ class Executor {
         if (on_ready) on_ready(ready);
       }
     }
-    const TensorRef m = value(train_.metrics);
-    std::array<double, 4> host{};
-    b_.copy_out(host.data(), m.data, sizeof host);
-    return {host[0], host[1], host[2], host[3]};
+    return metrics();
   }
 
   void run_whole(Prepared& p, const Segment& seg) {

@@ -130,15 +130,16 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
     const Batch& batch = train.next();
     const double lr = schedule_at(at.step);
     Metrics mine;
+    const std::uint32_t wanted = o.stop_requested() ? step_flag::stop : 0;
     const std::int64_t parts = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
     const std::size_t image_bytes = batch.count > 0 ? batch.images.size() / static_cast<std::size_t>(batch.count) : 0;
     for (std::int64_t p = 0; p < parts; ++p) {
       const std::int64_t begin = batch.count * p / parts, end = batch.count * (p + 1) / parts;
       mine += trainer.accumulate({batch.images.data() + static_cast<std::size_t>(begin) * image_bytes,
                                   batch.labels.data() + begin, end - begin},
-                                 batch.global_count, p == 0, p + 1 == parts);
+                                 batch.global_count, p == 0, p + 1 == parts, wanted);
     }
-    const std::uint32_t flags = trainer.update(lr, mine, o.stop_requested() ? step_flag::stop : 0);
+    const std::uint32_t flags = trainer.update(lr, mine);
     if (audit != nullptr) audit->step(batch.epoch, at.step, trainer.strategy().rank(), batch.indices);
     at.samples += batch.global_count;
     at.epoch = batch.after.epoch;

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <tutti/dist/strategy.hpp>
@@ -62,6 +64,15 @@ class CommittedState {
 
   [[nodiscard]] bool valid() const noexcept { return valid_; }
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+
+  // The counters like a tensor, for peers.
+  [[nodiscard]] StateSpan counters_span() {
+    static_assert(std::is_trivially_copyable_v<Counters> && sizeof(Counters) % sizeof(std::int64_t) == 0);
+    return {"counters",
+            DType::i64,
+            {static_cast<std::int64_t>(sizeof(Counters) / sizeof(std::int64_t))},
+            std::as_writable_bytes(std::span(&counters_, 1))};
+  }
 
   // The tensors by name, views into this copy. With `optimizer` the optimizer's, else the model's.
   [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer) {

@@ -6,16 +6,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/dist/fingerprint.hpp>
 #include <tutti/dist/solo.hpp>
 #include <tutti/dist/strategy.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/state.hpp>
+#include <tutti/train/step_word.hpp>
+#include <tutti/version.hpp>
 
 namespace tutti {
 
@@ -31,6 +36,7 @@ struct TrainerOptions {
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::chrono::milliseconds deadline{600'000};  // of one reduction
+  Fingerprint must_agree{};                     // what else must be the same on all ranks: data, options
 };
 
 // What one step came to.
@@ -45,7 +51,7 @@ template <Backend B, DistributedStrategy S = Solo>
 class Trainer {
  public:
   Trainer(B& backend, S& strategy, const Graph& model, TrainerOptions options)
-      : b_(backend), s_(strategy), o_(std::move(options)), executor_(make_executor(backend, strategy, model, o_)) {
+      : b_(backend), s_(strategy), o_(std::move(options)), executor_(make_executor(model)) {
     const ArenaLayout& p = executor_->parameters();
     for (int i = 0; i < o_.optimizer.slots(); ++i) slots_.push_back(Buffer<B>(b_, p.bytes()));
     if (o_.ema_decay > 0) {
@@ -60,6 +66,8 @@ class Trainer {
       buckets_.back().last = trainable_;
       buckets_.back().end = p.slices[trainable_].offset;
     }
+    if (s_.size() > 1 && buckets_.empty())
+      fail<UsageError>("trainer", "a model with something to learn", "none", "there is nothing to share between ranks");
     works_.resize(buckets_.size());
     runs_ = make_runs();
     initialize();
@@ -83,17 +91,23 @@ class Trainer {
   }
 
   // One micro-batch: gradients of the sum of this rank's losses, divided by the rows of all ranks and all micro-batches
-  // of the step together. `last`: the step's last one; only then do gradients travel.
-  Metrics accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last) {
+  // of the step together. `last`: the step's last one; only then do gradients travel, and with them the flags.
+  Metrics accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last, std::uint32_t flags = 0) {
     const StepScalars scalars{o_.loss_scale, 1.0 / static_cast<double>(global_rows)};
     const bool sole = first && last;
     next_bucket_ = 0;
+    flags_ = first ? flags : flags_ | flags;
     Metrics m;
-    if (batch.rows > 0)
+    if (batch.rows > 0) {
+      // Where nobody listens, nothing is asked between the segments.
       m = executor_->train(batch, scalars,
-                           sole ? [this](std::size_t ready) { reduce_until(ready); } : typename Executor<B>::OnReady{});
-    else
+                           sole && s_.size() > 1
+                               ? [this](std::size_t ready) { reduce_until(ready, executor_->metrics()); }
+                               : typename Executor<B>::OnReady{});
+      look_at(m);
+    } else {
       b_.zero(executor_->gradient_data(), executor_->parameters().bytes());
+    }
     if (!sole) {
       if (sum_.bytes() == 0) sum_ = Buffer<B>(b_, executor_->parameters().bytes());
       const ArenaLayout& p = executor_->parameters();
@@ -103,32 +117,38 @@ class Trainer {
         b_.accumulate(p.dtype, sum_.data(), executor_->gradient_data(), p.count);
       if (last) b_.copy(executor_->gradient_data(), sum_.data(), p.bytes());
     }
-    if (last) reduce_until(trainable_);
+    if (last && s_.size() > 1) reduce_until(trainable_, m);
     return m;
   }
 
-  // Ends a step: waits for the reductions and updates the weights with this rate. Throws NotFiniteError, with the
-  // weights as they were, if any rank saw a loss that is not finite.
-  std::uint32_t update(double lr, const Metrics& mine, std::uint32_t flags = 0) {
-    if (!std::isfinite(mine.loss)) flags |= step_flag::not_finite;
-    for (auto& w : works_) w.wait_host(o_.deadline);
-    flags = s_.finish(flags);
-    if ((flags & step_flag::not_finite) != 0)
-      fail<NotFiniteError>("step " + std::to_string(counters_.step + 1), "a finite loss",
-                           std::to_string(mine.mean_loss()),
-                           "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
+  // Ends a step: updates the weights with this rate, each bucket's as soon as its reduction is done. Returns the union
+  // of all ranks' flags. Throws NotFiniteError, with the weights as they were, if any rank saw a loss that is not
+  // finite.
+  std::uint32_t update(double lr, const Metrics& mine) {
+    if (s_.size() > 1) {
+      works_[0].wait_host(o_.deadline);
+      flags_ = word_.read(b_);
+    }
+    if ((flags_ & step_flag::not_finite) != 0) {
+      for (auto& w : works_) w.wait_host(o_.deadline);
+      fail<NotFiniteError>(
+          "step " + std::to_string(counters_.step + 1), "a finite loss",
+          std::isfinite(mine.loss) ? "one on another rank that is not" : std::to_string(mine.mean_loss()),
+          "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
+    }
     apply(lr);
+    s_.finish();
     executor_->parameters_changed();
     counters_.step += 1;
     if (o_.ema_decay > 0) update_ema();
-    return flags;
+    return flags_;
   }
 
   // accumulate() and update() for the common case of one batch a step.
   StepResult step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     StepResult r;
-    r.metrics = accumulate(batch, global_rows, true, true);
-    r.flags = update(lr, r.metrics, flags);
+    r.metrics = accumulate(batch, global_rows, true, true, flags);
+    r.flags = update(lr, r.metrics);
     counters_.samples += global_rows;
     return r;
   }
@@ -175,45 +195,75 @@ class Trainer {
     auto spans = committed_.tensors(arenas(), false);
     auto more = committed_.tensors(arenas(), true);
     spans.insert(spans.end(), more.begin(), more.end());
+    spans.push_back(committed_.counters_span());
     s_.synchronise(spans);
     restore();
   }
 
-  // Of plan, options and precision; equal on all ranks or they must not train together.
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    std::uint64_t h = 0xcbf29ce484222325ULL;
-    const auto mix = [&](std::string_view text) {
-      for (char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-    };
-    for (const Slice& s : executor_->parameters().slices) mix(s.name + to_string(s.shape));
-    mix(std::string(name_of(o_.compute)) + std::to_string(o_.weight_decay) + std::to_string(o_.loss_scale));
-    return h;
+  // Of build, options, precision and plan; equal on all ranks or they must not train together.
+  [[nodiscard]] Fingerprint fingerprint() const {
+    Fingerprint f;
+    if (s_.size() == 1) return f;
+    f.add("tutti", std::string(version));
+    for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);
+    f.add("precision", std::string(name_of(o_.compute)));
+    f.add("optimizer", std::visit(
+                           [](const auto& op) {
+                             using Update = std::decay_t<decltype(op)>;
+                             if constexpr (std::is_same_v<Update, op::SgdUpdate>)
+                               return std::string(op.nesterov ? "nag " : "sgd ") + std::to_string(op.momentum);
+                             else
+                               return "adamw " + std::to_string(op.beta1) + " " + std::to_string(op.beta2);
+                           },
+                           o_.optimizer.update_op()) +
+                           (o_.optimizer.per_tensor() ? " per tensor" : ""));
+    for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
+                                      {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
+                                      {"loss scale", o_.loss_scale},
+                                      {"clip norm", o_.clip_norm},
+                                      {"EMA decay", o_.ema_decay}})
+      f.add(name, std::to_string(value));
+    f.add("seed", std::to_string(o_.seed));
+    f.add("buckets", std::to_string(o_.first_bucket_bytes) + " and " + std::to_string(o_.bucket_bytes) + " bytes");
+    for (const Slice& s : executor_->parameters().slices)
+      f.add("parameter", s.name + " " + to_string(s.shape) + (s.trainable ? "" : " fixed"));
+    return f;
   }
 
  private:
-  static std::unique_ptr<Executor<B>> make_executor(B& b, S& s, const Graph& model, const TrainerOptions& o) {
-    const auto own = s.allocate_gradients(
-        parameter_layout(differentiate(fuse(model)), o.compute == DType::f64 ? DType::f64 : DType::f32));
-    return std::make_unique<Executor<B>>(b, model, ExecutorOptions{o.compute, false},
-                                         own.empty() ? nullptr : own.data());
+  // The gradients lie behind the step's word, so that one reduction takes it along.
+  std::unique_ptr<Executor<B>> make_executor(const Graph& model) {
+    const ExecutorOptions options{o_.compute, false};
+    if (s_.size() == 1) return std::make_unique<Executor<B>>(b_, model, options);
+    const auto layout =
+        parameter_layout(differentiate(fuse(model)), o_.compute == DType::f64 ? DType::f64 : DType::f32);
+    const std::size_t bytes = StepWord::bytes + layout.bytes();
+    const auto window = s_.allocate_gradients(bytes);
+    if (window.empty()) gradients_ = Buffer<B>(b_, bytes);
+    std::byte* all = window.empty() ? gradients_.at(0) : window.data();
+    word_ = StepWord(layout.dtype, all);
+    return std::make_unique<Executor<B>>(b_, model, options, all + StepWord::bytes);
   }
 
-  // A run of neighbouring slices with the same weight decay: one call of the update kernel.
+  // A run of neighbouring slices of one bucket with the same weight decay: one call of the update kernel.
   struct Run {
     std::size_t begin, end;
     double weight_decay;
+    std::size_t bucket;
   };
   std::vector<Run> make_runs() const {
     const ArenaLayout& p = executor_->parameters();
     std::vector<Run> runs;
-    for (std::size_t i = 0; i < trainable_; ++i) {
+    for (std::size_t i = 0, bucket = 0; i < trainable_; ++i) {
+      // Alone there is nothing to wait for, so the buckets do not matter.
+      if (s_.size() > 1 && i >= buckets_[bucket].last) ++bucket;
       const Slice& s = p.slices[i];
       const double wd = s.decay || o_.decay_all ? o_.weight_decay : 0;
       const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
-      if (!runs.empty() && !o_.optimizer.per_tensor() && runs.back().weight_decay == wd)
+      if (!runs.empty() && !o_.optimizer.per_tensor() && runs.back().weight_decay == wd && runs.back().bucket == bucket)
         runs.back().end = end;
       else
-        runs.push_back({s.offset, end, wd});
+        runs.push_back({s.offset, end, wd, bucket});
     }
     return runs;
   }
@@ -232,12 +282,23 @@ class Trainer {
     b_.copy_in(to, host.data(), host.size());
   }
 
-  void reduce_until(std::size_t ready) {
+  void look_at(const Metrics& m) {
+    if (!std::isfinite(m.loss)) flags_ |= step_flag::not_finite;
+  }
+
+  void reduce_until(std::size_t ready, const Metrics& m) {
     while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].last <= ready) {
       const Bucket& k = buckets_[next_bucket_];
       const std::size_t unit = size_of(executor_->parameters().dtype);
-      works_[next_bucket_++] = s_.reduce(
-          k, {static_cast<std::byte*>(executor_->gradient_data()) + k.begin * unit, (k.end - k.begin) * unit});
+      std::byte* begin = static_cast<std::byte*>(executor_->gradient_data()) + k.begin * unit;
+      std::size_t bytes = (k.end - k.begin) * unit;
+      if (next_bucket_ == 0) {
+        look_at(m);
+        word_.write(b_, flags_);
+        begin -= StepWord::bytes;
+        bytes += StepWord::bytes;
+      }
+      works_[next_bucket_++] = s_.reduce(k, {begin, bytes}, nullptr);
     }
   }
 
@@ -257,12 +318,18 @@ class Trainer {
 
   void apply(double lr) {
     double clip = 1;
+    std::size_t waited = 1;  // the first bucket has been waited for
+    const auto wait_for = [&](std::size_t buckets) {
+      for (; waited < buckets; ++waited) works_[waited].wait_host(o_.deadline);
+    };
     if (o_.clip_norm > 0 && trainable_ > 0) {
+      wait_for(works_.size());
       const double norm = std::sqrt(b_.squared_norms(call(0, runs_.back().end)).gradients);
       // PyTorch's form, with its guard against a norm of zero.
       clip = std::min(1.0, o_.clip_norm / (norm + 1e-6));
     }
     for (const Run& r : runs_) {
+      wait_for(r.bucket + 1);
       UpdateCall u = call(r.begin, r.end);
       u.lr = lr;
       u.weight_decay = r.weight_decay;
@@ -316,6 +383,9 @@ class Trainer {
   B& b_;
   S& s_;
   TrainerOptions o_;
+  Buffer<B> gradients_;  // where several ranks train and the strategy has no memory of its own
+  StepWord word_;
+  std::uint32_t flags_ = 0;
   std::unique_ptr<Executor<B>> executor_;
   std::vector<Buffer<B>> slots_;
   Buffer<B> ema_, ema_states_, sum_;

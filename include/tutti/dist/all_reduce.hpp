@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/strategy.hpp>
+
+namespace tutti {
+
+// Every rank has the whole model; gradients are summed over all ranks, bucket by bucket, while the backward pass goes
+// on. Works over any communicator, which must outlive it.
+template <Communicator C>
+class AllReduce {
+ public:
+  explicit AllReduce(C& communicator) : c_(communicator) {}
+
+  [[nodiscard]] int rank() const { return c_.rank(); }
+  [[nodiscard]] int size() const { return c_.size(); }
+  [[nodiscard]] std::string name() const { return c_.name(); }
+  [[nodiscard]] C& communicator() noexcept { return c_; }
+
+  // Memory that the communicator sums without copying it, where it has such.
+  std::span<std::byte> allocate_gradients(std::size_t bytes) { return c_.allocate(bytes); }
+
+  void attach(const ArenaLayout& layout, const Fingerprint& fingerprint) {
+    dtype_ = layout.dtype;
+    require_agreement(c_, fingerprint);
+  }
+
+  // Rank 0 is the authority. Hashes travel first, bytes only of what differs somewhere.
+  void synchronise(std::span<StateSpan> state) {
+    std::vector<std::uint64_t> mine;
+    for (const StateSpan& s : state)
+      mine.push_back(Fingerprint::hash_of({reinterpret_cast<const char*>(s.bytes.data()), s.bytes.size()}));
+    const auto n = static_cast<std::size_t>(size());
+    std::vector<std::uint64_t> all(mine.size() * n);
+    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), nullptr, "state hashes")
+        .wait_host(forever);
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      bool differs = false;
+      for (std::size_t r = 1; r < n; ++r) differs = differs || all[r * mine.size() + i] != all[i];
+      if (differs) c_.broadcast(state[i].bytes, 0, nullptr, state[i].name).wait_host(forever);
+    }
+  }
+
+  Work reduce(const Bucket& bucket, std::span<std::byte> gradients, void* ready) {
+    return c_.all_reduce(dtype_, gradients, Combine::sum, ready, bucket_name(bucket));
+  }
+  void finish() { ++step_; }
+
+  void sum(std::span<double> values) {
+    c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, nullptr, "sum").wait_host(forever);
+  }
+
+  [[nodiscard]] Membership membership() const { return {rank(), size(), 0}; }
+  void abort(const std::string& reason) noexcept { c_.abort(reason); }
+
+ private:
+  // The communicator's deadline is the one that counts.
+  static constexpr std::chrono::hours forever{24};
+
+  // Written once into the same string: a steady step allocates nothing.
+  const std::string& bucket_name(const Bucket& b) {
+    name_.assign("step ");
+    name_.append(std::to_string(step_ + 1)).append(" bucket ").append(std::to_string(b.index));
+    return name_;
+  }
+
+  C& c_;
+  DType dtype_ = DType::f32;
+  std::int64_t step_ = 0;
+  std::string name_;
+};
+
+}  // namespace tutti
