@@ -72,7 +72,10 @@ void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p,
       const Node& n = e.graph().nodes[i];
       std::string key = std::string(name_of(n.op)) + phases[k];
       if (key.find("conv") == 0)
-        key += " " + to_string(e.graph()[n.inputs[0]]) + " -> " + to_string(e.graph()[n.outputs[0]]);
+        key.append(" ")
+            .append(to_string(e.graph()[n.inputs[0]]))
+            .append(" -> ")
+            .append(to_string(e.graph()[n.outputs[0]]));
       by_op[key] += ms;
       all += ms;
     }

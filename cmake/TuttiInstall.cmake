@@ -17,6 +17,15 @@ install(FILES "${tutti_build_cmake_dir}/tuttiConfig.cmake" "${tutti_build_cmake_
 install(DIRECTORY cmake/modules DESTINATION "${tutti_cmake_dir}")
 file(COPY cmake/modules DESTINATION "${tutti_build_cmake_dir}")
 
+# What tutti::compiled is made of.
+file(GLOB tutti_compiled_files RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS src/*.cpp)
+foreach(file IN LISTS tutti_compiled_files)
+  configure_file("${file}" "${tutti_build_cmake_dir}/${file}" COPYONLY)
+endforeach()
+configure_file(cmake/TuttiCompiled.cmake "${tutti_build_cmake_dir}/TuttiCompiled.cmake" COPYONLY)
+install(FILES cmake/TuttiCompiled.cmake DESTINATION "${tutti_cmake_dir}")
+install(DIRECTORY src DESTINATION "${tutti_cmake_dir}" FILES_MATCHING PATTERN *.cpp)
+
 # A pkg-config file finds its prefix from its own place.
 file(RELATIVE_PATH tutti_pc_to_prefix "/prefix/${tutti_pc_dir}" "/prefix")
 string(REGEX REPLACE "/$" "" tutti_pc_to_prefix "${tutti_pc_to_prefix}")

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Trains a ResNet on CIFAR-10, Fashion-MNIST or synthetic images: build/examples/train_cifar10 --help
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
 
+#include <tutti/core/threads.hpp>
 #ifdef TUTTI_HAS_ONEDNN
 #include <tutti/backends/onednn/onednn.hpp>
 #endif
@@ -14,6 +16,7 @@
 #include "common/check.hpp"
 #include "common/cli.hpp"
 #include "common/program.hpp"
+#include "common/strategies.hpp"
 
 using namespace tutti;
 using namespace tutti::examples;
@@ -21,7 +24,9 @@ using namespace tutti::examples;
 namespace {
 
 // The backends of this build, fastest first.
-int run_on_backend(RunOptions& o) {
+int run_on_backend(AnyStrategy& strategy, RunOptions& o) {
+  // Ranks of one host share its cores.
+  if (o.threads == 0) o.threads = std::max(1, usable_cores() / launched().on_this_host);
   const int threads = static_cast<int>(o.threads);
   std::string built;
   const auto wanted = [&](const char* name, bool automatic) {
@@ -31,13 +36,13 @@ int run_on_backend(RunOptions& o) {
 #ifdef TUTTI_HAS_ONEDNN
   if (wanted("onednn", true)) {
     Onednn backend({threads});
-    return run(backend, o);
+    return run(backend, strategy, o);
   }
 #endif
 #ifdef TUTTI_HAS_EIGEN
   if (wanted("eigen", true)) {
     EigenBackend backend({threads});
-    return run(backend, o);
+    return run(backend, strategy, o);
   }
 #endif
 #if defined(TUTTI_HAS_ONEDNN) || defined(TUTTI_HAS_EIGEN)
@@ -46,11 +51,27 @@ int run_on_backend(RunOptions& o) {
   if (wanted("reference", true)) {
 #endif
     Reference backend;
-    return run(backend, o);
+    return run(backend, strategy, o);
   }
   fail<UsageError>(
       "--backend", "auto or a backend of this build: " + built, o.backend,
       o.backend == "onednn" ? "install libdnnl-dev and build again" : "install libeigen3-dev and build again");
+}
+
+// What went wrong on this rank ends the others too.
+int run_with_strategy(RunOptions& o) {
+  AnyStrategy strategy = make_strategy(o);
+  try {
+    return run_on_backend(strategy, o);
+  } catch (const Error& e) {
+    if (strategy.size() > 1) {
+      std::fprintf(stderr, "train_cifar10: rank %d: %s\n", strategy.rank(), e.what());
+      std::fflush(nullptr);
+      strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
+      return e.exit_code();
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -59,8 +80,8 @@ int main(int argc, char** argv) {
   try {
     auto options = parse_command_line(argc, argv);
     if (!options) return 0;
-    check(*options, launched_processes());
-    return run_on_backend(*options);
+    check(*options, launched().processes, built_strategies());
+    return run_with_strategy(*options);
   } catch (const Error& e) {
     std::fprintf(stderr, "train_cifar10: %s\n", e.what());
     return e.exit_code();

@@ -153,3 +153,14 @@ class EigenBackend : public Cpu {
 static_assert(Backend<EigenBackend>);
 
 }  // namespace tutti
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+#include <tutti/train/executor.hpp>
+
+namespace tutti {
+#if !defined(TUTTI_SOURCE_EIGEN)
+extern
+#endif
+    template class Executor<EigenBackend>;
+}  // namespace tutti
+#endif

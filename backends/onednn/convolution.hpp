@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,17 +28,25 @@ struct Problem {
   Shape x, w, y;  // of one row
   bool bf16 = false;
 
-  [[nodiscard]] std::string key(Pass p) const {
-    std::string k = std::to_string(static_cast<int>(p));
-    k += bf16 ? "b" : "f";
-    const auto add = [&k](std::int64_t n) {
-      k += ',';
-      k += std::to_string(n);
-    };
-    for (const Shape* s : {&x, &w, &y})
-      for (int i = 1 - (s == &w); i < s->rank(); ++i) add((*s)[i]);
-    for (int n : {window.kernel_h, window.kernel_w, window.stride, window.padding}) add(n);
-    return k;
+  // Everything but the number of rows.
+  using Key = std::array<std::int64_t, 16>;
+  [[nodiscard]] Key key(Pass p) const noexcept {
+    return {static_cast<int>(p),
+            bf16 ? 1 : 0,
+            x[1],
+            x[2],
+            x[3],
+            w[0],
+            w[1],
+            w[2],
+            w[3],
+            y[1],
+            y[2],
+            y[3],
+            window.kernel_h,
+            window.kernel_w,
+            window.stride,
+            window.padding};
   }
 };
 
@@ -129,10 +138,48 @@ class Primitive {
   std::vector<Slots> slots_;
 };
 
+// A copy from one layout into another, with memory objects for so many threads at once.
+class Reorder {
+ public:
+  Reorder(const Desc& from, const Desc& to, const dnnl::engine& e, int threads)
+      : primitive_(dnnl::reorder::primitive_desc(e, from, e, to)), slots_(static_cast<std::size_t>(threads)) {
+    for (Slot& s : slots_) {
+      s.from = dnnl::memory(from, e, DNNL_MEMORY_NONE);
+      s.to = dnnl::memory(to, e, DNNL_MEMORY_NONE);
+      s.stream = dnnl::stream(e);
+    }
+  }
+
+  void run(void* from, void* to) {
+    // Layouts are shared by convolutions that are packed at the same time, so a slot belongs to who takes it.
+    for (std::size_t i = 0;; i = (i + 1) % slots_.size()) {
+      Slot& s = slots_[i];
+      if (s.taken.test_and_set(std::memory_order_acquire)) continue;
+      s.from.set_data_handle(from);
+      s.to.set_data_handle(to);
+      const std::array<dnnl_exec_arg_t, 2> args{{{DNNL_ARG_FROM, s.from.get()}, {DNNL_ARG_TO, s.to.get()}}};
+      const auto status = dnnl_primitive_execute(primitive_.get(), s.stream.get(), 2, args.data());
+      s.taken.clear(std::memory_order_release);
+      if (status != dnnl_success)
+        fail<DeviceError>("onednn", "a reorder that runs", "status " + std::to_string(static_cast<int>(status)));
+      return;
+    }
+  }
+
+ private:
+  struct Slot {
+    std::atomic_flag taken;
+    dnnl::memory from, to;
+    dnnl::stream stream;
+  };
+  dnnl::reorder primitive_;
+  std::vector<Slot> slots_;
+};
+
 // Layout of the weights of one (problem, pass) and the reorder between it and the plain OIHW master weights.
 struct WeightLayout {
   Desc desc;
-  dnnl::reorder reorder;  // forward, backward data: plain f32 -> desc; backward weights: desc -> plain f32
+  std::unique_ptr<Reorder> reorder;  // forward, backward data: plain f32 -> desc; backward weights: desc -> plain f32
 };
 
 class Convolutions {
@@ -140,10 +187,11 @@ class Convolutions {
   // Rows for which layouts are chosen; they are then the same for every number of rows.
   static constexpr std::int64_t nominal_rows = 8;
 
-  explicit Convolutions(const dnnl::engine& e) : engine_(e) {}
+  // `threads`: how many may call reorder() at once.
+  Convolutions(const dnnl::engine& e, int threads) : engine_(e), threads_(threads) {}
 
   const WeightLayout& layout(const Problem& p, Pass pass) {
-    const std::string key = p.key(pass);
+    const Problem::Key key = p.key(pass);
     if (const auto it = layouts_.find(key); it != layouts_.end()) return it->second;
     const OneOmpThread guard;
     using Tag = dnnl::memory::format_tag;
@@ -153,21 +201,12 @@ class Convolutions {
     const auto [pd_desc, info] = choose(p, pass, nominal_rows, any);
     check(p, pass, info);
     l.desc = pd_desc;
-    l.reorder = pass == Pass::backward_weights
-                    ? dnnl::reorder(dnnl::reorder::primitive_desc(engine_, l.desc, engine_, plain))
-                    : dnnl::reorder(dnnl::reorder::primitive_desc(engine_, plain, engine_, l.desc));
+    l.reorder = pass == Pass::backward_weights ? std::make_unique<Reorder>(l.desc, plain, engine_, threads_)
+                                               : std::make_unique<Reorder>(plain, l.desc, engine_, threads_);
     return layouts_.emplace(key, std::move(l)).first->second;
   }
 
-  void reorder(const Problem& p, Pass pass, void* from, void* to) {
-    const WeightLayout& l = layouts_.at(p.key(pass));
-    const Desc plain = weights(p.w, false, dnnl::memory::format_tag::oihw);
-    const bool out = pass == Pass::backward_weights;
-    dnnl::memory a(out ? l.desc : plain, engine_, from), b(out ? plain : l.desc, engine_, to);
-    dnnl::stream s(engine_);
-    l.reorder.execute(s, a, b);
-    s.wait();
-  }
+  void reorder(const Problem& p, Pass pass, void* from, void* to) { layouts_.at(p.key(pass)).reorder->run(from, to); }
 
   std::unique_ptr<Primitive> make(const Problem& p, Pass pass, std::int64_t rows, int workers) {
     const WeightLayout& l = layout(p, pass);
@@ -269,7 +308,8 @@ class Convolutions {
   }
 
   dnnl::engine engine_;
-  std::map<std::string, WeightLayout> layouts_;
+  int threads_;
+  std::map<Problem::Key, WeightLayout> layouts_;
 };
 
 }  // namespace tutti::onednn

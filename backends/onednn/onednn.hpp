@@ -19,7 +19,9 @@ namespace tutti {
 class Onednn : public Cpu {
  public:
   explicit Onednn(CpuOptions o = {})
-      : Cpu(o, &onednn::OneOmpThread::for_this_thread), engine_(dnnl::engine::kind::cpu, 0), convolutions_(engine_) {
+      : Cpu(o, &onednn::OneOmpThread::for_this_thread),
+        engine_(dnnl::engine::kind::cpu, 0),
+        convolutions_(engine_, threads()) {
     scratch_.resize(static_cast<std::size_t>(threads()));
   }
 
@@ -235,3 +237,14 @@ class Onednn : public Cpu {
 static_assert(Backend<Onednn>);
 
 }  // namespace tutti
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+#include <tutti/train/executor.hpp>
+
+namespace tutti {
+#if !defined(TUTTI_SOURCE_ONEDNN)
+extern
+#endif
+    template class Executor<Onednn>;
+}  // namespace tutti
+#endif

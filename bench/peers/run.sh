@@ -68,7 +68,7 @@ results=$(mktemp)
 competitor=
 finish() {
   [ -z "$competitor" ] || kill "$competitor" 2>/dev/null || :
-  rm -f "$results"
+  rm -f "$results" "$results.err"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM

@@ -30,18 +30,10 @@ inline void apply_preset(RunOptions& o, const std::string& name) {
   o.image_shape = "3,28,28";
   o.random_crop = o.random_mirror = false;
   o.pad_size = 0;
+  o.batch_size = 128;
   o.wd = 1e-4;
   o.epochs = 30;
   o.stop_at_train_top1 = 0.92;
-}
-
-// How many processes the launcher of this one started; 1 where there is none.
-inline int launched_processes() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "DMLC_NUM_WORKER"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && std::atoi(value) > 1) return std::atoi(value);
-  }
-  return 1;
 }
 
 namespace detail {
@@ -81,7 +73,9 @@ inline void number(const char* option, std::int64_t v, std::int64_t low, std::in
 inline void check_data(RunOptions& o) {
   word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
   if (o.benchmark) o.dataset = "synthetic";
-  number("--pad-size", o.pad_size, 0, 65536);
+  // A short run has no time to learn what far shifts teach.
+  if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
+  number("--pad-size", *o.pad_size, 0, 65536);
   number("--fill-value", o.fill_value, 0, 255);
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
   if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
@@ -145,7 +139,7 @@ inline void check_optimizer(RunOptions& o) {
     if (!o.warmup_epochs) o.warmup_epochs = 5;
   }
   const bool adamw = o.optimizer == "adamw";
-  if (!o.lr) o.lr = (adamw ? 0.001 : 0.1) * static_cast<double>(o.global_batch_size) / 128;
+  if (!o.lr) o.lr = (adamw ? 0.001 : 0.1) * static_cast<double>(o.global_batch_size) / 64;
   number("--lr", *o.lr, 0, 1e6);
   number("--mom", o.mom, 0, 0.999999);
   if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
@@ -234,21 +228,58 @@ inline void check_run(RunOptions& o) {
   word("--backend", o.backend, {"auto", "reference", "eigen", "onednn"});
 }
 
-inline void check_distribution(RunOptions& o, int processes) {
+// The strategies that tutti knows and what a build needs to have them; nothing: this version has none of it.
+struct StrategyWord {
+  const char* name;
+  const char* packages;
+};
+inline constexpr StrategyWord strategy_words[] = {
+    {"solo", ""},      {"mpi", "libopenmpi-dev and openmpi-bin"},
+    {"nccl", nullptr}, {"gloo", nullptr},
+    {"ps", nullptr},   {"ps_async", nullptr},
+};
+
+// The strategy that a word of the elastic MXNet scripts stands for.
+inline std::string strategy_of_kv_store(const std::string& word) {
+  if (word == "dist_async") return "ps_async";
+  return word.starts_with("dist") ? "mpi" : "solo";
+}
+
+inline void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option,
+                           const std::string& said) {
+  if (std::find(built.begin(), built.end(), o.strategy) != built.end()) return;
+  for (const StrategyWord& w : strategy_words)
+    if (o.strategy == w.name)
+      fail<UsageError>(option, list_of(built) + ", the strategies of this build", "'" + said + "'",
+                       w.packages == nullptr ? "this version of tutti has no strategy " + o.strategy
+                                             : "install " + std::string(w.packages) + " and build again");
+  fail<UsageError>(option, list_of(built), "'" + said + "'");
+}
+
+inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built) {
   if (!o.kv_store.empty())
     word("--kv-store", o.kv_store,
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async"});
-  const bool distributed = o.kv_store.starts_with("dist");
-  if (o.strategy != "solo" && o.strategy != "auto")
-    fail<UsageError>("--strategy", "solo, the only strategy in this build", "'" + o.strategy + "'");
-  if (processes > 1 && o.strategy == "auto")
-    fail<UsageError>(distributed ? "--kv-store" : "--strategy",
-                     "one process, because this build has no strategy for more",
-                     std::to_string(processes) + " that the launcher started",
-                     "start it once, or give --strategy solo where each process shall train a net of its own");
-  if (distributed)
-    o.notes.push_back("--kv-store " + o.kv_store + ": one process was started, so it trains alone (strategy solo)");
-  o.strategy = "solo";
+  for (char& c : o.strategy) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (o.strategy != "auto") {
+    check_strategy(o, built, "--strategy", o.strategy);
+  } else if (!o.kv_store.empty()) {
+    o.strategy = strategy_of_kv_store(o.kv_store);
+    if (processes == 1 && o.strategy != "solo") {
+      o.notes.push_back("--kv-store " + o.kv_store + ": one process was started, so it trains alone (strategy solo)");
+      o.strategy = "solo";
+    }
+    check_strategy(o, built, "--kv-store", o.kv_store);
+  } else {
+    o.strategy = processes > 1 ? "mpi" : "solo";
+    if (processes > 1) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
+  }
+  if (processes > 1 && !o.kv_store.empty() && o.strategy == "solo")
+    fail<UsageError>("--kv-store", "dist_sync for the " + std::to_string(processes) + " processes of the launcher",
+                     o.kv_store, "give --strategy solo where each process shall train a net of its own");
+  number("--bucket-mib", o.bucket_mib, 1, 1024);
+  number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
+  word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
   if (!o.gpus.empty())
     fail<UsageError>("--gpus", "no GPUs, because this build has no cuda backend", o.gpus,
                      "leave --gpus out to train on the processor");
@@ -261,12 +292,12 @@ inline void check_distribution(RunOptions& o, int processes) {
 }  // namespace detail
 
 // Checks every value, brings each word into its first spelling, and fills in what was left open. `processes` is how
-// many a launcher started.
-inline void check(RunOptions& o, int processes = 1) {
+// many a launcher started; `built` the strategies of this build.
+inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"}) {
   detail::check_data(o);
   detail::check_model(o);
-  detail::check_distribution(o, processes);
-  detail::check_batch(o, 1);
+  detail::check_distribution(o, processes, built);
+  detail::check_batch(o, o.strategy == "solo" ? 1 : processes);
   detail::check_optimizer(o);
   detail::check_schedule(o);
   detail::check_run(o);

@@ -98,7 +98,7 @@ inline Images load_images(const RunOptions& o, const Schema& seen) {
   Augment training;
   training.height = seen.height;
   training.width = seen.width;
-  training.pad = o.pad_size;
+  training.pad = o.pad_size.value();
   training.fill = {static_cast<std::uint8_t>(o.fill_value)};
   training.random_crop = o.random_crop;
   training.mirror = o.random_mirror;

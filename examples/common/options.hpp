@@ -17,7 +17,8 @@ struct RunOptions {
   std::string dataset = "cifar10";
   std::string image_shape, rgb_mean, rgb_std;
   bool random_crop = true, random_mirror = true;
-  std::int64_t pad_size = 4, fill_value = 0;
+  std::optional<std::int64_t> pad_size;
+  std::int64_t fill_value = 0;
   std::int64_t num_examples = 0, num_classes = 0;
   std::int64_t data_nthreads = 1;
   bool benchmark = false, test_io = false;
@@ -30,7 +31,7 @@ struct RunOptions {
   double label_smoothing = 0;
   std::int64_t top_k = 5;
   // Optimisation
-  std::int64_t batch_size = 128, global_batch_size = 0, accumulate = 1, macrobatch_size = 0;
+  std::int64_t batch_size = 64, global_batch_size = 0, accumulate = 1, macrobatch_size = 0;
   std::string optimizer = "nag";
   std::optional<double> lr;
   double mom = 0.9;
@@ -64,6 +65,10 @@ struct RunOptions {
   // Distribution
   std::string strategy = "auto", kv_store, gpus, gc_type = "none";
   double gc_threshold = 0.5;
+  std::int64_t bucket_mib = 16;
+  double comm_deadline = 600;
+  std::string comm_wire = "same";
+  bool hierarchical = true, shared_memory = true;
 
   // Not options: how the above was understood, for the user to read.
   bool data_dir_from_environment = false;
@@ -84,7 +89,9 @@ void describe(RunOptions& o, V&& v) {
   v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Names{});
   v("random-crop", o.random_crop, "cut the training window at random, else in the centre", Names{});
   v("random-mirror", o.random_mirror, "mirror half of the training images", Names{});
-  v("pad-size", o.pad_size, "pixels added on every side before the crop", Names{});
+  v("pad-size", o.pad_size,
+    "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",
+    Names{});
   v("fill-value", o.fill_value, "value of those pixels, 0..255", Names{});
   v("num-examples", o.num_examples, "training images used; 0: all", Names{});
   v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes", Names{});
@@ -113,7 +120,7 @@ void describe(RunOptions& o, V&& v) {
   v("macrobatch-size", o.macrobatch_size, "images per update at least, all ranks together, reached by accumulation",
     Names{});
   v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Names{});
-  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 128 images of it (adamw: 0.001)", Names{});
+  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 64 images of it (adamw: 0.001)", Names{});
   v("mom", o.mom, "momentum", Names{"momentum"});
   v("wd", o.wd, "weight decay; default: 5e-4 (adamw: 0.05)", Names{"wdecay", "weight-decay"});
   v("decay-all", o.decay_all, "decay batch norm and biases too", Names{});
@@ -165,17 +172,25 @@ void describe(RunOptions& o, V&& v) {
     Names{"log-interval", "display-every"});
   v("precision", o.precision, "f32 or bf16 (bfloat16 with f32 master weights)", Names{"dtype"});
   v("backend", o.backend, "auto, reference, eigen or onednn", Names{});
-  v("threads", o.threads, "compute threads per rank; 0: one per core", Names{});
+  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{});
   v("seed", o.seed, "of weights, order and augmentation", Names{});
   v("tensorboard", o.tensorboard, "write event files for TensorBoard too", Names{});
-  v("audit", o.audit, "write which images each step used to audit-rank0.txt", Names{});
+  v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
   v("dry-run", o.dry_run, "print the net and the memory it takes, and stop", Names{});
   v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume", Names{"eval"});
 
   v.group("Distribution");
-  v("strategy", o.strategy, "solo (one process)", Names{});
-  v("kv-store", o.kv_store, "local or device: solo; dist_*: as many processes as were launched", Names{"kvstore"});
+  v("strategy", o.strategy,
+    "solo (one process) or mpi (as many as mpirun or tutti-launch started); default: by their number", Names{});
+  v("kv-store", o.kv_store,
+    "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: mpi; dist_async: ps_async",
+    Names{"kvstore"});
   v("gpus", o.gpus, "GPUs of this machine, e.g. 0,1; needs the cuda backend", Names{});
+  v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1", Names{});
+  v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
+  v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
+  v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
+  v("shared-memory", o.shared_memory, "ranks of a host sum through shared memory", Names{});
   v("gc-type", o.gc_type, "gradient compression, none or 2bit", Names{});
   v("gc-threshold", o.gc_threshold, "of 2bit", Names{});
 }

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/clock.hpp>
 #include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
+#include <tutti/dist/any_strategy.hpp>
+#include <tutti/dist/fingerprint.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/progress.hpp>
@@ -30,9 +36,9 @@ namespace detail {
 
 inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); }
 
-inline Loader make_loader(const AnyDataset& images, const RunOptions& o, bool training) {
+inline Loader make_loader(const AnyDataset& images, const RunOptions& o, bool training, int rank, int world) {
   LoaderOptions l;
-  l.placement = {training ? o.global_batch_size : *o.evaluation_batch, 0, 1};
+  l.placement = {training ? o.global_batch_size : *o.evaluation_batch * world, rank, world};
   l.seed = o.seed;
   l.shuffle = training;
   l.one_pass = !training;
@@ -40,8 +46,8 @@ inline Loader make_loader(const AnyDataset& images, const RunOptions& o, bool tr
   return Loader(images, l);
 }
 
-template <Backend B>
-MemoryEstimate memory_of(Trainer<B>& trainer, const RunOptions& o, const Schema& seen) {
+template <Backend B, DistributedStrategy S>
+MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Schema& seen) {
   // The largest plans; shorter batches share their memory.
   trainer.executor().prepare(*o.evaluation_batch, false);
   trainer.executor().prepare(o.batch_size, true);
@@ -56,7 +62,7 @@ MemoryEstimate memory_of(Trainer<B>& trainer, const RunOptions& o, const Schema&
   m.scratch = used.scratch;
   m.packed = used.packed;
   m.committed = used.parameters + used.states + m.optimizer;
-  m.batches = static_cast<std::size_t>((o.global_batch_size + *o.evaluation_batch) * LoaderOptions{}.slots *
+  m.batches = static_cast<std::size_t>((o.batch_size * o.accumulate + *o.evaluation_batch) * LoaderOptions{}.slots *
                                        seen.image_bytes());
   return m;
 }
@@ -93,10 +99,51 @@ struct LastCheckpoint : FitListener {
 };
 
 template <Backend B>
-void print_start(const B& backend, const RunOptions& o) {
-  std::printf("tutti %s: backend %s (%s), %s, %d threads, strategy %s\n", version, std::string(backend.name()).c_str(),
-              std::string(backend.description()).c_str(), o.precision.c_str(), backend.threads(), o.strategy.c_str());
+void print_start(const B& backend, const RunOptions& o, int world) {
+  std::printf("tutti %s: backend %s (%s), %s, %d threads, strategy %s%s\n", version,
+              std::string(backend.name()).c_str(), std::string(backend.description()).c_str(), o.precision.c_str(),
+              backend.threads(), o.strategy.c_str(),
+              world > 1 ? (", " + std::to_string(world) + " ranks").c_str() : "");
   for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
+}
+
+// What all ranks must have alike beside the trainer's own options: the data and what the run is to do.
+inline Fingerprint facts(const RunOptions& o, const Images& images) {
+  Fingerprint f;
+  // These may differ from rank to rank or do not shape the training.
+  static constexpr std::string_view own[] = {"data",    "data-nthreads", "run-dir", "resume",     "model-prefix",
+                                             "threads", "disp-batches",  "keep",    "tensorboard"};
+  const io::Json json = options_json(o);
+  for (const auto& [name, value] : json.as_object())
+    if (std::find(std::begin(own), std::end(own), name) == std::end(own)) f.add("--" + name, io::write_json(value));
+  const auto sample = [&](const char* what, const AnyDataset& d) {
+    std::string text;
+    std::vector<std::uint8_t> image(static_cast<std::size_t>(d.schema().image_bytes()));
+    constexpr std::int64_t looks = 16;
+    for (std::int64_t k = 0; k < std::min(looks, d.size()); ++k) {
+      std::int32_t label = 0;
+      Rng rng(0, Purpose::user);
+      d.read(k * d.size() / looks, rng, Slot{image, label});
+      text.append(reinterpret_cast<const char*>(image.data()), image.size()).append(std::to_string(label));
+    }
+    f.add(what, std::to_string(d.size()) + " images, sample " + std::to_string(Fingerprint::hash_of(text)));
+  };
+  sample("training data", images.train);
+  sample("test data", images.test);
+  return f;
+}
+
+// Rank 0 settles the run's folder; the others learn it.
+inline void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {
+  if (strategy.rank() == 0) settle_run_folder(o);
+  if (strategy.size() == 1) return;
+  std::vector<std::byte> name(4096);
+  if (o.run_dir.size() >= name.size())
+    fail<UsageError>("--run-dir", "a path of less than 4096 bytes", std::to_string(o.run_dir.size()));
+  std::memcpy(name.data(), o.run_dir.data(), o.run_dir.size());
+  std::vector<StateSpan> state{{"run folder", DType::u8, {static_cast<std::int64_t>(name.size())}, name}};
+  strategy.synchronise(state);
+  o.run_dir = reinterpret_cast<const char*>(name.data());
 }
 
 inline void print_evaluation(const char* what, const EvaluationReport& e, std::int64_t top_k) {
@@ -108,38 +155,48 @@ inline void print_evaluation(const char* what, const EvaluationReport& e, std::i
 
 // Prints what will be trained and the memory it takes; then trains, evaluates or stops, as the options say.
 template <Backend B>
-int run(B& backend, RunOptions& o) {
+int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
   const StopSignals signals;
   const Schema seen = image_schema(o);
-  detail::print_start(backend, o);
-  if (!o.dry_run && !o.test_io) settle_run_folder(o);
+  const int rank = strategy.rank(), world = strategy.size();
+  const bool chief = rank == 0;  // prints, logs and saves
+  if (chief) detail::print_start(backend, o, world);
+  if (!o.dry_run && !o.test_io) detail::agree_on_run_folder(strategy, o);
 
   if (o.test_io) {
-    Loader loader = detail::make_loader(load_images(o, seen).train, o, true);
+    Loader loader = detail::make_loader(load_images(o, seen).train, o, true, rank, world);
     return detail::test_io(o, loader);
   }
   const Graph model = make_model(o, seen);
-  Solo solo;
-  Trainer<B> trainer(backend, solo, model, trainer_options(o));
+  TrainerOptions trainer_as = trainer_options(o);
+  std::optional<Images> images;
+  if (!o.dry_run) {
+    images = load_images(o, seen);
+    trainer_as.must_agree = detail::facts(o, *images);
+  }
+  Trainer<B, AnyStrategy> trainer(backend, strategy, model, trainer_as);
   std::string text = summary(model);
   // The table of layers is for who asks; the totals are for everybody.
   if (!o.dry_run) text = text.substr(text.rfind("total:"));
-  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update\n%s%s\n", o.network.c_str(),
-              static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
-              static_cast<long long>(seen.height), static_cast<long long>(seen.width),
-              static_cast<long long>(o.global_batch_size), text.c_str(),
-              to_string(detail::memory_of(trainer, o, seen)).c_str());
+  const MemoryEstimate memory = detail::memory_of(trainer, o, seen);
+  if (chief)
+    std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update\n%s%s\n", o.network.c_str(),
+                static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
+                static_cast<long long>(seen.height), static_cast<long long>(seen.width),
+                static_cast<long long>(o.global_batch_size), text.c_str(), to_string(memory).c_str());
   if (o.dry_run) return 0;
 
-  const Images images = load_images(o, seen);
-  Loader train = detail::make_loader(images.train, o, true), test = detail::make_loader(images.test, o, false);
-  std::printf("%lld training and %lld test images; files in %s\n", static_cast<long long>(images.train.size()),
-              static_cast<long long>(images.test.size()), o.run_dir.c_str());
+  Loader train = detail::make_loader(images->train, o, true, rank, world);
+  Loader test = detail::make_loader(images->test, o, false, rank, world);
+  if (chief)
+    std::printf("%lld training and %lld test images; files in %s\n", static_cast<long long>(images->train.size()),
+                static_cast<long long>(images->test.size()), o.run_dir.c_str());
 
   io::make_directories(o.run_dir);
   const io::Json options = options_json(o);
   Checkpoints checkpoints(o.run_dir, static_cast<int>(*o.keep), options);
-  const auto found = find_checkpoint(o, detail::warn);
+  std::optional<io::LoadedCheckpoint> found;
+  if (chief) found = find_checkpoint(o, detail::warn);
   if (found) {
     compare_options(found->options(), options, detail::warn);
     // Not after plain --resume: what could not be read just now may be readable later.
@@ -148,13 +205,17 @@ int run(B& backend, RunOptions& o) {
     checkpoints.resume_from(trainer, found->path());
     std::printf("going on from %s\n", found->path().c_str());
   } else if (!o.resume.empty()) {
-    if (o.eval_only) fail<DataError>("--eval-only", "a checkpoint in " + o.run_dir, "none");
-    std::printf("no checkpoint in %s yet: beginning anew\n", o.run_dir.c_str());
+    if (o.eval_only && chief) fail<DataError>("--eval-only", "a checkpoint in " + o.run_dir, "none");
+    if (chief) std::printf("no checkpoint in %s yet: beginning anew\n", o.run_dir.c_str());
   }
+  if (world > 1) trainer.synchronise();
   if (o.eval_only) {
-    detail::print_evaluation("test", evaluate(trainer, test), o.top_k);
-    if (trainer.has_ema())
-      trainer.with_ema([&] { detail::print_evaluation("test of averaged weights", evaluate(trainer, test), o.top_k); });
+    const auto shown = [&](const char* what) {
+      const EvaluationReport e = evaluate(trainer, test);
+      if (chief) detail::print_evaluation(what, e, o.top_k);
+    };
+    shown("test");
+    if (trainer.has_ema()) trainer.with_ema([&] { shown("test of averaged weights"); });
     return signals.exit_code();
   }
 
@@ -164,43 +225,50 @@ int run(B& backend, RunOptions& o) {
   shown.max_steps = o.max_steps;
   ProgressDisplay progress(shown);
   const auto complain = [&](const std::string& w) { progress.warning(w); };
-  RunLog log(o.run_dir, o.top_k, complain);
+  std::optional<RunLog> log;
   detail::LastCheckpoint last;
-  std::vector<FitListener*> listeners{&progress, &log, &last};
+  std::vector<FitListener*> listeners;
+  if (chief) listeners = {&progress, &log.emplace(o.run_dir, o.top_k, complain), &last};
   std::optional<TensorboardLog> tensorboard;
-  if (o.tensorboard) listeners.push_back(&tensorboard.emplace(o.run_dir, complain));
+  if (o.tensorboard && chief) listeners.push_back(&tensorboard.emplace(o.run_dir, complain));
   std::optional<AuditLog> audit;
-  if (o.audit) audit.emplace(io::Path(o.run_dir) / "audit-rank0.txt");
+  if (o.audit) audit.emplace(io::Path(o.run_dir) / ("audit-rank" + std::to_string(rank) + ".txt"));
   const Counters at = trainer.counters();
-  log.start(io::Json::object({{"version", version},
-                              {"backend", std::string(backend.name())},
-                              {"description", std::string(backend.description())},
-                              {"threads", backend.threads()},
-                              {"world", solo.size()},
-                              {"train_images", images.train.size()},
-                              {"test_images", images.test.size()},
-                              {"options", options}}));
-  if (found) log.resume(at.step, at.epoch + 1, found->path().string());
-  if (found && audit) audit->rollback(at.epoch, at.step + 1);
+  if (log)
+    log->start(io::Json::object({{"version", version},
+                                 {"backend", std::string(backend.name())},
+                                 {"description", std::string(backend.description())},
+                                 {"threads", backend.threads()},
+                                 {"world", world},
+                                 {"train_images", images->train.size()},
+                                 {"test_images", images->test.size()},
+                                 {"options", options}}));
+  if (found && log) log->resume(at.step, at.epoch + 1, found->path().string());
 
+  // The signal may have come to another rank only.
+  const auto interrupted_code = [] {
+    return StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
+  };
   FitOptions fit_as = fit_options(o, train.steps_per_epoch());
   fit_as.stop_requested = [] { return StopSignals::stop_requested(); };
   std::fflush(stdout);
   try {
-    const FitResult result = fit(trainer, train, &test, &checkpoints, listeners, fit_as, audit ? &*audit : nullptr);
+    const FitResult result =
+        fit(trainer, train, &test, chief ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
+    if (!chief) return result.interrupted ? interrupted_code() : 0;
     progress.end_line();
-    log.end(result.interrupted ? "interrupted" : "finished", result.counters.step);
+    log->end(result.interrupted ? "interrupted" : "finished", result.counters.step);
     if (result.interrupted) {
       const bool saved = !last.path.empty() && !last.failed;
       std::printf("interrupted after step %lld, state %s; --run-dir %s --resume goes on\n",
                   static_cast<long long>(result.counters.step), saved ? "saved" : "NOT SAVED", o.run_dir.c_str());
-      return saved ? StopSignals::exit_code() : static_cast<int>(ExitCode::data);
+      return saved ? interrupted_code() : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) detail::print_evaluation("test", *result.last->test, o.top_k);
     std::printf("done: %lld steps; files in %s\n", static_cast<long long>(result.counters.step), o.run_dir.c_str());
     return 0;
   } catch (const Error& e) {
-    log.end("failed", trainer.counters().step, e.what());
+    if (log) log->end("failed", trainer.counters().step, e.what());
     throw;
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -118,6 +119,8 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
   t.clip_norm = o.clip_norm;
   t.ema_decay = o.ema_decay;
   t.seed = o.seed;
+  t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
+  t.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(o.comm_deadline * 1000));
   return t;
 }
 

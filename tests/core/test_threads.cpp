@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -10,6 +12,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/threads.hpp>
+
+#include "core/startable.hpp"
 
 using namespace tutti;
 
@@ -127,4 +131,43 @@ TEST_CASE("edges: no tasks, no threads, pools that never ran") {
   CHECK_THROWS_AS(ThreadPool(0), UsageError);
   for (int i = 0; i < 50; ++i) ThreadPool(3);
   CHECK(usable_cores() >= 1);
+}
+
+TEST_CASE("threads that the system does not start: a clear error, and none is left behind") {
+  static std::atomic<int> alive{0};
+  struct Life {
+    Life() { ++alive; }
+    ~Life() { --alive; }
+    Life(const Life&) = delete;
+    Life& operator=(const Life&) = delete;
+  };
+  for (int n = 0; n < 7; ++n) {
+    const testing::Startable limit(n);
+    std::atomic<int> started{0};
+    try {
+      ThreadPool pool(8, [&] {
+        static thread_local const Life life;
+        ++started;
+      });
+      FAIL("a pool without its threads");
+    } catch (const DeviceError& e) {
+      CHECK(e.exit_code() == 4);
+      const std::string text = e.what();
+      CHECK(text.starts_with("[ThreadPool, thread " + std::to_string(n + 2) + " of 8] expected "));
+      CHECK(text.find("ulimit -u") != std::string::npos);
+    }
+    CHECK(started == n);
+    CHECK(alive == 0);  // joined: what a thread owns is gone
+  }
+  const testing::Startable limit(7);
+  CHECK(ThreadPool(8).threads() == 8);
+}
+
+TEST_CASE("a thread that cannot be started") {
+  int runs = 0;
+  start_thread("it", [&] { ++runs; }).join();
+  CHECK(runs == 1);
+  const testing::Startable limit(0);
+  CHECK_THROWS_AS(static_cast<void>(start_thread("it", [&] { ++runs; })), DeviceError);
+  CHECK(runs == 1);
 }

@@ -70,8 +70,10 @@ TEST_CASE("the format of the lines") {
   const TempFolder folder;
   {
     AuditLog log((folder / "a").string());
+    CHECK(log.empty());
     const std::vector<std::int64_t> indices{5, 0, 123456789012};
     log.step(1, 20, 3, indices);
+    CHECK_FALSE(log.empty());
     log.step(1, 21, 3, {});
     log.rollback(1, 21);
     CHECK(text_of(folder / "a") == "1 20 3: 5 0 123456789012\n1 21 3:\nrollback 1 21\n");  // before it is closed

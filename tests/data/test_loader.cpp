@@ -19,6 +19,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 
+#include "core/startable.hpp"
 #include "temp_folder.hpp"
 
 using namespace tutti;
@@ -349,4 +350,11 @@ TEST_CASE("options that make no sense are refused") {
   CHECK_THROWS_AS(build([](LoaderOptions& o) { o.placement.global_batch = 0; }), UsageError);
   CHECK_THROWS_AS(build([](LoaderOptions& o) { o.placement.rank = 1; }), UsageError);
   CHECK_THROWS_AS(Loader(numbered(0), {}), DataError);
+}
+
+TEST_CASE("threads that the system does not start are an error") {
+  for (int n : {0, 2}) {
+    const testing::Startable limit(n);
+    CHECK_THROWS_AS(Loader(numbered(5), options_of(2, 0, 1, 3)), DeviceError);
+  }
 }

@@ -244,6 +244,14 @@ TEST_CASE("cifar10/prepare refuses a wrong checksum and an archive of something 
   CHECK(contains(wrong.text, archive.sha256));
   CHECK_FALSE(fs::exists(prepare.bin()));
   CHECK(prepare.clean());
+  // A part of something else, gone on with: it goes, and the next run begins anew.
+  write_text(prepare.folder / "out dir/cifar-10-binary.tar.gz.part", std::string(1000, 'x'));
+  const auto mixed = prepare();
+  CHECK(mixed.code == 3);
+  CHECK(contains(mixed.text, "expected SHA-256 " + archive.sha256));
+  CHECK(prepare.clean());
+  CHECK(prepare().code == 0);
+  fs::remove_all(prepare.bin());
   // The checksum that counts without --sha256 is the original's.
   const auto original = shell(quoted(source_root() / "datasets/cifar10/prepare") + " --out " +
                               quoted(prepare.folder / "o") + " --url " + prepare.server.url("/c.tar.gz"));

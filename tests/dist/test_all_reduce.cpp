@@ -267,7 +267,7 @@ struct Watching {
   }
   void finish() { s.finish(); }
   void sum(std::span<double> v) { s.sum(v); }
-  void abort(const std::string& why) noexcept { s.abort(why); }
+  void abort(const std::string& why, ExitCode code) noexcept { s.abort(why, code); }
   [[nodiscard]] Membership membership() const { return s.membership(); }
 };
 

@@ -29,7 +29,7 @@ void run_ranks(int size, const std::function<void(ThreadCommunicator&)>& f, std:
         f(c);
       } catch (...) {
         errors[static_cast<std::size_t>(r)] = std::current_exception();
-        c.abort("test failed");
+        c.abort("test failed", ExitCode::internal);
       }
     });
   for (auto& t : threads) t.join();

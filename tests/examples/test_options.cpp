@@ -61,18 +61,24 @@ TEST_CASE("good command lines") {
     std::function<bool(const RunOptions&)> holds;
   };
   const Case cases[] = {
-      {"", [](const auto& o) { return o.depth == 20 && o.batch_size == 128 && o.lr == 0.1 && o.optimizer == "nag"; }},
+      {"",
+       [](const auto& o) {
+         return o.depth == 20 && o.batch_size == 64 && o.lr == 0.1 && o.pad_size == 1 && o.optimizer == "nag";
+       }},
       {"--depth 32", [](const auto& o) { return o.depth == 32; }},
       {"--num-layers=32", [](const auto& o) { return o.depth == 32; }},
       {"--num_layers 32", [](const auto& o) { return o.depth == 32; }},
       {"--epochs 3 --num-epochs 5", [](const auto& o) { return o.epochs == 5; }},
       {"--batch_size 64", [](const auto& o) { return o.batch_size == 64 && o.global_batch_size == 64; }},
-      {"--batch-size 64", [](const auto& o) { return o.lr == 0.05; }},
+      {"--batch-size 32", [](const auto& o) { return o.lr == 0.05; }},
       {"--batch-size 64 --lr 0.3", [](const auto& o) { return o.lr == 0.3; }},
-      {"--batch-size 32 --accumulate 4", [](const auto& o) { return o.global_batch_size == 128 && o.lr == 0.1; }},
+      {"--batch-size 32 --accumulate 4", [](const auto& o) { return o.global_batch_size == 128 && o.lr == 0.2; }},
+      {"--epochs 60", [](const auto& o) { return o.pad_size == 2; }},
+      {"--epochs 61", [](const auto& o) { return o.pad_size == 4; }},
+      {"--epochs 5 --pad-size 4", [](const auto& o) { return o.pad_size == 4; }},
       {"--global-batch-size 256 --batch-size 8", [](const auto& o) { return o.batch_size == 256; }},
       {"--global-batch-size 256 --accumulate 3", [](const auto& o) { return o.batch_size == 86; }},
-      {"--macrobatch-size 1000", [](const auto& o) { return o.accumulate == 8 && o.global_batch_size == 1024; }},
+      {"--macrobatch-size 1000", [](const auto& o) { return o.accumulate == 16 && o.global_batch_size == 1024; }},
       {"--dtype float32", [](const auto& o) { return o.precision == "f32"; }},
       {"--dtype bfloat16", [](const auto& o) { return o.precision == "bf16"; }},
       {"--precision BF16", [](const auto& o) { return o.precision == "bf16"; }},

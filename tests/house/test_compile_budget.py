@@ -5,8 +5,8 @@
 
 The least of three runs counts, because other programs on the machine can only add. What is left of their influence, and
 of a slower processor, is taken out by a yardstick: six standard headers, which cost 0.38 s where the budgets were set.
-Fails
-25 % over what has been reached, so that nothing gets worse unseen; the target is printed beside it.
+Fails 25 % over what has been reached, so that nothing gets worse unseen; the target is printed beside it. The trainer is
+measured with the headers alone, and as a file of a project that links tutti::compiled.
 """
 import os
 import subprocess
@@ -16,10 +16,13 @@ from pathlib import Path
 
 from sources import BUILD, ROOT, skip
 
-# name, source, seconds and MB that are the target, seconds and MB that are reached
+TRAINER = ROOT / "examples/downstream/main.cpp"
+SEPARATE = ["-DTUTTI_SEPARATE_COMPILATION"]
+# name, source, flags, seconds and MB that are the target, seconds and MB that are reached
 BUDGETS = [
-    ("#include <tutti/tutti.hpp>", "#include <tutti/tutti.hpp>\nint main() {}\n", (1.5, 500), (1.4, 275)),
-    ("a ResNet trainer on one backend", ROOT / "examples/downstream/main.cpp", (6.0, 500), (13.7, 612)),
+    ("#include <tutti/tutti.hpp>", "#include <tutti/tutti.hpp>\nint main() {}\n", [], (1.5, 500), (1.4, 275)),
+    ("a ResNet trainer on one backend, header-only", TRAINER, [], (6.0, 500), (13.0, 590)),
+    ("a ResNet trainer on one backend, with tutti::compiled", TRAINER, SEPARATE, (6.0, 500), (4.9, 400)),
 ]
 YARDSTICK = "".join(f"#include <{h}>\n" for h in ("vector", "string", "memory", "span", "functional", "unordered_map"))
 YARDSTICK_SECONDS = 0.38
@@ -47,8 +50,8 @@ def main():
                ["-DTUTTI_HAS_EIGEN", "-march=native", f"-I{eigen}"] if eigen.is_dir() else [])
     failed = False
     with tempfile.TemporaryDirectory() as folder:
-        def cost(path):
-            runs = [measure([compiler, "-std=c++20", "-O2", "-pthread", f"-I{ROOT}/include", f"-I{BUILD}/include", *backend, "-c",
+        def cost(path, flags=()):
+            runs = [measure([compiler, "-std=c++20", "-O2", "-pthread", f"-I{ROOT}/include", f"-I{BUILD}/include", *backend, *flags, "-c",
                              str(path), "-o", f"{folder}/main.o"]) for _ in range(RUNS)]
             return min(r[0] for r in runs), min(r[1] for r in runs)
 
@@ -56,12 +59,12 @@ def main():
         yardstick.write_text(YARDSTICK)
         slower = max(1.0, cost(yardstick)[0] / YARDSTICK_SECONDS)
         print(f"this machine now: {slower:.2f} times the yardstick")
-        for name, source, target, reached in BUDGETS:
+        for name, source, flags, target, reached in BUDGETS:
             path = source
             if isinstance(source, str):
                 path = Path(folder) / "main.cpp"
                 path.write_text(source)
-            used, peak = cost(path)
+            used, peak = cost(path, flags)
             used /= slower
             over = used > reached[0] * SLACK or peak > reached[1] * SLACK
             missed = used > target[0] or peak > target[1]

@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -120,6 +122,93 @@ TEST_CASE("a run that was stopped in the middle of an epoch and resumed is the s
   CHECK(second.bits() == whole.bits());
 }
 
+namespace {
+
+// The checkpoint `from` with its model's tensors and counters changed, as one of the run in `to`.
+template <class Change>
+void save_changed(const io::LoadedCheckpoint& from, const std::filesystem::path& to, Change&& change) {
+  io::CheckpointData data{from.step(), from.counters(), from.options(), {}, {}};
+  data.model.assign(from.model().begin(), from.model().end());
+  data.optimizer.assign(from.optimizer().begin(), from.optimizer().end());
+  change(data);
+  io::CheckpointStore(to).save(data);
+}
+
+bool is_count(const io::TensorRecord& r) { return r.name.ends_with("num_batches_tracked"); }
+
+std::int64_t count_in(std::span<const io::TensorRecord> records, const std::string& name) {
+  for (const auto& r : records) {
+    if (r.name != name) continue;
+    REQUIRE(r.dtype == DType::i64);
+    REQUIRE(r.shape == Shape{});
+    std::int64_t n = -1;
+    std::memcpy(&n, r.bytes.data(), sizeof n);
+    return n;
+  }
+  FAIL("no tensor " << name);
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints tell batch norm's batches, go on counting, and need not have them") {
+  Folder folder;
+  const auto warn = [](const std::string& w) { FAIL(w); };
+  const io::Json no_options = io::Json::object();
+  Run run;
+  {
+    Checkpoints checkpoints(folder.path, 5, no_options);
+    run.go(&checkpoints, {.epochs = 1, .accumulate = 2});  // five steps
+  }
+  CHECK(run.trainer.counters().batches == 10);
+  const auto loaded = io::CheckpointStore(folder.path).load_newest_valid();
+  REQUIRE(loaded);
+  CHECK(count_in(loaded->model(), "bn1.num_batches_tracked") == 10);
+  CHECK(count_in(loaded->optimizer(), "ema.bn1.num_batches_tracked") == 10);
+  CHECK(std::count_if(loaded->model().begin(), loaded->model().end(), is_count) == 1);
+  CHECK(std::count_if(loaded->optimizer().begin(), loaded->optimizer().end(), is_count) == 1);
+  {
+    Checkpoints checkpoints(folder.path, 5, no_options);
+    Run next;
+    REQUIRE(checkpoints.resume_latest(next.trainer, warn));
+    CHECK(next.trainer.counters().batches == 10);
+    CHECK(next.bits() == run.bits());
+    next.go(&checkpoints, {.epochs = 2, .accumulate = 2});
+    CHECK(count_in(io::CheckpointStore(folder.path).load_newest_valid()->model(), "bn1.num_batches_tracked") == 20);
+  }
+  SUBCASE("without them") {
+    Folder other;
+    save_changed(*loaded, other.path, [](io::CheckpointData& d) {
+      std::erase_if(d.model, is_count);
+      std::erase_if(d.optimizer, is_count);
+      d.counters = io::Json::object();
+      for (const char* name : {"step", "epoch", "consumed", "samples"}) d.counters.set(name, 5);
+    });
+    Run next;
+    REQUIRE(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn));
+    CHECK(next.trainer.counters().batches == 5);
+    CHECK(next.bits() == run.bits());
+  }
+  SUBCASE("of a norm that the model has not") {
+    Folder other;
+    save_changed(*loaded, other.path, [](io::CheckpointData& d) {
+      d.model.push_back(*std::find_if(d.model.begin(), d.model.end(), is_count));
+      d.model.back().name = "bn2.num_batches_tracked";
+    });
+    Run next;
+    CHECK_THROWS_AS(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn), DataError);
+  }
+  SUBCASE("of another type") {
+    Folder other;
+    save_changed(*loaded, other.path, [](io::CheckpointData& d) {
+      auto& count = *std::find_if(d.model.begin(), d.model.end(), is_count);
+      count.dtype = DType::f64;
+    });
+    Run next;
+    CHECK_THROWS_AS(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn), DataError);
+  }
+}
+
 TEST_CASE("a damaged checkpoint is named and the one before it is used") {
   Folder folder;
   {
@@ -183,6 +272,40 @@ TEST_CASE("the audit of a run shows each sample once an epoch") {
   }
   CHECK(lines == 10);
   for (int n : seen) CHECK(n == 2);
+}
+
+TEST_CASE("the audit counts steps once that a run did again after it had been killed") {
+  Folder folder;
+  const std::vector<std::string> paths{(folder.path / "audit").string()};
+  const auto warn = [](const std::string& w) { FAIL(w); };
+  Checkpoints checkpoints(folder.path, 2, io::Json::object());
+  // Without checkpoints a run leaves what a killed one does: an audit of steps that were not saved.
+  const auto killed_after = [&](std::int64_t steps, bool resume) {
+    AuditLog audit(paths[0]);
+    Run run;
+    if (resume) REQUIRE(checkpoints.resume_latest(run.trainer, warn));
+    run.go(nullptr, {.epochs = 2, .max_steps = steps}, &audit);
+  };
+  killed_after(3, false);  // before the first checkpoint
+  {
+    AuditLog audit(paths[0]);
+    Run run;
+    run.go(&checkpoints, {.epochs = 1}, &audit);
+  }
+  CHECK(check_audit(paths, 0, samples).exactly_once());
+  CHECK(check_audit(paths, 1, samples).missing == samples);
+  killed_after(8, true);
+  CHECK(check_audit(paths, 1, samples).missing > 0);
+  {
+    // A run that has nothing to do is where its checkpoint is, too.
+    AuditLog audit(paths[0]);
+    Run run;
+    REQUIRE(checkpoints.resume_latest(run.trainer, warn));
+    run.go(&checkpoints, {.epochs = 1}, &audit);
+    CHECK(check_audit(paths, 1, samples).missing == samples);
+    run.go(&checkpoints, {.epochs = 2}, &audit);
+  }
+  for (std::int64_t epoch : {0, 1}) CHECK(check_audit(paths, epoch, samples).exactly_once());
 }
 
 TEST_CASE("max_steps and stop_at_train_top1 end a run") {

@@ -4,11 +4,14 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,23 +29,37 @@ namespace tutti {
   return n > 0 ? n : 1;
 }
 
+// A thread that runs f. Throws DeviceError, with `where`, if the system starts no more.
+template <class F>
+[[nodiscard]] std::thread start_thread(std::string_view where, F&& f) {
+  try {
+    return std::thread(std::forward<F>(f));
+  } catch (const std::system_error& e) {
+    fail<DeviceError>(where, "a system that starts one more thread", e.code().message(),
+                      "ask for fewer threads, or raise the limits of processes and memory (ulimit -u, ulimit -v)");
+  }
+}
+
 // A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, so a
 // thread that lost its core holds up one task and not a fixed share of the loop; waiting threads spin for some
 // microseconds and then sleep in a futex, because a spinning thread takes the core from the one it waits for.
 class ThreadPool {
  public:
   // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options.
+  // Throws DeviceError, with no thread left behind, if not all can be started.
   explicit ThreadPool(int threads, std::function<void()> on_start = {}) : on_start_(std::move(on_start)) {
     if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    workers_.reserve(static_cast<std::size_t>(threads - 1));
+    try {
+      for (int i = 1; i < threads; ++i)
+        workers_.push_back(start_thread(
+            "ThreadPool, thread " + std::to_string(i + 1) + " of " + std::to_string(threads), [this, i] { work(i); }));
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
-  ~ThreadPool() {
-    stop_.store(true);
-    ticket_.fetch_add(std::uint64_t{1} << 32);
-    wake_.fetch_add(1);
-    wake_.notify_all();
-    for (auto& w : workers_) w.join();
-  }
+  ~ThreadPool() { stop(); }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -81,6 +98,14 @@ class ThreadPool {
 
  private:
   static constexpr int spins = 2000;  // about 20 us
+
+  void stop() noexcept {
+    stop_.store(true);
+    ticket_.fetch_add(std::uint64_t{1} << 32);
+    wake_.fetch_add(1);
+    wake_.notify_all();
+    for (auto& w : workers_) w.join();
+  }
 
   static void pause() noexcept {
 #if defined(__x86_64__)

@@ -45,8 +45,11 @@ class AuditLog {
     flush();
   }
 
+  // Nothing was written yet, by this run or by an earlier one.
+  [[nodiscard]] bool empty() const { return file_.empty(); }
+
   // The run goes on from (epoch, step), whatever it did afterwards: to be called on every file of the run, those of
-  // ranks that are gone too, before any rank goes on.
+  // ranks that are gone too, before any rank goes on. fit() does it for the file that it is given.
   void rollback(std::int64_t epoch, std::int64_t step) {
     line_ = "rollback ";
     number(epoch, ' ');

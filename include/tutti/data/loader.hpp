@@ -21,6 +21,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/threads.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/sampler.hpp>
 
@@ -68,8 +69,9 @@ class Loader {
     if (options_.group < 1) fail<UsageError>("loader", "groups of 1 or more", std::to_string(options_.group));
     ring_.resize(static_cast<std::size_t>(options_.slots));
     reserve();
+    workers_.reserve(static_cast<std::size_t>(options_.threads));
     try {
-      for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
+      for (int i = 0; i < options_.threads; ++i) workers_.push_back(start_thread("loader", [this] { work(); }));
     } catch (...) {
       stop();
       throw;

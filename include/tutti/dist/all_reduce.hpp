@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -62,7 +63,7 @@ class AllReduce {
   }
 
   [[nodiscard]] Membership membership() const { return {rank(), size(), 0}; }
-  void abort(const std::string& reason) noexcept { c_.abort(reason); }
+  void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
 
  private:
   // The communicator's deadline is the one that counts.
@@ -79,6 +80,24 @@ class AllReduce {
   DType dtype_ = DType::f32;
   std::int64_t step_ = 0;
   std::string name_;
+};
+
+namespace detail {
+template <class C>
+struct CommunicatorHolder {
+  template <class... A>
+  explicit CommunicatorHolder(A&&... arguments) : held(std::forward<A>(arguments)...) {}
+  C held;
+};
+}  // namespace detail
+
+// AllReduce with a communicator of its own, made of these arguments.
+template <Communicator C>
+class OwningAllReduce : private detail::CommunicatorHolder<C>, public AllReduce<C> {
+ public:
+  template <class... A>
+  explicit OwningAllReduce(A&&... arguments)
+      : detail::CommunicatorHolder<C>(std::forward<A>(arguments)...), AllReduce<C>(this->held) {}
 };
 
 }  // namespace tutti

@@ -19,7 +19,7 @@ namespace tutti {
 template <class C>
 concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte> data, std::span<const std::byte> mine,
                                 Combine op, void* after, int root, const std::string& name,
-                                std::chrono::milliseconds deadline, std::size_t bytes) {
+                                std::chrono::milliseconds deadline, std::size_t bytes, ExitCode code) {
   { cc.rank() } -> std::same_as<int>;
   { cc.size() } -> std::same_as<int>;
   { cc.name() } -> std::convertible_to<std::string>;
@@ -34,8 +34,9 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   // holds is not said.
   { c.reduce_scatter(t, data, op, after, name) } -> std::same_as<Work>;
   c.barrier(deadline);
-  // Ends the waits of all ranks with this reason, as far as they can be reached. Does not throw.
-  c.abort(name);
+  // Ends all ranks with this reason and, where they are processes, this exit code, as far as they can be reached. Does
+  // not throw; may not return.
+  c.abort(name, code);
   // Memory that the operations work on without copying it, zero at first, alive as long as the communicator; or an
   // empty span: there is none. A collective call.
   { c.allocate(bytes) } -> std::same_as<std::span<std::byte>>;

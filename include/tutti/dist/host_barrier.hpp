@@ -74,12 +74,16 @@ class HostBarrier {
                              "look at what these ranks do, or raise --comm-deadline");
   }
 
-  // Makes every wait of every rank throw, now and later.
+  // Makes every wait of every rank throw, now and later. The first rank to do so is the one that is named.
   void abort() noexcept {
-    s_.aborted.value.store(static_cast<std::uint32_t>(rank_) + 1, std::memory_order_seq_cst);
+    std::uint32_t nobody = 0;
+    s_.aborted.value.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_seq_cst);
     futex_wake_all(s_.generation.value);
   }
-  [[nodiscard]] bool aborted() const noexcept { return s_.aborted.value.load(std::memory_order_relaxed) != 0; }
+  // The rank that gave up first, or -1.
+  [[nodiscard]] int aborted_by() const noexcept {
+    return static_cast<int>(s_.aborted.value.load(std::memory_order_acquire)) - 1;
+  }
 
  private:
   static constexpr int yields = 100;

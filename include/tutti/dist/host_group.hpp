@@ -23,9 +23,9 @@ namespace tutti {
 struct HostControl {
   // What a rank is about to take part in.
   struct alignas(64) Call {
-    std::uint64_t offset = 0;  // of its data in the mapped memory, or its address
+    std::uint64_t offset = 0;  // of its data in mapped memory, or its address
     std::uint64_t bytes = 0;
-    std::uint32_t direct = 0;  // the others can reach the data
+    std::uint32_t direct = 0;  // 0: the others cannot reach it; else the number of the mapped memory, from 1
     std::uint32_t kind = 0;
   };
   HostBarrierState barrier;
@@ -56,14 +56,13 @@ class HostGroup {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
 
-  // Memory of every rank, as this one sees it; data in it is worked on in place.
-  void map(std::vector<std::byte*> bases, std::size_t bytes) {
-    bases_ = std::move(bases);
-    mapped_ = bytes;
-  }
+  // Memory of every rank, as this one sees it; data in it is worked on in place. All ranks make the same calls.
+  void map(std::vector<std::byte*> bases, std::size_t bytes) { mapped_.push_back({std::move(bases), bytes}); }
 
   void barrier(Deadline deadline, std::string_view what) { barrier_.wait(deadline, what); }
   void abort() noexcept { barrier_.abort(); }
+  // The rank that gave up first, or -1.
+  [[nodiscard]] int aborted_by() const noexcept { return barrier_.aborted_by(); }
 
   // Combines the data of all ranks, in place.
   void all_reduce(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
@@ -142,12 +141,22 @@ class HostGroup {
                                    all_gather = 5;
   };
 
-  [[nodiscard]] std::size_t offset_of(const std::byte* p) const noexcept {
-    return same_addresses_ ? reinterpret_cast<std::uintptr_t>(p)
-           : bases_.empty()
-               ? ~std::size_t{0}
-               : static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(p) -
-                                          reinterpret_cast<std::uintptr_t>(bases_[static_cast<std::size_t>(rank_)]));
+  struct Mapped {
+    std::vector<std::byte*> bases;
+    std::size_t bytes;
+  };
+
+  // What the others need to find this rank's data; direct is 0 where they cannot reach it.
+  [[nodiscard]] HostControl::Call call_for(std::span<std::byte> data, std::uint32_t kind) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data.data());
+    if (same_addresses_) return {address, data.size(), 1, kind};
+    for (std::size_t i = 0; i < mapped_.size(); ++i) {
+      const std::uintptr_t at =
+          address - reinterpret_cast<std::uintptr_t>(mapped_[i].bases[static_cast<std::size_t>(rank_)]);
+      if (at <= mapped_[i].bytes && data.size() <= mapped_[i].bytes - at)
+        return {at, data.size(), static_cast<std::uint32_t>(i + 1), kind};
+    }
+    return {0, data.size(), 0, kind};
   }
 
   static void compare(const HostControl::Call& call, std::size_t bytes, std::uint32_t kind, std::size_t r,
@@ -162,18 +171,16 @@ class HostGroup {
   bool meet(std::span<std::byte> data, std::uint32_t kind, Deadline deadline, std::string_view what) {
     auto& calls = c_.calls[parity_];
     parity_ ^= 1U;
-    const std::size_t at = offset_of(data.data());
-    const bool inside = same_addresses_ || (at <= mapped_ && data.size() <= mapped_ - at);
-    calls[static_cast<std::size_t>(rank_)] = {at, data.size(), inside ? 1U : 0U, kind};
+    calls[static_cast<std::size_t>(rank_)] = call_for(data, kind);
     barrier_.wait(deadline, what);
     bool direct = true;
     for (std::size_t r = 0; r < peers_.size(); ++r) {
       const auto& call = calls[r];
       compare(call, data.size(), kind, r, what);
       direct = direct && call.direct != 0;
-      peers_[r] = same_addresses_ ? reinterpret_cast<std::byte*>(call.offset)
-                  : direct        ? bases_[r] + call.offset
-                                  : nullptr;
+      if (!direct) continue;
+      peers_[r] =
+          same_addresses_ ? reinterpret_cast<std::byte*>(call.offset) : mapped_[call.direct - 1].bases[r] + call.offset;
     }
     return direct;
   }
@@ -200,8 +207,8 @@ class HostGroup {
   }
 
   HostControl& c_;
-  std::vector<std::byte*> scratch_, bases_, peers_;
-  std::size_t mapped_ = 0;
+  std::vector<std::byte*> scratch_, peers_;
+  std::vector<Mapped> mapped_;
   int rank_, size_;
   bool same_addresses_;
   unsigned parity_ = 0;

@@ -50,7 +50,7 @@ class QueuedCommunicator {
   void barrier(std::chrono::milliseconds deadline) {
     queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier").wait_host(deadline);
   }
-  void abort(const std::string& reason) noexcept { engine_.abort(reason); }
+  void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
     // In the queue's turn, because it is a collective call too.
     queue_.post({Kind::allocate, DType::u8, Combine::sum, 0, {}, {}, bytes}, "allocate").wait_host(deadline_);

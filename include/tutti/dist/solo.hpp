@@ -17,7 +17,7 @@ class Solo {
   Work reduce(const Bucket&, std::span<std::byte>, void*) { return {}; }
   void finish() {}
   void sum(std::span<double>) {}
-  void abort(const std::string&) noexcept {}
+  void abort(const std::string&, ExitCode) noexcept {}
   [[nodiscard]] Membership membership() const { return {}; }
 };
 

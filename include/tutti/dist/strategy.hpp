@@ -39,7 +39,7 @@ template <class S>
 concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const Fingerprint& fingerprint,
                                        std::span<StateSpan> state, const Bucket& bucket, std::span<std::byte> gradients,
                                        std::span<double> metrics, void* ready, std::size_t bytes,
-                                       const std::string& reason) {
+                                       const std::string& reason, ExitCode code) {
   { cs.rank() } -> std::same_as<int>;
   { cs.size() } -> std::same_as<int>;
   { cs.name() } -> std::convertible_to<std::string>;
@@ -54,8 +54,9 @@ concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& lay
   // The step is over.
   s.finish();
   s.sum(metrics);
-  // Ends the waits of all ranks, because this one cannot go on. Does not throw.
-  s.abort(reason);
+  // Ends all ranks, because this one cannot go on; the job's exit code is this one, where there is a say in it. Does not
+  // throw; may not return.
+  s.abort(reason, code);
   { cs.membership() } -> std::same_as<Membership>;
 };
 

@@ -60,7 +60,7 @@ class ThreadEngine {
     group_.reduce_scatter(t, data, op, deadline, what);
   }
   void barrier(Deadline deadline, std::string_view what) { group_.barrier(deadline, what); }
-  void abort(const std::string&) noexcept { group_.abort(); }
+  void abort(const std::string&, ExitCode) noexcept { group_.abort(); }
   // Threads reach all memory: there is no need for any of a special kind.
   std::span<std::byte> allocate(std::size_t, Deadline) { return {}; }
 

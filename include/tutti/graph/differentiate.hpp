@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/custom.hpp>
 #include <tutti/graph/graph.hpp>
 
@@ -25,7 +26,7 @@ class Differentiator {
     const auto forward = static_cast<NodeId>(g_.nodes.size());
     for (NodeId i = forward - 1; i >= 0; --i) {
       const Node n = g_.nodes[static_cast<std::size_t>(i)];  // a copy: the vector grows
-      std::visit([&](const auto& o) { backward(n, i, o); }, n.op);
+      visit_op(n.op, [&](const auto& o) { backward(n, i, o); });
     }
   }
 
@@ -234,5 +235,7 @@ template <class = void>
   detail::Differentiator<>(g).run();
   return g;
 }
+
+TUTTI_CORE_INSTANCE(template Graph differentiate<>(Graph));
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/plan.hpp>
 
 namespace tutti {
@@ -62,5 +63,9 @@ template <class = void>
   }
   return out;
 }
+
+TUTTI_CORE_INSTANCE(template std::string dump_text<>(const Graph&));
+TUTTI_CORE_INSTANCE(template std::string dump_graphviz<>(const Graph&));
+TUTTI_CORE_INSTANCE(template std::string dump_text<>(const Graph&, const Plan&));
 
 }  // namespace tutti

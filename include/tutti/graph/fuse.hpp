@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/graph.hpp>
 
 namespace tutti {
@@ -71,5 +72,8 @@ template <class = void>
     }
   return g;
 }
+
+TUTTI_CORE_INSTANCE(template Graph fuse<>(Graph));
+TUTTI_CORE_INSTANCE(template Graph inference<>(Graph));
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <tutti/core/rng.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/core/shape.hpp>
 #include <tutti/graph/graph.hpp>
 
@@ -56,5 +57,10 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
     data[i] = static_cast<T>(v);
   }
 }
+
+TUTTI_CORE_INSTANCE(template void initialize<float>(float*, const Shape&, const Initializer&, std::uint64_t,
+                                                    std::string_view));
+TUTTI_CORE_INSTANCE(template void initialize<double>(double*, const Shape&, const Initializer&, std::uint64_t,
+                                                     std::string_view));
 
 }  // namespace tutti

@@ -96,6 +96,38 @@ using Op = std::variant<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::C
                         op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData, op::LinearBackwardWeights,
                         op::SoftmaxCrossEntropy, op::Custom, op::CustomBackward>;
 
+// f(the op). A switch: std::visit would compile a function an op and a table of them for each f.
+template <class F>
+decltype(auto) visit_op(const Op& o, F&& f) {
+  static_assert(std::variant_size_v<Op> == 22);
+  // clang-format off
+  switch (o.index()) {
+    case 0: return f(*std::get_if<0>(&o));
+    case 1: return f(*std::get_if<1>(&o));
+    case 2: return f(*std::get_if<2>(&o));
+    case 3: return f(*std::get_if<3>(&o));
+    case 4: return f(*std::get_if<4>(&o));
+    case 5: return f(*std::get_if<5>(&o));
+    case 6: return f(*std::get_if<6>(&o));
+    case 7: return f(*std::get_if<7>(&o));
+    case 8: return f(*std::get_if<8>(&o));
+    case 9: return f(*std::get_if<9>(&o));
+    case 10: return f(*std::get_if<10>(&o));
+    case 11: return f(*std::get_if<11>(&o));
+    case 12: return f(*std::get_if<12>(&o));
+    case 13: return f(*std::get_if<13>(&o));
+    case 14: return f(*std::get_if<14>(&o));
+    case 15: return f(*std::get_if<15>(&o));
+    case 16: return f(*std::get_if<16>(&o));
+    case 17: return f(*std::get_if<17>(&o));
+    case 18: return f(*std::get_if<18>(&o));
+    case 19: return f(*std::get_if<19>(&o));
+    case 20: return f(*std::get_if<20>(&o));
+    default: return f(std::get<21>(o));
+  }
+  // clang-format on
+}
+
 [[nodiscard]] inline std::string_view name_of(const Op& o) {
   static constexpr std::string_view names[] = {"normalize",
                                                "conv2d",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/view.hpp>
@@ -137,5 +138,8 @@ template <class = void>
     if (v.storage == Storage::state) layout.append(v.name, v.shape, false, false);
   return layout;
 }
+
+TUTTI_CORE_INSTANCE(template ArenaLayout parameter_layout<>(const Graph&, DType));
+TUTTI_CORE_INSTANCE(template ArenaLayout state_layout<>(const Graph&, DType));
 
 }  // namespace tutti

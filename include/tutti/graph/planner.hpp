@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/plan.hpp>
 
 namespace tutti {
@@ -292,5 +293,8 @@ template <class = void>
                              const ArenaLayout& parameters, const ArenaLayout& states) {
   return detail::Planner<>(g, options, queries, parameters, states).take();
 }
+
+TUTTI_CORE_INSTANCE(template Plan make_plan<>(const Graph&, const PlanOptions&, const PlanQueries&, const ArenaLayout&,
+                                              const ArenaLayout&));
 
 }  // namespace tutti

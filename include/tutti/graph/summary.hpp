@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/tensor/arena.hpp>
 
@@ -108,5 +109,8 @@ template <class = void>
   item("in all", m.total(), true);
   return out;
 }
+
+TUTTI_CORE_INSTANCE(template std::string summary<>(const Graph&));
+TUTTI_CORE_INSTANCE(template std::string to_string<>(const MemoryEstimate&));
 
 }  // namespace tutti

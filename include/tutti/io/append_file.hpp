@@ -64,6 +64,7 @@ class AppendFile {
   }
 
   [[nodiscard]] const Path& path() const noexcept { return path_; }
+  [[nodiscard]] bool empty() const { return size() == 0; }
 
  private:
   [[nodiscard]] off_t size() const {

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::models {
@@ -81,5 +82,7 @@ void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
   b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}), o.label_smoothing,
                           o.top_k);
 }
+
+TUTTI_CORE_INSTANCE(template void resnet<>(Builder&, ValueId, const ResnetOptions&));
 
 }  // namespace tutti::models

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/nn/layers.hpp>
 
 namespace tutti::models {
@@ -89,5 +90,7 @@ void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
                  {o.xavier ? Init::xavier_normal : Init::he_uniform, o.xavier ? 1.0 : 0.4082482904638631}),
       o.label_smoothing, o.top_k);
 }
+
+TUTTI_CORE_INSTANCE(template void resnet_cifar<>(Builder&, ValueId, const ResnetCifarOptions&));
 
 }  // namespace tutti::models

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,11 +30,14 @@ class Checkpoints {
     io::CheckpointData data;
     const Counters& c = trainer.committed().counters();
     data.step = c.step;
-    data.counters =
-        io::Json::object({{"step", c.step}, {"epoch", c.epoch}, {"consumed", c.consumed}, {"samples", c.samples}});
+    data.counters = io::Json::object({{"step", c.step},
+                                      {"epoch", c.epoch},
+                                      {"consumed", c.consumed},
+                                      {"samples", c.samples},
+                                      {"batches", c.batches}});
     data.options = options_;
-    data.model = records(trainer.committed_tensors(false));
-    data.optimizer = records(trainer.committed_tensors(true));
+    data.model = records(trainer.committed_tensors(false), c.batches);
+    data.optimizer = records(trainer.committed_tensors(true), c.batches);
     return store_.save(data).string();
   }
 
@@ -70,10 +76,23 @@ class Checkpoints {
   }
 
  private:
-  static std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans) {
+  // A batch norm of PyTorch's has a third buffer beside its two statistics, the number of batches it has seen. Strict
+  // loaders miss it, or begin to count at zero. Here all of a net's have seen as many. Its name, where `name` is that
+  // of the first statistic.
+  static std::optional<std::string> batches_seen(const std::string& name) {
+    constexpr std::string_view statistic = "running_mean";
+    if (!name.ends_with(statistic)) return std::nullopt;
+    return name.substr(0, name.size() - statistic.size()) + "num_batches_tracked";
+  }
+
+  static std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans, const std::int64_t& batches) {
     std::vector<io::TensorRecord> list;
     list.reserve(spans.size());
-    for (const auto& s : spans) list.push_back({s.name, s.dtype, s.shape, s.bytes});
+    for (const auto& s : spans) {
+      list.push_back({s.name, s.dtype, s.shape, s.bytes});
+      if (auto count = batches_seen(s.name))
+        list.push_back({std::move(*count), DType::i64, Shape{}, std::as_bytes(std::span(&batches, 1))});
+    }
     return list;
   }
 
@@ -83,14 +102,17 @@ class Checkpoints {
       const std::string where = "checkpoint " + loaded.path().string() + " counters";
       return loaded.counters().at(key, where).as_integer(where);
     };
-    trainer.prepare_restore({number("step"), number("epoch"), number("consumed"), number("samples")});
+    Counters c{number("step"), number("epoch"), number("consumed"), number("samples")};
+    // Earlier checkpoints do not tell.
+    c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
+    trainer.prepare_restore(c);
     fill(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
     fill(loaded, "optimizer.safetensors", loaded.optimizer(), trainer.committed_tensors(true));
     trainer.restore();
     if (const auto metric = store_.best_metric()) best_ = metric;
   }
 
-  // Every tensor of the run must be there with its shape, and nothing else.
+  // Every tensor of the run must be there with its shape, and nothing else but the numbers of batches.
   static void fill(const io::LoadedCheckpoint& loaded, const std::string& file,
                    std::span<const io::TensorRecord> records, const std::vector<StateSpan>& spans) {
     const std::string where = "checkpoint " + (loaded.path() / file).string();
@@ -106,6 +128,14 @@ class Checkpoints {
         fail<DataError>(where, wanted, std::string(name_of(found->dtype)) + " " + to_string(found->shape), hint);
       std::memcpy(s.bytes.data(), found->bytes.data(), s.bytes.size());
       ++used;
+      const auto count = batches_seen(s.name);
+      for (const auto& r : records) {
+        if (r.name != count) continue;
+        if (r.dtype != DType::i64 || r.shape.rank() != 0)
+          fail<DataError>(where, "a tensor " + r.name + " i64 []",
+                          std::string(name_of(r.dtype)) + " " + to_string(r.shape));
+        ++used;
+      }
     }
     if (used != records.size())
       fail<DataError>(where, std::to_string(used) + " tensors", std::to_string(records.size()),

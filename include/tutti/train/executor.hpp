@@ -16,35 +16,14 @@
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/graph/planner.hpp>
 #include <tutti/tensor/memory.hpp>
+#include <tutti/train/metrics.hpp>
 
 namespace tutti {
-
-// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows].
-struct BatchView {
-  const std::uint8_t* images = nullptr;
-  const std::int32_t* labels = nullptr;
-  std::int64_t rows = 0;
-};
-
-// What a run over some rows came to. Sums, so that batches and ranks simply add up.
-struct Metrics {
-  double loss = 0, top1 = 0, topk = 0, rows = 0;
-
-  Metrics& operator+=(const Metrics& o) {
-    loss += o.loss;
-    top1 += o.top1;
-    topk += o.topk;
-    rows += o.rows;
-    return *this;
-  }
-  [[nodiscard]] double mean_loss() const { return rows > 0 ? loss / rows : 0; }
-  [[nodiscard]] double top1_rate() const { return rows > 0 ? top1 / rows : 0; }
-  [[nodiscard]] double topk_rate() const { return rows > 0 ? topk / rows : 0; }
-};
 
 struct ExecutorOptions {
   DType compute = DType::f32;  // f32, bf16; f64 on Reference
@@ -61,28 +40,10 @@ class Executor {
 
   // `forward`: a model recorded on a Builder. `gradients`: memory of parameters().bytes() in the backend's space to use
   // as gradient arena, or null.
-  Executor(B& backend, const Graph& forward, Options options = {}, void* gradients = nullptr)
-      : b_(backend), options_(options) {
-    if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64)
-      fail<UsageError>("Executor", "a compute type of f32, bf16 or f64", std::string(name_of(options.compute)));
-    if constexpr (requires { requires !B::has_f64; })
-      if (options.compute == DType::f64)
-        fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f64",
-                         "f64 runs on the reference backend alone");
-    const Graph fused = fuse(forward);
-    train_ = differentiate(fused);
-    eval_ = inference(fused);
-    const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
-    parameters_ = parameter_layout(train_, master);
-    states_ = state_layout(train_, master);
-    parameter_data_ = Buffer<B>(b_, parameters_.bytes());
-    state_data_ = Buffer<B>(b_, states_.bytes());
-    if (gradients == nullptr) {
-      own_gradients_ = Buffer<B>(b_, parameters_.bytes());
-      gradients = own_gradients_.data();
-    }
-    gradients_ = gradients;
-  }
+  Executor(B& backend, const Graph& forward, Options options = {}, void* gradients = nullptr);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   [[nodiscard]] B& backend() const noexcept { return b_; }
   [[nodiscard]] const Graph& graph() const noexcept { return train_; }
@@ -96,32 +57,17 @@ class Executor {
   void parameters_changed() noexcept { packed_stale_ = true; }
 
   // Makes the plan for a batch size ahead of its first use and allocates what it needs.
-  const Plan& prepare(std::int64_t rows, bool training) { return prepared(rows, training).plan; }
+  const Plan& prepare(std::int64_t rows, bool training);
 
   // Forward and backward; fills the gradient arena with d(sum of losses * scalars).
-  Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {}) {
-    return run(prepared(batch.rows, true), batch, scalars, on_ready);
-  }
+  Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {});
   // Of the run that is going on or the last one; final as soon as a slice of gradients is.
-  [[nodiscard]] Metrics metrics() const {
-    const TensorRef m = value(train_.metrics);
-    std::array<double, 4> host{};
-    b_.copy_out(host.data(), m.data, sizeof host);
-    return {host[0], host[1], host[2], host[3]};
-  }
+  [[nodiscard]] Metrics metrics() const;
   // Forward with the running statistics.
-  Metrics evaluate(const BatchView& batch) { return run(prepared(batch.rows, false), batch, StepScalars{}, {}); }
+  Metrics evaluate(const BatchView& batch);
 
   // Where a value of the last run lies: logits always, others with keep_all.
-  [[nodiscard]] TensorRef value(ValueId v) const {
-    if (last_ == nullptr || v < 0 || static_cast<std::size_t>(v) >= last_->plan.values.size())
-      fail<UsageError>("Executor", "a value of the last run's graph", "value " + std::to_string(v),
-                       "gradients exist after train() only");
-    const ValuePlace& at = last_->plan.values[static_cast<std::size_t>(v)];
-    if (at.where == Where::scratch || at.where == Where::nowhere)
-      fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
-    return {base(at), at.desc.dtype, at.desc.shape};
-  }
+  [[nodiscard]] TensorRef value(ValueId v) const;
 
   struct MemoryUse {
     std::size_t parameters, gradients, states, activations, scratch, packed;
@@ -165,7 +111,7 @@ class Executor {
     o.chunk_bytes = b_.chunk_bytes();
     o.keep_all = options_.keep_all;
     const PlanQueries queries{[&](const Op& any, const NodeDesc& d) {
-                                return std::visit([&](const auto& x) { return b_.partition(x, d); }, any);
+                                return visit_op(any, [&](const auto& x) { return b_.partition(x, d); });
                               },
                               [&](const Op& any, const NodeDesc& d) { return b_.pack_bytes(any, d); }};
     p->plan = make_plan(*p->graph, o, queries, parameters_, states_);
@@ -203,7 +149,7 @@ class Executor {
         info.partition = p.plan.partitions[i];
         info.chunk_rows = seg.whole ? std::vector<std::int64_t>{p.plan.rows} : chunk_sizes(p.plan, seg.chunk_rows);
         info.workers = b_.threads();
-        p.states[i] = std::visit([&](const auto& o) { return prepare_op(n, o, info); }, n.op);
+        p.states[i] = visit_op(n.op, [&](const auto& o) { return prepare_op(n, o, info); });
       }
   }
   template <class O>
@@ -329,7 +275,7 @@ class Executor {
 
   void dispatch(const Prepared& p, NodeId node, Call& c) {
     const auto start = profile_ != nullptr ? now() : 0;
-    std::visit([&](const auto& o) { b_.run(o, c); }, p.graph->nodes[static_cast<std::size_t>(node)].op);
+    visit_op(p.graph->nodes[static_cast<std::size_t>(node)].op, [&](const auto& o) { b_.run(o, c); });
     if (profile_ != nullptr) {
       auto& cell = profile_->nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
       std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
@@ -435,4 +381,74 @@ class Executor {
   Profile* profile_ = nullptr;
 };
 
+// What is called from outside is defined out here, so that it can be compiled elsewhere.
+
+template <Backend B>
+Executor<B>::Executor(B& backend, const Graph& forward, Options options, void* gradients)
+    : b_(backend), options_(options) {
+  if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64)
+    fail<UsageError>("Executor", "a compute type of f32, bf16 or f64", std::string(name_of(options.compute)));
+  if constexpr (requires { requires !B::has_f64; })
+    if (options.compute == DType::f64)
+      fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f64",
+                       "f64 runs on the reference backend alone");
+  const Graph fused = fuse(forward);
+  train_ = differentiate(fused);
+  eval_ = inference(fused);
+  const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
+  parameters_ = parameter_layout(train_, master);
+  states_ = state_layout(train_, master);
+  parameter_data_ = Buffer<B>(b_, parameters_.bytes());
+  state_data_ = Buffer<B>(b_, states_.bytes());
+  if (gradients == nullptr) {
+    own_gradients_ = Buffer<B>(b_, parameters_.bytes());
+    gradients = own_gradients_.data();
+  }
+  gradients_ = gradients;
+}
+
+template <Backend B>
+Executor<B>::~Executor() = default;
+
+template <Backend B>
+const Plan& Executor<B>::prepare(std::int64_t rows, bool training) {
+  return prepared(rows, training).plan;
+}
+
+template <Backend B>
+Metrics Executor<B>::train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {
+  return run(prepared(batch.rows, true), batch, scalars, on_ready);
+}
+
+template <Backend B>
+Metrics Executor<B>::metrics() const {
+  const TensorRef m = value(train_.metrics);
+  std::array<double, 4> host{};
+  b_.copy_out(host.data(), m.data, sizeof host);
+  return {host[0], host[1], host[2], host[3]};
+}
+
+template <Backend B>
+Metrics Executor<B>::evaluate(const BatchView& batch) {
+  return run(prepared(batch.rows, false), batch, StepScalars{}, {});
+}
+
+template <Backend B>
+TensorRef Executor<B>::value(ValueId v) const {
+  if (last_ == nullptr || v < 0 || static_cast<std::size_t>(v) >= last_->plan.values.size())
+    fail<UsageError>("Executor", "a value of the last run's graph", "value " + std::to_string(v),
+                     "gradients exist after train() only");
+  const ValuePlace& at = last_->plan.values[static_cast<std::size_t>(v)];
+  if (at.where == Where::scratch || at.where == Where::nowhere)
+    fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
+  return {base(at), at.desc.dtype, at.desc.shape};
+}
+
 }  // namespace tutti
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+#include <tutti/backend/reference.hpp>
+namespace tutti {
+TUTTI_CORE_INSTANCE(template class Executor<Reference>);
+}
+#endif

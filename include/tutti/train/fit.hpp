@@ -116,6 +116,8 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
       return false;
     }
   };
+  // What the file tells of later steps is of a run that ended before it could save them.
+  if (audit != nullptr && !audit->empty()) audit->rollback(at.epoch, at.step + 1);
   const auto ends = [&] { return at.epoch >= o.epochs || (o.max_steps > 0 && at.step >= o.max_steps); };
   if (ends()) {
     result.counters = at;

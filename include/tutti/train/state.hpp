@@ -20,6 +20,7 @@ struct Counters {
   std::int64_t epoch = 0;     // from 0; the one that the next step belongs to
   std::int64_t consumed = 0;  // samples of that epoch already seen, by all ranks together
   std::int64_t samples = 0;   // since the start
+  std::int64_t batches = 0;   // that batch norm has seen: a step has as many as it has micro-batches
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 

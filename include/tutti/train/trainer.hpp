@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -11,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/dist/fingerprint.hpp>
 #include <tutti/dist/solo.hpp>
@@ -37,6 +39,17 @@ struct TrainerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::chrono::milliseconds deadline{600'000};  // of one reduction
   Fingerprint must_agree{};                     // what else must be the same on all ranks: data, options
+};
+
+// When things happened in a step, in seconds from its beginning.
+struct StepTrace {
+  struct Reduction {
+    std::size_t bytes;
+    double ready;  // the gradients were final and the bucket was handed to the strategy
+    double taken;  // the update had waited for it
+  };
+  std::vector<Reduction> buckets;
+  double backward_end = 0, waited = 0, end = 0;  // waited: what the update spent on waiting for reductions
 };
 
 // What one step came to.
@@ -78,6 +91,8 @@ class Trainer {
   [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
   [[nodiscard]] S& strategy() noexcept { return s_; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
+  // Writes down each step from now on; null ends it.
+  void trace(StepTrace* t) noexcept { trace_ = t; }
   [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
 
   // Fresh weights from the seed, statistics at their start, optimizer state zero, step 0.
@@ -96,6 +111,11 @@ class Trainer {
     const StepScalars scalars{o_.loss_scale, 1.0 / static_cast<double>(global_rows)};
     const bool sole = first && last;
     next_bucket_ = 0;
+    if (trace_ != nullptr && first) {
+      *trace_ = {};
+      since_.restart();
+    }
+    counters_.batches += 1;
     flags_ = first ? flags : flags_ | flags;
     Metrics m;
     if (batch.rows > 0) {
@@ -118,6 +138,7 @@ class Trainer {
       if (last) b_.copy(executor_->gradient_data(), sum_.data(), p.bytes());
     }
     if (last && s_.size() > 1) reduce_until(trainable_, m);
+    if (trace_ != nullptr && last) trace_->backward_end = since_.seconds();
     return m;
   }
 
@@ -126,18 +147,20 @@ class Trainer {
   // finite.
   std::uint32_t update(double lr, const Metrics& mine) {
     if (s_.size() > 1) {
-      works_[0].wait_host(o_.deadline);
+      wait_for(0);
       flags_ = word_.read(b_);
     }
     if ((flags_ & step_flag::not_finite) != 0) {
-      for (auto& w : works_) w.wait_host(o_.deadline);
+      for (std::size_t i = 0; i < works_.size(); ++i) wait_for(i);
       fail<NotFiniteError>(
           "step " + std::to_string(counters_.step + 1), "a finite loss",
           std::isfinite(mine.loss) ? "one on another rank that is not" : std::to_string(mine.mean_loss()),
           "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
     }
     apply(lr);
+    take_states();
     s_.finish();
+    if (trace_ != nullptr) trace_->end = since_.seconds();
     executor_->parameters_changed();
     counters_.step += 1;
     if (o_.ema_decay > 0) update_ema();
@@ -231,17 +254,21 @@ class Trainer {
   }
 
  private:
-  // The gradients lie behind the step's word, so that one reduction takes it along.
+  // The gradients lie behind the step's word, so that one reduction takes it along, and before a place for the running
+  // statistics.
   std::unique_ptr<Executor<B>> make_executor(const Graph& model) {
     const ExecutorOptions options{o_.compute, false};
     if (s_.size() == 1) return std::make_unique<Executor<B>>(b_, model, options);
-    const auto layout =
-        parameter_layout(differentiate(fuse(model)), o_.compute == DType::f64 ? DType::f64 : DType::f32);
-    const std::size_t bytes = StepWord::bytes + layout.bytes();
+    const DType master = o_.compute == DType::f64 ? DType::f64 : DType::f32;
+    const Graph graph = differentiate(fuse(model));
+    const ArenaLayout layout = parameter_layout(graph, master), states = state_layout(graph, master);
+    const std::size_t bytes = StepWord::bytes + layout.bytes() + states.bytes();
     const auto window = s_.allocate_gradients(bytes);
     if (window.empty()) gradients_ = Buffer<B>(b_, bytes);
     std::byte* all = window.empty() ? gradients_.at(0) : window.data();
     word_ = StepWord(layout.dtype, all);
+    shared_states_ = all + StepWord::bytes + layout.bytes();
+    host_states_.resize(states.bytes());
     return std::make_unique<Executor<B>>(b_, model, options, all + StepWord::bytes);
   }
 
@@ -298,8 +325,45 @@ class Trainer {
         begin -= StepWord::bytes;
         bytes += StepWord::bytes;
       }
+      if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_.seconds(), 0});
       works_[next_bucket_++] = s_.reduce(k, {begin, bytes}, nullptr);
+      if (next_bucket_ == 1) reduce_states();
     }
+  }
+
+  // Batch norm uses the statistics of a rank's own rows, but all ranks keep the same running ones, the mean: so every
+  // rank evaluates the same net, and what one rank saves is the state of all.
+  void reduce_states() {
+    const std::size_t n = host_states_.size();
+    if (n == 0) return;
+    b_.copy(shared_states_, executor_->state_data(), n);
+    states_work_ = s_.reduce({0, 0, 0, 0, buckets_.size()}, {shared_states_, n}, nullptr);
+  }
+  void take_states() {
+    if (s_.size() == 1 || host_states_.empty()) return;
+    states_work_.wait_host(o_.deadline);
+    b_.copy_out(host_states_.data(), shared_states_, host_states_.size());
+    const auto divide = [&](auto n) {
+      for (std::size_t i = 0; i < host_states_.size(); i += sizeof n) {
+        auto v = n;
+        std::memcpy(&v, host_states_.data() + i, sizeof v);
+        v /= n;
+        std::memcpy(host_states_.data() + i, &v, sizeof v);
+      }
+    };
+    if (executor_->states().dtype == DType::f64)
+      divide(static_cast<double>(s_.size()));
+    else
+      divide(static_cast<float>(s_.size()));
+    b_.copy_in(executor_->state_data(), host_states_.data(), host_states_.size());
+  }
+
+  void wait_for(std::size_t bucket) {
+    const double before = trace_ != nullptr ? since_.seconds() : 0;
+    works_[bucket].wait_host(o_.deadline);
+    if (trace_ == nullptr || bucket >= trace_->buckets.size()) return;
+    trace_->buckets[bucket].taken = since_.seconds();
+    trace_->waited += since_.seconds() - before;
   }
 
   [[nodiscard]] UpdateCall call(std::size_t begin, std::size_t end) const {
@@ -319,17 +383,17 @@ class Trainer {
   void apply(double lr) {
     double clip = 1;
     std::size_t waited = 1;  // the first bucket has been waited for
-    const auto wait_for = [&](std::size_t buckets) {
-      for (; waited < buckets; ++waited) works_[waited].wait_host(o_.deadline);
+    const auto wait_until = [&](std::size_t buckets) {
+      for (; waited < buckets; ++waited) wait_for(waited);
     };
     if (o_.clip_norm > 0 && trainable_ > 0) {
-      wait_for(works_.size());
+      wait_until(works_.size());
       const double norm = std::sqrt(b_.squared_norms(call(0, runs_.back().end)).gradients);
       // PyTorch's form, with its guard against a norm of zero.
       clip = std::min(1.0, o_.clip_norm / (norm + 1e-6));
     }
     for (const Run& r : runs_) {
-      wait_for(r.bucket + 1);
+      wait_until(r.bucket + 1);
       UpdateCall u = call(r.begin, r.end);
       u.lr = lr;
       u.weight_decay = r.weight_decay;
@@ -385,6 +449,9 @@ class Trainer {
   TrainerOptions o_;
   Buffer<B> gradients_;  // where several ranks train and the strategy has no memory of its own
   StepWord word_;
+  std::byte* shared_states_ = nullptr;
+  std::vector<std::byte> host_states_;
+  Work states_work_;
   std::uint32_t flags_ = 0;
   std::unique_ptr<Executor<B>> executor_;
   std::vector<Buffer<B>> slots_;
@@ -394,6 +461,8 @@ class Trainer {
   std::vector<Work> works_;
   std::size_t next_bucket_ = 0;
   std::vector<Run> runs_;
+  StepTrace* trace_ = nullptr;
+  Stopwatch since_;
   Counters counters_;
   CommittedState committed_;
 };

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <type_traits>
+
+#include <tutti/core/bf16.hpp>
 
 // Instruction sets of our own kernels. Each kernel is one always-inline body; functions that carry a target attribute
 // inline it once an instruction set, and the table of the best one is picked at run time. So a program that is compiled
@@ -44,6 +47,13 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
 }  // namespace tutti::cpu
 
+// Before a loop whose iterations do not depend on each other.
+#if defined(__clang__)
+#define TUTTI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TUTTI_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 #define TUTTI_INLINE inline __attribute__((always_inline))
 #define TUTTI_LAMBDA __attribute__((always_inline))
@@ -67,38 +77,41 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 #define TUTTI_TARGET_AVX512_BF16
 #endif
 
-// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE.
-#define TUTTI_DEFINE_DISPATCH(name, body)                               \
-  template <class... P>                                                 \
-  struct name##_dispatch {                                              \
-    template <class... A>                                               \
-    static void baseline(A... a) {                                      \
-      body<::tutti::cpu::Isa::baseline, P...>(a...);                    \
-    }                                                                   \
-    template <class... A>                                               \
-    TUTTI_TARGET_AVX2 static void avx2(A... a) {                        \
-      body<::tutti::cpu::Isa::avx2, P...>(a...);                        \
-    }                                                                   \
-    template <class... A>                                               \
-    TUTTI_TARGET_AVX512 static void avx512(A... a) {                    \
-      body<::tutti::cpu::Isa::avx512, P...>(a...);                      \
-    }                                                                   \
-    template <class... A>                                               \
-    TUTTI_TARGET_AVX512_BF16 static void avx512_bf16(A... a) {          \
-      body<::tutti::cpu::Isa::avx512_bf16, P...>(a...);                 \
-    }                                                                   \
-  };                                                                    \
-  template <class... P, class... A>                                     \
-  void name(::tutti::cpu::Isa isa, A... a) {                            \
-    switch (isa) {                                                      \
-      case ::tutti::cpu::Isa::baseline:                                 \
-        return name##_dispatch<P...>::template baseline<A...>(a...);    \
-      case ::tutti::cpu::Isa::avx2:                                     \
-        return name##_dispatch<P...>::template avx2<A...>(a...);        \
-      case ::tutti::cpu::Isa::avx512:                                   \
-        return name##_dispatch<P...>::template avx512<A...>(a...);      \
-      case ::tutti::cpu::Isa::avx512_bf16:                              \
-        return name##_dispatch<P...>::template avx512_bf16<A...>(a...); \
-    }                                                                   \
-  }                                                                     \
+// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types
+// have nothing to gain from the bf16 instructions and share the code of avx512.
+#define TUTTI_DEFINE_DISPATCH(name, body)                                 \
+  template <class... P>                                                   \
+  struct name##_dispatch {                                                \
+    template <class... A>                                                 \
+    static void baseline(A... a) {                                        \
+      body<::tutti::cpu::Isa::baseline, P...>(a...);                      \
+    }                                                                     \
+    template <class... A>                                                 \
+    TUTTI_TARGET_AVX2 static void avx2(A... a) {                          \
+      body<::tutti::cpu::Isa::avx2, P...>(a...);                          \
+    }                                                                     \
+    template <class... A>                                                 \
+    TUTTI_TARGET_AVX512 static void avx512(A... a) {                      \
+      body<::tutti::cpu::Isa::avx512, P...>(a...);                        \
+    }                                                                     \
+    template <class... A>                                                 \
+    TUTTI_TARGET_AVX512_BF16 static void avx512_bf16(A... a) {            \
+      body<::tutti::cpu::Isa::avx512_bf16, P...>(a...);                   \
+    }                                                                     \
+  };                                                                      \
+  template <class... P, class... A>                                       \
+  void name(::tutti::cpu::Isa isa, A... a) {                              \
+    switch (isa) {                                                        \
+      case ::tutti::cpu::Isa::baseline:                                   \
+        return name##_dispatch<P...>::template baseline<A...>(a...);      \
+      case ::tutti::cpu::Isa::avx2:                                       \
+        return name##_dispatch<P...>::template avx2<A...>(a...);          \
+      case ::tutti::cpu::Isa::avx512_bf16:                                \
+        if constexpr ((std::is_same_v<P, ::tutti::bf16> || ...))          \
+          return name##_dispatch<P...>::template avx512_bf16<A...>(a...); \
+        [[fallthrough]];                                                  \
+      case ::tutti::cpu::Isa::avx512:                                     \
+        return name##_dispatch<P...>::template avx512<A...>(a...);        \
+    }                                                                     \
+  }                                                                       \
   static_assert(true)

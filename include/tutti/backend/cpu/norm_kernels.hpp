@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include <tutti/backend/cpu/simd.hpp>
+#include <tutti/core/separate.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -19,12 +21,12 @@ namespace tutti::cpu {
 namespace detail {
 
 // Calls f.template operator()<registers>(first channel) for strips of four registers (where it pays most) and of one;
-// returns the first channel left.
-template <Isa I, class Fn>
+// returns the first channel left. T: the type of the data.
+template <Isa I, class T, class Fn>
 TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
-  if constexpr (I == Isa::avx512_bf16)
+  if constexpr (I == Isa::avx512_bf16 || (I == Isa::avx512 && std::is_same_v<T, float>))
     for (; c + 4 * width <= channels; c += 4 * width) f.template operator()<4>(c);
   for (; c + width <= channels; c += width) f.template operator()<1>(c);
   return c;
@@ -38,7 +40,7 @@ template <Isa I, class T>
 TUTTI_INLINE void norm_statistics_body(const T* x, std::int64_t pixels, std::int64_t channels, const float* pivot,
                                        double* sum, double* squares) {
   constexpr int width = lanes_of<I>;
-  std::int64_t c = detail::strips<I>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+  std::int64_t c = detail::strips<I, T>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
     // Two accumulators each, for the latency of the addition.
     F<I> s[2][N], q[2][N], k[N];
     for (int j = 0; j < N; ++j) {
@@ -78,6 +80,10 @@ TUTTI_INLINE void norm_statistics_body(const T* x, std::int64_t pixels, std::int
     }
 }
 TUTTI_DEFINE_DISPATCH(norm_statistics, norm_statistics_body);
+TUTTI_CORE_INSTANCE(template void norm_statistics<float>(Isa, const float*, std::int64_t, std::int64_t, const float*,
+                                                         double*, double*));
+TUTTI_CORE_INSTANCE(template void norm_statistics<bf16>(Isa, const bf16*, std::int64_t, std::int64_t, const float*,
+                                                        double*, double*));
 
 // y = relu?(x * scale[c] + shift[c] (+ residual))
 template <Isa I, class T>
@@ -106,7 +112,7 @@ TUTTI_INLINE void norm_apply_body(const T* x, const T* residual, T* y, std::int6
         store<I>(y + k + j * width, v < low ? low : v);
       }
   };
-  std::int64_t c = detail::strips<I>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+  std::int64_t c = detail::strips<I, T>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
     if (residual != nullptr)
       strip.template operator()<N, true>(first);
     else
@@ -121,6 +127,10 @@ TUTTI_INLINE void norm_apply_body(const T* x, const T* residual, T* y, std::int6
     }
 }
 TUTTI_DEFINE_DISPATCH(norm_apply, norm_apply_body);
+TUTTI_CORE_INSTANCE(template void norm_apply<float>(Isa, const float*, const float*, float*, std::int64_t, std::int64_t,
+                                                    const float*, const float*, bool));
+TUTTI_CORE_INSTANCE(template void norm_apply<bf16>(Isa, const bf16*, const bf16*, bf16*, std::int64_t, std::int64_t,
+                                                   const float*, const float*, bool));
 
 // What the two backward passes read. The incoming gradient is g = dy (+ dy2), masked by relu: by y > 0 where there was
 // a residual (y set), else by x * scale + shift > 0.
@@ -191,7 +201,7 @@ TUTTI_INLINE void norm_backward_reduce_body(NormBackwardArgs<T> n, double* sum, 
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
   detail::with_mask(n, [&]<detail::Mask M>() TUTTI_LAMBDA {
-    c = detail::strips<I>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+    c = detail::strips<I, T>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
       F<I> s[N], d[N], scale[N], shift[N], mean[N];
       for (int j = 0; j < N; ++j) {
         s[j] = d[j] = F<I>{};
@@ -225,6 +235,8 @@ TUTTI_INLINE void norm_backward_reduce_body(NormBackwardArgs<T> n, double* sum, 
     }
 }
 TUTTI_DEFINE_DISPATCH(norm_backward_reduce, norm_backward_reduce_body);
+TUTTI_CORE_INSTANCE(template void norm_backward_reduce<float>(Isa, NormBackwardArgs<float>, double*, double*));
+TUTTI_CORE_INSTANCE(template void norm_backward_reduce<bf16>(Isa, NormBackwardArgs<bf16>, double*, double*));
 
 template <Isa I, class T>
 TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
@@ -236,7 +248,7 @@ TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
   }
   std::int64_t c = 0;
   detail::with_mask(n, [&]<detail::Mask M>() TUTTI_LAMBDA {
-    c = detail::strips<I>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
+    c = detail::strips<I, T>(n.channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
       F<I> a[N], b[N], shift_by[N], scale[N], shift[N];
       for (int j = 0; j < N; ++j) {
         load<I>(a[j], n.a + first + j * width);
@@ -261,6 +273,8 @@ TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
     }
 }
 TUTTI_DEFINE_DISPATCH(norm_backward_apply, norm_backward_apply_body);
+TUTTI_CORE_INSTANCE(template void norm_backward_apply<float>(Isa, NormBackwardArgs<float>));
+TUTTI_CORE_INSTANCE(template void norm_backward_apply<bf16>(Isa, NormBackwardArgs<bf16>));
 
 }  // namespace tutti::cpu
 

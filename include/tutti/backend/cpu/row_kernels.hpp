@@ -7,6 +7,7 @@
 
 #include <tutti/backend/call.hpp>
 #include <tutti/backend/cpu/simd.hpp>
+#include <tutti/core/separate.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -29,6 +30,8 @@ TUTTI_INLINE void add_body(const T* a, const T* b, T* y, std::int64_t n) {
   for (; i < n; ++i) y[i] = T(static_cast<float>(a[i]) + static_cast<float>(b[i]));
 }
 TUTTI_DEFINE_DISPATCH(add, add_body);
+TUTTI_CORE_INSTANCE(template void add<float>(Isa, const float*, const float*, float*, std::int64_t));
+TUTTI_CORE_INSTANCE(template void add<bf16>(Isa, const bf16*, const bf16*, bf16*, std::int64_t));
 
 // u8 pixels -> (x - mean[c]) * inv_std[c]. As many pixels as a register has lanes are `channels` registers, whose
 // factors repeat.
@@ -56,6 +59,10 @@ TUTTI_INLINE void normalize_body(const std::uint8_t* x, T* y, std::int64_t n, st
   for (; i < n; ++i) y[i] = T((static_cast<float>(x[i]) - mean[i % channels]) * inv_std[i % channels]);
 }
 TUTTI_DEFINE_DISPATCH(normalize, normalize_body);
+TUTTI_CORE_INSTANCE(template void normalize<float>(Isa, const std::uint8_t*, float*, std::int64_t, std::int64_t,
+                                                   const float*, const float*));
+TUTTI_CORE_INSTANCE(template void normalize<bf16>(Isa, const std::uint8_t*, bf16*, std::int64_t, std::int64_t,
+                                                  const float*, const float*));
 
 // [rows, pixels, channels] -> [rows, channels]
 template <Isa I, class T>
@@ -82,6 +89,10 @@ TUTTI_INLINE void global_avg_pool_body(const T* x, T* y, std::int64_t rows, std:
   }
 }
 TUTTI_DEFINE_DISPATCH(global_avg_pool, global_avg_pool_body);
+TUTTI_CORE_INSTANCE(template void global_avg_pool<float>(Isa, const float*, float*, std::int64_t, std::int64_t,
+                                                         std::int64_t));
+TUTTI_CORE_INSTANCE(template void global_avg_pool<bf16>(Isa, const bf16*, bf16*, std::int64_t, std::int64_t,
+                                                        std::int64_t));
 
 // [rows, channels] -> [rows, pixels, channels]
 template <Isa I, class T>
@@ -102,6 +113,10 @@ TUTTI_INLINE void global_avg_pool_backward_body(const T* dy, T* dx, std::int64_t
   }
 }
 TUTTI_DEFINE_DISPATCH(global_avg_pool_backward, global_avg_pool_backward_body);
+TUTTI_CORE_INSTANCE(template void global_avg_pool_backward<float>(Isa, const float*, float*, std::int64_t, std::int64_t,
+                                                                  std::int64_t));
+TUTTI_CORE_INSTANCE(template void global_avg_pool_backward<bf16>(Isa, const bf16*, bf16*, std::int64_t, std::int64_t,
+                                                                 std::int64_t));
 
 // dw [out, in] += dy^T x; db [out] += column sums of dy.
 template <Isa I, class T>
@@ -126,6 +141,10 @@ TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* d
   }
 }
 TUTTI_DEFINE_DISPATCH(linear_backward_weights, linear_backward_weights_body);
+TUTTI_CORE_INSTANCE(template void linear_backward_weights<float>(Isa, const float*, const float*, float*, float*,
+                                                                 std::int64_t, std::int64_t, std::int64_t));
+TUTTI_CORE_INSTANCE(template void linear_backward_weights<bf16>(Isa, const bf16*, const bf16*, float*, float*,
+                                                                std::int64_t, std::int64_t, std::int64_t));
 
 // Adds the lanes' partial arrays, which lie one behind the other, into `to`, in the order of the lanes.
 template <std::size_t K>

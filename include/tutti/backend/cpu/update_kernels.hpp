@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <tutti/backend/cpu/isa.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/update_ops.hpp>
 
 // Optimizer passes over f32 arenas, one read and one write of each array. Plain loops, which the compiler turns into
@@ -20,7 +21,7 @@ TUTTI_INLINE void sgd_body(op::SgdUpdate o, UpdateCall u) {
   const auto scale = static_cast<float>(u.factor * u.gradient_scale);
   const auto decay = static_cast<float>(u.factor * u.weight_decay);
   const float look_ahead = o.nesterov ? momentum : 1.0F, direct = o.nesterov ? 1.0F : 0.0F;
-#pragma GCC ivdep
+  TUTTI_INDEPENDENT
   for (std::size_t i = 0; i < u.count; ++i) {
     const float grad = scale * g[i] + decay * w[i];
     const float acc = momentum * a[i] + grad;
@@ -29,6 +30,7 @@ TUTTI_INLINE void sgd_body(op::SgdUpdate o, UpdateCall u) {
   }
 }
 TUTTI_DEFINE_DISPATCH(sgd, sgd_body);
+TUTTI_CORE_INSTANCE(template void sgd<>(Isa, op::SgdUpdate, UpdateCall));
 
 template <Isa>
 TUTTI_INLINE void adamw_body(op::AdamwUpdate o, UpdateCall u) {
@@ -43,7 +45,7 @@ TUTTI_INLINE void adamw_body(op::AdamwUpdate o, UpdateCall u) {
   const auto rate = static_cast<float>(u.lr / c1), inv_c2 = static_cast<float>(1 / c2);
   const auto scale = static_cast<float>(u.factor * u.gradient_scale);
   const auto keep = static_cast<float>(1 - u.lr * u.weight_decay);
-#pragma GCC ivdep
+  TUTTI_INDEPENDENT
   for (std::size_t i = 0; i < u.count; ++i) {
     const float grad = scale * g[i];
     m[i] = b1 * m[i] + n1 * grad;
@@ -52,20 +54,23 @@ TUTTI_INLINE void adamw_body(op::AdamwUpdate o, UpdateCall u) {
   }
 }
 TUTTI_DEFINE_DISPATCH(adamw, adamw_body);
+TUTTI_CORE_INSTANCE(template void adamw<>(Isa, op::AdamwUpdate, UpdateCall));
 
 template <Isa>
 TUTTI_INLINE void average_body(float* to, const float* from, std::size_t n, float decay) {
   const float rest = 1 - decay;
-#pragma GCC ivdep
+  TUTTI_INDEPENDENT
   for (std::size_t i = 0; i < n; ++i) to[i] = decay * to[i] + rest * from[i];
 }
 TUTTI_DEFINE_DISPATCH(average, average_body);
+TUTTI_CORE_INSTANCE(template void average<>(Isa, float*, const float*, std::size_t, float));
 
 template <Isa>
 TUTTI_INLINE void accumulate_body(float* to, const float* from, std::size_t n) {
-#pragma GCC ivdep
+  TUTTI_INDEPENDENT
   for (std::size_t i = 0; i < n; ++i) to[i] += from[i];
 }
 TUTTI_DEFINE_DISPATCH(accumulate, accumulate_body);
+TUTTI_CORE_INSTANCE(template void accumulate<>(Isa, float*, const float*, std::size_t));
 
 }  // namespace tutti::cpu

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/mpi/hosts.hpp>
+#include <tutti/backends/mpi/options.hpp>
+#include <tutti/backends/mpi/session.hpp>
+#include <tutti/backends/mpi/waiter.hpp>
+#include <tutti/backends/mpi/window.hpp>
+#include <tutti/backends/mpi/wire.hpp>
+#include <tutti/dist/combine.hpp>
+#include <tutti/dist/host_group.hpp>
+
+namespace tutti {
+
+// The blocking operations behind MpiCommunicator, from one thread at a time. Ranks of one host meet in shared memory
+// and sum there in the order of the ranks; between hosts one rank of each speaks through MPI, after all ranks of its
+// host have come. Without shared memory, or with the hierarchy off, all ranks speak through MPI.
+class MpiEngine {
+ public:
+  // A collective call of all ranks.
+  explicit MpiEngine(const MpiOptions& options, std::shared_ptr<MpiSession> session = MpiSession::open())
+      : session_(std::move(session)),
+        hosts_(MPI_COMM_WORLD, options.ranks_per_host),
+        world_waiter_(hosts_.world, hosts_.all_names(), *session_),
+        world_(options, world_waiter_),
+        deadline_(options.deadline) {
+    if (hosts_.leader() && hosts_.hosts() > 1) {
+      leaders_waiter_.emplace(hosts_.leaders, hosts_.leader_names(), *session_);
+      leaders_.emplace(options, *leaders_waiter_);
+    }
+    if (options.shared_memory) share_memory();
+    if (hosts_.size == 1)
+      route_ = Route::alone;
+    else if (shared_ && hosts_.hosts() == 1)
+      route_ = Route::host;
+    else if (shared_ && options.hierarchical && hosts_.hosts() < hosts_.size)
+      route_ = Route::tree;
+    else
+      route_ = Route::plain;
+  }
+  // Collective unless something failed; then nothing waits for the others.
+  ~MpiEngine() {
+    if (!session_->failed()) close();
+  }
+  MpiEngine(const MpiEngine&) = delete;
+  MpiEngine& operator=(const MpiEngine&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return hosts_.rank; }
+  [[nodiscard]] int size() const noexcept { return hosts_.size; }
+  [[nodiscard]] std::string rank_name(int r) const { return hosts_.name(r); }
+  // How the ranks speak with each other, for start-up lines.
+  [[nodiscard]] std::string name() const {
+    switch (route_) {
+      case Route::alone:
+      case Route::plain:
+        return "mpi";
+      case Route::host:
+        return "mpi, shared memory";
+      case Route::tree:
+        return "mpi, shared memory in " + std::to_string(hosts_.hosts()) + " hosts";
+    }
+    return "mpi";
+  }
+
+  void all_reduce(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+    switch (route_) {
+      case Route::alone:
+        return;
+      case Route::host:
+        return group_->all_reduce(t, data, op, deadline, what);
+      case Route::tree:
+        if (group_) group_->reduce_to_first(t, data, op, deadline, what);
+        if (leaders_) leaders_->all_reduce(hosts_.leaders, t, data, op, deadline, what);
+        if (group_) group_->broadcast(data, 0, deadline, what);
+        return;
+      case Route::plain:
+        gather_host(deadline, what);
+        return world_.all_reduce(hosts_.world, t, data, op, deadline, what);
+    }
+  }
+
+  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+    if (root < 0 || root >= size())
+      fail<UsageError>(what, "a rank from 0 to " + std::to_string(size() - 1), std::to_string(root));
+    const auto from = hosts_.places[static_cast<std::size_t>(root)];
+    switch (route_) {
+      case Route::alone:
+        return;
+      case Route::host:
+        return group_->broadcast(data, from.local, deadline, what);
+      case Route::tree: {
+        const bool at_home = from.host == hosts_.my_host();
+        if (group_ && at_home) group_->broadcast(data, from.local, deadline, what);
+        if (leaders_) leaders_->broadcast(hosts_.leaders, data, from.host, deadline, what);
+        if (group_ && !at_home) group_->broadcast(data, 0, deadline, what);
+        return;
+      }
+      case Route::plain:
+        gather_host(deadline, what);
+        return world_.broadcast(hosts_.world, data, root, deadline, what);
+    }
+  }
+
+  // Between hosts all ranks take part: what is gathered is small, or belongs to the start of a job.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+    if (all.size() != mine.size() * static_cast<std::size_t>(size()))
+      fail<UsageError>(what, std::to_string(mine.size()) + " bytes for each rank", std::to_string(all.size()));
+    if (mine.empty()) return;
+    if (route_ == Route::alone) {
+      std::copy(mine.begin(), mine.end(), all.begin());
+    } else if (route_ == Route::host) {
+      group_->all_gather(mine, all, deadline, what);
+    } else {
+      gather_host(deadline, what);
+      world_.all_gather(hosts_.world, mine, all, deadline, what);
+    }
+  }
+
+  void reduce_scatter(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+    if (route_ == Route::host)
+      group_->reduce_scatter(t, data, op, deadline, what);
+    else
+      all_reduce(t, data, op, deadline, what);
+  }
+
+  void barrier(Deadline deadline, std::string_view what) {
+    switch (route_) {
+      case Route::alone:
+        return;
+      case Route::host:
+        return group_->barrier(deadline, what);
+      case Route::tree:
+        if (group_) group_->barrier(deadline, what);
+        if (leaders_) leaders_->barrier(hosts_.leaders, deadline, what);
+        if (group_) group_->barrier(deadline, what);
+        return;
+      case Route::plain:
+        gather_host(deadline, what);
+        return world_.barrier(hosts_.world, deadline, what);
+    }
+  }
+
+  // Memory of this rank that all ranks of its host reach, zero at first; empty where it would be of no use or does not
+  // fit. Collective; all ranks ask for the same.
+  std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
+    if ((route_ != Route::host && route_ != Route::tree) || bytes == 0) return {};
+    // MPI's own waiting is neither cheap nor does it end: nobody enters before all have come.
+    barrier(deadline, "allocate");
+    HostWindow w = HostWindow::make(hosts_.node, hosts_.host, bytes, "allocate");
+    if (!w.fits()) say_once(w, "gradients are copied into shared memory piece by piece");
+    // Either all ranks have such memory or none.
+    if (!everyone(w.fits())) {
+      w.release();
+      return {};
+    }
+    windows_.push_back(w);
+    if (!group_) return alone_.emplace_back(bytes).span();  // nobody to share it with
+    group_->map(w.bases(), w.bytes());
+    return w.mine().first(bytes);
+  }
+
+  // Ends all ranks with this exit code. The first one of a host to call it says why.
+  void abort(const std::string& reason, ExitCode code) noexcept {
+    if (hosts_.size == 1 || gave_up_.exchange(true)) return;
+    const int first = group_ ? group_->aborted_by() : -1;
+    give_up();
+    if (first < 0 || first == hosts_.local_rank) {
+      std::fprintf(stderr, "tutti: rank %d on %s ends the job: %s\n", hosts_.rank,
+                   hosts_.names[static_cast<std::size_t>(hosts_.rank)].c_str(), reason.c_str());
+      std::fflush(nullptr);
+    } else {
+      // The exit code is to be that of the one who began.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  }
+
+  // Ends what this rank waits for, and the ranks of its host; ranks of other hosts notice when their deadline passes or
+  // when this process ends.
+  void give_up() noexcept {
+    session_->mark_failed();
+    world_waiter_.stop();
+    if (leaders_waiter_) leaders_waiter_->stop();
+    if (group_) group_->abort();
+  }
+
+ private:
+  enum class Route : std::uint8_t { alone, host, tree, plain };
+
+  // Ranks wait for those of their own host in shared memory, which costs nothing, before they ask MPI.
+  void gather_host(Deadline deadline, std::string_view what) {
+    if (group_) group_->barrier(deadline, what);
+  }
+
+  // Page aligned and zero.
+  class OwnMemory {
+   public:
+    explicit OwnMemory(std::size_t bytes)
+        : data_(static_cast<std::byte*>(::operator new(bytes, alignment))), bytes_(bytes) {
+      std::memset(data_.get(), 0, bytes);
+    }
+    [[nodiscard]] std::span<std::byte> span() const noexcept { return {data_.get(), bytes_}; }
+
+   private:
+    static constexpr std::align_val_t alignment{4096};
+    struct Free {
+      void operator()(std::byte* p) const noexcept { ::operator delete(p, alignment); }
+    };
+    std::unique_ptr<std::byte, Free> data_;
+    std::size_t bytes_;
+  };
+
+  [[nodiscard]] bool everyone(bool mine) const {
+    int all = mine ? 1 : 0;
+    mpi_check(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, hosts_.world), "MPI_Allreduce");
+    return all == 1;
+  }
+
+  void share_memory() {
+    const bool few = hosts_.local_size <= HostBarrierState::max_ranks;
+    constexpr std::size_t line = 64, control = (sizeof(HostControl) + line - 1) / line * line;
+    if (!everyone(few)) return;
+    HostWindow w = HostWindow::make(hosts_.node, hosts_.host, control + HostGroup::scratch_bytes, "shared memory");
+    if (!w.fits()) say_once(w, "this job does without shared memory");
+    if (!everyone(w.fits())) return w.release();
+    shared_ = true;
+    if (hosts_.local_size == 1) return;
+    windows_.push_back(w);
+    std::vector<std::byte*> scratch;
+    for (std::byte* base : w.bases()) scratch.push_back(base + control);
+    if (hosts_.leader()) new (w.bases()[0]) HostControl;
+    // No rank may come to the barrier before it exists.
+    mpi_check(MPI_Barrier(hosts_.host), "MPI_Barrier");
+    auto* const shared = std::launder(reinterpret_cast<HostControl*>(w.bases()[0]));
+    group_.emplace(*shared, std::move(scratch), hosts_.local_rank, false, hosts_.local_names());
+  }
+
+  void say_once(const HostWindow& w, const char* instead) const {
+    if (hosts_.leader())
+      std::fprintf(stderr, "tutti: %s: %s; %s\n", hosts_.names[static_cast<std::size_t>(hosts_.rank)].c_str(),
+                   w.reason().c_str(), instead);
+  }
+
+  void close() noexcept {
+    try {
+      gather_host(std::chrono::steady_clock::now() + deadline_, "end");
+      world_.barrier(hosts_.closing, std::chrono::steady_clock::now() + deadline_, "end");
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "tutti: rank %d on %s: %s\n", hosts_.rank,
+                   hosts_.names[static_cast<std::size_t>(hosts_.rank)].c_str(), e.what());
+      session_->mark_failed();
+      return;
+    }
+    group_.reset();
+    for (auto& w : windows_) w.release();
+    if (leaders_) leaders_->release();
+    if (leaders_waiter_) leaders_waiter_->release();
+    world_.release();
+    world_waiter_.release();
+    hosts_.release();
+  }
+
+  std::shared_ptr<MpiSession> session_;
+  MpiHosts hosts_;
+  MpiWaiter world_waiter_;
+  MpiWire world_;
+  std::optional<MpiWaiter> leaders_waiter_;
+  std::optional<MpiWire> leaders_;
+  std::vector<HostWindow> windows_;
+  std::list<OwnMemory> alone_;
+  std::optional<HostGroup> group_;
+  std::chrono::milliseconds deadline_;
+  Route route_ = Route::alone;
+  bool shared_ = false;
+  std::atomic<bool> gave_up_{false};
+};
+
+}  // namespace tutti

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <tutti/backends/mpi/engine.hpp>
+#include <tutti/backends/mpi/options.hpp>
+#include <tutti/backends/mpi/session.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/dist/queued_communicator.hpp>
+
+namespace tutti {
+
+// The ranks that mpirun started. Making and destroying it are collective calls. A rank that cannot go on calls abort,
+// or destroys it while its exception is on the way; then nothing waits for the other ranks.
+class MpiCommunicator : public QueuedCommunicator<MpiEngine> {
+ public:
+  explicit MpiCommunicator(const MpiOptions& options = {}, std::shared_ptr<MpiSession> session = MpiSession::open())
+      : QueuedCommunicator(options.deadline, options, std::move(session)) {}
+  ~MpiCommunicator() {
+    if (std::uncaught_exceptions() > exceptions_) engine().give_up();
+  }
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+ private:
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+static_assert(Communicator<MpiCommunicator>);
+
+}  // namespace tutti

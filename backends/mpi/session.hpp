@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The C++ bindings are not part of MPI 3.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// Throws CommunicationError if an MPI call gave an error code. `what`: the operation it belongs to.
+inline void mpi_check(int code, std::string_view call, std::string_view what = "MPI") {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  fail<CommunicationError>(
+      what, std::string(call) + " to succeed",
+      length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "error " + std::to_string(code));
+}
+
+// MPI between its start and its end, which each process has once. Communicators share the session; the last one ends
+// it. A program that starts MPI itself ends it itself.
+class MpiSession {
+ public:
+  // The session of this process, begun if there is none.
+  [[nodiscard]] static std::shared_ptr<MpiSession> open() {
+    static std::mutex mutex;
+    static std::weak_ptr<MpiSession> current;
+    const std::lock_guard lock(mutex);
+    if (auto s = current.lock()) return s;
+    std::shared_ptr<MpiSession> s(new MpiSession);
+    current = s;
+    return s;
+  }
+  ~MpiSession() {
+    // MPI_Finalize waits for all ranks. After a failure there may be some that never come.
+    if (owner_ && !failed()) MPI_Finalize();
+  }
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  // From now on nothing waits for other ranks any more, the end of MPI included.
+  void mark_failed() noexcept { failed_.store(true); }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
+
+ private:
+  MpiSession() {
+    int flag = 0;
+    mpi_check(MPI_Finalized(&flag), "MPI_Finalized");
+    if (flag != 0)
+      fail<CommunicationError>("MPI", "one session in the life of a process", "another one after its end",
+                               "keep a MpiSession::open() for as long as communicators come and go");
+    mpi_check(MPI_Initialized(&flag), "MPI_Initialized");
+    int level = MPI_THREAD_SINGLE;
+    if (flag == 0) {
+      // SIGINT and SIGTERM are the program's: it finishes the step and saves the state.
+      struct sigaction before[2];
+      sigaction(SIGINT, nullptr, &before[0]);
+      sigaction(SIGTERM, nullptr, &before[1]);
+      // Calls come from one thread at a time, but not always from the same one.
+      const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+      sigaction(SIGINT, &before[0], nullptr);
+      sigaction(SIGTERM, &before[1], nullptr);
+      mpi_check(code, "MPI_Init_thread");
+      owner_ = true;
+    } else {
+      mpi_check(MPI_Query_thread(&level), "MPI_Query_thread");
+    }
+    if (level < MPI_THREAD_SERIALIZED)
+      fail<CommunicationError>("MPI", "MPI_THREAD_SERIALIZED or more", "level " + std::to_string(level),
+                               "start MPI with MPI_Init_thread, or leave it to tutti");
+    mpi_check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  bool owner_ = false;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace tutti

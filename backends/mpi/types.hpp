@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tutti/backends/mpi/session.hpp>
+#include <tutti/core/dtype.hpp>
+#include <tutti/dist/combine.hpp>
+
+namespace tutti {
+
+// bf16, which MPI does not know, travels as 16-bit integers; only the operations of MpiOperations understand it.
+[[nodiscard]] inline MPI_Datatype mpi_type(DType t) {
+  switch (t) {
+    case DType::f32:
+      return MPI_FLOAT;
+    case DType::f64:
+      return MPI_DOUBLE;
+    case DType::bf16:
+      return MPI_UINT16_T;
+    case DType::u8:
+      return MPI_UINT8_T;
+    case DType::i32:
+      return MPI_INT32_T;
+    case DType::i64:
+      return MPI_INT64_T;
+  }
+  fail("MPI", "a type of tutti", std::to_string(static_cast<int>(t)));
+}
+
+// Combine as MPI operations. Those of MPI do where they know the type; its maximum may lose a NaN.
+class MpiOperations {
+ public:
+  MpiOperations() {
+    create(&call<DType::bf16, Combine::sum>, bf16_sum_);
+    create(&call<DType::bf16, Combine::max>, bf16_max_);
+    create(&call<DType::f32, Combine::max>, f32_max_);
+    create(&call<DType::f64, Combine::max>, f64_max_);
+  }
+  MpiOperations(const MpiOperations&) = delete;
+  MpiOperations& operator=(const MpiOperations&) = delete;
+  // Frees them; before the end of MPI.
+  void release() noexcept {
+    for (MPI_Op* op : {&bf16_sum_, &bf16_max_, &f32_max_, &f64_max_}) MPI_Op_free(op);
+  }
+
+  [[nodiscard]] MPI_Op operator()(DType t, Combine c) const noexcept {
+    const bool sum = c == Combine::sum;
+    if (t == DType::bf16) return sum ? bf16_sum_ : bf16_max_;
+    if (sum) return MPI_SUM;
+    return t == DType::f32 ? f32_max_ : t == DType::f64 ? f64_max_ : MPI_MAX;
+  }
+
+ private:
+  template <DType T, Combine C>
+  static void call(void* in, void* in_out, int* count, MPI_Datatype*) {
+    std::byte* const to[] = {static_cast<std::byte*>(in_out)};
+    std::byte* const arrays[] = {static_cast<std::byte*>(in_out), static_cast<std::byte*>(in)};
+    combine(T, C, arrays, to, 0, static_cast<std::size_t>(*count));
+  }
+  static void create(MPI_User_function* f, MPI_Op& op) {
+    constexpr int commutative = 1;
+    mpi_check(MPI_Op_create(f, commutative, &op), "MPI_Op_create");
+  }
+
+  MPI_Op bf16_sum_ = MPI_OP_NULL, bf16_max_ = MPI_OP_NULL, f32_max_ = MPI_OP_NULL, f64_max_ = MPI_OP_NULL;
+};
+
+}  // namespace tutti

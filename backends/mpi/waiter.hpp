@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/mpi/session.hpp>
+#include <tutti/dist/host_barrier.hpp>
+
+namespace tutti {
+
+// Waits for MPI's non-blocking operations by asking with growing pauses, because MPI's own waiting keeps a core busy,
+// and gives up at the deadline. Who gives up calls the roll: ranks that still ask answer, and the others are named.
+class MpiWaiter {
+ public:
+  // names: of the ranks of the communicators that it waits on. Collective; `comm` gets a copy of its own.
+  MpiWaiter(MPI_Comm comm, std::vector<std::string> names, MpiSession& session)
+      : session_(session), names_(std::move(names)) {
+    mpi_check(MPI_Comm_dup(comm, &roll_), "MPI_Comm_dup");
+    mpi_check(MPI_Comm_rank(roll_, &rank_), "MPI_Comm_rank");
+  }
+  MpiWaiter(const MpiWaiter&) = delete;
+  MpiWaiter& operator=(const MpiWaiter&) = delete;
+  void release() noexcept { MPI_Comm_free(&roll_); }
+
+  // Makes a wait that is under way, and later ones, throw. From any thread.
+  void stop() noexcept { stopped_.store(true); }
+
+  void wait(MPI_Request& request, Deadline deadline, std::string_view what) {
+    using namespace std::chrono;
+    const auto start = steady_clock::now();
+    auto pause = shortest, since_roll = start - start;
+    for (int asked = 0;; ++asked) {
+      int done = 0;
+      mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", what);
+      if (done != 0) return;
+      if (stopped_.load(std::memory_order_relaxed)) fail<CommunicationError>(what, "all ranks", "this rank gave up");
+      if (asked < yields) {
+        ::sched_yield();
+        continue;
+      }
+      const auto now = steady_clock::now();
+      if (now >= deadline) give_up(what, now - start);
+      const auto waited = now - start;
+      if (waited - since_roll > roll_pause) {
+        answer();
+        since_roll = waited;
+      }
+      sharpen_sleep();
+      // A transfer goes on only when it is asked for; one that takes long may wait a little longer.
+      std::this_thread::sleep_for(std::min<nanoseconds>(pause, deadline - now));
+      pause = std::min<nanoseconds>(pause + pause / 2, waited > milliseconds(100) ? longest_idle : longest);
+    }
+  }
+
+ private:
+  static constexpr int yields = 20;
+  static constexpr std::chrono::nanoseconds shortest{5'000}, longest{100'000}, longest_idle{1'000'000},
+      roll_pause{20'000'000};
+  static constexpr int call_tag = 1, answer_tag = 2;
+
+  // Sleeps of this thread end within about a microsecond of their time; Linux allows itself 50.
+  static void sharpen_sleep() noexcept {
+    thread_local const bool done = ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL) == 0;
+    (void)done;
+  }
+
+  // Messages without content; they need no buffer and no waiting for.
+  void send(int to, int tag) noexcept {
+    MPI_Request r = MPI_REQUEST_NULL;
+    if (MPI_Isend(nullptr, 0, MPI_BYTE, to, tag, roll_, &r) == MPI_SUCCESS) MPI_Request_free(&r);
+  }
+  bool take(int tag, int& from) noexcept {
+    int there = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, tag, roll_, &there, &status) != MPI_SUCCESS || there == 0) return false;
+    from = status.MPI_SOURCE;
+    return MPI_Recv(nullptr, 0, MPI_BYTE, from, tag, roll_, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+  }
+  void answer() noexcept {
+    for (int from = 0; take(call_tag, from);) send(from, answer_tag);
+  }
+
+  [[noreturn]] void give_up(std::string_view what, std::chrono::nanoseconds waited) {
+    using namespace std::chrono;
+    session_.mark_failed();
+    std::vector<bool> here(names_.size(), false);
+    here[static_cast<std::size_t>(rank_)] = true;
+    for (int r = 0; r < static_cast<int>(names_.size()); ++r)
+      if (r != rank_) send(r, call_tag);
+    const auto end = steady_clock::now() + seconds(1);
+    while (steady_clock::now() < end && std::find(here.begin(), here.end(), false) != here.end()) {
+      for (int from = 0; take(answer_tag, from);) here[static_cast<std::size_t>(from)] = true;
+      answer();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    std::string missing;
+    for (std::size_t r = 0; r < here.size(); ++r)
+      if (!here[r]) missing += (missing.empty() ? "" : ", ") + names_[r];
+    const std::string time = std::to_string(duration_cast<milliseconds>(waited).count()) + " ms";
+    if (missing.empty())
+      fail<CommunicationError>(what, "an end within the deadline",
+                               "none after " + time + ", though all ranks still take part",
+                               "raise --comm-deadline, or look for a slow network");
+    fail<CommunicationError>(what, "all ranks within the deadline", "nothing from " + missing + " for " + time,
+                             "look at what these ranks do, or raise --comm-deadline");
+  }
+
+  MpiSession& session_;
+  std::vector<std::string> names_;
+  MPI_Comm roll_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  std::atomic<bool> stopped_{false};
+};
+
+}  // namespace tutti

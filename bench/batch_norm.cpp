@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// Every kind of fused batch norm (+ add) (+ ReLU) of the ResNets, forward and backward: GB/s of what its passes read
+// and write, and percent of the memory bandwidth that an addition of two large arrays reaches on this machine. More
+// than 100 % is data that was still in a cache.
+#include <string>
+
+#include "backend/op_cases.hpp"
+#include "common/net.hpp"
+#include "common/program.hpp"
+
+using namespace tutti;
+
+int main(int argc, char** argv) {
+  return bench::run(argc, argv, [](const bench::Options& options) {
+    for (const testing::ResnetCase& resnet : testing::resnet_cases())
+      for (const testing::NormCase& c : testing::batch_norms_of(resnet)) {
+        const testing::OpCase net = testing::op_case(c);
+        const auto one = static_cast<double>(c.rows * c.channels * c.height * c.width);
+        bench::OpBenchmark o;
+        o.name = "batch_norm/" + c.name + "/b" + std::to_string(c.rows);
+        o.model = [net] { return net.graph(); };
+        o.rows = c.rows;
+        // Forward: statistics read x; then x and what is added become y. Backward: sums over dy and x; then dy and x
+        // become dx. Where something was added, the first pass also writes the masked gradient, which the second reads,
+        // and knows the mask from y.
+        const double forward = one * (1 + 2 + (c.residual ? 1 : 0));
+        const double backward = one * (2 + 3 + (c.residual ? 1 : 0) + (c.residual && c.relu ? 1 : 0));
+        o.passes = {
+            {"forward", [](const Graph& g) { return bench::find_node<op::BatchNorm>(g, "bn"); }, 0, forward},
+            {"backward", [](const Graph& g) { return bench::find_node<op::BatchNormBackward>(g, "bn"); }, 0, backward}};
+        bench::add_op(o, options);
+      }
+  });
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include "net.hpp"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/backend/reference.hpp>
+#include <tutti/train/executor.hpp>
+#ifdef TUTTI_HAS_ONEDNN
+#include <tutti/backends/onednn/onednn.hpp>
+#endif
+#ifdef TUTTI_HAS_EIGEN
+#include <tutti/backends/eigen/eigen.hpp>
+#endif
+
+#include "backend/conformance.hpp"
+
+namespace tutti::bench {
+
+namespace {
+
+template <Backend B>
+class NetOn final : public Net {
+ public:
+  template <class... A>
+  NetOn(const Graph& model, DType precision, std::int64_t rows, A&&... backend)
+      : backend_(std::forward<A>(backend)...),
+        executor_(backend_, model, {precision}),
+        batch_(testing::random_batch(model, rows, 1)),
+        plan_(executor_.prepare(rows, true)) {
+    testing::randomize(executor_, 1);
+    executor_.profile(&profile_);
+    step();
+  }
+
+  void step() override {
+    for (auto& cell : profile_.nodes) cell.fill(0);
+    executor_.train(batch_.view(), {1, 1.0 / static_cast<double>(batch_.rows)});
+  }
+  [[nodiscard]] double seconds(NodeId node) const override {
+    const auto i = static_cast<std::size_t>(node);
+    double sum = 0;
+    for (const Phase p : {Phase::whole, Phase::reduce, Phase::finish, Phase::apply})
+      sum += static_cast<double>(profile_.nodes[i][static_cast<std::size_t>(p)]) * 1e-9 / sharers(i, p);
+    return sum;
+  }
+  [[nodiscard]] const Graph& graph() const override { return executor_.graph(); }
+  [[nodiscard]] int threads() const override { return backend_.threads(); }
+
+ private:
+  // Threads that a phase of a node is spread over.
+  [[nodiscard]] int sharers(std::size_t node, Phase p) const {
+    if (p == Phase::finish) return 1;
+    const Partition& part = plan_.partitions[node];
+    const auto lanes = static_cast<int>(std::min<std::int64_t>(plan_.lanes, plan_.rows));
+    return std::max(1, std::min(backend_.threads(), part.division == Division::whole ? part.tasks : lanes));
+  }
+
+  B backend_;
+  Executor<B> executor_;
+  testing::Batch batch_;
+  const Plan& plan_;
+  typename Executor<B>::Profile profile_;
+};
+
+}  // namespace
+
+std::vector<BackendInfo> backends() {
+  std::vector<BackendInfo> all;
+#ifdef TUTTI_HAS_ONEDNN
+  all.push_back({"onednn", Onednn({1}).description()});
+#endif
+#ifdef TUTTI_HAS_EIGEN
+  all.push_back({"eigen", EigenBackend({1}).description()});
+#endif
+  all.push_back({"reference", Reference().description()});
+  return all;
+}
+
+std::unique_ptr<Net> make_net(const std::string& backend, [[maybe_unused]] int threads, const Graph& model,
+                              DType precision, std::int64_t rows) {
+#ifdef TUTTI_HAS_ONEDNN
+  if (backend == "onednn") return std::make_unique<NetOn<Onednn>>(model, precision, rows, CpuOptions{threads});
+#endif
+#ifdef TUTTI_HAS_EIGEN
+  if (backend == "eigen") return std::make_unique<NetOn<EigenBackend>>(model, precision, rows, CpuOptions{threads});
+#endif
+  if (backend == "reference") return std::make_unique<NetOn<Reference>>(model, precision, rows);
+  fail<UsageError>("bench", "a backend that was built", backend);
+}
+
+}  // namespace tutti::bench

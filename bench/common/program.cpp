@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+#include "program.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include <tutti/backend/cpu/isa.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads.hpp>
+
+#include "machine.hpp"
+#include "net.hpp"
+
+namespace tutti::bench {
+
+namespace {
+
+bool failed = false;
+constexpr int most_steps = 50;
+
+int parse_threads(std::string_view text) {
+  int n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > 1024)
+    fail<UsageError>("--threads", "1 to 1024", std::string(text));
+  return n;
+}
+
+// Takes --threads out of the arguments.
+Options take_options(std::vector<char*>& args) {
+  Options o;
+  constexpr std::string_view flag = "--threads";
+  for (std::size_t i = 1; i < args.size();) {
+    const std::string_view a = args[i];
+    std::size_t used = 0;
+    if (a == flag) {
+      if (i + 1 == args.size()) fail<UsageError>("--threads", "a number", "nothing");
+      o.threads = parse_threads(args[i + 1]);
+      used = 2;
+    } else if (a.substr(0, flag.size()) == flag && a.size() > flag.size() && a[flag.size()] == '=') {
+      o.threads = parse_threads(a.substr(flag.size() + 1));
+      used = 1;
+    }
+    const auto at = args.begin() + static_cast<std::ptrdiff_t>(i);
+    args.erase(at, at + static_cast<std::ptrdiff_t>(used));
+    if (used == 0) ++i;
+  }
+  if (o.threads == 0) o.threads = usable_cores();
+  return o;
+}
+
+void add_context(const Options& o) {
+  std::string names;
+  for (const BackendInfo& b : backends()) names += (names.empty() ? "" : "; ") + b.name + " (" + b.description + ")";
+  const auto whole = [](double v) { return std::to_string(std::lround(v)); };
+  benchmark::AddCustomContext("backend", names);
+  benchmark::AddCustomContext("isa", std::string(cpu::name_of(cpu::detect_isa())));
+  benchmark::AddCustomContext("threads", std::to_string(o.threads));
+  benchmark::AddCustomContext("peak_gflops_f32", whole(peak(DType::f32, o.threads)));
+  benchmark::AddCustomContext("peak_gflops_bf16", whole(peak(DType::bf16, o.threads)));
+}
+
+// The net of the last benchmark: the passes of one op follow each other and share it.
+Net& net_of(const std::string& key, const std::function<std::unique_ptr<Net>()>& make) {
+  static std::string last;
+  static std::unique_ptr<Net> net;
+  if (!net || key != last) {
+    net.reset();
+    net = make();
+    last = key;
+  }
+  return *net;
+}
+
+void time_pass(benchmark::State& state, const OpBenchmark& op, const Pass& pass, DType precision,
+               const std::string& backend, int threads) {
+  const std::string name = op.name + "/" + std::string(name_of(precision)) + "/" + backend;
+  try {
+    Net& net = net_of(name, [&] { return make_net(backend, threads, op.model(), precision, op.rows); });
+    const NodeId node = pass.node(net.graph());
+    // The wanted time counts the op alone, so a short op would have its net take thousands of steps. After the first
+    // most_steps of a run the remaining iterations are given their mean.
+    int steps = 0;
+    double seconds = 0;
+    for (auto _ : state) {
+      if (steps < most_steps) {
+        net.step();
+        const double s = net.seconds(node);
+        state.SetIterationTime(s);
+        seconds += s;
+        ++steps;
+      } else {
+        state.SetIterationTime(seconds / most_steps);
+      }
+    }
+    state.counters["steps"] = steps;
+    const double rate = steps / seconds * 1e-9;
+    if (pass.flops > 0) {
+      state.counters["GFLOP/s"] = pass.flops * rate;
+      state.counters["%peak"] = 100 * pass.flops * rate / peak(precision, net.threads());
+    }
+    if (pass.elements > 0) {
+      const double bytes = pass.elements * static_cast<double>(size_of(precision));
+      state.counters["GB/s"] = bytes * rate;
+      state.counters["%bandwidth"] = 100 * bytes * rate / memory_bandwidth(net.threads());
+    }
+  } catch (const std::exception& e) {
+    report_failure(name, e.what());
+    state.SkipWithError(e.what());
+  }
+}
+
+}  // namespace
+
+void report_failure(const std::string& name, const char* what) {
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), what);
+  failed = true;
+}
+
+void add_op(const OpBenchmark& op, const Options& options) {
+  // The reference loops do about 1 GFLOP/s or 1 GB/s.
+  const bool small = std::all_of(op.passes.begin(), op.passes.end(),
+                                 [](const Pass& p) { return p.flops <= 5e7 && p.elements <= 5e6; });
+  for (const DType precision : {DType::f32, DType::bf16})
+    for (const BackendInfo& b : backends()) {
+      if (b.name == "reference" && !small) continue;
+      for (const Pass& pass : op.passes) {
+        const std::string name =
+            op.name + "/" + std::string(name_of(precision)) + "/" + b.name + "/" + std::string(pass.direction);
+        const auto time = [op, pass, precision, backend = b.name, threads = options.threads](benchmark::State& state) {
+          time_pass(state, op, pass, precision, backend, threads);
+        };
+        benchmark::RegisterBenchmark(name.c_str(), time)->UseManualTime()->Unit(benchmark::kMicrosecond);
+      }
+    }
+}
+
+int run(int argc, char** argv, const std::function<void(const Options&)>& add) try {
+  std::vector<char*> args(argv, argv + argc);
+  const Options o = take_options(args);
+  // The default of 0.5 s of each op alone is more than a comparison of hundreds of them needs.
+  std::string min_time = "--benchmark_min_time=0.02";
+  args.insert(args.begin() + 1, min_time.data());
+  int count = static_cast<int>(args.size());
+  args.push_back(nullptr);
+  benchmark::Initialize(&count, args.data());
+  if (benchmark::ReportUnrecognizedArguments(count, args.data())) return static_cast<int>(ExitCode::usage);
+  add_context(o);
+  add(o);
+  const std::size_t matched = benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  if (matched == 0) return static_cast<int>(ExitCode::usage);
+  return failed ? static_cast<int>(ExitCode::internal) : 0;
+} catch (const Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return e.exit_code();
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Every convolution of the ResNets, forward and both gradients: GFLOP/s, and percent of the peak that multiply-adds
+// alone reach on this machine. Taps that fall into the padding are counted, as is usual.
+#include <string>
+
+#include "backend/op_cases.hpp"
+#include "common/net.hpp"
+#include "common/program.hpp"
+
+using namespace tutti;
+
+int main(int argc, char** argv) {
+  return bench::run(argc, argv, [](const bench::Options& options) {
+    for (const testing::ConvCase& c : testing::resnet_conv_cases()) {
+      const auto add = [&](const testing::ConvCase& conv, std::int64_t batch) {
+        // The images want no gradient.
+        const bool stem = conv.channels == 3;
+        testing::OpCase net = testing::op_case(conv);
+        net.input_gradient = !stem;
+        bench::OpBenchmark o;
+        o.name = "convolution/" + conv.name + "/b" + std::to_string(batch);
+        o.model = [net] { return net.graph(); };
+        o.rows = batch;
+        const double flops = conv.flops(batch);
+        o.passes.push_back({"forward", [](const Graph& g) { return bench::find_node<op::Conv2d>(g, "conv"); }, flops});
+        if (!stem)
+          o.passes.push_back({"backward_data",
+                              [](const Graph& g) { return bench::find_node<op::Conv2dBackwardData>(g, "conv"); },
+                              flops});
+        o.passes.push_back({"backward_weights",
+                            [](const Graph& g) { return bench::find_node<op::Conv2dBackwardWeights>(g, "conv"); },
+                            flops});
+        bench::add_op(o, options);
+      };
+      add(c, c.batch);
+      // Small enough for the reference loops.
+      if (c.batch > 2 && c.flops(2) <= 5e7) add(c, 2);
+    }
+  });
+}

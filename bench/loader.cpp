@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// The data pipeline with nobody else at work: images/s of the wall clock and per second of CPU time, with 0 (read by
+// the caller), 1 and 2 threads of the loader's own. Images are padded, cropped and mirrored. CIFAR-10 where $TUTTI_DATA
+// or
+// ./data has it.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/augment.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/datasets/cifar10/cifar10.hpp>
+#include <tutti/datasets/synthetic/synthetic.hpp>
+
+#include "common/program.hpp"
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::int64_t batch = 128;
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+void read_batches(benchmark::State& state, const std::string& name, const std::function<AnyDataset()>& open,
+                  int threads) try {
+  LoaderOptions o;
+  o.placement.global_batch = batch;
+  o.threads = threads;
+  Loader loader(open(), o);
+  loader.start({});
+  // What was read ahead of the clock is used up first.
+  for (int i = 0; i < 2 * o.slots; ++i) loader.next();
+  std::int64_t images = 0;
+  const Stopwatch wall;
+  const double before = cpu_seconds();
+  for (auto _ : state) {
+    const Batch& b = loader.next();
+    benchmark::DoNotOptimize(b.images.data());
+    images += b.count;
+  }
+  const auto n = static_cast<double>(images);
+  state.counters["images/s"] = n / wall.seconds();
+  state.counters["images/cpu_s"] = n / (cpu_seconds() - before);
+} catch (const std::exception& e) {
+  bench::report_failure(name, e.what());
+  state.SkipWithError(e.what());
+}
+
+void add(const std::string& set, const std::function<AnyDataset()>& open, const bench::Options& options) {
+  std::vector<int> threads{0, 1, 2};
+  if (options.threads > 2) threads.push_back(options.threads);
+  for (const int t : threads) {
+    const std::string name = "loader/" + set + "/b" + std::to_string(batch) + "/threads" + std::to_string(t);
+    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { read_batches(s, name, open, t); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return bench::run(argc, argv, [](const bench::Options& options) {
+    add(
+        "synthetic", [] { return AnyDataset(Augmented(Synthetic({.learnable = true}), Augment::cifar())); }, options);
+    const char* const data = std::getenv("TUTTI_DATA");
+    const std::filesystem::path folder = data != nullptr && *data != 0 ? data : "data";
+    try {
+      (void)cifar10::find(folder, Split::train);
+    } catch (const DataError& e) {
+      benchmark::AddCustomContext("cifar10", std::string("not timed: ") + e.what());
+      return;
+    }
+    // Read from disk once, by the first benchmark that wants it.
+    const auto images = [folder] {
+      static const MemoryDataset train = load_cifar10(folder, Split::train);
+      return AnyDataset(Augmented(train, Augment::cifar()));
+    };
+    add("cifar10", images, options);
+  });
+}

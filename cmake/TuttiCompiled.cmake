@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+# tutti::compiled: tutti and its components with TUTTI_SEPARATE_COMPILATION, which compiles the large templates once a
+# project and not in every translation unit (see <tutti/core/separate.hpp>). Linking it takes the place of tutti::tutti
+# and tutti::<component>; a project that does not link it builds nothing of it.
+set(tutti_compiled_sources "${CMAKE_CURRENT_LIST_DIR}/src")
+
+# tutti_add_compiled(<name> <target>): adds <target> to tutti::compiled, and where there is a src/<name>.cpp the library
+# tutti_compiled_<name> made of it. <name> is "core", which comes first, or a component.
+function(tutti_add_compiled name target)
+  if(NOT TARGET tutti_compiled)
+    add_library(tutti_compiled INTERFACE)
+    add_library(tutti::compiled ALIAS tutti_compiled)
+  endif()
+  if(NOT EXISTS "${tutti_compiled_sources}/${name}.cpp")
+    target_link_libraries(tutti_compiled INTERFACE ${target})
+  elseif(NOT TARGET tutti_compiled_${name})
+    add_library(tutti_compiled_${name} STATIC EXCLUDE_FROM_ALL "${tutti_compiled_sources}/${name}.cpp")
+    target_compile_definitions(tutti_compiled_${name} PUBLIC TUTTI_SEPARATE_COMPILATION)
+    target_link_libraries(tutti_compiled_${name} PUBLIC ${target})
+    if(NOT name STREQUAL "core")
+      target_link_libraries(tutti_compiled_${name} PUBLIC tutti_compiled_core)
+    endif()
+    target_link_libraries(tutti_compiled INTERFACE tutti_compiled_${name})
+  endif()
+endfunction()

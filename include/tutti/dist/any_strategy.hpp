@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <tutti/dist/strategy.hpp>
+
+namespace tutti {
+
+// Any strategy as a value, chosen at run time: a program compiles its trainer once, and the strategies elsewhere.
+class AnyStrategy {
+ public:
+  // Owns an S made of these arguments.
+  template <DistributedStrategy S, class... A>
+  [[nodiscard]] static AnyStrategy make(A&&... arguments) {
+    AnyStrategy any;
+    any.held_ = std::make_unique<Held<S>>(std::forward<A>(arguments)...);
+    return any;
+  }
+
+  [[nodiscard]] int rank() const { return held_->rank(); }
+  [[nodiscard]] int size() const { return held_->size(); }
+  [[nodiscard]] std::string name() const { return held_->name(); }
+  std::span<std::byte> allocate_gradients(std::size_t bytes) { return held_->allocate_gradients(bytes); }
+  void attach(const ArenaLayout& layout, const Fingerprint& f) { held_->attach(layout, f); }
+  void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
+  Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) { return held_->reduce(b, g, ready); }
+  void finish() { held_->finish(); }
+  void sum(std::span<double> values) { held_->sum(values); }
+  void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
+  [[nodiscard]] Membership membership() const { return held_->membership(); }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    [[nodiscard]] virtual int rank() const = 0;
+    [[nodiscard]] virtual int size() const = 0;
+    [[nodiscard]] virtual std::string name() const = 0;
+    virtual std::span<std::byte> allocate_gradients(std::size_t bytes) = 0;
+    virtual void attach(const ArenaLayout& layout, const Fingerprint& f) = 0;
+    virtual void synchronise(std::span<StateSpan> state) = 0;
+    virtual Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) = 0;
+    virtual void finish() = 0;
+    virtual void sum(std::span<double> values) = 0;
+    virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
+    [[nodiscard]] virtual Membership membership() const = 0;
+  };
+  template <class S>
+  struct Held final : Interface {
+    template <class... A>
+    explicit Held(A&&... arguments) : s(std::forward<A>(arguments)...) {}
+    [[nodiscard]] int rank() const override { return s.rank(); }
+    [[nodiscard]] int size() const override { return s.size(); }
+    [[nodiscard]] std::string name() const override { return s.name(); }
+    std::span<std::byte> allocate_gradients(std::size_t bytes) override { return s.allocate_gradients(bytes); }
+    void attach(const ArenaLayout& layout, const Fingerprint& f) override { s.attach(layout, f); }
+    void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }
+    Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) override { return s.reduce(b, g, ready); }
+    void finish() override { s.finish(); }
+    void sum(std::span<double> values) override { s.sum(values); }
+    void abort(const std::string& reason, ExitCode code) noexcept override { s.abort(reason, code); }
+    [[nodiscard]] Membership membership() const override { return s.membership(); }
+    S s;
+  };
+
+  AnyStrategy() = default;
+  std::unique_ptr<Interface> held_;
+};
+
+static_assert(DistributedStrategy<AnyStrategy>);
+
+}  // namespace tutti

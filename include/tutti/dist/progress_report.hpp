@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <tutti/io/file.hpp>
+
+// Where a rank is, told to the launcher on the side: a rank that is killed or stands still cannot say so itself. Each
+// process has a small file that it maps; the launcher's part on the same host reads it from there. A report is one
+// store to memory: no system call, nothing that could block or fail, and what was stored last is still there when the
+// process has been killed.
+namespace tutti {
+
+enum class ProgressPhase : std::uint8_t {
+  none = 0,   // nothing reported yet
+  begin = 1,  // the reduction of the bucket began
+  end = 2,    // and ended
+  idle = 3,   // nothing to watch: not training, or done
+};
+
+struct Progress {
+  std::uint64_t step = 0;
+  int bucket = -1;  // -1: none
+  ProgressPhase phase = ProgressPhase::none;
+  std::uint64_t beats = 0;  // signs of life so far
+
+  [[nodiscard]] bool operator==(const Progress&) const = default;
+};
+
+// The layout of the file, native byte order: writer and reader share a host.
+struct ProgressSlot {
+  static constexpr std::uint64_t magic_value = 0x3152474f52505454;  // "TTPROGR1"
+  static constexpr int max_bucket = 0xfffe;
+
+  std::uint64_t magic = magic_value;
+  std::uint64_t job = 0;       // the job's identity as a number
+  std::uint64_t position = 0;  // step << 24 | (bucket + 1) << 8 | phase, in one word so that it is never half old
+  std::uint64_t beats = 0;
+  std::uint64_t reserved[4] = {};
+
+  // Steps count modulo 2^40, buckets up to 65534.
+  [[nodiscard]] static constexpr std::uint64_t pack(std::uint64_t step, int bucket, ProgressPhase phase) noexcept {
+    const int kept = bucket < 0 ? -1 : bucket > max_bucket ? max_bucket : bucket;
+    return (step << 24) | (static_cast<std::uint64_t>(kept + 1) << 8) | static_cast<std::uint64_t>(phase);
+  }
+  [[nodiscard]] static constexpr Progress unpack(std::uint64_t position, std::uint64_t beats) noexcept {
+    return {position >> 24, static_cast<int>((position >> 8) & 0xffff) - 1, static_cast<ProgressPhase>(position & 0xff),
+            beats};
+  }
+};
+static_assert(sizeof(ProgressSlot) == 64 && std::atomic_ref<std::uint64_t>::is_always_lock_free);
+
+namespace detail {
+
+// A job's identity, hexadecimal digits, as the number in the slot.
+[[nodiscard]] inline std::uint64_t job_number(const std::string& job) noexcept {
+  return std::strtoull(job.c_str(), nullptr, 16);
+}
+
+// The mapped slot of a file; null if the file is no slot.
+[[nodiscard]] inline ProgressSlot* map_slot(int fd) noexcept {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != off_t{sizeof(ProgressSlot)})
+    return nullptr;
+  void* at = ::mmap(nullptr, sizeof(ProgressSlot), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return at == MAP_FAILED ? nullptr : static_cast<ProgressSlot*>(at);
+}
+
+}  // namespace detail
+
+// The sender, in the process that trains. Does nothing where no launcher waits for reports, and where its file is not
+// there or not what it should be: a report never fails a training step. Calls from several threads are allowed; the
+// last one counts.
+class ProgressReporter {
+ public:
+  // The file and the job that the environment names: TUTTI_REPORT, TUTTI_JOB.
+  ProgressReporter() noexcept : ProgressReporter(std::getenv("TUTTI_REPORT"), std::getenv("TUTTI_JOB")) {}
+  ProgressReporter(const char* file, const char* job) noexcept {
+    if (file == nullptr || job == nullptr || *file == '\0') return;
+    const int fd = ::open(file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    slot_ = detail::map_slot(fd);
+    ::close(fd);
+    if (slot_ == nullptr) return;
+    if (slot_->magic != ProgressSlot::magic_value || slot_->job != std::strtoull(job, nullptr, 16)) unmap();
+  }
+  ~ProgressReporter() {
+    idle();
+    unmap();
+  }
+  ProgressReporter(const ProgressReporter&) = delete;
+  ProgressReporter& operator=(const ProgressReporter&) = delete;
+
+  [[nodiscard]] bool active() const noexcept { return slot_ != nullptr; }
+
+  // The reduction of a bucket of a step begins, or has ended.
+  void begin(std::uint64_t step, int bucket) noexcept { store(ProgressSlot::pack(step, bucket, ProgressPhase::begin)); }
+  void end(std::uint64_t step, int bucket) noexcept { store(ProgressSlot::pack(step, bucket, ProgressPhase::end)); }
+  // A sign of life during work that has no steps, such as an evaluation or the writing of a checkpoint.
+  void heartbeat() noexcept {
+    if (slot_ != nullptr) std::atomic_ref(slot_->beats).fetch_add(1, std::memory_order_relaxed);
+  }
+  // Silence is no sign of trouble until the next begin or end.
+  void idle() noexcept {
+    if (slot_ == nullptr) return;
+    const std::uint64_t last = std::atomic_ref(slot_->position).load(std::memory_order_relaxed);
+    store((last & ~std::uint64_t{0xff}) | static_cast<std::uint64_t>(ProgressPhase::idle));
+  }
+
+ private:
+  void store(std::uint64_t position) noexcept {
+    if (slot_ != nullptr) std::atomic_ref(slot_->position).store(position, std::memory_order_relaxed);
+  }
+  void unmap() noexcept {
+    if (slot_ != nullptr) ::munmap(slot_, sizeof(ProgressSlot));
+    slot_ = nullptr;
+  }
+
+  ProgressSlot* slot_ = nullptr;
+};
+
+// The reader, in the launcher: opens a slot, or makes it for a process to come.
+class ProgressFile {
+ public:
+  // Makes the file, which must not exist; FileError where it cannot.
+  [[nodiscard]] static ProgressFile create(const io::Path& path, const std::string& job) {
+    const auto fd = io::Descriptor::open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, "make", 0600);
+    ProgressSlot slot;
+    slot.job = detail::job_number(job);
+    // Written before it is mapped: on a full disk a store to the map would be a SIGBUS.
+    errno = ENOSPC;
+    if (::write(fd.get(), &slot, sizeof slot) != ssize_t{sizeof slot}) io::fail_file("write", path, errno);
+    ProgressFile file;
+    file.slot_ = detail::map_slot(fd.get());
+    if (file.slot_ == nullptr) io::fail_file("map", path, errno);
+    file.job_ = slot.job;
+    return file;
+  }
+  // Nothing where there is no such file, or none of this job.
+  [[nodiscard]] static std::optional<ProgressFile> open(const io::Path& path, const std::string& job) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return {};
+    ProgressFile file;
+    file.slot_ = detail::map_slot(fd);
+    file.job_ = detail::job_number(job);
+    ::close(fd);
+    if (file.slot_ == nullptr || !file.read()) return {};
+    return file;
+  }
+  ProgressFile(ProgressFile&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)), job_(other.job_) {}
+  ProgressFile& operator=(ProgressFile&& other) noexcept {
+    std::swap(slot_, other.slot_);
+    std::swap(job_, other.job_);
+    return *this;
+  }
+  ~ProgressFile() {
+    if (slot_ != nullptr) ::munmap(slot_, sizeof(ProgressSlot));
+  }
+
+  // Nothing where the process has written other things into its file.
+  [[nodiscard]] std::optional<Progress> read() const noexcept {
+    if (slot_->magic != ProgressSlot::magic_value || slot_->job != job_) return {};
+    const auto progress = ProgressSlot::unpack(std::atomic_ref(slot_->position).load(std::memory_order_relaxed),
+                                               std::atomic_ref(slot_->beats).load(std::memory_order_relaxed));
+    if (progress.phase > ProgressPhase::idle) return {};
+    return progress;
+  }
+
+ private:
+  ProgressFile() = default;
+  ProgressSlot* slot_ = nullptr;
+  std::uint64_t job_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows].
+struct BatchView {
+  const std::uint8_t* images = nullptr;
+  const std::int32_t* labels = nullptr;
+  std::int64_t rows = 0;
+};
+
+// What a run over some rows came to. Sums, so that batches and ranks simply add up.
+struct Metrics {
+  double loss = 0, top1 = 0, topk = 0, rows = 0;
+
+  Metrics& operator+=(const Metrics& o) {
+    loss += o.loss;
+    top1 += o.top1;
+    topk += o.topk;
+    rows += o.rows;
+    return *this;
+  }
+  [[nodiscard]] double mean_loss() const { return rows > 0 ? loss / rows : 0; }
+  [[nodiscard]] double top1_rate() const { return rows > 0 ? top1 / rows : 0; }
+  [[nodiscard]] double topk_rate() const { return rows > 0 ? topk / rows : 0; }
+};
+
+}  // namespace tutti

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Trains ResNet-50 on ImageNet for 90 epochs on N devices, then evaluates.
+#   train.sh N
+# Settings: see training.sh beside this file.
+set -euo pipefail
+me=train.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/training.sh"
+(($# == 1)) || usage "train.sh N"
+check_devices "$1"
+train "$1" --data_dir "$data_dir" --num_epochs 90 --lr_decay_mode poly --warmup_epochs 10 --clear_log

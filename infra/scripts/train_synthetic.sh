@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Trains ResNet-50 on synthetic images on N devices (8 if not given) to see how fast the hosts are together.
+#   train_synthetic.sh [N]
+# Settings: see training.sh beside this file.
+set -euo pipefail
+me=train_synthetic.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/training.sh"
+(($# <= 1)) || usage "train_synthetic.sh [N]"
+n=${1:-8}
+check_devices "$n"
+larc=()
+if ((n >= 128)); then larc=(--use_larc --loss_scale 256); fi
+train "$n" --synthetic --num_epochs 5 --clear_log "${larc[@]}"

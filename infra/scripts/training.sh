@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+# Sourced by train.sh, train_synthetic.sh and train_more_aug.sh: a ResNet-50 on N devices of the hosts file, over MPI.
+# Settings from the environment:
+#   HOSTS           the hosts file                                        hosts, in the working folder
+#   DATA_DIR        the ImageNet records                                  ~/data/tf-imagenet
+#   LOG_DIR         the run's folder                                      ~/imagenet_resnet
+#   TRAIN_IMAGENET  the program, at the same path on every host           train_imagenet
+#   MPIRUN          the launcher                                          mpirun
+#   BATCH_SIZE      images per device; by its memory if not given
+
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/cluster.sh"
+hosts_file=${HOSTS:-hosts}
+data_dir=${DATA_DIR:-$HOME/data/tf-imagenet}
+log_dir=${LOG_DIR:-$HOME/imagenet_resnet}
+program=${TRAIN_IMAGENET:-train_imagenet}
+mpirun=${MPIRUN:-mpirun}
+
+# check_devices N: is it a number, and are there so many slots?
+check_devices() {
+  [[ $1 =~ ^[1-9][0-9]{0,4}$ ]] || { say "[N] expected a number of devices, 1 or more, got \"$1\"." && exit 1; }
+  read_hosts "$hosts_file"
+  local total=0 n
+  for n in "${slots[@]}"; do total=$((total + n)); done
+  (($1 <= total)) || { say "[N] expected at most $total devices, the slots of $hosts_file, got $1." && exit 2; }
+  for n in "$program" "$mpirun"; do
+    command -v "$n" >/dev/null || { say "[start] expected the program $n, got nothing of that name." && exit 2; }
+  done
+}
+
+# Images per device: 256 need more than 15000 MiB of device memory. Without a GPU the processor trains.
+batch_size() {
+  local memory
+  if [[ -n ${BATCH_SIZE:-} ]]; then
+    echo "$BATCH_SIZE"
+  elif memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null) &&
+    [[ ${memory%%$'\n'*} =~ ^[0-9]+$ ]]; then
+    if ((${memory%%$'\n'*} > 15000)); then echo 256; else echo 128; fi
+  else
+    say "no GPU answers (nvidia-smi); a batch of 16 for the processor"
+    echo 16
+  fi
+}
+
+# Devices of the first host, where the checkpoints are.
+devices_here() {
+  local i
+  for i in "${!hosts[@]}"; do
+    if is_here "${hosts[$i]}"; then echo "${slots[$i]}" && return; fi
+  done
+  echo "${slots[0]}"
+}
+
+# run_mpi N HOSTFILE ARGUMENT...: this host opens every connection itself, so the others need no keys for each other; a
+# host is filled before the next one; TCP, not over interfaces that other hosts do not see.
+run_mpi() {
+  local n=$1 where=$2
+  shift 2
+  local command=("$mpirun" -np "$n" -mca plm_rsh_no_tree_spawn 1 -bind-to socket -map-by slot
+    -mca pml ob1 -mca btl "^openib" -mca btl_tcp_if_exclude "${TCP_IF_EXCLUDE:-lo,docker0}"
+    -x PATH -x LD_LIBRARY_PATH)
+  [[ -z $where ]] || command+=(-hostfile "$where")
+  "${command[@]}" "$program" "$@"
+}
+
+# train N ARGUMENT...: trains, then evaluates on this host's devices.
+train() {
+  local n=$1 batch
+  shift
+  batch=$(batch_size)
+  run_mpi "$n" "$hosts_file" --batch_size "$batch" --log_dir "$log_dir" "$@" || return
+  case " $* " in *" --synthetic "*) return ;; esac
+  run_mpi "$(devices_here)" "" --batch_size "$batch" --log_dir "$log_dir" --data_dir "$data_dir" --eval --num_gpus "$n" \
+    --num_epochs 90
+}

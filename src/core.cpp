@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT
+// What separate compilation compiles once a program: passes over graphs, the models, our own kernels and the executor
+// of Reference. See <tutti/core/separate.hpp>.
+#define TUTTI_SOURCE_CORE
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/tutti.hpp>

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""Several hosts on one machine: network namespaces with a name, an address and an sshd each, joined by a bridge.
+
+    with Bed(3) as bed:
+        bed.run(0, ["hostname"])                 # inside host 0, without ssh
+        subprocess.run(bed.ssh(1, "hostname"))   # over ssh
+
+Files, processes and /dev/shm are shared with this machine, unless `private` names folders that each host has for
+itself. Needs root, iproute2 and openssh-server. What a bed made is gone when it is left, whatever happened inside; what
+a killed one left is removed by the next one.
+"""
+import atexit
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+SSHD = "/usr/sbin/sshd"
+SSH_PORT = 2222
+# Namespaces are named tutti-<process id>-<host>, network devices tt<process id in base 36><b|v><host>.
+NAMESPACE = re.compile(r"tutti-(\d+)-\d+")
+DEVICE = re.compile(r"tt([0-9a-z]+)[bv]\d*")
+
+
+class Unavailable(Exception):
+    """Hosts cannot be made here, and why."""
+
+
+def skip(reason):
+    print(f"SKIP: {reason}")
+    sys.exit(77)
+
+
+def _base36(n):
+    digits = ""
+    while True:
+        n, d = divmod(n, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[d] + digits
+        if n == 0:
+            return digits
+
+
+def _call(*argv, check=True, timeout=30):
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=timeout)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stdout.strip()}")
+    return done.stdout
+
+
+def _namespaces():
+    return [line.split()[0] for line in _call("ip", "netns", "list", check=False).splitlines() if line.strip()]
+
+
+def _devices():
+    return re.findall(r"^\d+: ([^:@]+)", _call("ip", "-o", "link", check=False), re.M)
+
+
+def _pids_in(namespace):
+    return [int(p) for p in _call("ip", "netns", "pids", namespace, check=False).split() if p.isdigit()]
+
+
+def remove_stale():
+    """Removes what beds left whose process was killed."""
+    for name in _namespaces():
+        match = NAMESPACE.fullmatch(name)
+        if match and not Path(f"/proc/{match[1]}").exists():
+            for pid in _pids_in(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _call("ip", "netns", "del", name, check=False)
+    for name in _devices():
+        match = DEVICE.fullmatch(name)
+        if match and not Path(f"/proc/{int(match[1], 36)}").exists():
+            _call("ip", "link", "del", name, check=False)
+
+
+class Bed:
+    def __init__(self, hosts, private=()):
+        self.count = hosts
+        self.private = [str(p) for p in private]
+        self.id = os.getpid()
+        self.short = _base36(self.id)
+        self.folder = None
+        self.sshds = {}
+        self.names = [f"tutti-{self.id}-{i}" for i in range(hosts)]
+        self._made_bridge = False
+
+    # What tests use.
+    def address(self, host):
+        return f"{self.net}.{10 + host}"
+
+    @property
+    def here(self):
+        """The address of this machine as the hosts see it."""
+        return f"{self.net}.1"
+
+    def hosts_file(self, slots=1, hosts=None, names=False):
+        """The path of a new hosts file."""
+        path = Path(tempfile.mkstemp(dir=self.folder, prefix="hosts-")[1])
+        slots = [slots] * self.count if isinstance(slots, int) else slots
+        hosts = range(self.count) if hosts is None else hosts
+        path.write_text("".join(f"{self.names[h] if names else self.address(h)} slots={slots[h]}\n" for h in hosts))
+        return str(path)
+
+    @property
+    def ssh_config(self):
+        return str(self.folder / "ssh_config")
+
+    def ssh(self, host, *command):
+        return ["ssh", "-F", self.ssh_config, "--", self.address(host), *command]
+
+    def inside(self, host, argv):
+        """argv, to be run inside a host: its network, name and mounts."""
+        return ["nsenter", f"--target={self.sshds[host].pid}", "--net", "--uts", "--mount", "--", *argv]
+
+    def run(self, host, argv, **options):
+        return subprocess.run(self.inside(host, argv), **options)
+
+    def cut(self, host):
+        """Takes the host's link away, as a pulled cable does: no connection is told."""
+        _call("ip", "link", "set", self._veth(host), "down")
+
+    def heal(self, host):
+        _call("ip", "link", "set", self._veth(host), "up")
+
+    def pids(self, host):
+        return [p for p in _pids_in(self.names[host]) if not self._is_sshd(p)]
+
+    # How it is made.
+    def _veth(self, host):
+        return f"tt{self.short}v{host}"
+
+    @property
+    def _bridge(self):
+        return f"tt{self.short}b"
+
+    def _is_sshd(self, pid):
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/comm").read_text().strip() == "sshd"
+        return True
+
+    def __enter__(self):
+        for program, package in (("ip", "iproute2"), (SSHD, "openssh-server"), ("ssh", "openssh-client"),
+                                 ("ssh-keygen", "openssh-client"), ("nsenter", "util-linux")):
+            if shutil.which(program) is None:
+                raise Unavailable(f"no {program} (Debian: apt-get install {package})")
+        if os.geteuid() != 0:
+            raise Unavailable("network namespaces need root")
+        self._trap_signals()
+        remove_stale()
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _trap_signals(self):
+        """A signal unwinds the stack, so that the bed goes as it does after an exception."""
+        atexit.register(self.close)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, lambda n, _: sys.exit(128 + n))
+
+    def _make(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="tutti-bed-"))
+        used = _call("ip", "-o", "addr")
+        subnets = [f"10.77.{k}" for k in range(1, 255)]
+        start = self.id % len(subnets)
+        self.net = next(n for n in subnets[start:] + subnets[:start] if f"{n}." not in used)
+        try:
+            _call("ip", "link", "add", self._bridge, "type", "bridge")
+            self._made_bridge = True
+            _call("ip", "netns", "add", self.names[0])
+        except RuntimeError as e:
+            raise Unavailable(f"network namespaces cannot be made here: {e}") from None
+        _call("ip", "addr", "add", f"{self.net}.1/24", "dev", self._bridge)
+        _call("ip", "link", "set", self._bridge, "up")
+        self._make_keys()
+        for host in range(self.count):
+            self._make_host(host)
+        for host in range(self.count):
+            self._wait_for_sshd(host)
+
+    def _make_keys(self):
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tutti-bed", "-f"]
+        _call(*keygen, str(self.folder / "id"))
+        _call(*keygen, str(self.folder / "wrong_id"))
+        shutil.copy(self.folder / "id.pub", self.folder / "authorized_keys")
+        known = []
+        for host in range(self.count):
+            _call(*keygen, str(self.folder / f"hostkey{host}"))
+            key = " ".join((self.folder / f"hostkey{host}.pub").read_text().split()[:2])
+            known += [f"[{n}]:{SSH_PORT} {key}" for n in (self.address(host), self.names[host])]
+        (self.folder / "known_hosts").write_text("\n".join(known) + "\n")
+        common = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else ""
+        (self.folder / "etc_hosts").write_text(
+            common + "".join(f"{self.address(h)} {self.names[h]}\n" for h in range(self.count)))
+        names = "".join(f"Host {n}\n  HostName {self.address(h)}\n  HostKeyAlias [{n}]:{SSH_PORT}\n"
+                        for h, n in enumerate(self.names))
+        (self.folder / "ssh_config").write_text(
+            f"{names}Host *\n  Port {SSH_PORT}\n  User root\n  IdentityFile {self.folder}/id\n  IdentitiesOnly yes\n"
+            f"  UserKnownHostsFile {self.folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
+            "  StrictHostKeyChecking yes\n")
+
+    def _make_host(self, host):
+        name = self.names[host]
+        if host > 0:
+            _call("ip", "netns", "add", name)
+        _call("ip", "link", "add", self._veth(host), "type", "veth", "peer", "name", "eth0", "netns", name)
+        _call("ip", "link", "set", self._veth(host), "master", self._bridge, "up")
+        _call("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _call("ip", "-n", name, "link", "set", device, "up")
+        config = self.folder / f"sshd{host}.conf"
+        config.write_text(
+            f"Port {SSH_PORT}\nListenAddress {self.address(host)}\nHostKey {self.folder}/hostkey{host}\n"
+            f"AuthorizedKeysFile {self.folder}/authorized_keys\nPidFile {self.folder}/sshd{host}.pid\n"
+            "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            "PermitRootLogin prohibit-password\nUseDNS no\nLogLevel VERBOSE\n")
+        # In a mount namespace of its own: /etc/hosts with the bed's names, sshd's folder in an empty /run, and the
+        # folders that this host has for itself. The namespace, and all of this, goes with the last of its processes.
+        script = ('hostname "$1" && mount --bind "$2" /etc/hosts && mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd '
+                  '&& shift 2 && log=$1 conf=$2 && shift 2 && for f; do mount -t tmpfs -o mode=1777 tmpfs "$f" || exit 1;'
+                  f' done; exec {SSHD} -D -f "$conf" -E "$log"')
+        self.sshds[host] = subprocess.Popen(
+            ["ip", "netns", "exec", name, "unshare", "--uts", "--mount", "--", "sh", "-c", script, "sh", name,
+             str(self.folder / "etc_hosts"), str(self.folder / f"sshd{host}.log"), str(config), *self.private],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True)
+
+    def _wait_for_sshd(self, host):
+        for _ in range(200):
+            if self.sshds[host].poll() is not None:
+                said = self.sshds[host].stdout.read().strip()
+                kind = Unavailable if "ermitted" in said or "denied" in said else RuntimeError
+                raise kind(f"the sshd of a host did not start: {said}")
+            with contextlib.suppress(OSError), socket.create_connection((self.address(host), SSH_PORT), timeout=1):
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"the sshd of host {host} does not answer")
+
+    def close(self):
+        """Removes everything; each step is tried whatever became of the others. Harmless when called again."""
+        atexit.unregister(self.close)
+        old = None
+        if threading.current_thread() is threading.main_thread():
+            old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for sshd in self.sshds.values():
+                with contextlib.suppress(ProcessLookupError):
+                    sshd.kill()
+            present = set(_namespaces())
+            for name in self.names:
+                if name not in present:
+                    continue
+                for _ in range(50):
+                    pids = _pids_in(name)
+                    for pid in pids:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    if not pids:
+                        break
+                    time.sleep(0.05)
+                _call("ip", "netns", "del", name, check=False)
+            for sshd in self.sshds.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    sshd.wait(5)
+                sshd.stdout.close()
+            self.sshds = {}
+            devices = set(_devices())
+            for name in [self._veth(h) for h in range(self.count)] + [self._bridge]:
+                if name in devices:
+                    _call("ip", "link", "del", name, check=False)
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                self.folder = None
+        finally:
+            if old is not None:
+                signal.signal(signal.SIGINT, old)
+
+
+def traces(pid):
+    """What is left of the bed of a process: namespaces, devices, mounts, processes, folders."""
+    found = [n for n in _namespaces() if n.startswith(f"tutti-{pid}-")]
+    found += [d for d in _devices() if (m := DEVICE.fullmatch(d)) and int(m[1], 36) == pid]
+    found += [m for m in Path("/proc/self/mounts").read_text().splitlines() if f"tutti-{pid}-" in m]
+    for stat in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = stat.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if f"tutti-{pid}-" in command:
+                found.append(command)
+    return found

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of tutti-launch share: running it, and looking whether anything is left afterwards."""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+from pathlib import Path
+
+ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
+LAUNCH = str(BUILD / "tools" / "tutti-launch")
+PROGRESS_RANK = str(BUILD / "tests" / "tools" / "progress_rank")
+
+
+def wait_until(condition, seconds=20):
+    """The first true value of condition(); fails after so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s: {condition}")
+
+
+def state(pid):
+    """The letter of a process's state; nothing if there is none, or a zombie."""
+    with contextlib.suppress(OSError):
+        letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return None if letter in "ZX" else letter
+    return None
+
+
+class LaunchCase(unittest.TestCase):
+    """Each test has a folder, and a mark in the environment of all that it starts."""
+
+    def setUp(self):
+        self.mark = f"TUTTI_TEST_MARK={uuid.uuid4().hex}"
+        temp = tempfile.TemporaryDirectory(prefix="tutti-launch-")
+        self.addCleanup(temp.cleanup)
+        self.folder = Path(temp.name)
+        self.runtime = self.folder / "runtime"
+        self.runtime.mkdir(mode=0o700)
+        self.environment = dict(os.environ, XDG_RUNTIME_DIR=str(self.runtime), TUTTI_TEST_MARK=self.mark[16:])
+        self.addCleanup(self.check_nothing_left)
+        self.jobs = []
+
+    def options(self):
+        return ["--env", self.mark]
+
+    def start(self, *arguments, **more):
+        process = subprocess.Popen([LAUNCH, *self.options(), *map(str, arguments)], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                   **{"env": self.environment, "cwd": self.folder, **more})
+        self.addCleanup(self.end, process)
+        return process
+
+    def finish(self, process, timeout=60):
+        """Waits for it; the result has returncode, out and err."""
+        process.out, process.err = process.communicate(timeout=timeout)
+        self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
+        return process
+
+    def launch(self, *arguments, code=0, timeout=60, **more):
+        """Runs tutti-launch and expects its exit code."""
+        done = self.finish(self.start(*arguments, **more), timeout)
+        self.assertEqual(done.returncode, code, f"stdout:\n{done.out}\nstderr:\n{done.err}")
+        return done
+
+    def message(self, done):
+        """Its last word, which must be one message in one line."""
+        lines = [line for line in done.err.splitlines() if line.startswith("tutti-launch: [")]
+        self.assertEqual(len(lines), 1, done.err)
+        return lines[0]
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            stream.close()
+
+    def marked(self):
+        """{pid: command} of the processes that have the mark."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0") and state(folder.name):
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def check_nothing_left(self):
+        end = time.monotonic() + 4
+        while self.marked() and time.monotonic() < end:
+            time.sleep(0.05)
+        left = self.marked()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.assertEqual(left, {}, "processes are left")
+        for base in (self.runtime, Path(f"/tmp/tutti-{os.geteuid()}")):
+            for job in self.jobs:
+                files = [str(p) for p in base.rglob(f"*{job}*/*")]
+                self.assertEqual(files, [], "files of the job are left")
+
+
+def main():
+    for program in (LAUNCH, PROGRESS_RANK):
+        if not os.access(program, os.X_OK):
+            sys.exit(f"{program} has not been built")
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: MIT
+// The parts of tutti-launch that need no second process, and what a started process reads.
+#include <doctest/doctest.h>
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/launch_environment.hpp>
+#include <tutti/dist/progress_report.hpp>
+
+#include "data/temp_folder.hpp"
+#include "tools/launch/blame.hpp"
+#include "tools/launch/commands.hpp"
+#include "tools/launch/mpi.hpp"
+#include "tools/launch/options.hpp"
+#include "tools/launch/progress_board.hpp"
+#include "tools/launch/quote.hpp"
+#include "tools/launch/ssh.hpp"
+#include "tools/launch/wire.hpp"
+
+using namespace tutti;
+using namespace tutti::launch;
+using test::contains;
+using test::message_of;
+
+namespace {
+
+LaunchEnvironment environment(const std::map<std::string, std::string>& variables) {
+  return read_launch_environment([&](const char* name) -> const char* {
+    const auto v = variables.find(name);
+    return v == variables.end() ? nullptr : v->second.c_str();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the environment of a started process") {
+  CHECK_FALSE(environment({}).launched);
+  CHECK(environment({}).size == 1);
+  const auto e = environment({{"TUTTI_RANK", "2"},
+                              {"TUTTI_SIZE", "4"},
+                              {"TUTTI_LOCAL_RANK", "0"},
+                              {"TUTTI_LOCAL_SIZE", "2"},
+                              {"TUTTI_HOST", "b"},
+                              {"TUTTI_JOB", "0123456789abcdef"},
+                              {"TUTTI_ROOT", "a:1"},
+                              {"TUTTI_REPORT", "/x"},
+                              {"TUTTI_ROLE", "worker"}});
+  CHECK((e.launched && e.rank == 2 && e.size == 4 && e.local_rank == 0 && e.local_size == 2 && e.host == "b" &&
+         e.job == "0123456789abcdef" && e.root == "a:1" && e.report == "/x" && e.role == "worker"));
+  const auto mpi = environment({{"OMPI_COMM_WORLD_RANK", "1"},
+                                {"OMPI_COMM_WORLD_SIZE", "3"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  CHECK((mpi.launched && mpi.rank == 1 && mpi.size == 3 && mpi.local_rank == 1 && mpi.local_size == 2 &&
+         mpi.report.empty()));
+  const auto server = environment({{"TUTTI_RANK", "0"},
+                                   {"TUTTI_SIZE", "2"},
+                                   {"TUTTI_ROLE", "server"},
+                                   {"DMLC_NUM_WORKER", "4"},
+                                   {"DMLC_NUM_SERVER", "2"}});
+  CHECK((server.is_server() && server.workers == 4 && server.servers == 2));
+}
+
+TEST_CASE("an environment that makes no sense is refused") {
+  using V = std::map<std::string, std::string>;
+  for (const V& bad :
+       {V{{"TUTTI_RANK", "4"}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "x"}, {"TUTTI_SIZE", "4"}},
+        V{{"TUTTI_RANK", ""}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "-1"}, {"TUTTI_SIZE", "4"}},
+        V{{"TUTTI_RANK", "0"}}, V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "0"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}, {"TUTTI_LOCAL_RANK", "1"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", "scheduler"}},
+        V{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "two"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}}) {
+    CAPTURE(bad.begin()->second);
+    CHECK_THROWS_AS((void)environment(bad), UsageError);
+  }
+}
+
+TEST_CASE("what a process reports can be read after it") {
+  const test::TempFolder folder;
+  const std::string path = (folder / "slot").string();
+  const char* job = "00000000000000ff";
+  const ProgressFile file = ProgressFile::create(path, job);
+  CHECK(file.read() == Progress{});
+  {
+    ProgressReporter reporter(path.c_str(), job);
+    REQUIRE(reporter.active());
+    reporter.begin(57, 2);
+    CHECK(file.read() == Progress{57, 2, ProgressPhase::begin, 0});
+    reporter.heartbeat();
+    reporter.end((std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket);
+    CHECK(file.read() == Progress{(std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket, ProgressPhase::end, 1});
+    reporter.begin(3, -1);
+  }
+  CHECK(file.read() == Progress{3, -1, ProgressPhase::idle, 1});
+  CHECK(ProgressFile::open(path, job)->read() == Progress{3, -1, ProgressPhase::idle, 1});
+  CHECK_THROWS_AS((void)ProgressFile::create(path, job), DataError);
+}
+
+TEST_CASE("a report to nobody, to another job or to another file does nothing") {
+  const test::TempFolder folder;
+  const std::string path = (folder / "slot").string();
+  const ProgressFile file = ProgressFile::create(path, "1");
+  test::write_text(folder / "other", std::string(64, 'x'));
+  test::write_text(folder / "short", "x");
+  for (const auto& [name, job] : {std::pair<const char*, const char*>{nullptr, "1"},
+                                  {"", "1"},
+                                  {path.c_str(), nullptr},
+                                  {path.c_str(), "2"},
+                                  {"/dev/null", "1"},
+                                  {"/nowhere/slot", "1"}}) {
+    ProgressReporter reporter(name, job);
+    CHECK_FALSE(reporter.active());
+    reporter.begin(1, 1);
+    reporter.heartbeat();
+    reporter.idle();
+  }
+  for (const char* name : {"other", "short"}) CHECK_FALSE(ProgressReporter((folder / name).c_str(), "1").active());
+  CHECK(file.read() == Progress{});
+  CHECK_FALSE(ProgressFile::open(path, "2").has_value());
+  CHECK_FALSE(ProgressFile::open(folder / "other", "1").has_value());
+  // A process may write anything into its file.
+  const auto fd = io::Descriptor::open(path, O_WRONLY, "open");
+  REQUIRE(::pwrite(fd.get(), "\xff\xff\xff\xff\xff\xff\xff\xff", 8, 16) == 8);
+  CHECK_FALSE(file.read().has_value());
+  REQUIRE(::pwrite(fd.get(), "garbage!", 8, 0) == 8);
+  CHECK_FALSE(file.read().has_value());
+}
+
+TEST_CASE("a quoted word reaches the shell's command as it is") {
+  for (const std::string word :
+       {"plain",       "",        " ", "a b", "'", "''", "'; touch x; '", "$(touch x)", "`touch x`", "\\", "\\'",
+        "\"",          "*",       "~", "!!",  "#", "-n", "a=b",           "${HOME}",    "|",         "&",  "<>",
+        "h\xc3\xb6st", "\xff\xfe"}) {
+    CAPTURE(word);
+    const std::string command = "exec printf '<%s>' " + shell_quoted(word);
+    FILE* shell = ::popen(command.c_str(), "r");
+    REQUIRE(shell != nullptr);
+    std::array<char, 256> out{};
+    const std::size_t n = std::fread(out.data(), 1, out.size(), shell);
+    CHECK(::pclose(shell) == 0);
+    CHECK(std::string(out.data(), n) == "<" + word + ">");
+  }
+  for (const std::string& bad :
+       {std::string("a\nb"), std::string("a\rb"), std::string("a\0b", 3), std::string("\x1b[0m")})
+    CHECK_THROWS_AS((void)shell_quoted(bad), UsageError);
+}
+
+TEST_CASE("ssh sees only host names, after --") {
+  const auto argv = ssh_arguments({}, "b.example", 2222);
+  REQUIRE(argv.size() > 4);
+  CHECK(argv[argv.size() - 1] == "b.example");
+  CHECK(argv[argv.size() - 2] == "--");
+  CHECK(argv[argv.size() - 3] == "2222");
+  for (const char* bad : {"-oProxyCommand=touch x", "", "a b", "a;b", "a@b", "--"})
+    CHECK_THROWS_AS((void)ssh_arguments({}, bad, 0), UsageError);
+  ::setenv("TUTTI_TEST_SECRET", "s3cret", 1);
+  bool path = false;
+  for (const auto& entry : ssh_environment()) {
+    CHECK_FALSE(contains(entry, "s3cret"));
+    path = path || entry.starts_with("PATH=");
+  }
+  CHECK(path);
+  ::unsetenv("TUTTI_TEST_SECRET");
+}
+
+TEST_CASE("an order arrives as it was sent") {
+  Order o;
+  o.job = "0123456789abcdef";
+  o.host = "b";
+  o.folder = "/a b";
+  o.root_port = 7;
+  o.through_mpi = true;
+  o.command = {"sh", "-c", std::string("echo '\n\0,:5:'", 13), ""};
+  o.everywhere = {{"A", "1\n2"}, {"B", ""}};
+  o.on_servers = {{"C", "\xff"}};
+  o.processes = {{"worker", 3, 1, 2, 3}, {"server", 0, 0, 1, 4}};
+  const std::string frame = encode(o);
+  const std::size_t start = frame.find('\n') + 1;
+  CHECK(frame_length(std::string_view(frame).substr(0, start - 1)) == frame.size() - start);
+  const std::string payload = frame.substr(start);
+  const Order back = decode(payload);
+  CHECK(encode(back) == frame);
+  CHECK((back.command == o.command && back.everywhere == o.everywhere && back.on_servers == o.on_servers &&
+         back.through_mpi && back.processes.size() == 2 && back.processes[1].role == "server"));
+  for (std::size_t n = 0; n < payload.size(); ++n)
+    CHECK_THROWS_AS((void)decode(std::string_view(payload).substr(0, n)), CommunicationError);
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    std::string bad = payload;
+    bad[i] = static_cast<char>(bad[i] ^ 0x15);
+    try {
+      (void)decode(bad);
+    } catch (const CommunicationError&) {
+    }
+  }
+  for (const char* line : {"", "TUTTI-LAUNCH", "TUTTI-LAUNCH x", "TUTTI-LAUNCH 99999999999999999999", "GET / HTTP/1.1",
+                           "TUTTI-LAUNCH -1", "TUTTI-LAUNCH 1 "})
+    CHECK_THROWS_AS((void)frame_length(line), CommunicationError);
+}
+
+TEST_CASE("a stream is split into lines") {
+  LineSplitter s;
+  std::vector<std::string> lines;
+  const auto keep = [&](std::string_view l) { lines.emplace_back(l); };
+  s.feed("a\n\nb", keep);
+  s.feed("c\r\n", keep);
+  s.feed(std::string(LineSplitter::longest + 3, 'x') + "\nend", keep);
+  s.finish(keep);
+  REQUIRE(lines.size() == 6);
+  CHECK((lines[0] == "a" && lines[1].empty() && lines[2] == "bc\r" && lines[4] == "xxx" && lines[5] == "end"));
+  CHECK(lines[3].size() == LineSplitter::longest);
+}
+
+TEST_CASE("options, with - and _") {
+  ::setenv("TUTTI_TEST_VALUE", "from here", 1);
+  const Options o = parse_options({"-n4",
+                                   "-s",
+                                   "2",
+                                   "--hostfile=f",
+                                   "--launcher",
+                                   "mpi",
+                                   "--env",
+                                   "A=b=c",
+                                   "--env",
+                                   "TUTTI_TEST_VALUE",
+                                   "--env_worker",
+                                   "W:1",
+                                   "--env-server=S=2",
+                                   "--log_dir",
+                                   "l",
+                                   "--stall_warning",
+                                   "0.5",
+                                   "--mpi-arg",
+                                   "--mca",
+                                   "--sync-dst-dir",
+                                   "/x",
+                                   "cmd",
+                                   "-n",
+                                   "9",
+                                   "--env"});
+  CHECK((o.workers == 4 && o.servers == 2 && o.hosts_file == "f" && o.launcher == "mpi" && o.log_dir == "l"));
+  CHECK(o.everywhere == Variables{{"A", "b=c"}, {"TUTTI_TEST_VALUE", "from here"}});
+  CHECK((o.on_workers == Variables{{"W", "1"}} && o.on_servers == Variables{{"S", "2"}}));
+  CHECK((o.stall_warning == 0.5 && o.mpi_arguments == std::vector<std::string>{"--mca"} && o.sync_dir == "/x"));
+  CHECK(o.command == std::vector<std::string>{"cmd", "-n", "9", "--env"});
+  CHECK(parse_options({"-n", "1", "--", "-x"}).command == std::vector<std::string>{"-x"});
+  CHECK(parse_options({"-H", "f", "c"}).launcher == "ssh");
+  CHECK(parse_options({"-n", "1", "c"}).launcher == "local");
+  CHECK(parse_options({"--kill", "--job", "0123456789abcdef"}).kill);
+  CHECK(parse_options({"--help", "--nonsense"}).help);
+}
+
+TEST_CASE("a wrong option is refused by name") {
+  using Words = std::vector<std::string>;
+  for (const auto& [words, part] : std::vector<std::pair<Words, std::string>>{
+           {{}, "a command"},
+           {{"-n", "0", "c"}, "--num-workers"},
+           {{"-n", "x", "c"}, "--num-workers"},
+           {{"-n"}, "--num-workers"},
+           {{"c"}, "-n N"},
+           {{"-n", "1"}, "a command"},
+           {{"-n", "1", "--"}, "a command"},
+           {{"-n", "1", ""}, "a command"},
+           {{"-q", "c"}, "'-q'"},
+           {{"--num-worker", "1", "c"}, "'--num-worker'"},
+           {{"-n", "1", "--launcher", "yarn", "c"}, "--launcher"},
+           {{"-n", "1", "--launcher", "ssh", "c"}, "-H FILE"},
+           {{"-n", "1", "--launcher", "local", "-H", "f", "c"}, "--launcher local"},
+           {{"-n", "1", "--env", "1A=b", "c"}, "--env"},
+           {{"-n", "1", "--env", "NOT_SET_ANYWHERE", "c"}, "NOT_SET_ANYWHERE"},
+           {{"-n", "1", "--env", "TUTTI_RANK=3", "c"}, "TUTTI_RANK"},
+           {{"-n", "1", "--env-worker", "A", "c"}, "--env-worker"},
+           {{"-n", "1", "--env-server", "A=1", "c"}, "--env-server"},
+           {{"-n", "1", "--stall-warning", "-1", "c"}, "--stall-warning"},
+           {{"-n", "1", "--stall-deadline", "nan", "c"}, "--stall-deadline"},
+           {{"-n", "1", "--host-timeout", "0", "c"}, "--host-timeout"},
+           {{"-n", "1", "--mpi-arg", "x", "c"}, "--mpi-arg"},
+           {{"-n", "1", "--sync-dst-dir", "x", "c"}, "--sync-dst-dir"},
+           {{"-n", "1", "--job", "0123456789abcdef", "c"}, "--job"},
+           {{"--kill", "--job", "../x"}, "--job"},
+           {{"--kill", "c"}, "--kill"},
+           {{"--kill=1"}, "--kill"}}) {
+    CAPTURE(part);
+    CHECK(contains(message_of<UsageError>([&] { (void)parse_options(words); }), part));
+  }
+}
+
+TEST_CASE("the process that holds the others up") {
+  using std::chrono::seconds;
+  const auto t = Clock::time_point{} + seconds(1000);
+  const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) { return Progress{step, bucket, phase, 0}; };
+  ProgressBoard board;
+  board.update("worker 0", "a", at(57, 2, ProgressPhase::begin), false, t);
+  board.update("worker 1", "b", at(57, 1, ProgressPhase::begin), false, t + seconds(1));
+  board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), false, t);
+  board.update("worker 3", "b", at(9, 0, ProgressPhase::idle), false, t);
+  board.update("worker 4", "b", Progress{}, false, t);
+  CHECK_FALSE(board.stalled(5, t + seconds(4)).has_value());
+  // Behind the others, although it was heard of later.
+  auto stall = board.stalled(5, t + seconds(7));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 1");
+  const std::string text = board.describe(*stall);
+  CHECK(contains(text, "worker 1 on b has stood still for 6 s at step 57, bucket 1 (begun)"));
+  CHECK(contains(text, "worker 0 is at step 57, bucket 2 (begun)"));
+  // A stopped one is to blame wherever it is.
+  board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), true, t + seconds(6));
+  stall = board.new_stall(5, t + seconds(7));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 2");
+  CHECK(contains(board.describe(*stall), "SIGSTOP"));
+  CHECK_FALSE(board.new_stall(5, t + seconds(8)).has_value());
+  CHECK(board.stalled(5, t + seconds(8)).has_value());
+  // Progress ends it, and a heartbeat is progress.
+  for (const char* name : {"worker 0", "worker 1", "worker 2"})
+    board.update(name, "b", Progress{57, 2, ProgressPhase::begin, 1}, false, t + seconds(9));
+  CHECK_FALSE(board.stalled(5, t + seconds(10)).has_value());
+  CHECK(board.new_stall(5, t + seconds(20)).has_value());
+  board.ended("worker 0");
+  board.ended("worker 1");
+  board.ended("worker 2");
+  CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
+}
+
+TEST_CASE("whose fault it was") {
+  const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
+    return Ending{name, "h", {by_signal, code, why}};
+  };
+  using Endings = std::vector<Ending>;
+  const auto blamed = [](const Endings& e) {
+    const Ending* c = culprit(e);
+    return c == nullptr ? std::string("nobody") : c->name;
+  };
+  CHECK(blamed({ending("0", false, 0, "own"), ending("1", true, 15, "stopped")}) == "nobody");
+  CHECK(blamed({ending("0", false, 3, "own"), ending("1", false, 4, "own")}) == "0");
+  // Others notice the loss before the one that was lost is heard of.
+  CHECK(blamed({ending("0", false, 5, "own"), ending("1", true, 9, "own"), ending("2", false, 5, "own")}) == "1");
+  CHECK(blamed({ending("0", false, 5, "own"), ending("2", false, 5, "own")}) == "0");
+  CHECK(blamed({ending("0", true, 15, "orphaned"), ending("1", false, 5, "own")}) == "1");
+  CHECK(blamed({ending("0", true, 15, "orphaned"), ending("1", true, 9, "vanished")}) == "1");
+  CHECK(blamed({ending("0", true, 15, "stopped"), ending("1", true, 15, "orphaned")}) == "1");
+  CHECK(exit_code_for({false, 17, "own"}) == 17);
+  CHECK(exit_code_for({true, SIGKILL, "own"}) == 5);
+  CHECK(exit_code_for({true, SIGTERM, "own"}) == 5);
+  CHECK(exit_code_for({true, SIGSEGV, "own"}) == 1);
+  CHECK(exit_code_for({true, SIGABRT, "own"}) == 1);
+}
+
+TEST_CASE("what mpirun says of a rank") {
+  CHECK(rank_that_mpirun_blames("MPI_ABORT was invoked on rank 12 in communicator MPI_COMM_WORLD") == 12);
+  CHECK(rank_that_mpirun_blames("mpirun noticed that process rank 3 with PID 0 on node b exited on signal 9") == 3);
+  CHECK_FALSE(rank_that_mpirun_blames("all is well on rank 3").has_value());
+  CHECK_FALSE(rank_that_mpirun_blames("MPI_ABORT was invoked on rank x").has_value());
+}
+
+TEST_CASE("why a host could not be used") {
+  const Host b{"b", 0, 1, 1};
+  auto p = connection_problem(b, false, 255, "Warning: x\nroot@b: Permission denied (publickey).\r\n", "/p");
+  CHECK(p.code == 5);
+  CHECK(contains(p.message, "[host b]"));
+  CHECK(contains(p.message, "Permission denied (publickey)"));
+  p = connection_problem(b, false, 127, "sh: 1: exec: /p: not found\n", "/p");
+  CHECK(p.code == 2);
+  CHECK(contains(p.message, "/p"));
+  CHECK(contains(p.message, "--remote-launch"));
+  p = connection_problem(b, false, 255, "\x1b]0;evil\x07\n", "/p");
+  for (const char c : p.message) CHECK(static_cast<unsigned char>(c) >= 0x20);
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// strict_state_dict FOLDER: trains the net of tests/golden/make_golden.py for some steps, checkpoints it into FOLDER
+// and writes FOLDER/evaluation.safetensors with what it then makes of a few images. For test_pytorch_loads.py.
+#include <array>
+#include <cstdint>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/io/safetensors_write.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+#include <tutti/train/checkpointing.hpp>
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::int64_t rows = 6, size = 16, steps = 3, micro_batches = 2;
+
+void run(const std::string& folder) {
+  Builder b(3, size, size);
+  models::resnet_cifar(b, b.normalize({120, 124, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = 8, .width = 4});
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> trainer(backend, solo, b.graph(), {.ema_decay = 0.9, .seed = 3});
+
+  Rng rng(1, Purpose::user);
+  std::vector<std::uint8_t> images(rows * 3 * size * size);
+  for (auto& i : images) i = static_cast<std::uint8_t>(rng.below(256));
+  const std::vector<std::int32_t> labels{3, 0, 9, 5, 3, 7};
+  const BatchView batch{images.data(), labels.data(), rows};
+  for (std::int64_t step = 0; step < steps; ++step) {
+    Metrics m;
+    for (std::int64_t part = 0; part < micro_batches; ++part)
+      m += trainer.accumulate(batch, rows * micro_batches, part == 0, part + 1 == micro_batches);
+    trainer.update(0.1, m);
+  }
+  trainer.commit();
+  const std::string checkpoint = Checkpoints(folder, 1, io::Json::object()).save(trainer);
+
+  const auto logits = [&] {
+    trainer.evaluate(batch);
+    const TensorRef v = trainer.executor().value(trainer.executor().graph().logits);
+    const auto* first = static_cast<const float*>(v.data);
+    return std::vector<float>(first, first + v.shape.numel());
+  };
+  const std::vector<float> mine = logits();
+  std::vector<float> averaged;
+  trainer.with_ema([&] { averaged = logits(); });
+  const std::int64_t batches = steps * micro_batches;
+  const Shape shape{rows, static_cast<std::int64_t>(mine.size()) / rows};
+  const std::array<io::TensorRecord, 4> records{
+      io::TensorRecord{"images", DType::u8, {rows, size, size, 3}, std::as_bytes(std::span(images))},
+      io::TensorRecord{"logits", DType::f32, shape, std::as_bytes(std::span(mine))},
+      io::TensorRecord{"ema.logits", DType::f32, shape, std::as_bytes(std::span(averaged))},
+      io::TensorRecord{"batches", DType::i64, Shape{}, std::as_bytes(std::span(&batches, 1))}};
+  io::save_safetensors(io::Path(folder) / "evaluation.safetensors", records);
+  std::cout << checkpoint << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: strict_state_dict FOLDER\n";
+    return 2;
+  }
+  try {
+    run(argv[1]);
+    return 0;
+  } catch (const Error& e) {
+    std::cerr << e.what() << '\n';
+    return e.exit_code();
+  }
+}

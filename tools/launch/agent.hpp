@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/version.hpp>
+
+#include "job_state.hpp"
+#include "process.hpp"
+#include "rank_process.hpp"
+#include "wire.hpp"
+
+namespace tutti::launch {
+
+// The end of stopping: SIGTERM, and SIGKILL so much later. Two seconds for all of it.
+inline constexpr std::chrono::milliseconds stop_grace{1400};
+
+// The agent's end of the conversation with the launcher.
+class LauncherLink {
+ public:
+  // Without a `partner`, as under mpirun, it says nothing.
+  explicit LauncherLink(double timeout, bool partner = true) : timeout_(timeout), partner_(partner) {}
+
+  void say(const std::string& line) {
+    if (partner_) out.put(control_mark + line + "\n");
+  }
+  [[nodiscard]] bool open() const noexcept { return open_; }
+  // Reads once from standard input, which poll said has something.
+  template <class F>  // f(words)
+  void hear(F&& f) {
+    std::string bytes;
+    const ReadResult result = read_some(STDIN_FILENO, bytes);
+    if (result == ReadResult::end) open_ = false;
+    if (result != ReadResult::bytes) return;
+    heard_ = Clock::now();
+    lines_.feed(bytes, [&](std::string_view line) { f(words_of(line)); });
+  }
+  // A launcher that is cut off says nothing, and no end of file comes either.
+  void check_silence() {
+    if (seconds_since(heard_) > timeout_) open_ = false;
+    if (seconds_since(said_) > std::min(2.0, timeout_ / 4)) {
+      said_ = Clock::now();
+      say("alive");
+    }
+  }
+
+  OutputQueue out{STDOUT_FILENO}, err{STDERR_FILENO};
+
+ private:
+  double timeout_;
+  bool partner_, open_ = true;
+  Clock::time_point heard_ = Clock::now(), said_ = Clock::now();
+  LineSplitter lines_;
+};
+
+// Runs the processes of one host. Ends them all when the launcher says so, when its end of standard input closes, and
+// when nothing has been heard of it for the time that the order gives. Under mpirun (`wrapper`) it runs one process,
+// and mpirun's signals and death count instead.
+class Agent {
+ public:
+  Agent(Order order, bool wrapper)
+      : order_(std::move(order)), wrapper_(wrapper), link_(order_.host_timeout, !wrapper) {}
+
+  // The exit code: of the process under mpirun, else 0.
+  int run() {
+    SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+    // What outlives its parent becomes a child of this process and is ended with it.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (wrapper_) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    parent_ = ::getppid();
+    folder_ = make_job_folder(order_.job);
+    for (const ProcessOrder& p : order_.processes) processes_.emplace_back(order_, p, folder_);
+    if (wrapper_) {
+      record_mpi_session(folder_);
+      go();
+    } else {
+      link_.say("hello " + std::to_string(protocol) + " " + version + " " + own_node());
+      check_order();
+    }
+    while (!finished()) turn(signals);
+    return finish();
+  }
+
+ private:
+  // Says what would go wrong before anything runs.
+  void check_order() {
+    std::error_code error;
+    if (!fs::is_directory(order_.folder, error)) return refuse("the folder " + order_.folder + ", which is not there");
+    std::string path = std::getenv("PATH") == nullptr ? "/bin:/usr/bin" : std::getenv("PATH");
+    for (const auto& [name, value] : order_.everywhere)
+      if (name == "PATH") path = value;
+    if (!can_run(order_.command.at(0), path, order_.folder))
+      return refuse("the program " + order_.command[0] + ", which is not there or cannot be run");
+    link_.say("ready");
+  }
+  void refuse(const std::string& what) {
+    link_.say("refuse " + what);
+    refused_ = true;
+  }
+
+  void go() {
+    if (began_ || stopping_) return;
+    began_ = true;
+    for (RankProcess& p : processes_) {
+      std::string problem;
+      try {
+        const Started started = p.start();
+        if (started.error != 0) problem = started.what + ": " + error_text(started.error);
+      } catch (const Error& e) {
+        problem = e.what();
+      }
+      if (!problem.empty()) {
+        link_.say("refuse " + problem);
+        refused_ = true;
+        if (wrapper_) link_.err.put("tutti-launch on " + order_.host + ": " + problem + "\n");
+        return stop("stopped");
+      }
+      link_.say("start " + p.name() + " " + std::to_string(p.pid()));
+    }
+  }
+
+  void stop(const std::string& why) {
+    if (stopping_) return;
+    stopping_ = true;
+    kill_at_ = Clock::now() + (wrapper_ ? std::chrono::milliseconds(700) : stop_grace);
+    for (RankProcess& p : processes_) p.stop(why);
+  }
+
+  void obey(const std::vector<std::string>& words) {
+    if (words.empty()) return;
+    if (words[0] == "go") go();
+    if (words[0] == "stop") stop("stopped");
+    if (words[0] == "signal" && words.size() == 2)
+      for (const RankProcess& p : processes_) p.signal(std::atoi(words[1].c_str()));
+  }
+
+  void on_signal(int number) {
+    if (number == SIGUSR1 || number == SIGUSR2)
+      for (const RankProcess& p : processes_) p.signal(number);
+    if (number == SIGTERM || number == SIGINT || number == SIGHUP)
+      stop(!wrapper_ ? "ended" : ::getppid() != parent_ ? "orphaned" : "stopped");
+  }
+
+  [[nodiscard]] bool finished() const {
+    const bool none = std::none_of(processes_.begin(), processes_.end(),
+                                   [](const RankProcess& p) { return p.running() || !p.drained(); });
+    if (!none) return false;
+    if (!began_ && !stopping_ && !refused_ && link_.open()) return false;
+    // What is still queued goes out, unless nobody takes it any more.
+    const bool sent = (link_.out.size() == 0 && link_.err.size() == 0) || (!wrapper_ && !link_.open());
+    return sent;
+  }
+
+  // One round of poll.
+  void turn(const SignalQueue& signals) {
+    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
+    std::vector<std::pair<RankProcess*, std::size_t>> pipes;
+    fds.push_back({wrapper_ || !link_.open() ? -1 : STDIN_FILENO, POLLIN, 0});
+    for (OutputQueue* q : {&link_.out, &link_.err}) fds.push_back({q->size() > 0 ? q->fd() : -1, POLLOUT, 0});
+    for (RankProcess& p : processes_)
+      for (const std::size_t stream : {0U, 1U}) {
+        const OutputQueue& q = stream == 0 ? link_.out : link_.err;
+        // Who does not read its output slows down whoever writes it, as with a pipe.
+        if (p.pipe(stream) < 0 || q.size() > (std::size_t{1} << 18)) continue;
+        pipes.emplace_back(&p, stream);
+        fds.push_back({p.pipe(stream), POLLIN, 0});
+      }
+    (void)::poll(fds.data(), fds.size(), 50);
+    while (const int number = (fds[0].revents & POLLIN) != 0 ? signals.next() : 0) on_signal(number);
+    if (fds[1].revents != 0)
+      link_.hear([&](const auto& words) { obey(words); });
+    else if (!wrapper_)
+      link_.check_silence();
+    for (std::size_t q = 0; q < 2; ++q)
+      if (fds[2 + q].revents != 0) (q == 0 ? link_.out : link_.err).send();
+    for (std::size_t i = 0; i < pipes.size(); ++i)
+      if (fds[4 + i].revents != 0) pipes[i].first->read_pipe(pipes[i].second, queue(pipes[i].second));
+    look_after_processes(signals);
+  }
+
+  [[nodiscard]] OutputQueue& queue(std::size_t stream) { return stream == 0 ? link_.out : link_.err; }
+
+  void look_after_processes(const SignalQueue& signals) {
+    if (!wrapper_ && !link_.open()) stop("stopped");
+    if (wrapper_ && ::getppid() != parent_) stop("orphaned");
+    if (stopping_ && Clock::now() >= kill_at_)
+      for (const RankProcess& p : processes_) p.signal(SIGKILL);
+    const bool relay = seconds_since(relayed_) > 0.15;
+    if (relay) relayed_ = Clock::now();
+    for (RankProcess& p : processes_) {
+      const bool ended = p.over();
+      if (ended) {
+        // A signal that ended it may have come to this process just before.
+        while (const int number = signals.next()) on_signal(number);
+        p.reap();
+      }
+      if (!wrapper_ && (relay || ended))
+        if (const std::string news = p.progress_news(); !news.empty()) link_.say(news);
+      if (ended) {
+        link_.say("end " + p.name() + " " + p.end()->line());
+        if (wrapper_) p.write_end();
+      }
+      // Somebody who left the group still holds the pipe.
+      if (!p.running() && p.seconds_after_end() > 0.3)
+        for (const std::size_t stream : {0U, 1U})
+          if (p.pipe(stream) >= 0) p.close_pipe(stream, queue(stream));
+    }
+  }
+
+  // Ends what the processes left behind outside of their groups.
+  static void end_adopted() {
+    for (int round = 0; round < 100; ++round) {
+      const auto adopted = processes_where([](pid_t, const ProcessStatus& s) { return s.parent == ::getpid(); });
+      for (const pid_t pid : adopted) ::kill(pid, SIGKILL);
+      while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+      }
+      if (adopted.empty()) return;
+      ::usleep(5000);
+    }
+  }
+
+  int finish() {
+    end_adopted();
+    int code = refused_ ? static_cast<int>(ExitCode::usage) : 0;
+    for (const RankProcess& p : processes_) {
+      if (wrapper_ && p.end()) code = p.end()->by_signal ? 128 + p.end()->code : p.end()->code;
+      // The guard reads how a process ended, and removes the files itself.
+      if (!wrapper_) p.remove_files();
+    }
+    if (!wrapper_) {
+      remove_job_folder(folder_);
+      link_.say("bye");
+      for (const auto end = Clock::now() + std::chrono::seconds(5); link_.out.size() > 0 && Clock::now() < end;) {
+        pollfd fd{STDOUT_FILENO, POLLOUT, 0};
+        if (::poll(&fd, 1, 100) > 0) link_.out.send();
+        if (!link_.open()) break;
+      }
+    }
+    return code;
+  }
+
+  Order order_;
+  bool wrapper_;
+  LauncherLink link_;
+  pid_t parent_ = 0;
+  fs::path folder_;
+  std::deque<RankProcess> processes_;
+  bool began_ = false, stopping_ = false, refused_ = false;
+  Clock::time_point kill_at_{}, relayed_{};
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/progress_report.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/version.hpp>
+
+#include "agent.hpp"
+#include "job_state.hpp"
+#include "process.hpp"
+#include "rank_process.hpp"
+#include "wire.hpp"
+
+namespace tutti::launch {
+
+// Where the guard leaves the order for the processes that mpirun starts on this host.
+[[nodiscard]] inline fs::path order_file(const fs::path& folder) { return folder / ("order-" + own_node()); }
+
+// Watches a host on which mpirun starts the processes: hands the order over through a file, reports where the processes
+// are and how they ended, passes signals on at once, and ends them when the launcher says so or is gone.
+class Guard {
+ public:
+  explicit Guard(Order order) : order_(std::move(order)), link_(order_.host_timeout) {}
+
+  int run(const std::string& frame) {
+    SignalQueue signals{SIGTERM, SIGINT, SIGHUP};
+    folder_ = make_job_folder(order_.job);
+    write_aside(order_file(folder_), frame);
+    link_.say("hello " + std::to_string(protocol) + " " + version + " " + own_node());
+    std::error_code error;
+    if (!fs::is_directory(order_.folder, error)) {
+      link_.say("refuse the folder " + order_.folder + ", which is not there");
+      stopping_ = true;
+    } else {
+      link_.say("ready");
+    }
+    while (!stopping_) turn(signals);
+    watch();
+    end_recorded(read_records(folder_), stop_grace);
+    watch();
+    clean();
+    link_.say("bye");
+    for (int i = 0; i < 50 && link_.out.size() > 0 && !link_.out.broken(); ++i) {
+      pollfd fd{STDOUT_FILENO, POLLOUT, 0};
+      if (::poll(&fd, 1, 100) > 0) link_.out.send();
+    }
+    return 0;
+  }
+
+ private:
+  void turn(const SignalQueue& signals) {
+    pollfd fds[] = {
+        {signals.fd(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}, {link_.out.size() > 0 ? STDOUT_FILENO : -1, POLLOUT, 0}};
+    (void)::poll(fds, 3, 100);
+    if (fds[0].revents != 0 && signals.next() != 0) stopping_ = true;
+    if (fds[1].revents != 0)
+      link_.hear([&](const std::vector<std::string>& words) { obey(words); });
+    else
+      link_.check_silence();
+    if (fds[2].revents != 0) link_.out.send();
+    if (!link_.open()) stopping_ = true;
+    if (seconds_since(watched_) > 0.1) watch();
+  }
+
+  void obey(const std::vector<std::string>& words) {
+    if (words.empty()) return;
+    if (words[0] == "stop") stopping_ = true;
+    if (words[0] == "signal" && words.size() == 2)
+      for (const Record& r : read_records(folder_)) signal_group(r, std::atoi(words[1].c_str()));
+  }
+
+  struct Known {
+    std::string last_news{};
+    bool ended = false;
+    std::optional<Clock::time_point> vanished{};
+    std::optional<ProgressFile> slot{};
+  };
+
+  void watch() {
+    watched_ = Clock::now();
+    for (const Record& r : read_records(folder_)) {
+      const auto [at, fresh] = known_.try_emplace(r.stem());
+      Known& known = at->second;
+      const std::string name = r.role + " " + std::to_string(r.rank);
+      if (fresh) link_.say("start " + name + " " + std::to_string(r.pid));
+      if (known.ended) continue;
+      if (!known.slot) {
+        known.slot = ProgressFile::open(folder_ / (r.stem() + ".progress"), order_.job);
+      }
+      if (const auto progress = known.slot ? known.slot->read() : std::nullopt) {
+        const auto status = process_status(r.pid);
+        const char state = status && status->start == r.start ? status->state == 'T' ? 'T' : 'R' : '-';
+        std::string news = RankProcess::progress_line(r.role, r.rank, *progress, state);
+        if (news != known.last_news) link_.say(news);
+        known.last_news = std::move(news);
+      }
+      std::ifstream in(folder_ / (r.stem() + ".end"));
+      if (std::string line; std::getline(in, line)) {
+        link_.say("end " + name + " " + line);
+        known.ended = true;
+      } else if (!lives(r.agent, r.agent_start) && !lives(r.pid, r.start)) {
+        // Both were killed before either could say so.
+        if (!known.vanished) known.vanished = Clock::now();
+        if (seconds_since(*known.vanished) > 0.3) {
+          link_.say("end " + name + " signal 9 vanished");
+          known.ended = true;
+        }
+      }
+    }
+  }
+
+  void clean() {
+    for (const ProcessOrder& p : order_.processes) {
+      Record r;
+      r.role = p.role;
+      r.rank = p.rank;
+      remove_process_files(folder_, r);
+    }
+    std::error_code error;
+    end_mpi_session(folder_);
+    fs::remove(order_file(folder_), error);
+    remove_job_folder(folder_);
+  }
+
+  Order order_;
+  LauncherLink link_;
+  fs::path folder_;
+  std::map<std::string, Known> known_;
+  bool stopping_ = false;
+  Clock::time_point watched_{};
+};
+
+// `tutti-launch --exec-ranks`: the order comes on standard input.
+inline int exec_ranks() {
+  std::string frame;
+  const auto take = [&](std::size_t bytes) {
+    char block[16384];
+    while (bytes > 0) {
+      const ssize_t n = ::read(STDIN_FILENO, block, std::min(bytes, sizeof block));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) fail<CommunicationError>("order", "the launcher's order", "the end of standard input");
+      frame.append(block, static_cast<std::size_t>(n));
+      bytes -= static_cast<std::size_t>(n);
+    }
+  };
+  while (frame.empty() || frame.back() != '\n') {
+    if (frame.size() > 64) (void)frame_length(frame);
+    take(1);
+  }
+  const std::size_t start = frame.size();
+  take(frame_length(std::string_view(frame).substr(0, start - 1)));
+  Order order = decode(std::string_view(frame).substr(start));
+  if (!is_job(order.job) || order.command.empty())
+    fail<CommunicationError>("order", "a job and its command", "neither");
+  return order.through_mpi ? Guard(std::move(order)).run(frame) : Agent(std::move(order), false).run();
+}
+
+// `tutti-launch --exec-rank JOB`, started by mpirun: the guard of this host has the order.
+inline int exec_rank(const std::string& job) {
+  const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
+  const auto rank = tutti::detail::number_between(number == nullptr ? "" : number, 0, 1 << 24);
+  if (!is_job(job) || !rank)
+    fail<UsageError>("--exec-rank", "a job and OMPI_COMM_WORLD_RANK", "something else",
+                     "this mode is for tutti-launch itself");
+  for (const fs::path& folder : job_folders(job)) {
+    if (!io::path_exists(order_file(folder))) continue;
+    const std::string frame = io::read_text_file(order_file(folder), max_frame + 64);
+    Order order = decode(std::string_view(frame).substr(frame.find('\n') + 1));
+    std::vector<ProcessOrder> mine;
+    for (const ProcessOrder& p : order.processes)
+      if (p.mpi_rank == *rank) mine.push_back(p);
+    if (mine.size() != 1)
+      fail<CommunicationError>("mpirun", "rank " + std::to_string(*rank) + " on another host than " + order.host,
+                               "it here", "the hosts file and mpirun disagree about who is where");
+    order.processes = std::move(mine);
+    return Agent(std::move(order), true).run();
+  }
+  fail<CommunicationError>("mpirun", "the guard of job " + job + " on " + own_node(), "none",
+                           "was --exec-rank started by hand?");
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/hosts_file.hpp>
+#include <tutti/io/file.hpp>
+
+#include "process.hpp"
+#include "wire.hpp"
+
+// What runs on this host, in files: <state>/jobs/<job>/<role>-<rank>.process names a process and the agent that started
+// it, <role>-<rank>.progress is where it reports to, <role>-<rank>.end how it ended. <state> is $XDG_RUNTIME_DIR/tutti,
+// else /tmp/tutti-<uid>, open to this user only. Processes are ended by what these files say, never by a name.
+namespace tutti::launch {
+
+namespace fs = std::filesystem;
+
+// The folder, if it is this user's alone.
+[[nodiscard]] inline bool is_private_folder(const fs::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+         (status.st_mode & 0077) == 0;
+}
+
+[[nodiscard]] inline std::vector<fs::path> possible_state_folders() {
+  std::vector<fs::path> folders;
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const fs::path usual = "/run/user/" + std::to_string(::geteuid());
+  for (const fs::path& base : {fs::path(runtime == nullptr ? "" : runtime), usual})
+    if (base.is_absolute() && is_private_folder(base)) folders.push_back(base / "tutti");
+  folders.emplace_back("/tmp/tutti-" + std::to_string(::geteuid()));
+  return folders;
+}
+
+// Makes the folder of a job; UsageError where somebody else could have put it there.
+[[nodiscard]] inline fs::path make_job_folder(const std::string& job) {
+  const fs::path state = possible_state_folders().front();
+  for (const fs::path& folder : {state, state / "jobs", state / "jobs" / job}) {
+    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) io::fail_file("make the folder", folder, errno);
+    if (!is_private_folder(folder))
+      fail<UsageError>("job state", "a folder of this user with mode 0700 at " + folder.string(), "something else",
+                       "remove it, or set XDG_RUNTIME_DIR");
+  }
+  return state / "jobs" / job;
+}
+
+[[nodiscard]] inline bool is_job(const std::string& job) {
+  return job.size() == 16 && job.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// The folders of one job, or of all jobs where `job` is empty.
+[[nodiscard]] inline std::vector<fs::path> job_folders(const std::string& job) {
+  std::vector<fs::path> found;
+  for (const fs::path& state : possible_state_folders()) {
+    if (!is_private_folder(state)) continue;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(state / "jobs", error)) {
+      const std::string name = entry.path().filename().string();
+      const bool known = std::find(found.begin(), found.end(), entry.path()) != found.end();
+      if (is_job(name) && (job.empty() || name == job) && is_private_folder(entry.path()) && !known)
+        found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
+// A process of a job, as its file has it.
+struct Record {
+  std::string job, role = "worker", host, node;  // host: in the hosts file; node: its own name for itself
+  int rank = 0;
+  pid_t pid = 0, agent = 0;
+  std::uint64_t start = 0, agent_start = 0;
+
+  [[nodiscard]] std::string stem() const { return role + "-" + std::to_string(rank); }
+};
+
+inline void write_aside(const fs::path& path, const std::string& text) {
+  const fs::path aside = path.string() + ".new";
+  {
+    const auto fd = io::Descriptor::open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, "make", 0600);
+    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+      io::fail_file("write", aside, errno);
+  }
+  io::rename_path(aside, path);
+}
+
+inline void write_record(const fs::path& folder, const Record& r) {
+  std::ostringstream text;
+  text << r.pid << ' ' << r.start << ' ' << r.agent << ' ' << r.agent_start << ' ' << r.node << ' ' << r.host << '\n';
+  write_aside(folder / (r.stem() + ".process"), text.str());
+}
+
+[[nodiscard]] inline std::optional<Record> read_record(const fs::path& path) {
+  Record r;
+  const std::string stem = path.stem().string();
+  const std::size_t dash = stem.find('-');
+  if (dash == std::string::npos) return {};
+  const auto rank = tutti::detail::number_between(std::string_view(stem).substr(dash + 1), 0, 1 << 24);
+  std::ifstream in(path);
+  if (!rank || !(in >> r.pid >> r.start >> r.agent >> r.agent_start >> r.node >> r.host)) return {};
+  if (r.pid <= 1 || r.agent <= 1) return {};
+  r.role = stem.substr(0, dash);
+  r.rank = *rank;
+  r.job = path.parent_path().filename().string();
+  return r;
+}
+
+// The records of this host in a job's folder.
+[[nodiscard]] inline std::vector<Record> read_records(const fs::path& folder) {
+  std::vector<Record> records;
+  std::error_code error;
+  const std::string node = own_node();
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".process") continue;
+    auto record = read_record(entry.path());
+    if (record && record->node == node) records.push_back(std::move(*record));
+  }
+  return records;
+}
+
+inline void remove_process_files(const fs::path& folder, const Record& r) {
+  std::error_code error;
+  for (const char* kind : {".process", ".progress", ".end"}) fs::remove(folder / (r.stem() + kind), error);
+}
+// Removes a job's folder and those above it, once they are empty.
+inline void remove_job_folder(const fs::path& folder) {
+  ::rmdir(folder.c_str());
+  ::rmdir(folder.parent_path().c_str());
+  ::rmdir(folder.parent_path().parent_path().c_str());
+}
+
+// Sends a signal to what is left of a record's process group. Its leader is known by number and start time; where it
+// has gone, a member belongs to the job if it was started with the job's identity. Returns whether there was one.
+inline bool signal_group(const Record& r, int signal) {
+  if (lives(r.pid, r.start)) return ::kill(-r.pid, signal) == 0;
+  bool any = false;
+  const auto members = processes_where([&](pid_t, const ProcessStatus& s) { return s.group == r.pid; });
+  for (const pid_t pid : members)
+    if (started_with(pid, "TUTTI_JOB=" + r.job)) any = ::kill(pid, signal) == 0 || any;
+  return any;
+}
+
+// Ends what the records name: SIGTERM, and SIGKILL after `grace`. Agents are ended with their processes; an agent that
+// is this process or its parent is not.
+inline void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds grace) {
+  const auto signal_agent = [](const Record& r, int signal) {
+    if (r.agent == ::getpid() || r.agent == ::getppid() || !lives(r.agent, r.agent_start)) return false;
+    return ::kill(r.agent, signal) == 0;
+  };
+  // Agents first, so that they know why their process ends.
+  for (const Record& r : records) signal_agent(r, SIGTERM);
+  for (const Record& r : records) {
+    signal_group(r, SIGTERM);
+    signal_group(r, SIGCONT);
+  }
+  const auto wait_gone = [&](std::chrono::milliseconds longest) {
+    for (const auto end = Clock::now() + longest;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+      bool any = false;
+      for (const Record& r : records) any = signal_group(r, 0) || signal_agent(r, 0) || any;
+      if (!any || Clock::now() >= end) return !any;
+    }
+  };
+  if (wait_gone(grace)) return;
+  for (const Record& r : records) {
+    signal_group(r, SIGKILL);
+    signal_agent(r, SIGKILL);
+  }
+  (void)wait_gone(std::chrono::milliseconds(1000));
+}
+
+// What Open MPI may leave on a host when it is torn down: its daemon, a folder for the session, and the segments of its
+// shared-memory transport. A process that mpirun started knows all three.
+inline void record_mpi_session(const fs::path& folder) {
+  const char* session = std::getenv("OMPI_MCA_orte_jobfam_session_dir");
+  const char* job = std::getenv("PMIX_NAMESPACE");
+  const pid_t parent = ::getppid();
+  const auto status = process_status(parent);
+  if (session == nullptr || job == nullptr || !status) return;
+  std::ifstream in("/proc/" + std::to_string(parent) + "/comm");
+  std::string name;
+  in >> name;
+  const bool daemon = name == "orted";  // else mpirun itself
+  write_aside(folder / ("session-" + own_node()), std::string(session) + "\n" + job + ' ' +
+                                                      std::to_string(daemon ? parent : 0) + ' ' +
+                                                      std::to_string(status->start) + "\n");
+}
+inline void end_mpi_session(const fs::path& folder) {
+  std::error_code error;
+  const fs::path file = folder / ("session-" + own_node());
+  std::ifstream in(file);
+  std::string session;
+  std::uint32_t job = 0;
+  pid_t daemon = 0;
+  std::uint64_t start = 0;
+  if (!std::getline(in, session) || !(in >> job >> daemon >> start)) return;
+  fs::remove(file, error);
+  for (int i = 0; i < 100 && daemon > 1 && lives(daemon, start); ++i) {
+    if (i == 50) ::kill(daemon, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const fs::path path = fs::path(session).lexically_normal();
+  struct stat status {};
+  if (path.is_absolute() && path.filename().string().starts_with("jf.") &&
+      path.parent_path().filename().string().starts_with("ompi.") && ::lstat(path.c_str(), &status) == 0 &&
+      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
+    fs::remove_all(path, error);
+    ::rmdir(path.parent_path().c_str());
+  }
+  std::ostringstream segment;
+  segment << "vader_segment." << own_node() << '.' << ::geteuid() << '.' << std::hex << job << '.';
+  for (const auto& entry : fs::directory_iterator("/dev/shm", error))
+    if (entry.path().filename().string().starts_with(segment.str())) fs::remove(entry.path(), error);
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/progress_report.hpp>
+
+#include "blame.hpp"
+#include "commands.hpp"
+#include "link.hpp"
+#include "mpi.hpp"
+#include "options.hpp"
+#include "plan.hpp"
+#include "process.hpp"
+#include "progress_board.hpp"
+#include "ssh.hpp"
+#include "wire.hpp"
+
+namespace tutti::launch {
+
+// Starts a job and stays until it has ended. Nothing runs before every host has said that it can; when a process fails
+// all are stopped; when the launcher is gone its agents end theirs.
+class Launcher {
+ public:
+  explicit Launcher(const Options& options) : o_(options), plan_(make_plan(options)) {}
+
+  // The exit code.
+  int run() {
+    allow_many_descriptors();
+    SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
+    const bool needs_agent = !o_.sync_dir.empty() || o_.launcher == "mpi";
+    if (needs_agent) {
+      folder_ = make_job_folder(plan_.job);
+      std::vector<Host> hosts;
+      for (const auto& s : plan_.sites) hosts.push_back(s.host);
+      write_rsh_agent(folder_, own_program(), ssh_settings(o_), hosts);
+    }
+    try {
+      if (!o_.sync_dir.empty()) sync_folder(plan_, o_, folder_, signals);
+      say("job " + plan_.job + ": " + count(o_.workers.value_or(plan_.sites[0].order.workers), "worker") +
+          (o_.servers > 0 ? ", " + count(o_.servers, "server") : "") + " on " +
+          count(static_cast<int>(plan_.sites.size()), "host") + ", " + o_.launcher);
+      for (const auto& s : plan_.sites) links_.emplace_back(s, o_);
+      while (!over()) turn(signals);
+      end_lost_hosts(signals);
+    } catch (...) {
+      remove_own_files();
+      throw;
+    }
+    remove_own_files();
+    const int code = verdict();
+    flush();
+    return code;
+  }
+
+ private:
+  [[nodiscard]] static std::string count(int n, const std::string& what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  }
+  static void allow_many_descriptors() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  void say(const std::string& text) { err_.put("tutti-launch: " + text + "\n"); }
+  void remove_own_files() {
+    if (folder_.empty()) return;
+    remove_mpirun_files(folder_);
+    remove_rsh_agent(folder_);
+    remove_job_folder(folder_);
+  }
+
+  [[nodiscard]] bool over() const {
+    return std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.child.closed(); }) &&
+           (!mpirun_ || mpirun_->closed());
+  }
+
+  // ---- one round ----
+  void turn(const SignalQueue& signals) {
+    // Who does not read the job's output holds it up, but not the launcher's watch.
+    const bool full = out_.size() > (std::size_t{1} << 20) || err_.size() > (std::size_t{1} << 20);
+    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
+    for (OutputQueue* q : {&out_, &err_}) fds.push_back({q->size() > 0 ? q->fd() : -1, POLLOUT, 0});
+    std::vector<Child*> children;
+    for (Link& l : links_) children.push_back(&l.child);
+    if (mpirun_) children.push_back(mpirun_.get());
+    for (Child* c : children) {
+      fds.push_back({c->input().size() > 0 && !c->input().broken() ? c->input().fd() : -1, POLLOUT, 0});
+      for (const std::size_t stream : {0U, 1U}) fds.push_back({full ? -1 : c->fd(stream), POLLIN, 0});
+    }
+    (void)::poll(fds.data(), fds.size(), 50);
+    while (const int s = signals.next())
+      if (s != SIGCHLD) interrupt(s);
+    if (fds[1].revents != 0) out_.send();
+    if (fds[2].revents != 0) err_.send();
+    std::size_t at = 3;
+    for (Link& l : links_) {
+      if (fds[at].revents != 0) l.child.input().send();
+      if (full) l.heard = Clock::now();
+      if (fds[at + 1].revents != 0) l.child.read(0, [&](std::string_view line) { hear(l, line); });
+      if (fds[at + 2].revents != 0) l.child.read(1, [&](std::string_view line) { complain(l, line); });
+      l.child.look([&](std::string_view line) { hear(l, line); }, [&](std::string_view line) { complain(l, line); });
+      if (l.child.closed() && !l.settled) settle(l);
+      at += 3;
+    }
+    if (mpirun_ && at + 2 < fds.size()) {
+      if (fds[at + 1].revents != 0)
+        mpirun_->read(0, [&](std::string_view line) { out_.put(std::string(line) + "\n"); });
+      if (fds[at + 2].revents != 0) mpirun_->read(1, [&](std::string_view line) { hear_mpirun(line); });
+      mpirun_->look([&](std::string_view line) { out_.put(std::string(line) + "\n"); },
+                    [&](std::string_view line) { hear_mpirun(line); });
+    }
+    watch();
+  }
+
+  // ---- what the agents say ----
+  void hear(Link& l, std::string_view line) {
+    l.heard = Clock::now();
+    if (line.empty() || line.front() != control_mark) {
+      // Before hello it is the login shell's greeting.
+      if (l.hello) out_.put(std::string(line) + "\n");
+      return;
+    }
+    line.remove_prefix(1);
+    const auto words = words_of(line);
+    if (words.empty()) return;
+    const auto number = [&](std::size_t i) {
+      return i < words.size() ? std::strtoll(words[i].c_str(), nullptr, 10) : 0;
+    };
+    if (words[0] == "hello") {
+      l.hello = true;
+      if (number(1) != protocol)
+        add_problem(l,
+                    {static_cast<int>(ExitCode::usage),
+                     error_message("host " + l.host(), "this version of tutti-launch", "another", "--remote-launch")});
+    } else if (words[0] == "ready") {
+      l.ready = true;
+      go_when_all_are_ready();
+    } else if (words[0] == "refuse") {
+      l.refused = true;
+      add_problem(l, {static_cast<int>(ExitCode::usage),
+                      error_message("host " + l.host(), "what the job needs",
+                                    printable(line.substr(std::min(line.size(), std::size_t{7}))),
+                                    "--sync-dst-dir copies the working folder to every host")});
+    } else if (words[0] == "bye") {
+      l.bye = true;
+    } else if (words.size() >= 3) {
+      const std::string name = process_name(words[1], static_cast<int>(number(2)));
+      if (words[0] == "start") {
+        unended_[name] = &l;
+      } else if (words[0] == "progress" && words.size() == 8) {
+        const Progress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
+                         static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};
+        board_.update(name, l.host(), p, words[7] == "T", Clock::now());
+      } else if (words[0] == "end" && words.size() == 6) {
+        ended(l, name, {words[3] == "signal", static_cast<int>(number(4)), words[5]});
+      }
+    }
+  }
+  void complain(Link& l, std::string_view line) {
+    if (l.hello)
+      err_.put(std::string(line) + "\n");
+    else if (l.errors.size() < 65536)
+      l.errors.append(line).append("\n");
+  }
+
+  // mpirun's own words, beside the lines of the processes, are held back for a moment: when a process has failed they
+  // only repeat it.
+  void hear_mpirun(std::string_view line) {
+    const bool of_a_process = line.starts_with("[") && line.find("] ") != std::string_view::npos &&
+                              line.find_first_not_of("s0123456789", 1) == line.find(']');
+    if (const auto rank = rank_that_mpirun_blames(line)) mpi_blames_ = *rank;
+    // Open MPI 4.1 warns of a harmless race of its own.
+    if (line.find("plm:rsh: Warning: setpgid(") != std::string_view::npos) return;
+    if (of_a_process)
+      err_.put(std::string(line) + "\n");
+    else if (!line.empty() && mpi_said_.size() < 65536)
+      mpi_said_.append(line).append("\n");
+    mpi_spoke_ = Clock::now();
+  }
+
+  void repeat_mpirun() {
+    LineSplitter lines;
+    lines.feed(mpi_said_, [&](std::string_view line) { err_.put("mpirun: " + std::string(line) + "\n"); });
+    mpi_said_.clear();
+  }
+
+  void go_when_all_are_ready() {
+    if (began_ || stopping_ || !std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.ready; }))
+      return;
+    began_ = true;
+    if (o_.launcher != "mpi") return tell_all("go");
+    try {
+      mpirun_ = std::make_unique<Child>(mpirun_start(plan_, o_, folder_), false);
+    } catch (const Error& e) {
+      problems_.push_back({e.exit_code(), e.what()});
+      stop();
+    }
+  }
+  void tell_all(const std::string& line) {
+    for (Link& l : links_) l.say(line);
+  }
+
+  void ended(Link& l, const std::string& name, const End& end) {
+    unended_.erase(name);
+    board_.ended(name);
+    endings_.push_back({name, l.host(), end});
+    if (endings_.back().good() || stopping_ || interrupted_ != 0) return;
+    failing_ = true;
+    // Who lost another process may well be heard of before that one's own agent has noticed.
+    const bool lost_another = !end.by_signal && end.code == static_cast<int>(ExitCode::communication);
+    const auto wait = std::chrono::milliseconds(lost_another || end.why != "own" ? 200 : 0);
+    const auto at = Clock::now() + wait;
+    if (!stop_at_ || at < *stop_at_) stop_at_ = at;
+  }
+
+  void add_problem(Link& l, Problem p) {
+    problems_.push_back(std::move(p));
+    l.settled = true;
+    stop();
+  }
+
+  // An agent's connection has closed.
+  void settle(Link& l) {
+    l.settled = true;
+    if (l.bye) return;
+    if (!l.hello) {
+      if (stopping_ && l.errors.empty()) return;
+      problems_.push_back(connection_problem(l.site.host, l.site.here, l.child.code(), l.errors, remote_program(o_)));
+    } else {
+      l.lost = true;
+      if (!stopping_ || l.child.code() == 255)
+        problems_.push_back(lost_host(l, l.site.here ? "it was killed" : "the connection was lost"));
+    }
+    stop();
+  }
+
+  // A host that is gone, with its processes and where they were.
+  [[nodiscard]] Problem lost_host(const Link& l, const std::string& how) const {
+    std::string who;
+    std::size_t shown = 0;
+    for (const auto& [name, link] : unended_) {
+      if (link != &l) continue;
+      if (++shown > 4) break;
+      who += (who.empty() ? ", and with it " : "; ") + name + last_report(name);
+    }
+    return {static_cast<int>(ExitCode::communication),
+            error_message("host " + l.host(), "its tutti-launch to stay", how + who, "")};
+  }
+  [[nodiscard]] std::string last_report(const std::string& name) const {
+    const auto* e = board_.find(name);
+    if (e == nullptr || e->progress.phase == ProgressPhase::none) return "";
+    return ", last reported at " + ProgressBoard::position_text(e->progress);
+  }
+
+  // ---- stopping ----
+  void interrupt(int signal) {
+    if (interrupted_ != 0 || !began_) {
+      if (interrupted_ == 0) interrupted_ = signal;
+      stop();
+      return;
+    }
+    interrupted_ = signal;
+    interrupted_at_ = Clock::now();
+    say(signal_text(signal) + ": the processes are told to stop; once more ends them at once");
+    tell_all("signal " + std::to_string(signal == SIGHUP ? SIGTERM : signal));
+  }
+  void stop() {
+    if (stopping_) return;
+    stopping_ = true;
+    stopped_at_ = Clock::now();
+    tell_all("stop");
+  }
+
+  void watch() {
+    const auto now = Clock::now();
+    if (!stopping_ && stop_at_ && now >= *stop_at_) stop();
+    if (seconds_since(spoke_) > std::min(2.0, o_.host_timeout / 4)) {
+      spoke_ = now;
+      tell_all("alive");
+    }
+    if (!stopping_) {
+      for (Link& l : links_) {
+        if (l.child.closed()) continue;
+        if (!l.ready && seconds_since(began_at_) > o_.connect_timeout + 1) {
+          add_problem(
+              l, {static_cast<int>(ExitCode::communication),
+                  error_message("host " + l.host(), "an answer within " + seconds_text(o_.connect_timeout), "none")});
+        } else if (l.ready && seconds_since(l.heard) > o_.host_timeout) {
+          l.lost = true;
+          add_problem(l, lost_host(l, "no word from it for " + seconds_text(o_.host_timeout)));
+        }
+      }
+      if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
+      watch_progress(now);
+      watch_mpirun();
+      watch_servers();
+    }
+    if (stopping_) {
+      const double since = seconds_since(stopped_at_);
+      if (mpirun_ && since > 0.1 && !mpi_told_) {
+        mpi_told_ = true;
+        mpirun_->signal(SIGTERM);
+      }
+      // Whoever has not answered by now is cut off.
+      if (since > 3)
+        for (Link& l : links_) {
+          if (l.child.exited()) continue;
+          l.lost = l.lost || l.hello;
+          l.child.close_input();
+          l.child.signal(SIGKILL);
+        }
+      if (mpirun_ && since > 4) mpirun_->signal(SIGKILL);
+    }
+  }
+  [[nodiscard]] static std::string seconds_text(double s) {
+    std::string text = std::to_string(s);
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.ends_with('.')) text.pop_back();
+    return text + " s";
+  }
+
+  void watch_progress(Clock::time_point now) {
+    if (interrupted_ != 0 || failing_) return;
+    if (const auto stall = board_.new_stall(o_.stall_warning, now)) say("warning: " + board_.describe(*stall));
+    const auto stall = o_.stall_deadline > 0 ? board_.stalled(o_.stall_deadline, now) : std::nullopt;
+    if (!stall) return;
+    problems_.push_back({static_cast<int>(ExitCode::communication),
+                         error_message(stall->entry->name + " on " + stall->entry->host,
+                                       "progress within " + seconds_text(o_.stall_deadline), board_.describe(*stall),
+                                       "--stall-deadline sets the time")});
+    stop();
+  }
+
+  // Once mpirun has ended, its guards may still have to tell how the processes did.
+  void watch_mpirun() {
+    if (!mpirun_) return;
+    if (!failing_ && !mpirun_->exited() && !mpi_said_.empty() && seconds_since(mpi_spoke_) > 1.5) repeat_mpirun();
+    if (!mpirun_->closed()) return;
+    if (!mpi_ended_) mpi_ended_ = Clock::now();
+    if (unended_.empty() || seconds_since(*mpi_ended_) > 1) stop();
+  }
+  // Servers serve workers.
+  void watch_servers() {
+    if (o_.servers == 0 || !began_ || mpirun_ || unended_.empty()) return;
+    std::size_t workers = 0;
+    for (const Ending& e : endings_) workers += e.name.starts_with("worker") ? 1 : 0;
+    if (workers < static_cast<std::size_t>(plan_.sites[0].order.workers)) return;
+    if (!workers_done_) workers_done_ = Clock::now();
+    if (seconds_since(*workers_done_) > 5) stop();
+  }
+
+  // ---- the end ----
+  // A host whose connection broke may still run what it was given.
+  void end_lost_hosts(const SignalQueue& signals) {
+    std::vector<Host> hosts;
+    for (const Link& l : links_)
+      if (l.lost) hosts.push_back(l.site.host);
+    if (hosts.empty()) return;
+    Options quick = o_;
+    quick.connect_timeout = 2;
+    try {
+      for (const Problem& p : kill_on(hosts, quick, plan_.job, 6, false, signals))
+        say("could not look for processes left over: " + p.message);
+    } catch (const Error& e) {
+      say(e.what());
+    }
+  }
+
+  [[nodiscard]] int verdict() {
+    constexpr int lost_another = static_cast<int>(ExitCode::communication);
+    const Ending* blamed = culprit(endings_);
+    const bool only_lost =
+        blamed != nullptr && (blamed->end.why != "own" || exit_code_for(blamed->end) == lost_another);
+    // A host that does not answer explains why others lost it.
+    if (problems_.empty() && only_lost)
+      for (const Link& l : links_)
+        if (l.lost) problems_.push_back(lost_host(l, "no answer"));
+    if (problems_.empty() && interrupted_ != 0 && !blames_despite_signal(blamed)) {
+      say("ended by " + signal_text(interrupted_));
+      return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
+    }
+    if (problems_.empty() && blamed != nullptr) {
+      const bool killed = blamed->end.by_signal && blamed->end.code == SIGKILL;
+      problems_.push_back({blamed->end.why == "own" ? exit_code_for(blamed->end) : lost_another,
+                           error_message(blamed->name + " on " + blamed->host, "exit code 0",
+                                         describe(blamed->end) + last_report(blamed->name),
+                                         killed ? "the system kills when memory runs out, see dmesg" : "")});
+    }
+    if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
+      problems_.push_back(mpirun_problem());
+      repeat_mpirun();
+    }
+    for (const Ending& e : endings_)
+      if (problems_.empty() && e.end.why == "ended")
+        problems_.push_back({static_cast<int>(ExitCode::terminated),
+                             error_message("host " + e.host, "the job to run on", "its end from outside",
+                                           "was it 'tutti-launch --kill'?")});
+    std::set<std::string> said;
+    for (const Problem& p : problems_)
+      if (said.insert(p.message).second) say(p.message);
+    return problems_.empty() ? 0 : problems_.front().code;
+  }
+  // After SIGINT or SIGTERM a process may end with 130 or 143, or by the signal.
+  [[nodiscard]] bool blames_despite_signal(const Ending* e) const {
+    if (e == nullptr || e->end.why != "own") return false;
+    if (e->end.by_signal) return e->end.code != SIGINT && e->end.code != SIGTERM;
+    return e->end.code != 128 + SIGINT && e->end.code != 128 + SIGTERM;
+  }
+  [[nodiscard]] Problem mpirun_problem() const {
+    std::string who = "mpirun", got = "exit code " + std::to_string(mpirun_->code());
+    if (mpirun_->by_signal()) got = "it was killed by " + signal_text(mpirun_->code() - 128);
+    if (mpi_blames_ >= 0 && static_cast<std::size_t>(mpi_blames_) < plan_.site_of_mpi_rank.size()) {
+      const auto& site = plan_.sites[plan_.site_of_mpi_rank[static_cast<std::size_t>(mpi_blames_)]];
+      const std::string name = process_name("worker", mpi_blames_);
+      who = name + " on " + site.host.name;
+      got = "mpirun's word that it failed, with exit code " + std::to_string(mpirun_->code()) + last_report(name);
+    } else if (!mpi_said_.empty()) {
+      got += ", after: " + last_line(mpi_said_);
+    }
+    const int code = mpirun_->code();
+    const bool own = mpi_blames_ >= 0 && code > 0 && code < 126;
+    return {own ? code : static_cast<int>(ExitCode::communication), error_message(who, "exit code 0", got)};
+  }
+
+  void flush() {
+    for (OutputQueue* q : {&out_, &err_})
+      while (q->size() > 0) {
+        pollfd fd{q->fd(), POLLOUT, 0};
+        if (::poll(&fd, 1, 1000) >= 0) q->send();
+      }
+  }
+
+  Options o_;
+  Plan plan_;
+  fs::path folder_;
+  std::deque<Link> links_;
+  std::unique_ptr<Child> mpirun_;
+  OutputQueue out_{STDOUT_FILENO}, err_{STDERR_FILENO};
+  ProgressBoard board_;
+  std::map<std::string, const Link*> unended_;
+  std::vector<Ending> endings_;
+  std::vector<Problem> problems_;
+  bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false;
+  int interrupted_ = 0, mpi_blames_ = -1;
+  std::string mpi_said_;
+  Clock::time_point began_at_ = Clock::now(), stopped_at_{}, spoke_{}, interrupted_at_{}, mpi_spoke_{};
+  std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/hosts_file.hpp>
+
+#include "commands.hpp"
+#include "options.hpp"
+#include "plan.hpp"
+#include "process.hpp"
+
+namespace tutti::launch {
+
+// The call of Open MPI's mpirun: each process through `tutti-launch --exec-rank`, which finds its order in the job's
+// folder of its host, so that no variable and no argument of the job is on a command line.
+[[nodiscard]] inline Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
+  {
+    // One line a process: with --map-by seq rank i runs on the host of line i.
+    std::ofstream out(folder / "mpirun.hosts");
+    for (const std::size_t site : plan.site_of_mpi_rank) out << plan.sites[site].host.name << '\n';
+    if (!out.flush()) fail<Error>("mpirun", "to write " + folder.string(), error_text(errno));
+  }
+  const bool all_here = std::all_of(plan.sites.begin(), plan.sites.end(), [](const Plan::Site& s) { return s.here; });
+  Start start;
+  start.argv = {"mpirun",
+                "-np",
+                std::to_string(plan.site_of_mpi_rank.size()),
+                "--hostfile",
+                (folder / "mpirun.hosts").string(),
+                "--map-by",
+                "seq",
+                "--mca",
+                "plm_rsh_agent",
+                (folder / "rsh-agent").string(),
+                "--mca",
+                "plm_rsh_no_tree_spawn",
+                "1"};
+  // A cut link is noticed after 8 s; by itself mpirun would not notice it at all.
+  for (const auto& [name, value] : {std::pair("oob_tcp_keepalive_time", "4"),
+                                    {"oob_tcp_keepalive_intvl", "2"},
+                                    {"oob_tcp_keepalive_probes", "3"}}) {
+    start.argv.emplace_back("--mca");
+    start.argv.emplace_back(name);
+    start.argv.emplace_back(value);
+  }
+  const auto& more = o.mpi_arguments;
+  if (std::find(more.begin(), more.end(), "--bind-to") == more.end() &&
+      std::find(more.begin(), more.end(), "-bind-to") == more.end()) {
+    start.argv.emplace_back("--bind-to");
+    start.argv.emplace_back("none");
+  }
+  start.argv.insert(start.argv.end(), more.begin(), more.end());
+  start.argv.push_back(all_here ? own_program() : remote_program(o));
+  start.argv.emplace_back("--exec-rank");
+  start.argv.push_back(plan.job);
+  start.environment.emplace();
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry(*e);
+    const std::string_view name = entry.substr(0, entry.find('='));
+    if (std::none_of(o.everywhere.begin(), o.everywhere.end(), [&](const auto& v) { return v.first == name; }))
+      start.environment->emplace_back(entry);
+  }
+  start.signal_at_parents_death = SIGTERM;
+  return start;
+}
+inline void remove_mpirun_files(const fs::path& folder) {
+  std::error_code error;
+  fs::remove(folder / "mpirun.hosts", error);
+}
+
+// The rank that a line of mpirun's blames; nothing if it blames none.
+[[nodiscard]] inline std::optional<int> rank_that_mpirun_blames(std::string_view line) {
+  for (const std::string_view start : {"MPI_ABORT was invoked on rank ", "mpirun noticed that process rank "}) {
+    const std::size_t at = line.find(start);
+    if (at == std::string_view::npos) continue;
+    const std::string_view rest = line.substr(at + start.size());
+    return tutti::detail::number_between(rest.substr(0, rest.find(' ')), 0, 1 << 24);
+  }
+  return {};
+}
+
+}  // namespace tutti::launch

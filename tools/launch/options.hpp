@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/hosts_file.hpp>
+
+#include "job_state.hpp"
+#include "rank_process.hpp"
+#include "wire.hpp"
+
+namespace tutti::launch {
+
+struct Options {
+  std::optional<int> workers;
+  int servers = 0;
+  std::string hosts_file, launcher;
+  std::string sync_dir, log_dir, job_name, ssh_config, remote_program;
+  Variables everywhere, on_workers, on_servers;
+  std::vector<std::string> mpi_arguments, command;
+  double connect_timeout = 10, host_timeout = 30, stall_warning = 30, stall_deadline = 600, stop_timeout = 60;
+  bool kill = false, help = false, version = false;
+  std::string kill_job;
+};
+
+inline constexpr std::string_view help_text =
+    R"(Starts the processes of a job, watches them, and ends them all when one fails.
+
+Usage: tutti-launch [OPTIONS] [--] COMMAND [ARGUMENTS]
+       tutti-launch --kill [-H FILE] [--job ID]
+
+What to start
+  -n, --num-workers N       workers  [all slots of the hosts file]
+  -s, --num-servers N       servers, of which each has TUTTI_ROLE=server  [0]
+  -H, --hostfile FILE       hosts, one a line: NAME[:PORT] [slots=N]; filled in this order, from
+                            the first again beyond the total. "localhost" is this host
+      --launcher WORD       local, ssh or mpi  [ssh with a hosts file, local without one]
+      --job-name NAME       name in log files  [the command's]
+      --log-dir DIR         one log file per process, ROLE-RANK.log, in this folder
+What they find
+      --env NAME[=VALUE]    set a variable everywhere, or pass on the launcher's own; repeatable.
+                            Processes on this host have the launcher's environment anyway
+      --env-worker NAME=VALUE, --env-server NAME=VALUE
+      --sync-dst-dir DIR    copy the working folder to DIR of each host first (rsync), and run there
+How to reach hosts
+      --ssh-config FILE     for ssh -F
+      --remote-launch PATH  this program on the other hosts  [the path that it has here]
+      --mpi-arg ARGUMENT    one more argument for mpirun; repeatable
+Times in seconds
+      --connect-timeout S   until a host has answered  [10]
+      --host-timeout S      without a word from a host until it counts as lost  [30]
+      --stall-warning S     without progress of a rank until a warning names it  [30]
+      --stall-deadline S    without progress of a rank until the job is ended; 0: never  [600]
+      --stop-timeout S      from SIGINT or SIGTERM, which the processes get, to their end  [60]
+Ending a job
+      --kill                end what is recorded as running on this host, or on the hosts of -H
+      --job ID              of this job only
+      --help, --version
+
+Options come before the command, and may be written with - or _. A process finds TUTTI_RANK, _SIZE,
+_LOCAL_RANK, _LOCAL_SIZE, _HOST, _JOB, _ROOT (host:port for a rendezvous), _REPORT, _ROLE, and
+DMLC_ROLE, DMLC_NUM_WORKER, DMLC_NUM_SERVER, DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT. Each line of its
+output appears with its rank: [0], servers [s0].
+Exit codes: that of the process that failed first; 5 where it was killed, stood still, or its host was
+lost; 1 where it crashed; 2 usage, or a program that is missing; 130 and 143 after SIGINT and SIGTERM.
+)";
+
+namespace detail {
+
+inline std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+inline int integer(const std::string& option, const std::string& text, int low, int high) {
+  const auto value = tutti::detail::number_between(text, low, high);
+  if (!value)
+    fail<UsageError>(option, "an integer from " + std::to_string(low) + " to " + std::to_string(high),
+                     "'" + printable(text) + "'");
+  return *value;
+}
+
+inline double seconds(const std::string& option, const std::string& text, double low) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= low && value <= 1e6))
+    fail<UsageError>(option, low > 0 ? "seconds, more than 0" : "seconds, 0 or more", "'" + printable(text) + "'");
+  return value;
+}
+
+inline bool is_variable_name(std::string_view name) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  return !name.empty() && letter(name[0]) &&
+         std::all_of(name.begin(), name.end(), [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
+}
+
+// NAME=VALUE, as older scripts have it NAME:VALUE, or where it is allowed NAME alone.
+inline std::pair<std::string, std::string> variable(const std::string& option, const std::string& text, bool alone) {
+  const std::size_t at = text.find_first_of("=:");
+  const std::string name = text.substr(0, at);
+  if (!is_variable_name(name))
+    fail<UsageError>(option, alone ? "NAME or NAME=VALUE" : "NAME=VALUE", "'" + printable(text) + "'");
+  if (is_launcher_variable(name)) fail<UsageError>(option, "a variable that the launcher does not set itself", name);
+  if (at != std::string::npos) return {name, text.substr(at + 1)};
+  const char* value = alone ? std::getenv(name.c_str()) : nullptr;
+  if (value == nullptr)
+    fail<UsageError>(option, alone ? "a variable that is set here" : "NAME=VALUE",
+                     name + (alone ? ", which is not set" : ""));
+  return {name, value};
+}
+
+struct Option {
+  std::string_view name;
+  bool takes_value;
+  std::function<void(const std::string& option, const std::string& value)> set;
+};
+
+inline std::vector<Option> option_table(Options& o) {
+  const auto text = [](std::string& to) {
+    return [&to](const std::string& option, const std::string& v) {
+      if (v.empty()) fail<UsageError>(option, "a value", "an empty one");
+      to = v;
+    };
+  };
+  const auto time = [](double& to, double low) {
+    return [&to, low](const std::string& option, const std::string& v) { to = seconds(option, v, low); };
+  };
+  const auto flag = [](bool& to) { return [&to](const std::string&, const std::string&) { to = true; }; };
+  const auto variables = [](Variables& to, bool alone) {
+    return [&to, alone](const std::string& option, const std::string& v) { to.push_back(variable(option, v, alone)); };
+  };
+  constexpr double least = 0.05;
+  return {
+      {"--num-workers", true, [&o](const auto& n, const auto& v) { o.workers = integer(n, v, 1, 1 << 20); }},
+      {"--num-servers", true, [&o](const auto& n, const auto& v) { o.servers = integer(n, v, 0, 1 << 20); }},
+      {"--hostfile", true, text(o.hosts_file)},
+      {"--hosts", true, text(o.hosts_file)},
+      {"--launcher", true,
+       [&o](const std::string& n, const std::string& v) {
+         if (v != "local" && v != "ssh" && v != "mpi")
+           fail<UsageError>(n, "local, ssh or mpi", "'" + printable(v) + "'");
+         o.launcher = v;
+       }},
+      {"--job-name", true, text(o.job_name)},
+      {"--log-dir", true, text(o.log_dir)},
+      {"--env", true, variables(o.everywhere, true)},
+      {"--env-worker", true, variables(o.on_workers, false)},
+      {"--env-server", true, variables(o.on_servers, false)},
+      {"--sync-dst-dir", true, text(o.sync_dir)},
+      {"--ssh-config", true, text(o.ssh_config)},
+      {"--remote-launch", true, text(o.remote_program)},
+      {"--mpi-arg", true, [&o](const auto&, const auto& v) { o.mpi_arguments.push_back(v); }},
+      {"--connect-timeout", true, time(o.connect_timeout, least)},
+      {"--host-timeout", true, time(o.host_timeout, least)},
+      {"--stall-warning", true, time(o.stall_warning, least)},
+      {"--stall-deadline", true, time(o.stall_deadline, 0)},
+      {"--stop-timeout", true, time(o.stop_timeout, 0)},
+      {"--kill", false, flag(o.kill)},
+      {"--job", true, text(o.kill_job)},
+      {"--help", false, flag(o.help)},
+      {"--version", false, flag(o.version)},
+  };
+}
+
+inline void check(Options& o, bool job_given) {
+  if (o.kill) {
+    if (!o.command.empty()) fail<UsageError>("--kill", "no command", "'" + printable(o.command[0]) + "'");
+    if (job_given && !is_job(o.kill_job))
+      fail<UsageError>("--job", "the 16 digits that the launcher printed", "'" + printable(o.kill_job) + "'");
+    return;
+  }
+  if (job_given) fail<UsageError>("--job", "--kill with it", "none");
+  if (o.command.empty()) fail<UsageError>("command line", "a command to run", "none", "--help shows the options");
+  if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
+  if (o.launcher.empty()) o.launcher = o.hosts_file.empty() ? "local" : "ssh";
+  if (o.launcher == "local" && !o.hosts_file.empty())
+    fail<UsageError>("--launcher local", "no hosts file, because everything starts on this host", o.hosts_file);
+  if (o.launcher == "ssh" && o.hosts_file.empty()) fail<UsageError>("--launcher ssh", "a hosts file, -H FILE", "none");
+  if (o.hosts_file.empty() && !o.workers)
+    fail<UsageError>("command line", "the number of workers, -n N", "neither it nor a hosts file");
+  if (o.launcher != "mpi" && !o.mpi_arguments.empty())
+    fail<UsageError>("--mpi-arg", "--launcher mpi", "--launcher " + o.launcher);
+  if (!o.sync_dir.empty() && o.sync_dir.front() != '/')
+    fail<UsageError>("--sync-dst-dir", "a path that begins with /", "'" + printable(o.sync_dir) + "'");
+  if (o.servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
+  if (o.stall_deadline > 0 && o.stall_deadline < o.stall_warning) o.stall_warning = o.stall_deadline / 2;
+}
+
+}  // namespace detail
+
+// Reads the command line. UsageError names the option that is wrong.
+[[nodiscard]] inline Options parse_options(const std::vector<std::string>& arguments) {
+  Options o;
+  const auto table = detail::option_table(o);
+  bool job_given = false;
+  std::size_t i = 0;
+  for (; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      ++i;
+      break;
+    }
+    if (argument.size() < 2 || argument[0] != '-') break;
+    std::string name = argument, value;
+    bool has_value = false;
+    if (argument.starts_with("--")) {
+      const std::size_t equals = argument.find('=');
+      has_value = equals != std::string::npos;
+      name = detail::with_dashes(argument.substr(0, equals));
+      if (has_value) value = argument.substr(equals + 1);
+    } else {
+      constexpr std::pair<char, const char*> letters[] = {
+          {'n', "--num-workers"}, {'s', "--num-servers"}, {'H', "--hostfile"}, {'h', "--help"}};
+      for (const auto& [letter, full] : letters)
+        if (argument[1] == letter) name = full;
+      has_value = argument.size() > 2;
+      if (has_value) value = argument.substr(2);
+    }
+    const auto option = std::find_if(table.begin(), table.end(), [&](const auto& t) { return t.name == name; });
+    if (option == table.end())
+      fail<UsageError>("command line", "an option", "'" + printable(argument) + "', which is none",
+                       "the options of the command come after it; --help lists all");
+    if (has_value && !option->takes_value) fail<UsageError>(name, "no value", "'" + printable(value) + "'");
+    if (option->takes_value && !has_value) {
+      if (++i == arguments.size()) fail<UsageError>(name, "a value", "none");
+      value = arguments[i];
+    }
+    option->set(name, value);
+    job_given = job_given || name == "--job";
+    if (o.help || o.version) return o;
+  }
+  o.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+  detail::check(o, job_given);
+  return o;
+}
+
+}  // namespace tutti::launch

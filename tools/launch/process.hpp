@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+// Processes of Linux: starting them without a shell, finding them again, ending them.
+namespace tutti::launch {
+
+using Clock = std::chrono::steady_clock;
+
+[[nodiscard]] inline double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+[[nodiscard]] inline std::string error_text(int number) { return std::generic_category().message(number); }
+
+[[nodiscard]] inline std::string signal_text(int number) {
+  const char* name = ::sigabbrev_np(number);
+  return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
+}
+
+struct Pipe {
+  io::Descriptor read, write;
+};
+[[nodiscard]] inline Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail<Error>("pipe", "two descriptors", error_text(errno));
+  return {io::Descriptor(ends[0]), io::Descriptor(ends[1])};
+}
+
+struct Start {
+  std::vector<std::string> argv;
+  std::optional<std::vector<std::string>> environment{};  // "NAME=value"; this process's own where absent
+  std::string folder{};
+  int in = -1, out = -1, err = -1;  // -1: /dev/null for in, this process's own for out and err
+  bool own_session = false;         // else a process group of its own
+  int signal_at_parents_death = 0;
+  std::function<void(pid_t)> before_exec{};  // called here while the new process waits
+};
+struct Started {
+  pid_t pid = -1;
+  int error = 0;       // errno of what failed; 0: it runs
+  std::string what{};  // what failed
+};
+
+// fork and execvp. The program gets default signal handling and only the three descriptors.
+[[nodiscard]] inline Started start_process(const Start& start) {
+  std::vector<char*> argv, environment;
+  for (const auto& word : start.argv) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  if (start.environment)
+    for (const auto& entry : *start.environment) environment.push_back(const_cast<char*>(entry.c_str()));
+  environment.push_back(nullptr);
+  Pipe report = make_pipe(), hold = make_pipe();
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return {-1, errno, "fork"};
+  if (pid == 0) {
+    // Only what POSIX allows between fork and exec. The stage and errno go through the pipe, which a successful exec
+    // closes.
+    const auto give_up = [&](char stage) {
+      const int number = errno;
+      char message[1 + sizeof number];
+      message[0] = stage;
+      std::memcpy(message + 1, &number, sizeof number);
+      const ssize_t written = ::write(report.write.get(), message, sizeof message);
+      ::_exit(written > 0 ? 127 : 126);
+    };
+    if (start.own_session)
+      ::setsid();
+    else
+      ::setpgid(0, 0);
+    if (start.signal_at_parents_death != 0) {
+      ::prctl(PR_SET_PDEATHSIG, start.signal_at_parents_death);
+      if (::getppid() != parent) ::_exit(126);
+    }
+    const int in = start.in >= 0 ? start.in : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    // Through numbers above 2 first: one of them might be 0, 1 or 2 itself.
+    const int in_copy = ::fcntl(in, F_DUPFD_CLOEXEC, 3);
+    const int out_copy = ::fcntl(start.out >= 0 ? start.out : 1, F_DUPFD_CLOEXEC, 3);
+    const int err_copy = ::fcntl(start.err >= 0 ? start.err : 2, F_DUPFD_CLOEXEC, 3);
+    if (in_copy >= 0) ::dup2(in_copy, 0);
+    if (out_copy >= 0) ::dup2(out_copy, 1);
+    if (err_copy >= 0) ::dup2(err_copy, 2);
+    if (!start.folder.empty() && ::chdir(start.folder.c_str()) != 0) give_up('d');
+    for (int s = 1; s < SIGRTMIN; ++s) ::signal(s, SIG_DFL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (start.environment) environ = environment.data();
+    hold.write = io::Descriptor();
+    char released = 0;
+    if (::read(hold.read.get(), &released, 1) != 1) ::_exit(126);
+    ::execvp(argv[0], argv.data());
+    give_up('x');
+  }
+  report.write = io::Descriptor();
+  if (start.before_exec) start.before_exec(pid);
+  if (::write(hold.write.get(), "", 1) != 1) return {pid, errno, "pipe"};
+  hold.write = io::Descriptor();
+  char message[1 + sizeof(int)];
+  ssize_t n = -1;
+  do n = ::read(report.read.get(), message, sizeof message);
+  while (n < 0 && errno == EINTR);
+  if (n != ssize_t{sizeof message}) return {pid, 0, ""};
+  Started failed;
+  std::memcpy(&failed.error, message + 1, sizeof failed.error);
+  failed.what = message[0] == 'd' ? "folder " + start.folder : "program " + start.argv[0];
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return failed;
+}
+
+// What /proc says of a process.
+struct ProcessStatus {
+  char state = '?';
+  pid_t parent = 0, group = 0;
+  std::uint64_t start = 0;  // clock ticks after boot: with the number it names one process for ever
+};
+[[nodiscard]] inline std::optional<ProcessStatus> process_status(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::size_t close = text.rfind(')');  // the name before it may hold anything
+  if (close == std::string::npos) return {};
+  std::istringstream fields(text.substr(close + 1));
+  ProcessStatus status;
+  fields >> status.state >> status.parent >> status.group;
+  std::string skipped;
+  for (int field = 6; field < 22; ++field) fields >> skipped;
+  if (!(fields >> status.start)) return {};
+  return status;
+}
+
+// Is it still the same process, and no zombie?
+[[nodiscard]] inline bool lives(pid_t pid, std::uint64_t start) {
+  const auto status = process_status(pid);
+  return status && status->start == start && status->state != 'Z' && status->state != 'X';
+}
+
+// The processes for which f(pid, status) holds.
+template <class F>
+[[nodiscard]] std::vector<pid_t> processes_where(F&& f) {
+  std::vector<pid_t> found;
+  DIR* folder = ::opendir("/proc");
+  if (folder == nullptr) return found;
+  while (const dirent* entry = ::readdir(folder)) {
+    if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
+    const auto pid = static_cast<pid_t>(std::atoi(entry->d_name));
+    const auto status = process_status(pid);
+    if (status && status->state != 'Z' && f(pid, *status)) found.push_back(pid);
+  }
+  ::closedir(folder);
+  return found;
+}
+
+// Did the process start with NAME=value in its environment?
+[[nodiscard]] inline bool started_with(pid_t pid, const std::string& entry) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/environ");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\0', at), text.size());
+    if (text.compare(at, end - at, entry) == 0) return true;
+    at = end + 1;
+  }
+  return false;
+}
+
+// Blocks signals and lets poll see them.
+class SignalQueue {
+ public:
+  explicit SignalQueue(std::initializer_list<int> signals) {
+    sigset_t set;
+    ::sigemptyset(&set);
+    for (const int s : signals) ::sigaddset(&set, s);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    ::signal(SIGPIPE, SIG_IGN);
+    fd_ = io::Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (fd_.get() < 0) fail<Error>("signalfd", "a descriptor", error_text(errno));
+  }
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  // 0 when there is none.
+  [[nodiscard]] int next() const {
+    signalfd_siginfo info{};
+    return ::read(fd_.get(), &info, sizeof info) == ssize_t{sizeof info} ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  io::Descriptor fd_;
+};
+
+// Bytes on their way to a descriptor that may not take them yet.
+class OutputQueue {
+ public:
+  explicit OutputQueue(int fd) : fd_(fd) {}
+
+  void put(std::string_view bytes) {
+    if (!broken_) waiting_.append(bytes);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return waiting_.size() - sent_; }
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  void close() noexcept { broken_ = true; }
+
+  // To be called when poll says that the descriptor takes bytes; a pipe then takes 4096 without blocking.
+  void send() {
+    const ssize_t n = ::write(fd_, waiting_.data() + sent_, std::min<std::size_t>(size(), 4096));
+    if (n < 0 && errno != EINTR && errno != EAGAIN) {
+      broken_ = true;
+      waiting_.clear();
+      sent_ = 0;
+    }
+    if (n <= 0) return;
+    sent_ += static_cast<std::size_t>(n);
+    if (sent_ == waiting_.size() || sent_ > std::size_t{1} << 20) {
+      waiting_.erase(0, sent_);
+      sent_ = 0;
+    }
+  }
+
+ private:
+  int fd_;
+  std::string waiting_;
+  std::size_t sent_ = 0;
+  bool broken_ = false;
+};
+
+// Adds to `text` what the descriptor has: more, nothing now, or the end.
+enum class ReadResult { bytes, nothing, end };
+[[nodiscard]] inline ReadResult read_some(int fd, std::string& text) {
+  char block[16384];
+  const ssize_t n = ::read(fd, block, sizeof block);
+  if (n > 0) text.assign(block, static_cast<std::size_t>(n));
+  if (n > 0) return ReadResult::bytes;
+  return n < 0 && (errno == EINTR || errno == EAGAIN) ? ReadResult::nothing : ReadResult::end;
+}
+
+[[nodiscard]] inline std::string own_program() {
+  char path[4096];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0 || n == ssize_t{sizeof path}) fail<Error>("/proc/self/exe", "a path", error_text(errno));
+  return {path, static_cast<std::size_t>(n)};
+}
+
+[[nodiscard]] inline std::string own_node() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
+  return name;
+}
+
+// The path of a program as execvp would find it, with this PATH, in this folder; nothing if it cannot be run.
+[[nodiscard]] inline bool can_run(const std::string& program, const std::string& path, const std::string& folder) {
+  const auto runs = [&](std::filesystem::path file) {
+    if (file.is_relative()) file = std::filesystem::path(folder) / file;
+    std::error_code error;
+    return std::filesystem::is_regular_file(file, error) && ::access(file.c_str(), X_OK) == 0;
+  };
+  if (program.find('/') != std::string::npos) return runs(program);
+  std::istringstream folders(path);
+  for (std::string f; std::getline(folders, f, ':');)
+    if (runs(std::filesystem::path(f.empty() ? "." : f) / program)) return true;
+  return false;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include <tutti/dist/progress_report.hpp>
+
+#include "process.hpp"
+
+namespace tutti::launch {
+
+// Where each process is, and which one keeps the others waiting.
+class ProgressBoard {
+ public:
+  struct Entry {
+    std::string name, host;
+    Progress progress{};
+    bool stopped = false, ended = false, warned = false;
+    Clock::time_point changed{};
+
+    [[nodiscard]] bool watched() const noexcept {
+      return !ended && (progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end ||
+                        (progress.phase == ProgressPhase::none && progress.beats > 0));
+    }
+    [[nodiscard]] auto position() const noexcept {
+      return std::tuple(progress.step, progress.bucket, static_cast<int>(progress.phase));
+    }
+  };
+  struct Stall {
+    const Entry* entry;
+    double seconds;
+  };
+
+  void update(const std::string& name, const std::string& host, const Progress& progress, bool stopped,
+              Clock::time_point now) {
+    Entry& e = entries_[name];
+    const bool moved = e.name.empty() || !(e.progress == progress);
+    e.name = name;
+    e.host = host;
+    e.progress = progress;
+    e.stopped = stopped;
+    if (!moved) return;
+    e.changed = now;
+    e.warned = false;
+  }
+  void ended(const std::string& name) {
+    if (const auto e = entries_.find(name); e != entries_.end()) e->second.ended = true;
+  }
+  // Nothing before the process has reported.
+  [[nodiscard]] const Entry* find(const std::string& name) const {
+    const auto e = entries_.find(name);
+    return e == entries_.end() ? nullptr : &e->second;
+  }
+
+  // The process to blame among those silent for so long: one that is stopped, else the one that is furthest behind,
+  // since the others wait for it, else the one silent for longest.
+  [[nodiscard]] std::optional<Stall> stalled(double seconds, Clock::time_point now) const {
+    const Entry* worst = nullptr;
+    for (const auto& [name, e] : entries_) {
+      if (!e.watched() || silence(e, now) < seconds) continue;
+      if (worst == nullptr || before(e, *worst)) worst = &e;
+    }
+    if (worst == nullptr) return {};
+    return Stall{worst, silence(*worst, now)};
+  }
+  // The same, each stall once.
+  [[nodiscard]] std::optional<Stall> new_stall(double seconds, Clock::time_point now) {
+    const auto stall = stalled(seconds, now);
+    if (!stall || stall->entry->warned) return {};
+    entries_[stall->entry->name].warned = true;
+    return stall;
+  }
+
+  [[nodiscard]] static std::string position_text(const Progress& p) {
+    if (p.phase == ProgressPhase::none) return "before its first step";
+    std::string text = "step " + std::to_string(p.step);
+    if (p.bucket >= 0) text += ", bucket " + std::to_string(p.bucket);
+    if (p.phase == ProgressPhase::begin) text += " (begun)";
+    if (p.phase == ProgressPhase::end) text += " (done)";
+    if (p.phase == ProgressPhase::idle) text += " (then idle)";
+    return text;
+  }
+  [[nodiscard]] std::string describe(const Stall& s) const {
+    std::string text = s.entry->name + " on " + s.entry->host + " has stood still for " +
+                       std::to_string(static_cast<long>(s.seconds + 0.5)) + " s at " + position_text(s.entry->progress);
+    if (s.entry->stopped) text += "; it is stopped, as by SIGSTOP";
+    const Entry* ahead = nullptr;
+    for (const auto& [name, e] : entries_)
+      if (e.watched() && e.position() > s.entry->position() && (ahead == nullptr || e.position() > ahead->position()))
+        ahead = &e;
+    if (ahead != nullptr) text += "; " + ahead->name + " is at " + position_text(ahead->progress);
+    return text;
+  }
+
+ private:
+  [[nodiscard]] static double silence(const Entry& e, Clock::time_point now) {
+    return std::chrono::duration<double>(now - e.changed).count();
+  }
+  [[nodiscard]] static bool before(const Entry& a, const Entry& b) {
+    if (a.stopped != b.stopped) return a.stopped;
+    if (a.position() != b.position()) return a.position() < b.position();
+    return a.changed < b.changed;
+  }
+
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace tutti::launch

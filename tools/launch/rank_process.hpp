@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/hosts_file.hpp>
+#include <tutti/dist/progress_report.hpp>
+#include <tutti/io/file.hpp>
+
+#include "job_state.hpp"
+#include "process.hpp"
+#include "wire.hpp"
+
+namespace tutti::launch {
+
+// How a process ended. why: own, of itself; stopped, because the launcher or mpirun said so; orphaned, because whoever
+// had started the agent was gone; vanished, agent and all; ended, by --kill or another signal to the agent.
+struct End {
+  bool by_signal = false;
+  int code = 0;
+  std::string why = "own";
+
+  [[nodiscard]] std::string line() const {
+    return std::string(by_signal ? "signal " : "exit ") + std::to_string(code) + " " + why;
+  }
+};
+
+// The variables that the launcher gives to every process; nobody else may set them.
+inline constexpr std::array launcher_variables{
+    "TUTTI_RANK",      "TUTTI_SIZE",      "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_HOST",
+    "TUTTI_JOB",       "TUTTI_ROOT",      "TUTTI_REPORT",     "TUTTI_ROLE",       "DMLC_ROLE",
+    "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"};
+
+[[nodiscard]] inline bool is_launcher_variable(std::string_view name) {
+  return std::find(launcher_variables.begin(), launcher_variables.end(), name) != launcher_variables.end();
+}
+
+// "NAME=value" entries: this process's own, over them what the order says, over that the launcher's.
+[[nodiscard]] inline std::vector<std::string> environment_of(const Order& order, const ProcessOrder& p,
+                                                             const std::string& report) {
+  const bool server = p.role == "server";
+  Variables set = order.everywhere;
+  for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
+  const std::string port = std::to_string(order.root_port), workers = std::to_string(order.workers);
+  const std::string size = server ? std::to_string(order.servers) : workers;
+  for (const auto& [name, value] : Variables{{"TUTTI_RANK", std::to_string(p.rank)},
+                                             {"TUTTI_SIZE", size},
+                                             {"TUTTI_LOCAL_RANK", std::to_string(p.local_rank)},
+                                             {"TUTTI_LOCAL_SIZE", std::to_string(p.local_size)},
+                                             {"TUTTI_HOST", order.host},
+                                             {"TUTTI_JOB", order.job},
+                                             {"TUTTI_ROOT", host_and_port(order.root_host, order.root_port)},
+                                             {"TUTTI_REPORT", report},
+                                             {"TUTTI_ROLE", p.role},
+                                             {"DMLC_ROLE", p.role},
+                                             {"DMLC_NUM_WORKER", workers},
+                                             {"DMLC_NUM_SERVER", std::to_string(order.servers)},
+                                             {"DMLC_PS_ROOT_URI", order.root_host},
+                                             {"DMLC_PS_ROOT_PORT", port}})
+    set.emplace_back(name, value);
+  std::vector<std::string> entries;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry(*e);
+    const std::string_view name = entry.substr(0, entry.find('='));
+    if (std::none_of(set.begin(), set.end(), [&](const auto& v) { return v.first == name; }))
+      entries.emplace_back(entry);
+  }
+  // The last one of a name holds.
+  for (auto v = set.begin(); v != set.end(); ++v)
+    if (std::none_of(v + 1, set.end(), [&](const auto& later) { return later.first == v->first; }))
+      entries.push_back(v->first + "=" + v->second);
+  return entries;
+}
+
+// One process of the job as its agent sees it.
+class RankProcess {
+ public:
+  RankProcess(const Order& order, const ProcessOrder& process, fs::path folder)
+      : order_(order), process_(process), folder_(std::move(folder)) {
+    prefix_ = (process.role == "server" ? "[s" : "[") + std::to_string(process.rank) + "] ";
+    record_.job = order.job;
+    record_.role = process.role;
+    record_.rank = process.rank;
+    record_.host = order.host;
+    record_.node = own_node();
+  }
+
+  // Throws FileError; the result says why the program could not be started.
+  [[nodiscard]] Started start() {
+    remove_process_files(folder_, record_);
+    const fs::path slot = folder_ / (record_.stem() + ".progress");
+    slot_ = ProgressFile::create(slot, order_.job);
+    open_log();
+    Pipe out = make_pipe(), err = make_pipe();
+    Start s;
+    s.argv = order_.command;
+    s.environment = environment_of(order_, process_, slot.string());
+    s.folder = order_.folder;
+    s.out = out.write.get();
+    s.err = err.write.get();
+    s.own_session = true;
+    s.signal_at_parents_death = SIGKILL;
+    // Recorded before it can do anything, such as end its agent.
+    s.before_exec = [&](pid_t pid) {
+      record_.pid = pid;
+      record_.agent = ::getpid();
+      const auto mine = process_status(record_.agent), its = process_status(pid);
+      record_.agent_start = mine ? mine->start : 0;
+      record_.start = its ? its->start : 0;
+      write_record(folder_, record_);
+    };
+    Started started = start_process(s);
+    if (started.error != 0) return started;
+    streams_[0].pipe = std::move(out.read);
+    streams_[1].pipe = std::move(err.read);
+    running_ = true;
+    log("# rank " + std::to_string(process_.rank) + ", " + process_.role + " of job " + order_.job + " (" +
+        order_.job_name + ") on " + order_.host + ", process " + std::to_string(record_.pid) + ", " + now() + "\n");
+    return started;
+  }
+
+  [[nodiscard]] const ProcessOrder& process() const noexcept { return process_; }
+  [[nodiscard]] std::string name() const { return process_.role + " " + std::to_string(process_.rank); }
+  [[nodiscard]] pid_t pid() const noexcept { return record_.pid; }
+  [[nodiscard]] bool running() const noexcept { return running_; }
+  [[nodiscard]] const std::optional<End>& end() const noexcept { return end_; }
+  // No pipe is open any more.
+  [[nodiscard]] bool drained() const noexcept { return streams_[0].pipe.get() < 0 && streams_[1].pipe.get() < 0; }
+  [[nodiscard]] int pipe(std::size_t stream) const noexcept { return streams_[stream].pipe.get(); }
+
+  // What happens to a running process: to be stopped, for the reason `why`; a signal alone leaves it its own.
+  void stop(const std::string& why) {
+    if (!running_) return;
+    if (why_ == "own") why_ = why;
+    ::kill(-record_.pid, SIGTERM);
+    ::kill(-record_.pid, SIGCONT);
+  }
+  void signal(int number) const {
+    if (running_) ::kill(-record_.pid, number);
+  }
+
+  // Has the process ended, without being reaped?
+  [[nodiscard]] bool over() const {
+    siginfo_t info{};
+    return running_ && ::waitid(P_PID, static_cast<id_t>(record_.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+  }
+  // Reaps it. What it left in its group goes with it.
+  void reap() {
+    // Before it is reaped: until then its number, which is the group's, cannot be anybody else's.
+    ::kill(-record_.pid, SIGKILL);
+    int status = 0;
+    while (::waitpid(record_.pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    running_ = false;
+    ended_at_ = Clock::now();
+    End e;
+    e.by_signal = WIFSIGNALED(status);
+    e.code = e.by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
+    e.why = why_;
+    end_ = e;
+  }
+  [[nodiscard]] double seconds_after_end() const { return running_ ? 0 : seconds_since(ended_at_); }
+
+  // Moves what a pipe has into the log and, line by line, to `to`.
+  void read_pipe(std::size_t stream, OutputQueue& to) {
+    Stream& s = streams_[stream];
+    std::string bytes;
+    switch (read_some(s.pipe.get(), bytes)) {
+      case ReadResult::bytes:
+        log(bytes);
+        s.lines.feed(bytes, [&](std::string_view line) { put(to, line); });
+        break;
+      case ReadResult::end:
+        close_pipe(stream, to);
+        break;
+      case ReadResult::nothing:
+        break;
+    }
+  }
+  void close_pipe(std::size_t stream, OutputQueue& to) {
+    streams_[stream].lines.finish([&](std::string_view line) { put(to, line); });
+    streams_[stream].pipe = io::Descriptor();
+  }
+
+  // The line "progress ..." if there is news.
+  [[nodiscard]] std::string progress_news() {
+    const auto progress = slot_ ? slot_->read() : std::nullopt;
+    if (!progress) return "";
+    const auto status = running_ ? process_status(record_.pid) : std::nullopt;
+    const char state = status ? status->state == 'T' || status->state == 't' ? 'T' : 'R' : '-';
+    std::string line = progress_line(record_.role, record_.rank, *progress, state);
+    if (line == last_news_) return "";
+    last_news_ = line;
+    return line;
+  }
+  [[nodiscard]] static std::string progress_line(const std::string& role, int rank, const Progress& p, char state) {
+    return "progress " + role + " " + std::to_string(rank) + " " + std::to_string(p.step) + " " +
+           std::to_string(p.bucket) + " " + std::to_string(static_cast<int>(p.phase)) + " " + std::to_string(p.beats) +
+           " " + state;
+  }
+
+  void write_end() const {
+    if (end_) write_aside(folder_ / (record_.stem() + ".end"), end_->line() + "\n");
+  }
+  void remove_files() const { remove_process_files(folder_, record_); }
+
+ private:
+  struct Stream {
+    io::Descriptor pipe{};
+    LineSplitter lines{};
+  };
+
+  [[nodiscard]] static std::string now() {
+    const std::time_t t = std::time(nullptr);
+    std::tm utc{};
+    ::gmtime_r(&t, &utc);
+    char text[32];
+    return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
+  }
+
+  void open_log() {
+    if (order_.log_dir.empty()) return;
+    fs::path path(order_.log_dir);
+    if (path.is_relative()) path = fs::path(order_.folder) / path;
+    io::make_directories(path);
+    log_ = io::Descriptor::open(path / (record_.stem() + ".log"), O_WRONLY | O_CREAT | O_APPEND, "open");
+  }
+  // A full disk costs the log, not the training.
+  void log(std::string_view bytes) {
+    while (log_.get() >= 0 && !bytes.empty()) {
+      const ssize_t n = ::write(log_.get(), bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        lost_log_ = "the log file of " + name() + " on " + order_.host + " ends here: " + error_text(errno);
+        log_ = io::Descriptor();
+        return;
+      }
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    }
+  }
+  void put(OutputQueue& to, std::string_view line) {
+    to.put(prefix_);
+    to.put(line);
+    to.put("\n");
+    if (lost_log_.empty()) return;
+    to.put(prefix_ + std::exchange(lost_log_, "") + "\n");
+  }
+
+  const Order& order_;
+  ProcessOrder process_;
+  fs::path folder_;
+  Record record_;
+  std::string prefix_, why_ = "own", last_news_, lost_log_;
+  bool running_ = false;
+  std::optional<End> end_;
+  Clock::time_point ended_at_{};
+  std::array<Stream, 2> streams_;
+  io::Descriptor log_;
+  std::optional<ProgressFile> slot_;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/hosts_file.hpp>
+
+#include "process.hpp"
+#include "quote.hpp"
+
+namespace tutti::launch {
+
+// How ssh is called for any host of the job.
+struct SshSettings {
+  std::string config;  // for -F; empty: ssh's own
+  double connect_timeout = 10;
+  double host_timeout = 30;
+};
+
+// The arguments up to and with the host name. A name that is none throws UsageError before ssh could see it, and "--"
+// stands before it all the same.
+[[nodiscard]] inline std::vector<std::string> ssh_arguments(const SshSettings& s, const std::string& name, int port) {
+  if (!is_host_name(name) && !is_ipv6_address(name))
+    fail<UsageError>("ssh", "a host name", "'" + printable(name) + "'");
+  const auto whole = [](double seconds) { return std::to_string(std::max(1L, static_cast<long>(seconds + 0.999))); };
+  std::vector<std::string> argv{"ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=" + whole(s.connect_timeout)};
+  for (const std::string& option : {"ServerAliveInterval=" + whole(s.host_timeout / 3),
+                                    std::string("ServerAliveCountMax=3"), std::string("LogLevel=ERROR")}) {
+    argv.emplace_back("-o");
+    argv.push_back(option);
+  }
+  if (!s.config.empty()) {
+    argv.emplace_back("-F");
+    argv.push_back(s.config);
+  }
+  if (port != 0) {
+    argv.emplace_back("-p");
+    argv.push_back(std::to_string(port));
+  }
+  argv.emplace_back("--");
+  argv.push_back(name);
+  return argv;
+}
+
+// What ssh and rsync get of this process's environment: what they need and no more, so that a secret for the job does
+// not stand in theirs.
+[[nodiscard]] inline std::vector<std::string> ssh_environment() {
+  constexpr std::string_view wanted[] = {
+      "PATH",   "HOME",          "USER",        "LOGNAME", "SHELL",           "TERM",
+      "TMPDIR", "SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "XDG_RUNTIME_DIR", "KRB5CCNAME"};
+  std::vector<std::string> kept;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry(*e);
+    if (std::find(std::begin(wanted), std::end(wanted), entry.substr(0, entry.find('='))) != std::end(wanted))
+      kept.emplace_back(entry);
+  }
+  kept.emplace_back("LC_ALL=C");
+  return kept;
+}
+
+// mpirun and rsync start ssh themselves. They are given a link to this program, <job folder>/rsh-agent, beside which a
+// file says how to reach each host: line 1 the settings, then "NAME PORT".
+inline void write_rsh_agent(const std::filesystem::path& folder, const std::string& program, const SshSettings& s,
+                            const std::vector<Host>& hosts) {
+  std::ofstream out(folder / "rsh-agent.hosts");
+  out << s.connect_timeout << ' ' << s.host_timeout << ' ' << s.config << '\n';
+  for (const Host& h : hosts) out << h.name << ' ' << h.port << '\n';
+  if (!out.flush()) fail<Error>("rsh-agent", "to write " + folder.string(), error_text(errno));
+  if (::symlink(program.c_str(), (folder / "rsh-agent").c_str()) != 0)
+    fail<Error>("rsh-agent", "to make a link in " + folder.string(), error_text(errno));
+}
+inline void remove_rsh_agent(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::remove(folder / "rsh-agent", error);
+  std::filesystem::remove(folder / "rsh-agent.hosts", error);
+}
+
+// `rsh-agent HOST COMMAND...`: becomes ssh. Does not return.
+[[noreturn]] inline void become_ssh(const std::filesystem::path& link, const std::vector<std::string>& arguments) {
+  std::ifstream in(link.parent_path() / "rsh-agent.hosts");
+  SshSettings s;
+  if (!(in >> s.connect_timeout >> s.host_timeout)) fail<UsageError>("rsh-agent", "the list of hosts", "none");
+  in.get();
+  std::getline(in, s.config);
+  if (arguments.empty()) fail<UsageError>("rsh-agent", "a host", "none");
+  std::string name;
+  for (int port = 0; in >> name >> port;) {
+    if (name != arguments[0]) continue;
+    std::vector<std::string> argv = ssh_arguments(s, name, port);
+    argv.insert(argv.end(), arguments.begin() + 1, arguments.end());
+    std::vector<std::string> environment = ssh_environment();
+    std::vector<char*> words, entries;
+    for (auto& w : argv) words.push_back(w.data());
+    for (auto& e : environment) entries.push_back(e.data());
+    words.push_back(nullptr);
+    entries.push_back(nullptr);
+    environ = entries.data();
+    ::execvp("ssh", words.data());
+    fail<UsageError>("rsh-agent", "ssh", error_text(errno), "Debian: apt-get install openssh-client");
+  }
+  fail<UsageError>("rsh-agent", "a host of the hosts file", "'" + printable(arguments[0]) + "'");
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Starts the processes of a job on this host or on many, see launch/options.hpp.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/version.hpp>
+
+#include "launch/commands.hpp"
+#include "launch/guard.hpp"
+#include "launch/launcher.hpp"
+#include "launch/options.hpp"
+#include "launch/ssh.hpp"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::launch;
+
+int kill_job(const Options& o) {
+  SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
+  std::vector<Host> hosts{{"localhost", 0, 1, 0}};
+  if (!o.hosts_file.empty()) hosts = read_hosts_file(o.hosts_file);
+  const auto problems = kill_on(hosts, o, o.kill_job, o.connect_timeout + 10, true, signals);
+  for (const Problem& p : problems) std::fprintf(stderr, "tutti-launch: %s\n", p.message.c_str());
+  return problems.empty() ? 0 : problems.front().code;
+}
+
+int run(const std::string& program, const std::vector<std::string>& arguments) {
+  // The modes in which the launcher starts itself elsewhere.
+  if (std::filesystem::path(program).filename() == "rsh-agent") become_ssh(program, arguments);
+  const std::string mode = arguments.empty() ? "" : arguments[0];
+  if (mode == "--exec-ranks" && arguments.size() == 1) return exec_ranks();
+  if (mode == "--exec-rank" && arguments.size() == 2) return exec_rank(arguments[1]);
+  if (mode == "--kill-here" && arguments.size() <= 2) return kill_here(arguments.size() == 2 ? arguments[1] : "");
+
+  const Options o = parse_options(arguments);
+  if (o.help) return std::fputs(help_text.data(), stdout) < 0 ? 1 : 0;
+  if (o.version) return std::printf("tutti-launch of tutti %s\n", version) < 0 ? 1 : 0;
+  return o.kill ? kill_job(o) : Launcher(o).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc > 0 ? argv[0] : "", std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+  } catch (const Error& e) {
+    std::fprintf(stderr, "tutti-launch: %s\n", e.what());
+    return e.exit_code();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tutti-launch: %s\n", e.what());
+    return static_cast<int>(ExitCode::internal);
+  }
+}
