@@ -30,14 +30,16 @@ namespace {
 struct Args {
   std::size_t min = 4, max = std::size_t{256} << 20, factor = 4, iterations = 0;
   int ranks = 2;
-  std::string mode = "all";  // mpi, shm, threads
+  std::string mode = "all";  // of the ways below
   bool osu = false;
 };
 
 constexpr const char* usage =
-    "usage: allreduce [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--mode mpi|shm|all] [--ranks N] "
+    "usage: allreduce [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--mode mpi|shm|plain|tree|all] "
+    "[--ranks N] "
     "[--osu]\n"
     "Under mpirun: MPI_Allreduce in place (mpi) beside the shared window of tutti (shm); else --ranks threads.\n"
+    "--mode plain: tutti without shared memory; tree: as if the ranks were on two hosts; each beside mpi.\n"
     "--iterations 0 takes fewer for larger sizes. --osu prints the columns of the OSU micro-benchmarks.\n";
 
 Args parse(int argc, char** argv) {
@@ -75,8 +77,9 @@ Args parse(int argc, char** argv) {
     else
       fail<UsageError>("allreduce", "an option of --help", "'" + name + "'");
   }
-  if (a.mode != "all" && a.mode != "mpi" && a.mode != "shm" && a.mode != "threads")
-    fail<UsageError>("--mode", "mpi, shm, threads or all", "'" + a.mode + "'");
+  const auto modes = {"all", "mpi", "shm", "plain", "tree", "threads"};
+  if (std::find(modes.begin(), modes.end(), a.mode) == modes.end())
+    fail<UsageError>("--mode", "mpi, shm, plain, tree, threads or all", "'" + a.mode + "'");
   a.max = std::max(a.min, a.max);
   return a;
 }
@@ -272,9 +275,15 @@ int threads(const Args& a) {
 
 #ifdef TUTTI_HAS_MPI
 int processes(const Args& a) {
-  MpiEngine e(MpiOptions{.deadline = std::chrono::seconds(120)});
+  const auto session = MpiSession::open();
+  int ranks = 0;
+  mpi_check(MPI_Comm_size(MPI_COMM_WORLD, &ranks), "MPI_Comm_size");
+  MpiEngine e(MpiOptions{.shared_memory = a.mode != "plain",
+                         .deadline = std::chrono::seconds(120),
+                         .ranks_per_host = a.mode == "tree" ? (ranks + 1) / 2 : 0},
+              session);
   try {
-    const Memory plain(a.max);
+    const Memory plain(a.max), own(a.max);
     std::vector<Way> ways;
     if (a.mode != "shm")
       ways.push_back({"mpi", plain.floats(), [](std::span<float> d) {
@@ -284,11 +293,10 @@ int processes(const Args& a) {
                       }});
     if (a.mode != "mpi") {
       auto window = e.allocate(a.max, in_time());
-      if (window.empty() && e.rank() == 0)
-        std::printf("# no shared window: this is %s on memory of its own\n", e.name().c_str());
+      if (e.rank() == 0) std::printf("# %s%s\n", e.name().c_str(), window.empty() ? ", no shared window" : "");
       const std::span<float> data =
-          window.empty() ? plain.floats() : std::span<float>(reinterpret_cast<float*>(window.data()), a.max / 4);
-      ways.push_back({"shm", data, [&](std::span<float> d) {
+          window.empty() ? own.floats() : std::span<float>(reinterpret_cast<float*>(window.data()), a.max / 4);
+      ways.push_back({a.mode == "all" ? "shm" : a.mode, data, [&](std::span<float> d) {
                         e.all_reduce(DType::f32, std::as_writable_bytes(d), Combine::sum, in_time(), "all_reduce");
                       }});
     }
@@ -314,7 +322,7 @@ int main(int argc, char** argv) {
 #ifdef TUTTI_HAS_MPI
     if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && a.mode != "threads") return processes(a);
 #endif
-    if (a.mode == "mpi" || a.mode == "shm")
+    if (a.mode != "all" && a.mode != "threads")
       fail<UsageError>("--mode", "threads, or a program with MPI that mpirun started", a.mode);
     return threads(a);
   } catch (const Error& e) {

@@ -11,7 +11,7 @@
 using namespace tutti;
 
 int main(int argc, char** argv) {
-  return bench::run(argc, argv, [](const bench::Options& options) {
+  return bench::run(argc, argv, bench::Limit::memory, [](const bench::Options& options) {
     for (const testing::ResnetCase& resnet : testing::resnet_cases())
       for (const testing::NormCase& c : testing::batch_norms_of(resnet)) {
         const testing::OpCase net = testing::op_case(c);

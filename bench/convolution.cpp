@@ -10,7 +10,7 @@
 using namespace tutti;
 
 int main(int argc, char** argv) {
-  return bench::run(argc, argv, [](const bench::Options& options) {
+  return bench::run(argc, argv, bench::Limit::multiply_adds, [](const bench::Options& options) {
     for (const testing::ConvCase& c : testing::resnet_conv_cases()) {
       const auto add = [&](const testing::ConvCase& conv, std::int64_t batch) {
         // The images want no gradient.

@@ -25,7 +25,7 @@ constexpr Layer layers[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return bench::run(argc, argv, [](const bench::Options& options) {
+  return bench::run(argc, argv, bench::Limit::multiply_adds, [](const bench::Options& options) {
     for (const Layer& l : layers) {
       bench::OpBenchmark o;
       o.name = std::string("gemm/") + l.name + "/" + std::to_string(l.rows) + "x" + std::to_string(l.in) + "->" +

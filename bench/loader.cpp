@@ -73,7 +73,7 @@ void add(const std::string& set, const std::function<AnyDataset()>& open, const 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return bench::run(argc, argv, [](const bench::Options& options) {
+  return bench::run(argc, argv, bench::Limit::none, [](const bench::Options& options) {
     add(
         "synthetic", [] { return AnyDataset(Augmented(Synthetic({.learnable = true}), Augment::cifar())); }, options);
     const char* const data = std::getenv("TUTTI_DATA");

@@ -89,7 +89,7 @@ class MpiEngine {
       case Route::tree:
         if (group_) group_->reduce_to_first(t, data, op, deadline, what);
         if (leaders_) leaders_->all_reduce(hosts_.leaders, t, data, op, deadline, what);
-        if (group_) group_->broadcast(data, 0, deadline, what);
+        if (group_) group_->broadcast(data, 0, deadline + after_leader, what);
         return;
       case Route::plain:
         gather_host(deadline, what);
@@ -110,7 +110,7 @@ class MpiEngine {
         const bool at_home = from.host == hosts_.my_host();
         if (group_ && at_home) group_->broadcast(data, from.local, deadline, what);
         if (leaders_) leaders_->broadcast(hosts_.leaders, data, from.host, deadline, what);
-        if (group_ && !at_home) group_->broadcast(data, 0, deadline, what);
+        if (group_ && !at_home) group_->broadcast(data, 0, deadline + after_leader, what);
         return;
       }
       case Route::plain:
@@ -150,7 +150,7 @@ class MpiEngine {
       case Route::tree:
         if (group_) group_->barrier(deadline, what);
         if (leaders_) leaders_->barrier(hosts_.leaders, deadline, what);
-        if (group_) group_->barrier(deadline, what);
+        if (group_) group_->barrier(deadline + after_leader, what);
         return;
       case Route::plain:
         gather_host(deadline, what);
@@ -204,6 +204,8 @@ class MpiEngine {
 
  private:
   enum class Route : std::uint8_t { alone, host, tree, plain };
+  // The leader of a host has the first word on what is missing elsewhere; those who wait for it speak later.
+  static constexpr std::chrono::seconds after_leader{5};
 
   // Ranks wait for those of their own host in shared memory, which costs nothing, before they ask MPI.
   void gather_host(Deadline deadline, std::string_view what) {

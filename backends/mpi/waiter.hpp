@@ -38,10 +38,13 @@ class MpiWaiter {
   // Makes a wait that is under way, and later ones, throw. From any thread.
   void stop() noexcept { stopped_.store(true); }
 
-  void wait(MPI_Request& request, Deadline deadline, std::string_view what) {
+  // What a wait is for: ranks that may come at any time, or a transfer that goes on only as often as it is asked for.
+  enum class For { ranks, transfer };
+
+  void wait(MPI_Request& request, For what_for, Deadline deadline, std::string_view what) {
     using namespace std::chrono;
     const auto start = steady_clock::now();
-    auto pause = shortest, since_roll = start - start;
+    nanoseconds pause = shortest, last_roll{0};
     for (int asked = 0;; ++asked) {
       int done = 0;
       mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", what);
@@ -52,23 +55,25 @@ class MpiWaiter {
         continue;
       }
       const auto now = steady_clock::now();
-      if (now >= deadline) give_up(what, now - start);
-      const auto waited = now - start;
-      if (waited - since_roll > roll_pause) {
+      const nanoseconds waited = now - start;
+      if (now >= deadline) give_up(what, waited);
+      if (waited - last_roll > roll_pause) {
         answer();
-        since_roll = waited;
+        last_roll = waited;
       }
       sharpen_sleep();
-      // A transfer goes on only when it is asked for; one that takes long may wait a little longer.
       std::this_thread::sleep_for(std::min<nanoseconds>(pause, deadline - now));
-      pause = std::min<nanoseconds>(pause + pause / 2, waited > milliseconds(100) ? longest_idle : longest);
+      // A fiftieth of the time waited so far is a small delay for who comes at last.
+      const nanoseconds limit =
+          what_for == For::transfer ? longest_transfer : std::clamp<nanoseconds>(waited / 50, longest, longest_idle);
+      pause = std::min<nanoseconds>(pause + pause / 2, limit);
     }
   }
 
  private:
   static constexpr int yields = 20;
-  static constexpr std::chrono::nanoseconds shortest{5'000}, longest{100'000}, longest_idle{1'000'000},
-      roll_pause{20'000'000};
+  static constexpr std::chrono::nanoseconds shortest{5'000}, longest_transfer{50'000}, longest{200'000},
+      longest_idle{5'000'000}, roll_pause{20'000'000};
   static constexpr int call_tag = 1, answer_tag = 2;
 
   // Sleeps of this thread end within about a microsecond of their time; Linux allows itself 50.

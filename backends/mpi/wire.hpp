@@ -25,6 +25,7 @@ class MpiWire {
   void all_reduce(MPI_Comm comm, DType t, std::span<std::byte> data, Combine op, Deadline deadline,
                   std::string_view what) {
     const DType w = on_wire(t, op);
+    meet(comm, data.size(), deadline, what);
     for (std::size_t at = 0; at < data.size(); at += w == t ? piece_ : converted_piece()) {
       const auto piece = data.subspan(at, std::min(w == t ? piece_ : converted_piece(), data.size() - at));
       const std::size_t n = piece.size() / size_of(t);
@@ -39,11 +40,12 @@ class MpiWire {
   }
 
   void broadcast(MPI_Comm comm, std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+    meet(comm, data.size(), deadline, what);
     for (std::size_t at = 0; at < data.size(); at += piece_) {
       const std::size_t n = std::min(piece_, data.size() - at);
       MPI_Request r = MPI_REQUEST_NULL;
       mpi_check(MPI_Ibcast(data.data() + at, static_cast<int>(n), MPI_BYTE, root, comm, &r), "MPI_Ibcast", what);
-      waiter_.wait(r, deadline, what);
+      waiter_.wait(r, waits_for(n), deadline, what);
     }
   }
 
@@ -51,11 +53,12 @@ class MpiWire {
                   std::string_view what) {
     const std::size_t n = mine.size();
     if (n <= piece_) {
+      meet(comm, n, deadline, what);
       MPI_Request r = MPI_REQUEST_NULL;
       const int count = static_cast<int>(n);
       mpi_check(MPI_Iallgather(mine.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, comm, &r), "MPI_Iallgather",
                 what);
-      waiter_.wait(r, deadline, what);
+      waiter_.wait(r, waits_for(n), deadline, what);
       return;
     }
     int rank = 0;
@@ -68,10 +71,21 @@ class MpiWire {
   void barrier(MPI_Comm comm, Deadline deadline, std::string_view what) {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Ibarrier(comm, &r), "MPI_Ibarrier", what);
-    waiter_.wait(r, deadline, what);
+    waiter_.wait(r, MpiWaiter::For::ranks, deadline, what);
   }
 
  private:
+  static constexpr std::size_t large = 64 << 10;
+
+  // Ranks meet before a large message, so that waiting for a late one and moving bytes are two things: the one may be
+  // looked at now and then, the other may not.
+  void meet(MPI_Comm comm, std::size_t bytes, Deadline deadline, std::string_view what) {
+    if (bytes > large) barrier(comm, deadline, what);
+  }
+  [[nodiscard]] static MpiWaiter::For waits_for(std::size_t bytes) noexcept {
+    return bytes > large ? MpiWaiter::For::transfer : MpiWaiter::For::ranks;
+  }
+
   // A converted message needs a buffer; this keeps it small.
   [[nodiscard]] std::size_t converted_piece() const noexcept { return std::min(piece_, std::size_t{32} << 20); }
 
@@ -85,7 +99,7 @@ class MpiWire {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(n), mpi_type(t), operations_(t, op), comm, &r),
               "MPI_Iallreduce", what);
-    waiter_.wait(r, deadline, what);
+    waiter_.wait(r, waits_for(n * size_of(t)), deadline, what);
   }
 
   template <class Mine, class Theirs>

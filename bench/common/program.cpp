@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tutti/backend/cpu/isa.hpp>
+#include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
 
@@ -24,7 +25,8 @@ namespace tutti::bench {
 namespace {
 
 bool failed = false;
-constexpr int most_steps = 50;
+constexpr int least_steps = 5;
+constexpr double most_seconds = 0.3;
 
 int parse_threads(std::string_view text) {
   int n = 0;
@@ -57,15 +59,19 @@ Options take_options(std::vector<char*>& args) {
   return o;
 }
 
-void add_context(const Options& o) {
+void add_context(const Options& o, Limit limit) {
   std::string names;
   for (const BackendInfo& b : backends()) names += (names.empty() ? "" : "; ") + b.name + " (" + b.description + ")";
   const auto whole = [](double v) { return std::to_string(std::lround(v)); };
   benchmark::AddCustomContext("backend", names);
   benchmark::AddCustomContext("isa", std::string(cpu::name_of(cpu::detect_isa())));
   benchmark::AddCustomContext("threads", std::to_string(o.threads));
-  benchmark::AddCustomContext("peak_gflops_f32", whole(peak(DType::f32, o.threads)));
-  benchmark::AddCustomContext("peak_gflops_bf16", whole(peak(DType::bf16, o.threads)));
+  if (limit == Limit::multiply_adds) {
+    benchmark::AddCustomContext("peak_gflops_f32", whole(peak(DType::f32, o.threads)));
+    benchmark::AddCustomContext("peak_gflops_bf16", whole(peak(DType::bf16, o.threads)));
+  } else if (limit == Limit::memory) {
+    benchmark::AddCustomContext("memory_gbytes_per_s", whole(memory_bandwidth(o.threads)));
+  }
 }
 
 // The net of the last benchmark: the passes of one op follow each other and share it.
@@ -86,20 +92,21 @@ void time_pass(benchmark::State& state, const OpBenchmark& op, const Pass& pass,
   try {
     Net& net = net_of(name, [&] { return make_net(backend, threads, op.model(), precision, op.rows); });
     const NodeId node = pass.node(net.graph());
-    // The wanted time counts the op alone, so a short op would have its net take thousands of steps. After the first
-    // most_steps of a run the remaining iterations are given their mean.
+    // The wanted time counts the op alone, so a short op would have its net take thousands of steps. A run ends its
+    // steps after most_seconds of the wall clock; the remaining iterations are given their mean.
+    const Stopwatch wall;
     int steps = 0;
     double seconds = 0;
     for (auto _ : state) {
-      if (steps < most_steps) {
-        net.step();
-        const double s = net.seconds(node);
-        state.SetIterationTime(s);
-        seconds += s;
-        ++steps;
-      } else {
-        state.SetIterationTime(seconds / most_steps);
+      if (steps >= least_steps && wall.seconds() > most_seconds) {
+        state.SetIterationTime(seconds / steps);
+        continue;
       }
+      net.step();
+      const double s = net.seconds(node);
+      state.SetIterationTime(s);
+      seconds += s;
+      ++steps;
     }
     state.counters["steps"] = steps;
     const double rate = steps / seconds * 1e-9;
@@ -143,7 +150,7 @@ void add_op(const OpBenchmark& op, const Options& options) {
     }
 }
 
-int run(int argc, char** argv, const std::function<void(const Options&)>& add) try {
+int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add) try {
   std::vector<char*> args(argv, argv + argc);
   const Options o = take_options(args);
   // The default of 0.5 s of each op alone is more than a comparison of hundreds of them needs.
@@ -153,7 +160,11 @@ int run(int argc, char** argv, const std::function<void(const Options&)>& add) t
   args.push_back(nullptr);
   benchmark::Initialize(&count, args.data());
   if (benchmark::ReportUnrecognizedArguments(count, args.data())) return static_cast<int>(ExitCode::usage);
-  add_context(o);
+  // A list of names has no context.
+  const bool list = std::any_of(argv, argv + argc, [](const char* a) {
+    return std::string_view(a) == "--benchmark_list_tests" || std::string_view(a) == "--benchmark_list_tests=true";
+  });
+  if (!list) add_context(o, limit);
   add(o);
   const std::size_t matched = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

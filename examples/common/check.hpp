@@ -32,7 +32,7 @@ inline void apply_preset(RunOptions& o, const std::string& name) {
   o.pad_size = 0;
   o.batch_size = 128;
   o.wd = 1e-4;
-  o.epochs = 30;
+  o.epochs = 15;
   o.stop_at_train_top1 = 0.92;
 }
 
@@ -76,6 +76,9 @@ inline void check_data(RunOptions& o) {
   // A short run has no time to learn what far shifts teach.
   if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
   number("--pad-size", *o.pad_size, 0, 65536);
+  number("--epochs", o.epochs, 1, 10'000'000);
+  if (!o.centre_epochs) o.centre_epochs = o.random_crop && o.max_steps == 0 ? o.epochs / 5 : 0;
+  number("--centre-epochs", *o.centre_epochs, 0, o.epochs);
   number("--fill-value", o.fill_value, 0, 255);
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
   if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");

@@ -131,6 +131,7 @@ inline void compare_options(const io::Json& before, const io::Json& now, const W
                                                "rgb-std",
                                                "random-crop",
                                                "random-mirror",
+                                               "centre-epochs",
                                                "pad-size",
                                                "fill-value",
                                                "num-examples",

@@ -39,7 +39,13 @@ void* module_of(const void* address) noexcept {
 
 // `caller`: where the allocating function returns to.
 void count(const void* caller) noexcept {
-  if (!counting.load(std::memory_order_relaxed)) return;
+  // The first walk over the stack loads a library, which allocates.
+  thread_local bool inside = false;
+  if (inside || !counting.load(std::memory_order_relaxed)) return;
+  const struct Inside {
+    Inside() noexcept { inside = true; }
+    ~Inside() { inside = false; }
+  } guard;
   allocations.fetch_add(1, std::memory_order_relaxed);
   void* const library = apart.load(std::memory_order_relaxed);
   if (library == nullptr) return;

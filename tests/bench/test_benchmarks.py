@@ -17,7 +17,8 @@ PROGRAMS = {
     "batch_norm": ("^batch_norm/resnet20/8x8x64/add.relu/b128/bf16/", 2, ("%bandwidth", "GB/s", "steps")),
     "loader": ("^loader/synthetic/", 3, ("images/s", "images/cpu_s")),
 }
-CONTEXT = ("backend", "isa", "threads", "peak_gflops_f32", "peak_gflops_bf16")
+CONTEXT = {"convolution": ("peak_gflops_f32", "peak_gflops_bf16"), "gemm": ("peak_gflops_f32", "peak_gflops_bf16"),
+           "batch_norm": ("memory_gbytes_per_s",), "loader": ()}
 DIRECTIONS = {"convolution": {"forward", "backward_data", "backward_weights"},
               "gemm": {"forward", "backward_data", "backward_weights"}, "batch_norm": {"forward", "backward"}}
 
@@ -27,11 +28,11 @@ def run(program, *arguments):
 
 
 def check(program, pattern, least, counters):
-    done = run(program, f"--benchmark_filter={pattern}", "--benchmark_min_time=0.0001", "--benchmark_format=json",
+    done = run(program, f"--benchmark_filter={pattern}", "--benchmark_min_time=0.000001", "--benchmark_format=json",
                "--threads=2")
     assert done.returncode == 0, f"{program}: exit code {done.returncode}\n{done.stderr}"
     report = json.loads(done.stdout)
-    for key in CONTEXT:
+    for key in ("backend", "isa", "threads") + CONTEXT[program]:
         assert report["context"].get(key), f"{program}: no {key} in the context"
     assert report["context"]["threads"] == "2", report["context"]["threads"]
     results = report["benchmarks"]
@@ -61,7 +62,7 @@ def check_names():
 
 def check_wrong_use():
     for arguments in (["--threads=0"], ["--threads=x"], ["--no_such_flag"], ["--benchmark_filter=^nothing$"]):
-        done = run("gemm", *arguments)
+        done = run("loader", *arguments)
         assert done.returncode == 2, f"{arguments}: exit code {done.returncode}\n{done.stderr}"
 
 

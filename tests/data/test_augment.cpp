@@ -168,3 +168,25 @@ TEST_CASE("an augmentation that does not fit is refused") {
   CHECK_THROWS_AS(build([](Augment& a) { a.height = -3; }), UsageError);
   CHECK_NOTHROW(build([](Augment& a) { a.pad = 1, a.width = 8, a.fill = {1, 2, 3}; }));
 }
+
+TEST_CASE("after crop_epochs the window is the one in the centre") {
+  const Schema s = schema_of(3, 8, 8);
+  Augment a = Augment::cifar();
+  a.mirror = false;
+  a.crop_epochs = 2;
+  Augment centre = a;
+  centre.random_crop = false;
+  const Augmenter cropping(a, s), centred(centre, s);
+  const auto image = random_bytes(static_cast<std::size_t>(s.image_bytes()), 1);
+  std::vector<std::uint8_t> got(image.size()), want(image.size());
+  for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
+    int differs = 0;
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      Rng first(1, Purpose::augment, epoch, i), second(1, Purpose::augment, epoch, i);
+      cropping(image.data(), PixelLayout::hwc, first, got.data());
+      centred(image.data(), PixelLayout::hwc, second, want.data());
+      differs += got != want ? 1 : 0;
+    }
+    CHECK((differs > 0) == (epoch < 2));
+  }
+}

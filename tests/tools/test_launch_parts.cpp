@@ -93,19 +93,19 @@ TEST_CASE("what a process reports can be read after it") {
   const std::string path = (folder / "slot").string();
   const char* job = "00000000000000ff";
   const ProgressFile file = ProgressFile::create(path, job);
-  CHECK(file.read() == Progress{});
+  CHECK(file.read() == RankProgress{});
   {
     ProgressReporter reporter(path.c_str(), job);
     REQUIRE(reporter.active());
     reporter.begin(57, 2);
-    CHECK(file.read() == Progress{57, 2, ProgressPhase::begin, 0});
+    CHECK(file.read() == RankProgress{57, 2, ProgressPhase::begin, 0});
     reporter.heartbeat();
     reporter.end((std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket);
-    CHECK(file.read() == Progress{(std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket, ProgressPhase::end, 1});
+    CHECK(file.read() == RankProgress{(std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket, ProgressPhase::end, 1});
     reporter.begin(3, -1);
   }
-  CHECK(file.read() == Progress{3, -1, ProgressPhase::idle, 1});
-  CHECK(ProgressFile::open(path, job)->read() == Progress{3, -1, ProgressPhase::idle, 1});
+  CHECK(file.read() == RankProgress{3, -1, ProgressPhase::idle, 1});
+  CHECK(ProgressFile::open(path, job)->read() == RankProgress{3, -1, ProgressPhase::idle, 1});
   CHECK_THROWS_AS((void)ProgressFile::create(path, job), DataError);
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("a report to nobody, to another job or to another file does nothing") 
     reporter.idle();
   }
   for (const char* name : {"other", "short"}) CHECK_FALSE(ProgressReporter((folder / name).c_str(), "1").active());
-  CHECK(file.read() == Progress{});
+  CHECK(file.read() == RankProgress{});
   CHECK_FALSE(ProgressFile::open(path, "2").has_value());
   CHECK_FALSE(ProgressFile::open(folder / "other", "1").has_value());
   // A process may write anything into its file.
@@ -300,13 +300,15 @@ TEST_CASE("a wrong option is refused by name") {
 TEST_CASE("the process that holds the others up") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
-  const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) { return Progress{step, bucket, phase, 0}; };
+  const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) {
+    return RankProgress{step, bucket, phase, 0};
+  };
   ProgressBoard board;
   board.update("worker 0", "a", at(57, 2, ProgressPhase::begin), false, t);
   board.update("worker 1", "b", at(57, 1, ProgressPhase::begin), false, t + seconds(1));
   board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), false, t);
   board.update("worker 3", "b", at(9, 0, ProgressPhase::idle), false, t);
-  board.update("worker 4", "b", Progress{}, false, t);
+  board.update("worker 4", "b", RankProgress{}, false, t);
   CHECK_FALSE(board.stalled(5, t + seconds(4)).has_value());
   // Behind the others, although it was heard of later.
   auto stall = board.stalled(5, t + seconds(7));
@@ -325,7 +327,7 @@ TEST_CASE("the process that holds the others up") {
   CHECK(board.stalled(5, t + seconds(8)).has_value());
   // Progress ends it, and a heartbeat is progress.
   for (const char* name : {"worker 0", "worker 1", "worker 2"})
-    board.update(name, "b", Progress{57, 2, ProgressPhase::begin, 1}, false, t + seconds(9));
+    board.update(name, "b", RankProgress{57, 2, ProgressPhase::begin, 1}, false, t + seconds(9));
   CHECK_FALSE(board.stalled(5, t + seconds(10)).has_value());
   CHECK(board.new_stall(5, t + seconds(20)).has_value());
   board.ended("worker 0");

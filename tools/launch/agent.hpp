@@ -218,11 +218,10 @@ class Agent {
         link_.say("end " + p.name() + " " + p.end()->line());
         if (wrapper_) p.write_end();
       }
-      // Somebody who left the group still holds the pipe.
-      if (!p.running() && p.seconds_after_end() > 0.3)
-        for (const std::size_t stream : {0U, 1U})
-          if (p.pipe(stream) >= 0) p.close_pipe(stream, queue(stream));
     }
+    // Somebody who left the group may still hold a pipe, and would keep it open for ever.
+    if (began_ && std::none_of(processes_.begin(), processes_.end(), [](const RankProcess& p) { return p.running(); }))
+      end_adopted();
   }
 
   // Ends what the processes left behind outside of their groups.

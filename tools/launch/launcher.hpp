@@ -169,8 +169,8 @@ class Launcher {
       if (words[0] == "start") {
         unended_[name] = &l;
       } else if (words[0] == "progress" && words.size() == 8) {
-        const Progress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
-                         static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};
+        const RankProgress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
+                             static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};
         board_.update(name, l.host(), p, words[7] == "T", Clock::now());
       } else if (words[0] == "end" && words.size() == 6) {
         ended(l, name, {words[3] == "signal", static_cast<int>(number(4)), words[5]});

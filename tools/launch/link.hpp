@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,10 +79,12 @@ class Child {
       exited_ = true;
       exited_at_ = Clock::now();
     }
-    // Something else holds its pipes, such as a master connection of ssh.
+    // Something else holds its pipes, such as a master connection of ssh, and says nothing.
     if (exited_ && seconds_since(exited_at_) > 0.5)
-      for (const std::size_t stream : {0U, 1U})
-        if (open(stream)) finish(stream, stream == 0 ? out : err);
+      for (const std::size_t stream : {0U, 1U}) {
+        pollfd waiting{fd(stream), POLLIN, 0};
+        if (open(stream) && ::poll(&waiting, 1, 0) == 0) finish(stream, stream == 0 ? out : err);
+      }
   }
 
  private:

@@ -19,7 +19,7 @@ class ProgressBoard {
  public:
   struct Entry {
     std::string name, host;
-    Progress progress{};
+    RankProgress progress{};
     bool stopped = false, ended = false, warned = false;
     Clock::time_point changed{};
 
@@ -36,7 +36,7 @@ class ProgressBoard {
     double seconds;
   };
 
-  void update(const std::string& name, const std::string& host, const Progress& progress, bool stopped,
+  void update(const std::string& name, const std::string& host, const RankProgress& progress, bool stopped,
               Clock::time_point now) {
     Entry& e = entries_[name];
     const bool moved = e.name.empty() || !(e.progress == progress);
@@ -76,7 +76,7 @@ class ProgressBoard {
     return stall;
   }
 
-  [[nodiscard]] static std::string position_text(const Progress& p) {
+  [[nodiscard]] static std::string position_text(const RankProgress& p) {
     if (p.phase == ProgressPhase::none) return "before its first step";
     std::string text = "step " + std::to_string(p.step);
     if (p.bucket >= 0) text += ", bucket " + std::to_string(p.bucket);

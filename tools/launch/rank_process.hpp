@@ -169,14 +169,12 @@ class RankProcess {
     while (::waitpid(record_.pid, &status, 0) < 0 && errno == EINTR) {
     }
     running_ = false;
-    ended_at_ = Clock::now();
     End e;
     e.by_signal = WIFSIGNALED(status);
     e.code = e.by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
     e.why = why_;
     end_ = e;
   }
-  [[nodiscard]] double seconds_after_end() const { return running_ ? 0 : seconds_since(ended_at_); }
 
   // Moves what a pipe has into the log and, line by line, to `to`.
   void read_pipe(std::size_t stream, OutputQueue& to) {
@@ -210,7 +208,7 @@ class RankProcess {
     last_news_ = line;
     return line;
   }
-  [[nodiscard]] static std::string progress_line(const std::string& role, int rank, const Progress& p, char state) {
+  [[nodiscard]] static std::string progress_line(const std::string& role, int rank, const RankProgress& p, char state) {
     return "progress " + role + " " + std::to_string(rank) + " " + std::to_string(p.step) + " " +
            std::to_string(p.bucket) + " " + std::to_string(static_cast<int>(p.phase)) + " " + std::to_string(p.beats) +
            " " + state;
@@ -270,7 +268,6 @@ class RankProcess {
   std::string prefix_, why_ = "own", last_news_, lost_log_;
   bool running_ = false;
   std::optional<End> end_;
-  Clock::time_point ended_at_{};
   std::array<Stream, 2> streams_;
   io::Descriptor log_;
   std::optional<ProgressFile> slot_;

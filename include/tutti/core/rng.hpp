@@ -49,6 +49,9 @@ class Rng {
     return (hi << 32) | next();
   }
   // Uniform in [0, 1), 24 bits.
+  // What it was made for.
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return counter_[3]; }
+
   [[nodiscard]] float uniform() noexcept { return static_cast<float>(next() >> 8) * 0x1p-24F; }
   [[nodiscard]] double uniform53() noexcept { return static_cast<double>(next64() >> 11) * 0x1p-53; }
   // Uniform integer in [0, n), unbiased (Lemire 2019); 0 for n = 0.

@@ -22,6 +22,7 @@ struct Augment {
   std::int64_t pad = 0;                // pixels on every side
   std::vector<std::uint8_t> fill{};    // of the padding: empty (0), one value, or one per channel
   bool random_crop = false;            // false: the window in the centre
+  std::int64_t crop_epochs = -1;       // epochs at the start of a run with random windows; -1: all
   bool mirror = false;
 
   // The recipe of He et al. 2015 for CIFAR: pad 4, random crop, mirror.
@@ -46,6 +47,7 @@ class Augmenter {
         pad_(augment.pad),
         fill_(augment.fill),
         random_crop_(augment.random_crop),
+        crop_epochs_(augment.crop_epochs < 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(augment.crop_epochs)),
         mirror_(augment.mirror) {
     source.check();
     if (pad_ < 0 || pad_ > 65536) fail<UsageError>("Augment", "a padding of 0 to 65536 pixels", std::to_string(pad_));
@@ -73,7 +75,7 @@ class Augmenter {
   // if the crop is random, then a coin if mirroring is on.
   void operator()(const std::uint8_t* src, PixelLayout layout, Rng& rng, std::uint8_t* dst) const noexcept {
     std::int64_t top = room_y_ / 2 - pad_, left = room_x_ / 2 - pad_;  // of the window, in source coordinates
-    if (random_crop_) {
+    if (random_crop_ && rng.epoch() < crop_epochs_) {
       top = rng.below(static_cast<std::uint32_t>(room_y_ + 1)) - pad_;
       left = rng.below(static_cast<std::uint32_t>(room_x_ + 1)) - pad_;
     }
@@ -150,7 +152,9 @@ class Augmenter {
   Schema output_;
   std::int64_t h_, w_, pad_, room_y_ = 0, room_x_ = 0;
   std::vector<std::uint8_t> fill_;
-  bool one_fill_ = true, random_crop_, mirror_;
+  bool one_fill_ = true, random_crop_;
+  std::uint64_t crop_epochs_;
+  bool mirror_;
 };
 
 // A data set whose images pass through an Augment. Images in memory are augmented straight into the slot, others by way

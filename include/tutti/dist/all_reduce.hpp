@@ -13,6 +13,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/progress_report.hpp>
 #include <tutti/dist/strategy.hpp>
 
 namespace tutti {
@@ -54,11 +55,15 @@ class AllReduce {
   }
 
   Work reduce(const Bucket& bucket, std::span<std::byte> gradients, void* ready) {
+    last_bucket_ = static_cast<int>(bucket.index);
+    report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
     return c_.all_reduce(dtype_, gradients, Combine::sum, ready, bucket_name(bucket));
   }
-  void finish() { ++step_; }
+  void finish() { report_.end(static_cast<std::uint64_t>(++step_), last_bucket_); }
 
   void sum(std::span<double> values) {
+    // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
+    report_.idle();
     c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, nullptr, "sum").wait_host(forever);
   }
 
@@ -79,6 +84,8 @@ class AllReduce {
   C& c_;
   DType dtype_ = DType::f32;
   std::int64_t step_ = 0;
+  int last_bucket_ = 0;
+  ProgressReporter report_;  // tells the launcher how far this rank is
   std::string name_;
 };
 

@@ -29,13 +29,13 @@ enum class ProgressPhase : std::uint8_t {
   idle = 3,   // nothing to watch: not training, or done
 };
 
-struct Progress {
+struct RankProgress {
   std::uint64_t step = 0;
   int bucket = -1;  // -1: none
   ProgressPhase phase = ProgressPhase::none;
   std::uint64_t beats = 0;  // signs of life so far
 
-  [[nodiscard]] bool operator==(const Progress&) const = default;
+  [[nodiscard]] bool operator==(const RankProgress&) const = default;
 };
 
 // The layout of the file, native byte order: writer and reader share a host.
@@ -54,7 +54,7 @@ struct ProgressSlot {
     const int kept = bucket < 0 ? -1 : bucket > max_bucket ? max_bucket : bucket;
     return (step << 24) | (static_cast<std::uint64_t>(kept + 1) << 8) | static_cast<std::uint64_t>(phase);
   }
-  [[nodiscard]] static constexpr Progress unpack(std::uint64_t position, std::uint64_t beats) noexcept {
+  [[nodiscard]] static constexpr RankProgress unpack(std::uint64_t position, std::uint64_t beats) noexcept {
     return {position >> 24, static_cast<int>((position >> 8) & 0xffff) - 1, static_cast<ProgressPhase>(position & 0xff),
             beats};
   }
@@ -169,7 +169,7 @@ class ProgressFile {
   }
 
   // Nothing where the process has written other things into its file.
-  [[nodiscard]] std::optional<Progress> read() const noexcept {
+  [[nodiscard]] std::optional<RankProgress> read() const noexcept {
     if (slot_->magic != ProgressSlot::magic_value || slot_->job != job_) return {};
     const auto progress = ProgressSlot::unpack(std::atomic_ref(slot_->position).load(std::memory_order_relaxed),
                                                std::atomic_ref(slot_->beats).load(std::memory_order_relaxed));

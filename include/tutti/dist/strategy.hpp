@@ -54,8 +54,8 @@ concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& lay
   // The step is over.
   s.finish();
   s.sum(metrics);
-  // Ends all ranks, because this one cannot go on; the job's exit code is this one, where there is a say in it. Does not
-  // throw; may not return.
+  // Ends all ranks, because this one cannot go on; the job's exit code is this one, where there is a say in it. Does
+  // not throw; may not return.
   s.abort(reason, code);
   { cs.membership() } -> std::same_as<Membership>;
 };

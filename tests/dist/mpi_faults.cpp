@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// A rank that fails, in the ways that test_mpi.sh asks for: mpi_faults WAY WHAT. It prints what the other ranks see.
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/backends/mpi/mpi.hpp>
+#include <tutti/core/clock.hpp>
+
+using namespace tutti;
+using namespace std::chrono_literals;
+
+namespace {
+
+MpiOptions options_of(const std::string& way) {
+  if (way == "plain") return {.shared_memory = false, .deadline = 1500ms};
+  if (way == "hosts") return {.deadline = 1500ms, .ranks_per_host = 2};
+  if (way == "shared") return {.deadline = 1500ms};
+  fail<UsageError>("mpi_faults", "plain, shared or hosts", way);
+}
+
+void sum(MpiCommunicator& c, const std::string& name, std::size_t n = 40'000) {
+  std::vector<float> v(n, 1.F);
+  c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, name).wait_host(1h);
+  if (v[0] != static_cast<float>(c.size())) fail("mpi_faults", "a right sum", std::to_string(v[0]));
+}
+
+double cpu_seconds() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  const auto of = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return of(u.ru_utime) + of(u.ru_stime);
+}
+
+void handler(int) {}
+
+void run(MpiCommunicator& c, const std::string& what, int bad) {
+  const bool is_bad = c.rank() == bad;
+  sum(c, "step 12 bucket 2");
+  if (what == "sleeps") {
+    // It lives but does not come; the others must not wait for ever.
+    if (is_bad) std::this_thread::sleep_for(1min);
+    sum(c, "step 12 bucket 3");
+  } else if (what == "stops") {
+    if (is_bad) raise(SIGSTOP);
+    sum(c, "step 12 bucket 3");
+  } else if (what == "dies") {
+    if (is_bad) raise(SIGKILL);
+    sum(c, "step 12 bucket 3");
+  } else if (what == "throws") {
+    // In an exception's way out nothing may wait for the other ranks.
+    if (is_bad) fail<DataError>("record 7", "3073 bytes", "12");
+    sum(c, "step 12 bucket 3");
+  } else if (what == "aborts") {
+    if (is_bad) c.abort("record 7 is damaged", ExitCode::data);
+    sum(c, "step 12 bucket 3");
+  } else if (what == "differs") {
+    sum(c, "step 12 bucket 3", is_bad ? 40'001 : 40'000);
+  } else if (what == "waits") {
+    // Waiting for a rank that comes late costs next to no time of a core.
+    if (is_bad) {
+      std::this_thread::sleep_for(1s);
+      return sum(c, "late");
+    }
+    const double before = cpu_seconds();
+    const Stopwatch watch;
+    sum(c, "late");
+    const double share = (cpu_seconds() - before) / watch.seconds();
+    std::printf("rank %d: %.1f %% of a core\n", c.rank(), share * 100);
+  } else {
+    fail<UsageError>("mpi_faults", "what to do", what);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 3)
+      fail<UsageError>("mpi_faults", "plain|shared|hosts and what to do", std::to_string(argc - 1) + " words");
+    signal(SIGINT, &handler);
+    signal(SIGTERM, &handler);
+    MpiCommunicator c(options_of(argv[1]));
+    for (const int s : {SIGINT, SIGTERM}) {
+      struct sigaction now {};
+      sigaction(s, nullptr, &now);
+      if (now.sa_handler != &handler) fail("mpi_faults", "the program's signal handler", "another");
+    }
+    const std::string what = argv[2];
+    // The last rank: in "hosts" it is on another host than rank 0.
+    const int bad = c.size() - 1;
+    if (what == "throws" && c.rank() == bad) {
+      run(c, what, bad);
+    } else {
+      try {
+        run(c, what, bad);
+      } catch (const Error& e) {
+        c.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
+        return e.exit_code();
+      }
+    }
+    return 0;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "mpi_faults: %s\n", e.what());
+    return e.exit_code();
+  }
+}

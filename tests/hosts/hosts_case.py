@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""Tests of tutti-launch on the bed of several hosts."""
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+import bed as bed_module  # noqa: E402
+from launch_case import LAUNCH, PROGRESS_RANK, LaunchCase  # noqa: E402
+
+BED = None
+
+
+class HostsCase(LaunchCase):
+    """Each test gets the hosts of BED; the class says how the launcher reaches them."""
+
+    timeout_seconds = 90
+
+    def setUp(self):
+        super().setUp()
+        self.bed = BED
+
+    def options(self):
+        return [*super().options(), "--ssh-config", self.bed.ssh_config]
+
+    def kill(self, *arguments):
+        return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.bed.ssh_config, *arguments], text=True,
+                              env=self.environment, capture_output=True, timeout=60)
+
+    def marked_on(self, host):
+        """The marked processes inside a host, by its network namespace."""
+        inside = set(self.bed.pids(host))
+        return {p: c for p, c in self.marked().items() if p in inside}
+
+
+def main(hosts, private=()):
+    global BED
+    for program in (LAUNCH, PROGRESS_RANK):
+        if not os.access(program, os.X_OK):
+            sys.exit(f"{program} has not been built")
+    try:
+        with bed_module.Bed(hosts, private) as BED:
+            program = unittest.main(module="__main__", argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
+    except bed_module.Unavailable as e:
+        bed_module.skip(str(e))
+    left = bed_module.traces(os.getpid())
+    if left:
+        print("left of the bed:", left)
+    sys.exit(0 if program.result.wasSuccessful() and not left else 1)

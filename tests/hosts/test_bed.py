@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The bed of several hosts: what it gives, and that nothing is left of it however it ends."""
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+from bed import Bed, Unavailable, remove_stale, skip, traces
+
+# A bed in a process of its own, which says so and then waits, or does what it is told.
+PROGRAM = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from bed import Bed
+with Bed(2) as bed:
+    bed.run(0, ["sh", "-c", "sleep 1000 & exec setsid sleep 1000 >/dev/null 2>&1 &"])
+    print(bed.folder, flush=True)
+    exec(sys.argv[2])
+"""
+
+
+class Leaving(unittest.TestCase):
+    def start(self, then):
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(Path(__file__).parent), then],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        folder = process.stdout.readline().strip()
+        self.assertTrue(folder and Path(folder).is_dir(), folder)
+        self.assertTrue(traces(process.pid))
+        return process, Path(folder)
+
+    def check_gone(self, process, folder):
+        process.communicate(timeout=60)
+        self.assertEqual(traces(process.pid), [])
+        self.assertFalse(folder.exists())
+
+    def test_normal_end(self):
+        process, folder = self.start("pass")
+        self.check_gone(process, folder)
+        self.assertEqual(process.returncode, 0)
+
+    def test_exception(self):
+        process, folder = self.start("raise RuntimeError('on purpose')")
+        self.check_gone(process, folder)
+        self.assertEqual(process.returncode, 1)
+
+    def test_signals(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process, folder = self.start("time.sleep(1000)")
+            process.send_signal(number)
+            self.check_gone(process, folder)
+            self.assertNotEqual(process.returncode, 0)
+
+    def test_a_killed_one_is_removed_by_the_next(self):
+        process, folder = self.start("time.sleep(1000)")
+        process.kill()
+        process.communicate()
+        self.assertTrue(traces(process.pid))
+        remove_stale()
+        for _ in range(100):
+            if not traces(process.pid):
+                break
+            time.sleep(0.05)
+        self.assertEqual(traces(process.pid), [])
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=True)
+
+
+class Hosts(unittest.TestCase):
+    def test_each_host_is_one(self):
+        with Bed(3, private=["/mnt"]) as bed:
+            for host in range(3):
+                done = subprocess.run(bed.ssh(host, "hostname; ip -o -4 addr show eth0; cat /etc/hosts; echo x >/mnt/x"),
+                                      capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout.splitlines()[0], bed.names[host])
+                self.assertIn(f"{bed.address(host)}/24", done.stdout)
+                self.assertIn(f"{bed.address(2)} {bed.names[2]}", done.stdout)
+            self.assertFalse(Path("/mnt/x").exists())
+            self.assertEqual(bed.run(0, ["cat", "/mnt/x"], capture_output=True).stdout, b"x\n")
+            # Hosts reach one another, until a link is cut.
+            reach = ["ssh-keyscan", "-T", "3", "-t", "ed25519", "-p", "2222", bed.address(1)]
+            self.assertIn(b"ed25519", bed.run(0, reach, capture_output=True).stdout)
+            bed.cut(1)
+            self.assertEqual(bed.run(0, reach, capture_output=True).stdout, b"")
+            bed.heal(1)
+            self.assertIn(b"ed25519", bed.run(0, reach, capture_output=True).stdout)
+            # Only an authorized key opens a host.
+            (bed.folder / "authorized_keys").write_text((bed.folder / "wrong_id.pub").read_text())
+            refused = subprocess.run(bed.ssh(0, "true"), capture_output=True, text=True, timeout=60)
+            self.assertEqual(refused.returncode, 255, refused.stderr)
+            self.assertIn("Permission denied", refused.stderr)
+        self.assertEqual(traces(os.getpid()), [])
+
+    def test_hosts_file(self):
+        with Bed(2) as bed:
+            self.assertEqual(Path(bed.hosts_file([1, 4])).read_text(),
+                             f"{bed.address(0)} slots=1\n{bed.address(1)} slots=4\n")
+            self.assertEqual(Path(bed.hosts_file(2, hosts=[1], names=True)).read_text(), f"{bed.names[1]} slots=2\n")
+
+
+if __name__ == "__main__":
+    try:
+        with Bed(1):
+            pass
+    except Unavailable as e:
+        skip(str(e))
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

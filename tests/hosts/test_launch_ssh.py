@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# processors: 2
+"""tutti-launch over ssh between hosts of its own network: starting, blame, cut links, bad hosts, nothing left."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from hosts_case import LAUNCH, PROGRESS_RANK, HostsCase, main
+from launch_case import wait_until
+
+# A folder that every host has for itself.
+PRIVATE = tempfile.mkdtemp(prefix="tutti-private-")
+STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
+
+
+class Ssh(HostsCase):
+    def test_three_hosts(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"# the bed\r\n{self.bed.address(0)} slots=2\r\n\n{self.bed.names[1]}\n"
+                         f"{self.bed.address(2)}:2222 slots=2 # two\n")
+        word = "it's \"$HOME\" `x`; * \\"
+        done = self.launch("-H", hosts, "-n", 7, "--env", f"W={word}", "--log-dir", "logs", "sh", "-c",
+                           'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_HOST '
+                           '$TUTTI_ROOT|$W|$1|$(pwd)"', "sh", word, timeout=90)
+        host = [0, 0, 1, 2, 2, 0, 0]
+        local = ["0/4", "1/4", "0/1", "0/2", "1/2", "2/4", "3/4"]
+        names = [self.bed.address(0), self.bed.names[1], self.bed.address(2)]
+        for rank in range(7):
+            self.assertRegex(done.out, re.compile(
+                rf"^\[{rank}\] {rank}/7 {self.bed.names[host[rank]]} {local[rank]} {names[host[rank]]} "
+                rf"{self.bed.address(0)}:\d+\|{re.escape(word)}\|{re.escape(word)}\|{re.escape(str(self.folder))}$", re.M))
+            # One folder for the logs of all, as a shared file system gives it.
+            self.assertIn(f"{rank}/7", (self.folder / "logs" / f"worker-{rank}.log").read_text())
+
+    def test_this_host_too(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"localhost\n{self.bed.address(1)}\n")
+        done = self.launch("-H", hosts, "sh", "-c", "echo $(hostname) $TUTTI_ROOT")
+        here = os.uname().nodename
+        self.assertRegex(done.out, re.compile(rf"^\[0\] {here} {self.bed.here}:\d+$", re.M))
+        self.assertRegex(done.out, re.compile(rf"^\[1\] {self.bed.names[1]} {self.bed.here}:\d+$", re.M))
+
+    def test_secret_is_nowhere_but_with_the_process(self):
+        secret = "s3cret-" + os.urandom(8).hex()
+        self.environment["TOKEN"] = secret
+        job = self.start("-H", self.bed.hosts_file(), "--env", "TOKEN", "sh", "-c", 'echo "got $TOKEN"; sleep 3')
+        for _ in range(3):
+            self.assertIn(f"got {secret}", job.stdout.readline())
+        seen = 0
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (folder / "cmdline").read_bytes()
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            self.assertNotIn(secret.encode(), command)
+            if command.startswith(b"ssh\0") and self.bed.ssh_config.encode() in command:
+                seen += 1
+                self.assertNotIn(secret.encode(), environment)
+        self.assertEqual(seen, 3)
+        self.finish(job)
+        self.assertNotIn(secret, job.err)
+
+    def test_blame_over_hosts(self):
+        start = time.monotonic()
+        done = self.launch("-H", self.bed.hosts_file(2), "sh", "-c",
+                           f"if [ $TUTTI_RANK = 3 ]; then exit 17; fi; {STUBBORN}", code=17)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertIn(f"[worker 3 on {self.bed.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
+
+    def run_ranks(self, *options, count=3):
+        job = self.start("-H", self.bed.hosts_file(), "-n", count, *options, PROGRESS_RANK, self.folder, 100000, 5)
+        for rank in range(count):
+            wait_until(lambda r=rank: self.at(r) >= 3, 60)
+        return job
+
+    def at(self, rank):
+        try:
+            return int((self.folder / f"at-{rank}").read_text())
+        except (OSError, ValueError):
+            return -1
+
+    def pid(self, rank):
+        return int((self.folder / f"pid-{rank}").read_text())
+
+    def test_killed_rank_is_named_with_step_and_bucket(self):
+        job = self.run_ranks()
+        os.kill(self.pid(1), signal.SIGKILL)
+        start = time.monotonic()
+        self.finish(job)
+        self.assertLess(time.monotonic() - start, 5)
+        self.assertEqual(job.returncode, 5, job.err)
+        self.assertRegex(self.message(job), rf"\[worker 1 on {self.bed.address(1)}\].*SIGKILL.*step {self.at(1) // 3}, "
+                                            rf"bucket {self.at(1) % 3} ")
+
+    def test_stopped_rank_is_warned_of_and_ended(self):
+        job = self.run_ranks("--stall-warning", 1, "--stall-deadline", 3)
+        os.kill(self.pid(2), signal.SIGSTOP)
+        self.finish(job)
+        self.assertEqual(job.returncode, 5, job.err)
+        self.assertRegex(job.err, rf"warning: worker 2 on {self.bed.address(2)} .*step \d+, bucket \d")
+        self.assertRegex(self.message(job), rf"\[worker 2 on {self.bed.address(2)}\].*step {self.at(2) // 3}, bucket \d.*SIGSTOP")
+
+    def test_cut_link(self):
+        """No side is told by the network; both end what they have, and the host is named with its rank."""
+        job = self.run_ranks("--host-timeout", 4)
+        self.bed.cut(1)
+        try:
+            self.finish(job)
+            self.assertEqual(job.returncode, 5, job.err)
+            self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
+            # The side that is cut off gives up by itself.
+            wait_until(lambda: not self.marked_on(1), 20)
+        finally:
+            self.bed.heal(1)
+
+    def test_killed_connection(self):
+        job = self.run_ranks()
+        for pid in self.ssh_of(self.bed.address(1)):
+            os.kill(pid, signal.SIGKILL)
+        self.finish(job)
+        self.assertEqual(job.returncode, 5, job.err)
+        self.assertIn(f"[host {self.bed.address(1)}]", self.message(job))
+
+    def ssh_of(self, address):
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == b"ssh" and address.encode() in words and any(b"--exec-ranks" in w for w in words):
+                found.append(int(folder.name))
+        return found
+
+    def test_killed_launcher(self):
+        job = self.run_ranks()
+        job.kill()
+        job.wait()
+        wait_until(lambda: not self.marked(), 15)
+
+    def test_interrupt_reaches_every_host(self):
+        job = self.start("-H", self.bed.hosts_file(), "bash", "-c",
+                         "trap 'echo saved; exit 130' INT; echo up; while :; do sleep 0.1; done")
+        for _ in range(3):
+            self.assertIn("up", job.stdout.readline())
+        job.send_signal(signal.SIGINT)
+        self.finish(job)
+        self.assertEqual((job.returncode, job.out.count("saved")), (130, 3), job.err)
+
+    def test_kill_on_hosts(self):
+        hosts = self.bed.hosts_file()
+        job = self.start("-H", hosts, "sh", "-c", f"echo up; {STUBBORN}")
+        for _ in range(3):
+            job.stdout.readline()
+        other = self.start("-H", hosts, "sh", "-c", f"echo up; {STUBBORN}")
+        for _ in range(3):
+            other.stdout.readline()
+        name = re.search(r"job ([0-9a-f]{16})", job.stderr.readline())[1]
+        self.jobs.append(name)
+        killed = self.kill("-H", hosts, "--job", name)
+        self.assertEqual((killed.returncode, killed.stdout.count(f"of job {name}")), (0, 3), killed)
+        for host in range(3):
+            self.assertIn(f"{self.bed.address(host)}: ended worker {host} ", killed.stdout)
+        self.finish(job)
+        self.assertEqual(job.returncode, 143, job.err)
+        self.assertIsNone(other.poll())
+        other.send_signal(signal.SIGTERM)
+        other.send_signal(signal.SIGTERM)
+        self.finish(other)
+
+
+class BadHosts(HostsCase):
+    """Each of these is one message that names the host, and nothing has run anywhere."""
+
+    def refused(self, code, *arguments):
+        done = self.launch("-n", 2, *arguments, "touch", self.folder / "ran", code=code)
+        self.assertFalse((self.folder / "ran").exists())
+        return self.message(done)
+
+    def hosts(self, text):
+        path = self.folder / "hosts"
+        path.write_text(text)
+        return path
+
+    def test_bad_lines_are_refused_with_their_number(self):
+        good = self.bed.address(0)
+        for bad in ("-oProxyCommand=touch proof", "-oProxyCommand=touch", "a;touch proof", "$(touch proof)",
+                    "`touch proof`", "a slots=0", "a slots=two", "a b", "root@a", "a:0", good):
+            message = self.refused(3, "-H", self.hosts(f"{good}\n\n{bad}\n"))
+            self.assertIn("line 3]", message)
+            self.assertFalse((self.folder / "proof").exists())
+            killed = self.kill("-H", str(self.folder / "hosts"))
+            self.assertEqual(killed.returncode, 3, killed)
+            self.assertFalse((self.folder / "proof").exists())
+        self.assertIn("a host", self.refused(3, "-H", self.hosts("# none\n")))
+        self.assertIn("no-such-file", self.refused(3, "-H", "no-such-file"))
+
+    def test_unreachable(self):
+        # Nobody has this address; nobody listens on that port; nobody knows that name.
+        for host in (f"{self.bed.net}.99", f"{self.bed.address(1)}:2223", "no-such-host.invalid"):
+            message = self.refused(5, "--connect-timeout", 3, "-H", self.hosts(f"{self.bed.address(0)}\n{host}\n"))
+            self.assertIn(f"[host {host.split(':')[0]}]", message)
+
+    def test_wrong_key(self):
+        config = self.folder / "ssh_config"
+        text = Path(self.bed.ssh_config).read_text()
+        config.write_text(text.replace("/id\n", "/wrong_id\n"))
+        message = self.refused(5, "--ssh-config", config, "-H", self.hosts(f"{self.bed.address(1)}\n"))
+        self.assertIn(f"[host {self.bed.address(1)}]", message)
+        self.assertIn("Permission denied", message)
+
+    def test_another_host_key(self):
+        config = self.folder / "ssh_config"
+        known = self.folder / "known_hosts"
+        text = (self.bed.folder / "known_hosts").read_text()
+        lines = text.splitlines()
+        key = next(line.split(" ", 1)[1] for line in lines if self.bed.address(0) in line)
+        known.write_text("\n".join(f"{line.split(' ')[0]} {key}" for line in lines) + "\n")
+        config.write_text(Path(self.bed.ssh_config).read_text().replace(str(self.bed.folder / "known_hosts"), str(known)))
+        message = self.refused(5, "--ssh-config", config, "-H", self.hosts(f"{self.bed.address(0)}\n{self.bed.address(1)}\n"))
+        self.assertIn(f"[host {self.bed.address(1)}]", message)
+        self.assertIn("key", message)
+
+    def test_missing_program_on_one_host(self):
+        program = Path(PRIVATE) / "program"
+        for host in (0, 2):
+            self.bed.run(host, ["cp", "/bin/true", str(program)], check=True)
+        try:
+            done = self.launch("-H", self.bed.hosts_file(), program, code=2)
+            self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+            self.assertIn(str(program), done.err)
+            self.bed.run(1, ["cp", "/bin/true", str(program)], check=True)
+            self.launch("-H", self.bed.hosts_file(), program)
+        finally:
+            for host in range(3):
+                self.bed.run(host, ["rm", "-f", str(program)])
+
+    def test_missing_launcher_on_one_host(self):
+        message = self.refused(2, "-H", self.bed.hosts_file(), "--remote-launch", "/nowhere/it's $(touch proof)")
+        self.assertIn("/nowhere/it's $(touch proof)", message)
+        self.assertFalse((self.folder / "proof").exists())
+
+    def test_something_else_in_its_place(self):
+        message = self.refused(5, "-H", self.bed.hosts_file(hosts=[1]), "--remote-launch", "/bin/true")
+        self.assertIn(f"[host {self.bed.address(1)}]", message)
+
+    def test_missing_folder_on_one_host(self):
+        inside = Path(PRIVATE) / "only-on-0"
+        self.bed.run(0, ["mkdir", str(inside)], check=True)
+        inside.mkdir()
+        try:
+            done = self.launch("-H", self.bed.hosts_file(hosts=[0, 1]), "true", code=2, cwd=inside)
+            self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+            self.assertIn("only-on-0", done.err)
+        finally:
+            inside.rmdir()
+            self.bed.run(0, ["rmdir", str(inside)])
+
+
+class Sync(HostsCase):
+    def test_working_folder_is_copied_first(self):
+        if shutil.which("rsync") is None:
+            self.fail("no rsync (Debian: apt-get install rsync)")
+        work = self.folder / "work it's"
+        (work / "sub").mkdir(parents=True)
+        (work / "sub" / "data").write_text("of this host\n")
+        (work / "say").write_text("#!/bin/sh\ncat sub/data; pwd; hostname\n")
+        (work / "say").chmod(0o755)
+        # The launcher itself lies in the folder, so that it is copied too.
+        shutil.copy(LAUNCH, work / "tutti-launch")
+        target = f"{PRIVATE}/it's a $(touch copy)"
+        job = subprocess.run([str(work / "tutti-launch"), *self.options(), "-H", self.bed.hosts_file(), "--sync-dst-dir",
+                              target, "./say"], cwd=work, env=self.environment, capture_output=True, text=True, timeout=90)
+        self.assertEqual(job.returncode, 0, job.stderr)
+        for rank in range(3):
+            for line in ("of this host", target, self.bed.names[rank]):
+                self.assertIn(f"[{rank}] {line}\n", job.stdout)
+        self.assertEqual(list(Path(PRIVATE).iterdir()), [])
+
+    def test_host_that_cannot_be_copied_to(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"{self.bed.address(0)}\n{self.bed.address(1)}:2223\n")
+        done = self.launch("-H", hosts, "--sync-dst-dir", PRIVATE + "/x", "true", code=5)
+        self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+
+
+if __name__ == "__main__":
+    try:
+        main(3, [PRIVATE])
+    finally:
+        shutil.rmtree(PRIVATE, ignore_errors=True)
