@@ -77,8 +77,7 @@ inline void check_data(RunOptions& o) {
   if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
   number("--pad-size", *o.pad_size, 0, 65536);
   number("--epochs", o.epochs, 1, 10'000'000);
-  if (!o.centre_epochs) o.centre_epochs = o.random_crop && o.max_steps == 0 ? o.epochs / 5 : 0;
-  number("--centre-epochs", *o.centre_epochs, 0, o.epochs);
+  number("--centre-epochs", o.centre_epochs, 0, o.epochs);
   number("--fill-value", o.fill_value, 0, 255);
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
   if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");

@@ -99,7 +99,7 @@ inline Images load_images(const RunOptions& o, const Schema& seen) {
   training.height = seen.height;
   training.width = seen.width;
   training.pad = o.pad_size.value();
-  training.crop_epochs = o.epochs - o.centre_epochs.value();
+  training.crop_epochs = o.epochs - o.centre_epochs;
   training.fill = {static_cast<std::uint8_t>(o.fill_value)};
   training.random_crop = o.random_crop;
   training.mirror = o.random_mirror;

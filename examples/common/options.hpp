@@ -17,7 +17,7 @@ struct RunOptions {
   std::string dataset = "cifar10";
   std::string image_shape, rgb_mean, rgb_std;
   bool random_crop = true, random_mirror = true;
-  std::optional<std::int64_t> centre_epochs;
+  std::int64_t centre_epochs = 0;
   std::optional<std::int64_t> pad_size;
   std::int64_t fill_value = 0;
   std::int64_t num_examples = 0, num_classes = 0;
@@ -90,10 +90,7 @@ void describe(RunOptions& o, V&& v) {
   v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Names{});
   v("random-crop", o.random_crop, "cut the training window at random, else in the centre", Names{});
   v("centre-epochs", o.centre_epochs,
-    "epochs at the end of the run that cut it in the centre all the same, as the test does; default: a fifth of the "
-    "run, "
-    "0 with --max-steps",
-    Names{"center-epochs"});
+    "epochs at the end of the run that cut it in the centre all the same, as the test does", Names{"center-epochs"});
   v("random-mirror", o.random_mirror, "mirror half of the training images", Names{});
   v("pad-size", o.pad_size,
     "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",

@@ -17,7 +17,7 @@ import sys, time
 sys.path.insert(0, sys.argv[1])
 from bed import Bed
 with Bed(2) as bed:
-    bed.run(0, ["sh", "-c", "sleep 1000 & exec setsid sleep 1000 >/dev/null 2>&1 &"])
+    bed.run(0, ["sh", "-c", "sleep 1000 & setsid sleep 1000 & :"], stdout=-3, stderr=-3)
     print(bed.folder, flush=True)
     exec(sys.argv[2])
 """
@@ -57,7 +57,7 @@ class Leaving(unittest.TestCase):
     def test_a_killed_one_is_removed_by_the_next(self):
         process, folder = self.start("time.sleep(1000)")
         process.kill()
-        process.communicate()
+        process.communicate(timeout=20)
         self.assertTrue(traces(process.pid))
         remove_stale()
         for _ in range(100):
