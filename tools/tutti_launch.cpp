@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// header-only
 // Starts the processes of a job on this host or on many, see launch/options.hpp.
 #include <unistd.h>
 

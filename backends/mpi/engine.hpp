@@ -81,6 +81,8 @@ class MpiEngine {
   }
 
   void all_reduce(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+    if (data.size() % size_of(t) != 0)
+      fail<UsageError>(what, "whole values of " + std::string(name_of(t)), std::to_string(data.size()) + " bytes");
     switch (route_) {
       case Route::alone:
         return;

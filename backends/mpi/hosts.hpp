@@ -46,6 +46,7 @@ class MpiHosts {
   }
   [[nodiscard]] std::vector<std::string> all_names() const {
     std::vector<std::string> list;
+    list.reserve(static_cast<std::size_t>(size));
     for (int r = 0; r < size; ++r) list.push_back(name(r));
     return list;
   }

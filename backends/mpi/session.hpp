@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,7 +52,7 @@ class MpiSession {
   }
   ~MpiSession() {
     // MPI_Finalize waits for all ranks. After a failure there may be some that never come.
-    if (owner_ && !failed()) MPI_Finalize();
+    if (owner_ && !failed() && std::uncaught_exceptions() == 0) MPI_Finalize();
   }
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;

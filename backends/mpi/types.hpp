@@ -35,7 +35,7 @@ namespace tutti {
 // Combine as MPI operations. Those of MPI do where they know the type; its maximum may lose a NaN.
 class MpiOperations {
  public:
-  MpiOperations() {
+  MpiOperations() {  // NOLINT(modernize-use-equals-default): it is not trivial where MPI is known
     create(&call<DType::bf16, Combine::sum>, bf16_sum_);
     create(&call<DType::bf16, Combine::max>, bf16_max_);
     create(&call<DType::f32, Combine::max>, f32_max_);
@@ -57,7 +57,7 @@ class MpiOperations {
 
  private:
   template <DType T, Combine C>
-  static void call(void* in, void* in_out, int* count, MPI_Datatype*) {
+  static void call(void* in, void* in_out, int* count, MPI_Datatype*) {  // NOLINT: the type that MPI asks for
     std::byte* const to[] = {static_cast<std::byte*>(in_out)};
     std::byte* const arrays[] = {static_cast<std::byte*>(in_out), static_cast<std::byte*>(in)};
     combine(T, C, arrays, to, 0, static_cast<std::size_t>(*count));

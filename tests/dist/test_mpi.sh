@@ -14,6 +14,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export ASAN_OPTIONS=detect_leaks=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# What killed jobs leave behind goes with the folder.
+export OMPI_MCA_btl_vader_backing_directory=$work OMPI_MCA_orte_tmpdir_base=$work
 failures=0
 complain() {
   echo "FAILED: $*"
@@ -39,6 +41,7 @@ on 2 -x OMPI_MCA_osc_sm_backing_directory="$work/missing" "$folder/mpi_faults" s
 if unshare -m true 2>/dev/null; then
   mkdir "$work/small"
   small() {
+    # shellcheck disable=SC2016  # the inner shell expands it
     unshare -m bash -c 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"' bash "$work/small" \
       timeout --kill-after=5 60 mpirun --oversubscribe --bind-to none -np 2 \
       -x OMPI_MCA_osc_sm_backing_directory="$work/small" "$@" >"$work/out" 2>&1
@@ -78,6 +81,7 @@ for way in plain shared hosts; do
   fi
 done
 
-# No MPI segment of these jobs is left; no process either.
+# A shared window leaves no file, even of a job that was killed; no process is left either.
+compgen -G "/dev/shm/osc_sm.*" >/dev/null && complain "shared windows are left: $(echo /dev/shm/osc_sm.*)"
 pgrep -f "$folder/mpi_" >/dev/null && complain "processes are left: $(pgrep -fa "$folder/mpi_")"
 ((failures == 0))

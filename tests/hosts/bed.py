@@ -208,6 +208,11 @@ class Bed:
         common = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else ""
         (self.folder / "etc_hosts").write_text(
             common + "".join(f"{self.address(h)} {self.names[h]}\n" for h in range(self.count)))
+        # Whoever logs in gets a plain shell and an empty home, whatever this machine's user has set up.
+        (self.folder / "home").mkdir()
+        shell = re.sub(r"^(root:[^:]*:0:0:[^:]*):.*$", rf"\1:{self.folder}/home:/bin/sh", Path("/etc/passwd").read_text(),
+                       flags=re.M)
+        (self.folder / "passwd").write_text(shell)
         names = "".join(f"Host {n}\n  HostName {self.address(h)}\n  HostKeyAlias [{n}]:{SSH_PORT}\n"
                         for h, n in enumerate(self.names))
         (self.folder / "ssh_config").write_text(
@@ -230,14 +235,15 @@ class Bed:
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPidFile {self.folder}/sshd{host}.pid\n"
             "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nUseDNS no\nLogLevel VERBOSE\n")
-        # In a mount namespace of its own: /etc/hosts with the bed's names, sshd's folder in an empty /run, and the
-        # folders that this host has for itself. The namespace, and all of this, goes with the last of its processes.
-        script = ('hostname "$1" && mount --bind "$2" /etc/hosts && mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd '
-                  '&& shift 2 && log=$1 conf=$2 && shift 2 && for f; do mount -t tmpfs -o mode=1777 tmpfs "$f" || exit 1;'
-                  f' done; exec {SSHD} -D -f "$conf" -E "$log"')
+        # In a mount namespace of its own: the bed's names and users, sshd's folder in an empty /run, and the folders
+        # that this host has for itself. The namespace, and all of this, goes with the last of its processes.
+        script = ('cd / && hostname "$1" && mount --bind "$2/etc_hosts" /etc/hosts && mount --bind "$2/passwd" /etc/passwd '
+                  '&& mount -t tmpfs tmpfs /run && mkdir -m 0755 /run/sshd && bed=$2 number=$3 && shift 3 && for f; do '
+                  'mount -t tmpfs -o mode=1777 tmpfs "$f" || exit 1; done; '
+                  f'exec {SSHD} -D -f "$bed/sshd$number.conf" -E "$bed/sshd$number.log"')
         self.sshds[host] = subprocess.Popen(
             ["ip", "netns", "exec", name, "unshare", "--uts", "--mount", "--", "sh", "-c", script, "sh", name,
-             str(self.folder / "etc_hosts"), str(self.folder / f"sshd{host}.log"), str(config), *self.private],
+             str(self.folder), str(host), *self.private],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 import bed as bed_module  # noqa: E402
-from launch_case import LAUNCH, PROGRESS_RANK, LaunchCase  # noqa: E402
+from launch_case import BUILD, LAUNCH, PROGRESS_RANK, LaunchCase  # noqa: E402,F401
 
 BED = None
 
@@ -17,14 +17,13 @@ BED = None
 class HostsCase(LaunchCase):
     """Each test gets the hosts of BED; the class says how the launcher reaches them."""
 
-    timeout_seconds = 90
-
     def setUp(self):
         super().setUp()
         self.bed = BED
 
     def options(self):
-        return [*super().options(), "--ssh-config", self.bed.ssh_config]
+        # Time enough for a machine that does other things as well.
+        return [*super().options(), "--ssh-config", self.bed.ssh_config, "--connect-timeout", "40"]
 
     def kill(self, *arguments):
         return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.bed.ssh_config, *arguments], text=True,

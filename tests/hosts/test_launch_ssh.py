@@ -77,7 +77,7 @@ class Ssh(HostsCase):
     def run_ranks(self, *options, count=3):
         job = self.start("-H", self.bed.hosts_file(), "-n", count, *options, PROGRESS_RANK, self.folder, 100000, 5)
         for rank in range(count):
-            wait_until(lambda r=rank: self.at(r) >= 3, 60)
+            wait_until(lambda r=rank: self.at(r) >= 60, 60)
         return job
 
     def at(self, rank):
@@ -205,8 +205,17 @@ class BadHosts(HostsCase):
     def test_unreachable(self):
         # Nobody has this address; nobody listens on that port; nobody knows that name.
         for host in (f"{self.bed.net}.99", f"{self.bed.address(1)}:2223", "no-such-host.invalid"):
-            message = self.refused(5, "--connect-timeout", 3, "-H", self.hosts(f"{self.bed.address(0)}\n{host}\n"))
+            message = self.refused(5, "-H", self.hosts(f"{self.bed.address(0)}\n{host}\n"))
             self.assertIn(f"[host {host.split(':')[0]}]", message)
+
+    def test_host_that_does_not_answer_in_time(self):
+        hosts = self.hosts(f"{self.bed.address(0)}\n{self.bed.address(1)}\n")
+        sshd = self.bed.sshds[1].pid
+        os.kill(sshd, signal.SIGSTOP)
+        try:
+            self.assertIn(f"[host {self.bed.address(1)}]", self.refused(5, "--connect-timeout", 6, "-H", hosts))
+        finally:
+            os.kill(sshd, signal.SIGCONT)
 
     def test_wrong_key(self):
         config = self.folder / "ssh_config"
@@ -243,7 +252,7 @@ class BadHosts(HostsCase):
                 self.bed.run(host, ["rm", "-f", str(program)])
 
     def test_missing_launcher_on_one_host(self):
-        message = self.refused(2, "-H", self.bed.hosts_file(), "--remote-launch", "/nowhere/it's $(touch proof)")
+        message = self.refused(2, "-H", self.bed.hosts_file(hosts=[0]), "--remote-launch", "/nowhere/it's $(touch proof)")
         self.assertIn("/nowhere/it's $(touch proof)", message)
         self.assertFalse((self.folder / "proof").exists())
 

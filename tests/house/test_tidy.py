@@ -14,6 +14,7 @@ from sources import BUILD, ROOT, skip, sources
 # What the folders of backends/ need, and the folder to look for it in, where that is not the compiler's own.
 LIBRARIES = {
     "backends/eigen": ("Eigen/Core", "/usr/include/eigen3"),
+    "backends/mpi": ("mpi.h", "/usr/lib/x86_64-linux-gnu/openmpi/include"),
     "backends/onednn": ("oneapi/dnnl/dnnl.hpp", "/usr/include"),
 }
 

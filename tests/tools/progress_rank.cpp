@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// header-only
 // Stands in for a rank that trains: reports steps of three buckets, as many as it is told, one every so many
 // milliseconds. Other ranks than 0 follow rank 0 through a file as they would through a collective, so a rank that
 // stands still holds up the rest.

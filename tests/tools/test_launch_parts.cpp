@@ -317,6 +317,10 @@ TEST_CASE("the process that holds the others up") {
   const std::string text = board.describe(*stall);
   CHECK(contains(text, "worker 1 on b has stood still for 6 s at step 57, bucket 1 (begun)"));
   CHECK(contains(text, "worker 0 is at step 57, bucket 2 (begun)"));
+  // Also where its silence is a little younger than that of those who wait for it.
+  stall = board.stalled(6.5, t + seconds(7));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 1");
   // A stopped one is to blame wherever it is.
   board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), true, t + seconds(6));
   stall = board.new_stall(5, t + seconds(7));

@@ -417,8 +417,10 @@ class Launcher {
                              error_message("host " + e.host, "the job to run on", "its end from outside",
                                            "was it 'tutti-launch --kill'?")});
     std::set<std::string> said;
+    constexpr std::size_t most = 8;
     for (const Problem& p : problems_)
-      if (said.insert(p.message).second) say(p.message);
+      if (said.insert(p.message).second && said.size() <= most) say(p.message);
+    if (said.size() > most) say("and " + std::to_string(said.size() - most) + " more like these");
     return problems_.empty() ? 0 : problems_.front().code;
   }
   // After SIGINT or SIGTERM a process may end with 130 or 143, or by the signal.
@@ -436,7 +438,7 @@ class Launcher {
       who = name + " on " + site.host.name;
       got = "mpirun's word that it failed, with exit code " + std::to_string(mpirun_->code()) + last_report(name);
     } else if (!mpi_said_.empty()) {
-      got += ", after: " + last_line(mpi_said_);
+      got += "; its own words stand above";
     }
     const int code = mpirun_->code();
     const bool own = mpi_blames_ >= 0 && code > 0 && code < 126;

@@ -27,7 +27,9 @@ namespace tutti::launch {
   {
     // One line a process: with --map-by seq rank i runs on the host of line i.
     std::ofstream out(folder / "mpirun.hosts");
-    for (const std::size_t site : plan.site_of_mpi_rank) out << plan.sites[site].host.name << '\n';
+    // mpirun knows this host by its own name only.
+    for (const std::size_t site : plan.site_of_mpi_rank)
+      out << (plan.sites[site].here ? own_node() : plan.sites[site].host.name) << '\n';
     if (!out.flush()) fail<Error>("mpirun", "to write " + folder.string(), error_text(errno));
   }
   const bool all_here = std::all_of(plan.sites.begin(), plan.sites.end(), [](const Plan::Site& s) { return s.here; });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -57,22 +58,27 @@ class ProgressBoard {
     return e == entries_.end() ? nullptr : &e->second;
   }
 
-  // The process to blame among those silent for so long: one that is stopped, else the one that is furthest behind,
-  // since the others wait for it, else the one silent for longest.
+  // Whether a process is silent for so long, and then the one to blame: one that is stopped, else the one that is
+  // furthest behind, since the others wait for it, else the one silent for longest. News takes a while, from one host
+  // longer than from another, so those that fell silent a little later count too.
   [[nodiscard]] std::optional<Stall> stalled(double seconds, Clock::time_point now) const {
+    const double nearly = std::max(seconds - 2, seconds / 2);
     const Entry* worst = nullptr;
+    bool any = false;
     for (const auto& [name, e] : entries_) {
-      if (!e.watched() || silence(e, now) < seconds) continue;
+      if (!e.watched() || silence(e, now) < nearly) continue;
+      any = any || silence(e, now) >= seconds;
       if (worst == nullptr || before(e, *worst)) worst = &e;
     }
-    if (worst == nullptr) return {};
+    if (!any) return {};
     return Stall{worst, silence(*worst, now)};
   }
-  // The same, each stall once.
+  // The same, but no second time while the one that was named stays where it is.
   [[nodiscard]] std::optional<Stall> new_stall(double seconds, Clock::time_point now) {
     const auto stall = stalled(seconds, now);
-    if (!stall || stall->entry->warned) return {};
-    entries_[stall->entry->name].warned = true;
+    for (const auto& [name, e] : entries_)
+      if (e.watched() && e.warned) return {};
+    if (stall) entries_[stall->entry->name].warned = true;
     return stall;
   }
 

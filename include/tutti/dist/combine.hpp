@@ -32,7 +32,7 @@ template <Combine C, class A>
   if constexpr (C == Combine::sum)
     return static_cast<A>(s + v);
   else
-    return (v > s) | (v != v) ? v : s;  // a NaN is not lost
+    return ((v > s) | (v != v)) ? v : s;  // a NaN is not lost
 }
 
 // A cache line of every array, in registers: all is read before anything is written.

@@ -40,7 +40,7 @@ class Fingerprint {
     Fingerprint f;
     const auto word = [&] {
       const std::size_t end = text.find('\0');
-      const std::string w(text.substr(0, end));
+      std::string w(text.substr(0, end));
       text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
       return w;
     };
@@ -64,7 +64,7 @@ class Fingerprint {
       const auto [other_name, others] = at(other);
       if (name != other_name)
         return {name.empty() ? other_name : name, name.empty() ? "nothing" : mine,
-                other_name.empty() ? "nothing" : other_name + " " + others};
+                other_name.empty() ? "nothing" : std::string(other_name).append(" ").append(others)};
       if (mine != others) return {name, mine, others};
     }
     return {};

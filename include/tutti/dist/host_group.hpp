@@ -179,8 +179,10 @@ class HostGroup {
       compare(call, data.size(), kind, r, what);
       direct = direct && call.direct != 0;
       if (!direct) continue;
-      peers_[r] =
-          same_addresses_ ? reinterpret_cast<std::byte*>(call.offset) : mapped_[call.direct - 1].bases[r] + call.offset;
+      if (same_addresses_)
+        peers_[r] = reinterpret_cast<std::byte*>(call.offset);  // NOLINT(performance-no-int-to-ptr): it was one
+      else
+        peers_[r] = mapped_[call.direct - 1].bases[r] + call.offset;
     }
     return direct;
   }
