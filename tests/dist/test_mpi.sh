@@ -82,6 +82,11 @@ for way in plain shared hosts; do
 done
 
 # A shared window leaves no file, even of a job that was killed; no process is left either.
+# (Other jobs of this machine have one for a moment.)
+for _ in $(seq 50); do
+  compgen -G "/dev/shm/osc_sm.*" >/dev/null || break
+  sleep 0.1
+done
 compgen -G "/dev/shm/osc_sm.*" >/dev/null && complain "shared windows are left: $(echo /dev/shm/osc_sm.*)"
 pgrep -f "$folder/mpi_" >/dev/null && complain "processes are left: $(pgrep -fa "$folder/mpi_")"
 ((failures == 0))

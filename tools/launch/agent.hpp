@@ -152,11 +152,16 @@ class Agent {
       for (const RankProcess& p : processes_) p.signal(std::atoi(words[1].c_str()));
   }
 
+  [[nodiscard]] bool parent_gone() const {
+    const auto status = process_status(parent_);
+    return ::getppid() != parent_ || !status || status->state == 'Z' || status->state == 'X';
+  }
+
   void on_signal(int number) {
     if (number == SIGUSR1 || number == SIGUSR2)
       for (const RankProcess& p : processes_) p.signal(number);
     if (number == SIGTERM || number == SIGINT || number == SIGHUP)
-      stop(!wrapper_ ? "ended" : ::getppid() != parent_ ? "orphaned" : "stopped");
+      stop(!wrapper_ ? "ended" : parent_gone() ? "orphaned" : "stopped");
   }
 
   [[nodiscard]] bool finished() const {
@@ -200,7 +205,7 @@ class Agent {
 
   void look_after_processes(const SignalQueue& signals) {
     if (!wrapper_ && !link_.open()) stop("stopped");
-    if (wrapper_ && ::getppid() != parent_) stop("orphaned");
+    if (wrapper_ && parent_gone()) stop("orphaned");
     if (stopping_ && Clock::now() >= kill_at_)
       for (const RankProcess& p : processes_) p.signal(SIGKILL);
     const bool relay = seconds_since(relayed_) > 0.15;
@@ -210,6 +215,8 @@ class Agent {
       if (ended) {
         // A signal that ended it may have come to this process just before.
         while (const int number = signals.next()) on_signal(number);
+        // The signal of a parent's death comes with that of its first thread, a little before the parent is gone.
+        if (wrapper_ && parent_gone()) p.blame_parent();
         p.reap();
       }
       if (!wrapper_ && (relay || ended))

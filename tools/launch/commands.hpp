@@ -232,6 +232,7 @@ inline int kill_here(const std::string& job) {
   std::vector<Start> starts;
   std::vector<std::string> mode{"--kill-here"};
   if (!job.empty()) mode.push_back(job);
+  starts.reserve(hosts.size());
   for (const Host& h : hosts) starts.push_back(start_on(h, is_here(h), o, mode));
   const auto results = run_commands(std::move(starts), 16, timeout, signals);
   std::vector<Problem> problems;

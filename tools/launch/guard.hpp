@@ -96,7 +96,7 @@ class Guard {
     for (const Record& r : read_records(folder_)) {
       const auto [at, fresh] = known_.try_emplace(r.stem());
       Known& known = at->second;
-      const std::string name = r.role + " " + std::to_string(r.rank);
+      const std::string name = process_name(r.role, r.rank);
       if (fresh) link_.say("start " + name + " " + std::to_string(r.pid));
       if (known.ended) continue;
       if (!known.slot) {

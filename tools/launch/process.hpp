@@ -197,7 +197,7 @@ template <class F>
 // Blocks signals and lets poll see them.
 class SignalQueue {
  public:
-  explicit SignalQueue(std::initializer_list<int> signals) {
+  SignalQueue(std::initializer_list<int> signals) {
     sigset_t set;
     ::sigemptyset(&set);
     for (const int s : signals) ::sigaddset(&set, s);

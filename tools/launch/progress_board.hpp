@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -93,7 +94,7 @@ class ProgressBoard {
   }
   [[nodiscard]] std::string describe(const Stall& s) const {
     std::string text = s.entry->name + " on " + s.entry->host + " has stood still for " +
-                       std::to_string(static_cast<long>(s.seconds + 0.5)) + " s at " + position_text(s.entry->progress);
+                       std::to_string(std::lround(s.seconds)) + " s at " + position_text(s.entry->progress);
     if (s.entry->stopped) text += "; it is stopped, as by SIGSTOP";
     const Entry* ahead = nullptr;
     for (const auto& [name, e] : entries_)

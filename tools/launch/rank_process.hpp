@@ -151,6 +151,10 @@ class RankProcess {
     ::kill(-record_.pid, SIGTERM);
     ::kill(-record_.pid, SIGCONT);
   }
+  // It was stopped because whoever had started its agent died.
+  void blame_parent() {
+    if (why_ == "stopped") why_ = "orphaned";
+  }
   void signal(int number) const {
     if (running_) ::kill(-record_.pid, number);
   }
