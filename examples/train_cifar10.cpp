@@ -65,8 +65,6 @@ int run_with_strategy(RunOptions& o) {
     return run_on_backend(strategy, o);
   } catch (const Error& e) {
     if (strategy.size() > 1) {
-      std::fprintf(stderr, "train_cifar10: rank %d: %s\n", strategy.rank(), e.what());
-      std::fflush(nullptr);
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
       return e.exit_code();
     }

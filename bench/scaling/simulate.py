@@ -12,7 +12,8 @@ The model. Buckets are reduced one after the other, each as soon as it is ready 
 host every rank reads and writes its share of all ranks' gradients at the host's memory bandwidth (or, with
 --host-link-gb, as a ring over a link of its own); between hosts one flow a host runs a ring: 2 (H-1)/H of the bytes at
 the network's bandwidth, and 2 (H-1) latencies. What is not done when the backward pass ends is exposed. Ranks that
-share cores slow each other down in proportion. All ranks wait for the slowest: of N steps with the relative standard
+share cores slow each other down in proportion, and by --sharing-cost for each further rank of a core, whose caches it
+fills anew. All ranks wait for the slowest: of N steps with the relative standard
 deviation --jitter the slowest is about sqrt(2 ln N) deviations late.
 """
 import argparse
@@ -54,6 +55,7 @@ class Cluster:
     network_gbit: float = 25
     latency_us: float = 20
     barrier_us: float = 10
+    sharing_cost: float = 0
     jitter: float = 0
 
 
@@ -83,7 +85,8 @@ def reduce_seconds(size, ranks, c):
 
 def simulate(trace, ranks, c):
     local = min(ranks, c.ranks_per_host)
-    slower = max(1.0, local * c.threads / c.cores) if c.cores > 0 else 1.0
+    on_a_core = max(1.0, local * c.threads / c.cores) if c.cores > 0 else 1.0
+    slower = on_a_core * (1 + c.sharing_cost * (on_a_core - 1))
     late = 1 + (c.jitter * math.sqrt(2 * math.log(ranks)) if ranks > 1 else 0)
     end = trace.backward_end * slower * late
     done = 0.0

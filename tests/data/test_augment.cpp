@@ -43,7 +43,7 @@ std::vector<std::uint8_t> reference(const Augment& a, const Schema& s, const std
     y0 = rng.below(static_cast<std::uint32_t>(room_y + 1));
     x0 = rng.below(static_cast<std::uint32_t>(room_x + 1));
   }
-  const bool mirror = a.mirror && rng.coin();
+  const bool mirror = a.mirror && rng.alternating_coin();
   std::vector<std::uint8_t> out;
   for (std::int64_t y = 0; y < oh; ++y)
     for (std::int64_t x = 0; x < ow; ++x)
@@ -113,7 +113,7 @@ TEST_CASE("random crops reach every window evenly and half of the images are mir
     Rng rng(1, Purpose::augment, 0, i), copy = rng;
     augmenter(src.data(), PixelLayout::hwc, rng, dst.data());
     const auto y = copy.below(9), x = copy.below(9);
-    const bool m = copy.coin();
+    const bool m = copy.alternating_coin();
     ++windows[y * 9 + x];
     mirrored += m ? 1 : 0;
     const int sy = 4 + 4 - static_cast<int>(y), sx = 3 + 4 - static_cast<int>(x);
@@ -125,6 +125,24 @@ TEST_CASE("random crops reach every window evenly and half of the images are mir
   }
   CHECK(mirrored > n * 0.48);
   CHECK(mirrored < n * 0.52);
+}
+
+TEST_CASE("two epochs in a row show each image both ways round") {
+  for (std::uint64_t i = 0; i < 1000; ++i)
+    for (std::uint64_t epoch = 0; epoch < 4; ++epoch)
+      REQUIRE(Rng(7, Purpose::augment, epoch, i).alternating_coin() !=
+              Rng(7, Purpose::augment, epoch + 1, i).alternating_coin());
+  // Which way an image begins depends on the seed and on its neighbours' not at all.
+  int same_seed = 0, same_image = 0;
+  for (std::uint64_t i = 0; i < 10000; ++i) {
+    const bool coin = Rng(7, Purpose::augment, 0, i).alternating_coin();
+    same_seed += coin == Rng(7, Purpose::augment, 0, i + 1).alternating_coin() ? 1 : 0;
+    same_image += coin == Rng(8, Purpose::augment, 0, i).alternating_coin() ? 1 : 0;
+  }
+  for (const int same : {same_seed, same_image}) {
+    CHECK(same > 4800);
+    CHECK(same < 5200);
+  }
 }
 
 TEST_CASE("training and evaluation versions share the images and agree when nothing is random") {

@@ -21,6 +21,7 @@ components() {
     case $component in
       eigen) [[ -d /usr/include/eigen3 ]] || continue ;;
       onednn) [[ -f /usr/include/oneapi/dnnl/dnnl.hpp ]] || continue ;;
+      mpi) command -v mpicxx >/dev/null || continue ;;
       *) continue ;;
     esac
     found+=("$component")

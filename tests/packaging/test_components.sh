@@ -5,7 +5,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
-hide=(-D CMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON -D CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON)
+hide=(-D CMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON -D CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON
+  -D CMAKE_DISABLE_FIND_PACKAGE_MPIC=ON)
 
 try() {
   rm -rf "$work/build"
@@ -18,6 +19,8 @@ if try -D DOWNSTREAM_COMPONENTS=onednn "${hide[@]}"; then fail "a component with
 says "apt-get install libdnnl-dev"
 if try -D DOWNSTREAM_COMPONENTS=eigen "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libeigen3-dev"
+if try -D DOWNSTREAM_COMPONENTS=mpi "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libopenmpi-dev"
 if try -D DOWNSTREAM_COMPONENTS=nonesuch; then fail "a component that does not exist is found"; fi
 says "no component 'nonesuch'"
 try "${hide[@]}" || fail "tutti without components needs a library"
@@ -25,6 +28,7 @@ try "${hide[@]}" || fail "tutti without components needs a library"
 cmake -S "$TUTTI_SOURCE_DIR" -B "$work/own" "${hide[@]}" >"$work/log" 2>&1 || { cat "$work/log" && fail "no build without libraries"; }
 says "component onednn is not built: no oneDNN (Debian: apt-get install libdnnl-dev)"
 says "component eigen is not built: no Eigen3 (Debian: apt-get install libeigen3-dev)"
+says "component mpi is not built: no MPIC (Debian: apt-get install libopenmpi-dev)"
 
 # -march=native comes with the eigen component for those who ask.
 if [[ $(components) == *eigen* ]]; then

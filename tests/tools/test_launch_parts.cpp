@@ -340,6 +340,27 @@ TEST_CASE("the process that holds the others up") {
   CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
 }
 
+TEST_CASE("a process that does not come back from between two steps") {
+  using std::chrono::seconds;
+  const auto t = Clock::time_point{} + seconds(1000);
+  const auto at = [](std::uint64_t step, ProgressPhase phase) { return RankProgress{step, 1, phase, 0}; };
+  ProgressBoard board;
+  board.update("worker 0", "a", at(12, ProgressPhase::begin), false, t);
+  board.update("worker 1", "b", at(11, ProgressPhase::idle), false, t);
+  board.update("worker 2", "b", at(9, ProgressPhase::idle), false, t);
+  auto stall = board.stalled(5, t + seconds(6));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 1");
+  // Nobody waits: nobody is to blame, but for one that is stopped.
+  board.update("worker 0", "a", at(12, ProgressPhase::idle), false, t + seconds(7));
+  CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
+  board.update("worker 2", "b", at(9, ProgressPhase::idle), true, t + seconds(7));
+  stall = board.new_stall(5, t + seconds(8));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 2");
+  CHECK_FALSE(board.new_stall(5, t + seconds(9)).has_value());
+}
+
 TEST_CASE("whose fault it was") {
   const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
     return Ending{name, "h", {by_signal, code, why}};

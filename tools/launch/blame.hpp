@@ -48,6 +48,13 @@ struct Ending {
   return static_cast<int>(ExitCode::communication);
 }
 
+// After SIGINT or SIGTERM a process may end with 130 or 143, or by the signal.
+[[nodiscard]] inline bool failed_despite_signal(const Ending& e) {
+  if (e.end.why != "own") return false;
+  const int base = e.end.by_signal ? 0 : 128;
+  return e.end.code != base + SIGINT && e.end.code != base + SIGTERM;
+}
+
 [[nodiscard]] inline std::string describe(const End& end) {
   if (end.why == "orphaned") return "the loss of the mpirun daemon that had started it";
   if (end.why == "vanished") return "its end together with that of its tutti-launch --exec-rank, as by SIGKILL";

@@ -21,6 +21,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/dist/hosts_file.hpp>
+#include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
 
 #include "process.hpp"
@@ -92,8 +93,9 @@ struct Record {
   [[nodiscard]] std::string stem() const { return role + "-" + std::to_string(rank); }
 };
 
+// Several processes may write the same file at once.
 inline void write_aside(const fs::path& path, const std::string& text) {
-  const fs::path aside = path.string() + ".new";
+  const fs::path aside = io::aside_path(path);
   {
     const auto fd = io::Descriptor::open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, "make", 0600);
     if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))

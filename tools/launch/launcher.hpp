@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +27,7 @@
 #include "commands.hpp"
 #include "link.hpp"
 #include "mpi.hpp"
+#include "mpirun_words.hpp"
 #include "options.hpp"
 #include "plan.hpp"
 #include "process.hpp"
@@ -56,9 +56,10 @@ class Launcher {
     }
     try {
       if (!o_.sync_dir.empty()) sync_folder(plan_, o_, folder_, signals);
-      say("job " + plan_.job + ": " + count(o_.workers.value_or(plan_.sites[0].order.workers), "worker") +
-          (o_.servers > 0 ? ", " + count(o_.servers, "server") : "") + " on " +
-          count(static_cast<int>(plan_.sites.size()), "host") + ", " + o_.launcher);
+      const Order& order = plan_.sites[0].order;
+      say("job " + plan_.job + ": " + count_text(static_cast<std::size_t>(order.workers), "worker") +
+          (o_.servers > 0 ? ", " + count_text(static_cast<std::size_t>(o_.servers), "server") : "") + " on " +
+          count_text(plan_.sites.size(), "host") + ", " + o_.launcher);
       for (const auto& s : plan_.sites) links_.emplace_back(s, o_);
       while (!over()) turn(signals);
       end_lost_hosts(signals);
@@ -73,15 +74,6 @@ class Launcher {
   }
 
  private:
-  [[nodiscard]] static std::string count(int n, const std::string& what) {
-    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-  }
-  static void allow_many_descriptors() {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
   void say(const std::string& text) { err_.put("tutti-launch: " + text + "\n"); }
   void remove_own_files() {
     if (folder_.empty()) return;
@@ -126,9 +118,9 @@ class Launcher {
     if (mpirun_ && at + 2 < fds.size()) {
       if (fds[at + 1].revents != 0)
         mpirun_->read(0, [&](std::string_view line) { out_.put(std::string(line) + "\n"); });
-      if (fds[at + 2].revents != 0) mpirun_->read(1, [&](std::string_view line) { hear_mpirun(line); });
+      if (fds[at + 2].revents != 0) mpirun_->read(1, [&](std::string_view line) { mpirun_said_.hear(line, err_); });
       mpirun_->look([&](std::string_view line) { out_.put(std::string(line) + "\n"); },
-                    [&](std::string_view line) { hear_mpirun(line); });
+                    [&](std::string_view line) { mpirun_said_.hear(line, err_); });
     }
     watch();
   }
@@ -182,27 +174,6 @@ class Launcher {
       err_.put(std::string(line) + "\n");
     else if (l.errors.size() < 65536)
       l.errors.append(line).append("\n");
-  }
-
-  // mpirun's own words, beside the lines of the processes, are held back for a moment: when a process has failed they
-  // only repeat it.
-  void hear_mpirun(std::string_view line) {
-    const bool of_a_process = line.starts_with("[") && line.find("] ") != std::string_view::npos &&
-                              line.find_first_not_of("s0123456789", 1) == line.find(']');
-    if (const auto rank = rank_that_mpirun_blames(line)) mpi_blames_ = *rank;
-    // Open MPI 4.1 warns of a harmless race of its own.
-    if (line.find("plm:rsh: Warning: setpgid(") != std::string_view::npos) return;
-    if (of_a_process)
-      err_.put(std::string(line) + "\n");
-    else if (!line.empty() && mpi_said_.size() < 65536)
-      mpi_said_.append(line).append("\n");
-    mpi_spoke_ = Clock::now();
-  }
-
-  void repeat_mpirun() {
-    LineSplitter lines;
-    lines.feed(mpi_said_, [&](std::string_view line) { err_.put("mpirun: " + std::string(line) + "\n"); });
-    mpi_said_.clear();
   }
 
   void go_when_all_are_ready() {
@@ -323,23 +294,18 @@ class Launcher {
         mpirun_->signal(SIGTERM);
       }
       // Whoever has not answered by now is cut off.
-      if (since > 3)
-        for (Link& l : links_) {
-          if (l.child.exited()) continue;
+      for (Link& l : links_) {
+        if (since > 3 && !l.child.exited()) {
           l.lost = l.lost || l.hello;
           l.child.close_input();
           l.child.signal(SIGKILL);
         }
+        if (since > 5) l.child.hang_up();
+      }
       if (mpirun_ && since > 4) mpirun_->signal(SIGKILL);
+      if (mpirun_ && since > 5) mpirun_->hang_up();
     }
   }
-  [[nodiscard]] static std::string seconds_text(double s) {
-    std::string text = std::to_string(s);
-    text.erase(text.find_last_not_of('0') + 1);
-    if (text.ends_with('.')) text.pop_back();
-    return text + " s";
-  }
-
   void watch_progress(Clock::time_point now) {
     if (interrupted_ != 0 || failing_) return;
     if (const auto stall = board_.new_stall(o_.stall_warning, now)) say("warning: " + board_.describe(*stall));
@@ -355,7 +321,7 @@ class Launcher {
   // Once mpirun has ended, its guards may still have to tell how the processes did.
   void watch_mpirun() {
     if (!mpirun_) return;
-    if (!failing_ && !mpirun_->exited() && !mpi_said_.empty() && seconds_since(mpi_spoke_) > 1.5) repeat_mpirun();
+    if (!failing_ && !mpirun_->exited() && mpirun_said_.quiet_for() > 1.5) mpirun_said_.repeat(err_);
     if (!mpirun_->closed()) return;
     if (!mpi_ended_) mpi_ended_ = Clock::now();
     if (unended_.empty() || seconds_since(*mpi_ended_) > 1) stop();
@@ -396,7 +362,7 @@ class Launcher {
     if (problems_.empty() && only_lost)
       for (const Link& l : links_)
         if (l.lost) problems_.push_back(lost_host(l, "no answer"));
-    if (problems_.empty() && interrupted_ != 0 && !blames_despite_signal(blamed)) {
+    if (problems_.empty() && interrupted_ != 0 && !(blamed != nullptr && failed_despite_signal(*blamed))) {
       say("ended by " + signal_text(interrupted_));
       return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
     }
@@ -408,8 +374,8 @@ class Launcher {
                                          killed ? "the system kills when memory runs out, see dmesg" : "")});
     }
     if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
-      problems_.push_back(mpirun_problem());
-      repeat_mpirun();
+      problems_.push_back(mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return last_report(name); }));
+      mpirun_said_.repeat(err_);
     }
     for (const Ending& e : endings_)
       if (problems_.empty() && e.end.why == "ended")
@@ -423,33 +389,13 @@ class Launcher {
     if (said.size() > most) say("and " + std::to_string(said.size() - most) + " more like these");
     return problems_.empty() ? 0 : problems_.front().code;
   }
-  // After SIGINT or SIGTERM a process may end with 130 or 143, or by the signal.
-  [[nodiscard]] bool blames_despite_signal(const Ending* e) const {
-    if (e == nullptr || e->end.why != "own") return false;
-    if (e->end.by_signal) return e->end.code != SIGINT && e->end.code != SIGTERM;
-    return e->end.code != 128 + SIGINT && e->end.code != 128 + SIGTERM;
-  }
-  [[nodiscard]] Problem mpirun_problem() const {
-    std::string who = "mpirun", got = "exit code " + std::to_string(mpirun_->code());
-    if (mpirun_->by_signal()) got = "it was killed by " + signal_text(mpirun_->code() - 128);
-    if (mpi_blames_ >= 0 && static_cast<std::size_t>(mpi_blames_) < plan_.site_of_mpi_rank.size()) {
-      const auto& site = plan_.sites[plan_.site_of_mpi_rank[static_cast<std::size_t>(mpi_blames_)]];
-      const std::string name = process_name("worker", mpi_blames_);
-      who = name + " on " + site.host.name;
-      got = "mpirun's word that it failed, with exit code " + std::to_string(mpirun_->code()) + last_report(name);
-    } else if (!mpi_said_.empty()) {
-      got += "; its own words stand above";
-    }
-    const int code = mpirun_->code();
-    const bool own = mpi_blames_ >= 0 && code > 0 && code < 126;
-    return {own ? code : static_cast<int>(ExitCode::communication), error_message(who, "exit code 0", got)};
-  }
-
+  // Waits for who reads the output, but not after an interrupt.
   void flush() {
+    const auto began = Clock::now();
     for (OutputQueue* q : {&out_, &err_})
-      while (q->size() > 0) {
+      while (q->size() > 0 && (interrupted_ == 0 || seconds_since(began) < 1)) {
         pollfd fd{q->fd(), POLLOUT, 0};
-        if (::poll(&fd, 1, 1000) >= 0) q->send();
+        if (::poll(&fd, 1, 100) > 0) q->send();
       }
   }
 
@@ -464,9 +410,9 @@ class Launcher {
   std::vector<Ending> endings_;
   std::vector<Problem> problems_;
   bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false;
-  int interrupted_ = 0, mpi_blames_ = -1;
-  std::string mpi_said_;
-  Clock::time_point began_at_ = Clock::now(), stopped_at_{}, spoke_{}, interrupted_at_{}, mpi_spoke_{};
+  int interrupted_ = 0;
+  MpirunWords mpirun_said_;
+  Clock::time_point began_at_ = Clock::now(), stopped_at_{}, spoke_{}, interrupted_at_{};
   std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;
 };
 

@@ -87,6 +87,11 @@ class Child {
       }
   }
 
+  // Gives up what it has not said yet.
+  void hang_up() {
+    if (exited_) pipes_ = {};
+  }
+
  private:
   void finish(std::size_t stream, const Sink& sink) {
     lines_[stream].finish(sink);

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -41,11 +42,31 @@ using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
+// "2.5 s"
+[[nodiscard]] inline std::string seconds_text(double seconds) {
+  std::string text = std::to_string(seconds);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text + " s";
+}
+// "1 host", "2 hosts"
+[[nodiscard]] inline std::string count_text(std::size_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
 [[nodiscard]] inline std::string error_text(int number) { return std::generic_category().message(number); }
 
 [[nodiscard]] inline std::string signal_text(int number) {
   const char* name = ::sigabbrev_np(number);
   return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
+}
+
+// Three descriptors a host, for many hosts.
+inline void allow_many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 struct Pipe {

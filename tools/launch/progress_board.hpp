@@ -25,8 +25,9 @@ class ProgressBoard {
     bool stopped = false, ended = false, warned = false;
     Clock::time_point changed{};
 
+    // Between steps a process may take its time, unless it is stopped.
     [[nodiscard]] bool watched() const noexcept {
-      return !ended && (progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end ||
+      return !ended && (stopped || progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end ||
                         (progress.phase == ProgressPhase::none && progress.beats > 0));
     }
     [[nodiscard]] auto position() const noexcept {
@@ -59,26 +60,32 @@ class ProgressBoard {
     return e == entries_.end() ? nullptr : &e->second;
   }
 
-  // Whether a process is silent for so long, and then the one to blame: one that is stopped, else the one that is
-  // furthest behind, since the others wait for it, else the one silent for longest. News takes a while, from one host
-  // longer than from another, so those that fell silent a little later count too.
+  // Whether a process is silent for so long in a step, and then the one to blame: one that is stopped, else the one
+  // that is furthest behind, perhaps between this step and the one before, since the others wait for it, else the one
+  // silent for longest. News takes a while, from one host longer than from another, so those that fell silent a little
+  // later count too.
   [[nodiscard]] std::optional<Stall> stalled(double seconds, Clock::time_point now) const {
     const double nearly = std::max(seconds - 2, seconds / 2);
-    const Entry* worst = nullptr;
     bool any = false;
+    auto first = ~std::uint64_t{0};  // the step at which those stand still that are in one
     for (const auto& [name, e] : entries_) {
       if (!e.watched() || silence(e, now) < nearly) continue;
       any = any || silence(e, now) >= seconds;
-      if (worst == nullptr || before(e, *worst)) worst = &e;
+      first = std::min<std::uint64_t>(first, e.progress.step);
     }
     if (!any) return {};
+    const Entry* worst = nullptr;
+    for (const auto& [name, e] : entries_) {
+      if (e.ended || silence(e, now) < nearly || !(e.watched() || e.progress.step + 1 >= first)) continue;
+      if (worst == nullptr || before(e, *worst)) worst = &e;
+    }
     return Stall{worst, silence(*worst, now)};
   }
   // The same, but no second time while the one that was named stays where it is.
   [[nodiscard]] std::optional<Stall> new_stall(double seconds, Clock::time_point now) {
     const auto stall = stalled(seconds, now);
     for (const auto& [name, e] : entries_)
-      if (e.watched() && e.warned) return {};
+      if (!e.ended && e.warned) return {};
     if (stall) entries_[stall->entry->name].warned = true;
     return stall;
   }

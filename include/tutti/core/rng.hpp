@@ -48,10 +48,10 @@ class Rng {
     const std::uint64_t hi = next();
     return (hi << 32) | next();
   }
-  // Uniform in [0, 1), 24 bits.
-  // What it was made for.
+  // The epoch it was made for.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return counter_[3]; }
 
+  // Uniform in [0, 1), 24 bits.
   [[nodiscard]] float uniform() noexcept { return static_cast<float>(next() >> 8) * 0x1p-24F; }
   [[nodiscard]] double uniform53() noexcept { return static_cast<double>(next64() >> 11) * 0x1p-53; }
   // Uniform integer in [0, n), unbiased (Lemire 2019); 0 for n = 0.
@@ -65,6 +65,10 @@ class Rng {
     return static_cast<std::uint32_t>(m >> 32);
   }
   [[nodiscard]] bool coin() noexcept { return (next() & 1U) != 0; }
+  // A coin that falls the other way in every next epoch. Draws nothing from the stream.
+  [[nodiscard]] bool alternating_coin() const noexcept {
+    return ((philox4x32({~std::uint32_t{0}, counter_[1], counter_[2], 0}, key_)[0] ^ counter_[3]) & 1U) != 0;
+  }
   // Standard normal, by Box and Muller.
   [[nodiscard]] double normal() noexcept {
     const double u = 1.0 - uniform53();

@@ -16,7 +16,9 @@
 
 namespace tutti {
 
-// Pad every side, cut out a window of the output size, mirror left to right with probability 1/2.
+// Pad every side, cut out a window of the output size, mirror left to right half of the images of an epoch and the other
+// half in the next: two epochs show each image both ways, which learns more than a free coin (Jordan 2024, "94% on
+// CIFAR-10 in 3.29 seconds on a single GPU").
 struct Augment {
   std::int64_t height = 0, width = 0;  // of the output; 0 keeps the source's
   std::int64_t pad = 0;                // pixels on every side
@@ -72,14 +74,14 @@ class Augmenter {
   [[nodiscard]] const Schema& output() const noexcept { return output_; }
 
   // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws a row and a column
-  // if the crop is random, then a coin if mirroring is on.
+  // if the crop is random.
   void operator()(const std::uint8_t* src, PixelLayout layout, Rng& rng, std::uint8_t* dst) const noexcept {
     std::int64_t top = room_y_ / 2 - pad_, left = room_x_ / 2 - pad_;  // of the window, in source coordinates
     if (random_crop_ && rng.epoch() < crop_epochs_) {
       top = rng.below(static_cast<std::uint32_t>(room_y_ + 1)) - pad_;
       left = rng.below(static_cast<std::uint32_t>(room_x_ + 1)) - pad_;
     }
-    const bool mirror = mirror_ && rng.coin();
+    const bool mirror = mirror_ && rng.alternating_coin();
     const std::int64_t c = output_.channels, width = output_.width, row_bytes = width * c;
     // Columns [begin, end) of the window come from the source, the others are padding.
     const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width);

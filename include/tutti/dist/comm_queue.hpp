@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/threads.hpp>
 #include <tutti/dist/work.hpp>
 
 namespace tutti {
@@ -26,7 +27,7 @@ template <class Engine, class Request>
 class CommQueue {
  public:
   CommQueue(Engine& engine, std::chrono::milliseconds deadline)
-      : shared_(std::make_shared<Shared>(engine, deadline)), thread_([s = shared_] { s->serve(); }) {}
+      : shared_(std::make_shared<Shared>(engine, deadline)), thread_(start_thread("communication", [s = shared_] { s->serve(); })) {}
   ~CommQueue() {
     {
       const std::lock_guard lock(shared_->mutex);

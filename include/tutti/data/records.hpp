@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// Encoded images (JPEG, PNG) with a label each, however files hold them. All calls are const and safe from several
+// threads at once. read(i, bytes) replaces `bytes` by the encoded image of record i in [0, size()) and returns its label,
+// from 0; it throws DataError naming file and record where the record is damaged. where(i) is that name, for messages.
+// classes() is one more than the largest label there can be. block() is how many neighbouring records are best read
+// together: 1 where every record costs the same wherever it lies (a folder of files, an own index in memory).
+template <class R>
+concept Records = requires(const R& r, std::int64_t i, std::vector<std::uint8_t>& bytes) {
+  { r.size() } -> std::same_as<std::int64_t>;
+  { r.read(i, bytes) } -> std::same_as<std::int32_t>;
+  { r.where(i) } -> std::same_as<std::string>;
+  { r.classes() } -> std::same_as<int>;
+  { r.block() } -> std::same_as<std::int64_t>;
+};
+
+// Any set of records, chosen at run time. Copies share it.
+class AnyRecords {
+ public:
+  template <Records R>
+  requires(!std::same_as<R, AnyRecords>)
+      AnyRecords(R records)  // NOLINT(google-explicit-constructor): a set of records is one
+      : self_(std::make_shared<const Model<R>>(std::move(records))) {}
+
+  [[nodiscard]] std::int64_t size() const { return self_->size(); }
+  [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
+    if (i < 0 || i >= size())
+      fail<UsageError>("records", "an index in [0, " + std::to_string(size()) + ")", std::to_string(i));
+    return self_->read(i, bytes);
+  }
+  [[nodiscard]] std::string where(std::int64_t i) const { return self_->where(i); }
+  [[nodiscard]] int classes() const { return self_->classes(); }
+  [[nodiscard]] std::int64_t block() const { return self_->block(); }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    [[nodiscard]] virtual std::int64_t size() const = 0;
+    [[nodiscard]] virtual std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const = 0;
+    [[nodiscard]] virtual std::string where(std::int64_t i) const = 0;
+    [[nodiscard]] virtual int classes() const = 0;
+    [[nodiscard]] virtual std::int64_t block() const = 0;
+  };
+  template <class R>
+  struct Model final : Interface {
+    explicit Model(R r) : records(std::move(r)) {}
+    [[nodiscard]] std::int64_t size() const override { return records.size(); }
+    [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const override {
+      return records.read(i, bytes);
+    }
+    [[nodiscard]] std::string where(std::int64_t i) const override { return records.where(i); }
+    [[nodiscard]] int classes() const override { return records.classes(); }
+    [[nodiscard]] std::int64_t block() const override { return records.block(); }
+    R records;
+  };
+  std::shared_ptr<const Interface> self_;
+};
+
+}  // namespace tutti
