@@ -21,6 +21,8 @@ components() {
     case $component in
       eigen) [[ -d /usr/include/eigen3 ]] || continue ;;
       onednn) [[ -f /usr/include/oneapi/dnnl/dnnl.hpp ]] || continue ;;
+      turbojpeg) [[ -f /usr/include/jpeglib.h ]] || continue ;;
+      stb) [[ -d /usr/include/stb ]] || continue ;;
       mpi) command -v mpicxx >/dev/null || continue ;;
       *) continue ;;
     esac

@@ -28,7 +28,7 @@ try "${hide[@]}" || fail "tutti without components needs a library"
 cmake -S "$TUTTI_SOURCE_DIR" -B "$work/own" "${hide[@]}" >"$work/log" 2>&1 || { cat "$work/log" && fail "no build without libraries"; }
 says "component onednn is not built: no oneDNN (Debian: apt-get install libdnnl-dev)"
 says "component eigen is not built: no Eigen3 (Debian: apt-get install libeigen3-dev)"
-says "component mpi is not built: no MPIC (Debian: apt-get install libopenmpi-dev)"
+says "component mpi is not built: no MPIC (Debian: apt-get install libopenmpi-dev openmpi-bin)"
 
 # -march=native comes with the eigen component for those who ask.
 if [[ $(components) == *eigen* ]]; then

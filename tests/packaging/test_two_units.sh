@@ -15,11 +15,19 @@ headers | sed 's/.*/#include <&>/' >all.hpp
 { cat all.hpp && echo 'int main() { return 0; }'; } >one.cpp
 cp all.hpp two.cpp
 flags=(-std=c++20 -O0 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" -isystem /usr/include/eigen3)
+libraries=(-pthread)
+# The libraries' own flags are words that the shell has to split.
+# shellcheck disable=SC2207
+if [[ $(components) == *mpi* ]]; then
+  flags+=($(mpicxx --showme:compile))
+  libraries+=($(mpicxx --showme:link))
+fi
+if [[ $(components) == *turbojpeg* ]]; then libraries+=(-ljpeg); fi
+if [[ $(components) == *stb* ]]; then libraries+=(-lstb); fi
+if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
 "$CXX" "${flags[@]}" -c one.cpp -o one.o &
 first=$!
 "$CXX" "${flags[@]}" -c two.cpp -o two.o
 wait "$first"
-libraries=(-pthread)
-if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
 "$CXX" one.o two.o -o both "${libraries[@]}"
 ./both

@@ -13,10 +13,10 @@
 namespace tutti {
 
 // Encoded images (JPEG, PNG) with a label each, however files hold them. All calls are const and safe from several
-// threads at once. read(i, bytes) replaces `bytes` by the encoded image of record i in [0, size()) and returns its label,
-// from 0; it throws DataError naming file and record where the record is damaged. where(i) is that name, for messages.
-// classes() is one more than the largest label there can be. block() is how many neighbouring records are best read
-// together: 1 where every record costs the same wherever it lies (a folder of files, an own index in memory).
+// threads at once. read(i, bytes) replaces `bytes` by the encoded image of record i in [0, size()) and returns its
+// label, from 0; it throws DataError naming file and record where the record is damaged. where(i) is that name, for
+// messages. classes() is one more than the largest label there can be. block() is how many neighbouring records are
+// best read together: 1 where every record costs the same wherever it lies (a folder of files, an own index in memory).
 template <class R>
 concept Records = requires(const R& r, std::int64_t i, std::vector<std::uint8_t>& bytes) {
   { r.size() } -> std::same_as<std::int64_t>;

@@ -27,7 +27,8 @@ template <class Engine, class Request>
 class CommQueue {
  public:
   CommQueue(Engine& engine, std::chrono::milliseconds deadline)
-      : shared_(std::make_shared<Shared>(engine, deadline)), thread_(start_thread("communication", [s = shared_] { s->serve(); })) {}
+      : shared_(std::make_shared<Shared>(engine, deadline)),
+        thread_(start_thread("communication", [s = shared_] { s->serve(); })) {}
   ~CommQueue() {
     {
       const std::lock_guard lock(shared_->mutex);
