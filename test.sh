@@ -9,7 +9,7 @@ root=.
 source .ci/common.sh
 
 install g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev doctest-dev libbenchmark-dev clang-14 \
-  libclang-rt-14-dev clang-format-14 clang-tidy-14 strace python3 pkg-config libstb-dev xz-utils curl ca-certificates \
+  libclang-rt-14-dev clang-format-14 clang-tidy-14 strace python3 pkg-config libstb-dev libjpeg62-turbo-dev xz-utils curl ca-certificates \
   dataset-fashion-mnist libopenmpi-dev openmpi-bin openssh-server openssh-client iproute2 rsync procps
 
 # Real images for the tests that want them: a folder of test data beside the source tree.

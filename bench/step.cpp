@@ -61,7 +61,8 @@ void fill_weights(Executor<B>& e) {
 }
 
 template <Backend B>
-void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p, double steps) {
+void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p, double steps, double cpu_seconds,
+                   double update_seconds) {
   std::map<std::string, double> by_op;
   double all = 0;
   for (std::size_t i = 0; i < p.nodes.size(); ++i)
@@ -84,7 +85,9 @@ void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p,
   std::sort(rows.rbegin(), rows.rend());
   for (const auto& [ms, name] : rows)
     std::fprintf(stderr, "%9.3f ms  %4.1f %%  %s\n", ms, 100 * ms / all, name.c_str());
-  std::fprintf(stderr, "%9.3f ms  of thread time a step\n", all);
+  std::fprintf(stderr,
+               "%9.3f ms  of thread time a step in ops; %.3f ms in the update, %.3f ms in packing and waiting\n", all,
+               1e3 * update_seconds / steps, 1e3 * (cpu_seconds - update_seconds) / steps - all);
 }
 
 template <Backend B>
@@ -100,6 +103,13 @@ void measure(B& backend, const Args& a) {
   for (auto& v : labels) v = static_cast<std::int32_t>(rng.below(10));
   std::vector<float> momentum(e.parameters().count);
   const StepScalars scalars{1, 1.0 / a.batch};
+  const auto cpu_seconds = [] {
+    rusage u{};
+    getrusage(RUSAGE_SELF, &u);
+    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+  };
+  double update_seconds = 0;
   const auto step = [&] {
     e.train({images.data(), labels.data(), a.batch}, scalars);
     UpdateCall u;
@@ -109,7 +119,9 @@ void measure(B& backend, const Args& a) {
     u.count = e.parameters().count;
     u.lr = 0.01;
     u.weight_decay = 1e-4;
+    const double before = cpu_seconds();
     backend.update(op::SgdUpdate{0.9, false}, u);
+    update_seconds += cpu_seconds() - before;
     e.parameters_changed();
   };
   for (int i = 0; i < 3; ++i) step();
@@ -117,12 +129,7 @@ void measure(B& backend, const Args& a) {
   if (a.profile) e.profile(&profile);
   std::vector<double> windows;
   double steps = 0;
-  const auto cpu_seconds = [] {
-    rusage u{};
-    getrusage(RUSAGE_SELF, &u);
-    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-  };
+  update_seconds = 0;
   const double cpu_before = cpu_seconds();
   for (Stopwatch all; all.seconds() < a.seconds || windows.empty();) {
     Stopwatch w;
@@ -132,10 +139,10 @@ void measure(B& backend, const Args& a) {
     steps += n;
   }
   std::nth_element(windows.begin(), windows.begin() + static_cast<std::ptrdiff_t>(windows.size() / 2), windows.end());
-  const double per_cpu_second = steps * a.batch / (cpu_seconds() - cpu_before);
+  const double cpu_used = cpu_seconds() - cpu_before, per_cpu_second = steps * a.batch / cpu_used;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  if (a.profile) print_profile(e, profile, steps);
+  if (a.profile) print_profile(e, profile, steps, cpu_used, update_seconds);
   const auto m = e.memory();
   std::fprintf(stderr, "%s: %s, %d threads; MiB: activations %.1f, scratch %.1f, packed %.1f, parameters %.1f\n",
                backend.name().c_str(), backend.description().c_str(), backend.threads(),

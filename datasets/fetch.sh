@@ -12,6 +12,10 @@ die() {
 
 sha256_of() { sha256sum -- "$1" | cut -d' ' -f1; }
 
+# Prints a curl configuration, e.g. a name and a password; a script that needs one defines it after sourcing this. It
+# goes through a pipe: the words of a command line are seen by everybody.
+curl_config() { :; }
+
 # Exit codes that both downloaders are reduced to: 0 all there, 1 the transfer broke off, 2 refused by the server,
 # 3 the server cannot go on in the middle.
 download_once() {
@@ -20,7 +24,7 @@ download_once() {
     local progress=(-sS)
     [[ -t 2 ]] && progress=(-#)
     status=$(curl "${progress[@]}" -L --fail --proto-redir =https,http --connect-timeout 20 --speed-limit 1 \
-      --speed-time 60 -C - -o "$part" -w '%{http_code}' -- "$url") || code=$?
+      --speed-time 60 -C - -o "$part" -K <(curl_config) -w '%{http_code}' -- "$url") || code=$?
     case $code:$status in
       0:200 | 0:206) return 0 ;;
       0:*) say "HTTP status $status for $url" && return 2 ;;

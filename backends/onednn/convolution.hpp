@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/backend/call.hpp>
+#include <tutti/backends/onednn/primitive.hpp>
 #include <tutti/backends/onednn/shim.hpp>
 #include <tutti/core/error.hpp>
 
@@ -89,54 +90,6 @@ inline void to_blocks(const std::byte* from, std::byte* to, const Shape& s, std:
         std::memcpy(to + (back ? nhwc : blocked_at), from + (back ? blocked_at : nhwc), block);
       }
 }
-
-// One primitive with a set of memory objects per worker, so that a run only sets pointers.
-class Primitive {
- public:
-  template <class PD>
-  Primitive(const PD& pd, const std::array<std::pair<int, Desc>, 3>& operands, const dnnl::engine& e, int workers)
-      : primitive_(pd), scratch_(pd.scratchpad_desc()), info_(pd.impl_info_str()) {
-    for (int w = 0; w < workers; ++w) {
-      Slots s{};
-      for (std::size_t k = 0; k < 3; ++k) {
-        s.arguments[k] = operands[k].first;
-        s.memory[k] = dnnl::memory(operands[k].second, e, DNNL_MEMORY_NONE);
-      }
-      s.scratch = dnnl::memory(scratch_, e, DNNL_MEMORY_NONE);
-      s.stream = dnnl::stream(e);
-      slots_.push_back(std::move(s));
-    }
-  }
-
-  [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.get_size(); }
-  [[nodiscard]] std::string_view info() const { return info_; }
-
-  void run(int worker, const std::array<void*, 3>& data, void* scratch) {
-    Slots& s = slots_[static_cast<std::size_t>(worker)];
-    std::array<dnnl_exec_arg_t, 4> args{};
-    for (std::size_t k = 0; k < 3; ++k) {
-      s.memory[k].set_data_handle(data[k]);
-      args[k] = {s.arguments[k], s.memory[k].get()};
-    }
-    s.scratch.set_data_handle(scratch);
-    args[3] = {DNNL_ARG_SCRATCHPAD, s.scratch.get()};
-    const auto status = dnnl_primitive_execute(primitive_.get(), s.stream.get(), 4, args.data());
-    if (status != dnnl_success)
-      fail<DeviceError>("onednn", "a convolution that runs", "status " + std::to_string(static_cast<int>(status)));
-  }
-
- private:
-  struct Slots {
-    std::array<int, 3> arguments;
-    std::array<dnnl::memory, 3> memory;
-    dnnl::memory scratch;
-    dnnl::stream stream;
-  };
-  dnnl::primitive primitive_;
-  Desc scratch_;
-  std::string info_;
-  std::vector<Slots> slots_;
-};
 
 // A copy from one layout into another, with memory objects for so many threads at once.
 class Reorder {
@@ -220,7 +173,7 @@ class Convolutions {
       case Pass::forward: {
         const auto pd = forward_desc(engine_, x, l.desc, y, g);
         need(pd, p, pass);
-        r = std::make_unique<Primitive>(pd, operands({DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, l.desc}, {DNNL_ARG_DST, y}),
+        r = std::make_unique<Primitive>(pd, Operands{{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, l.desc}, {DNNL_ARG_DST, y}},
                                         engine_, workers);
         break;
       }
@@ -228,14 +181,14 @@ class Convolutions {
         const auto pd = backward_data_desc(engine_, x, l.desc, y, g, hint);
         need(pd, p, pass);
         r = std::make_unique<Primitive>(
-            pd, operands({DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_WEIGHTS, l.desc}, {DNNL_ARG_DIFF_SRC, x}), engine_, workers);
+            pd, Operands{{DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_WEIGHTS, l.desc}, {DNNL_ARG_DIFF_SRC, x}}, engine_, workers);
         break;
       }
       case Pass::backward_weights: {
         const auto pd = backward_weights_desc(engine_, x, l.desc, y, g, hint);
         need(pd, p, pass);
         r = std::make_unique<Primitive>(
-            pd, operands({DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_DIFF_WEIGHTS, l.desc}), engine_, workers);
+            pd, Operands{{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_DIFF_WEIGHTS, l.desc}}, engine_, workers);
         break;
       }
     }
@@ -255,15 +208,11 @@ class Convolutions {
     const Desc x({pixels, p.x[1]}, type, M::format_tag::ab);
     const Desc dw({channels, p.x[1]}, M::data_type::f32, M::format_tag::ab);
     const auto pd = matmul_desc(engine_, dy, x, dw);
-    return std::make_unique<Primitive>(pd, operands({DNNL_ARG_SRC, dy}, {DNNL_ARG_WEIGHTS, x}, {DNNL_ARG_DST, dw}),
+    return std::make_unique<Primitive>(pd, Operands{{DNNL_ARG_SRC, dy}, {DNNL_ARG_WEIGHTS, x}, {DNNL_ARG_DST, dw}},
                                        engine_, workers);
   }
 
  private:
-  using Operand = std::pair<int, Desc>;
-  static std::array<Operand, 3> operands(Operand a, Operand b, Operand c) {
-    return {std::move(a), std::move(b), std::move(c)};
-  }
   static const char* pass_name(Pass p) {
     return p == Pass::forward ? "forward" : p == Pass::backward_data ? "backward data" : "backward weights";
   }

@@ -11,11 +11,12 @@
 
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backends/onednn/convolution.hpp>
+#include <tutti/backends/onednn/linear.hpp>
 #include <tutti/backends/onednn/shim.hpp>
 
 namespace tutti {
 
-// Convolutions by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
+// Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
 class Onednn : public Cpu {
  public:
   explicit Onednn(CpuOptions o = {})
@@ -46,6 +47,11 @@ class Onednn : public Cpu {
     const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
     if (by_channels(p)) return {Division::whole, tasks_of(p), 0};
     return {Division::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
+  }
+
+  [[nodiscard]] Partition partition(const op::Linear&, const NodeDesc& d) const { return by_columns(d.in[1].shape, 0); }
+  [[nodiscard]] Partition partition(const op::LinearBackwardData&, const NodeDesc& d) const {
+    return by_columns(d.in[1].shape, 1);
   }
 
   [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) {
@@ -81,6 +87,23 @@ class Onednn : public Cpu {
     return primitives(onednn::Pass::backward_weights, p, i);
   }
 
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Linear&, const PrepareInfo& i) {
+    const Shape& w = i.desc.in[1].shape;
+    return products(i, w[0], {i.desc.rows, w[1], 0, 1, w[1], w[0], true, i.desc.compute == DType::bf16});
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::LinearBackwardData&, const PrepareInfo& i) {
+    const Shape& w = i.desc.in[1].shape;
+    return products(i, w[1], {i.desc.rows, w[0], 0, w[1], 1, w[1], false, i.desc.compute == DType::bf16});
+  }
+
+  void run(const op::Linear&, Call& c) {
+    const std::int64_t first = first_column(c, c.in[1].shape[0]), in = c.in[1].shape[1];
+    multiply(c, {c.in[0].data, at(c.in[1], first * in), at(c.out[0], first), at(c.in[2], first)});
+  }
+  void run(const op::LinearBackwardData&, Call& c) {
+    const std::int64_t first = first_column(c, c.in[1].shape[1]);
+    multiply(c, {c.in[0].data, at(c.in[1], first), at(c.out[0], first), nullptr});
+  }
   void run(const op::Conv2d&, Call& c) {
     const auto& state = *static_cast<const State*>(c.state);
     const std::int64_t rows = c.out[0].shape[0];
@@ -168,11 +191,38 @@ class Onednn : public Cpu {
     for (std::int64_t k = 0; k < half * xs[1]; ++k) out[k * taps] = dw[k];
   }
 
+  struct Products {
+    std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_columns;
+    std::vector<onednn::Primitive*> of_task;
+  };
   struct State {
     onednn::Problem problem;
     std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_rows;
     std::size_t weight_bytes = 0, weight_offset = 0, slice_offset = 0, output_offset = 0;
   };
+
+  // Fully connected: tasks share out the columns of the result.
+  static Partition by_columns(const Shape& w, int extent) {
+    return {Division::whole, w.numel() < 64 * 1024 ? 1 : linear_tasks(w[extent])};
+  }
+  static std::int64_t first_column(const Call& c, std::int64_t columns) { return columns * c.task / c.tasks; }
+  static void* at(const TensorRef& t, std::int64_t element) {
+    return static_cast<std::byte*>(t.data) + static_cast<std::size_t>(element) * size_of(t.dtype);
+  }
+  std::shared_ptr<void> products(const PrepareInfo& i, std::int64_t columns, onednn::Product p) {
+    auto s = std::make_shared<Products>();
+    for (int t = 0; t < i.partition.tasks; ++t) {
+      p.columns = columns * (t + 1) / i.partition.tasks - columns * t / i.partition.tasks;
+      auto& primitive = s->by_columns[p.columns];
+      if (!primitive) primitive = onednn::make_product(engine_, p, i.workers);
+      reserve(primitive->scratch_bytes());
+      s->of_task.push_back(primitive.get());
+    }
+    return s;
+  }
+  void multiply(Call& c, const std::array<void*, 4>& data) {
+    static_cast<Products*>(c.state)->of_task[static_cast<std::size_t>(c.task)]->run(c.worker, data, scratch(c.worker));
+  }
 
   static onednn::Problem problem(const op::Window& o, const TensorDesc& x, const Shape& w, const TensorDesc& y) {
     return {o, x.shape, w, y.shape, x.dtype == DType::bf16};

@@ -40,8 +40,10 @@ inline auto backward_weights_desc(const dnnl::engine& e, const Desc& src, const 
                                                             g.strides, g.padding_l, g.padding_r, hint,
                                                             user_scratchpad(), true);
 }
-inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, const Desc& c) {
-  return dnnl::matmul::primitive_desc(e, a, b, c, user_scratchpad());
+inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, const Desc& c,
+                        const Desc* bias = nullptr) {
+  return bias != nullptr ? dnnl::matmul::primitive_desc(e, a, b, *bias, c, user_scratchpad())
+                         : dnnl::matmul::primitive_desc(e, a, b, c, user_scratchpad());
 }
 
 #else
@@ -63,8 +65,10 @@ inline auto backward_weights_desc(const dnnl::engine& e, const Desc& src, const 
                                                    g.padding_l, g.padding_r);
   return dnnl::convolution_backward_weights::primitive_desc(d, user_scratchpad(), e, hint, true);
 }
-inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, const Desc& c) {
-  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), user_scratchpad(), e);
+inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, const Desc& c,
+                        const Desc* bias = nullptr) {
+  const auto d = bias != nullptr ? dnnl::matmul::desc(a, b, *bias, c) : dnnl::matmul::desc(a, b, c);
+  return dnnl::matmul::primitive_desc(d, user_scratchpad(), e);
 }
 
 #endif

@@ -15,100 +15,15 @@
 #include <tutti/core/error.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "check_cifar10.hpp"
+#include "check_imagenet.hpp"
 #include "options.hpp"
+#include "preset.hpp"
 
 // What options mean together. Every error is a UsageError that names the option.
 namespace tutti::examples {
 
-// Sets the defaults that a preset stands for.
-inline void apply_preset(RunOptions& o, const std::string& name) {
-  if (name.empty()) return;
-  if (name != "cifar-resnet50-28") fail<UsageError>("--preset", "cifar-resnet50-28", name);
-  o.preset = name;
-  o.network = "resnet_preact";
-  o.depth = 50;
-  o.image_shape = "3,28,28";
-  o.random_crop = o.random_mirror = false;
-  o.pad_size = 0;
-  o.batch_size = 128;
-  o.wd = 1e-4;
-  o.epochs = 15;
-  o.stop_at_train_top1 = 0.92;
-}
-
 namespace detail {
-
-inline std::string list_of(const std::vector<std::string>& words) {
-  std::string text;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
-  return text;
-}
-
-// Brings a word into its first spelling. Upper case counts as lower case, '-' as '_'.
-inline void word(const char* option, std::string& value, const std::vector<std::string>& words,
-                 const std::vector<std::pair<std::string, std::string>>& synonyms = {}) {
-  std::string w = value;
-  for (char& c : w) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const auto& [other, first] : synonyms)
-    if (w == other) w = first;
-  if (std::find(words.begin(), words.end(), w) == words.end())
-    fail<UsageError>(option, list_of(words), "'" + value + "'");
-  value = w;
-}
-
-inline std::string text_of(double v) {
-  char buffer[32];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, v).ptr};
-}
-
-inline void number(const char* option, double v, double low, double high) {
-  if (!(v >= low && v <= high)) fail<UsageError>(option, text_of(low) + " to " + text_of(high), text_of(v));
-}
-inline void number(const char* option, std::int64_t v, std::int64_t low, std::int64_t high) {
-  if (v < low || v > high)
-    fail<UsageError>(option, std::to_string(low) + " to " + std::to_string(high), std::to_string(v));
-}
-
-inline void check_data(RunOptions& o) {
-  word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
-  if (o.benchmark) o.dataset = "synthetic";
-  // A short run has no time to learn what far shifts teach.
-  if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
-  number("--pad-size", *o.pad_size, 0, 65536);
-  number("--epochs", o.epochs, 1, 10'000'000);
-  number("--centre-epochs", o.centre_epochs, 0, o.epochs);
-  number("--fill-value", o.fill_value, 0, 255);
-  number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
-  if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
-  number("--num-classes", o.num_classes, 0, 1 << 20);
-  number("--data-nthreads", o.data_nthreads, 0, 1024);
-  if (!o.image_shape.empty()) {
-    const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
-    bool good = shape.size() == 3;
-    for (const double d : shape) good = good && d >= 1 && d <= 65536 && d == std::floor(d);
-    if (!good) fail<UsageError>("--image-shape", "C,H,W, e.g. 3,28,28", o.image_shape);
-  }
-  for (const double m : schedule::parse_numbers("--rgb-mean", o.rgb_mean)) number("--rgb-mean", m, -1e6, 1e6);
-  for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
-}
-
-inline void check_model(RunOptions& o) {
-  word("--network", o.network, {"resnet", "resnet_preact", "resnet_imagenet"});
-  const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
-  if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
-  if (o.network == "resnet_imagenet") {
-    if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
-  } else if (o.depth < 8 || (o.depth - 2) % 6 != 0 || o.depth > 10000) {
-    fail<UsageError>("--depth", "6n+2 (8, 20, 32, 44, 50, 56, 110, ...) or 18, 34, 101, 152", std::to_string(o.depth));
-  }
-  word("--initializer", o.initializer, {"he", "xavier"}, {{"default", "he"}, {"msra", "he"}, {"kaiming", "he"}});
-  if (o.network == "resnet_imagenet" && o.initializer != "he")
-    fail<UsageError>("--initializer", "he for --network resnet_imagenet", o.initializer);
-  number("--label-smoothing", o.label_smoothing, 0, 0.999);
-  number("--top-k", o.top_k, 0, 1 << 20);
-  if (o.top_k == 0) o.top_k = 5;
-}
 
 inline void check_batch(RunOptions& o, std::int64_t world) {
   constexpr std::int64_t most = 1'000'000;
@@ -141,7 +56,9 @@ inline void check_optimizer(RunOptions& o) {
     if (!o.warmup_epochs) o.warmup_epochs = 5;
   }
   const bool adamw = o.optimizer == "adamw";
-  if (!o.lr) o.lr = (adamw ? 0.001 : 0.1) * static_cast<double>(o.global_batch_size) / 64;
+  // The rate that the programs' own batches of 64 and 256 images want.
+  const double of_batch = static_cast<double>(o.global_batch_size) / (o.program == Program::train_cifar10 ? 64 : 256);
+  if (!o.lr) o.lr = o.use_larc ? 3.7 : (adamw ? 0.001 : 0.1) * of_batch;
   number("--lr", *o.lr, 0, 1e6);
   number("--mom", o.mom, 0, 0.999999);
   if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
@@ -153,11 +70,13 @@ inline void check_optimizer(RunOptions& o) {
 }
 
 inline void check_schedule(RunOptions& o) {
-  number("--epochs", o.epochs, 1, 10'000'000);
+  const bool imagenet = o.program == Program::train_imagenet;
+  number("--epochs", o.epochs, imagenet ? 0 : 1, 10'000'000);
   number("--max-steps", o.max_steps, 0, std::int64_t{1} << 40);
   word("--lr-schedule", o.lr_schedule,
-       {"auto", "linear", "cosine", "cosine_restarts", "linear_cosine", "poly", "steps", "constant"},
+       {"auto", "linear", "cosine", "cosine_restarts", "linear_cosine", "poly", "poly_cycle", "steps", "constant"},
        {{"step", "steps"}, {"cosine_decay_restarts", "cosine_restarts"}});
+  if (imagenet) check_imagenet_steps(o);
   const bool asks_for_steps = !o.lr_step_epochs.empty() || o.lr_factor;
   if (o.lr_schedule == "auto") o.lr_schedule = asks_for_steps ? "steps" : "linear";
   if (asks_for_steps && o.lr_schedule != "steps")
@@ -178,7 +97,7 @@ inline void check_schedule(RunOptions& o) {
       fail<UsageError>("--lr-step-epochs", "epochs that grow, e.g. 200,250, or a power, e.g. pow2", o.lr_step_epochs);
     }
   }
-  if (!o.lr_end) o.lr_end = o.lr_schedule == "poly" ? 1e-5 : 0;
+  if (!o.lr_end) o.lr_end = o.lr_schedule.starts_with("poly") ? 1e-5 : 0;
   number("--lr-end", *o.lr_end, 0, 1e6);
   number("--poly-power", o.poly_power, 0, 100);
   if (!o.warmup_epochs) o.warmup_epochs = std::min(1.0, static_cast<double>(o.epochs) / 4);
@@ -212,7 +131,7 @@ inline void check_run(RunOptions& o) {
   }
   if ((o.resume == "latest" || o.resume == "best") && o.run_dir.empty())
     fail<UsageError>("--resume", "--run-dir, the run to go on with, or --resume=PATH", "none");
-  if (o.eval_only && o.resume.empty() && !o.load_epoch)
+  if (o.eval_only && o.resume.empty() && !o.load_epoch && o.pretrained.empty())
     fail<UsageError>("--eval-only", "--resume, --resume=best or --resume=PATH, the weights to evaluate", "none");
   number("--save-period", o.save_period, 0, 10'000'000);
   number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
@@ -296,8 +215,15 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
 // Checks every value, brings each word into its first spelling, and fills in what was left open. `processes` is how
 // many a launcher started; `built` the strategies of this build.
 inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"}) {
-  detail::check_data(o);
-  detail::check_model(o);
+  const bool imagenet = o.program == Program::train_imagenet;
+  if (imagenet) {
+    detail::check_imagenet_data(o);
+    detail::check_imagenet_model(o);
+    detail::check_imagenet_run(o);
+  } else {
+    detail::check_cifar10_data(o);
+    detail::check_cifar10_model(o);
+  }
   detail::check_distribution(o, processes, built);
   detail::check_batch(o, o.strategy == "solo" ? 1 : processes);
   detail::check_optimizer(o);

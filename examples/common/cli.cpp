@@ -22,6 +22,7 @@
 
 #include "check.hpp"
 #include "config_file.hpp"
+#include "option_table.hpp"
 
 namespace tutti::examples {
 namespace {
@@ -97,11 +98,11 @@ struct Names {
   }
 };
 
-Names all_names() {
+Names all_names(Program program) {
   Names names;
-  RunOptions o;
+  RunOptions o = defaults_of(program);
   describe(o, names);
-  for (const auto& n : neutral_options) names.all.insert(n.name);
+  for (const auto& n : neutral_options(program)) names.all.insert(n.name);
   return names;
 }
 
@@ -146,6 +147,11 @@ std::vector<std::string> normalised(int argc, char** argv, const Names& names) {
       out.emplace_back("--help");
       continue;
     }
+    if ((argument == "-m" && names.all.contains("model")) || (argument == "-b" && names.all.contains("batch-size"))) {
+      if (i + 1 == argc) fail<UsageError>(argument, "a value", "none");
+      out.push_back((argument == "-m" ? "--model=" : "--batch-size=") + std::string(argv[++i]));
+      continue;
+    }
     if (!argument.starts_with("--"))
       fail<UsageError>("command line", "--options with one value each", "'" + argument + "'",
                        i > 1 && std::string(argv[i - 1]) == "--resume" ? "--resume takes its value after '='"
@@ -166,7 +172,7 @@ std::vector<std::string> normalised(int argc, char** argv, const Names& names) {
     if (names.switches.contains(name) && value.empty()) {
       value = "=true";
       const std::string next = i + 1 < argc ? argv[i + 1] : "";
-      if (!next.empty() && !next.starts_with("--")) {
+      if (!next.empty() && !next.starts_with("-")) {
         value = "=" + next;
         ++i;
       }
@@ -249,18 +255,18 @@ struct Register {
   }
 };
 
-void register_neutral(CLI::App& app) {
+void register_neutral(CLI::App& app, Program program) {
   std::string list;
-  for (const NeutralOption& n : neutral_options) {
+  for (const NeutralOption& n : neutral_options(program)) {
     const std::string name = std::string("--") + n.name, neutral = n.value;
     app.add_option_function<std::string>(
            name,
            [name, neutral](const std::string& v) {
              double given = 0, wanted = 0;
-             assign(name, neutral, wanted);
              const bool none = v == "none" || v == "None";
              if (!none) assign(name, v, given);
-             if (!none && given != wanted)
+             if (!neutral.empty()) assign(name, neutral, wanted);
+             if (!none && !neutral.empty() && given != wanted)
                fail<UsageError>(name, neutral + ", because small images are only cropped and mirrored", v);
            },
            "")
@@ -268,7 +274,7 @@ void register_neutral(CLI::App& app) {
         ->take_last();
     list += (list.empty() ? "" : " ") + name;
   }
-  app.footer("Taken at their neutral value only, as older scripts give them:\n" + wrapped(list, 110) +
+  app.footer("Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) +
              "\n\nEvery long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
              "precedence is: command line, --config file, environment (TUTTI_DATA), default. Numbers count for the\n"
              "whole job (global) unless the text says \"per rank\".\n"
@@ -291,15 +297,19 @@ struct Parsed {
 };
 
 // Parses over the defaults that the preset gives.
-Parsed parse(const std::vector<std::string>& arguments, const std::string& preset, const Names& names) {
+Parsed parse(const std::vector<std::string>& arguments, Program program, const std::string& preset,
+             const Names& names) {
   Parsed parsed;
+  parsed.options = defaults_of(program);
   apply_preset(parsed.options, preset);
-  CLI::App app("Trains a ResNet on small images.", "train_cifar10");
+  const std::string name = name_of(program);
+  CLI::App app(program == Program::train_cifar10 ? "Trains a ResNet on small images." : "Trains a ResNet on ImageNet.",
+               name);
   app.get_formatter()->column_width(44);
   app.set_help_flag("--help,-h", "print this text");
-  app.set_version_flag("--version", std::string("train_cifar10 of tutti ") + version, "print the version");
+  app.set_version_flag("--version", name + " of tutti " + version, "print the version");
   describe(parsed.options, Register{app});
-  register_neutral(app);
+  register_neutral(app, program);
   app.config_formatter(std::make_shared<ConfigReader>(names));
   app.set_config("--config", "", "file of options, one \"name = value\" a line")->type_name("FILE")->take_last();
   app.allow_config_extras(CLI::config_extras_mode::error);
@@ -330,13 +340,13 @@ Parsed parse(const std::vector<std::string>& arguments, const std::string& prese
 
 }  // namespace
 
-std::optional<RunOptions> parse_command_line(int argc, char** argv) {
-  const Names names = all_names();
+std::optional<RunOptions> parse_command_line(int argc, char** argv, Program program) {
+  const Names names = all_names(program);
   const std::vector<std::string> arguments = normalised(argc, argv, names);
-  Parsed parsed = parse(arguments, "", names);
+  Parsed parsed = parse(arguments, program, "", names);
   if (parsed.help_or_version) return std::nullopt;
   // Once more over the preset's values, which the explicit ones override.
-  if (!parsed.options.preset.empty()) parsed = parse(arguments, parsed.options.preset, names);
+  if (!parsed.options.preset.empty()) parsed = parse(arguments, program, parsed.options.preset, names);
   if (parsed.print_config) {
     RunOptions checked = parsed.options;
     check(checked);

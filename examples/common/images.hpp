@@ -15,14 +15,10 @@
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
-#include "options.hpp"
+#include "task.hpp"
 
 // The data sets that the programs for small images know.
 namespace tutti::examples {
-
-struct Images {
-  AnyDataset train, test;
-};
 
 namespace detail {
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,20 +15,23 @@
 #include <vector>
 
 #include <tutti/core/clock.hpp>
+#include <tutti/core/host_memory.hpp>
 #include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/dist/any_strategy.hpp>
 #include <tutti/dist/fingerprint.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/load_weights.hpp>
 #include <tutti/train/progress.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/signals.hpp>
 #include <tutti/version.hpp>
 
-#include "images.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
+#include "strategies.hpp"
+#include "task.hpp"
 
 // A training program on one backend, from checked options to the exit code.
 namespace tutti::examples {
@@ -36,22 +40,34 @@ namespace detail {
 
 inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); }
 
-inline Loader make_loader(const AnyDataset& images, const RunOptions& o, bool training, int rank, int world) {
+inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world) {
   LoaderOptions l;
   l.placement = {training ? o.global_batch_size : *o.evaluation_batch * world, rank, world};
   l.seed = o.seed;
   l.shuffle = training;
   l.one_pass = !training;
   l.threads = static_cast<int>(o.data_nthreads);
-  return Loader(images, l);
+  l.skip_bad_records = o.on_bad_record == "skip";
+  return l;
+}
+
+// Says before the first step, not in the middle of it, that the memory will not do. Ranks of a host share it.
+inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
+  const auto need = static_cast<std::int64_t>(m.total()) - resident_memory(), there = available_memory() / ranks_here;
+  if (need <= there) return;
+  const auto each = static_cast<std::int64_t>(m.activations + m.batches) / std::max<std::int64_t>(o.batch_size, 1);
+  const std::int64_t fits =
+      std::max<std::int64_t>(o.batch_size - (need - there) / std::max<std::int64_t>(each, 1) - 1, 0);
+  fail<DeviceError>("memory", format_bytes(static_cast<double>(m.total())) + " for this rank",
+                    format_bytes(static_cast<double>(there + resident_memory())),
+                    fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
 }
 
 template <Backend B, DistributedStrategy S>
 MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Schema& seen) {
-  // The largest plans; shorter batches share their memory.
-  trainer.executor().prepare(*o.evaluation_batch, false);
-  trainer.executor().prepare(o.batch_size, true);
-  const auto used = trainer.executor().memory();
+  const std::int64_t rows = std::max(o.batch_size, *o.evaluation_batch), few = std::min<std::int64_t>(rows, 4);
+  trainer.executor().prepare(few, true);
+  auto used = trainer.executor().memory();
   MemoryEstimate m;
   m.parameters = used.parameters;
   m.gradients = used.gradients * (o.accumulate > 1 ? 2 : 1);
@@ -64,6 +80,18 @@ MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Sche
   m.committed = used.parameters + used.states + m.optimizer;
   m.batches = static_cast<std::size_t>((o.batch_size * o.accumulate + *o.evaluation_batch) * LoaderOptions{}.slots *
                                        seen.image_bytes());
+  // What is taken in vain ends the process, so it is reckoned from a small plan first.
+  m.activations = used.activations * static_cast<std::size_t>(rows) / static_cast<std::size_t>(few);
+  if (!o.dry_run) check_memory(m, o, launched().on_this_host);
+  if (!o.dry_run || static_cast<std::int64_t>(m.activations) < available_memory()) {
+    // The largest plans; shorter batches share their memory.
+    trainer.executor().prepare(*o.evaluation_batch, false);
+    trainer.executor().prepare(o.batch_size, true);
+    used = trainer.executor().memory();
+    m.activations = used.activations;
+    m.scratch = used.scratch;
+    m.packed = used.packed;
+  }
   return m;
 }
 
@@ -111,8 +139,10 @@ void print_start(const B& backend, const RunOptions& o, int world) {
 inline Fingerprint facts(const RunOptions& o, const Images& images) {
   Fingerprint f;
   // These may differ from rank to rank or do not shape the training.
-  static constexpr std::string_view own[] = {"data",    "data-nthreads", "run-dir", "resume",     "model-prefix",
-                                             "threads", "disp-batches",  "keep",    "tensorboard"};
+  static constexpr std::string_view own[] = {"data",        "data-dir",     "data-nthreads", "num-parallel-calls",
+                                             "run-dir",     "log-dir",      "resume",        "model-prefix",
+                                             "threads",     "disp-batches", "display-every", "keep",
+                                             "tensorboard", "decoder",      "log-name"};
   const io::Json json = options_json(o);
   for (const auto& [name, value] : json.as_object())
     if (std::find(std::begin(own), std::end(own), name) == std::end(own)) f.add("--" + name, io::write_json(value));
@@ -123,13 +153,19 @@ inline Fingerprint facts(const RunOptions& o, const Images& images) {
     for (std::int64_t k = 0; k < std::min(looks, d.size()); ++k) {
       std::int32_t label = 0;
       Rng rng(0, Purpose::user);
-      d.read(k * d.size() / looks, rng, Slot{image, label});
+      try {
+        d.read(k * d.size() / looks, rng, Slot{image, label});
+      } catch (const DataError& e) {
+        if (o.on_bad_record == "fail") throw;
+        text += e.what();
+        continue;
+      }
       text.append(reinterpret_cast<const char*>(image.data()), image.size()).append(std::to_string(label));
     }
     f.add(what, std::to_string(d.size()) + " images, sample " + std::to_string(Fingerprint::hash_of(text)));
   };
   sample("training data", images.train);
-  sample("test data", images.test);
+  if (images.test) sample("test data", *images.test);
   return f;
 }
 
@@ -151,27 +187,73 @@ inline void print_evaluation(const char* what, const EvaluationReport& e, std::i
               static_cast<long long>(top_k), 100 * e.topk, static_cast<long long>(e.images));
 }
 
+// Rank 0's; the others take them from it.
+template <Backend B, DistributedStrategy S>
+void load_pretrained(Trainer<B, S>& trainer, const RunOptions& o) {
+  const LoadedWeights w = load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
+  std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
+              w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
+}
+
+// The checkpoint that the trainer holds already, and with --eval-interval those before it, on all ranks.
+template <Backend B, DistributedStrategy S>
+void evaluate_checkpoints(Trainer<B, S>& trainer, Loader& test, Checkpoints& checkpoints, const RunOptions& o,
+                          const Task& task, const io::Path& newest) {
+  const bool chief = trainer.strategy().rank() == 0;
+  std::vector<io::Path> before;
+  if (chief && o.eval_interval > 0) {
+    std::int64_t index = 0;
+    for (const io::Path& path : io::CheckpointStore(o.run_dir).list())
+      if (index++ % o.eval_interval == 0 && path.filename() < newest.filename()) before.push_back(path);
+  }
+  double count = static_cast<double>(before.size());
+  trainer.strategy().sum({&count, 1});
+  const auto shown = [&](const char* what, const io::Path& path) {
+    const EvaluationReport e = evaluate(trainer, test);
+    if (!chief) return;
+    if (task.evaluated)
+      task.evaluated(o, e, trainer.counters(), path);
+    else
+      print_evaluation(what, e, o.top_k);
+  };
+  const auto both = [&](const io::Path& path) {
+    shown("test", path);
+    if (trainer.has_ema()) trainer.with_ema([&] { shown("test of averaged weights", path); });
+  };
+  if (count > 0) {
+    for (std::int64_t k = 0; k < static_cast<std::int64_t>(count); ++k) {
+      const io::Path path = chief ? before[static_cast<std::size_t>(k)] : io::Path{};
+      if (chief) checkpoints.resume_from(trainer, path);
+      if (trainer.strategy().size() > 1) trainer.synchronise();
+      both(path);
+    }
+    if (chief) checkpoints.resume_from(trainer, newest);
+    if (trainer.strategy().size() > 1) trainer.synchronise();
+  }
+  both(newest);
+}
+
 }  // namespace detail
 
 // Prints what will be trained and the memory it takes; then trains, evaluates or stops, as the options say.
 template <Backend B>
-int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
+int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const StopSignals signals;
-  const Schema seen = image_schema(o);
+  const Schema seen = task.schema(o);
   const int rank = strategy.rank(), world = strategy.size();
   const bool chief = rank == 0;  // prints, logs and saves
   if (chief) detail::print_start(backend, o, world);
   if (!o.dry_run && !o.test_io) detail::agree_on_run_folder(strategy, o);
 
   if (o.test_io) {
-    Loader loader = detail::make_loader(load_images(o, seen).train, o, true, rank, world);
+    Loader loader(task.images(o, seen).train, detail::loader_options(o, true, rank, world));
     return detail::test_io(o, loader);
   }
   const Graph model = make_model(o, seen);
   TrainerOptions trainer_as = trainer_options(o);
   std::optional<Images> images;
   if (!o.dry_run) {
-    images = load_images(o, seen);
+    images = task.images(o, seen);
     trainer_as.must_agree = detail::facts(o, *images);
   }
   Trainer<B, AnyStrategy> trainer(backend, strategy, model, trainer_as);
@@ -179,6 +261,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
   // The table of layers is for who asks; the totals are for everybody.
   if (!o.dry_run) text = text.substr(text.rfind("total:"));
   const MemoryEstimate memory = detail::memory_of(trainer, o, seen);
+  if (!o.pretrained.empty() && !o.dry_run && chief) detail::load_pretrained(trainer, o);
   if (chief)
     std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update\n%s%s\n", o.network.c_str(),
                 static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
@@ -186,11 +269,13 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
                 static_cast<long long>(o.global_batch_size), text.c_str(), to_string(memory).c_str());
   if (o.dry_run) return 0;
 
-  Loader train = detail::make_loader(images->train, o, true, rank, world);
-  Loader test = detail::make_loader(images->test, o, false, rank, world);
+  Loader train(images->train, detail::loader_options(o, true, rank, world));
+  std::optional<Loader> test;
+  if (images->test) test.emplace(*images->test, detail::loader_options(o, false, rank, world));
+  const std::int64_t tests = images->test ? images->test->size() : 0;
   if (chief)
     std::printf("%lld training and %lld test images; files in %s\n", static_cast<long long>(images->train.size()),
-                static_cast<long long>(images->test.size()), o.run_dir.c_str());
+                static_cast<long long>(tests), o.run_dir.c_str());
 
   io::make_directories(o.run_dir);
   const io::Json options = options_json(o);
@@ -210,12 +295,8 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
   }
   if (world > 1) trainer.synchronise();
   if (o.eval_only) {
-    const auto shown = [&](const char* what) {
-      const EvaluationReport e = evaluate(trainer, test);
-      if (chief) detail::print_evaluation(what, e, o.top_k);
-    };
-    shown("test");
-    if (trainer.has_ema()) trainer.with_ema([&] { shown("test of averaged weights"); });
+    if (!test) fail<DataError>("--eval", "validation images in " + o.data_dir, "none");
+    detail::evaluate_checkpoints(trainer, *test, checkpoints, o, task, found ? found->path() : io::Path(o.pretrained));
     return signals.exit_code();
   }
 
@@ -228,7 +309,13 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
   std::optional<RunLog> log;
   detail::LastCheckpoint last;
   std::vector<FitListener*> listeners;
-  if (chief) listeners = {&progress, &log.emplace(o.run_dir, o.top_k, complain), &last};
+  std::vector<std::unique_ptr<FitListener>> own;
+  if (chief) {
+    if (task.shows_progress) listeners.push_back(&progress);
+    listeners.insert(listeners.end(), {&log.emplace(o.run_dir, o.top_k, complain), &last});
+    if (task.listeners) own = task.listeners(o, [&] { return trainer.decay_term(); });
+    for (const auto& l : own) listeners.push_back(l.get());
+  }
   std::optional<TensorboardLog> tensorboard;
   if (o.tensorboard && chief) listeners.push_back(&tensorboard.emplace(o.run_dir, complain));
   std::optional<AuditLog> audit;
@@ -241,7 +328,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
                                  {"threads", backend.threads()},
                                  {"world", world},
                                  {"train_images", images->train.size()},
-                                 {"test_images", images->test.size()},
+                                 {"test_images", tests},
                                  {"options", options}}));
   if (found && log) log->resume(at.step, at.epoch + 1, found->path().string());
 
@@ -251,10 +338,13 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o) {
   };
   FitOptions fit_as = fit_options(o, train.steps_per_epoch());
   fit_as.stop_requested = [] { return StopSignals::stop_requested(); };
+  fit_as.record_skipped = [rank](const std::string& m) {
+    detail::warn("rank " + std::to_string(rank) + " skips a record: " + m);
+  };
   std::fflush(stdout);
   try {
-    const FitResult result =
-        fit(trainer, train, &test, chief ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
+    const FitResult result = fit(trainer, train, test ? &*test : nullptr, chief ? &checkpoints : nullptr, listeners,
+                                 fit_as, audit ? &*audit : nullptr);
     if (!chief) return result.interrupted ? interrupted_code() : 0;
     progress.end_line();
     log->end(result.interrupted ? "interrupted" : "finished", result.counters.step);

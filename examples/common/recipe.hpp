@@ -16,10 +16,11 @@
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/optim/schedule_parse.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/run_log.hpp>
 
-#include "options.hpp"
+#include "option_table.hpp"
 
 // From checked options to what the library is given.
 namespace tutti::examples {
@@ -80,7 +81,9 @@ inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch)
   const double lr = o.lr.value();
   const auto decay = [&]() -> Schedule {
     if (o.lr_schedule == "linear") return schedule::Poly(lr, {.power = 1, .end = o.lr_end.value()});
-    if (o.lr_schedule == "poly") return schedule::Poly(lr, {.power = o.poly_power, .end = o.lr_end.value()});
+    if (o.lr_schedule.starts_with("poly"))
+      return schedule::Poly(lr,
+                            {.power = o.poly_power, .end = o.lr_end.value(), .cycle = o.lr_schedule == "poly_cycle"});
     if (o.lr_schedule == "cosine") return schedule::Cosine(lr, o.cosine_alpha);
     if (o.lr_schedule == "cosine_restarts")
       return schedule::CosineRestarts(lr, {.first_decay_ratio = o.cdr_first_decay_ratio,
@@ -89,6 +92,9 @@ inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch)
                                            .alpha = o.cdr_alpha});
     if (o.lr_schedule == "linear_cosine")
       return schedule::LinearCosine(lr, {.periods = o.lc_periods, .alpha = o.lc_alpha, .beta = o.lc_beta});
+    if (!o.lr_step_lrs.empty())
+      return schedule::Piecewise(schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
+                                 schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs));
     if (o.lr_schedule == "steps") return schedule::parse_lr_step_epochs(o.lr_step_epochs, lr, o.lr_factor.value());
     return schedule::Constant(lr);
   };
@@ -117,6 +123,8 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
   t.weight_decay = o.wd.value();
   t.decay_all = o.decay_all;
   t.clip_norm = o.clip_norm;
+  t.dynamic_loss_scale = o.loss_scale == "dynamic";
+  if (!t.dynamic_loss_scale) t.loss_scale = schedule::parse_numbers("--loss-scale", o.loss_scale)[0];
   t.ema_decay = o.ema_decay;
   t.seed = o.seed;
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
@@ -135,6 +143,16 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t steps_per_epoch)
   f.save_every = o.save_period;
   f.save_every_steps = o.save_steps;
   f.max_steps = o.max_steps;
+  if (o.num_batches > 0) {
+    f.total_steps = o.num_batches;
+    f.epochs = (o.num_batches + steps_per_epoch - 1) / steps_per_epoch;
+    if (f.max_steps == 0 || f.max_steps > o.num_batches) f.max_steps = o.num_batches;
+  }
+  if (o.program == Program::train_imagenet) {
+    // The rows of its table: step 1 and every --display-every'th.
+    f.report_first = true;
+    f.report_epochs = false;
+  }
   f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
   return f;
@@ -154,6 +172,9 @@ inline Graph make_model(const RunOptions& o, const Schema& schema) {
     r.classes = schema.classes;
     r.cifar_stem = schema.height < 64;
     r.zero_gamma = o.zero_gamma;
+    r.stride_in_1x1 = o.v1;
+    if (o.bn_eps) r.bn_eps = static_cast<float>(*o.bn_eps);
+    r.bn_momentum = static_cast<float>(1 - o.bn_momentum);
     r.label_smoothing = smoothing;
     r.top_k = static_cast<int>(o.top_k);
     models::resnet(b, x, r);

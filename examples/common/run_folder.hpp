@@ -53,9 +53,29 @@ inline std::string new_run_name(const RunOptions& o) {
 
 }  // namespace detail
 
+namespace detail {
+
+// --clear-log takes away a run, and nothing that only happens to have its name.
+inline void clear_run(const io::Path& folder) {
+  if (!io::path_exists(folder)) return;
+  if (!std::filesystem::is_directory(folder))
+    fail<UsageError>("--log-dir", "a folder", folder.string() + ", which is none");
+  if (is_empty_folder(folder)) return;
+  if (!io::path_exists(folder / "log.jsonl") && !io::path_exists(folder / "checkpoints"))
+    fail<UsageError>("--clear-log", "the folder of a run, with its log.jsonl or checkpoints",
+                     folder.string() + ", which holds other files", "remove it yourself, or name another --log-dir");
+  io::remove_tree(folder);
+}
+
+}  // namespace detail
+
 // Settles which folder the run writes to; makes nothing yet. A path given to --resume may be a run: then its newest
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
 inline void settle_run_folder(RunOptions& o) {
+  if (o.clear_log) detail::clear_run(o.run_dir);
+  if (o.program == Program::train_imagenet && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) &&
+      io::path_exists(io::Path(o.run_dir) / "checkpoints"))
+    o.resume = "latest";
   bool other_run = false;
   if (!o.resume.empty() && o.resume != "latest" && o.resume != "best") {
     io::Path path = o.resume;
@@ -76,6 +96,7 @@ inline void settle_run_folder(RunOptions& o) {
     o.resume = path.string();
   }
   if (o.run_dir.empty()) o.run_dir = detail::new_run_name(o);
+  if (o.eval_only && !o.pretrained.empty() && o.resume.empty()) return;
   const bool goes_on = (!o.resume.empty() && !other_run) || o.load_epoch;
   if (io::path_exists(o.run_dir) && !goes_on) {
     if (!std::filesystem::is_directory(o.run_dir))
@@ -127,6 +148,22 @@ inline std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, 
 inline void compare_options(const io::Json& before, const io::Json& now, const Warn& warn) {
   static const std::vector<std::string> matter{"dataset",
                                                "image-shape",
+                                               "image-size",
+                                               "augmentation",
+                                               "increased-aug",
+                                               "model",
+                                               "v1",
+                                               "adv-bn-init",
+                                               "bn-eps",
+                                               "bn-momentum",
+                                               "wdecay",
+                                               "leta",
+                                               "loss-scale",
+                                               "num-epochs",
+                                               "num-batches",
+                                               "lr-decay-mode",
+                                               "lr-decay-steps",
+                                               "lr-decay-lrs",
                                                "rgb-mean",
                                                "rgb-std",
                                                "random-crop",

@@ -316,8 +316,32 @@ void check_loss(B& backend) {
     m = run(loss_only(3), {nan, nan, nan}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, t, {});
     CHECK(std::isnan(m.loss));
     CHECK(m.top1 == 0);
+    // A row that is to be ignored adds no loss, hit or gradient, anywhere in the batch, whatever its logits are.
+    for (const std::vector<std::int32_t>& labels :
+         {std::vector<std::int32_t>{-1, 0, 2, -1}, std::vector<std::int32_t>{0, -1, -1, 2}}) {
+      m = run(loss_only(4, 0.25F), {2, 0, 1, -1}, labels, t, scalars, &d);
+      std::vector<double> with, zero(4, 0.0);
+      const Metrics only = run(loss_only(4, 0.25F), {2, 0, 1, -1}, {0, 2}, t, scalars, &with);
+      CHECK(m.loss == only.loss);
+      CHECK(m.top1 == 1);
+      CHECK(m.topk == 2);
+      CHECK(m.rows == 4);
+      REQUIRE(d.size() == 16);
+      std::size_t next = 0;
+      for (std::size_t n = 0; n < 4; ++n) {
+        const auto row =
+            std::vector<double>(d.begin() + 4 * static_cast<long>(n), d.begin() + 4 * static_cast<long>(n + 1));
+        const auto kept = with.begin() + 4 * static_cast<long>(next);
+        CHECK(row == (labels[n] < 0 ? zero : std::vector<double>(kept, kept + 4)));
+        next += labels[n] < 0 ? 0 : 1;
+      }
+    }
+    m = run(loss_only(3), {nan, 0, 1}, {-1, -1, -1}, t, {}, &d);
+    CHECK(m.loss == 0);
+    CHECK(m.rows == 3);
+    CHECK(d == std::vector<double>(9, 0.0));
     // A label that is no class, anywhere in the batch, is bad data; and the backend goes on.
-    for (std::int32_t label : {-1, 3, 255, std::numeric_limits<std::int32_t>::min()})
+    for (std::int32_t label : {-2, 3, 255, std::numeric_limits<std::int32_t>::min()})
       for (std::size_t where : {0U, 9U}) {
         std::vector<std::int32_t> labels(10, 0);
         labels[where] = label;

@@ -93,6 +93,7 @@ TEST_CASE("a schema checks itself") {
   CHECK(contains(broken([](Schema& s) { s.channels = 0; }), "channels"));
   CHECK(contains(broken([](Schema& s) { s.classes = 0; }), "class"));
   CHECK(contains(broken([](Schema& s) { s.mean.pop_back(); }), "mean"));
+  CHECK(contains(broken([](Schema& s) { s.block = 0; }), "blocks"));
   CHECK(contains(broken([](Schema& s) { s.stddev.push_back(1); }), "deviation"));
   CHECK(contains(broken([](Schema& s) { s.stddev[1] = 0; }), "deviation"));
   CHECK(contains(broken([](Schema& s) { s.class_names = {"one"}; }), "name"));

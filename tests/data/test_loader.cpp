@@ -95,6 +95,7 @@ std::vector<Copy> take(Loader& loader, int n) {
 struct Troubled {
   Schema s = tiny();
   std::int64_t bad = -1;
+  std::set<std::int64_t> several{};  // DataErrors
   int kind = 0;
   int milliseconds = 0;
   std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0);
@@ -104,7 +105,7 @@ struct Troubled {
   void read(std::int64_t i, Rng&, Slot slot) const {
     ++*reads;
     if (milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    if (i == bad && kind == 0) fail<DataError>("record", "a JPEG", "garbage");
+    if ((i == bad && kind == 0) || several.contains(i)) fail<DataError>("record", "a JPEG", "garbage");
     if (i == bad && kind == 1) throw std::runtime_error("boom");
     if (i == bad && kind == 2) throw 7;
     if (i == bad && kind == 3) fail<CommunicationError>("remote store", "an answer", "none");
@@ -274,6 +275,73 @@ TEST_CASE("what read() throws comes out of next() with data set and index") {
       loader.start({0, 50});
       CHECK(loader.next().labels[0] == 50);
     }
+}
+
+TEST_CASE("samples that cannot be read are skipped on request and keep their place") {
+  Troubled data;
+  data.several = {3, 4, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 29, 55};
+  const auto options = [&](int threads) {
+    LoaderOptions o = options_of(10, 0, 1, threads);
+    o.shuffle = false;
+    o.skip_bad_records = true;
+    return o;
+  };
+  Loader plain(data, options(0));
+  std::vector<Copy> expected;
+  std::vector<std::int64_t> skipped;
+  for (int i = 0; i < 10; ++i) {
+    const Batch& b = plain.next();
+    expected.push_back(copy_of(b));
+    skipped.push_back(b.skipped);
+    CHECK(b.count == 10);
+    CHECK(b.global_count == 10);
+  }
+  CHECK(skipped == std::vector<std::int64_t>{3, 10, 1, 0, 0, 1, 0, 0, 0, 0});
+  CHECK(plain.skipped() == 15);
+  const auto image = [&](std::size_t batch, std::size_t row) { return int{expected[batch].images[75 * row + 74]}; };
+  CHECK(expected[0].labels == std::vector<std::int32_t>{0, 1, 2, -1, -1, 5, 6, 7, 8, -1});
+  CHECK(image(0, 3) == 5);
+  CHECK(image(0, 4) == 5);
+  CHECK(image(0, 9) == 0);
+  CHECK(expected[1].labels == std::vector<std::int32_t>(10, skipped_label));
+  CHECK(std::ranges::count(expected[1].images, 0) == 750);
+  CHECK(image(2, 9) == 20);
+  CHECK(expected[5].labels[5] == skipped_label);
+  CHECK(image(5, 5) == 56);
+  const auto messages = plain.take_skip_messages();
+  REQUIRE(messages.size() == 3 + 8 + 1 + 1);  // no more than 8 of a batch
+  CHECK(contains(messages[0], "sample 3 of tiny"));
+  CHECK(contains(messages[0], "garbage"));
+  CHECK(contains(messages[3], "sample 10 "));
+  CHECK(contains(messages.back(), "sample 55 "));
+  CHECK(plain.take_skip_messages().empty());
+  for (const int threads : {1, 3}) {
+    Loader loader(data, options(threads));
+    CHECK(take(loader, 10) == expected);
+    CHECK(loader.skipped() == 15);
+    CHECK(loader.take_skip_messages() == messages);
+    for (int i = 0; i < 100; ++i) (void)loader.next();  // and over again
+    CHECK(loader.skipped() == 15 * 11);
+    CHECK(loader.take_skip_messages().size() == 64);
+  }
+  // What is no DataError is an error as ever, also after a bad record.
+  data.bad = 5;
+  for (const int kind : {1, 2, 3})
+    for (const int threads : {0, 2}) {
+      data.kind = kind;
+      Loader loader(data, options(threads));
+      CHECK(contains(message_of<Error>([&] { (void)loader.next(); }), "sample 5 of tiny"));
+    }
+}
+
+TEST_CASE("a data set's blocks decide the order") {
+  Schema s = tiny();
+  s.block = 4;
+  const MemoryDataset data(s, std::vector<std::uint8_t>(1000 * 75), std::vector<std::int32_t>(1000));
+  Loader loader(data, options_of(1000, 0, 1, 0));
+  std::vector<std::int64_t> order(1000);
+  permutation(42, 0, order, 4);
+  CHECK(std::ranges::equal(loader.next().indices, order));
 }
 
 TEST_CASE("a loader can be stopped at any time") {

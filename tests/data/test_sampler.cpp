@@ -131,6 +131,103 @@ TEST_CASE("permutations are close to uniform") {
     }
 }
 
+TEST_CASE("without blocks the order is what it always was") {
+  std::vector<std::int64_t> a(1000), b(1000), first{815, 850, 738, 758, 823, 190, 679, 469};
+  permutation(1, 0, a);
+  CHECK(std::equal(first.begin(), first.end(), a.begin()));
+  permutation(1, 0, b, 1);
+  CHECK(a == b);
+  permutation(1, 0, b, 25);  // 40 blocks, no more than a window
+  CHECK(a == b);
+}
+
+TEST_CASE("an order by blocks is a permutation, whatever size and block") {
+  for (const std::int64_t block : {2, 3, 7, 10, 256})
+    for (const std::int64_t n : {std::int64_t{1}, block, 40 * block - 1, 40 * block, 40 * block + 1, 41 * block - 1,
+                                 41 * block, 100 * block + 1, 123 * block + block / 2, 57 * block - 1})
+      for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+        std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+        permutation(9, epoch, order, block);
+        REQUIRE(exactly_once(order, n));
+      }
+}
+
+TEST_CASE("an order by blocks depends on seed and epoch only, and stays what it is") {
+  std::vector<std::int64_t> a(1281167), b(1281167);
+  permutation(1, 0, a, 256);
+  const std::vector<std::int64_t> first{551932, 125313, 1230764, 257542, 601100, 90722, 167014, 823405};
+  CHECK(std::equal(first.begin(), first.end(), a.begin()));
+  CHECK(a.back() == 634499);
+  Sampler s(1281167, 1, true, 256);
+  CHECK(std::ranges::equal(s.share({0, 0}, {1281167, 0, 1}).indices, a));
+  permutation(1, 1, b, 256);
+  CHECK(a != b);
+  permutation(2, 0, b, 256);
+  CHECK(a != b);
+}
+
+TEST_CASE("samples in flight come from few blocks, and all samples near each other mix") {
+  constexpr std::int64_t block = 64, n = 400 * block + 17, blocks = 401;
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    std::vector<std::int64_t> order(n);
+    permutation(5, epoch, order, block);
+    // Of each block, the part of the circle of all places that its samples lie in: begins after its longest gap.
+    std::vector<std::vector<std::int64_t>> places(blocks);
+    for (std::int64_t p = 0; p < n; ++p)
+      places[static_cast<std::size_t>(order[static_cast<std::size_t>(p)] / block)].push_back(p);
+    std::vector<std::int64_t> change(2 * n + 1);
+    std::int64_t touched = 0;
+    for (const auto& of_block : places) {
+      std::int64_t gap = of_block.front() + n - of_block.back(), from = of_block.front(), to = of_block.back();
+      for (std::size_t k = 1; k < of_block.size(); ++k)
+        if (of_block[k] - of_block[k - 1] > gap) {
+          gap = of_block[k] - of_block[k - 1];
+          from = of_block[k];
+          to = of_block[k - 1] + n;
+        }
+      ++change[static_cast<std::size_t>(from)];
+      --change[static_cast<std::size_t>(to + 1)];
+      touched += to - from + 1;
+    }
+    std::int64_t most = 0, open = 0;
+    std::vector<std::int64_t> opened(2 * n + 1);
+    for (std::size_t p = 0; p < opened.size(); ++p) opened[p] = open += change[p];
+    for (std::size_t p = 0; p < n; ++p) most = std::max(most, opened[p] + opened[p + n]);
+    CHECK(most <= blocks_in_flight + 2);
+    CHECK(most >= blocks_in_flight - 5);
+    CHECK(touched / blocks > 35 * block);  // the samples of a block are spread over the window
+
+    // A batch of 256 has hardly more than a few samples of any block, at the start of an epoch too.
+    for (std::int64_t p = 0; p + 256 <= n; p += 256) {
+      std::vector<int> count(blocks);
+      int largest = 0, different = 0;
+      for (std::int64_t k = p; k < p + 256; ++k) {
+        int& c = count[static_cast<std::size_t>(order[static_cast<std::size_t>(k)] / block)];
+        different += c == 0;
+        largest = std::max(largest, ++c);
+      }
+      CHECK(largest <= 24);  // 6 expected
+      CHECK(different >= 36);
+    }
+    // Neighbours in the files are not neighbours in the order.
+    std::int64_t follows = 0;
+    for (std::size_t p = 1; p < n; ++p) follows += order[p] == order[p - 1] + 1;
+    CHECK(follows < n / 500);
+  }
+  // Places are uniform over the epochs: which sample comes first is anybody's guess.
+  std::array<int, 10> tenth{};
+  for (int e = 0; e < 2000; ++e) {
+    std::array<std::int64_t, 500> order;
+    permutation(3, e, order, 5);
+    ++tenth[static_cast<std::size_t>(order[0] / 50)];
+    ++tenth[static_cast<std::size_t>(order[499] / 50)];
+  }
+  for (const int c : tenth) {
+    CHECK(c > 300);  // 400 expected, standard deviation 19
+    CHECK(c < 500);
+  }
+}
+
 TEST_CASE("without shuffling the order is that of the data set") {
   Sampler s(10, 1, false);
   const auto share = s.share({4, 3}, {4, 1, 2});
@@ -148,6 +245,7 @@ TEST_CASE("ranks without rows take part in a short step") {
 TEST_CASE("what makes no sense is refused") {
   CHECK_THROWS_AS(Sampler(0, 1, true), DataError);
   CHECK_THROWS_AS(Sampler(std::int64_t{1} << 32, 1, true), DataError);
+  CHECK_THROWS_AS(Sampler(10, 1, true, 0), UsageError);
   Sampler s(10, 1, true);
   CHECK_THROWS_AS((void)s.share({0, 10}, {4, 0, 1}), UsageError);
   CHECK_THROWS_AS((void)s.share({-1, 0}, {4, 0, 1}), UsageError);

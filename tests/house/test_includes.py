@@ -32,7 +32,7 @@ BACKENDS = {
     "gloo": ("dist", r"gloo/.*"),
     "zeromq": ("dist", r"zmq\.h(pp)?"),
     "stb": ("data", r"stb/.*"),
-    "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h"),
+    "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h|jerror\.h"),
 }
 
 STANDARD = set("""
@@ -130,13 +130,17 @@ def check_the_checker():
             ("datasets/cifar10/a.hpp", "<tutti/data/x.hpp>"), ("examples/a.cpp", "<CLI/CLI.hpp>"),
             ("tests/core/a.cpp", "<doctest/doctest.h>"), ("tests/core/a.cpp", '"b.hpp"'),
             ("include/tutti/train/a.hpp", "<tutti/dist/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>"),
-            ("backends/eigen/a.hpp", "<tutti/train/executor.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>")]
+            ("backends/eigen/a.hpp", "<tutti/train/executor.hpp>"), ("backends/turbojpeg/a.hpp", "<jpeglib.h>"),
+            ("backends/stb/a.hpp", "<stb/stb_image.h>"), ("backends/stb/a.hpp", "<tutti/data/x.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>")]
     bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
            ("include/tutti/nn/a.hpp", "<tutti/backend/x.hpp>"), ("include/tutti/dist/a.hpp", "<tutti/graph/x.hpp>"),
            ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),
            ("backends/eigen/a.hpp", "<oneapi/dnnl/dnnl.hpp>"), ("backends/eigen/a.hpp", "<tutti/train/x.hpp>"),
            ("backends/stb/a.hpp", "<tutti/train/executor.hpp>"), ("src/a.cpp", "<Eigen/Core>"),
            ("backends/onednn/a.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/stb/a.hpp", "<tutti/graph/x.hpp>"),
+           ("backends/stb/a.hpp", "<jpeglib.h>"), ("backends/turbojpeg/a.hpp", "<tutti/backends/stb/x.hpp>"),
+           ("include/tutti/data/a.hpp", "<jpeglib.h>"), ("include/tutti/data/a.hpp", "<tutti/backends/stb/x.hpp>"),
+          
            ("datasets/cifar10/a.hpp", "<tutti/datasets/synthetic/x.hpp>"), ("tests/core/a.cpp", "<CLI/CLI.hpp>"),
            ("examples/a.cpp", "<doctest/doctest.h>"), ("bench/a.cpp", "<doctest/doctest.h>"),
            ("tests/core/a.cpp", "<benchmark/benchmark.h>"), ("include/tutti/core/a.hpp", "<boost/any.hpp>"),

@@ -16,6 +16,8 @@ LIBRARIES = {
     "backends/eigen": ("Eigen/Core", "/usr/include/eigen3"),
     "backends/mpi": ("mpi.h", "/usr/lib/x86_64-linux-gnu/openmpi/include"),
     "backends/onednn": ("oneapi/dnnl/dnnl.hpp", "/usr/include"),
+    "backends/stb": ("stb/stb_image.h", "/usr/include"),
+    "backends/turbojpeg": ("jpeglib.h", "/usr/include"),
 }
 
 

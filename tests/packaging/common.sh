@@ -24,6 +24,8 @@ components() {
       turbojpeg) [[ -f /usr/include/jpeglib.h ]] || continue ;;
       stb) [[ -d /usr/include/stb ]] || continue ;;
       mpi) command -v mpicxx >/dev/null || continue ;;
+      stb) [[ -f /usr/include/stb/stb_image.h ]] || continue ;;
+      turbojpeg) [[ -f /usr/include/jpeglib.h ]] || continue ;;
       *) continue ;;
     esac
     found+=("$component")

@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
 hide=(-D CMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON -D CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON
-  -D CMAKE_DISABLE_FIND_PACKAGE_MPIC=ON)
+  -D CMAKE_DISABLE_FIND_PACKAGE_MPIC=ON -D CMAKE_DISABLE_FIND_PACKAGE_libjpegTurbo=ON -D CMAKE_DISABLE_FIND_PACKAGE_stb=ON)
 
 try() {
   rm -rf "$work/build"
@@ -21,6 +21,10 @@ if try -D DOWNSTREAM_COMPONENTS=eigen "${hide[@]}"; then fail "a component witho
 says "apt-get install libeigen3-dev"
 if try -D DOWNSTREAM_COMPONENTS=mpi "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libopenmpi-dev"
+if try -D DOWNSTREAM_COMPONENTS=turbojpeg "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libjpeg62-turbo-dev"
+if try -D DOWNSTREAM_COMPONENTS=stb "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libstb-dev"
 if try -D DOWNSTREAM_COMPONENTS=nonesuch; then fail "a component that does not exist is found"; fi
 says "no component 'nonesuch'"
 try "${hide[@]}" || fail "tutti without components needs a library"

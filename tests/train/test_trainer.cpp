@@ -160,6 +160,64 @@ TEST_CASE("the global norm is clipped") {
   CHECK(norm_of_change(t, before) == doctest::Approx(0.01).epsilon(1e-3));
 }
 
+TEST_CASE("a loss scale changes nothing but what overflows") {
+  const Data data(12);
+  Cpu backend;
+  Solo solo;
+  const auto trained = [&](const TrainerOptions& o) {
+    Trainer<Cpu> t(backend, solo, small_net(true), o);
+    for (int i = 0; i < 3; ++i) t.step(data.view(), 12, 0.1);
+    return weights(t);
+  };
+  const auto plain = trained({});
+  TrainerOptions o;
+  o.loss_scale = 1024;
+  CHECK(trained(o) == plain);
+  o.dynamic_loss_scale = true;
+  CHECK(trained(o) == plain);
+
+  // From a scale that overflows it comes down, a step at a time without any effect; then it trains.
+  Trainer<Cpu> t(backend, solo, small_net(true), o);
+  auto* w = static_cast<float*>(t.executor().parameter_data());
+  for (const Slice& s : t.executor().parameters().slices)
+    if (s.name == "fc.weight")
+      for (std::size_t i = 0; i < s.count; ++i) w[s.offset + i] *= 1024;  // so that gradients are large
+  t.executor().parameters_changed();
+  const auto large = weights(t);
+  t.counters().scale_exponent = 126;
+  t.counters().scale_steps = 7;
+  t.step(data.view(), 12, 0.001);
+  CHECK(weights(t) == large);
+  CHECK(t.counters().scale_exponent == 125);
+  CHECK(t.counters().scale_steps == 0);
+  CHECK(t.counters().step == 1);
+  int skipped = 1;
+  while (weights(t) == large && skipped < 100) {
+    t.step(data.view(), 12, 0.001);
+    ++skipped;
+  }
+  CHECK(skipped < 40);
+  CHECK(t.counters().scale_steps == 1);
+  t.counters().scale_steps = 1999;
+  const auto exponent = t.counters().scale_exponent;
+  t.step(data.view(), 12, 0.001);
+  CHECK(t.counters().scale_exponent == exponent + 1);
+  CHECK(t.counters().scale_steps == 0);
+}
+
+TEST_CASE("gradients that are not finite at any scale stop the run") {
+  const Data data(4);
+  Cpu backend;
+  Solo solo;
+  Trainer<Cpu> t(backend, solo, small_net(true), {.dynamic_loss_scale = true});
+  t.counters().scale_exponent = 0;
+  const auto before = weights(t);
+  t.accumulate(data.view(), 4, true, true);
+  static_cast<float*>(t.executor().gradient_data())[0] = std::numeric_limits<float>::infinity();
+  CHECK_THROWS_AS(t.update(0.1, Metrics{}), NotFiniteError);
+  CHECK(weights(t) == before);
+}
+
 TEST_CASE("batch norm and biases do not decay") {
   Cpu backend;
   Solo solo;

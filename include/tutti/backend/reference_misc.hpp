@@ -108,6 +108,11 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
   const double smooth = static_cast<double>(o.label_smoothing), off = smooth / static_cast<double>(classes);
   for (std::int64_t n = 0; n < logits.shape[0]; ++n, z += classes) {
     const std::int32_t t = label[n];
+    if (t == op::ignored_label) {
+      metrics[3] += 1;
+      if (d != nullptr) d = std::fill_n(d, classes, T{});
+      continue;
+    }
     if (t < 0 || t >= classes)
       fail<DataError>("softmax_cross_entropy", "labels in 0.." + std::to_string(classes - 1), std::to_string(t));
     double top = -std::numeric_limits<double>::infinity();

@@ -7,16 +7,19 @@
 
 #include <tutti/core/bf16.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/f16.hpp>
 
 namespace tutti {
 
-enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64 };
+// f16: as a compute type on CUDA alone.
+enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64, f16 };
 
 [[nodiscard]] constexpr std::size_t size_of(DType t) noexcept {
   switch (t) {
     case DType::u8:
       return 1;
     case DType::bf16:
+    case DType::f16:
       return 2;
     case DType::f32:
     case DType::i32:
@@ -42,6 +45,8 @@ enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64 };
       return "i32";
     case DType::i64:
       return "i64";
+    case DType::f16:
+      return "f16";
   }
   return "?";
 }
@@ -55,6 +60,10 @@ struct dtype_of_t<float> {
 template <>
 struct dtype_of_t<bf16> {
   static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of_t<f16> {
+  static constexpr DType value = DType::f16;
 };
 template <>
 struct dtype_of_t<double> {

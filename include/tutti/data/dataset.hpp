@@ -25,6 +25,7 @@ struct Schema {
   int classes = 0;
   std::vector<float> mean, stddev;       // per channel, on the 0..255 scale
   std::vector<std::string> class_names;  // one per class, or empty
+  std::int64_t block = 1;                // neighbouring samples that are best read together
 
   // Bytes of one image, [height, width, channels] of u8.
   [[nodiscard]] std::int64_t image_bytes() const noexcept { return channels * height * width; }
@@ -39,6 +40,7 @@ struct Schema {
       require(d > 0 && d <= most, "a height and a width of 1 to 65536", std::to_string(d));
     require(channels > 0 && channels <= 1024, "1 to 1024 channels", std::to_string(channels));
     require(classes > 0, "1 class or more", std::to_string(classes));
+    require(block > 0, "blocks of 1 sample or more", std::to_string(block));
     const auto per_channel = static_cast<std::size_t>(channels);
     require(mean.size() == per_channel, "one mean per channel", std::to_string(mean.size()));
     require(stddev.size() == per_channel, "one standard deviation per channel", std::to_string(stddev.size()));

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -27,13 +28,19 @@
 
 namespace tutti {
 
+// The label of a sample that could not be read: no class. Such a row adds nothing to loss, gradient or hits.
+inline constexpr std::int32_t skipped_label = -1;
+
 // This rank's part of one step. `count` may be 0 in the short last step of an epoch.
 struct Batch {
   std::span<const std::uint8_t> images;   // [count, height, width, channels], starts at a multiple of 64 bytes
   std::span<const std::int32_t> labels;   // [count]
   std::span<const std::int64_t> indices;  // [count], in the data set
   std::int64_t count = 0;
-  std::int64_t global_count = 0;   // of all ranks together
+  std::int64_t global_count = 0;  // of all ranks together, skipped ones included
+  // Of the `count` samples, those that could not be read (LoaderOptions::skip_bad_records): their label is
+  // skipped_label. Known to this rank only; who wants the mean over the samples that were read sums it over the ranks.
+  std::int64_t skipped = 0;
   std::int64_t epoch = 0;          // from 0
   std::int64_t step_in_epoch = 0;  // from 0; in steps of the present global batch
   bool last_of_epoch = false;
@@ -48,6 +55,10 @@ struct LoaderOptions {
   int threads = 1;          // of the loader's own; 0 reads in next()
   int slots = 4;            // batches in the ring
   std::int64_t group = 16;  // samples that a thread takes at a time
+  // What read() throws as DataError: false, next() throws it; true, the sample keeps its place with the label
+  // skipped_label and the next readable image of this rank's part of the batch, so that batch norm sees a real one
+  // (zeros if there is none). Batches stay the same for any number of threads.
+  bool skip_bad_records = false;
   // Memory for the images of one slot, aligned to 64 bytes or more; a backend may hand in pinned memory.
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
 };
@@ -60,7 +71,7 @@ class Loader {
   explicit Loader(AnyDataset dataset, LoaderOptions options = {})
       : dataset_(std::move(dataset)),
         options_(std::move(options)),
-        sampler_(dataset_.size(), options_.seed, options_.shuffle),
+        sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block),
         row_bytes_(static_cast<std::size_t>(dataset_.schema().image_bytes())) {
     if (options_.threads < 0 || options_.threads > 1024)
       fail<UsageError>("loader", "0 to 1024 threads", std::to_string(options_.threads));
@@ -119,6 +130,7 @@ class Loader {
     }
     if (!ready()) fail<UsageError>("loader", "start() after the last batch of a pass", "next()");
     if (slot.error) std::rethrow_exception(slot.error);
+    if (!slot.bad.empty()) fill_skipped(slot);
     ++next_;
     holds_ = true;
     return slot.batch;
@@ -133,6 +145,11 @@ class Loader {
     if (sleeping_ > 0) workers_wake_.notify_all();
   }
 
+  // Samples skipped in the batches that next() has given out, in all.
+  [[nodiscard]] std::int64_t skipped() const noexcept { return skipped_; }
+  // What was wrong with them, in the order of the batches, since the last call: up to 8 messages a batch, 64 in all.
+  [[nodiscard]] std::vector<std::string> take_skip_messages() { return std::exchange(skip_messages_, {}); }
+
   // Seconds that next() has waited for data (with no threads: read it), in all.
   [[nodiscard]] double seconds_waited() const noexcept { return waited_; }
   [[nodiscard]] std::int64_t steps_per_epoch() const noexcept {
@@ -142,6 +159,13 @@ class Loader {
   [[nodiscard]] const LoaderOptions& options() const noexcept { return options_; }
 
  private:
+  static constexpr std::size_t most_messages = 64, messages_per_batch = 8;
+
+  // A row that could not be read.
+  struct Bad {
+    std::int64_t row = 0;
+    std::string message;
+  };
   // Sequence numbers count batches since start(); batch s lives in slot s % slots. opened_ batches have been handed out
   // to the threads, of the last one the rows below row_; next_ have been given to the consumer, released_ came back.
   struct Ring {
@@ -153,6 +177,7 @@ class Loader {
     std::int64_t pending = 0;  // rows not read yet
     std::exception_ptr error;
     std::int64_t error_row = 0;
+    std::vector<Bad> bad;
   };
 
   void stop() {
@@ -198,6 +223,7 @@ class Loader {
     const std::size_t n = share.indices.size();
     std::ranges::copy(share.indices, r.indices.begin());
     r.error = nullptr;
+    r.bad.clear();
     r.pending = static_cast<std::int64_t>(n);
     const Position after = advance(position_, size, global_batch);
     r.batch = Batch{.images = {r.images, n * row_bytes_},
@@ -225,12 +251,19 @@ class Loader {
     lock.unlock();
     std::int64_t row = begin;
     std::exception_ptr error;
-    try {
-      for (; row < end && !cancel_.load(std::memory_order_relaxed); ++row) read(r, static_cast<std::size_t>(row));
-    } catch (...) {
-      error = explain(r.indices[static_cast<std::size_t>(row)]);
+    std::vector<Bad> bad;
+    for (bool goes_on = true; goes_on;) {
+      goes_on = false;
+      try {
+        for (; row < end && !cancel_.load(std::memory_order_relaxed); ++row) read(r, static_cast<std::size_t>(row));
+      } catch (...) {
+        error = explain(r.indices[static_cast<std::size_t>(row)]);
+        goes_on = options_.skip_bad_records && skip(error, row, bad);
+        if (goes_on) ++row;
+      }
     }
     lock.lock();
+    std::ranges::move(bad, std::back_inserter(r.bad));
     --busy_;
     if (error && (!r.error || row < r.error_row)) {
       r.error = error;
@@ -245,6 +278,41 @@ class Loader {
     Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(r.batch.epoch),
             static_cast<std::uint64_t>(index));
     dataset_.read(index, rng, Slot{{r.images + row * row_bytes_, row_bytes_}, r.labels[row]});
+  }
+
+  // Notes a DataError and forgets it; false for any other error.
+  static bool skip(std::exception_ptr& error, std::int64_t row, std::vector<Bad>& bad) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const DataError& e) {
+      bad.push_back({row, e.what()});
+      error = nullptr;
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
+  // Gives the rows that could not be read their label and image, once all others are there.
+  void fill_skipped(Ring& r) {
+    std::ranges::sort(r.bad, {}, &Bad::row);
+    const auto n = static_cast<std::size_t>(r.batch.count);
+    std::size_t first_good = 0;
+    while (first_good < r.bad.size() && r.bad[first_good].row == static_cast<std::int64_t>(first_good)) ++first_good;
+    // From the last on, so that the row behind a bad one is good, or filled already.
+    for (std::size_t i = r.bad.size(); i-- > 0;) {
+      const auto row = static_cast<std::size_t>(r.bad[i].row), from = row + 1 < n ? row + 1 : first_good;
+      r.labels[row] = skipped_label;
+      if (first_good == n)
+        std::fill_n(r.images + row * row_bytes_, row_bytes_, std::uint8_t{0});
+      else
+        std::copy_n(r.images + from * row_bytes_, row_bytes_, r.images + row * row_bytes_);
+    }
+    r.batch.skipped = static_cast<std::int64_t>(r.bad.size());
+    skipped_ += r.batch.skipped;
+    for (std::size_t i = 0; i < std::min(r.bad.size(), messages_per_batch); ++i)
+      if (skip_messages_.size() < most_messages) skip_messages_.push_back(std::move(r.bad[i].message));
+    r.bad.clear();
   }
 
   // The exception being handled, with the data set and the sample in its message.
@@ -295,6 +363,8 @@ class Loader {
   bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false;
   std::atomic<bool> cancel_{false};
   double waited_ = 0;
+  std::int64_t skipped_ = 0;
+  std::vector<std::string> skip_messages_;
   std::vector<std::thread> workers_;
 };
 

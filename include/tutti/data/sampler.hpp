@@ -73,6 +73,45 @@ inline void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::i
   for (std::size_t i = out.size(); i > 1; --i) std::swap(out[i - 1], out[rng.below(static_cast<std::uint32_t>(i))]);
 }
 
+// Blocks whose samples are in flight at once: with blocks of 256, 10,240 samples.
+inline constexpr std::int64_t blocks_in_flight = 40;
+
+// The same for data whose neighbouring samples are best read together: the blocks of `block` samples are permuted, and
+// each sample is then put off by a random distance of less than a window of 40 blocks, round the end of the epoch. So
+// at any time at most 42 blocks have been begun and not finished (those of the first window, which the end comes back
+// to, are begun twice), and samples as far apart as the window mix. Blocks of 1 and sets no larger than the window are
+// permuted uniformly.
+inline void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out, std::int64_t block) {
+  const auto n = static_cast<std::int64_t>(out.size());
+  if (block <= 1 || (n - 1) / block < blocks_in_flight) return permutation(seed, epoch, out);
+  const std::int64_t blocks = (n - 1) / block + 1, rest = n - (blocks - 1) * block;
+  const auto at = [&](std::int64_t i) -> std::int64_t& { return out[static_cast<std::size_t>(i)]; };
+  Rng rng(seed, Purpose::shuffle, static_cast<std::uint64_t>(epoch));
+  for (std::int64_t b = 0; b < blocks; ++b) at(b) = b;
+  for (std::int64_t b = blocks; b > 1; --b) std::swap(at(b - 1), at(rng.below(static_cast<std::uint32_t>(b))));
+  std::int64_t place_of_short = 0;  // of the last block, which may have fewer samples
+  while (at(place_of_short) != blocks - 1) ++place_of_short;
+  // Blocks become samples from the end on: the samples of place b begin no earlier than at b, so nothing that is still
+  // needed is overwritten. Sorted by (place + distance) in the upper and the sample in the lower half of each number.
+  const auto count = static_cast<std::uint64_t>(n);
+  const auto window = static_cast<std::uint32_t>(blocks_in_flight * block);
+  int fine = 0;  // bits by which places are divided further, so that few samples come to the same one
+  while ((count << (fine + 1)) <= (std::uint64_t{1} << 32)) ++fine;
+  for (std::int64_t b = blocks; b-- > 0;) {
+    const std::int64_t begin = b * block - (b > place_of_short ? block - rest : 0);
+    const std::int64_t id = at(b);
+    for (std::int64_t k = (b == place_of_short ? rest : block); k-- > 0;) {
+      const std::uint64_t to = (static_cast<std::uint64_t>(begin + k) + rng.below(window)) % count;
+      const std::uint64_t key = (to << fine) | (rng.next() & ((std::uint64_t{1} << fine) - 1));
+      at(begin + k) = static_cast<std::int64_t>((key << 32) | static_cast<std::uint64_t>(id * block + k));
+    }
+  }
+  std::sort(out.begin(), out.end(), [](std::int64_t a, std::int64_t b) {
+    return static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b);
+  });
+  for (auto& i : out) i &= 0xFFFFFFFF;
+}
+
 // One rank's part of a step; the count of the whole step is what the loss is divided by.
 struct Share {
   std::span<const std::int64_t> indices;
@@ -82,7 +121,10 @@ struct Share {
 // Keeps the permutation of one epoch. Without shuffling the order is 0, 1, 2, ...
 class Sampler {
  public:
-  Sampler(std::int64_t size, std::uint64_t seed, bool shuffle) : seed_(seed), shuffle_(shuffle) {
+  // `block` is how many neighbouring samples are best read together.
+  Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block = 1)
+      : seed_(seed), shuffle_(shuffle), block_(block) {
+    if (block < 1) fail<UsageError>("sampler", "blocks of 1 sample or more", std::to_string(block));
     if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
       fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
     order_.resize(static_cast<std::size_t>(size));
@@ -104,7 +146,7 @@ class Sampler {
     check(p);
     placement.check();
     if (shuffle_ && p.epoch != epoch_) {
-      permutation(seed_, p.epoch, order_);
+      permutation(seed_, p.epoch, order_, block_);
       epoch_ = p.epoch;
     }
     const std::int64_t count = step_count(p, size(), placement.global_batch);
@@ -117,6 +159,7 @@ class Sampler {
  private:
   std::uint64_t seed_;
   bool shuffle_;
+  std::int64_t block_;
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;
 };

@@ -110,6 +110,8 @@ inline void combine(DType t, Combine c, std::span<std::byte* const> arrays, std:
       return run(double{}, double{});
     case DType::bf16:
       return run(bf16{}, float{});
+    case DType::f16:
+      return run(f16{}, float{});
     case DType::i64:
       return run(std::int64_t{}, std::int64_t{});
     case DType::i32:

@@ -71,9 +71,14 @@ struct Linear {};                 // x [N,I], w [O,I], b [O] -> y [N,O]
 struct LinearBackwardData {};     // dy, w -> dx
 struct LinearBackwardWeights {};  // x, dy -> dw, db
 
+// The label of rows that only fill a batch, such as samples that could not be read.
+inline constexpr std::int32_t ignored_label = -1;
+
 // logits [N,K], labels i32 [N] -> metrics f64 [4] (sum of losses, top-1 hits, top-k hits, rows) [, dlogits]
 // dlogits = loss_scale * (softmax - target) / global batch, with target smoothed by label_smoothing / K. The loss in
-// the metrics is the cross entropy against the smoothed target.
+// the metrics is the cross entropy against the smoothed target. A row with the label ignored_label is a row without
+// loss, hits and gradient: who wants means over the others takes it off the rows. Any other label outside 0..K-1 is a
+// DataError.
 struct SoftmaxCrossEntropy {
   float label_smoothing = 0;
   int top_k = 5;

@@ -34,7 +34,9 @@ class Checkpoints {
                                       {"epoch", c.epoch},
                                       {"consumed", c.consumed},
                                       {"samples", c.samples},
-                                      {"batches", c.batches}});
+                                      {"batches", c.batches},
+                                      {"scale_exponent", c.scale_exponent},
+                                      {"scale_steps", c.scale_steps}});
     data.options = options_;
     data.model = records(trainer.committed_tensors(false), c.batches);
     data.optimizer = records(trainer.committed_tensors(true), c.batches);
@@ -104,6 +106,10 @@ class Checkpoints {
     };
     Counters c{number("step"), number("epoch"), number("consumed"), number("samples")};
     // Earlier checkpoints do not tell.
+    if (loaded.counters().find("scale_exponent") != nullptr) {
+      c.scale_exponent = std::clamp<std::int64_t>(number("scale_exponent"), 0, 126);
+      c.scale_steps = number("scale_steps");
+    }
     c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
     trainer.prepare_restore(c);
     fill(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,9 +31,14 @@ struct FitOptions {
   std::int64_t save_every = 1;        // epochs; 0: never
   std::int64_t save_every_steps = 0;  // 0: never
   std::int64_t max_steps = 0;         // stop after this many updates in all; 0: run all epochs
+  std::int64_t total_steps = 0;       // that the schedule spans; 0: those of all epochs
+  bool report_first = false;          // the first step too
+  bool report_epochs = true;          // the last step of an epoch too; of the run always
   std::int64_t evaluation_batch = 256;
   double stop_at_train_top1 = 0;  // end after the first epoch that reaches it; 0: never
   std::function<bool()> stop_requested = [] { return false; };
+  // What was wrong with a record of this rank that was skipped.
+  std::function<void(const std::string&)> record_skipped = [](const std::string&) {};
 };
 
 // How a call of fit() ended.
@@ -80,6 +86,7 @@ EvaluationReport evaluate(Trainer<B, S>& trainer, Loader& loader) {
   for (bool last = false; !last;) {
     const Batch& batch = loader.next();
     if (batch.count > 0) sum += trainer.evaluate({batch.images.data(), batch.labels.data(), batch.count});
+    sum.rows -= static_cast<double>(batch.skipped);
     last = batch.last_of_epoch;
   }
   loader.release();
@@ -98,7 +105,8 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
   FitResult result;
   const Stopwatch since_start;
   const auto schedule_at = [&](std::int64_t step) {
-    return o.schedule(Progress{step, per_epoch, per_epoch * o.epochs, o.global_batch, trainer.strategy().size()});
+    return o.schedule(Progress{step, per_epoch, o.total_steps > 0 ? o.total_steps : per_epoch * o.epochs,
+                               o.global_batch, trainer.strategy().size()});
   };
   const auto warn = [&](const std::string& text) {
     for (auto* l : listeners) l->warning(text);
@@ -127,6 +135,7 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
   Metrics window, epoch;
   detail::Rate window_rate, epoch_rate;
   double waited = train.seconds_waited();
+  std::int64_t skipped_before = train.skipped();
   Stopwatch epoch_watch;
   while (!ends()) {
     const Batch& batch = train.next();
@@ -142,6 +151,9 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
                                  batch.global_count, p == 0, p + 1 == parts, wanted);
     }
     const std::uint32_t flags = trainer.update(lr, mine);
+    mine.rows -= static_cast<double>(batch.skipped);
+    if (batch.skipped > 0)
+      for (const auto& m : train.take_skip_messages()) o.record_skipped(m);
     if (audit != nullptr) audit->step(batch.epoch, at.step, trainer.strategy().rank(), batch.indices);
     at.samples += batch.global_count;
     at.epoch = batch.after.epoch;
@@ -153,7 +165,8 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
     const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
     // A run that max_steps ends within an epoch is reported, evaluated and saved like the end of one.
     const bool epoch_done = batch.last_of_epoch || (o.max_steps > 0 && at.step >= o.max_steps);
-    if (at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || epoch_done) {
+    const bool due = at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || (o.report_first && at.step == 1);
+    if (due || (epoch_done && (o.report_epochs || ends()))) {
       const Metrics all = trainer.reduce(window);
       const double wait = train.seconds_waited() - waited;
       waited += wait;
@@ -188,15 +201,20 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
                     epoch_rate.value(),
                     lr,
                     0,
-                    false};
+                    false,
+                    0};
+      auto skipped = static_cast<double>(train.skipped() - skipped_before);
+      skipped_before = train.skipped();
+      trainer.strategy().sum({&skipped, 1});
+      r.skipped = std::llround(skipped);
       reached = o.stop_at_train_top1 > 0 && r.train_top1 >= o.stop_at_train_top1;
       const bool last_epoch = ends() || reached;
       if (test != nullptr && (last_epoch || epoch_number % std::max<std::int64_t>(o.evaluate_every, 1) == 0)) {
         r.test = evaluate(trainer, *test);
         if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, *test); });
       }
-      const bool due = o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0);
-      if (due && save() && r.test)
+      const bool saves = o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0);
+      if (saves && save() && r.test)
         r.best = checkpoints->mark_if_best(at.step,
                                            r.test_ema ? std::max(r.test->top1, r.test_ema->top1) : r.test->top1, warn);
       r.seconds = epoch_watch.seconds();

@@ -39,6 +39,7 @@ struct EpochReport {
   double lr = 0;                 // of the epoch's last step
   double seconds = 0;            // training and evaluation
   bool best = false;             // the best test_top1 so far
+  std::int64_t skipped = 0;      // training records that could not be read
 };
 
 // Who listens to a training loop: progress lines, log files. Called on every rank's loop thread.

@@ -111,6 +111,7 @@ class RunLog : public FitListener {
         .set("lr", detail::finite(r.lr))
         .set("seconds", detail::finite(r.seconds))
         .set("best", r.best);
+    if (r.skipped > 0) line.set("skipped", r.skipped);
     write(line);
   }
   void warning(const std::string& message) override { write(event("warning").set("message", utf8_text(message))); }

@@ -21,6 +21,8 @@ struct Counters {
   std::int64_t consumed = 0;  // samples of that epoch already seen, by all ranks together
   std::int64_t samples = 0;   // since the start
   std::int64_t batches = 0;   // that batch norm has seen: a step has as many as it has micro-batches
+  // Of a dynamic loss scale: its power of two, and the steps since it changed.
+  std::int64_t scale_exponent = 16, scale_steps = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 

@@ -33,8 +33,11 @@ struct TrainerOptions {
   bool decay_all = false;      // of those too
   double clip_norm = 0;        // largest global gradient norm; 0: none
   double loss_scale = 1;       // static
-  double ema_decay = 0;        // weight EMA; 0: none
-  std::uint64_t seed = 1;      // of the initial weights
+  // Begins at 2^16, halves where gradients overflow, whose step then changes nothing, and doubles after 2,000 steps
+  // without (Micikevicius et al. 2018).
+  bool dynamic_loss_scale = false;
+  double ema_decay = 0;    // weight EMA; 0: none
+  std::uint64_t seed = 1;  // of the initial weights
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::chrono::milliseconds deadline{600'000};  // of one reduction
@@ -90,6 +93,10 @@ class Trainer {
   [[nodiscard]] Executor<B>& executor() noexcept { return *executor_; }
   [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
   [[nodiscard]] S& strategy() noexcept { return s_; }
+  // What the loss is multiplied by in this step.
+  [[nodiscard]] double loss_scale() const noexcept {
+    return o_.dynamic_loss_scale ? std::ldexp(1.0, static_cast<int>(counters_.scale_exponent)) : o_.loss_scale;
+  }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   // Writes down each step from now on; null ends it.
   void trace(StepTrace* t) noexcept { trace_ = t; }
@@ -108,7 +115,7 @@ class Trainer {
   // One micro-batch: gradients of the sum of this rank's losses, divided by the rows of all ranks and all micro-batches
   // of the step together. `last`: the step's last one; only then do gradients travel, and with them the flags.
   Metrics accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last, std::uint32_t flags = 0) {
-    const StepScalars scalars{o_.loss_scale, 1.0 / static_cast<double>(global_rows)};
+    const StepScalars scalars{loss_scale(), 1.0 / static_cast<double>(global_rows)};
     const bool sole = first && last;
     next_bucket_ = 0;
     if (trace_ != nullptr && first) {
@@ -146,6 +153,8 @@ class Trainer {
   // of all ranks' flags. Throws NotFiniteError, with the weights as they were, if any rank saw a loss that is not
   // finite.
   std::uint32_t update(double lr, const Metrics& mine) {
+    scale_ = loss_scale();
+    waited_ = 1;  // the first bucket
     if (s_.size() > 1) {
       wait_for(0);
       flags_ = word_.read(b_);
@@ -157,7 +166,7 @@ class Trainer {
           std::isfinite(mine.loss) ? "one on another rank that is not" : std::to_string(mine.mean_loss()),
           "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
     }
-    apply(lr);
+    if (!o_.dynamic_loss_scale || gradients_fit()) apply(lr);
     take_states();
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
@@ -174,6 +183,15 @@ class Trainer {
     r.flags = update(lr, r.metrics);
     counters_.samples += global_rows;
     return r;
+  }
+
+  // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
+  [[nodiscard]] double decay_term() {
+    scale_ = 1;
+    double term = 0;
+    for (const Run& r : runs_)
+      if (r.weight_decay > 0) term += r.weight_decay / 2 * b_.squared_norms(call(r.begin, r.end)).weights;
+    return term;
   }
 
   Metrics evaluate(const BatchView& batch) { return executor_->evaluate(batch); }
@@ -242,7 +260,7 @@ class Trainer {
                            (o_.optimizer.per_tensor() ? " per tensor" : ""));
     for (const auto& [name, value] : {std::pair{"weight decay", o_.weight_decay},
                                       {"decay of all parameters", o_.decay_all ? 1.0 : 0.0},
-                                      {"loss scale", o_.loss_scale},
+                                      {"loss scale", o_.dynamic_loss_scale ? 0 : o_.loss_scale},
                                       {"clip norm", o_.clip_norm},
                                       {"EMA decay", o_.ema_decay}})
       f.add(name, std::to_string(value));
@@ -376,13 +394,31 @@ class Trainer {
     for (std::size_t i = 0; i < slots_.size(); ++i) u.slots[i] = slots_[i].at(at);
     u.count = end - begin;
     u.step = counters_.step + 1;
-    u.gradient_scale = 1 / o_.loss_scale;
+    u.gradient_scale = 1 / scale_;
     return u;
+  }
+
+  // Whether this step's gradients are finite at its loss scale; moves the scale for the steps to come.
+  bool gradients_fit() {
+    if (trainable_ == 0) return true;
+    for (; waited_ < works_.size(); ++waited_) wait_for(waited_);
+    const bool fit = std::isfinite(b_.squared_norms(call(0, runs_.back().end)).gradients);
+    if (fit && ++counters_.scale_steps >= 2000) {
+      counters_.scale_exponent = std::min<std::int64_t>(counters_.scale_exponent + 1, 126);
+      counters_.scale_steps = 0;
+    } else if (!fit) {
+      if (counters_.scale_exponent == 0)
+        fail<NotFiniteError>("step " + std::to_string(counters_.step + 1), "finite gradients",
+                             "others, at a loss scale of 1", "lower --lr or set --clip-norm");
+      counters_.scale_exponent -= 1;
+      counters_.scale_steps = 0;
+    }
+    return fit;
   }
 
   void apply(double lr) {
     double clip = 1;
-    std::size_t waited = 1;  // the first bucket has been waited for
+    std::size_t& waited = waited_;
     const auto wait_until = [&](std::size_t buckets) {
       for (; waited < buckets; ++waited) wait_for(waited);
     };
@@ -459,7 +495,8 @@ class Trainer {
   std::size_t trainable_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<Work> works_;
-  std::size_t next_bucket_ = 0;
+  std::size_t next_bucket_ = 0, waited_ = 0;
+  double scale_ = 1;  // of the gradients in the arena
   std::vector<Run> runs_;
   StepTrace* trace_ = nullptr;
   Stopwatch since_;

@@ -11,6 +11,7 @@
 
 #include <tutti/backend/cpu/isa.hpp>
 #include <tutti/backend/cpu/norm_kernels.hpp>
+#include <tutti/backend/cpu/pool_kernels.hpp>
 #include <tutti/backend/cpu/row_kernels.hpp>
 #include <tutti/backend/cpu/update_kernels.hpp>
 #include <tutti/backend/reference.hpp>
@@ -36,7 +37,7 @@ class Cpu : public ReferenceOps<false> {
   // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
   // all small numbers of threads, so that their results are the same bits.
   [[nodiscard]] int lanes() const { return threads() <= 4 ? 8 : 2 * threads(); }
-  [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
+  [[nodiscard]] std::size_t chunk_bytes() const { return std::getenv("CB") ? std::size_t(std::atoi(std::getenv("CB"))) * 1024 : 256 * 1024; }
   [[nodiscard]] cpu::Isa isa() const noexcept { return isa_; }
 
   template <class F>
@@ -69,6 +70,8 @@ class Cpu : public ReferenceOps<false> {
     return {Division::reduce, 1, 4 * sizeof(double)};
   }
   [[nodiscard]] Partition partition(const op::LinearBackwardWeights&, const NodeDesc& d) const {
+    // A partial sum per lane of large weights would take more memory and time than it saves.
+    if (d.out[0].shape.numel() >= 64 * 1024) return {Division::whole, linear_tasks(d.out[0].shape[0])};
     return {Division::reduce, 1, d.out[0].bytes() + d.out[1].bytes()};
   }
   [[nodiscard]] Partition partition(const op::BatchNorm&, const NodeDesc& d) const { return two_pass(d, d.in[0]); }
@@ -113,6 +116,18 @@ class Cpu : public ReferenceOps<false> {
                         x.shape[1], o.mean.data(), o.inv_std.data());
     });
   }
+  void run(const op::MaxPool& o, Call& c) {
+    float_type(c.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::max_pool<T>(isa_, pool_args<T>(o, c.in[0], c.out[0], c.out[1]));
+    });
+  }
+  void run(const op::MaxPoolBackward& o, Call& c) {
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::max_pool_backward<T>(isa_, pool_args<T>(o, c.out[0], c.in[0], c.in[1]));
+    });
+  }
   void run(const op::GlobalAvgPool&, Call& c) {
     const Shape& s = c.in[0].shape;
     float_type(c.out[0].dtype, [&](auto t) {
@@ -147,6 +162,13 @@ class Cpu : public ReferenceOps<false> {
   }
   void run(const op::LinearBackwardWeights&, Call& c) {
     const std::int64_t in = c.in[0].shape.row_numel(), out = c.in[1].shape.row_numel();
+    if (c.phase == Phase::whole) {
+      const std::int64_t first = out * c.task / c.tasks, mine = out * (c.task + 1) / c.tasks - first;
+      float *dw = static_cast<float*>(c.out[0].data) + first * in, *db = static_cast<float*>(c.out[1].data) + first;
+      std::fill_n(dw, mine * in, 0.0F);
+      std::fill_n(db, mine, 0.0F);
+      return linear_backward_weights(c, first, mine, dw, db);
+    }
     if (c.phase == Phase::finish) {
       cpu::sum_lanes<2>(c, {static_cast<float*>(c.out[0].data), static_cast<float*>(c.out[1].data)},
                         {static_cast<std::size_t>(in * out), static_cast<std::size_t>(out)});
@@ -155,11 +177,7 @@ class Cpu : public ReferenceOps<false> {
     auto* dw = reinterpret_cast<float*>(c.partial);
     auto* db = dw + in * out;
     if (c.first_chunk) std::fill_n(dw, in * out + out, 0.0F);
-    float_type(c.in[0].dtype, [&](auto t) {
-      using T = decltype(t);
-      cpu::linear_backward_weights<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
-                                      dw, db, c.in[0].shape[0], in, out);
-    });
+    linear_backward_weights(c, 0, out, dw, db);
   }
 
   void update(const op::SgdUpdate& o, const UpdateCall& u) {
@@ -195,6 +213,11 @@ class Cpu : public ReferenceOps<false> {
  protected:
   static constexpr std::size_t block = 16 * 1024;
 
+  // Parts that a large fully connected layer is cut into: the same for any number of threads.
+  [[nodiscard]] static int linear_tasks(std::int64_t extent) {
+    return static_cast<int>(std::clamp<std::int64_t>(extent / 32, 1, 16));
+  }
+
   // Master weights are f32 whatever the activations are.
   static void only_f32(DType t) {
     if (t != DType::f32) fail<UsageError>("cpu", "arenas of f32", std::string(tutti::name_of(t)));
@@ -221,6 +244,31 @@ class Cpu : public ReferenceOps<false> {
     return {Division::two_pass, 1, static_cast<std::size_t>(x.shape[1]) * 2 * sizeof(double)};
   }
   [[nodiscard]] static std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
+
+  template <class T>
+  static cpu::MaxPoolArgs<T> pool_args(const op::Window& o, const TensorRef& x, const TensorRef& y,
+                                       const TensorRef& which) {
+    return {o,
+            x.shape[0],
+            x.shape[1],
+            x.shape[2],
+            x.shape[3],
+            y.shape[2],
+            y.shape[3],
+            static_cast<T*>(x.data),
+            static_cast<T*>(y.data),
+            which.as<std::uint8_t>()};
+  }
+
+  // Adds the part of outputs [first, first + count) to dw [count, in] and db [count].
+  void linear_backward_weights(const Call& c, std::int64_t first, std::int64_t count, float* dw, float* db) {
+    float_type(c.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::linear_backward_weights<T>(isa_, static_cast<const T*>(c.in[0].data),
+                                      static_cast<const T*>(c.in[1].data) + first, dw, db, c.in[0].shape[0],
+                                      c.in[0].shape.row_numel(), count, c.in[1].shape.row_numel());
+    });
+  }
 
   // A worker's room for per-channel factors.
   static constexpr std::size_t factor_rows = 5;

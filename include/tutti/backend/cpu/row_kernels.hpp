@@ -118,14 +118,14 @@ TUTTI_CORE_INSTANCE(template void global_avg_pool_backward<float>(Isa, const flo
 TUTTI_CORE_INSTANCE(template void global_avg_pool_backward<bf16>(Isa, const bf16*, bf16*, std::int64_t, std::int64_t,
                                                                  std::int64_t));
 
-// dw [out, in] += dy^T x; db [out] += column sums of dy.
+// dw [out, in] += dy^T x; db [out] += column sums of dy, whose rows are `stride` apart.
 template <Isa I, class T>
 TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* dw, float* db, std::int64_t rows,
-                                               std::int64_t in, std::int64_t out) {
+                                               std::int64_t in, std::int64_t out, std::int64_t stride) {
   constexpr int width = lanes_of<I>;
   for (std::int64_t o = 0; o < out; ++o) {
     for (std::int64_t n = 0; n < rows; ++n) {
-      const float g = static_cast<float>(dy[n * out + o]);
+      const float g = static_cast<float>(dy[n * stride + o]);
       db[o] += g;
       float* w = dw + o * in;
       const T* xr = x + n * in;
@@ -142,9 +142,11 @@ TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* d
 }
 TUTTI_DEFINE_DISPATCH(linear_backward_weights, linear_backward_weights_body);
 TUTTI_CORE_INSTANCE(template void linear_backward_weights<float>(Isa, const float*, const float*, float*, float*,
-                                                                 std::int64_t, std::int64_t, std::int64_t));
+                                                                 std::int64_t, std::int64_t, std::int64_t,
+                                                                 std::int64_t));
 TUTTI_CORE_INSTANCE(template void linear_backward_weights<bf16>(Isa, const bf16*, const bf16*, float*, float*,
-                                                                std::int64_t, std::int64_t, std::int64_t));
+                                                                std::int64_t, std::int64_t, std::int64_t,
+                                                                std::int64_t));
 
 // Adds the lanes' partial arrays, which lie one behind the other, into `to`, in the order of the lanes.
 template <std::size_t K>

@@ -30,6 +30,7 @@ struct Vector;
     using HalfValue = TUTTI_VECTOR(std::uint16_t, 2 * W);    \
     using FloatAt = TUTTI_UNALIGNED(float, 4 * W, 4);        \
     using HalfAt = TUTTI_UNALIGNED(std::uint16_t, 2 * W, 2); \
+    using ByteValue = TUTTI_VECTOR(std::uint8_t, W);         \
     using ByteAt = TUTTI_UNALIGNED(std::uint8_t, W, 1);      \
   }
 TUTTI_DEFINE_VECTOR(16);

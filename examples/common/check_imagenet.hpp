@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <tutti/core/isa.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "check_values.hpp"
+#include "options.hpp"
+
+namespace tutti::examples::detail {
+
+inline void check_imagenet_data(RunOptions& o) {
+  if (o.benchmark) o.dataset = "synthetic";
+  if (!o.benchmark && o.data_dir.empty() && !o.dry_run)
+    fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
+                     "class folders, TFRecords, RecordIO and packed shards are read as they are");
+  number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
+  if (!o.benchmark && o.num_examples > 0)
+    fail<UsageError>("--num-examples", "--synthetic beside it", "a data set, of which all images are used");
+  number("--image-size", o.image_size, 32, 4096);
+  number("--eval-size", o.eval_size, 0, 4096);
+  if (o.eval_size == 0) o.eval_size = o.image_size;
+  if (o.eval_size != o.image_size)
+    fail<UsageError>("--eval-size", std::to_string(o.image_size) + ", the size of the net's input",
+                     std::to_string(o.eval_size));
+  word("--augmentation", o.augmentation, {"horovod", "torchvision"});
+  number("--contrast", o.contrast, 0, 10);
+  number("--saturation", o.saturation, 0, 10);
+  number("--hue", o.hue, 0, 1);
+  number("--brightness", o.brightness, 0, 255);
+  number("--pca-noise", o.pca_noise, 0, 10);
+  for (const double m : schedule::parse_numbers("--rgb-mean", o.rgb_mean)) number("--rgb-mean", m, -1e6, 1e6);
+  for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
+  if (o.num_classes == 1) fail<UsageError>("--num-classes", "0 or 2 to 1048576", "1");
+  number("--num-classes", o.num_classes, 0, 1 << 20);
+  number("--num-parallel-calls", o.data_nthreads, 0, 1024);
+  word("--decoder", o.decoder, {"auto", "turbojpeg", "stb"}, {{"libjpeg_turbo", "turbojpeg"}});
+  word("--on-bad-record", o.on_bad_record, {"fail", "skip"});
+}
+
+inline void check_imagenet_model(RunOptions& o) {
+  word("--model", o.model, {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"});
+  o.network = "resnet_imagenet";
+  o.depth = std::stoll(o.model.substr(6));
+  if (!o.bn_eps) o.bn_eps = o.augmentation == "horovod" ? 1e-4 : 1e-5;
+  number("--bn-eps", *o.bn_eps, 1e-12, 1);
+  number("--bn-momentum", o.bn_momentum, 0, 0.999999);
+  number("--label-smoothing", o.label_smoothing, 0, 0.999);
+}
+
+// What must be known before the batch and the schedule are looked at.
+inline void check_imagenet_run(RunOptions& o) {
+  number("--num-epochs", o.epochs, 0, 10'000'000);
+  number("--num-batches", o.num_batches, 0, std::int64_t{1} << 40);
+  if (o.epochs > 0) o.num_batches = 0;
+  if (o.epochs == 0 && o.num_batches == 0) {
+    if (!o.eval_only && !o.dry_run && !o.test_io)
+      fail<UsageError>("--num-epochs", "a length of the run, here or as --num-batches", "neither");
+    o.epochs = 1;
+  }
+  number("--num-gpus", o.num_gpus, 1, 1'000'000);
+  number("--eval-interval", o.eval_interval, 0, std::int64_t{1} << 40);
+  number("--save-summary-steps", o.save_summary_steps, 0, std::int64_t{1} << 40);
+  if (o.run_dir.empty()) fail<UsageError>("--log-dir", "a folder", "none");
+  if (o.log_name.empty() || o.log_name.find('/') != std::string::npos)
+    fail<UsageError>("--log-name", "the name of a file in --log-dir", "'" + o.log_name + "'");
+  if (o.clear_log && (o.eval_only || !o.resume.empty()))
+    fail<UsageError>("--clear-log", "no --eval and no --resume beside it", "one of them");
+  if (o.eval_only && o.resume.empty() && o.pretrained.empty()) o.resume = "latest";
+  if (o.use_larc) o.optimizer = "larc";
+  if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
+  if (!o.warmup_epochs) o.warmup_epochs = 0;
+  if (!o.keep) o.keep = 1'000'000;
+  // One an epoch is what fit() does of itself.
+  o.save_period = 1;
+  if (o.precision == "auto") o.precision = o.fp16 && cpu::detect_isa() >= cpu::Isa::avx512_bf16 ? "bf16" : "f32";
+  if (o.loss_scale == "dynamic") return;
+  try {
+    const auto values = schedule::parse_numbers("--loss-scale", o.loss_scale);
+    if (values.size() == 1) return number("--loss-scale", values[0], 1e-6, 1e30);
+  } catch (const UsageError&) {
+  }
+  fail<UsageError>("--loss-scale", "a number or dynamic", "'" + o.loss_scale + "'");
+}
+
+// The rates of the mode steps may be given outright.
+inline void check_imagenet_steps(RunOptions& o) {
+  if (o.lr_schedule != "steps") {
+    o.lr_step_epochs.clear();  // older scripts always give them
+    if (!o.lr_step_lrs.empty()) fail<UsageError>("--lr-decay-lrs", "--lr-decay-mode steps beside it", o.lr_schedule);
+    return;
+  }
+  if (o.lr_step_epochs.empty()) o.lr_step_epochs = "30,60,80";
+  if (o.lr_step_lrs.empty()) return;
+  (void)schedule::Piecewise(schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
+                            schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs));
+}
+
+}  // namespace tutti::examples::detail

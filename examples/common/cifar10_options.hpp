@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "option_groups.hpp"
+
+namespace tutti::examples {
+
+namespace detail {
+
+// The table of train_cifar10.
+template <class V>
+void describe_cifar10(RunOptions& o, V& v) {
+  v.group("Data");
+  v("data", o.data_dir,
+    "folder of the data set, or its parent; default: $TUTTI_DATA, else data (fashion_mnist: Debian's)",
+    Names{"data-dir"});
+  v("dataset", o.dataset, "cifar10, fashion_mnist or synthetic", Names{});
+  v("image-shape", o.image_shape, "C,H,W of what the net sees, e.g. 3,28,28; default: the data set's", Names{});
+  v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the data set's", Names{});
+  v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Names{});
+  v("random-crop", o.random_crop, "cut the training window at random, else in the centre", Names{});
+  v("centre-epochs", o.centre_epochs,
+    "epochs at the end of the run that cut it in the centre all the same, as the test does", Names{"center-epochs"});
+  v("random-mirror", o.random_mirror, "mirror half of the training images", Names{});
+  v("pad-size", o.pad_size,
+    "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",
+    Names{});
+  v("fill-value", o.fill_value, "value of those pixels, 0..255", Names{});
+  v("num-examples", o.num_examples, "training images used; 0: all", Names{});
+  v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes", Names{});
+  v("data-nthreads", o.data_nthreads, "threads that read images, per rank; 0: the training thread",
+    Names{"num-data-workers"});
+  v("benchmark", o.benchmark, "train on synthetic images", Names{"synthetic"});
+  v("test-io", o.test_io, "only read the images and print the speed", Names{});
+
+  v.group("Model");
+  v("preset", o.preset, "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation",
+    Names{});
+  v("network", o.network,
+    "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images), resnet_preact (6n+2, pre-activation), "
+    "resnet_imagenet",
+    Names{});
+  v("depth", o.depth, "layers of the net", Names{"num-layers"});
+  v("initializer", o.initializer, "he or xavier", Names{});
+  v("zero-gamma", o.zero_gamma, "residual branches start at zero", Names{"last-gamma"});
+  v("label-smoothing", o.label_smoothing, "0..1", Names{});
+  v("top-k", o.top_k, "the second accuracy reported; 0: 5", Names{});
+
+  v.group("Optimisation");
+  v("batch-size", o.batch_size, "images per rank in one pass", Names{});
+  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{});
+  v("accumulate", o.accumulate, "passes per update", Names{});
+  v("macrobatch-size", o.macrobatch_size, "images per update at least, all ranks together, reached by accumulation",
+    Names{});
+  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Names{});
+  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 64 images of it (adamw: 0.001)", Names{});
+  v("mom", o.mom, "momentum", Names{"momentum"});
+  v("wd", o.wd, "weight decay; default: 5e-4 (adamw: 0.05)", Names{"wdecay", "weight-decay"});
+  v("decay-all", o.decay_all, "decay batch norm and biases too", Names{});
+  v("eta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Names{"leta"});
+  v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Names{});
+  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.999; 0: none", Names{});
+
+  v.group("Schedule (positions count epochs of the whole job)");
+  v("epochs", o.epochs, "passes over the training images, all ranks together", Names{"num-epochs"});
+  v("max-steps", o.max_steps, "end after this many updates; 0: after the last epoch", Names{});
+  v("lr-schedule", o.lr_schedule,
+    "linear (default), cosine, cosine_restarts, linear_cosine, poly, steps (chosen by --lr-step-epochs or --lr-factor) "
+    "or constant",
+    Names{"lr-mode", "lr-decay-mode"});
+  v("lr-step-epochs", o.lr_step_epochs, "epochs at which the rate falls, e.g. 200,250; pow2: a polynomial of power 2",
+    Names{"lr-decay-epoch"});
+  v("lr-factor", o.lr_factor, "what it is multiplied by there; default: 0.1", Names{"lr-decay"});
+  v("lr-end", o.lr_end, "last rate of linear (default 0) and poly (default 1e-5)", Names{});
+  v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"});
+  v("warmup-epochs", o.warmup_epochs,
+    "epochs over which the rate rises; default: 1, 0 with --lr-step-epochs, 5 with --optimizer lbsgd", Names{});
+  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup", Names{});
+  v("warmup-strategy", o.warmup_strategy, "linear, power2 or sqrt", Names{});
+  describe_curves(o, v);
+  v("stop-at-train-top1", o.stop_at_train_top1,
+    "end after the epoch that reaches this training accuracy, 0..1; 0: never", Names{});
+
+  v.group("Run");
+  v("run-dir", o.run_dir, "folder for log.jsonl and checkpoints; default: a new one in runs/",
+    Names{"train-dir", "log-dir"});
+  describe_checkpoints(o, v);
+  v("model-prefix", o.model_prefix, "the run folder by another name, keeping every checkpoint", Names{});
+  v("load-epoch", o.load_epoch, "go on after this epoch of the run folder", Names{});
+  v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs", Names{"save-frequency"});
+  v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch", Names{});
+  v("evaluate-every", o.evaluate_every, "epochs between evaluations; the last epoch always", Names{});
+  v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
+    Names{"log-interval", "display-every"});
+  v("precision", o.precision, "f32 or bf16 (bfloat16 with f32 master weights)", Names{"dtype"});
+  describe_machine(o, v);
+  v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume", Names{"eval"});
+
+  describe_distribution(o, v);
+}
+
+}  // namespace detail
+
+// What small images, which are only cropped and mirrored, have no use for.
+inline constexpr NeutralOption cifar10_neutral_options[] = {
+    {"max-random-h", "0"},
+    {"max-random-s", "0"},
+    {"max-random-l", "0"},
+    {"max-random-rotate-angle", "0"},
+    {"max-random-shear-ratio", "0"},
+    {"max-random-aspect-ratio", "0"},
+    {"min-random-aspect-ratio", "0"},
+    {"max-random-scale", "1"},
+    {"min-random-scale", "1"},
+    {"max-random-area", "1"},
+    {"min-random-area", "1"},
+    {"max-crop-size", "-1"},
+    {"min-crop-size", "-1"},
+    {"brightness", "0"},
+    {"contrast", "0"},
+    {"saturation", "0"},
+    {"pca-noise", "0"},
+    {"random-resized-crop", "0"},
+    {"monitor", "0"},
+};
+
+}  // namespace tutti::examples

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/encoded_images.hpp>
+#include <tutti/data/image_augment.hpp>
+#include <tutti/datasets/imagenet/open.hpp>
+#include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/optim/schedule_parse.hpp>
+
+#include "decoders.hpp"
+#include "imagenet_table.hpp"
+#include "task.hpp"
+
+// ImageNet as train_imagenet trains on it.
+namespace tutti::examples {
+
+namespace detail {
+
+inline ImageAugment imagenet_augment(const RunOptions& o, Split split) {
+  const bool torchvision = o.augmentation == "torchvision", train = split == Split::train;
+  ImageAugment a = torchvision ? ImageAugment::torchvision(split) : ImageAugment::horovod(split);
+  a.height = a.width = o.image_size;
+  a.short_side = static_cast<int>((o.image_size * 8 + 6) / 7);  // 256 for 224
+  a.canvas = static_cast<int>((o.image_size * 10 + 7) / 8);     // 280
+  if (train && o.increased_aug) {
+    // Torchvision's form in the ranges of the other.
+    a.colour = torchvision ? ColourJitter::torchvision(o.brightness, 1 - o.contrast, 1 - o.saturation, o.hue / 2)
+                           : ColourJitter::yiq(o.brightness, o.contrast, o.saturation, o.hue);
+  }
+  if (train) a.colour.lighting = o.pca_noise;
+  const auto numbers = [](const char* option, const std::string& text, std::vector<float>& to) {
+    if (text.empty()) return;
+    std::vector<float> values;
+    for (const double v : schedule::parse_numbers(option, text)) values.push_back(static_cast<float>(v));
+    if (values.size() == 1) values.resize(3, values[0]);
+    if (values.size() != 3) fail<UsageError>(option, "one value or three", text);
+    to = std::move(values);
+  };
+  numbers("--rgb-mean", o.rgb_mean, a.mean);
+  numbers("--rgb-std", o.rgb_std, a.stddev);
+  return a;
+}
+
+// The records are opened once, by whoever needs them first.
+struct Imagenet {
+  std::optional<imagenet::Opened> train, test;
+  ImagenetEvaluation evaluation;
+
+  void open(const RunOptions& o) {
+    if (train || test) return;
+    imagenet::OpenOptions as;
+    if (o.num_classes > 0) as.classes = static_cast<int>(o.num_classes);
+    if (o.eval_only) {
+      test = open_imagenet(o.data_dir, Split::test, as);
+      return;
+    }
+    train = open_imagenet(o.data_dir, Split::train, as);
+    if (o.test_io) return;
+    try {
+      test = open_imagenet(o.data_dir, Split::test, as);
+    } catch (const DataError&) {
+      // Training goes without; a set that is there and damaged has its own words when it is read.
+    }
+  }
+  [[nodiscard]] int classes(const RunOptions& o) {
+    if (o.benchmark || o.data_dir.empty()) return o.num_classes > 0 ? static_cast<int>(o.num_classes) : 1000;
+    open(o);
+    const int found = std::max(train ? train->classes : 0, test ? test->classes : 0);
+    if (o.num_classes > 0 && o.num_classes < found)
+      fail<UsageError>("--num-classes", "the " + std::to_string(found) + " classes of the images or more",
+                       std::to_string(o.num_classes));
+    return std::max(found, static_cast<int>(o.num_classes));
+  }
+  [[nodiscard]] Schema schema(const RunOptions& o) {
+    const ImageAugment a = imagenet_augment(o, Split::train);
+    Schema s;
+    s.name = o.dataset;
+    s.channels = 3;
+    s.height = a.height;
+    s.width = a.width;
+    s.classes = classes(o);
+    s.mean = a.mean;
+    s.stddev = a.stddev;
+    return s;
+  }
+  [[nodiscard]] Images images(const RunOptions& o) {
+    if (o.benchmark) {
+      SyntheticOptions s;
+      s.size = o.num_examples > 0 ? o.num_examples : 1281167;
+      s.height = s.width = o.image_size;
+      s.classes = classes(o);
+      s.seed = o.seed;
+      return {Synthetic(s), std::nullopt};
+    }
+    open(o);
+    const ImageDecoders decoders = make_decoders(o.decoder);
+    const auto encoded = [&](const imagenet::Opened& from, Split split) {
+      return AnyDataset(
+          EncodedImages("imagenet " + std::string(name_of(split)), from.records, decoders, imagenet_augment(o, split)));
+    };
+    std::optional<AnyDataset> tests;
+    if (test) tests = encoded(*test, Split::test);
+    // An evaluation has no use for training images, whose place must not be empty.
+    return {train ? encoded(*train, Split::train) : *tests, tests};
+  }
+};
+
+}  // namespace detail
+
+[[nodiscard]] inline Task imagenet_task() {
+  const auto data = std::make_shared<detail::Imagenet>();
+  Task task;
+  task.schema = [data](const RunOptions& o) { return data->schema(o); };
+  task.images = [data](const RunOptions& o, const Schema&) { return data->images(o); };
+  task.listeners = [](const RunOptions& o, const std::function<double()>& l2) {
+    std::vector<std::unique_ptr<FitListener>> list;
+    list.push_back(std::make_unique<ImagenetTable>(o, l2));
+    return list;
+  };
+  task.evaluated = [data](const RunOptions& o, const EvaluationReport& e, const Counters& at, const io::Path& path) {
+    data->evaluation.row(o, e, at.step, at.epoch > 0 ? at.samples / at.epoch : 0, path);
+  };
+  task.shows_progress = false;
+  return task;
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "option_groups.hpp"
+
+// The options of train_imagenet: the names of the TensorFlow and Horovod ResNet-50 trainer, with train_cifar10's beside
+// them.
+namespace tutti::examples {
+
+namespace detail {
+
+template <class V>
+void describe_imagenet(RunOptions& o, V& v) {
+  v.group("Data");
+  v("data-dir", o.data_dir,
+    "folder with training and validation images as class folders, TFRecords, RecordIO or packed shards, or its parent; "
+    "default: $TUTTI_DATA",
+    Names{"data"});
+  v("synthetic", o.benchmark, "train on synthetic images", Names{"benchmark"});
+  v("num-examples", o.num_examples, "synthetic images; 0: 1281167", Names{});
+  v("image-size", o.image_size, "height and width of what the net sees", Names{});
+  v("eval-size", o.eval_size, "the same in an evaluation; 0: --image-size", Names{});
+  v("augmentation", o.augmentation,
+    "horovod (a random part of a square canvas; the central 80 % in an evaluation) or torchvision (a random part; "
+    "short "
+    "side scaled to 8/7 of the size, and the centre)",
+    Names{});
+  v("increased-aug", o.increased_aug, "change colours too", Names{});
+  v("contrast", o.contrast, "of --increased-aug", Names{});
+  v("saturation", o.saturation, "of --increased-aug", Names{});
+  v("hue", o.hue, "of --increased-aug", Names{});
+  v("brightness", o.brightness, "of --increased-aug", Names{});
+  v("pca-noise", o.pca_noise, "PCA lighting, e.g. 0.1; 0: none", Names{});
+  v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the augmentation's", Names{});
+  v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the augmentation's", Names{});
+  v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes", Names{});
+  v("num-parallel-calls", o.data_nthreads, "threads that decode images, per rank; 0: the training thread",
+    Names{"data-nthreads", "num-data-workers"});
+  v("decoder", o.decoder, "auto, turbojpeg or stb", Names{});
+  v("on-bad-record", o.on_bad_record, "fail, or skip: a damaged record counts with weight 0 and is named in the log",
+    Names{});
+  v("test-io", o.test_io, "only read the images and print the speed", Names{});
+
+  v.group("Model");
+  v("preset", o.preset, "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30",
+    Names{});
+  v("model", o.model, "resnet18, resnet34, resnet50, resnet101 or resnet152", Names{});
+  v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Names{});
+  v("pretrained", o.pretrained,
+    "weights to begin with, a .safetensors file with torchvision's names; the classifier only where it fits", Names{});
+  v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Names{"zero-gamma", "last-gamma"});
+  v("adv-conv-init", o.adv_conv_init, "taken for older scripts: convolutions always start as He et al. 2015 say",
+    Names{});
+  v("bn-eps", o.bn_eps, "batch norm's epsilon; default: horovod 1e-4, torchvision 1e-5", Names{});
+  v("bn-momentum", o.bn_momentum, "what a step keeps of batch norm's running statistics", Names{});
+  v("label-smoothing", o.label_smoothing, "0..1", Names{});
+
+  v.group("Optimisation");
+  v("batch-size", o.batch_size, "images per rank in one pass", Names{});
+  v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{});
+  v("accumulate", o.accumulate, "passes per update", Names{});
+  v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Names{});
+  v("use-larc", o.use_larc, "larc", Names{});
+  v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 256 images of it, 3.7 with LARC", Names{});
+  v("mom", o.mom, "momentum", Names{"momentum"});
+  v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05)", Names{"wd", "weight-decay"});
+  v("decay-all", o.decay_all, "decay batch norm and biases too", Names{});
+  v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Names{"eta"});
+  v("loss-scale", o.loss_scale, "what the loss is multiplied by before the backward pass; dynamic: as large as goes",
+    Names{});
+  v("clip-norm", o.clip_norm, "largest norm of the whole gradient; 0: no clipping", Names{});
+  v("ema-decay", o.ema_decay, "average of the weights, evaluated and saved too, e.g. 0.9999; 0: none", Names{});
+
+  v.group("Schedule (positions count epochs of the whole job)");
+  v("num-epochs", o.epochs, "passes over the training images, all ranks together; this or --num-batches",
+    Names{"epochs"});
+  v("num-batches", o.num_batches, "length of the run in updates, where --num-epochs is not given", Names{});
+  v("max-steps", o.max_steps, "end after this many updates, whatever the schedule; 0: at its end", Names{});
+  v("lr-decay-mode", o.lr_schedule,
+    "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant", Names{"lr-schedule"});
+  v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes", Names{"lr-step-epochs"});
+  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: each a tenth of the one before",
+    Names{});
+  v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"});
+  v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Names{});
+  v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Names{});
+  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup", Names{});
+  describe_curves(o, v);
+
+  v.group("Run");
+  v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it is gone on with",
+    Names{"run-dir", "train-dir"});
+  v("clear-log", o.clear_log, "remove the run that --log-dir holds, and begin anew", Names{});
+  v("log-name", o.log_name, "the log as text, in --log-dir; eval_ stands before it with --eval", Names{});
+  describe_checkpoints(o, v);
+  v("save-checkpoints-steps", o.save_steps, "steps between checkpoints; 0: one an epoch", Names{"save-steps"});
+  v("local-ckpt", o.local_ckpt, "taken for older scripts: rank 0 alone saves", Names{});
+  v("save-summary-steps", o.save_summary_steps,
+    "taken for older scripts: --tensorboard writes what --display-every shows", Names{});
+  v("evaluate-every", o.evaluate_every, "epochs between evaluations while training; the last epoch always", Names{});
+  v("eval", o.eval_only,
+    "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training",
+    Names{"eval-only"});
+  v("eval-interval", o.eval_interval, "with --eval: every k-th checkpoint too, the newest always; 0: that one alone",
+    Names{});
+  v("num-gpus", o.num_gpus, "ranks that made the checkpoints, for the column epoch of --eval", Names{});
+  v("display-every", o.disp_batches, "steps between lines of the table and log entries",
+    Names{"disp-batches", "log-interval"});
+  v("fp16", o.fp16, "half precision where the processor has it (bf16), with f32 master weights", Names{});
+  v("precision", o.precision, "f32 or bf16; auto: by --fp16", Names{"dtype"});
+  describe_machine(o, v);
+
+  describe_distribution(o, v);
+}
+
+}  // namespace detail
+
+inline constexpr NeutralOption imagenet_neutral_options[] = {{"intra-op-parallelism-threads", ""},
+                                                             {"inter-op-parallelism-threads", ""}};
+
+// What differs from train_cifar10's defaults.
+inline RunOptions imagenet_defaults() {
+  RunOptions o;
+  o.program = Program::train_imagenet;
+  o.dataset = "imagenet";
+  o.augmentation = "horovod";
+  o.data_nthreads = 5;
+  o.zero_gamma = true;
+  o.batch_size = 256;
+  o.epochs = 0;
+  o.lr_schedule = "poly";
+  o.run_dir = "imagenet_resnet";
+  o.save_steps = 1000;
+  o.disp_batches = 50;
+  o.precision = "auto";
+  o.loss_scale = "1024";
+  return o;
+}
+
+}  // namespace tutti::examples

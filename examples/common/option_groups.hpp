@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <initializer_list>
+
+#include "options.hpp"
+
+// Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, further
+// names), names without their dashes.
+namespace tutti::examples {
+
+// A flag of older scripts that means nothing here: it is taken with its neutral value and refused with any other; with
+// none, any number will do.
+struct NeutralOption {
+  const char* name;
+  const char* value;
+};
+
+namespace detail {
+
+using Names = std::initializer_list<const char*>;
+
+template <class V>
+void describe_curves(RunOptions& o, V& v) {
+  v("cosine-alpha", o.cosine_alpha, "last rate of cosine as a share of the peak", Names{});
+  v("cdr-first-decay-ratio", o.cdr_first_decay_ratio, "cosine_restarts: length of the first period, 0..1", Names{});
+  v("cdr-t-mul", o.cdr_t_mul, "cosine_restarts: growth of the length", Names{});
+  v("cdr-m-mul", o.cdr_m_mul, "cosine_restarts: growth of the height", Names{});
+  v("cdr-alpha", o.cdr_alpha, "cosine_restarts: lowest rate as a share of the peak", Names{});
+  v("lc-periods", o.lc_periods, "linear_cosine: periods", Names{});
+  v("lc-alpha", o.lc_alpha, "linear_cosine: alpha", Names{});
+  v("lc-beta", o.lc_beta, "linear_cosine: beta", Names{});
+}
+
+template <class V>
+void describe_checkpoints(RunOptions& o, V& v) {
+  v("resume", o.resume, "go on: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
+    Names{});
+  v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{});
+  v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size",
+    Names{});
+}
+
+template <class V>
+void describe_machine(RunOptions& o, V& v) {
+  v("backend", o.backend, "auto, reference, eigen or onednn", Names{});
+  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{});
+  v("seed", o.seed, "of weights, order and augmentation", Names{});
+  v("tensorboard", o.tensorboard, "write event files for TensorBoard too", Names{});
+  v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
+  v("dry-run", o.dry_run, "print the net and the memory it takes, and stop", Names{});
+}
+
+template <class V>
+void describe_distribution(RunOptions& o, V& v) {
+  v.group("Distribution");
+  v("strategy", o.strategy,
+    "solo (one process) or mpi (as many as mpirun or tutti-launch started); default: by their number", Names{});
+  v("kv-store", o.kv_store,
+    "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: mpi; dist_async: ps_async",
+    Names{"kvstore"});
+  v("gpus", o.gpus, "GPUs of this machine, e.g. 0,1; needs the cuda backend", Names{});
+  v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1", Names{});
+  v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
+  v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
+  v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
+  v("shared-memory", o.shared_memory, "ranks of a host sum through shared memory", Names{});
+  v("gc-type", o.gc_type, "gradient compression, none or 2bit", Names{});
+  v("gc-threshold", o.gc_threshold, "of 2bit", Names{});
+}
+
+}  // namespace detail
+
+}  // namespace tutti::examples

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+
+#include "cifar10_options.hpp"
+#include "imagenet_options.hpp"
+
+namespace tutti::examples {
+
+// The table of a program's options: v.group(title) and v(name, field, help, further names).
+template <class V>
+void describe(RunOptions& o, V&& v) {
+  if (o.program == Program::train_cifar10)
+    detail::describe_cifar10(o, v);
+  else
+    detail::describe_imagenet(o, v);
+}
+
+[[nodiscard]] inline RunOptions defaults_of(Program p) {
+  return p == Program::train_cifar10 ? RunOptions{} : imagenet_defaults();
+}
+
+[[nodiscard]] inline std::span<const NeutralOption> neutral_options(Program p) {
+  if (p == Program::train_cifar10) return cifar10_neutral_options;
+  return imagenet_neutral_options;
+}
+
+}  // namespace tutti::examples

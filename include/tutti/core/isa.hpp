@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+
+#include <tutti/core/bf16.hpp>
+
+// Instruction sets of our own kernels. Each kernel is one always-inline body; functions that carry a target attribute
+// inline it once an instruction set, and the table of the best one is picked at run time. So a program that is compiled
+// for plain x86-64 runs the same code at the same speed as one compiled for the machine it is on.
+namespace tutti::cpu {
+
+enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
+
+[[nodiscard]] constexpr std::string_view name_of(Isa i) noexcept {
+  switch (i) {
+    case Isa::baseline:
+      return "baseline";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx512_bf16:
+      return "avx512_bf16";
+  }
+  return "?";
+}
+
+// What this processor has, or less where TUTTI_ISA=baseline|avx2|avx512 asks for it.
+[[nodiscard]] inline Isa detect_isa() noexcept {
+  Isa isa = Isa::baseline;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = Isa::avx2;
+  if (isa == Isa::avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    isa = __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
+#endif
+  if (const char* wanted = std::getenv("TUTTI_ISA"))
+    for (Isa lower : {Isa::baseline, Isa::avx2, Isa::avx512})
+      if (name_of(lower) == wanted && lower < isa) return lower;
+  return isa;
+}
+
+}  // namespace tutti::cpu
+
+// Before a loop whose iterations do not depend on each other.
+#if defined(__clang__)
+#define TUTTI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TUTTI_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define TUTTI_INLINE inline __attribute__((always_inline))
+#define TUTTI_LAMBDA __attribute__((always_inline))
+#else
+#error "tutti's CPU kernels need GCC or Clang"
+#endif
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#define TUTTI_WIDE  // Clang knows no such option and would ignore the whole list
+#else
+#define TUTTI_WIDE ",prefer-vector-width=512"
+#endif
+#define TUTTI_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define TUTTI_TARGET_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq" TUTTI_WIDE)))
+#define TUTTI_TARGET_AVX512_BF16 \
+  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16" TUTTI_WIDE)))
+#else
+#define TUTTI_TARGET_AVX2
+#define TUTTI_TARGET_AVX512
+#define TUTTI_TARGET_AVX512_BF16
+#endif
+
+// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types
+// have nothing to gain from the bf16 instructions and share the code of avx512.
+#define TUTTI_DEFINE_DISPATCH(name, body)                                 \
+  template <class... P>                                                   \
+  struct name##_dispatch {                                                \
+    template <class... A>                                                 \
+    static void baseline(A... a) {                                        \
+      body<::tutti::cpu::Isa::baseline, P...>(a...);                      \
+    }                                                                     \
+    template <class... A>                                                 \
+    TUTTI_TARGET_AVX2 static void avx2(A... a) {                          \
+      body<::tutti::cpu::Isa::avx2, P...>(a...);                          \
+    }                                                                     \
+    template <class... A>                                                 \
+    TUTTI_TARGET_AVX512 static void avx512(A... a) {                      \
+      body<::tutti::cpu::Isa::avx512, P...>(a...);                        \
+    }                                                                     \
+    template <class... A>                                                 \
+    TUTTI_TARGET_AVX512_BF16 static void avx512_bf16(A... a) {            \
+      body<::tutti::cpu::Isa::avx512_bf16, P...>(a...);                   \
+    }                                                                     \
+  };                                                                      \
+  template <class... P, class... A>                                       \
+  void name(::tutti::cpu::Isa isa, A... a) {                              \
+    switch (isa) {                                                        \
+      case ::tutti::cpu::Isa::baseline:                                   \
+        return name##_dispatch<P...>::template baseline<A...>(a...);      \
+      case ::tutti::cpu::Isa::avx2:                                       \
+        return name##_dispatch<P...>::template avx2<A...>(a...);          \
+      case ::tutti::cpu::Isa::avx512_bf16:                                \
+        if constexpr ((std::is_same_v<P, ::tutti::bf16> || ...))          \
+          return name##_dispatch<P...>::template avx512_bf16<A...>(a...); \
+        [[fallthrough]];                                                  \
+      case ::tutti::cpu::Isa::avx512:                                     \
+        return name##_dispatch<P...>::template avx512<A...>(a...);        \
+    }                                                                     \
+  }                                                                       \
+  static_assert(true)

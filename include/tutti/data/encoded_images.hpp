@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/image_augment.hpp>
+#include <tutti/data/image_decoder.hpp>
+#include <tutti/data/records.hpp>
+
+namespace tutti {
+
+// A data set of encoded images: records, decoded and augmented. Training and test set differ in the augmentation.
+class EncodedImages {
+ public:
+  // `name` is for messages, e.g. "imagenet train". Throws UsageError for an augmentation that cannot be.
+  EncodedImages(std::string name, AnyRecords records, ImageDecoders decoders, ImageAugment augment)
+      : records_(std::move(records)), decoders_(std::move(decoders)), augmenter_(std::move(augment)) {
+    const ImageAugment& a = augmenter_.augment();
+    schema_.name = std::move(name);
+    schema_.channels = 3;
+    schema_.height = a.height;
+    schema_.width = a.width;
+    schema_.classes = records_.classes();
+    schema_.block = records_.block();
+    schema_.mean = a.mean.empty() ? std::vector<float>(3, 0.0F) : a.mean;
+    schema_.stddev = a.stddev.empty() ? std::vector<float>(3, 1.0F) : a.stddev;
+    schema_.check();
+  }
+
+  [[nodiscard]] std::int64_t size() const { return records_.size(); }
+  [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
+  [[nodiscard]] const AnyRecords& records() const noexcept { return records_; }
+
+  // Throws DataError naming the record if it is damaged or its label is no class; the slot's contents are then
+  // undefined.
+  void read(std::int64_t i, Rng& rng, Slot slot) const {
+    check_read(schema_, size(), i, slot);
+    thread_local std::vector<std::uint8_t> bytes;
+    thread_local ImageAugmenter::Scratch scratch;
+    const std::int32_t label = records_.read(i, bytes);
+    if (label < 0 || label >= schema_.classes)
+      fail<DataError>(records_.where(i), "a label in [0, " + std::to_string(schema_.classes) + ")",
+                      std::to_string(label));
+    augmenter_(decoders_, bytes, records_.where(i), rng, scratch, slot.image);
+    slot.label = label;
+  }
+
+ private:
+  AnyRecords records_;
+  ImageDecoders decoders_;
+  ImageAugmenter augmenter_;
+  Schema schema_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/image_header.hpp>
+
+namespace tutti {
+
+// A rectangle of whole pixels.
+struct ImageRegion {
+  int x = 0, y = 0, width = 0, height = 0;
+};
+
+// fast: integer DCT of lower precision, chroma repeated and not interpolated, and where the region is far larger than
+// what is wanted, fewer DCT coefficients. For training. accurate: the slower integer DCT, chroma interpolated, full
+// size.
+enum class DecodeQuality : std::uint8_t { fast, accurate };
+
+struct DecodeRequest {
+  ImageRegion region;
+  int wanted_width = 0, wanted_height = 0;  // what the region is scaled to afterwards; 0: as large as it is
+  DecodeQuality quality = DecodeQuality::fast;
+};
+
+// RGB pixels, [height, width, 3] of u8 without gaps, that hold the requested region and often a margin. Pixel (0, 0)
+// covers `reduction` pixels of the source each way from (x, y) on. The buffer grows and is used again.
+struct DecodedImage {
+  std::vector<std::uint8_t> pixels;
+  int x = 0, y = 0, width = 0, height = 0, reduction = 1;
+
+  // Makes room for the extents; does not clear it.
+  void set_size(int w, int h) {
+    width = w;
+    height = h;
+    const std::size_t bytes = static_cast<std::size_t>(w) * static_cast<std::size_t>(h) * 3;
+    if (pixels.size() < bytes) pixels.resize(bytes);
+  }
+  [[nodiscard]] std::uint8_t* row(int r) noexcept {
+    return pixels.data() + static_cast<std::size_t>(r) * static_cast<std::size_t>(width) * 3;
+  }
+  [[nodiscard]] const std::uint8_t* row(int r) const noexcept { return const_cast<DecodedImage*>(this)->row(r); }
+};
+
+// The largest of 1, 2, 4, 8 that leaves the region no smaller than wanted.
+[[nodiscard]] inline int reduction_of(const DecodeRequest& r) noexcept {
+  if (r.quality == DecodeQuality::accurate || r.wanted_width <= 0 || r.wanted_height <= 0) return 1;
+  int d = 1;
+  while (d < 8 && r.region.width / (2 * d) >= r.wanted_width && r.region.height / (2 * d) >= r.wanted_height) d *= 2;
+  return d;
+}
+
+// Decodes one format or more; backends/turbojpeg and backends/stb have one each. Const calls are safe from several
+// threads at once.
+class ImageDecoder {
+ public:
+  ImageDecoder() = default;
+  ImageDecoder(const ImageDecoder&) = default;
+  ImageDecoder& operator=(const ImageDecoder&) = default;
+  virtual ~ImageDecoder() = default;
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  [[nodiscard]] virtual bool reads(ImageFormat format) const noexcept = 0;
+  // Grey and CMYK become RGB, alpha is dropped. `header` is that of `bytes`, the region lies within it. Throws
+  // DataError with `where` for damaged data; rows below the region may go unread.
+  virtual void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const DecodeRequest& request,
+                      std::string_view where, DecodedImage& out) const = 0;
+};
+
+// The decoders of a program: each image goes to the first one that reads its format. Copies share them.
+class ImageDecoders {
+ public:
+  // Throws UsageError if there is none.
+  explicit ImageDecoders(std::vector<std::shared_ptr<const ImageDecoder>> decoders, ImageLimits limits = {})
+      : decoders_(std::move(decoders)), limits_(limits) {
+    std::erase(decoders_, nullptr);
+    if (decoders_.empty())
+      fail<UsageError>("image decoders", "one or more", "none",
+                       "install libjpeg62-turbo-dev or libstb-dev and build again");
+  }
+
+  [[nodiscard]] const ImageLimits& limits() const noexcept { return limits_; }
+  // e.g. "turbojpeg, stb"
+  [[nodiscard]] std::string names() const {
+    std::string all;
+    for (const auto& d : decoders_) all.append(all.empty() ? "" : ", ").append(d->name());
+    return all;
+  }
+
+  // See read_image_header; throws DataError too where no decoder reads the format.
+  [[nodiscard]] ImageHeader header(std::span<const std::uint8_t> bytes, std::string_view where) const {
+    const ImageHeader h = read_image_header(bytes, where, limits_);
+    (void)decoder_of(h.format, where);
+    return h;
+  }
+
+  // See ImageDecoder::decode; throws UsageError for a region that is empty or leaves the image.
+  void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const DecodeRequest& request,
+              std::string_view where, DecodedImage& out) const {
+    const ImageRegion& r = request.region;
+    if (r.x < 0 || r.y < 0 || r.width <= 0 || r.height <= 0 || r.width > header.width - r.x ||
+        r.height > header.height - r.y)
+      fail<UsageError>(
+          where, "a region within " + std::to_string(header.width) + "x" + std::to_string(header.height) + " pixels",
+          std::to_string(r.width) + "x" + std::to_string(r.height) + " at (" + std::to_string(r.x) + ", " +
+              std::to_string(r.y) + ")");
+    decoder_of(header.format, where).decode(bytes, header, request, where, out);
+  }
+
+ private:
+  [[nodiscard]] const ImageDecoder& decoder_of(ImageFormat format, std::string_view where) const {
+    for (const auto& d : decoders_)
+      if (d->reads(format)) return *d;
+    fail<DataError>(where, "a format that " + names() + " reads", name_of(format),
+                    "install libstb-dev, which reads JPEG and PNG, and build again");
+  }
+
+  std::vector<std::shared_ptr<const ImageDecoder>> decoders_;
+  ImageLimits limits_;
+};
+
+}  // namespace tutti

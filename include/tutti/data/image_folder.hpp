@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/folder.hpp>
+#include <tutti/data/shard_files.hpp>
+#include <tutti/io/file.hpp>
+
+// Images in a folder for each class: FOLDER/<class>/*.JPEG.
+namespace tutti {
+
+namespace image_folder {
+
+// JPEG and PNG files by their names' ends, in capitals or not; hidden ones are none.
+[[nodiscard]] inline bool is_image_name(std::string_view name) {
+  if (name.starts_with('.')) return false;
+  const auto dot = name.rfind('.');
+  if (dot == std::string_view::npos) return false;
+  std::string end(name.substr(dot + 1));
+  std::transform(end.begin(), end.end(), end.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return end == "jpeg" || end == "jpg" || end == "png";
+}
+
+// Names of the folders in `folder`, hidden ones left out, sorted by their bytes; links to folders count. Throws
+// DataError if `folder` cannot be listed.
+[[nodiscard]] inline std::vector<std::string> folders_in(const io::Path& folder) {
+  std::vector<std::string> names;
+  std::error_code error, ignored;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (!name.starts_with('.') && it->is_directory(ignored)) names.push_back(std::move(name));
+  }
+  if (error) io::fail_file("list the folder", folder, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The images below `folder`, as paths relative to it, sorted by their bytes. Folders in it are searched too, hidden
+// ones not. Throws DataError.
+[[nodiscard]] inline std::vector<std::string> images_in(const io::Path& folder) {
+  std::vector<std::string> names;
+  const std::size_t prefix = (folder / "").string().size();
+  std::error_code error, ignored;
+  std::filesystem::recursive_directory_iterator it(folder, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with('.')) {
+      it.disable_recursion_pending();
+    } else if (is_image_name(name) && it->is_regular_file(ignored)) {
+      names.push_back(it->path().string().substr(prefix));
+    }
+  }
+  if (error) io::fail_file("list the folder", folder, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace image_folder
+
+// A folder of class folders as Records: label k is the k-th class, by sorted folder names. Names are kept, one after
+// the other, in one piece of memory: about 40 bytes an image. Copies share them.
+class ImageFolder {
+ public:
+  // Throws DataError if the folder has no class folders, and for one without images, by name. With `classes` (e.g.
+  // those of the training images) labels are places in that list, and a class folder that is not in it is an error.
+  explicit ImageFolder(const io::Path& folder, const std::vector<std::string>& classes = {})
+      : shared_(std::make_shared<Shared>()) {
+    shared_->folder = folder;
+    const auto found = image_folder::folders_in(folder);
+    if (found.empty())
+      fail<DataError>("image folder", "a folder for each class in " + folder.string(), contents_of(folder));
+    shared_->class_names = classes.empty() ? found : classes;
+    const auto& names = shared_->class_names;
+    for (const auto& name : found) {
+      const auto at = std::lower_bound(names.begin(), names.end(), name);
+      if (at == names.end() || *at != name)
+        fail<DataError>("image folder " + folder.string(),
+                        "folders of the " + std::to_string(names.size()) + " classes known", name,
+                        "a class that there is nothing to train with");
+      const auto images = image_folder::images_in(folder / name);
+      if (images.empty())
+        fail<DataError>("image folder", "images (.jpeg, .jpg, .png) in the class folder " + (folder / name).string(),
+                        contents_of(folder / name), "remove the folder or copy its images again");
+      const std::string prefix = name + "/";
+      for (const auto& image : images) shared_->add(prefix, image, static_cast<std::int32_t>(at - names.begin()));
+    }
+  }
+
+  // The images of one folder without class folders, like ImageNet's validation images: line k of the text file
+  // `labels` names the class of the k-th image by sorted names. `classes` as above; empty: the names in the file.
+  [[nodiscard]] static ImageFolder flat(const io::Path& folder, const io::Path& labels,
+                                        std::vector<std::string> classes = {}) {
+    const std::string text = io::read_text_file(labels, std::size_t{1} << 28);
+    std::vector<std::string> lines;
+    for (std::string_view rest = text; !rest.empty();) {
+      std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      while (line.ends_with('\r') || line.ends_with(' ')) line.remove_suffix(1);
+      lines.emplace_back(line);
+    }
+    ImageFolder set;
+    set.shared_->folder = folder;
+    set.shared_->class_names = classes.empty() ? lines : classes;
+    auto& names = set.shared_->class_names;
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    const auto images = image_folder::images_in(folder);
+    if (images.empty()) fail<DataError>("image folder", "images in " + folder.string(), contents_of(folder));
+    if (images.size() != lines.size())
+      fail<DataError>(labels.string(), "a line for each of " + std::to_string(images.size()) + " images",
+                      std::to_string(lines.size()), "it must name the class of each image of " + folder.string());
+    for (std::size_t k = 0; k < images.size(); ++k) {
+      const auto at = std::lower_bound(names.begin(), names.end(), lines[k]);
+      if (lines[k].empty() || at == names.end() || *at != lines[k])
+        fail<DataError>(labels.string() + " line " + std::to_string(k + 1), "the name of a class",
+                        "\"" + lines[k].substr(0, 60) + "\"");
+      set.shared_->add("", images[k], static_cast<std::int32_t>(at - names.begin()));
+    }
+    return set;
+  }
+
+  [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(shared_->labels.size()); }
+  [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }
+  [[nodiscard]] std::int64_t block() const noexcept { return 1; }
+  [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->class_names; }
+  [[nodiscard]] std::int32_t label(std::int64_t i) const { return shared_->labels[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] std::string where(std::int64_t i) const { return path(i).string(); }
+  [[nodiscard]] io::Path path(std::int64_t i) const { return shared_->folder / shared_->name(i); }
+  [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
+    const io::Path file = path(i);
+    struct stat status {};
+    const io::Descriptor fd = io::detail::open_regular(file, status);
+    io::detail::check_size(file, static_cast<std::uint64_t>(status.st_size), most_record_bytes);
+    if (status.st_size == 0) fail<DataError>("file " + file.string(), "an encoded image", "0 bytes");
+    bytes.resize(static_cast<std::size_t>(status.st_size));
+    for (std::size_t at = 0; at < bytes.size();) {
+      const ssize_t n = ::read(fd.get(), bytes.data() + at, bytes.size() - at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) io::fail_file("read", file, errno);
+      if (n == 0)
+        fail<DataError>("file " + file.string(), std::to_string(bytes.size()) + " bytes", std::to_string(at),
+                        "it was made shorter while it was read");
+      at += static_cast<std::size_t>(n);
+    }
+    return label(i);
+  }
+
+ private:
+  struct Shared {
+    io::Path folder;
+    std::vector<std::string> class_names;
+    std::string names;                // relative paths, one after the other
+    std::vector<std::uint64_t> ends;  // where each of them ends
+    std::vector<std::int32_t> labels;
+    void add(std::string_view prefix, std::string_view name, std::int32_t label) {
+      if (labels.size() >= most_records)
+        fail<DataError>("image folder " + folder.string(), "at most 2^32 - 1 images", "more");
+      names += prefix;
+      names += name;
+      ends.push_back(names.size());
+      labels.push_back(label);
+    }
+    [[nodiscard]] std::string name(std::int64_t i) const {
+      const auto k = static_cast<std::size_t>(i);
+      const std::uint64_t begin = k == 0 ? 0 : ends[k - 1];
+      return names.substr(begin, ends[k] - begin);
+    }
+  };
+  ImageFolder() : shared_(std::make_shared<Shared>()) {}
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace tutti

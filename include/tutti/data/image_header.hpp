@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/gunzip.hpp>
+
+// What an encoded image says of itself, read without a decoder and before anything is allocated.
+namespace tutti {
+
+enum class ImageFormat : std::uint8_t { jpeg, png };
+
+[[nodiscard]] constexpr const char* name_of(ImageFormat f) noexcept { return f == ImageFormat::jpeg ? "JPEG" : "PNG"; }
+
+// The largest image that is decoded: 65500 x 65500 in a file of a kilobyte is an attack or damage.
+struct ImageLimits {
+  std::int64_t width = 1 << 16, height = 1 << 16;
+  std::int64_t pixels = 100'000'000;
+};
+
+struct ImageHeader {
+  ImageFormat format = ImageFormat::jpeg;
+  int width = 0, height = 0;
+  int components = 0;  // as stored: 1 grey, 2 grey and alpha (PNG), 3 colour, 4 CMYK (JPEG) or colour and alpha (PNG)
+  bool adobe = false;  // JPEG: an Adobe marker, so CMYK is stored inverted
+  int adobe_transform = -1;
+};
+
+namespace detail {
+
+inline void check_image_size(std::uint64_t width, std::uint64_t height, const ImageLimits& limits,
+                             std::string_view where) {
+  const auto size = [](auto w, auto h) { return std::to_string(w) + "x" + std::to_string(h); };
+  if (width == 0 || height == 0) fail<DataError>(where, "an image of 1x1 pixels or more", size(width, height));
+  if (width > static_cast<std::uint64_t>(limits.width) || height > static_cast<std::uint64_t>(limits.height) ||
+      width * height > static_cast<std::uint64_t>(limits.pixels))
+    fail<DataError>(where,
+                    "an image of at most " + size(limits.width, limits.height) + " and " +
+                        std::to_string(limits.pixels) + " pixels",
+                    size(width, height), "the record is damaged, or raise ImageLimits");
+}
+
+// ITU-T T.81, annex B. Frames with 8 bits a sample that libraries decode: baseline, extended, progressive, and the
+// latter two with arithmetic coding.
+inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimits& limits, std::string_view where) {
+  const auto truncated = [&](const char* expected) {
+    fail<DataError>(where, expected, "the end of the JPEG after " + std::to_string(b.size()) + " bytes",
+                    "the record is truncated");
+  };
+  ImageHeader header;
+  for (std::size_t at = 2;;) {
+    // Bytes that belong to no marker are skipped, as all decoders do; a marker may be preceded by many 0xff.
+    while (at < b.size() && b[at] != 0xff) ++at;
+    while (at < b.size() && b[at] == 0xff) ++at;
+    if (at >= b.size()) truncated("a JPEG marker");
+    const unsigned marker = b[at++];
+    if (marker == 0 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd7)) continue;
+    if (marker == 0xd8 || marker == 0xd9)
+      fail<DataError>(where, "JPEG headers",
+                      marker == 0xd9 ? "an end marker without an image" : "a second start marker");
+    if (b.size() - at < 2) truncated("the length of a JPEG segment");
+    const std::size_t length = static_cast<std::size_t>(b[at] << 8 | b[at + 1]);
+    if (length < 2) fail<DataError>(where, "a JPEG segment of 2 bytes or more", std::to_string(length));
+    if (length > b.size() - at) truncated("a complete JPEG segment");
+    const auto segment = b.subspan(at + 2, length - 2);
+    at += length;
+    if (marker == 0xee && segment.size() >= 12 && std::memcmp(segment.data(), "Adobe", 5) == 0) {
+      header.adobe = true;
+      header.adobe_transform = segment[11];
+    } else if (marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc) {
+      if (header.components != 0) fail<DataError>(where, "one JPEG frame", "a second one");
+      if (marker != 0xc0 && marker != 0xc1 && marker != 0xc2 && marker != 0xc9 && marker != 0xca)
+        fail<DataError>(where, "a baseline or progressive JPEG", "frame type " + std::to_string(marker - 0xc0));
+      if (segment.size() < 6) fail<DataError>(where, "a frame header", std::to_string(segment.size()) + " bytes");
+      if (segment[0] != 8) fail<DataError>(where, "8 bits a sample", std::to_string(segment[0]));
+      const std::uint64_t height = static_cast<unsigned>(segment[1] << 8 | segment[2]);
+      const std::uint64_t width = static_cast<unsigned>(segment[3] << 8 | segment[4]);
+      check_image_size(width, height, limits, where);
+      header.height = static_cast<int>(height);
+      header.width = static_cast<int>(width);
+      header.components = segment[5];
+      if (header.components != 1 && header.components != 3 && header.components != 4)
+        fail<DataError>(where, "1, 3 or 4 components", std::to_string(header.components));
+    } else if (marker == 0xda) {
+      if (header.components == 0) fail<DataError>(where, "a JPEG frame before its scan", "none");
+      // Within a scan 0xff is followed by 0 or a restart marker, so an end marker behind it is the image's own. Without
+      // this check a cut below the rows that are wanted would go unseen.
+      for (std::size_t end = b.size(); end >= at + 2; --end)
+        if (b[end - 1] == 0xd9 && b[end - 2] == 0xff) return header;
+      truncated("an end marker");
+    }
+  }
+}
+
+// PNG specification, section 5. Every chunk's CRC is checked.
+inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits& limits, std::string_view where) {
+  const auto word = [&](std::size_t at) {
+    return std::uint32_t{b[at]} << 24 | std::uint32_t{b[at + 1]} << 16 | std::uint32_t{b[at + 2]} << 8 |
+           std::uint32_t{b[at + 3]};
+  };
+  ImageHeader header;
+  header.format = ImageFormat::png;
+  std::uint64_t packed = 0;
+  for (std::size_t at = 8;;) {
+    if (b.size() - at < 12 || word(at) > b.size() - at - 12)
+      fail<DataError>(where, "a complete PNG chunk", "the end of the PNG after " + std::to_string(b.size()) + " bytes",
+                      "the record is truncated");
+    const std::size_t length = word(at);
+    const std::string type(reinterpret_cast<const char*>(b.data() + at + 4), 4);
+    if (crc32(b.subspan(at + 4, length + 4)) != word(at + 8 + length))
+      fail<DataError>(where, "the CRC-32 of the PNG chunk at byte " + std::to_string(at), "another",
+                      "the record is damaged");
+    if (at == 8) {
+      if (type != "IHDR" || length != 13) fail<DataError>(where, "a PNG that begins with IHDR", "another chunk");
+      check_image_size(word(at + 8), word(at + 12), limits, where);
+      header.width = static_cast<int>(word(at + 8));
+      header.height = static_cast<int>(word(at + 12));
+      const unsigned colour = b[at + 17];
+      header.components = colour == 0 ? 1 : colour == 4 ? 2 : colour == 2 || colour == 3 ? 3 : colour == 6 ? 4 : 0;
+      if (header.components == 0) fail<DataError>(where, "a PNG colour type", std::to_string(colour));
+    } else if (type == "IDAT") {
+      packed += length;
+    } else if (type == "IEND") {
+      break;
+    }
+    at += length + 12;
+  }
+  // Deflate makes nothing longer by more than a few bytes in 16 KiB, so more data than this unpacks to more than the
+  // image: at most 8 bytes a pixel and one a row, twice that with interlacing of narrow images.
+  const std::uint64_t raw =
+      static_cast<std::uint64_t>(header.height) * 2 * (static_cast<std::uint64_t>(header.width) * 8 + 8);
+  if (packed > raw + raw / 8 + 65536)
+    fail<DataError>(where,
+                    "PNG data for " + std::to_string(header.width) + "x" + std::to_string(header.height) + " pixels",
+                    std::to_string(packed) + " bytes");
+  return header;
+}
+
+}  // namespace detail
+
+// Format, extents and components of an encoded image. Throws DataError, with `where`, for anything that is neither a
+// JPEG nor a PNG, is cut off, or has more pixels than `limits` allows.
+[[nodiscard]] inline ImageHeader read_image_header(std::span<const std::uint8_t> bytes, std::string_view where,
+                                                   const ImageLimits& limits = {}) {
+  static constexpr std::uint8_t png[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+  if (bytes.size() >= 3 && bytes[0] == 0xff && bytes[1] == 0xd8 && bytes[2] == 0xff)
+    return detail::jpeg_header(bytes, limits, where);
+  if (bytes.size() >= 8 && std::memcmp(bytes.data(), png, 8) == 0) return detail::png_header(bytes, limits, where);
+  fail<DataError>(where, "a JPEG or a PNG", std::to_string(bytes.size()) + " bytes of something else");
+}
+
+}  // namespace tutti

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/rng.hpp>
+#include <tutti/data/image_decoder.hpp>
+#if defined(TUTTI_HAS_TURBOJPEG)
+#include <tutti/backends/turbojpeg/turbojpeg.hpp>
+#endif
+#if defined(TUTTI_HAS_STB)
+#include <tutti/backends/stb/stb.hpp>
+#endif
+
+#include "data/image_fixtures.hpp"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+// Each decoder alone.
+std::vector<ImageDecoders> all_decoders(ImageLimits limits = {}) {
+  std::vector<ImageDecoders> all;
+#if defined(TUTTI_HAS_TURBOJPEG)
+  all.push_back(ImageDecoders({std::make_shared<TurbojpegDecoder>()}, limits));
+#endif
+#if defined(TUTTI_HAS_STB)
+  all.push_back(ImageDecoders({std::make_shared<StbDecoder>()}, limits));
+#endif
+  if (all.empty())
+    std::puts("SKIP: neither libjpeg-turbo nor stb (Debian: apt-get install libjpeg62-turbo-dev libstb-dev)");
+  return all;
+}
+
+// The region's own pixels, without the margin that a decoder may have added.
+Picture decode(const ImageDecoders& decoders, const Bytes& bytes, ImageRegion region, DecodeQuality quality,
+               std::string_view where = "test") {
+  static thread_local DecodedImage image;
+  decoders.decode(bytes, decoders.header(bytes, where), {region, 0, 0, quality}, where, image);
+  REQUIRE(image.reduction == 1);
+  REQUIRE(image.x <= region.x);
+  REQUIRE(image.y <= region.y);
+  REQUIRE(image.x + image.width >= region.x + region.width);
+  REQUIRE(image.y + image.height >= region.y + region.height);
+  Picture p{region.width, region.height, {}};
+  for (int y = 0; y < region.height; ++y) {
+    const std::uint8_t* from = image.row(region.y - image.y + y) + (region.x - image.x) * 3;
+    p.pixels.insert(p.pixels.end(), from, from + region.width * 3);
+  }
+  return p;
+}
+Picture decode(const ImageDecoders& decoders, const Bytes& bytes, DecodeQuality quality = DecodeQuality::accurate,
+               std::string_view where = "test") {
+  const ImageHeader h = decoders.header(bytes, where);
+  return decode(decoders, bytes, {0, 0, h.width, h.height}, quality, where);
+}
+
+Picture crop(const Picture& p, ImageRegion r) {
+  Picture out{r.width, r.height, {}};
+  for (int y = 0; y < r.height; ++y) {
+    const auto from = p.pixels.begin() + ((r.y + y) * p.width + r.x) * 3;
+    out.pixels.insert(out.pixels.end(), from, from + r.width * 3);
+  }
+  return out;
+}
+
+const std::vector<std::string> jpegs{"420.jpg",  "422.jpg", "444.jpg",  "progressive.jpg",
+                                     "grey.jpg", "1x1.jpg", "1x37.jpg", "41x1.jpg"};
+
+}  // namespace
+
+TEST_CASE("decoders give PIL's pixels: colour, grey, CMYK, progressive, one pixel wide, PNG") {
+  for (const ImageDecoders& d : all_decoders()) {
+    CAPTURE(d.names());
+    const bool exact = d.names() == "turbojpeg";
+    for (const std::string& name : jpegs) {
+      CAPTURE(name);
+      const Picture want = golden("image/" + name), got = decode(d, image_fixture(name));
+      REQUIRE(got.width == want.width);
+      REQUIRE(got.height == want.height);
+      const Difference off = difference(got.pixels, want.pixels);
+      // PIL uses libjpeg-turbo as well. stb_image's transform and interpolation round otherwise.
+      CHECK(off.most <= (exact ? 0 : 12));
+      // The faster transform and repeated chroma.
+      if (exact && name != "420.jpg" && name != "422.jpg" && name != "progressive.jpg")
+        CHECK(difference(decode(d, image_fixture(name), DecodeQuality::fast).pixels, want.pixels).most <= 10);
+    }
+    const Difference cmyk = difference(decode(d, image_fixture("cmyk.jpg")).pixels, golden("image/cmyk.jpg").pixels);
+    CHECK(cmyk.most <= (exact ? 1 : 8));
+    if (exact) continue;
+    for (const char* name : {"image.png", "palette.png", "grey_alpha.png"}) {
+      CAPTURE(name);
+      CHECK(decode(d, image_fixture(name)).pixels == golden(std::string("image/") + name).pixels);
+    }
+  }
+}
+
+TEST_CASE("decoding a region gives what cropping the whole image gives, exactly") {
+  Rng rng(3, Purpose::user);
+  int cases = 0;
+  for (const ImageDecoders& d : all_decoders())
+    for (const char* name : {"420.jpg", "422.jpg", "444.jpg", "progressive.jpg", "grey.jpg", "cmyk.jpg", "large.jpg"})
+      for (const DecodeQuality quality : {DecodeQuality::fast, DecodeQuality::accurate}) {
+        const Bytes bytes = image_fixture(name);
+        const Picture whole = decode(d, bytes, quality);
+        for (int k = 0; k < 60; ++k) {
+          ImageRegion r;
+          const auto below = [&](int n) { return static_cast<int>(rng.below(static_cast<std::uint32_t>(n))); };
+          r.x = k % 5 == 0 ? 0 : below(whole.width);
+          r.y = k % 7 == 0 ? 0 : below(whole.height);
+          r.width = k % 3 == 0 ? whole.width - r.x : 1 + below(whole.width - r.x);
+          r.height = k % 4 == 0 ? whole.height - r.y : 1 + below(whole.height - r.y);
+          CAPTURE(d.names());
+          CAPTURE(name);
+          CAPTURE(static_cast<int>(quality));
+          CAPTURE(r.x);
+          CAPTURE(r.y);
+          CAPTURE(r.width);
+          CAPTURE(r.height);
+          REQUIRE(decode(d, bytes, r, quality).pixels == crop(whole, r).pixels);
+          ++cases;
+        }
+      }
+  if (!all_decoders().empty()) CHECK(cases >= 840);
+}
+
+TEST_CASE("regions that are empty or leave the image are refused") {
+  for (const ImageDecoders& d : all_decoders())
+    for (const ImageRegion r : {ImageRegion{0, 0, 0, 1},
+                                {0, 0, 1, 0},
+                                {-1, 0, 2, 2},
+                                {0, -1, 2, 2},
+                                {50, 0, 4, 4},
+                                {0, 30, 4, 9},
+                                {0, 0, 54, 38}})
+      CHECK_THROWS_AS((void)decode(d, image_fixture("420.jpg"), r, DecodeQuality::fast), UsageError);
+}
+
+#if defined(TUTTI_HAS_TURBOJPEG)
+TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an eighth, and covers the same ground") {
+  const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
+  const Bytes bytes = image_fixture("large.jpg");
+  const ImageHeader h = d.header(bytes, "large");
+  const Picture whole = decode(d, bytes);
+  DecodedImage image;
+  for (const auto& [wanted, reduction] : {std::pair{160, 1}, {80, 1}, {75, 2}, {37, 4}, {18, 8}, {1, 8}}) {
+    CAPTURE(wanted);
+    d.decode(bytes, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::fast}, "large", image);
+    REQUIRE(image.reduction == reduction);
+    // Each pixel is about the mean of what it covers.
+    double off = 0;
+    const int rows = h.height / reduction, columns = h.width / reduction;
+    for (int y = 0; y < rows; ++y)
+      for (int x = 0; x < columns; ++x)
+        for (int c = 0; c < 3; ++c) {
+          double sum = 0;
+          for (int j = 0; j < reduction; ++j)
+            for (int i = 0; i < reduction; ++i)
+              sum += whole.pixels[static_cast<std::size_t>(((y * reduction + j) * whole.width + x * reduction + i) * 3 +
+                                                           c)];
+          off += std::abs(sum / (reduction * reduction) - image.row(y)[x * 3 + c]);
+        }
+    CHECK(off / (rows * columns * 3) < 5);
+    // The accurate setting never reduces.
+    d.decode(bytes, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::accurate}, "large", image);
+    CHECK(image.reduction == 1);
+  }
+  // A region of a reduced image: the same pixels as in the whole one.
+  DecodedImage all;
+  d.decode(bytes, h, {{0, 0, h.width, h.height}, 37, 37, DecodeQuality::fast}, "large", all);
+  d.decode(bytes, h, {{30, 25, 160, 120}, 37, 30, DecodeQuality::fast}, "large", image);
+  REQUIRE(all.reduction == 4);
+  REQUIRE(image.reduction == 4);
+  CHECK(image.x <= 30);
+  CHECK(image.y <= 25);
+  CHECK(image.x + image.width * 4 >= 190);
+  CHECK(image.y + image.height * 4 >= 145);
+  for (int y = 0; y < image.height; ++y)
+    for (int x = 0; x < image.width * 3; ++x) REQUIRE(image.row(y)[x] == all.row(image.y / 4 + y)[image.x / 4 * 3 + x]);
+}
+
+TEST_CASE("without stb a PNG is refused with the package that reads it") {
+  const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
+  const std::string m = message_of<DataError>([&] { (void)d.header(image_fixture("image.png"), "n01/x.JPEG"); });
+  CHECK(contains(m, "[n01/x.JPEG]"));
+  CHECK(contains(m, "got PNG"));
+  CHECK(contains(m, "libstb-dev"));
+}
+#endif
+
+TEST_CASE("an image cut at any byte is refused by name, whatever the region, and the next one decodes") {
+  for (const ImageDecoders& d : all_decoders())
+    for (const std::string& name : jpegs) {
+      const Bytes whole = image_fixture(name);
+      for (std::size_t n = 0; n < whole.size(); n += 7) {
+        const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
+        const std::string m = message_of<DataError>([&] {
+          (void)decode(d, cut, {0, 0, 1, 1}, DecodeQuality::fast, "shard 3, record 9");
+        });
+        CAPTURE(n);
+        CHECK(contains(m, "[shard 3, record 9]"));
+      }
+      CHECK(difference(decode(d, whole).pixels, golden("image/" + name).pixels).most <= 12);
+    }
+}
+
+#if defined(TUTTI_HAS_TURBOJPEG)
+TEST_CASE("data that ends before the image does is refused, though an end marker follows") {
+  const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
+  // A progressive image is whole, if coarse, after each of its scans.
+  for (const char* name : {"420.jpg", "444.jpg", "grey.jpg"}) {
+    const Bytes whole = image_fixture(name);
+    for (std::size_t n = whole.size() * 3 / 4; n < whole.size() - 40; n += 5) {
+      Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
+      if (cut.back() == 0xff) cut.back() = 0;
+      cut.insert(cut.end(), {0xff, 0xd9});
+      CAPTURE(name);
+      CAPTURE(n);
+      CHECK(contains(message_of<DataError>([&] { (void)decode(d, cut); }), "[test]"));
+    }
+  }
+}
+#endif
+
+TEST_CASE("flipped bits end in pixels or in DataError, never otherwise") {
+  for (const ImageDecoders& d : all_decoders({.pixels = 1 << 20})) {
+    int refused = 0, decoded = 0;
+    for (const char* name : {"420.jpg", "progressive.jpg", "cmyk.jpg", "grey.jpg"}) {
+      const Bytes whole = image_fixture(name);
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        Bytes bad = whole;
+        bad[i] = static_cast<std::uint8_t>(bad[i] ^ (1U << (i * 5 % 8)));
+        try {
+          (void)decode(d, bad);
+          ++decoded;
+        } catch (const DataError& e) {
+          CHECK(contains(e.what(), "[test]"));
+          ++refused;
+        }
+      }
+    }
+    CHECK(refused > 300);
+    CHECK(decoded > 300);  // most flips change a coefficient, which only a checksum can see
+  }
+}
+
+TEST_CASE("a JPEG with more scans than any encoder writes is refused") {
+#if defined(TUTTI_HAS_TURBOJPEG)
+  const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
+  const Bytes whole = image_fixture("progressive.jpg");
+  // Repeats the last scan: from the last 0xffda to the end marker.
+  std::size_t last = whole.size() - 2;
+  while (!(whole[last] == 0xff && whole[last + 1] == 0xda)) --last;
+  const Bytes scan(whole.begin() + static_cast<std::ptrdiff_t>(last), whole.end() - 2);
+  Bytes many(whole.begin(), whole.end() - 2);
+  for (int i = 0; i < 5000; ++i) many.insert(many.end(), scan.begin(), scan.end());
+  many.insert(many.end(), {0xff, 0xd9});
+  CHECK_THROWS_AS((void)decode(d, many), DataError);
+#else
+  std::puts("SKIP: no libjpeg-turbo (Debian: apt-get install libjpeg62-turbo-dev)");
+#endif
+}
+
+TEST_CASE("several threads decode at once and get the same") {
+  for (const ImageDecoders& d : all_decoders()) {
+    const Bytes bytes = image_fixture("large.jpg");
+    const Picture want = decode(d, bytes);
+    std::vector<int> good(4);
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < good.size(); ++t)
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 20; ++i) good[t] += decode(d, bytes).pixels == want.pixels ? 1 : 0;
+      });
+    for (auto& t : threads) t.join();
+    for (const int g : good) CHECK(g == 20);
+  }
+}
+
+TEST_CASE("the first decoder that reads a format gets the image; no decoder at all is refused") {
+  CHECK_THROWS_AS(ImageDecoders({}), UsageError);
+  CHECK_THROWS_AS(ImageDecoders({nullptr}), UsageError);
+#if defined(TUTTI_HAS_TURBOJPEG) && defined(TUTTI_HAS_STB)
+  const ImageDecoders both({std::make_shared<TurbojpegDecoder>(), std::make_shared<StbDecoder>()});
+  CHECK(both.names() == "turbojpeg, stb");
+  CHECK(decode(both, image_fixture("420.jpg")).pixels == golden("image/420.jpg").pixels);
+  CHECK(decode(both, image_fixture("image.png")).pixels == golden("image/image.png").pixels);
+#endif
+}
+
+TEST_CASE("real images: both decoders agree, and regions are crops") {
+  const auto images = imagenet_sample();
+  if (images.empty()) {
+    std::puts("SKIP: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data");
+    return;
+  }
+  std::vector<Picture> first;
+  for (const ImageDecoders& d : all_decoders()) {
+    Rng rng(1, Purpose::user);
+    for (std::size_t i = 0; i < images.size(); i += 3) {
+      CAPTURE(i);
+      const Picture whole = decode(d, images[i]);
+      if (i / 3 == first.size()) first.push_back(whole);
+      const Difference off = difference(whole.pixels, first[i / 3].pixels);
+      CHECK(off.most <= 12);
+      const auto below = [&](int n) { return static_cast<int>(rng.below(static_cast<std::uint32_t>(n))); };
+      ImageRegion r{below(whole.width), below(whole.height), 1, 1};
+      r.width += below(whole.width - r.x);
+      r.height += below(whole.height - r.y);
+      CHECK(decode(d, images[i], r, DecodeQuality::accurate).pixels == crop(whole, r).pixels);
+      for (std::size_t n = 97; n < images[i].size(); n += 97 * 41)
+        CHECK_THROWS_AS((void)decode(d, Bytes(images[i].begin(), images[i].begin() + static_cast<std::ptrdiff_t>(n)),
+                                     {0, 0, 1, 1}, DecodeQuality::fast),
+                        DataError);
+    }
+  }
+}

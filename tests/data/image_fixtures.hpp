@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <tutti/data/image_decoder.hpp>
+#include <tutti/io/safetensors.hpp>
+
+#include "data/temp_folder.hpp"
+
+// The images of tests/data/fixtures/images and what PIL makes of them.
+namespace tutti::test {
+
+using Bytes = std::vector<std::uint8_t>;
+
+inline Bytes read_bytes(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline std::filesystem::path image_fixtures() { return source_root() / "tests" / "data" / "fixtures" / "images"; }
+inline Bytes image_fixture(const std::string& name) { return read_bytes(image_fixtures() / name); }
+
+// RGB pixels.
+struct Picture {
+  int width = 0, height = 0;
+  Bytes pixels;
+};
+
+inline const io::Safetensors& image_goldens() {
+  static const io::Safetensors file = io::Safetensors::open(image_fixtures() / "images.safetensors");
+  return file;
+}
+inline Picture golden(const std::string& name) {
+  const auto r = image_goldens().record(name);
+  const auto* data = reinterpret_cast<const std::uint8_t*>(r.bytes.data());
+  return {static_cast<int>(r.shape[1]), static_cast<int>(r.shape[0]), Bytes(data, data + r.bytes.size())};
+}
+
+// How far two images are from each other: the largest difference, and the share of values that differ.
+struct Difference {
+  int most = 0;
+  double share = 0;
+};
+inline Difference difference(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
+  if (a.size() != b.size()) return {256, 1};
+  Difference d;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    d.most = std::max(d.most, std::abs(a[i] - b[i]));
+    d.share += a[i] != b[i] ? 1 : 0;
+  }
+  d.share /= static_cast<double>(std::max<std::size_t>(1, a.size()));
+  return d;
+}
+
+// The header of a JPEG that claims an extent and has no image.
+inline Bytes jpeg_of_size(int width, int height, int components = 3) {
+  const auto high = [](int v) { return static_cast<std::uint8_t>(v >> 8); };
+  const auto low = [](int v) { return static_cast<std::uint8_t>(v & 255); };
+  Bytes b{0xff, 0xd8, 0xff, 0xc0, 0, static_cast<std::uint8_t>(8 + 3 * components), 8};
+  for (const auto v : {high(height), low(height), high(width), low(width)}) b.push_back(v);
+  b.push_back(static_cast<std::uint8_t>(components));
+  for (int c = 0; c < components; ++c)
+    for (const int v : {c + 1, 0x11, 0}) b.push_back(static_cast<std::uint8_t>(v));
+  for (const int v : {0xff, 0xda, 0, 2, 0xff, 0xd9}) b.push_back(static_cast<std::uint8_t>(v));
+  return b;
+}
+
+// The encoded images of imagenet-sample.tar (ustar); empty where it is absent.
+inline std::vector<Bytes> imagenet_sample() {
+  std::vector<Bytes> images;
+  const auto folder = source_root().parent_path() / "shared" / "data";
+  for (const auto& path : {real_data() / "imagenet-sample.tar", folder / "imagenet-sample.tar"}) {
+    if (!images.empty() || !std::filesystem::exists(path)) continue;
+    const Bytes tar = read_bytes(path);
+    for (std::size_t at = 0; at + 512 <= tar.size() && tar[at] != 0;) {
+      const std::string size(reinterpret_cast<const char*>(tar.data() + at + 124), 11);
+      const std::size_t n = std::stoul(size, nullptr, 8);
+      if (n > tar.size() - at - 512) throw std::runtime_error("damaged " + path.string());
+      if (tar[at + 156] == '0' && n > 0)
+        images.emplace_back(tar.begin() + static_cast<std::ptrdiff_t>(at + 512),
+                            tar.begin() + static_cast<std::ptrdiff_t>(at + 512 + n));
+      at += 512 + (n + 511) / 512 * 512;
+    }
+  }
+  return images;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tutti/data/image_header.hpp>
+
+#include "data/image_fixtures.hpp"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+std::string refusal(const Bytes& bytes, const ImageLimits& limits = {}) {
+  return message_of<DataError>([&] { (void)read_image_header(bytes, "a.tfrecord, record 7", limits); });
+}
+
+}  // namespace
+
+TEST_CASE("format, extents and components of every kind of image") {
+  struct Row {
+    const char* name;
+    ImageFormat format;
+    int width, height, components;
+  };
+  for (const Row& r :
+       {Row{"420.jpg", ImageFormat::jpeg, 53, 38, 3}, Row{"progressive.jpg", ImageFormat::jpeg, 53, 38, 3},
+        Row{"grey.jpg", ImageFormat::jpeg, 53, 38, 1}, Row{"cmyk.jpg", ImageFormat::jpeg, 53, 38, 4},
+        Row{"1x37.jpg", ImageFormat::jpeg, 1, 37, 3}, Row{"41x1.jpg", ImageFormat::jpeg, 41, 1, 3},
+        Row{"image.png", ImageFormat::png, 53, 38, 3}, Row{"palette.png", ImageFormat::png, 53, 38, 3},
+        Row{"grey_alpha.png", ImageFormat::png, 53, 38, 2}}) {
+    CAPTURE(r.name);
+    const ImageHeader h = read_image_header(image_fixture(r.name), r.name);
+    CHECK(h.format == r.format);
+    CHECK(h.width == r.width);
+    CHECK(h.height == r.height);
+    CHECK(h.components == r.components);
+  }
+  const ImageHeader cmyk = read_image_header(image_fixture("cmyk.jpg"), "cmyk");
+  CHECK(cmyk.adobe);
+}
+
+TEST_CASE("a bomb is refused by its header, with record and size named") {
+  const std::string m = refusal(jpeg_of_size(65500, 65500));
+  CHECK(contains(m, "[a.tfrecord, record 7]"));
+  CHECK(contains(m, "65500x65500"));
+  CHECK(contains(m, "100000000 pixels"));
+  CHECK(contains(refusal(jpeg_of_size(300, 1), {.width = 299}), "300x1"));
+  CHECK(contains(refusal(jpeg_of_size(1, 300), {.height = 299}), "1x300"));
+  CHECK(contains(refusal(jpeg_of_size(20, 10), {.pixels = 199}), "20x10"));
+  CHECK(refusal(jpeg_of_size(20, 10), {.pixels = 200}).empty());
+  CHECK(contains(refusal(jpeg_of_size(20, 0)), "20x0"));
+  CHECK(contains(refusal(jpeg_of_size(0, 20)), "0x20"));
+  CHECK(contains(refusal(jpeg_of_size(20, 10, 2)), "1, 3 or 4 components"));
+}
+
+TEST_CASE("what is no image is refused") {
+  CHECK(contains(refusal({}), "a JPEG or a PNG, got 0 bytes"));
+  CHECK(contains(refusal({0xff, 0xd8}), "a JPEG or a PNG"));
+  CHECK(contains(refusal({'G', 'I', 'F', '8', '9', 'a', 0, 0, 0}), "something else"));
+  CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xd9}), "an end marker without an image"));
+  CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xc0, 0, 1}), "segment of 2 bytes"));
+}
+
+TEST_CASE("a cut at any byte is refused") {
+  for (const char* name : {"420.jpg", "progressive.jpg", "grey.jpg", "image.png"}) {
+    const Bytes whole = image_fixture(name);
+    for (std::size_t n = 0; n < whole.size(); ++n) {
+      CAPTURE(name);
+      CAPTURE(n);
+      CHECK_FALSE(refusal(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n))).empty());
+    }
+    Bytes longer = whole;
+    longer.resize(whole.size() + 100);
+    CHECK(refusal(longer).empty());
+  }
+}
+
+TEST_CASE("a flipped bit in a PNG is refused") {
+  const Bytes whole = image_fixture("image.png");
+  for (std::size_t i = 0; i < whole.size(); i += 3) {
+    Bytes bad = whole;
+    bad[i] = static_cast<std::uint8_t>(bad[i] ^ (1U << (i % 8)));
+    CAPTURE(i);
+    CHECK_FALSE(refusal(bad).empty());
+  }
+}
+
+TEST_CASE("more PNG data than pixels is refused") {
+  // IHDR of a 1x1 image, an IDAT of 200 kB, IEND.
+  Bytes b{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+  const auto chunk = [&](const std::string& type, const Bytes& data) {
+    const auto word = [&](std::uint32_t v) {
+      for (const int s : {24, 16, 8, 0}) b.push_back(static_cast<std::uint8_t>(v >> s));
+    };
+    word(static_cast<std::uint32_t>(data.size()));
+    Bytes body(type.begin(), type.end());
+    body.insert(body.end(), data.begin(), data.end());
+    b.insert(b.end(), body.begin(), body.end());
+    word(detail::crc32(body));
+  };
+  chunk("IHDR", {0, 0, 0, 1, 0, 0, 0, 1, 8, 2, 0, 0, 0});
+  chunk("IDAT", Bytes(200000));
+  chunk("IEND", {});
+  CHECK(contains(refusal(b), "PNG data for 1x1 pixels"));
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tutti/data/records.hpp>
+#include <tutti/datasets/image_folder/image_folder.hpp>
+
+#include "data/record_files.hpp"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+static_assert(Records<ImageFolder>);
+
+std::string error_of(const std::filesystem::path& folder, const std::vector<std::string>& classes = {}) {
+  return message_of<DataError>([&] { const ImageFolder f(folder, classes); });
+}
+
+}  // namespace
+
+TEST_CASE("images of class folders are read, sorted by class and name") {
+  const TempFolder folder;
+  for (const char* name : {"n02/b.JPEG", "n02/a.jpg", "n01/x.Png", "n03/sub/deep.jpeg", "n03/z.JPG", "n02/notes.txt",
+                           "n02/.hidden.jpg", "n02/jpg", ".git/x.jpg", "n03/.cache/y.jpg", "list.txt"})
+    write_text(folder / name, std::string("bytes of ") + name);
+  const ImageFolder f(folder.path());
+  CHECK(f.class_names() == std::vector<std::string>{"n01", "n02", "n03"});
+  CHECK(f.classes() == 3);
+  CHECK(f.block() == 1);
+  REQUIRE(f.size() == 5);
+  const std::vector<std::string> expected{"n01/x.Png", "n02/a.jpg", "n02/b.JPEG", "n03/sub/deep.jpeg", "n03/z.JPG"};
+  const std::vector<std::int32_t> labels{0, 1, 1, 2, 2};
+  Bytes bytes;
+  for (std::size_t k = 0; k < 5; ++k) {
+    const auto i = static_cast<std::int64_t>(k);
+    CHECK(f.read(i, bytes) == labels[k]);
+    CHECK(std::string(bytes.begin(), bytes.end()) == "bytes of " + expected[k]);
+    CHECK(f.where(i) == (folder / expected[k]).string());
+  }
+  // The same with a slash at the end, and by way of links.
+  CHECK(ImageFolder(folder.path() / "").where(0) == (folder / expected[0]).string());
+  std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
+  std::filesystem::create_symlink(folder / "n01" / "x.Png", folder / "n01" / "link.png");
+  CHECK(ImageFolder(folder.path()).size() == 8);
+}
+
+TEST_CASE("what is wrong with a folder of class folders is told by name") {
+  const TempFolder folder;
+  CHECK(contains(error_of(folder / "none"), "none"));
+  CHECK(contains(error_of(folder.path()), "a folder for each class"));
+  write_text(folder / "n01/a.jpg", "x");
+  write_text(folder / "n02/readme.txt", "x");
+  const std::string e = error_of(folder.path());
+  CHECK(contains(e, "class folder " + (folder / "n02").string()));
+  CHECK(contains(e, "readme.txt"));
+  std::filesystem::remove(folder / "n02/readme.txt");
+  CHECK(contains(error_of(folder.path()), "the empty folder"));
+  std::filesystem::remove(folder / "n02");
+  CHECK(error_of(folder.path()).empty());
+}
+
+TEST_CASE("labels of other images are those of the classes trained with") {
+  const TempFolder folder;
+  write_text(folder / "n02/a.jpg", "x");
+  const ImageFolder f(folder.path(), {"n01", "n02", "n03"});
+  CHECK(f.classes() == 3);
+  CHECK(f.label(0) == 1);
+  CHECK(contains(error_of(folder.path(), {"n01", "n03"}), "n02"));
+}
+
+TEST_CASE("a folder without class folders takes its labels from a text file") {
+  const TempFolder folder;
+  for (const char* n : {"c.JPEG", "a.JPEG", "b.JPEG"}) write_text(folder / ("val/" + std::string(n)), n);
+  const auto open = [&](const std::string& labels, const std::vector<std::string>& classes = {}) {
+    write_text(folder / "labels.txt", labels);
+    return ImageFolder::flat(folder / "val", folder / "labels.txt", classes);
+  };
+  const auto f = open("n2\nn1 \r\nn2");
+  CHECK(f.class_names() == std::vector<std::string>{"n1", "n2"});
+  REQUIRE(f.size() == 3);
+  Bytes bytes;
+  CHECK(f.read(0, bytes) == 1);
+  CHECK(std::string(bytes.begin(), bytes.end()) == "a.JPEG");
+  CHECK(f.label(1) == 0);
+  CHECK(f.label(2) == 1);
+  CHECK(open("n2\nn1\nn2\n", {"n0", "n1", "n2"}).label(0) == 2);
+  const auto error = [&](const std::string& labels, const std::vector<std::string>& classes = {}) {
+    return message_of<DataError>([&] { (void)open(labels, classes); });
+  };
+  CHECK(contains(error("n1\nn2\n"), "each of 3 images"));
+  CHECK(contains(error("n1\nn2\nn3\nn4\n"), "each of 3 images"));
+  CHECK(contains(error("n1\n\nn3\n"), "line 2"));
+  CHECK(contains(error("n1\nn2\nn1\n", {"n1"}), "line 2"));
+}
+
+TEST_CASE("files that are empty, too long or gone are errors of their own") {
+  const TempFolder folder;
+  write_text(folder / "n/a.jpg", "");
+  write_text(folder / "n/b.jpg", "x");
+  write_text(folder / "n/c.jpg", "x");
+  std::filesystem::resize_file(folder / "n/c.jpg", most_record_bytes + 1);
+  const ImageFolder f(folder.path());
+  Bytes bytes;
+  CHECK(contains(message_of<DataError>([&] { (void)f.read(0, bytes); }), "a.jpg"));
+  CHECK(contains(message_of<DataError>([&] { (void)f.read(2, bytes); }), "c.jpg"));
+  CHECK(bytes.capacity() < 1000);
+  std::filesystem::remove(folder / "n/b.jpg");
+  CHECK(contains(message_of<DataError>([&] { (void)f.read(1, bytes); }), "b.jpg"));
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// Any bytes as an encoded image, through every decoder there is: either DataError or the pixels that were asked for.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/image_augment.hpp>
+#if defined(TUTTI_HAS_TURBOJPEG)
+#include <tutti/backends/turbojpeg/turbojpeg.hpp>
+#endif
+#if defined(TUTTI_HAS_STB)
+#include <tutti/backends/stb/stb.hpp>
+#endif
+
+namespace {
+
+using namespace tutti;
+
+// Small, so that an input with a large extent and little data costs no seconds.
+constexpr ImageLimits limits{.width = 4096, .height = 4096, .pixels = 1 << 18};
+
+void decode(const ImageDecoders& decoders, std::span<const std::uint8_t> file) {
+  static DecodedImage image;
+  static ImageAugmenter::Scratch scratch;
+  static const ImageAugmenter augmenters[] = {ImageAugmenter(ImageAugment::horovod(Split::train, true)),
+                                              ImageAugmenter(ImageAugment::torchvision(Split::test))};
+  try {
+    const ImageHeader h = decoders.header(file, "fuzz");
+    if (h.width <= 0 || h.height <= 0 || std::int64_t{h.width} * h.height > limits.pixels) std::abort();
+    const ImageRegion region{h.width / 3, h.height / 3, h.width - h.width / 3, (h.height + 2) / 3};
+    decoders.decode(file, h, {region, 8, 8, DecodeQuality::fast}, "fuzz", image);
+    if (image.x > region.x || image.y > region.y || image.x + image.width * image.reduction < region.x + region.width ||
+        image.y + image.height * image.reduction < region.y + region.height)
+      std::abort();
+    std::vector<std::uint8_t> out(224 * 224 * 3);
+    for (const ImageAugmenter& a : augmenters) {
+      Rng rng(1, Purpose::augment, 0, file.size());
+      a(decoders, file, "fuzz", rng, scratch, out);
+    }
+  } catch (const DataError&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span file(data, size);
+  try {
+    (void)read_image_header(file, "fuzz", limits);
+  } catch (const DataError&) {
+    return 0;
+  }
+#if defined(TUTTI_HAS_TURBOJPEG)
+  static const ImageDecoders turbojpeg({std::make_shared<TurbojpegDecoder>()}, limits);
+  decode(turbojpeg, file);
+#endif
+#if defined(TUTTI_HAS_STB)
+  static const ImageDecoders stb({std::make_shared<StbDecoder>()}, limits);
+  decode(stb, file);
+#endif
+  return 0;
+}

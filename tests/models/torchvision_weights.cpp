@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// torchvision_weights WEIGHTS FOLDER DEPTH CLASSES: loads a file of torchvision's ResNet into a trainer, writes the
+// logits of a few images to FOLDER/logits.safetensors, and a checkpoint into FOLDER. For test_torchvision.py.
+#include <array>
+#include <cstdint>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/io/safetensors_write.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/load_weights.hpp>
+#if defined(TUTTI_HAS_ONEDNN)
+#include <tutti/backends/onednn/onednn.hpp>
+#elif defined(TUTTI_HAS_EIGEN)
+#include <tutti/backends/eigen/eigen.hpp>
+#else
+#include <tutti/backend/cpu/cpu.hpp>
+#endif
+
+#include "golden/formula.hpp"
+
+using namespace tutti;
+
+namespace {
+
+#if defined(TUTTI_HAS_ONEDNN)
+using AnyBackend = Onednn;
+#elif defined(TUTTI_HAS_EIGEN)
+using AnyBackend = EigenBackend;
+#else
+using AnyBackend = Cpu;
+#endif
+
+constexpr std::int64_t rows = 2, size = 96;
+
+void run(const std::string& weights, const std::string& folder, int depth, int classes) {
+  Builder b(3, size, size);
+  models::resnet(b, b.normalize({120, 124, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = depth, .classes = classes});
+  AnyBackend backend({2});
+  Solo solo;
+  Trainer<AnyBackend> trainer(backend, solo, b.graph(), {});
+  load_weights(trainer, weights);
+  const auto images = testing::formula_images(rows * size * size * 3);
+  const std::vector<std::int32_t> labels(rows);
+  trainer.evaluate({images.data(), labels.data(), rows});
+  const TensorRef v = trainer.executor().value(trainer.executor().graph().logits);
+  const io::TensorRecord logits{"logits",
+                                DType::f32,
+                                v.shape,
+                                {static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.shape.numel()) * 4}};
+  io::save_safetensors(io::Path(folder) / "logits.safetensors", std::span(&logits, 1));
+  trainer.commit();
+  std::cout << Checkpoints(folder, 1, io::Json::object()).save(trainer) << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    std::cerr << "usage: torchvision_weights WEIGHTS FOLDER DEPTH CLASSES\n";
+    return 2;
+  }
+  try {
+    run(argv[1], argv[2], std::stoi(argv[3]), std::stoi(argv[4]));
+    return 0;
+  } catch (const Error& e) {
+    std::cerr << e.what() << '\n';
+    return e.exit_code();
+  }
+}

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Converts weights between PyTorch's files (.pth, .pt) and safetensors, which tutti reads and writes.
+
+    pytorch_weights.py resnet50.pth resnet50.safetensors
+    pytorch_weights.py RUN/checkpoints/step-000001000/model.safetensors resnet50.pth
+
+The names stay: tutti's are torchvision's. Needs PyTorch (Debian: python3-torch). A .pth file may hold a state
+dictionary, or a checkpoint with one under "state_dict", "model" or "model_state_dict"; the prefix "module." that
+DataParallel puts before every name is taken off.
+"""
+import argparse
+import json
+import os
+import struct
+import sys
+
+TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+         "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
+PLAIN = {"float16": "float32"}  # types that tutti has not, and what holds their values exactly
+
+
+def fail(where, expected, got, hint=""):
+    sys.exit(f"[{where}] expected {expected}, got {got}." + (f" hint: {hint}" if hint else ""))
+
+
+def raw(torch, tensor):
+    """The tensor's bytes, little-endian, in row-major order."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+
+
+def read_pth(torch, path):
+    state = torch.load(path, map_location="cpu", **({"weights_only": True} if has_weights_only(torch) else {}))
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not state:
+        fail(path, "a state dictionary", type(state).__name__, "save model.state_dict()")
+    others = [name for name, value in state.items() if not torch.is_tensor(value)]
+    if others:
+        fail(path, "tensors only", f"others under {', '.join(map(str, others[:5]))}", "save model.state_dict()")
+    if all(name.startswith("module.") for name in state):
+        state = {name[len("module."):]: value for name, value in state.items()}
+    return state
+
+
+def has_weights_only(torch):
+    """From 1.13 on torch.load can refuse to run code from the file."""
+    return tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (1, 13)
+
+
+def write_safetensors(torch, path, state):
+    """8 bytes with the header's length, the header in JSON, the tensors; wide types first, so that all are aligned."""
+    header, offset, body = {"__metadata__": {"format": "pt"}}, 0, []
+    for name, tensor in sorted(state.items(), key=lambda item: -item[1].element_size()):
+        kind = str(tensor.dtype).split(".")[-1]
+        if kind in PLAIN:
+            kind = PLAIN[kind]
+            tensor = tensor.to(getattr(torch, kind))
+        if kind not in TYPES:
+            fail(f"{path} {name}", "a type of the format", kind)
+        data = raw(torch, tensor)
+        header[name] = {"dtype": TYPES[kind], "shape": list(tensor.shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+        body.append(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.writelines(body)
+
+
+def read_safetensors(torch, path):
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8]) if len(data) >= 8 else (0,)
+    if not 0 < length <= len(data) - 8:
+        fail(path, "a safetensors file", f"{len(data)} bytes that are none", "is it truncated?")
+    try:
+        header = json.loads(data[8:8 + length])
+    except ValueError as error:
+        fail(path, "a header in JSON", error)
+    types = {tag: getattr(torch, name) for name, tag in TYPES.items()}
+    state = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + length + at for at in entry["data_offsets"])
+        kind, count = types.get(entry["dtype"]), 1
+        if kind is None:
+            fail(f"{path} {name}", "a type of the format", entry["dtype"])
+        for extent in entry["shape"]:
+            count *= extent
+        if not 8 + length <= begin <= end <= len(data) or end - begin != count * torch.empty(0, dtype=kind).element_size():
+            fail(f"{path} {name}", "the bytes of its shape", f"{begin} to {end} of {len(data)}", "is it truncated?")
+        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=kind) if count else torch.empty(0, dtype=kind)
+        state[name] = flat.reshape(entry["shape"])
+    return state
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="FROM", help="FILE.pth, FILE.pt or FILE.safetensors")
+    parser.add_argument("target", metavar="TO", help="the other kind")
+    arguments = parser.parse_args()
+    source, target = arguments.source, arguments.target
+    reads, writes = source.endswith(".safetensors"), target.endswith(".safetensors")
+    if reads == writes:
+        parser.error("one of the two must end in .safetensors, and the other must not")
+    if not os.path.isfile(source):
+        fail(source, "a file", "none")
+    try:
+        import torch
+    except ImportError as missing:
+        fail("pytorch_weights", "PyTorch", missing, "Debian: apt-get install python3-torch, then /usr/bin/python3")
+    state = read_safetensors(torch, source) if reads else read_pth(torch, source)
+    # Whole or not at all.
+    aside = target + ".part"
+    if writes:
+        write_safetensors(torch, aside, state)
+    else:
+        torch.save(state, aside)
+    os.replace(aside, target)
+    print(f"{target}: {len(state)} tensors")
+
+
+if __name__ == "__main__":
+    main()

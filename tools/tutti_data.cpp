@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// header-only
+// Converts, shrinks and checks sets of encoded images, see data/options.hpp. Without libjpeg-turbo
+// (TUTTI_HAS_TURBOJPEG) it cannot write images anew, and without that and stb (TUTTI_HAS_STB) it decodes none.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/version.hpp>
+
+#include "data/commands.hpp"
+#include "data/options.hpp"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::data_tool;
+
+int run(const std::vector<std::string>& words) {
+  const Options o = parse_options(words);
+  if (o.help) return std::fputs(help_text.data(), stdout) < 0 ? 1 : 0;
+  if (o.version) return std::printf("tutti-data of tutti %s\n", version) < 0 ? 1 : 0;
+  switch (o.command) {
+    case Command::convert:
+      convert(o);
+      return 0;
+    case Command::preprocess:
+      preprocess(o);
+      return 0;
+    case Command::resize:
+      resize(o);
+      return 0;
+    case Command::info:
+      info(o);
+      return 0;
+    default:
+      return verify(o);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+  } catch (const Error& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "tutti-data: %s\n", e.what());
+    return e.exit_code();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tutti-data: %s\n", e.what());
+    return static_cast<int>(ExitCode::internal);
+  }
+}
