@@ -15,7 +15,8 @@ function(tutti_add_backend name)
   string(TOUPPER ${name} upper)
   list(JOIN arg_DEBIAN " " debian)
 
-  file(GLOB headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/backends/${name}/*.hpp")
+  file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
+       "${PROJECT_SOURCE_DIR}/backends/${name}/*.hpp")
   list(TRANSFORM headers PREPEND "${TUTTI_LINKED_INCLUDES}/tutti/")
   add_library(${target} INTERFACE)
   target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${TUTTI_LINKED_INCLUDES}" FILES ${headers})

@@ -24,12 +24,17 @@ foreach(line IN LISTS lines)
   string(REPLACE "\\" "\\\\" filter "${line}")
   string(REPLACE "," "\\," filter "${filter}")
   set(name "${area}/${topic}: ${line}")
+  # Cases that need a GPU say so: "ctest -L gpu" runs them alone.
+  set(labels "${area}")
+  if(line MATCHES "^gpu: ")
+    list(APPEND labels gpu)
+  endif()
   string(APPEND script "add_test([==[${name}]==] [==[${program}]==] [==[--test-case=${filter}]==] --no-colors)\n")
   # A filter that matches nothing must not pass for success.
   string(
     APPEND
     script
-    "set_tests_properties([==[${name}]==] PROPERTIES LABELS ${area} TIMEOUT 600 WORKING_DIRECTORY [==[${folder}]==] "
+    "set_tests_properties([==[${name}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT 600 WORKING_DIRECTORY [==[${folder}]==] "
     "ENVIRONMENT [==[${environment}]==] SKIP_REGULAR_EXPRESSION [==[(^|\n)SKIP: ]==] FAIL_REGULAR_EXPRESSION "
     "[==[test cases: +0 ]==])\n")
 endforeach()

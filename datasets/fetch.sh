@@ -58,6 +58,10 @@ download() {
     case $code in
       0) mv -- "$part" "$2" && return 0 ;;
       1) ((after > before)) && continue ;;
+      2) if ((after > before)); then  # a page that says why, and no data
+        rm -f -- "$part"
+        after=0
+      fi ;;
       3) if [[ $restarted == no ]]; then
         restarted=yes
         rm -f -- "$part"

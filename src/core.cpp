@@ -3,4 +3,5 @@
 // of Reference. See <tutti/core/separate.hpp>.
 #define TUTTI_SOURCE_CORE
 #include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backend/cpu/weight_gradient.hpp>
 #include <tutti/tutti.hpp>

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// bf16, which MPI does not know, travels as 16-bit integers; only the operations of MpiOperations understand it.
+// bf16 and f16, which MPI does not know, travel as 16-bit integers; only the operations of MpiOperations understand it.
 [[nodiscard]] inline MPI_Datatype mpi_type(DType t) {
   switch (t) {
     case DType::f32:
@@ -21,6 +21,7 @@ namespace tutti {
     case DType::f64:
       return MPI_DOUBLE;
     case DType::bf16:
+    case DType::f16:
       return MPI_UINT16_T;
     case DType::u8:
       return MPI_UINT8_T;
@@ -38,6 +39,8 @@ class MpiOperations {
   MpiOperations() {  // NOLINT(modernize-use-equals-default): it is not trivial where MPI is known
     create(&call<DType::bf16, Combine::sum>, bf16_sum_);
     create(&call<DType::bf16, Combine::max>, bf16_max_);
+    create(&call<DType::f16, Combine::sum>, f16_sum_);
+    create(&call<DType::f16, Combine::max>, f16_max_);
     create(&call<DType::f32, Combine::max>, f32_max_);
     create(&call<DType::f64, Combine::max>, f64_max_);
   }
@@ -45,12 +48,13 @@ class MpiOperations {
   MpiOperations& operator=(const MpiOperations&) = delete;
   // Frees them; before the end of MPI.
   void release() noexcept {
-    for (MPI_Op* op : {&bf16_sum_, &bf16_max_, &f32_max_, &f64_max_}) MPI_Op_free(op);
+    for (MPI_Op* op : {&bf16_sum_, &bf16_max_, &f16_sum_, &f16_max_, &f32_max_, &f64_max_}) MPI_Op_free(op);
   }
 
   [[nodiscard]] MPI_Op operator()(DType t, Combine c) const noexcept {
     const bool sum = c == Combine::sum;
     if (t == DType::bf16) return sum ? bf16_sum_ : bf16_max_;
+    if (t == DType::f16) return sum ? f16_sum_ : f16_max_;
     if (sum) return MPI_SUM;
     return t == DType::f32 ? f32_max_ : t == DType::f64 ? f64_max_ : MPI_MAX;
   }
@@ -67,7 +71,8 @@ class MpiOperations {
     mpi_check(MPI_Op_create(f, commutative, &op), "MPI_Op_create");
   }
 
-  MPI_Op bf16_sum_ = MPI_OP_NULL, bf16_max_ = MPI_OP_NULL, f32_max_ = MPI_OP_NULL, f64_max_ = MPI_OP_NULL;
+  MPI_Op bf16_sum_ = MPI_OP_NULL, bf16_max_ = MPI_OP_NULL, f16_sum_ = MPI_OP_NULL, f16_max_ = MPI_OP_NULL,
+         f32_max_ = MPI_OP_NULL, f64_max_ = MPI_OP_NULL;
 };
 
 }  // namespace tutti

@@ -196,22 +196,6 @@ class Convolutions {
     return r;
   }
 
-  // The part of a weight gradient that belongs to one place of the kernel window and `channels` outputs, as a matrix
-  // product over all pixels: [channels, pixels] x [pixels, inputs] in f32. dy is read in place, a column of all its
-  // channels apart.
-  std::unique_ptr<Primitive> make_tap(const Problem& p, std::int64_t rows, std::int64_t channels, int workers) {
-    const OneOmpThread guard;
-    using M = dnnl::memory;
-    const std::int64_t pixels = rows * p.y[2] * p.y[3];
-    const auto type = p.bf16 ? M::data_type::bf16 : M::data_type::f32;
-    const Desc dy({channels, pixels}, type, M::dims{1, p.y[1]});
-    const Desc x({pixels, p.x[1]}, type, M::format_tag::ab);
-    const Desc dw({channels, p.x[1]}, M::data_type::f32, M::format_tag::ab);
-    const auto pd = matmul_desc(engine_, dy, x, dw);
-    return std::make_unique<Primitive>(pd, Operands{{DNNL_ARG_SRC, dy}, {DNNL_ARG_WEIGHTS, x}, {DNNL_ARG_DST, dw}},
-                                       engine_, workers);
-  }
-
  private:
   static const char* pass_name(Pass p) {
     return p == Pass::forward ? "forward" : p == Pass::backward_data ? "backward data" : "backward weights";

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backend/cpu/weight_gradient.hpp>
 #include <tutti/backends/onednn/convolution.hpp>
 #include <tutti/backends/onednn/linear.hpp>
 #include <tutti/backends/onednn/shim.hpp>
@@ -45,7 +46,12 @@ class Onednn : public Cpu {
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardWeights& o, const NodeDesc& d) {
     const auto p = problem(o, d.in[0], d.out[0].shape, d.in[1]);
-    if (by_channels(p)) return {Division::whole, tasks_of(p), 0};
+    if (own_gradient(p)) {
+      if (p.w.numel() < 256 * 1024) return {Division::reduce, 1, d.out[0].bytes()};
+      const std::int64_t parts = (p.w[2] * p.w[3] > 1 ? p.w[1] : std::max(p.w[0], p.w[1])) / 32;
+      return {Division::whole, static_cast<int>(std::clamp<std::int64_t>(parts, 1, std::max(8, 4 * threads()))), 0};
+    }
+    if (by_channels(p)) return {Division::whole, channel_tasks, 0};
     return {Division::reduce, 1, convolutions_.layout(p, onednn::Pass::backward_weights).desc.get_size()};
   }
 
@@ -79,8 +85,8 @@ class Onednn : public Cpu {
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
     auto p = problem(o, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]);
+    if (own_gradient(p)) return own_state(p, i);
     if (i.partition.division == Division::whole) {
-      if (p.bf16) return tap_primitive(p, i);
       p.w[0] /= channel_tasks;
       p.y[1] /= channel_tasks;
     }
@@ -119,8 +125,10 @@ class Onednn : public Cpu {
     execute(c, {c.in[0].data, c.in[1].data, c.out[0].data}, c.out[0].shape[0]);
   }
   void run(const op::Conv2dBackwardWeights&, Call& c) {
-    if (c.phase == Phase::whole) return c.in[0].dtype == DType::bf16 ? run_tap(c) : run_channels(c);
     auto& state = *static_cast<State*>(c.state);
+    if (own_gradient(state.problem))
+      return c.in[0].dtype == DType::bf16 ? run_own<bf16>(c, state) : run_own<float>(c, state);
+    if (c.phase == Phase::whole) return run_channels(c);
     const std::size_t n = state.weight_bytes / sizeof(float);
     auto* mine = reinterpret_cast<float*>(c.partial);
     if (c.phase == Phase::finish) {
@@ -136,16 +144,95 @@ class Onednn : public Cpu {
   }
 
  private:
-  // Large weight gradients are cut by output channels, not by rows: a partial sum of megabytes per lane would cost more
-  // to add than it saves. In f32 a task gathers its channels of dy and has a slice of the gradient to itself. In bf16,
-  // where oneDNN's convolution is slow at this, a task is a place of the window and half of the channels, and a matrix
-  // product.
-  static constexpr int channel_tasks = 8, tap_halves = 2;
+  struct Products {
+    std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_columns;
+    std::vector<onednn::Primitive*> of_task;
+  };
+  struct State {
+    onednn::Problem problem;
+    std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_rows;
+    std::size_t weight_bytes = 0, weight_offset = 0, slice_offset = 0, output_offset = 0;
+  };
+
+  // Weight gradients of 1x1 convolutions, and of those with a stride, are our own kernel's work where there is one for
+  // this processor: its products of matrices reach 80 % of the peak where oneDNN's convolutions reach 50 to 70. So are
+  // the large ones in bf16. A large gradient is cut into parts of its channels, each a task over all rows, since a
+  // partial sum of megabytes per lane would cost more to add than it saves; each element is summed in the same order
+  // however it is cut.
+  [[nodiscard]] bool own_gradient(const onednn::Problem& p) const {
+    if (p.window.stride == 1 && p.w[2] * p.w[3] > 1 && !(p.bf16 && by_channels(p))) return false;
+    return p.bf16 ? cpu::has_weight_gradient<bf16>(isa(), p.w[1], p.w[0])
+                  : cpu::has_weight_gradient<float>(isa(), p.w[1], p.w[0]);
+  }
+  std::shared_ptr<void> own_state(const onednn::Problem& p, const PrepareInfo& i) {
+    auto s = std::make_shared<State>();
+    s->problem = p;
+    const std::int64_t columns = cpu::weight_gradient_floats(p.w[1], p.w[0]);
+    s->weight_offset = static_cast<std::size_t>(columns) * sizeof(float);
+    const bool whole = i.partition.division == Division::whole && p.w[2] * p.w[3] > 1;
+    const std::int64_t widest = whole ? (p.w[1] / 16 / i.partition.tasks + 1) * 16 : 0;
+    reserve(s->weight_offset + static_cast<std::size_t>(p.w[0] * p.w[2] * p.w[3] * widest) * sizeof(float));
+    return s;
+  }
+  template <class T>
+  void run_own(Call& c, State& state) {
+    const Shape& w = state.problem.w;
+    const std::int64_t places = w[2] * w[3];
+    auto* const out = static_cast<float*>(c.out[0].data);
+    // [outputs][places][inputs] -> a part of [outputs][inputs in all][places]
+    const auto turn = [&](const float* from, std::int64_t first, std::int64_t inputs) {
+      for (std::int64_t o = 0; o < w[0]; ++o, from += places * inputs) {
+        float* to = out + (o * w[1] + first) * places;
+        for (std::int64_t k = 0; k < inputs; ++k)
+          for (std::int64_t place = 0; place < places; ++place) *to++ = from[place * inputs + k];
+      }
+    };
+    if (c.phase == Phase::finish) {
+      auto* const sum = reinterpret_cast<float*>(c.partial);
+      for (int l = 1; l < c.lanes; ++l)
+        cpu::accumulate(isa(), sum, reinterpret_cast<const float*>(c.partial_of(l)),
+                        static_cast<std::size_t>(w.numel()));
+      return turn(sum, 0, w[1]);
+    }
+    cpu::WeightGradientArgs<T> g;
+    g.window = state.problem.window;
+    const TensorRef &x = c.in[0], &dy = c.in[1];
+    g.rows = x.shape[0];
+    g.h = x.shape[2];
+    g.w = x.shape[3];
+    g.channels = g.inputs = w[1];
+    g.out_h = dy.shape[2];
+    g.out_w = dy.shape[3];
+    g.outputs = g.part_outputs = w[0];
+    g.x = static_cast<const T*>(x.data);
+    g.dy = static_cast<const T*>(dy.data);
+    g.columns = reinterpret_cast<float*>(scratch(c.worker));
+    if (c.phase == Phase::reduce) {
+      g.add = !c.first_chunk;
+      g.dw = reinterpret_cast<float*>(c.partial);
+    } else {
+      const bool cut_outputs = places == 1 && w[0] > w[1];
+      const std::int64_t all = (cut_outputs ? w[0] : w[1]) / 16;
+      const std::int64_t first = all * c.task / c.tasks * 16, count = all * (c.task + 1) / c.tasks * 16 - first;
+      (cut_outputs ? g.first_output : g.first_input) = first;
+      (cut_outputs ? g.part_outputs : g.inputs) = count;
+      if (places > 1) {
+        g.dw = reinterpret_cast<float*>(scratch(c.worker) + state.weight_offset);
+      } else {
+        g.dw = out + g.first_output * w[1] + g.first_input;
+      }
+    }
+    const bool in_place = c.phase == Phase::whole && places == 1;
+    g.dw_place = g.inputs;
+    g.dw_output = in_place ? w[1] : places * g.inputs;
+    cpu::weight_gradient<T>(g);
+    if (c.phase == Phase::whole && !in_place) turn(g.dw, g.first_input, g.inputs);
+  }
+
+  // Else large ones are cut by output channels: a task gathers its channels of dy.
+  static constexpr int channel_tasks = 8;
   static bool by_channels(const onednn::Problem& p) {
     return p.w.numel() >= 1024 * 1024 && p.w[0] % (16 * channel_tasks) == 0;
-  }
-  static int tasks_of(const onednn::Problem& p) {
-    return p.bf16 ? p.window.kernel_h * p.window.kernel_w * tap_halves : channel_tasks;
   }
   void run_channels(Call& c) {
     auto& state = *static_cast<State*>(c.state);
@@ -163,44 +250,6 @@ class Onednn : public Cpu {
     convolutions_.reorder(state.problem, onednn::Pass::backward_weights, dw,
                           static_cast<float*>(c.out[0].data) + static_cast<std::size_t>(c.task) * part);
   }
-  void run_tap(Call& c) {
-    auto& state = *static_cast<State*>(c.state);
-    const onednn::Problem& p = state.problem;
-    const int tap = c.task / tap_halves, taps = p.window.kernel_h * p.window.kernel_w;
-    const int r = tap / p.window.kernel_w, s = tap % p.window.kernel_w;
-    const Shape &xs = c.in[0].shape, &ys = c.in[1].shape;
-    const std::size_t unit = size_of(c.in[0].dtype), pixel = static_cast<std::size_t>(xs[1]) * unit;
-    std::byte* const moved = scratch(c.worker) + state.slice_offset;
-    // The input as this place of the window sees it, zero where it looks over the edge.
-    std::byte* to = moved;
-    const auto* x = static_cast<const std::byte*>(c.in[0].data);
-    for (std::int64_t n = 0; n < ys[0]; ++n)
-      for (std::int64_t i = 0; i < ys[2]; ++i)
-        for (std::int64_t j = 0; j < ys[3]; ++j, to += pixel) {
-          const std::int64_t h = i * p.window.stride - p.window.padding + r,
-                             v = j * p.window.stride - p.window.padding + s;
-          if (h < 0 || v < 0 || h >= xs[2] || v >= xs[3])
-            std::memset(to, 0, pixel);
-          else
-            std::memcpy(to, x + static_cast<std::size_t>((n * xs[2] + h) * xs[3] + v) * pixel, pixel);
-        }
-    const std::int64_t half = ys[1] / tap_halves, first = c.task % tap_halves * half;
-    auto* const dw = reinterpret_cast<float*>(scratch(c.worker) + state.weight_offset);
-    execute(c, {static_cast<std::byte*>(c.in[1].data) + static_cast<std::size_t>(first) * unit, moved, dw}, ys[0]);
-    float* out = static_cast<float*>(c.out[0].data) + first * xs[1] * taps + tap;
-    for (std::int64_t k = 0; k < half * xs[1]; ++k) out[k * taps] = dw[k];
-  }
-
-  struct Products {
-    std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_columns;
-    std::vector<onednn::Primitive*> of_task;
-  };
-  struct State {
-    onednn::Problem problem;
-    std::map<std::int64_t, std::unique_ptr<onednn::Primitive>> by_rows;
-    std::size_t weight_bytes = 0, weight_offset = 0, slice_offset = 0, output_offset = 0;
-  };
-
   // Fully connected: tasks share out the columns of the result.
   static Partition by_columns(const Shape& w, int extent) {
     return {Division::whole, w.numel() < 64 * 1024 ? 1 : linear_tasks(w[extent])};
@@ -253,17 +302,6 @@ class Onednn : public Cpu {
       need = s->output_offset + static_cast<std::size_t>(most * p.y.row_numel()) * size_of(i.desc.compute);
     }
     reserve(need);
-    return s;
-  }
-  std::shared_ptr<void> tap_primitive(const onednn::Problem& p, const PrepareInfo& i) {
-    auto s = std::make_shared<State>();
-    s->problem = p;
-    auto primitive = convolutions_.make_tap(p, i.desc.rows, p.w[0] / tap_halves, i.workers);
-    s->weight_offset = (primitive->scratch_bytes() + 63) / 64 * 64;
-    s->slice_offset = s->weight_offset + static_cast<std::size_t>(p.w[0] / tap_halves * p.w[1]) * sizeof(float);
-    reserve(s->slice_offset +
-            static_cast<std::size_t>(i.desc.rows * p.y[2] * p.y[3] * p.x[1]) * size_of(i.desc.compute));
-    s->by_rows.emplace(i.desc.rows, std::move(primitive));
     return s;
   }
   void reserve(std::size_t bytes) {

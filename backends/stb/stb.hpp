@@ -4,16 +4,51 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include <stb/stb_image.h>
-
 #include <tutti/core/error.hpp>
 #include <tutti/data/image_decoder.hpp>
+
+namespace tutti::stb {
+
+// The largest block that stb_image gets in this thread. A PNG of some kilobytes may unpack to gigabytes; nothing else
+// would stop it.
+inline std::size_t& largest_block() {
+  thread_local std::size_t bytes = 0;
+  return bytes;
+}
+// Zeros: stb_image reads Huffman tables that a damaged JPEG has never set.
+inline void* allocate(std::size_t bytes) { return bytes > largest_block() ? nullptr : std::calloc(1, bytes); }
+inline void* allocate_again(void* block, std::size_t bytes) {
+  return bytes > largest_block() ? nullptr : std::realloc(block, bytes);
+}
+inline void require(bool ok) {
+  if (!ok) fail<Error>("stb_image", "its assertions to hold", "one that does not");
+}
+
+}  // namespace tutti::stb
+
+// Compiled here, not linked: a library of it would end the program at a failed assertion and allocate as it likes.
+#if defined(STBI_INCLUDE_STB_IMAGE_H)
+#error "include <tutti/backends/stb/stb.hpp> before <stb/stb_image.h>: it brings its own"
+#endif
+#define STB_IMAGE_IMPLEMENTATION
+#define STB_IMAGE_STATIC
+#define STBI_ONLY_JPEG
+#define STBI_ONLY_PNG
+#define STBI_NO_STDIO
+#define STBI_MAX_DIMENSIONS 65536
+#define STBI_ASSERT(x) ::tutti::stb::require(x)
+#define STBI_MALLOC(n) ::tutti::stb::allocate(n)
+#define STBI_REALLOC(p, n) ::tutti::stb::allocate_again(p, n)
+#define STBI_FREE(p) std::free(p)
+#include <stb/stb_image.h>
+#undef STB_IMAGE_IMPLEMENTATION
 
 // JPEG and PNG by stb_image.
 namespace tutti {
@@ -47,6 +82,30 @@ struct Source {
 
 inline constexpr stbi_io_callbacks callbacks{&Source::read, &Source::skip, &Source::at_end};
 
+// Throws DataError for a Huffman table with more than 256 codes, between scans too: stb_image writes what it holds over
+// its end. `bytes` is a JPEG whose header was checked. The walk from marker to marker is that of stb_image.
+inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::string_view where) {
+  const auto bad = [&] { fail<DataError>(where, "JPEG Huffman tables", "damaged ones", "the record is damaged"); };
+  for (std::size_t at = 2;;) {
+    while (at < bytes.size() && bytes[at] != 0xff) ++at;
+    while (at < bytes.size() && bytes[at] == 0xff) ++at;
+    if (at >= bytes.size()) return;
+    const unsigned marker = bytes[at++];
+    if (marker == 0 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) continue;
+    if (marker == 0xd9 || bytes.size() - at < 2) return;
+    const std::size_t length = static_cast<std::size_t>(bytes[at] << 8 | bytes[at + 1]);
+    if (length < 2 || length > bytes.size() - at) return bad();
+    if (marker == 0xc4)
+      for (auto left = bytes.subspan(at + 2, length - 2); !left.empty();) {
+        std::size_t codes = 0;
+        for (std::size_t i = 1; i <= 16 && i < left.size(); ++i) codes += left[i];
+        if (left.size() < 17 || codes > 256 || codes > left.size() - 17) return bad();
+        left = left.subspan(17 + codes);
+      }
+    at += length;
+  }
+}
+
 struct Free {
   void operator()(std::uint8_t* pixels) const noexcept { stbi_image_free(pixels); }
 };
@@ -65,11 +124,16 @@ class StbDecoder final : public ImageDecoder {
         (!header.adobe || (header.adobe_transform != 0 && header.adobe_transform != 2)))
       fail<DataError>(where, "a JPEG with 4 components and an Adobe marker", "none",
                       "install libjpeg62-turbo-dev, whose library reads it, and build again");
+    if (header.format == ImageFormat::jpeg) stb::check_huffman_tables(bytes, where);
     int width = 0, height = 0, components = 0;
     const auto damaged = [&](std::string_view expected, std::string_view got) {
       fail<DataError>(where, expected, got, "the record is damaged or truncated");
     };
     stb::Source source{bytes};
+    // Coefficients, planes and rows of up to 16 bytes a pixel, in whole groups of blocks.
+    stb::largest_block() =
+        (static_cast<std::size_t>(header.width) + 64) * (static_cast<std::size_t>(header.height) + 64) * 16 +
+        (1U << 20);
     const std::unique_ptr<std::uint8_t, stb::Free> pixels(
         stbi_load_from_callbacks(&stb::callbacks, &source, &width, &height, &components, 3));
     if (source.ran_dry) damaged("a complete image", std::to_string(bytes.size()) + " bytes of one");

@@ -58,13 +58,21 @@ class Session {
   // DataError for what libjpeg finds wrong.
   template <class A>
   void run(void (*f)(Session&, A&), A& argument, std::string_view where) {
-    jpeg_abort_decompress(&c);  // an exception may have ended the call before
+    abort();  // an exception may have ended the call before
     if (setjmp(jump_) == 0) {
       f(*this, argument);
       return;
     }
-    jpeg_abort_decompress(&c);
+    abort();
     fail<DataError>(where, expected_, got_, "the record is damaged or truncated");
+  }
+
+  // Frees the image's memory. Some of it stays pointed to: jpeg_skip_scanlines of the next image writes through
+  // `cconvert`, though merged upsampling has set none.
+  void abort() {
+    jpeg_abort_decompress(&c);
+    c.cconvert = nullptr;
+    c.cquantize = nullptr;
   }
 
   // Ends run() with an error; the texts are literals.
@@ -159,7 +167,7 @@ inline void decode(Session& s, Job& job) {
     row += got;
   }
   // Rows below the region stay unread.
-  jpeg_abort_decompress(&c);
+  s.abort();
 }
 
 }  // namespace turbojpeg

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Finds stb_image as a library, as Debian compiles it, and makes stb::stb.
+# Finds stb_image, which is one header, and makes stb::stb.
 find_path(stb_INCLUDE_DIR stb/stb_image.h)
-find_library(stb_LIBRARY stb)
-mark_as_advanced(stb_INCLUDE_DIR stb_LIBRARY)
+mark_as_advanced(stb_INCLUDE_DIR)
 
 set(stb_VERSION)
 if(stb_INCLUDE_DIR)
@@ -16,11 +15,10 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
   stb
-  REQUIRED_VARS stb_LIBRARY stb_INCLUDE_DIR
+  REQUIRED_VARS stb_INCLUDE_DIR
   VERSION_VAR stb_VERSION)
 
 if(stb_FOUND AND NOT TARGET stb::stb)
-  add_library(stb::stb UNKNOWN IMPORTED)
-  set_target_properties(stb::stb PROPERTIES IMPORTED_LOCATION "${stb_LIBRARY}"
-                                            INTERFACE_INCLUDE_DIRECTORIES "${stb_INCLUDE_DIR}")
+  add_library(stb::stb INTERFACE IMPORTED)
+  set_target_properties(stb::stb PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${stb_INCLUDE_DIR}")
 endif()

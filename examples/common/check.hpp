@@ -140,13 +140,18 @@ inline void check_run(RunOptions& o) {
   number("--evaluation-batch", *o.evaluation_batch, 1, 1'000'000);
   number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
   number("--threads", o.threads, 0, 4096);
+  word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
   for (const char* half : {"float16", "fp16", "f16", "half"})
-    if (o.precision == half)
+    if (o.precision == half && o.backend == "cuda")
+      o.precision = "f16";
+    else if (o.precision == half)
       fail<UsageError>("--precision", "f32 or bf16", o.precision,
                        "no processor backend computes in float16; bf16 has its speed and the range of float32");
-  word("--precision", o.precision, {"f32", "bf16"},
-       {{"float32", "f32"}, {"fp32", "f32"}, {"float", "f32"}, {"bfloat16", "bf16"}});
-  word("--backend", o.backend, {"auto", "reference", "eigen", "onednn"});
+  if (o.precision != "f16")
+    word("--precision", o.precision, {"f32", "bf16"},
+         {{"float32", "f32"}, {"fp32", "f32"}, {"float", "f32"}, {"bfloat16", "bf16"}});
+  // Gradients of f16 vanish and overflow without.
+  if (o.precision == "f16" && o.loss_scale == "1") o.loss_scale = "dynamic";
 }
 
 // The strategies that tutti knows and what a build needs to have them; nothing: this version has none of it.

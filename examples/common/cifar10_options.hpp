@@ -92,7 +92,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("evaluate-every", o.evaluate_every, "epochs between evaluations; the last epoch always", Names{});
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
     Names{"log-interval", "display-every"});
-  v("precision", o.precision, "f32 or bf16 (bfloat16 with f32 master weights)", Names{"dtype"});
+  v("precision", o.precision, "f32, bf16 (bfloat16 with f32 master weights) or, with cuda, f16", Names{"dtype"});
   describe_machine(o, v);
   v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume", Names{"eval"});
 

@@ -107,7 +107,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("display-every", o.disp_batches, "steps between lines of the table and log entries",
     Names{"disp-batches", "log-interval"});
   v("fp16", o.fp16, "half precision where the processor has it (bf16), with f32 master weights", Names{});
-  v("precision", o.precision, "f32 or bf16; auto: by --fp16", Names{"dtype"});
+  v("precision", o.precision, "f32, bf16 or, with cuda, f16; auto: by --fp16", Names{"dtype"});
   describe_machine(o, v);
 
   describe_distribution(o, v);

@@ -43,7 +43,11 @@ void describe_checkpoints(RunOptions& o, V& v) {
 
 template <class V>
 void describe_machine(RunOptions& o, V& v) {
-  v("backend", o.backend, "auto, reference, eigen or onednn", Names{});
+  v("backend", o.backend, "auto, reference, eigen, onednn or cuda", Names{});
+  v("tf32", o.tf32, "cuda: products of f32 with the precision of TF32", Names{});
+  v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step", Names{});
+  v("deterministic", o.deterministic, "cuda: the same bits every time", Names{});
+  v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it", Names{});
   v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{});
   v("seed", o.seed, "of weights, order and augmentation", Names{});
   v("tensorboard", o.tensorboard, "write event files for TensorBoard too", Names{});

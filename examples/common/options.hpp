@@ -79,6 +79,7 @@ struct RunOptions {
   std::int64_t evaluate_every = 1, disp_batches = 20;
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "f32", backend = "auto";
+  bool tf32 = false, autotune = false, deterministic = false, cuda_graph = true;
   std::int64_t threads = 0;
   std::uint64_t seed = 1;
   bool tensorboard = false, audit = false, dry_run = false, eval_only = false;

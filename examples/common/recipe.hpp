@@ -118,7 +118,7 @@ inline AnyOptimizer make_optimizer(const RunOptions& o) {
 
 inline TrainerOptions trainer_options(const RunOptions& o) {
   TrainerOptions t;
-  t.compute = o.precision == "bf16" ? DType::bf16 : DType::f32;
+  t.compute = o.precision == "bf16" ? DType::bf16 : o.precision == "f16" ? DType::f16 : DType::f32;
   t.optimizer = make_optimizer(o);
   t.weight_decay = o.wd.value();
   t.decay_all = o.decay_all;

@@ -15,18 +15,19 @@ namespace tutti::examples {
 
 namespace {
 
-// The first of these variables that holds a number, else 1.
-int number_of(std::initializer_list<const char*> names) {
+// The first of these variables that holds a number of at least `least`, else that.
+int number_of(std::initializer_list<const char*> names, int least = 1) {
   for (const char* name : names)
-    if (const char* value = std::getenv(name); value != nullptr && std::atoi(value) > 0) return std::atoi(value);
-  return 1;
+    if (const char* value = std::getenv(name); value != nullptr && std::atoi(value) >= least) return std::atoi(value);
+  return least;
 }
 
 }  // namespace
 
 Launched launched() {
   return {number_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "TUTTI_SIZE", "DMLC_NUM_WORKER"}),
-          number_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "TUTTI_LOCAL_SIZE"})};
+          number_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "TUTTI_LOCAL_SIZE"}),
+          number_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "TUTTI_LOCAL_RANK"}, 0)};
 }
 
 std::vector<std::string> built_strategies() {

@@ -15,6 +15,7 @@ namespace tutti::examples {
 struct Launched {
   int processes = 1;
   int on_this_host = 1;
+  int local_rank = 0;
 };
 Launched launched();
 

@@ -7,6 +7,9 @@
 #include <string>
 
 #include <tutti/core/threads.hpp>
+#ifdef TUTTI_HAS_CUDA
+#include <tutti/backends/cuda/cuda.hpp>
+#endif
 #ifdef TUTTI_HAS_ONEDNN
 #include <tutti/backends/onednn/onednn.hpp>
 #endif
@@ -23,6 +26,17 @@ namespace tutti::examples {
 
 namespace {
 
+#ifdef TUTTI_HAS_CUDA
+bool has_gpu(int id) {
+  try {
+    cuda::require_device(id);
+    return true;
+  } catch (const DeviceError&) {
+    return false;
+  }
+}
+#endif
+
 // The backends of this build, fastest first.
 int run_on_backend(AnyStrategy& strategy, RunOptions& o, const Task& task) {
   // Ranks of one host share its cores.
@@ -33,6 +47,19 @@ int run_on_backend(AnyStrategy& strategy, RunOptions& o, const Task& task) {
     built += (built.empty() ? "" : ", ") + std::string(name);
     return o.backend == name || (automatic && o.backend == "auto");
   };
+#ifdef TUTTI_HAS_CUDA
+  // The ranks of a host have a GPU each.
+  if (wanted("cuda", has_gpu(launched().local_rank))) {
+    CudaOptions as;
+    as.device = launched().local_rank;
+    as.tf32 = o.tf32;
+    as.autotune = o.autotune;
+    as.deterministic = o.deterministic;
+    as.graph = o.cuda_graph;
+    Cuda backend(as);
+    return run(backend, strategy, o, task);
+  }
+#endif
 #ifdef TUTTI_HAS_ONEDNN
   if (wanted("onednn", true)) {
     Onednn backend({threads});
@@ -53,9 +80,10 @@ int run_on_backend(AnyStrategy& strategy, RunOptions& o, const Task& task) {
     Reference backend;
     return run(backend, strategy, o, task);
   }
-  fail<UsageError>(
-      "--backend", "auto or a backend of this build: " + built, o.backend,
-      o.backend == "onednn" ? "install libdnnl-dev and build again" : "install libeigen3-dev and build again");
+  fail<UsageError>("--backend", "auto or a backend of this build: " + built, o.backend,
+                   o.backend == "cuda"     ? "install the CUDA toolkit with cuDNN and build again"
+                   : o.backend == "onednn" ? "install libdnnl-dev and build again"
+                                           : "install libeigen3-dev and build again");
 }
 
 // What went wrong on this rank ends the others too.

@@ -42,6 +42,9 @@ inline std::vector<double> to_doubles(const TensorRef& t) {
     case DType::bf16:
       copy(bf16{});
       break;
+    case DType::f16:
+      copy(f16{});
+      break;
     case DType::f64:
       copy(double{});
       break;
@@ -58,6 +61,46 @@ inline std::vector<double> to_doubles(const TensorRef& t) {
   return r;
 }
 
+// What lies in a backend's memory, as bytes of the host.
+template <class B>
+std::vector<std::byte> fetch(B& backend, const void* from, std::size_t n) {
+  std::vector<std::byte> host(n);
+  backend.copy_out(host.data(), from, n);
+  return host;
+}
+template <class B>
+std::vector<double> fetch(B& backend, const TensorRef& t) {
+  auto host = fetch(backend, t.data, TensorDesc{t.shape, t.dtype}.bytes());
+  return to_doubles({host.data(), t.dtype, t.shape});
+}
+// Changes what lies in a backend's memory: f(elements).
+template <class T, class B, class F>
+void modify(B& backend, void* data, std::size_t count, F&& f) {
+  std::vector<T> host(count);
+  backend.copy_out(host.data(), data, count * sizeof(T));
+  f(host.data());
+  backend.copy_in(data, host.data(), count * sizeof(T));
+}
+// A vector in a backend's memory.
+template <class B, class T>
+class Held {
+ public:
+  Held(B& backend, const std::vector<T>& v) : b_(backend), count_(v.size()), buffer_(backend, v.size() * sizeof(T)) {
+    b_.copy_in(buffer_.data(), v.data(), v.size() * sizeof(T));
+  }
+  [[nodiscard]] T* data() const { return static_cast<T*>(buffer_.data()); }
+  [[nodiscard]] std::vector<T> fetch() const {
+    std::vector<T> v(count_);
+    b_.copy_out(v.data(), buffer_.data(), count_ * sizeof(T));
+    return v;
+  }
+
+ private:
+  B& b_;
+  std::size_t count_;
+  Buffer<B> buffer_;
+};
+
 // Fills all parameters and running statistics with numbers that depend on the seed and the names only, rounded to f32
 // so that every precision starts from the same.
 template <Backend B>
@@ -73,17 +116,20 @@ void randomize(Executor<B>& e, std::uint64_t seed) {
     const bool variance = v.name.find("running_var") != std::string::npos;
     const bool gamma = v.init.kind == Init::ones && !state;
     const double scale = s.shape.rank() > 1 ? std::sqrt(2 / static_cast<double>(s.shape.row_numel())) : 0.3;
-    void* data = state ? e.state_data() : e.parameter_data();
-    for (std::size_t i = s.offset; i < s.offset + s.count; ++i) {
+    auto* data = static_cast<std::byte*>(state ? e.state_data() : e.parameter_data());
+    std::vector<double> values(s.count);
+    for (double& to : values) {
       double x = variance ? 0.5 + r.uniform53() : scale * r.normal();
       if (gamma) x = (r.coin() ? 1 : -1) * (0.5 + r.uniform53());
-      const auto f = static_cast<float>(x);
-      if (layout.dtype == DType::f64)
-        static_cast<double*>(data)[i] = static_cast<double>(f);
-      else
-        static_cast<float*>(data)[i] = f;
+      to = static_cast<double>(static_cast<float>(x));
     }
+    const std::vector<float> floats(values.begin(), values.end());
+    if (layout.dtype == DType::f64)
+      e.backend().copy_in(data + s.offset * sizeof(double), values.data(), s.count * sizeof(double));
+    else
+      e.backend().copy_in(data + s.offset * sizeof(float), floats.data(), s.count * sizeof(float));
   }
+  e.backend().synchronise();
   e.parameters_changed();
 }
 
@@ -112,9 +158,11 @@ class Comparison {
  public:
   std::vector<std::string> failures;
   std::size_t compared = 0;
+  double floor = 0;  // added to each tolerance: half of what the smallest number of the type is
 
   void value(const std::string& what, std::size_t i, double got, double expected, double tolerance) {
     ++compared;
+    tolerance += floor;
     // Both not a number, or both the same infinity, is equal.
     if (std::fabs(got - expected) <= tolerance || got == expected || (std::isnan(got) && std::isnan(expected))) return;
     if (failures.size() < 20 && blamed_.insert(what).second)
@@ -140,7 +188,8 @@ class NodeChecker {
               Comparison& to)
       : e_(e), g_(g), states_(std::move(states)), scalars_(scalars), to_(to) {
     const DType t = e.compute();
-    u_out_ = t == DType::bf16 ? 0x1p-8 : t == DType::f32 ? 0x1p-23 : 0x1p-52;
+    u_out_ = t == DType::bf16 ? 0x1p-8 : t == DType::f16 ? 0x1p-10 : t == DType::f32 ? 0x1p-23 : 0x1p-52;
+    if (t == DType::f16) to_.floor = 0x1p-24;
     u_master_ = t == DType::f64 ? 0x1p-52 : 0x1p-23;
     u_ = t == DType::f64 ? 0x1p-53 : 0x1p-24;
   }
@@ -157,7 +206,7 @@ class NodeChecker {
  private:
   [[nodiscard]] Operand operand(ValueId v) const {
     const TensorRef t = e_.value(v);
-    Operand o{to_doubles(t), t.shape, DType::f64};
+    Operand o{fetch(e_.backend(), t), t.shape, DType::f64};
     if (t.dtype == DType::u8 || t.dtype == DType::i32) o.dtype = t.dtype;
     return o;
   }
@@ -167,8 +216,9 @@ class NodeChecker {
   }
   // Weights as the op sees them.
   void round_weights() {
-    if (e_.compute() != DType::bf16) return;
-    for (double& w : in_[1].data) w = static_cast<double>(static_cast<float>(bf16(w)));
+    if (e_.compute() != DType::bf16 && e_.compute() != DType::f16) return;
+    for (double& w : in_[1].data)
+      w = static_cast<double>(e_.compute() == DType::bf16 ? static_cast<float>(bf16(w)) : static_cast<float>(f16(w)));
   }
   [[nodiscard]] double sums(double n) const { return u_ * (4 + 4 * std::sqrt(n) + n / 8); }
   [[nodiscard]] double u_of(std::size_t k) const {
@@ -387,8 +437,8 @@ class NodeChecker {
       off2[i % channels] += d * d / n;
     }
     const auto y = result(0).data, mean = result(1).data, inv_std = result(2).data;
-    const auto running_mean = to_doubles(e_.value(node_->inputs[3])),
-               running_var = to_doubles(e_.value(node_->inputs[4]));
+    const auto running_mean = fetch(e_.backend(), e_.value(node_->inputs[3])),
+               running_var = fetch(e_.backend(), e_.value(node_->inputs[4]));
     const double m = static_cast<double>(o.momentum);
     for (std::size_t c = 0; c < channels; ++c) {
       const double mu = expected[1].data[c], is = expected[2].data[c];
@@ -496,9 +546,10 @@ Comparison check_model(B& backend, const Graph& model, std::int64_t rows, DType 
   Executor<B> e(backend, model, {precision, true});
   randomize(e, seed);
   const Batch batch = random_batch(model, rows, seed);
-  const StepScalars scalars{1, 1.0 / static_cast<double>(rows)};
+  // In f16 small gradients need a loss scale.
+  const StepScalars scalars{precision == DType::f16 ? 256.0 : 1.0, 1.0 / static_cast<double>(rows)};
   const auto states =
-      to_doubles({e.state_data(), e.states().dtype, Shape{static_cast<std::int64_t>(e.states().count)}});
+      fetch(backend, {e.state_data(), e.states().dtype, Shape{static_cast<std::int64_t>(e.states().count)}});
   const Metrics m = e.train(batch.view(), scalars);
   r.value("rows", 0, m.rows, static_cast<double>(rows), 0);
   NodeChecker<B>(e, e.graph(), states, scalars, r).run();

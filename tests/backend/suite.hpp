@@ -18,7 +18,7 @@
 #include "backend/conformance.hpp"
 #include "backend/op_cases.hpp"
 
-// What every backend on the CPU is put through. A backend's test file calls these with its class.
+// What every backend is put through. A backend's test file calls these with its class.
 namespace tutti::testing {
 
 // TUTTI_ISA for the backends made while it lives.
@@ -45,7 +45,15 @@ class IsaGuard {
 template <Backend B>
 std::vector<DType> precisions() {
   if constexpr (std::is_same_v<B, Reference>) return {DType::f64, DType::f32, DType::bf16};
+  if constexpr (requires { requires B::has_f16; }) return {DType::f32, DType::bf16, DType::f16};
   return {DType::f32, DType::bf16};
+}
+// Without f64, which the fast backends lack.
+template <Backend B>
+std::vector<DType> fast_precisions() {
+  auto all = precisions<B>();
+  std::erase(all, DType::f64);
+  return all;
 }
 
 template <Backend B>
@@ -68,7 +76,7 @@ void check_case(B& backend, const OpCase& c, DType precision) {
 
 template <Backend B>
 void check_convolutions(B& backend, const std::vector<ConvCase>& cases) {
-  for (DType t : {DType::f32, DType::bf16})
+  for (DType t : fast_precisions<B>())
     for (const ConvCase& c : cases) check_case(backend, op_case(c), t);
 }
 
@@ -87,7 +95,7 @@ inline Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int6
 // Whole nets: fused batch norms with residuals, gradients that meet, lanes of uneven rows.
 template <Backend B>
 void check_models(B& backend) {
-  for (DType t : {DType::f32, DType::bf16}) {
+  for (DType t : fast_precisions<B>()) {
     for (bool preactivation : {false, true}) {
       const Comparison r = check_model(backend, small_resnet(preactivation), 11, t);
       CHECK_MESSAGE(r.failures.empty(), "resnet_cifar, " << name_of(t) << ":\n" << r.text());
@@ -110,7 +118,7 @@ RunResult short_run(B& backend, const Graph& model, std::int64_t rows, DType pre
   Executor<B> e(backend, model, {precision});
   randomize(e, 9);
   RunResult r;
-  std::vector<float> momentum(e.parameters().count);
+  const Held<B, float> momentum(backend, std::vector<float>(e.parameters().count));
   for (int i = 0; i < steps; ++i) {
     // A short batch now and then, whose plan shares the arenas.
     const std::int64_t n = i % 3 == 2 ? rows / 2 : rows;
@@ -128,20 +136,21 @@ RunResult short_run(B& backend, const Graph& model, std::int64_t rows, DType pre
     r.losses.push_back(e.evaluate(batch.view()).loss);
   }
   const auto append = [&](const void* p, std::size_t n) {
-    const auto* b = static_cast<const std::byte*>(p);
-    r.bytes.insert(r.bytes.end(), b, b + n);
+    const auto b = fetch(backend, p, n);
+    r.bytes.insert(r.bytes.end(), b.begin(), b.end());
   };
   append(e.parameter_data(), e.parameters().bytes());
   append(e.gradient_data(), e.parameters().bytes());
   append(e.state_data(), e.states().bytes());
-  append(momentum.data(), momentum.size() * sizeof(float));
+  append(momentum.data(), e.parameters().count * sizeof(float));
   return r;
 }
 
 // The same seed gives the same bits: run after run, and with one thread as with two or three.
 template <class Make>
 void check_determinism(Make&& make, std::int64_t width = 16, std::int64_t size = 32) {
-  for (DType t : {DType::f32, DType::bf16})
+  using B = std::decay_t<decltype(*make(1))>;
+  for (DType t : fast_precisions<B>())
     for (bool preactivation : {false, true}) {
       const Graph model = small_resnet(preactivation, width, size);
       auto one = make(1), two = make(2), three = make(3);
@@ -159,15 +168,14 @@ void check_determinism(Make&& make, std::int64_t width = 16, std::int64_t size =
 template <Backend B>
 void check_keep_all(B& backend, std::int64_t width = 16, std::int64_t size = 32) {
   const Graph model = small_resnet(false, width, size);
-  for (DType t : {DType::f32, DType::bf16}) {
+  for (DType t : fast_precisions<B>()) {
     std::vector<std::vector<std::byte>> gradients;
     for (bool keep : {false, true}) {
       Executor<B> e(backend, model, {t, keep});
       randomize(e, 2);
       const Batch batch = random_batch(model, 13, 4);
       e.train(batch.view(), {1, 1.0 / 13});
-      const auto* g = static_cast<const std::byte*>(e.gradient_data());
-      gradients.emplace_back(g, g + e.parameters().bytes());
+      gradients.push_back(fetch(backend, e.gradient_data(), e.parameters().bytes()));
     }
     CHECK(gradients[0] == gradients[1]);
   }
@@ -198,15 +206,19 @@ void check_update(B& backend, const U& o, std::size_t count, std::int64_t step) 
   exact.gradients = g64.data();
   exact.slots = {a64.data(), b64.data()};
   const SquaredNorms n64 = reference.squared_norms(exact);
-  u.weights = w.data();
-  u.gradients = g.data();
-  u.slots = {a.data(), b.data()};
+  const Held<B, float> dw(backend, w), dg(backend, g), da(backend, a), db(backend, b);
+  u.weights = dw.data();
+  u.gradients = dg.data();
+  u.slots = {da.data(), db.data()};
   const SquaredNorms n = backend.squared_norms(u);
   CHECK(n.weights == doctest::Approx(n64.weights).epsilon(1e-6));
   CHECK(n.gradients == doctest::Approx(n64.gradients).epsilon(1e-6));
   CHECK(backend.squared_norms(u).gradients == n.gradients);
   backend.update(o, u);
   reference.update(o, exact);
+  w = dw.fetch();
+  a = da.fetch();
+  b = db.fetch();
   Comparison c;
   for (std::size_t i = 0; i < count; ++i) {
     c.value("weights", i, static_cast<double>(w[i]), w64[i], 2e-6 * (1 + std::fabs(w64[i])));
@@ -229,10 +241,11 @@ void check_updates(B& backend) {
   for (std::size_t count : {1U, 17U, 5000U}) {
     std::vector<float> to(count, 2), from(count);
     for (std::size_t i = 0; i < count; ++i) from[i] = static_cast<float>(i);
-    backend.average(DType::f32, to.data(), from.data(), count, 0.75);
-    CHECK(to.back() == doctest::Approx(1.5 + 0.25 * static_cast<double>(count - 1)));
-    backend.accumulate(DType::f32, to.data(), from.data(), count);
-    CHECK(to.back() == doctest::Approx(1.5 + 1.25 * static_cast<double>(count - 1)));
+    const Held<B, float> held(backend, to), held_from(backend, from);
+    backend.average(DType::f32, held.data(), held_from.data(), count, 0.75);
+    CHECK(held.fetch().back() == doctest::Approx(1.5 + 0.25 * static_cast<double>(count - 1)));
+    backend.accumulate(DType::f32, held.data(), held_from.data(), count);
+    CHECK(held.fetch().back() == doctest::Approx(1.5 + 1.25 * static_cast<double>(count - 1)));
     std::vector<double> to64(count, 2), from64(from.begin(), from.end());
     if constexpr (std::is_same_v<B, Reference>) {
       backend.average(DType::f64, to64.data(), from64.data(), count, 0.75);
@@ -268,17 +281,18 @@ void check_loss(B& backend) {
                        DType t, StepScalars scalars, std::vector<double>* gradient = nullptr) {
     Executor<B> e(backend, g, {t, true});
     const Slice& s = *e.parameters().find("fc.bias");
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      if (t == DType::f64)
-        static_cast<double*>(e.parameter_data())[s.offset + i] = static_cast<double>(logits[i]);
-      else
-        static_cast<float*>(e.parameter_data())[s.offset + i] = logits[i];
-    }
+    auto* const at = static_cast<std::byte*>(e.parameter_data()) + s.offset * size_of(e.parameters().dtype);
+    const std::vector<double> wide(logits.begin(), logits.end());
+    if (t == DType::f64)
+      backend.copy_in(at, wide.data(), wide.size() * sizeof(double));
+    else
+      backend.copy_in(at, logits.data(), logits.size() * sizeof(float));
     e.parameters_changed();
     const Metrics m = e.train({images.data(), labels.data(), static_cast<std::int64_t>(labels.size())}, scalars);
     if (gradient != nullptr) {
       const Graph& train = e.graph();
-      *gradient = to_doubles(e.value(train.nodes[static_cast<std::size_t>(train[train.metrics].producer)].outputs[1]));
+      *gradient =
+          fetch(backend, e.value(train.nodes[static_cast<std::size_t>(train[train.metrics].producer)].outputs[1]));
     }
     return m;
   };
@@ -300,7 +314,7 @@ void check_loss(B& backend) {
     const double log_sum = std::log(std::exp(2.0) + 3);
     CHECK(m.loss == doctest::Approx(0.75 * (log_sum - 2) + 0.25 * (log_sum - 0.5)).epsilon(1e-6));
     REQUIRE(d.size() == 4);
-    const double eps = t == DType::bf16 ? 4e-3 : 1e-6;
+    const double eps = t == DType::bf16 ? 4e-3 : t == DType::f16 ? 1e-3 : 1e-6;
     CHECK(d[0] == doctest::Approx(2 * (std::exp(2 - log_sum) - 0.75 - 0.0625)).epsilon(eps));
     CHECK(d[1] == doctest::Approx(2 * (std::exp(-log_sum) - 0.0625)).epsilon(eps));
     // Large logits do not overflow.
@@ -355,7 +369,7 @@ void check_loss(B& backend) {
 // Not-a-number in the weights comes out as a loss that is not a number, through relu, pool and batch norm.
 template <Backend B>
 void check_nan_is_not_lost(B& backend) {
-  for (DType t : {DType::f32, DType::bf16}) {
+  for (DType t : fast_precisions<B>()) {
     Builder b(3, 8, 8);
     ValueId x = nn::conv(b, "c", b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F}), {.out = 16});
     x = b.max_pool("p", b.relu("r", x), {3, 3, 2, 1});
@@ -365,8 +379,9 @@ void check_nan_is_not_lost(B& backend) {
     randomize(e, 1);
     const Batch batch = random_batch(b.graph(), 3, 1);
     CHECK(std::isfinite(e.train(batch.view(), {}).loss));
-    static_cast<float*>(e.parameter_data())[e.parameters().find("c.weight")->offset + 5] =
-        std::numeric_limits<float>::quiet_NaN();
+    modify<float>(backend, e.parameter_data(), e.parameters().count, [&](float* w) {
+      w[e.parameters().find("c.weight")->offset + 5] = std::numeric_limits<float>::quiet_NaN();
+    });
     e.parameters_changed();
     CHECK(std::isnan(e.train(batch.view(), {}).loss));
   }

@@ -71,6 +71,7 @@ TEST_CASE("labels of other images are those of the classes trained with") {
   CHECK(f.classes() == 3);
   CHECK(f.label(0) == 1);
   CHECK(contains(error_of(folder.path(), {"n01", "n03"}), "n02"));
+  CHECK_THROWS_AS(ImageFolder(folder.path(), {"n02", "n01"}), UsageError);
 }
 
 TEST_CASE("a folder without class folders takes its labels from a text file") {

@@ -2,32 +2,8 @@
 # SPDX-License-Identifier: MIT
 # The program train_cifar10 from outside: exit codes, run folder, log, resume, signals.
 set -euo pipefail
-program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
-if [[ ! -x $program ]]; then
-  echo "SKIP: no $program; the examples or CLI11 are missing"
-  exit 77
-fi
-unset TUTTI_DATA
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
 tiny=(--dataset synthetic --num-examples 96 --image-shape "3,16,16" --depth 8 --batch-size 32 --threads 2 --seed 3)
-failures=0
-
-complain() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
-# expect STATUS TEXT ARGUMENT...: the program ends with the status and prints the text.
-expect() {
-  local status=$1 text=$2 got=0
-  shift 2
-  "$program" "$@" >out 2>&1 || got=$?
-  [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
-  grep -qF -e "$text" out || complain "$*: no '$text' in: $(tail -n 3 out)"
-}
-# key FILE EVENT NAME: the values of a key in the log's lines of an event.
-key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
 
 expect 0 "Optimisation:" --help
 expect 0 "per rank" --help
@@ -127,5 +103,4 @@ expect 0 "done" "${tiny[@]}" --run-dir t --tensorboard --epochs 1
 compgen -G "t/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard"
 ! grep -q $'\r' out || complain "a carriage return in a pipe"
 
-((failures == 0)) && echo "all good"
-exit $((failures > 0))
+finish

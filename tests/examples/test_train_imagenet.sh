@@ -2,32 +2,9 @@
 # SPDX-License-Identifier: MIT
 # The program train_imagenet from outside: the flags of the Horovod trainer, its tables, runs, evaluation, bad records.
 set -euo pipefail
-program=${TUTTI_BUILD_DIR:?}/examples/train_imagenet
-if [[ ! -x $program ]]; then
-  echo "SKIP: no $program; the examples or CLI11 are missing"
-  exit 77
-fi
-unset TUTTI_DATA
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_imagenet
 tiny=(--synthetic --num-examples 48 --image-size 32 --num-classes 4 -m resnet18 -b 8 --display_every 2 --seed 3
   --num_parallel_calls 1 --nofp16)
-failures=0
-
-complain() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
-# expect STATUS TEXT ARGUMENT...: the program ends with the status and prints the text.
-expect() {
-  local status=$1 text=$2 got=0
-  shift 2
-  "$program" "$@" >out 2>&1 || got=$?
-  [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
-  grep -qF -e "$text" out || complain "$*: no '$text' in: $(tail -n 3 out)"
-}
-key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
 # rows FILE: step and rate of the table's rows.
 rows() { sed -nE 's/^ +([0-9]+) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ([0-9.]+)$/\1 \2/p' "$1"; }
 
@@ -122,4 +99,4 @@ else
   echo "SKIP: no $sample; nothing trained on real images"
 fi
 
-((failures == 0)) || exit 1
+finish

@@ -21,13 +21,19 @@ namespace {
 using namespace tutti;
 
 // Small, so that an input with a large extent and little data costs no seconds.
-constexpr ImageLimits limits{.width = 4096, .height = 4096, .pixels = 1 << 18};
+constexpr ImageLimits limits{.width = 4096, .height = 4096, .pixels = 1 << 16};
+
+ImageAugmenter small(ImageAugment a) {
+  a.height = a.width = 24;
+  a.short_side = 28;
+  return ImageAugmenter(a);
+}
 
 void decode(const ImageDecoders& decoders, std::span<const std::uint8_t> file) {
   static DecodedImage image;
   static ImageAugmenter::Scratch scratch;
-  static const ImageAugmenter augmenters[] = {ImageAugmenter(ImageAugment::horovod(Split::train, true)),
-                                              ImageAugmenter(ImageAugment::torchvision(Split::test))};
+  static const ImageAugmenter augmenters[] = {small(ImageAugment::horovod(Split::train, true)),
+                                              small(ImageAugment::torchvision(Split::test))};
   try {
     const ImageHeader h = decoders.header(file, "fuzz");
     if (h.width <= 0 || h.height <= 0 || std::int64_t{h.width} * h.height > limits.pixels) std::abort();
@@ -36,7 +42,7 @@ void decode(const ImageDecoders& decoders, std::span<const std::uint8_t> file) {
     if (image.x > region.x || image.y > region.y || image.x + image.width * image.reduction < region.x + region.width ||
         image.y + image.height * image.reduction < region.y + region.height)
       std::abort();
-    std::vector<std::uint8_t> out(224 * 224 * 3);
+    std::vector<std::uint8_t> out(24 * 24 * 3);
     for (const ImageAugmenter& a : augmenters) {
       Rng rng(1, Purpose::augment, 0, file.size());
       a(decoders, file, "fuzz", rng, scratch, out);

@@ -210,7 +210,11 @@ class Converter {
       return before;
     }
     if (before) {
-      if (!same) before->check_same(m_, path);
+      if (same) return before;
+      // Work of which nothing was finished is in nobody's way.
+      const bool any = !detail::existing_shards(c_.out, form_of(before->form, path.string()), c_.prefix).empty();
+      if (any || !there.empty()) before->check_same(m_, path);
+      before.reset();
     } else if (!there.empty()) {
       fail<UsageError>("output " + c_.out.string(), "no shards of " + c_.prefix, there.front().filename().string(),
                        "-f removes them; another folder is safer");

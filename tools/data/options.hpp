@@ -39,7 +39,7 @@ tutti-data convert -i IN -o OUT      IN: an image folder, TFRecord, RecordIO or 
       --validation-shards N  [128; RecordIO 1]
       --seed N              of the order of the training images  [0]
       --no-shuffle          they keep the order that they have
-      --from WORD           the form of IN, where it holds several
+      --from WORD           packed, tfrecord, recordio or folder, where IN holds several
       --classes N           of TFRecord and RecordIO files  [what IN tells, else 1000]
       --start-offset N      leaves the first N shards to somebody else  [0]
   -f, --force               removes what OUT holds of the split, and starts anew

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -36,6 +37,7 @@ struct Call {
   std::size_t partial_stride = 0;
   void* state = nullptr;  // what prepare() returned for this node
   const StepScalars* scalars = nullptr;
+  std::string_view node;  // the layer it belongs to
 
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }
 };

@@ -92,7 +92,8 @@ TUTTI_INLINE void transform_colour_body(std::uint8_t* p, std::int64_t pixels, co
   const auto m = by->m;
   const auto o = by->offset;
   constexpr std::int64_t tile = 64;
-  std::int32_t r[tile], g[tile], b[tile];
+  // What lies behind the last pixel is computed too, and dropped.
+  std::int32_t r[tile] = {}, g[tile] = {}, b[tile] = {};
   for (std::int64_t at = 0; at < pixels; at += tile) {
     const std::int64_t n = std::min(tile, pixels - at);
     std::uint8_t* q = p + at * 3;
@@ -121,7 +122,8 @@ inline std::array<double, 3> channel_means(std::span<const std::uint8_t> image) 
   for (std::size_t i = 0; i + 2 < image.size(); i += 3)
     for (std::size_t c = 0; c < 3; ++c) sum[c] += image[i + c];
   std::array<double, 3> mean{};
-  for (std::size_t c = 0; c < 3; ++c) mean[c] = static_cast<double>(sum[c]) / static_cast<double>(image.size() / 3);
+  const std::size_t pixels = image.size() / 3;
+  for (std::size_t c = 0; c < 3; ++c) mean[c] = static_cast<double>(sum[c]) / static_cast<double>(pixels);
   return mean;
 }
 

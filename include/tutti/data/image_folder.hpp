@@ -79,7 +79,7 @@ namespace image_folder {
 class ImageFolder {
  public:
   // Throws DataError if the folder has no class folders, and for one without images, by name. With `classes` (e.g.
-  // those of the training images) labels are places in that list, and a class folder that is not in it is an error.
+  // those of the training images), a sorted list, labels are places in it, and a class folder not in it is an error.
   explicit ImageFolder(const io::Path& folder, const std::vector<std::string>& classes = {})
       : shared_(std::make_shared<Shared>()) {
     shared_->folder = folder;
@@ -88,6 +88,8 @@ class ImageFolder {
       fail<DataError>("image folder", "a folder for each class in " + folder.string(), contents_of(folder));
     shared_->class_names = classes.empty() ? found : classes;
     const auto& names = shared_->class_names;
+    if (!std::is_sorted(names.begin(), names.end()))
+      fail<UsageError>("image folder", "a sorted list of classes", "another one");
     for (const auto& name : found) {
       const auto at = std::lower_bound(names.begin(), names.end(), name);
       if (at == names.end() || *at != name)
@@ -106,7 +108,7 @@ class ImageFolder {
   // The images of one folder without class folders, like ImageNet's validation images: line k of the text file
   // `labels` names the class of the k-th image by sorted names. `classes` as above; empty: the names in the file.
   [[nodiscard]] static ImageFolder flat(const io::Path& folder, const io::Path& labels,
-                                        std::vector<std::string> classes = {}) {
+                                        const std::vector<std::string>& classes = {}) {
     const std::string text = io::read_text_file(labels, std::size_t{1} << 28);
     std::vector<std::string> lines;
     for (std::string_view rest = text; !rest.empty();) {

@@ -48,11 +48,12 @@ struct ResizeAxis {
     first.resize(static_cast<std::size_t>(outputs));
     weights.assign(static_cast<std::size_t>(outputs) * n, 0);
     exact.resize(n);
+    constexpr double half = 0.5;
     int used = 0;
     for (int i = 0; i < outputs; ++i) {
       const double centre = from + (i + 0.5) * scale;
-      const int begin = std::clamp(static_cast<int>(centre - width + 0.5), low, high - 1);
-      const int end = std::min(std::clamp(static_cast<int>(centre + width + 0.5), begin + 1, high), begin + most);
+      const int begin = std::clamp(static_cast<int>(centre - width + half), low, high - 1);
+      const int end = std::min(std::clamp(static_cast<int>(centre + width + half), begin + 1, high), begin + most);
       double sum = 0;
       for (int k = begin; k < end; ++k) {
         const double w = std::max(0.0, 1.0 - std::abs((k + 0.5 - centre) * per_width));
@@ -66,7 +67,7 @@ struct ResizeAxis {
       const double factor = one / sum;
       int left = one, largest = 0;
       for (int k = 0; k < end - begin; ++k) {
-        to[k] = static_cast<std::int16_t>(exact[static_cast<std::size_t>(k)] * factor + 0.5);
+        to[k] = static_cast<std::int16_t>(exact[static_cast<std::size_t>(k)] * factor + half);
         left -= to[k];
         if (to[k] > to[largest]) largest = k;
       }

@@ -30,6 +30,14 @@ class AllReduce {
   [[nodiscard]] std::string name() const { return c_.name(); }
   [[nodiscard]] C& communicator() noexcept { return c_; }
 
+  // Whether buckets may lie in a device's memory.
+  [[nodiscard]] bool reads_device_memory() const {
+    if constexpr (requires { c_.reads_device_memory(); })
+      return c_.reads_device_memory();
+    else
+      return false;
+  }
+
   // Memory that the communicator sums without copying it, where it has such.
   std::span<std::byte> allocate_gradients(std::size_t bytes) { return c_.allocate(bytes); }
 

@@ -25,6 +25,7 @@ class AnyStrategy {
   [[nodiscard]] int rank() const { return held_->rank(); }
   [[nodiscard]] int size() const { return held_->size(); }
   [[nodiscard]] std::string name() const { return held_->name(); }
+  [[nodiscard]] bool reads_device_memory() const { return held_->reads_device_memory(); }
   std::span<std::byte> allocate_gradients(std::size_t bytes) { return held_->allocate_gradients(bytes); }
   void attach(const ArenaLayout& layout, const Fingerprint& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
@@ -40,6 +41,7 @@ class AnyStrategy {
     [[nodiscard]] virtual int rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
     [[nodiscard]] virtual std::string name() const = 0;
+    [[nodiscard]] virtual bool reads_device_memory() const = 0;
     virtual std::span<std::byte> allocate_gradients(std::size_t bytes) = 0;
     virtual void attach(const ArenaLayout& layout, const Fingerprint& f) = 0;
     virtual void synchronise(std::span<StateSpan> state) = 0;
@@ -56,6 +58,12 @@ class AnyStrategy {
     [[nodiscard]] int rank() const override { return s.rank(); }
     [[nodiscard]] int size() const override { return s.size(); }
     [[nodiscard]] std::string name() const override { return s.name(); }
+    [[nodiscard]] bool reads_device_memory() const override {
+      if constexpr (requires { s.reads_device_memory(); })
+        return s.reads_device_memory();
+      else
+        return false;
+    }
     std::span<std::byte> allocate_gradients(std::size_t bytes) override { return s.allocate_gradients(bytes); }
     void attach(const ArenaLayout& layout, const Fingerprint& f) override { s.attach(layout, f); }
     void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }

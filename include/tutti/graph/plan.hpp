@@ -92,6 +92,8 @@ struct PlanQueries {
   std::function<Partition(const Op&, const NodeDesc&)> partition;
   // Bytes of the packed form of a node's weights; 0: the op reads the master weights.
   std::function<std::size_t(const Op&, const NodeDesc&)> pack_bytes;
+  // All nodes that read a parameter packed read the same packed form.
+  bool one_pack = false;
 };
 
 struct PlanOptions {

@@ -146,6 +146,14 @@ class Planner {
       if (!weighted) continue;
       const std::size_t bytes = q_.pack_bytes(n.op, d);
       if (bytes == 0) continue;
+      if (q_.one_pack) {
+        const auto same =
+            std::find_if(p_.packs.begin(), p_.packs.end(), [&](const Pack& k) { return k.parameter == n.inputs[1]; });
+        if (same != p_.packs.end()) {
+          p_.pack_of[i] = static_cast<std::int32_t>(same - p_.packs.begin());
+          continue;
+        }
+      }
       p_.pack_of[i] = static_cast<std::int32_t>(p_.packs.size());
       p_.packs.push_back({static_cast<NodeId>(i), n.inputs[1], p_.packed_bytes, bytes});
       p_.packed_bytes += (bytes + 63) / 64 * 64;

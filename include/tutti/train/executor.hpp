@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -26,7 +27,7 @@
 namespace tutti {
 
 struct ExecutorOptions {
-  DType compute = DType::f32;  // f32, bf16; f64 on Reference
+  DType compute = DType::f32;  // f32, bf16; f64 on Reference, f16 on CUDA
   bool keep_all = false;
 };
 
@@ -91,7 +92,12 @@ class Executor {
     Plan plan;
     const Graph* graph;
     std::vector<std::shared_ptr<void>> states;  // per node
+    std::uint64_t id = next_id();               // of this process
   };
+  static std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
 
   Prepared& prepared(std::int64_t rows, bool training) {
     auto& slot = plans_[{rows, training}];
@@ -113,8 +119,13 @@ class Executor {
     const PlanQueries queries{[&](const Op& any, const NodeDesc& d) {
                                 return visit_op(any, [&](const auto& x) { return b_.partition(x, d); });
                               },
-                              [&](const Op& any, const NodeDesc& d) { return b_.pack_bytes(any, d); }};
-    p->plan = make_plan(*p->graph, o, queries, parameters_, states_);
+                              [&](const Op& any, const NodeDesc& d) { return b_.pack_bytes(any, d); }, packs_once()};
+    const auto plan_of = [&](std::int64_t n) {
+      o.rows = n;
+      return make_plan(*p->graph, o, queries, parameters_, states_);
+    };
+    p->plan = plan_of(rows);
+    if constexpr (requires { b_.free_bytes(); }) require_room(p->plan, plan_of);
     prepare_nodes(*p);
     grow(activations_, p->plan.activation_bytes);
     scratch_stride_ = std::max(scratch_stride_, p->plan.scratch_bytes);
@@ -129,6 +140,28 @@ class Executor {
     // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
     if (!training && packed_.bytes() < p->plan.packed_bytes) prepared(rows, true);
     return p;
+  }
+
+  // Of memory that a run with this plan allocates.
+  static std::size_t needed_bytes(const Plan& p) { return p.activation_bytes + p.scratch_bytes + p.packed_bytes; }
+  // Where memory is short and says how short, the largest batch that fits is named before anything is allocated.
+  template <class F>
+  void require_room(const Plan& wanted, F&& plan_of) {
+    const std::size_t room = b_.free_bytes() + activations_.bytes() + scratch_.bytes() + packed_.bytes();
+    if (needed_bytes(wanted) <= room) return;
+    std::int64_t fits = 0;
+    for (std::int64_t low = 1, high = wanted.rows - 1; low <= high;) {
+      const std::int64_t middle = low + (high - low) / 2;
+      const bool enough = needed_bytes(plan_of(middle)) <= room;
+      (enough ? low : high) = enough ? middle + 1 : middle - 1;
+      if (enough) fits = middle;
+    }
+    const auto mib = [](std::size_t n) { return std::to_string((n + 0xfffff) >> 20) + " MiB"; };
+    fail<DeviceError>(b_.name(), mib(needed_bytes(wanted)) + " of memory for a batch of " + std::to_string(wanted.rows),
+                      mib(room) + " free",
+                      fits > 0
+                          ? "at most about " + std::to_string(fits) + " rows fit: use --batch-size, or --precision bf16"
+                          : "not even one row fits: end other programs that use the device");
   }
 
   void prepare_nodes(Prepared& p) {
@@ -169,6 +202,13 @@ class Executor {
       fail<UsageError>(n.name, "a kernel of the custom op '" + def.name + "' for backend '" + b_.name() + "'", "none",
                        "add it to CustomOp::forward and CustomOp::backward");
     return std::make_shared<CustomOp::Kernel>(it->second);
+  }
+
+  static constexpr bool packs_once() {
+    if constexpr (requires { requires B::one_pack; })
+      return true;
+    else
+      return false;
   }
 
   static std::vector<std::int64_t> chunk_sizes(const Plan& p, std::int64_t chunk) {
@@ -269,6 +309,7 @@ class Executor {
     c.count_rows = p.plan.rows;
     c.state = p.states[i].get();
     c.scalars = &scalars_;
+    c.node = nd.name;
     c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;
     c.partial = activations_.at(p.plan.partial_offset[i]);
   }
@@ -292,6 +333,19 @@ class Executor {
     bind(batch);
     scalars_ = scalars;
     last_ = &p;
+    // A backend that can replay what it was told before does so, where nobody listens in between.
+    if constexpr (requires { b_.replay(std::vector<std::uint64_t>{}, scalars, [] {}); }) {
+      if (!on_ready) {
+        b_.replay(replay_key(p), scalars, [&] { run_segments(p, on_ready); });
+        packed_stale_ = false;
+        return metrics();
+      }
+    }
+    run_segments(p, on_ready);
+    return metrics();
+  }
+
+  void run_segments(Prepared& p, const OnReady& on_ready) {
     pack_weights();
     std::size_t ready = 0;
     for (const Segment& seg : p.plan.segments) {
@@ -304,7 +358,16 @@ class Executor {
         if (on_ready) on_ready(ready);
       }
     }
-    return metrics();
+  }
+
+  // Everything that decides what run_segments() asks of the backend.
+  [[nodiscard]] std::vector<std::uint64_t> replay_key(const Prepared& p) const {
+    std::vector<std::uint64_t> key{p.id, packed_stale_ ? 1U : 0U};
+    for (const void* at : {static_cast<const void*>(batch_.images), static_cast<const void*>(batch_.labels),
+                           static_cast<const void*>(activations_.data()), static_cast<const void*>(scratch_.data()),
+                           static_cast<const void*>(packed_.data())})
+      key.push_back(reinterpret_cast<std::uintptr_t>(at));
+    return key;
   }
 
   void run_whole(Prepared& p, const Segment& seg) {
@@ -386,8 +449,13 @@ class Executor {
 template <Backend B>
 Executor<B>::Executor(B& backend, const Graph& forward, Options options, void* gradients)
     : b_(backend), options_(options) {
-  if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64)
-    fail<UsageError>("Executor", "a compute type of f32, bf16 or f64", std::string(name_of(options.compute)));
+  if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64 &&
+      options.compute != DType::f16)
+    fail<UsageError>("Executor", "a compute type of f32, bf16, f16 or f64", std::string(name_of(options.compute)));
+  if constexpr (!requires { requires B::has_f16; })
+    if (options.compute == DType::f16)
+      fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f16",
+                       "f16 runs on the cuda backend alone");
   if constexpr (requires { requires !B::has_f64; })
     if (options.compute == DType::f64)
       fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f64",

@@ -277,6 +277,7 @@ class Trainer {
   std::unique_ptr<Executor<B>> make_executor(const Graph& model) {
     const ExecutorOptions options{o_.compute, false};
     if (s_.size() == 1) return std::make_unique<Executor<B>>(b_, model, options);
+    if constexpr (!std::is_base_of_v<HostMemory, B>) require_device_reader();
     const DType master = o_.compute == DType::f64 ? DType::f64 : DType::f32;
     const Graph graph = differentiate(fuse(model));
     const ArenaLayout layout = parameter_layout(graph, master), states = state_layout(graph, master);
@@ -288,6 +289,15 @@ class Trainer {
     shared_states_ = all + StepWord::bytes + layout.bytes();
     host_states_.resize(states.bytes());
     return std::make_unique<Executor<B>>(b_, model, options, all + StepWord::bytes);
+  }
+
+  // Gradients in a device's memory are no place for a strategy that reads them with the processor.
+  void require_device_reader() {
+    bool reads = false;
+    if constexpr (requires { s_.reads_device_memory(); }) reads = s_.reads_device_memory();
+    if (!reads)
+      fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'", "one of the host",
+                       "use --strategy nccl, or a backend on the processor");
   }
 
   // A run of neighbouring slices of one bucket with the same weight decay: one call of the update kernel.

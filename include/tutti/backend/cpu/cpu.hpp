@@ -37,7 +37,7 @@ class Cpu : public ReferenceOps<false> {
   // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
   // all small numbers of threads, so that their results are the same bits.
   [[nodiscard]] int lanes() const { return threads() <= 4 ? 8 : 2 * threads(); }
-  [[nodiscard]] std::size_t chunk_bytes() const { return std::getenv("CB") ? std::size_t(std::atoi(std::getenv("CB"))) * 1024 : 256 * 1024; }
+  [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
   [[nodiscard]] cpu::Isa isa() const noexcept { return isa_; }
 
   template <class F>

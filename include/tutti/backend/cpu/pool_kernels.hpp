@@ -59,7 +59,7 @@ TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
       for (std::int64_t q = 0; q < a.out_w; ++q, y += a.channels, which += a.channels) {
         const detail::Span r = detail::inside(p, o.kernel_h, o, a.h), s = detail::inside(q, o.kernel_w, o, a.w);
         const T* x = a.x + ((n * a.h + p * o.stride - o.padding) * a.w + q * o.stride - o.padding) * a.channels;
-        F<I> start, rest;  // the first place of the window that is inside; from one row's last to the next one's first
+        F<I> start, rest;  // the window's first tap that is inside; from one row's last to the next one's first
         broadcast<I>(start, static_cast<float>(r.begin * o.kernel_w + s.begin));
         broadcast<I>(rest, static_cast<float>(o.kernel_w - (s.end - s.begin)));
         std::int64_t c = 0;

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tutti/backend/call.hpp>
+#include <tutti/backends/cuda/cudnn/conv_problem.hpp>
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/graph/ops.hpp>
+
+// What stands between an op of the graph and a convolution of the library: channels filled up to whole vectors, weights
+// and their gradient in another order.
+namespace tutti::cuda {
+
+// Channels as the library gets them: whole vectors of 16 bytes, but 4 for images (the stem).
+[[nodiscard]] constexpr std::int64_t padded_out_channels(DType t, std::int64_t channels) noexcept {
+  const std::int64_t unit = vector_of(t);
+  return (channels + unit - 1) / unit * unit;
+}
+[[nodiscard]] constexpr std::int64_t padded_in_channels(DType t, std::int64_t channels) noexcept {
+  return channels <= 4 ? 4 : padded_out_channels(t, channels);
+}
+
+// Weights OIHW f32 -> [padded O, H, W, padded I] in the compute type: the same form forward and backward.
+struct PackedWeights {
+  std::int64_t rows, columns, taps, padded_rows, padded_columns;
+
+  PackedWeights(DType t, const Shape& w)
+      : rows(w[0]),
+        columns(w[1]),
+        taps(w[2] * w[3]),
+        padded_rows(padded_out_channels(t, w[0])),
+        padded_columns(padded_in_channels(t, w[1])) {}
+  // The master weights already are what is wanted.
+  [[nodiscard]] bool is_master(DType t) const {
+    return t == DType::f32 && taps == 1 && padded_rows == rows && padded_columns == columns;
+  }
+  [[nodiscard]] std::int64_t count() const { return padded_rows * taps * padded_columns; }
+};
+
+inline void pack_weights(Launcher& l, DType t, const TensorRef& w, void* to) {
+  const PackedWeights p(t, w.shape);
+  l.op(t, OpKernel::pack_weights, l.blocks(p.padded_rows * p.padded_columns), Launcher::block, w.data, to,
+       static_cast<int>(p.rows), static_cast<int>(p.columns), static_cast<int>(p.taps), static_cast<int>(p.padded_rows),
+       static_cast<int>(p.padded_columns));
+}
+
+// One convolution of a plan, made ready: the problem with its padded channels, and places in the workspace.
+struct PreparedConv {
+  ConvPass pass;
+  ConvProblem problem;
+  std::int64_t in_channels, out_channels;                            // of the graph
+  std::size_t a_offset = 0, b_offset = 0, out_offset = 0, rest = 0;  // in the workspace
+  std::size_t workspace_bytes = 0;
+
+  // x, w, y: of the convolution in the forward direction.
+  PreparedConv(ConvPass which, const op::Window& o, DType t, const Shape& x, const Shape& w, const Shape& y)
+      : pass(which),
+        problem{x[0],
+                padded_in_channels(t, w[1]),
+                x[2],
+                x[3],
+                padded_out_channels(t, w[0]),
+                y[2],
+                y[3],
+                o.kernel_h,
+                o.kernel_w,
+                o.stride,
+                o.stride,
+                o.padding,
+                o.padding,
+                o.padding,
+                o.padding,
+                t},
+        in_channels(w[1]),
+        out_channels(w[0]) {}
+
+  [[nodiscard]] bool pads_in() const { return problem.in_channels != in_channels; }
+  [[nodiscard]] bool pads_out() const { return problem.out_channels != out_channels; }
+  [[nodiscard]] std::size_t taps() const {
+    return static_cast<std::size_t>(problem.kernel_h) * static_cast<std::size_t>(problem.kernel_w);
+  }
+  // Of the gradient: the library's order or size is not the graph's.
+  [[nodiscard]] bool unpacks() const { return taps() > 1 || pads_in() || pads_out(); }
+  [[nodiscard]] std::int64_t in_pixels() const { return problem.rows * problem.in_height * problem.in_width; }
+  [[nodiscard]] std::int64_t out_pixels() const { return problem.rows * problem.out_height * problem.out_width; }
+
+  // Shares out the workspace; `library`: what the library wants for itself.
+  void lay_out(std::size_t library) {
+    const std::size_t unit = size_of(problem.type);
+    const std::size_t x =
+        pads_in() ? static_cast<std::size_t>(in_pixels() * problem.in_channels) * unit : std::size_t{0};
+    const std::size_t y =
+        pads_out() ? static_cast<std::size_t>(out_pixels() * problem.out_channels) * unit : std::size_t{0};
+    const std::size_t dw =
+        unpacks() ? static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * sizeof(float) : 0;
+    std::size_t at = 0;
+    const auto take = [&](std::size_t bytes) { return std::exchange(at, at + Workspace::round_up(bytes)); };
+    switch (pass) {
+      case ConvPass::forward:
+        a_offset = take(x);
+        out_offset = take(y);
+        break;
+      case ConvPass::backward_data:
+        a_offset = take(y);
+        out_offset = take(x);
+        break;
+      case ConvPass::backward_weights:
+        a_offset = take(x);
+        b_offset = take(y);
+        out_offset = take(dw);
+        break;
+    }
+    rest = at;
+    workspace_bytes = at + library;
+  }
+};
+
+// Runs what was made ready. C: a class with the library's run().
+template <class C>
+void run_convolution(C& library, Launcher& l, const Workspace& w, const PreparedConv& k, cudaStream_t stream,
+                     const Call& c) {
+  const ConvProblem& p = k.problem;
+  const auto change = [&](const void* from, void* to, std::int64_t old, std::int64_t now, std::int64_t pixels) {
+    l.op(p.type, OpKernel::change_channels, l.blocks(pixels * now), Launcher::block, from, to, static_cast<int>(old),
+         static_cast<int>(now), pixels);
+  };
+  const auto padded_in = [&](const void* x, std::size_t offset) -> const void* {
+    if (!k.pads_in()) return x;
+    change(x, w.at<void>(offset), k.in_channels, p.in_channels, k.in_pixels());
+    return w.at<void>(offset);
+  };
+  const auto padded_out = [&](const void* y, std::size_t offset) -> const void* {
+    if (!k.pads_out()) return y;
+    change(y, w.at<void>(offset), k.out_channels, p.out_channels, k.out_pixels());
+    return w.at<void>(offset);
+  };
+  void* const out = c.out[0].data;
+  void* const room = w.at<void>(k.out_offset);
+  void* const rest = w.at<void>(k.rest);
+  switch (k.pass) {
+    case ConvPass::forward:
+      library.run(k.pass, p, padded_in(c.in[0].data, k.a_offset), c.in[1].data, k.pads_out() ? room : out, rest,
+                  stream);
+      if (k.pads_out()) change(room, out, p.out_channels, k.out_channels, k.out_pixels());
+      break;
+    case ConvPass::backward_data:
+      library.run(k.pass, p, padded_out(c.in[0].data, k.a_offset), c.in[1].data, k.pads_in() ? room : out, rest,
+                  stream);
+      if (k.pads_in()) change(room, out, p.in_channels, k.in_channels, k.in_pixels());
+      break;
+    case ConvPass::backward_weights: {
+      const void* const x = padded_in(c.in[0].data, k.a_offset);
+      const void* const dy = padded_out(c.in[1].data, k.b_offset);
+      library.run(k.pass, p, x, dy, k.unpacks() ? room : out, rest, stream);
+      if (k.unpacks())
+        l.op(p.type, OpKernel::unpack_gradient, l.blocks(k.out_channels * k.in_channels), Launcher::block, room, out,
+             static_cast<int>(k.out_channels), static_cast<int>(k.in_channels), static_cast<int>(k.taps()),
+             static_cast<int>(p.in_channels));
+      break;
+    }
+  }
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/cuda/cudnn/descriptor.hpp>
+#include <tutti/backends/cuda/cudnn/graph.hpp>
+#include <tutti/backends/cuda/device.hpp>
+
+namespace tutti::cuda::cudnn {
+
+// cuDNN's handle of a device; made when it is first needed, because that takes a while.
+class Handle {
+ public:
+  explicit Handle(const Device& device) : device_(device) {}
+  ~Handle() {
+    if (raw_ != nullptr) cudnnDestroy(raw_);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
+  [[nodiscard]] cudnnHandle_t get() {
+    if (raw_ == nullptr) {
+      device_.use();
+      check(cudnnCreate(&raw_), "handle", "a handle of " + device_.name());
+    }
+    return raw_;
+  }
+  [[nodiscard]] cudnnHandle_t on(cudaStream_t stream) {
+    const cudnnHandle_t h = get();
+    if (!stream_ || *stream_ != stream) {
+      check(cudnnSetStream(h, stream), "handle", "its stream");
+      stream_ = stream;
+    }
+    return h;
+  }
+
+ private:
+  const Device& device_;
+  cudnnHandle_t raw_ = nullptr;
+  std::optional<cudaStream_t> stream_;
+};
+
+// What plans are made for: a GPU of this machine, or one that is only described, by the text that such a GPU gave.
+class Target {
+ public:
+  explicit Target(Handle& handle) : handle_(&handle) {}
+  // DeviceError if cuDNN does not understand the description.
+  explicit Target(std::string_view json) : described_(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device description") {
+    described_.set(attr::device_json, std::span<const char>(json.data(), json.size()));
+    described_.finalize("take it from a GPU with the same cuDNN");
+  }
+
+  [[nodiscard]] cudnnHandle_t handle() const { return handle_ == nullptr ? nullptr : handle_->get(); }
+  [[nodiscard]] const Descriptor& described() const noexcept { return described_; }
+
+ private:
+  Handle* handle_ = nullptr;
+  Descriptor described_;
+};
+
+// The description of a GPU of this machine, for Target(json) elsewhere.
+[[nodiscard]] inline std::string describe_device(int id) {
+  Descriptor d(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device description");
+  d.set(attr::device_id, id).finalize();
+  return d.get_text(attr::device_json);
+}
+
+// Which engines may be chosen.
+struct EngineFilter {
+  bool deterministic = false;  // only those that give the same bits every time
+  bool exact_f32 = false;      // for f32 data: no TF32 and nothing else that shortens the inputs
+
+  [[nodiscard]] bool allows(std::span<const cudnnBackendNumericalNote_t> notes) const {
+    const auto has = [&](cudnnBackendNumericalNote_t n) {
+      return std::find(notes.begin(), notes.end(), n) != notes.end();
+    };
+    // Sums are of f32 and inputs are not made shorter than they are, whatever the options.
+    if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) || has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
+      return false;
+    if (deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
+    return !(exact_f32 && has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
+  }
+};
+
+// An operand of a run: its number in the graph and where it lies. A scalar's pointer is to the host's memory.
+struct Binding {
+  std::int64_t uid;
+  const void* data;
+};
+
+// An execution plan: a graph with an engine for it.
+class Plan {
+ public:
+  // CudnnError where the engine does not run this graph after all.
+  Plan(const Target& target, const Descriptor& config, const std::string& name) : Plan(name) {
+    bind(target);
+    plan_.set(attr::plan_config, config);
+    finalize();
+  }
+  // From the text of Plan::json(). CudnnError where it is of another device or another cuDNN.
+  Plan(const Target& target, std::string_view json, const std::string& name) : Plan(name) {
+    bind(target);
+    plan_.set(attr::plan_json, std::span<const char>(json.data(), json.size()));
+    finalize();
+  }
+
+  [[nodiscard]] const std::string& name() const noexcept { return plan_.name(); }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
+  [[nodiscard]] std::string json() const { return plan_.get_text(attr::plan_json); }
+
+  void run(cudnnHandle_t handle, std::span<const Binding> operands, void* workspace) {
+    check(cudnnBackendExecute(handle, plan_.raw(), pack(operands, workspace).raw()), plan_.name(), "it to start");
+  }
+
+ private:
+  explicit Plan(const std::string& name) : plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan " + name) {}
+  void bind(const Target& target) {
+    if (target.handle() != nullptr)
+      plan_.set(attr::plan_handle, target.handle());
+    else
+      plan_.set(attr::plan_device, target.described());
+  }
+  void finalize() {
+    plan_.finalize();
+    workspace_ = static_cast<std::size_t>(plan_.get(attr::plan_workspace));
+  }
+
+  // The operands as cuDNN takes them. Steady work has the same operands in every step.
+  const Descriptor& pack(std::span<const Binding> operands, void* workspace) {
+    for (const Pack& p : packs_)
+      if (p.workspace == workspace &&
+          std::equal(p.operands.begin(), p.operands.end(), operands.begin(), operands.end(),
+                     [](const Binding& a, const Binding& b) { return a.uid == b.uid && a.data == b.data; }))
+        return p.descriptor;
+    std::vector<std::int64_t> uids;
+    std::vector<DataPointer> data;
+    for (const Binding& b : operands) {
+      uids.push_back(b.uid);
+      data.push_back({const_cast<void*>(b.data)});
+    }
+    Descriptor d(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "operands of " + plan_.name());
+    d.set(attr::pack_uids, uids).set(attr::pack_pointers, data).set(attr::pack_workspace, DataPointer{workspace});
+    d.finalize();
+    // Layers of the same shape share a plan; a net has a few dozen such, and no step has more.
+    if (packs_.size() == most_packs) packs_.erase(packs_.begin());
+    packs_.push_back({{operands.begin(), operands.end()}, workspace, std::move(d)});
+    return packs_.back().descriptor;
+  }
+
+  struct Pack {
+    std::vector<Binding> operands;
+    void* workspace;
+    Descriptor descriptor;
+  };
+  static constexpr std::size_t most_packs = 64;
+
+  Descriptor plan_;
+  std::size_t workspace_ = 0;
+  std::vector<Pack> packs_;
+};
+
+// Engine configurations for a graph, the best guess first: those of the heuristics' mode A, then the fallbacks.
+[[nodiscard]] inline std::vector<Descriptor> engine_configs(const Target& target, OpGraph& graph,
+                                                            std::int64_t most = 16) {
+  std::vector<Descriptor> found;
+  const Descriptor& operations = graph.finish(target.handle());
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristics of " + graph.name());
+    heuristics.set(attr::heuristics_graph, operations).set(attr::heuristics_mode, mode);
+    if (target.described()) heuristics.set(attr::heuristics_device, target.described());
+    std::vector<Descriptor> some;
+    std::size_t n = 0;
+    try {
+      heuristics.finalize();
+      const std::int64_t there = std::min(most, heuristics.count(attr::heuristics_results));
+      for (std::int64_t i = 0; i < there; ++i)
+        some.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine of " + graph.name());
+      if (there > 0) n = heuristics.get_into(attr::heuristics_results, std::span(some));
+    } catch (const CudnnError&) {
+      // A mode that knows nothing for this graph may leave it to the other one.
+      if (mode == CUDNN_HEUR_MODE_FALLBACK && found.empty()) throw;
+    }
+    for (std::size_t i = 0; i < n; ++i) found.push_back(std::move(some[i]));
+  }
+  return found;
+}
+
+// The numerical notes of a configuration's engine.
+[[nodiscard]] inline std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& config) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, config.name());
+  config.get_into(attr::config_engine, engine);
+  return engine.get_some(attr::engine_notes, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+}
+
+// The plans that can be made of a graph, the best guess first, at most `most` of them. Empty where cuDNN has none that
+// the filter allows within `workspace_limit` bytes; `why` then says what the last one lacked.
+[[nodiscard]] inline std::vector<Plan> make_plans(const Target& target, OpGraph& graph, const EngineFilter& filter,
+                                                  std::size_t workspace_limit, std::size_t most, std::string& why) {
+  std::vector<Plan> plans;
+  why = "cuDNN knows no engine for it";
+  try {
+    for (const Descriptor& config : engine_configs(target, graph)) {
+      if (plans.size() == most) break;
+      if (!filter.allows(notes_of(config))) {
+        why = "the engines for it round or add in another way than was asked for";
+        continue;
+      }
+      try {
+        Plan plan(target, config, graph.name());
+        if (plan.workspace_bytes() <= workspace_limit)
+          plans.push_back(std::move(plan));
+        else
+          why = "it takes " + std::to_string(plan.workspace_bytes() >> 20) + " MiB of workspace";
+      } catch (const CudnnError& e) {
+        why = e.what();
+      }
+    }
+  } catch (const CudnnError& e) {
+    why = e.what();
+  }
+  return plans;
+}
+
+}  // namespace tutti::cuda::cudnn

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cudnn.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/cuda/cudnn/graph.hpp>
+#include <tutti/backends/cuda/cudnn/plan.hpp>
+#include <tutti/backends/cuda/cudnn/plan_store.hpp>
+#include <tutti/backends/cuda/cudnn/tuning.hpp>
+#include <tutti/backends/cuda/device.hpp>
+#include <tutti/core/dtype.hpp>
+
+namespace tutti::cuda {
+
+struct ConvolutionOptions {
+  bool tf32 = false;           // f32 products with the precision of TF32
+  bool autotune = false;       // time the plans and take the fastest, where no timed one is stored
+  bool deterministic = false;  // only kernels that give the same bits every time
+  std::size_t workspace_limit = std::size_t{1} << 30;         // bytes
+  std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
+};
+
+// Chooses plans for one device: a stored one, else by timing where that was asked for, else by cuDNN's heuristics. What
+// was chosen is stored. From one thread at a time, and not while a CUDA graph is captured.
+class Planner {
+ public:
+  Planner(const Device& device, ConvolutionOptions options)
+      : device_(device), handle_(device), options_(std::move(options)), store_(options_.plan_folder) {}
+
+  [[nodiscard]] cudnn::Handle& handle() noexcept { return handle_; }
+  [[nodiscard]] const ConvolutionOptions& options() const noexcept { return options_; }
+  // How many plans came from the store.
+  [[nodiscard]] std::size_t restored() const noexcept { return restored_; }
+
+  // type: of the data. Nothing where cuDNN has no engine that the options allow; `why` says what was lacking.
+  [[nodiscard]] std::optional<cudnn::Plan> plan(cudnn::OpGraph graph, DType type, std::string& why) {
+    const std::string timed = key_of(graph, "timed"), guessed = key_of(graph, "guessed");
+    const cudnn::Target target(handle_);
+    // A timed plan is the better one, whoever timed it.
+    if (auto kept = restore(target, timed, graph.name())) return kept;
+    if (!options_.autotune)
+      if (auto kept = restore(target, guessed, graph.name())) return kept;
+
+    const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
+    std::vector<cudnn::Plan> plans =
+        cudnn::make_plans(target, graph, filter, options_.workspace_limit, options_.autotune ? candidates : 1, why);
+    if (plans.empty()) return {};
+    const auto fastest = options_.autotune ? cudnn::fastest_plan(device_, handle_, graph, plans) : std::nullopt;
+    cudnn::Plan& best = plans[fastest.value_or(0)];
+    keep(fastest ? timed : guessed, best);
+    return std::move(best);
+  }
+
+ private:
+  // How many a timed choice is among. The heuristics' first guess is mostly one of the best three.
+  static constexpr std::size_t candidates = 8;
+
+  // What a stored plan depends on.
+  [[nodiscard]] std::string key_of(const cudnn::OpGraph& graph, std::string_view how) const {
+    std::string key = graph.name() + " | " + std::string(how);
+    if (options_.deterministic) key += " deterministic";
+    if (options_.tf32) key += " tf32";
+    return key + " | workspace " + std::to_string(options_.workspace_limit) + " | cudnn " +
+           cudnn::version_text(cudnnGetVersion()) + " | " + device_.name() + " sm_" +
+           std::to_string(device_.architecture());
+  }
+
+  std::optional<cudnn::Plan> restore(const cudnn::Target& target, const std::string& key, const std::string& name) {
+    const auto text = store_.load(key);
+    if (!text) return {};
+    try {
+      cudnn::Plan plan(target, *text, name);
+      if (plan.workspace_bytes() <= options_.workspace_limit) {
+        ++restored_;
+        return plan;
+      }
+    } catch (const cudnn::CudnnError&) {
+      // Of another machine after all; the one that is chosen now takes its place.
+    }
+    store_.forget(key);
+    return {};
+  }
+  void keep(const std::string& key, const cudnn::Plan& plan) const {
+    try {
+      store_.save(key, plan.json());
+    } catch (const cudnn::CudnnError&) {
+      // Not every engine's plans can be written down; such a plan is made again the next time.
+    }
+  }
+
+  const Device& device_;
+  cudnn::Handle handle_;
+  ConvolutionOptions options_;
+  PlanStore store_;
+  std::size_t restored_ = 0;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <tutti/backends/cuda/error.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti::cuda {
+
+// The oldest architecture that is supported: compute capability 8.0, the first with bf16 and TF32.
+inline constexpr int oldest_architecture = 80;
+
+// What the machine has, asked without touching a device. Throws the DeviceError that says what is missing.
+inline void require_device(int id) {
+  int driver = 0, runtime = 0, count = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0)
+    fail<DeviceError>("cuda", "an NVIDIA driver", "none (libcuda.so.1 is not there or does not load)",
+                      "install the driver (Debian: nvidia-driver), in a container start it with the GPU, or use "
+                      "another --backend");
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  if (e == cudaErrorInsufficientDriver)
+    fail<DeviceError>("cuda", "a driver for CUDA " + version_text(runtime) + " or newer",
+                      "one for CUDA " + version_text(driver), "update the NVIDIA driver");
+  if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
+    fail<DeviceError>("cuda", "a GPU", "none", "is CUDA_VISIBLE_DEVICES set to nothing?");
+  check(e, "a list of GPUs");
+  if (id < 0 || id >= count)
+    fail<DeviceError>("cuda", "a GPU number in 0.." + std::to_string(count - 1), std::to_string(id),
+                      "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
+}
+
+// One GPU and the stream that computes on it. Not copied and not moved: everything made for it refers to it.
+class Device {
+ public:
+  // DeviceError: no driver, one that is too old, no such GPU, one that is older than oldest_architecture.
+  explicit Device(int id = 0) : id_(id) {
+    require_device(id);
+    use();
+    check(cudaGetDeviceProperties(&properties_, id), "the GPU's properties");
+    if (architecture() < oldest_architecture)
+      fail<DeviceError>("cuda", "a GPU of compute capability 8.0 or newer (Ampere, 2020)",
+                        std::string(properties_.name) + " of compute capability " + std::to_string(properties_.major) +
+                            "." + std::to_string(properties_.minor),
+                        "use another --backend");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
+  }
+  // Never throws: a device that is lost cannot be cleaned up.
+  ~Device() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  [[nodiscard]] int id() const noexcept { return id_; }
+  [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+  [[nodiscard]] const cudaDeviceProp& properties() const noexcept { return properties_; }
+  // 90 for compute capability 9.0.
+  [[nodiscard]] int architecture() const noexcept { return 10 * properties_.major + properties_.minor; }
+  [[nodiscard]] int multiprocessors() const noexcept { return properties_.multiProcessorCount; }
+  [[nodiscard]] std::string name() const { return properties_.name; }
+
+  // Makes this the calling thread's device.
+  void use() const { check(cudaSetDevice(id_), "GPU " + std::to_string(id_)); }
+
+  // The op whose kernels are launched from now on, and its layer: what errors name.
+  void set_op(std::string_view kind, std::string_view node = {}) noexcept {
+    kind_ = {kind_text_.data(), kind.copy(kind_text_.data(), kind_text_.size())};
+    node_ = {node_text_.data(), node.copy(node_text_.data(), node_text_.size())};
+  }
+  // "conv2d 'layer1.0.conv1'"; empty before the first.
+  [[nodiscard]] std::string op() const {
+    return std::string(kind_) + (node_.empty() ? "" : " '" + std::string(node_) + "'");
+  }
+
+  // Throws where a call failed. Kernels run asynchronously: an error may stem from an op before the last one, so the
+  // message says how to find out.
+  void check_op(cudaError_t e, std::string_view what = "success") const {
+    if (e == cudaSuccess) return;
+    fail<DeviceError>(
+        "cuda", what, error_text(e) + (kind_.empty() ? "" : "; the last op started was " + op()),
+        e == cudaErrorMemoryAllocation
+            ? "use a smaller --batch-size or --precision bf16"
+            : "kernels run asynchronously; with CUDA_LAUNCH_BLOCKING=1 the op named is the one that failed");
+  }
+  // Waits for everything started on the stream.
+  void synchronise() const { check_op(cudaStreamSynchronize(stream_), "the ops to end"); }
+
+ private:
+  int id_;
+  cudaDeviceProp properties_{};
+  cudaStream_t stream_ = nullptr;
+  // Copies: errors come late, when the graph that held the names may be gone.
+  std::array<char, 32> kind_text_{};
+  std::array<char, 96> node_text_{};
+  std::string_view kind_, node_;
+};
+
+}  // namespace tutti::cuda

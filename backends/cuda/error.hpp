@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <string_view>
+
+#include <tutti/core/error.hpp>
+
+// Errors of the CUDA libraries as DeviceErrors: "[cuda] expected ..., got ...". Nothing here needs a driver.
+namespace tutti::cuda {
+
+[[nodiscard]] inline std::string error_text(cudaError_t e) {
+  return std::string(cudaGetErrorString(e)) + " (" + cudaGetErrorName(e) + ")";
+}
+
+// Of a version number of the runtime or the driver: 13000 is "13.0".
+[[nodiscard]] inline std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Throws where a call of the runtime failed; `what` says what it should have done.
+inline void check(cudaError_t e, std::string_view what, std::string_view hint = {}) {
+  if (e != cudaSuccess) fail<DeviceError>("cuda", what, error_text(e), hint);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Source of kernels, compiled at run time (nvrtc.hpp): what all of them use. Element types, conversions, vectors of 16
+// bytes. Everything that is not __global__ is a device function.
+namespace tutti::cuda::kernels {
+
+inline constexpr char common[] = R"cuda(
+typedef long long i64;
+typedef unsigned char u8;
+
+struct bf16 { unsigned short bits; };
+struct f16 { unsigned short bits; };
+
+inline float to_float(float x) { return x; }
+inline float to_float(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+inline float to_float(f16 x) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));
+  return f;
+}
+
+template <class T> T from_float(float f);
+template <> inline float from_float<float>(float f) { return f; }
+template <> inline bf16 from_float<bf16>(float f) {
+  bf16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));
+  return r;
+}
+template <> inline f16 from_float<f16>(float f) {
+  f16 r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));
+  return r;
+}
+
+// V neighbours, moved by one instruction where they are 16 bytes.
+template <class T, int V> struct alignas(sizeof(T) * V) Vec { T v[V]; };
+template <class T, int V> inline Vec<T, V> load(const T* p) { return *reinterpret_cast<const Vec<T, V>*>(p); }
+template <class T, int V> inline void store(T* p, const Vec<T, V>& v) { *reinterpret_cast<Vec<T, V>*>(p) = v; }
+template <class T, int V> inline void load_floats(const T* p, float (&f)[V]) {
+  const Vec<T, V> v = load<T, V>(p);
+  #pragma unroll
+  for (int j = 0; j < V; ++j) f[j] = to_float(v.v[j]);
+}
+template <class T, int V> inline void store_floats(T* p, const float (&f)[V]) {
+  Vec<T, V> v;
+  #pragma unroll
+  for (int j = 0; j < V; ++j) v.v[j] = from_float<T>(f[j]);
+  store<T, V>(p, v);
+}
+
+inline i64 first_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+inline i64 index_step() { return (i64)gridDim.x * blockDim.x; }
+
+// A NaN is not lost.
+inline float relu(float x) { return x < 0 ? 0.0f : x; }
+)cuda";
+
+}  // namespace tutti::cuda::kernels

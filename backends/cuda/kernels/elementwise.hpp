@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Source of kernels: ops that look at one element at a time, and copies into other layouts.
+namespace tutti::cuda::kernels {
+
+inline constexpr char elementwise[] = R"cuda(
+template <class T, int V>
+__global__ void normalize(const u8* in, T* out, const float* mean, const float* inv_std, int channels, i64 n) {
+  for (i64 k = first_index(); k * V < n; k += index_step()) {
+    const i64 i = k * V;
+    int c = (int)(i % channels);
+    if (i + V <= n) {
+      const Vec<u8, V> a = load<u8, V>(in + i);
+      float f[V];
+      #pragma unroll
+      for (int j = 0; j < V; ++j) {
+        f[j] = ((float)a.v[j] - mean[c]) * inv_std[c];
+        c = c + 1 == channels ? 0 : c + 1;
+      }
+      store_floats<T, V>(out + i, f);
+    } else {
+      for (i64 e = i; e < n; ++e) {
+        out[e] = from_float<T>(((float)in[e] - mean[c]) * inv_std[c]);
+        c = c + 1 == channels ? 0 : c + 1;
+      }
+    }
+  }
+}
+
+template <class T, int V, class F>
+inline void map(const T* a, const T* b, T* out, i64 n, F f) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) {
+    float x[V], y[V];
+    load_floats<T, V>(a + k * V, x);
+    load_floats<T, V>(b + k * V, y);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) x[j] = f(x[j], y[j]);
+    store_floats<T, V>(out + k * V, x);
+  }
+  for (i64 i = n / V * V + first_index(); i < n; i += index_step())
+    out[i] = from_float<T>(f(to_float(a[i]), to_float(b[i])));
+}
+
+template <class T, int V>
+__global__ void relu_forward(const T* x, T* y, i64 n) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) {
+    float f[V];
+    load_floats<T, V>(x + k * V, f);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) f[j] = relu(f[j]);
+    store_floats<T, V>(y + k * V, f);
+  }
+  for (i64 i = n / V * V + first_index(); i < n; i += index_step()) y[i] = from_float<T>(relu(to_float(x[i])));
+}
+template <class T, int V>
+__global__ void relu_backward(const T* dy, const T* y, T* dx, i64 n) {
+  map<T, V>(dy, y, dx, n, [](float d, float out) { return out > 0 ? d : 0.0f; });
+}
+template <class T, int V>
+__global__ void add(const T* a, const T* b, T* out, i64 n) {
+  map<T, V>(a, b, out, n, [](float x, float y) { return x + y; });
+}
+
+// V divides the channels.
+template <class T, int V>
+__global__ void bias_forward(const T* x, const float* b, T* y, int channels, i64 n) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) {
+    float f[V];
+    load_floats<T, V>(x + k * V, f);
+    const int c = (int)(k * V % channels);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) f[j] += b[c + j];
+    store_floats<T, V>(y + k * V, f);
+  }
+}
+
+// x in f32, [rows, columns].
+template <class T>
+__global__ void bias_cast(const float* x, const float* b, T* y, int columns, i64 n) {
+  for (i64 i = first_index(); i < n; i += index_step()) y[i] = from_float<T>(x[i] + b[(int)(i % columns)]);
+}
+
+// Pixels of `from` channels as pixels of `to`: what is not there is zero, what has no place is left out.
+template <class T>
+__global__ void change_channels(const T* in, T* out, int from, int to, i64 pixels) {
+  for (i64 k = first_index(); k < pixels * to; k += index_step()) {
+    const i64 pixel = k / to;
+    const int c = (int)(k - pixel * to);
+    out[k] = c < from ? in[pixel * from + c] : from_float<T>(0.0f);
+  }
+}
+
+// Weights f32 [rows, columns, taps] (OIHW) as T [padded rows, taps, padded columns] (KRSC).
+template <class T>
+__global__ void pack_weights(const float* w, T* to, int rows, int columns, int taps, int padded_rows,
+                             int padded_columns) {
+  for (i64 i = first_index(); i < (i64)padded_rows * padded_columns; i += index_step()) {
+    const int k = (int)(i / padded_columns), c = (int)(i - (i64)k * padded_columns);
+    const bool there = k < rows && c < columns;
+    const float* from = w + ((i64)k * columns + c) * taps;
+    for (int t = 0; t < taps; ++t)
+      to[((i64)k * taps + t) * padded_columns + c] = from_float<T>(there ? from[t] : 0.0f);
+  }
+}
+// The way back, for gradients in f32.
+__global__ void unpack_gradient(const float* packed, float* dw, int rows, int columns, int taps, int padded_columns) {
+  for (i64 i = first_index(); i < (i64)rows * columns; i += index_step()) {
+    const int k = (int)(i / columns), c = (int)(i - (i64)k * columns);
+    for (int t = 0; t < taps; ++t) dw[i * taps + t] = packed[((i64)k * taps + t) * padded_columns + c];
+  }
+}
+
+// f32 in another type, one to one.
+template <class T, int V>
+__global__ void cast(const float* in, T* out, i64 n) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) {
+    float f[V];
+    #pragma unroll
+    for (int j = 0; j < V; j += 4) {
+      const Vec<float, 4> a = load<float, 4>(in + k * V + j);
+      f[j] = a.v[0];
+      f[j + 1] = a.v[1];
+      f[j + 2] = a.v[2];
+      f[j + 3] = a.v[3];
+    }
+    store_floats<T, V>(out + k * V, f);
+  }
+  for (i64 i = n / V * V + first_index(); i < n; i += index_step()) out[i] = from_float<T>(in[i]);
+}
+)cuda";
+
+}  // namespace tutti::cuda::kernels

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Source of kernels: pooling, NHWC, a thread for V channels of a pixel. V divides the channels.
+namespace tutti::cuda::kernels {
+
+inline constexpr char pool[] = R"cuda(
+// x [n, height, width, channels] -> y [n, out_h, out_w, channels] and the place in the window.
+struct Pool {
+  int height, width, channels, out_h, out_w, kernel_h, kernel_w, stride, padding;
+};
+
+template <class T, int V>
+__global__ void max_pool(const T* x, T* y, u8* which, Pool p, i64 vectors) {
+  const int groups = p.channels / V;
+  for (i64 k = first_index(); k < vectors; k += index_step()) {
+    const i64 pixel = k / groups;
+    const int c = (int)(k - pixel * groups) * V;
+    const int q = (int)(pixel % p.out_w), row = (int)(pixel / p.out_w % p.out_h);
+    const i64 image = pixel / ((i64)p.out_w * p.out_h);
+    float best[V];
+    int place[V];
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {
+      best[j] = 0;
+      place[j] = -1;
+    }
+    for (int i = 0; i < p.kernel_h; ++i) {
+      const int h = row * p.stride - p.padding + i;
+      if (h < 0 || h >= p.height) continue;
+      for (int l = 0; l < p.kernel_w; ++l) {
+        const int w = q * p.stride - p.padding + l;
+        if (w < 0 || w >= p.width) continue;
+        float f[V];
+        load_floats<T, V>(x + ((image * p.height + h) * p.width + w) * p.channels + c, f);
+        #pragma unroll
+        for (int j = 0; j < V; ++j)
+          // A NaN wins, so that it is not lost.
+          if (place[j] < 0 || f[j] > best[j] || f[j] != f[j]) {
+            best[j] = f[j];
+            place[j] = i * p.kernel_w + l;
+          }
+      }
+    }
+    store_floats<T, V>(y + k * V, best);
+    Vec<u8, V> w;
+    #pragma unroll
+    for (int j = 0; j < V; ++j) w.v[j] = (u8)place[j];
+    store<u8, V>(which + k * V, w);
+  }
+}
+
+template <class T, int V>
+__global__ void max_pool_backward(const T* dy, const u8* which, T* dx, Pool p, i64 vectors) {
+  const int groups = p.channels / V;
+  for (i64 k = first_index(); k < vectors; k += index_step()) {
+    const i64 pixel = k / groups;
+    const int c = (int)(k - pixel * groups) * V;
+    const int w = (int)(pixel % p.width), h = (int)(pixel / p.width % p.height);
+    const i64 image = pixel / ((i64)p.width * p.height);
+    float sum[V];
+    #pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] = 0;
+    for (int i = 0; i < p.kernel_h; ++i) {
+      const int ph = h + p.padding - i;
+      if (ph < 0 || ph % p.stride != 0 || ph / p.stride >= p.out_h) continue;
+      for (int l = 0; l < p.kernel_w; ++l) {
+        const int qw = w + p.padding - l;
+        if (qw < 0 || qw % p.stride != 0 || qw / p.stride >= p.out_w) continue;
+        const i64 at = ((image * p.out_h + ph / p.stride) * p.out_w + qw / p.stride) * p.channels + c;
+        const Vec<u8, V> place = load<u8, V>(which + at);
+        float f[V];
+        load_floats<T, V>(dy + at, f);
+        #pragma unroll
+        for (int j = 0; j < V; ++j)
+          if (place.v[j] == i * p.kernel_w + l) sum[j] += f[j];
+      }
+    }
+    store_floats<T, V>(dx + k * V, sum);
+  }
+}
+
+// x [n, pixels, channels] -> y [n, channels]
+template <class T, int V>
+__global__ void average_pool(const T* x, T* y, int channels, int pixels, i64 vectors) {
+  const int groups = channels / V;
+  for (i64 k = first_index(); k < vectors; k += index_step()) {
+    const i64 image = k / groups;
+    const int c = (int)(k - image * groups) * V;
+    float sum[V];
+    #pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] = 0;
+    #pragma unroll 4
+    for (int i = 0; i < pixels; ++i) {
+      float f[V];
+      load_floats<T, V>(x + (image * pixels + i) * channels + c, f);
+      #pragma unroll
+      for (int j = 0; j < V; ++j) sum[j] += f[j];
+    }
+    #pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] /= (float)pixels;
+    store_floats<T, V>(y + k * V, sum);
+  }
+}
+template <class T, int V>
+__global__ void average_pool_backward(const T* dy, T* dx, int channels, int pixels, i64 vectors) {
+  const int groups = channels / V;
+  for (i64 k = first_index(); k < vectors; k += index_step()) {
+    const i64 image = k / ((i64)groups * pixels);
+    float f[V];
+    load_floats<T, V>(dy + image * channels + (int)(k % groups) * V, f);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) f[j] /= (float)pixels;
+    store_floats<T, V>(dx + k * V, f);
+  }
+}
+)cuda";
+
+}  // namespace tutti::cuda::kernels

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Source of kernels: optimizers and sums over the arenas, f32.
+namespace tutti::cuda::kernels {
+
+inline constexpr char update[] = R"cuda(
+// f(i, n): elements i .. i + n, with n == V but at the end.
+template <int V, class F>
+inline void each(i64 n, F f) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) f(k * V, V);
+  if (first_index() == 0 && n % V != 0) f(n / V * V, (int)(n % V));
+}
+template <int V>
+inline void read(const float* p, int n, float (&f)[V]) {
+  if (n == V) return load_floats<float, V>(p, f);
+  for (int j = 0; j < V; ++j) f[j] = j < n ? p[j] : 0;
+}
+template <int V>
+inline void write(float* p, int n, const float (&f)[V]) {
+  if (n == V) return store_floats<float, V>(p, f);
+  for (int j = 0; j < V; ++j)
+    if (j < n) p[j] = f[j];
+}
+
+struct Numbers {
+  float lr, weight_decay, gradient_scale, factor;
+};
+
+template <int V>
+__global__ void sgd(float* w, const float* g, float* a, i64 n, Numbers u, float momentum, int nesterov) {
+  each<V>(n, [&](i64 i, int count) {
+    float wi[V], gi[V], ai[V];
+    read<V>(w + i, count, wi);
+    read<V>(g + i, count, gi);
+    read<V>(a + i, count, ai);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float grad = u.factor * (u.gradient_scale * gi[j] + u.weight_decay * wi[j]);
+      ai[j] = momentum * ai[j] + grad;
+      wi[j] -= u.lr * (nesterov ? grad + momentum * ai[j] : ai[j]);
+    }
+    write<V>(a + i, count, ai);
+    write<V>(w + i, count, wi);
+  });
+}
+
+// rest: 1 - beta, which is exact on the host. c1, c2: 1 / (1 - beta^step).
+template <int V>
+__global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbers u, float beta1, float rest1,
+                      float beta2, float rest2, float eps, float c1, float c2) {
+  each<V>(n, [&](i64 i, int count) {
+    float wi[V], gi[V], mi[V], vi[V];
+    read<V>(w + i, count, wi);
+    read<V>(g + i, count, gi);
+    read<V>(m + i, count, mi);
+    read<V>(v + i, count, vi);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float grad = u.factor * u.gradient_scale * gi[j];
+      mi[j] = beta1 * mi[j] + rest1 * grad;
+      vi[j] = beta2 * vi[j] + rest2 * grad * grad;
+      wi[j] = wi[j] * (1 - u.lr * u.weight_decay) - u.lr * (mi[j] * c1) / (sqrtf(vi[j] * c2) + eps);
+    }
+    write<V>(m + i, count, mi);
+    write<V>(v + i, count, vi);
+    write<V>(w + i, count, wi);
+  });
+}
+
+// Two sums in f64 per block; then one block adds those of all blocks in order. The number of blocks follows from n.
+inline void two_sums(double a, double b, double* to) {
+  __shared__ double first[256], second[256];
+  first[threadIdx.x] = a;
+  second[threadIdx.x] = b;
+  for (int h = 128; h > 0; h /= 2) {
+    __syncthreads();
+    if (threadIdx.x < h) {
+      first[threadIdx.x] += first[threadIdx.x + h];
+      second[threadIdx.x] += second[threadIdx.x + h];
+    }
+  }
+  if (threadIdx.x == 0) {
+    to[0] = first[0];
+    to[1] = second[0];
+  }
+}
+template <int V>
+__global__ void squared_norms(const float* w, const float* g, i64 n, float gradient_scale, float weight_decay,
+                              double* partial) {
+  double weights = 0, gradients = 0;
+  each<V>(n, [&](i64 i, int count) {
+    float wi[V], gi[V];
+    read<V>(w + i, count, wi);
+    read<V>(g + i, count, gi);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const double grad = (double)gradient_scale * gi[j] + (double)weight_decay * wi[j];
+      weights += (double)wi[j] * wi[j];
+      gradients += grad * grad;
+    }
+  });
+  two_sums(weights, gradients, partial + 2 * blockIdx.x);
+}
+__global__ void squared_norms_finish(const double* partial, int blocks, double* to) {
+  double a = 0, b = 0;
+  for (int k = threadIdx.x; k < blocks; k += 256) {
+    a += partial[2 * k];
+    b += partial[2 * k + 1];
+  }
+  two_sums(a, b, to);
+}
+
+template <int V>
+__global__ void average(float* to, const float* from, i64 n, float decay) {
+  each<V>(n, [&](i64 i, int count) {
+    float a[V], b[V];
+    read<V>(to + i, count, a);
+    read<V>(from + i, count, b);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) a[j] = decay * a[j] + (1 - decay) * b[j];
+    write<V>(to + i, count, a);
+  });
+}
+template <int V>
+__global__ void accumulate(float* to, const float* from, i64 n) {
+  each<V>(n, [&](i64 i, int count) {
+    float a[V], b[V];
+    read<V>(to + i, count, a);
+    read<V>(from + i, count, b);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) a[j] += b[j];
+    write<V>(to + i, count, a);
+  });
+}
+)cuda";
+
+}  // namespace tutti::cuda::kernels

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <tutti/backends/cuda/device.hpp>
+#include <tutti/core/error.hpp>
+
+// Memory of the device and pinned memory of the host; streams and events.
+namespace tutti::cuda {
+
+// "1.5 GiB"
+[[nodiscard]] inline std::string size_text(std::size_t bytes) {
+  char text[32];
+  const auto n = static_cast<double>(bytes);
+  if (bytes < 10240)
+    std::snprintf(text, sizeof text, "%zu bytes", bytes);
+  else if (n < 1e9)
+    std::snprintf(text, sizeof text, "%.1f MiB", n / 0x1p20);
+  else
+    std::snprintf(text, sizeof text, "%.2f GiB", n / 0x1p30);
+  return text;
+}
+
+// The device's memory as a backend sees it (the concept MemorySpace). Everything happens in the order of the device's
+// stream; copy_out() and synchronise() wait for it, and so report errors of the ops before.
+class DeviceMemory {
+ public:
+  // id: of the GPU.
+  explicit DeviceMemory(int id) : device_(std::make_unique<Device>(id)) {}
+
+  [[nodiscard]] Device& device() noexcept { return *device_; }
+  [[nodiscard]] const Device& device() const noexcept { return *device_; }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) {
+    device_->use();
+    void* p = nullptr;
+    const cudaError_t e = cudaMalloc(&p, bytes > 0 ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is no lasting error
+      fail<DeviceError>("cuda", size_text(bytes) + " of memory on " + device_->name(),
+                        size_text(free_bytes()) + " free of " + size_text(device_->properties().totalGlobalMem),
+                        "use a smaller --batch-size or --precision bf16, or end other programs on this GPU");
+    }
+    device_->check_op(e, size_text(bytes) + " of memory");
+    return p;
+  }
+  // Waits for the ops that may still use it. Never throws.
+  void deallocate(void* p, std::size_t) noexcept {
+    cudaStreamSynchronize(device_->stream());
+    cudaFree(p);
+  }
+  void zero(void* p, std::size_t n) {
+    if (n > 0) device_->check_op(cudaMemsetAsync(p, 0, n, device_->stream()), "zeros");
+  }
+  // From pinned memory the copy may go on after the call: `from` must stay until the next copy_out() or synchronise().
+  void copy_in(void* to, const void* from, std::size_t n) { transfer(to, from, n, cudaMemcpyHostToDevice); }
+  void copy_out(void* to, const void* from, std::size_t n) {
+    transfer(to, from, n, cudaMemcpyDeviceToHost);
+    device_->synchronise();
+  }
+  void copy(void* to, const void* from, std::size_t n) { transfer(to, from, n, cudaMemcpyDeviceToDevice); }
+  void synchronise() { device_->synchronise(); }
+
+  // What can still be allocated.
+  [[nodiscard]] std::size_t free_bytes() const {
+    device_->use();
+    std::size_t available = 0, total = 0;
+    device_->check_op(cudaMemGetInfo(&available, &total), "the amount of free memory");
+    return available;
+  }
+
+ private:
+  void transfer(void* to, const void* from, std::size_t n, cudaMemcpyKind kind) {
+    if (n > 0) device_->check_op(cudaMemcpyAsync(to, from, n, kind, device_->stream()), "a copy");
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+// Pinned memory of the host, which the device reads at full speed and while kernels run: LoaderOptions::allocate takes
+// this. Given back with the last pointer, which may outlive the device.
+[[nodiscard]] inline std::shared_ptr<void> allocate_pinned(std::size_t bytes) {
+  void* p = nullptr;
+  check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocPortable), size_text(bytes) + " of pinned host memory",
+        "use fewer loader slots or a smaller --batch-size");
+  return {p, [](void* q) { cudaFreeHost(q); }};
+}
+
+// A stream beside the device's own.
+class Stream {
+ public:
+  explicit Stream(const Device& device) {
+    device.use();
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + device.name());
+  }
+  ~Stream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// A point in a stream that another stream, or the host, waits for.
+class Event {
+ public:
+  // timing: seconds_since() may be asked.
+  explicit Event(const Device& device, bool timing = false) {
+    device.use();
+    check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming), "an event");
+  }
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event in a stream"); }
+  // `stream` goes on when everything before record() is done.
+  void hold_up(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "a stream that waits"); }
+  void wait() const { check(cudaEventSynchronize(event_), "an event to happen"); }
+  [[nodiscard]] bool happened() const {
+    const cudaError_t e = cudaEventQuery(event_);
+    if (e != cudaErrorNotReady) check(e, "an event to happen");
+    return e == cudaSuccess;
+  }
+  [[nodiscard]] double seconds_since(const Event& start) const {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, start.event_, event_), "the time between two events");
+    return static_cast<double>(ms) * 1e-3;
+  }
+  [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace tutti::cuda

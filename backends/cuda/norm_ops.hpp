@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/backend/call.hpp>
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/graph/ops.hpp>
+
+// Batch norm and the sums of columns by our own kernels.
+namespace tutti::cuda {
+
+// How 256 threads share out a tensor seen as [rows, channels] (kernels/norm.hpp). It follows from the extents alone, so
+// that sums are the same on every GPU.
+struct NormTiles {
+  std::int64_t rows = 0;
+  int channels = 0, log_lanes = 0;
+  bool vectors = true;  // the channels are whole vectors of 16 bytes
+  unsigned groups = 1, chunks = 1;
+  std::int64_t chunk = 1;
+
+  NormTiles(DType t, std::int64_t all, std::int64_t width) : rows(all), channels(static_cast<int>(width)) {
+    const std::int64_t v = width % vector_of(t) == 0 ? vector_of(t) : 1, across = (width + v - 1) / v;
+    vectors = v != 1;
+    while (log_lanes < 5 && (1 << log_lanes) < across) ++log_lanes;
+    groups = static_cast<unsigned>((across + (1 << log_lanes) - 1) >> log_lanes);
+    // A block has a few rows for each thread; 1,024 blocks fill any GPU a few times over.
+    const std::int64_t step = 256 >> log_lanes, most = std::max<std::int64_t>(1, 1024 / groups);
+    const std::int64_t wanted = std::clamp<std::int64_t>(all / (4 * step), 1, most);
+    chunk = ((all + wanted - 1) / wanted + step - 1) / step * step;
+    chunks = static_cast<unsigned>((all + chunk - 1) / chunk);
+  }
+
+  [[nodiscard]] dim3 grid() const { return {groups, chunks}; }
+  [[nodiscard]] dim3 finish_grid() const { return dim3(static_cast<unsigned>((channels + 31) / 32)); }
+  [[nodiscard]] OpKernel of(OpKernel with_vectors) const {
+    return vectors ? with_vectors : static_cast<OpKernel>(static_cast<std::size_t>(with_vectors) + 1);
+  }
+  // Partial sums [chunks][2][channels], then means [2][channels]; f32.
+  [[nodiscard]] std::size_t partial_bytes() const {
+    return Workspace::round_up(std::size_t{chunks} * 2 * static_cast<std::size_t>(channels) * sizeof(float));
+  }
+  [[nodiscard]] std::size_t workspace_bytes() const {
+    return partial_bytes() + 2 * static_cast<std::size_t>(channels) * sizeof(float);
+  }
+};
+
+// Of an activation, NHWC.
+[[nodiscard]] inline NormTiles norm_tiles(DType t, const Shape& s) { return {t, s.numel() / s[1], s[1]}; }
+
+inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c) {
+  const TensorRef& x = c.in[0];
+  const NormTiles t = norm_tiles(x.dtype, x.shape);
+  auto* const partial = w.at<float>(0);
+  l.op(x.dtype, t.of(OpKernel::norm_statistics), t.grid(), 256, x.data, static_cast<void*>(partial), t.rows, t.channels,
+       t.log_lanes, t.chunk);
+  l.op(x.dtype, OpKernel::norm_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.chunk, t.rows,
+       t.channels, o.eps, o.momentum, c.in[3].data, c.in[4].data, c.out[1].data, c.out[2].data);
+  l.op(x.dtype, t.of(OpKernel::norm_apply), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data,
+       c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, 0, o.eps,
+       o.relu ? 1 : 0);
+}
+
+inline void run_batch_norm_inference(Launcher& l, const op::BatchNormInference& o, const Call& c) {
+  const TensorRef& x = c.in[0];
+  const NormTiles t = norm_tiles(x.dtype, x.shape);
+  l.op(x.dtype, t.of(OpKernel::norm_apply), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data,
+       c.in[3].data, c.in[4].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk,
+       o.saved_inv_std ? 0 : 1, o.eps, o.relu ? 1 : 0);
+}
+
+inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c) {
+  std::size_t k = 0;
+  void* const dy = c.in[k++].data;
+  void* const dy2 = o.second ? c.in[k++].data : nullptr;
+  const TensorRef& x = c.in[k++];
+  void* const gamma = c.in[k++].data;
+  void* const beta = c.in[k++].data;
+  void* const mean = c.in[k++].data;
+  void* const inv_std = c.in[k++].data;
+  void* const y = o.relu && o.residual ? c.in[k].data : nullptr;
+  void* const dresidual = o.residual ? c.out[3].data : nullptr;
+  const int mask = !o.relu ? 0 : y == nullptr ? 1 : 2;
+  const NormTiles t = norm_tiles(x.dtype, x.shape);
+  auto* const partial = w.at<float>(0);
+  auto* const means = w.at<float>(t.partial_bytes());
+  l.op(x.dtype, t.of(OpKernel::norm_backward_sums), t.grid(), 256, dy, dy2, x.data, y, mean, inv_std, gamma, beta,
+       dresidual, partial, t.rows, t.channels, t.log_lanes, t.chunk, mask);
+  l.op(x.dtype, OpKernel::norm_backward_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.rows,
+       t.channels, c.out[1].data, c.out[2].data, means);
+  l.op(x.dtype, t.of(OpKernel::norm_backward_apply), t.grid(), 256, dy, dy2, x.data, mean, inv_std, gamma, beta,
+       dresidual, means, c.out[0].data, t.rows, t.channels, t.log_lanes, t.chunk, mask);
+}
+
+// to[c] = the sum of column c of x, seen as [rows, columns].
+inline void run_column_sums(Launcher& l, const Workspace& w, const TensorRef& x, std::int64_t columns, void* to) {
+  const NormTiles t(x.dtype, x.shape.numel() / columns, columns);
+  auto* const partial = w.at<float>(0);
+  l.op(x.dtype, t.of(OpKernel::column_sums), t.grid(), 256, x.data, partial, t.rows, t.channels, t.log_lanes, t.chunk);
+  l.op(x.dtype, OpKernel::column_sums_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.channels,
+       to);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/cuda/device.hpp>
+
+namespace tutti::cuda {
+
+// Runs that were captured as CUDA graphs, by what they depend on. A run is started as it is the first time, so that the
+// libraries have loaded what they need, captured the second time and replayed from then on.
+class StepGraphs {
+ public:
+  explicit StepGraphs(Device& device) : device_(device) {}
+  ~StepGraphs() { clear(); }
+  StepGraphs(const StepGraphs&) = delete;
+  StepGraphs& operator=(const StepGraphs&) = delete;
+
+  [[nodiscard]] bool capturing() const noexcept { return capturing_; }
+  // Graphs that are replayed.
+  [[nodiscard]] std::size_t captured() const noexcept { return captured_; }
+
+  // key: what f's ops depend on, addresses above all; they use `workspace` too.
+  template <class F>
+  void run(std::vector<std::uint64_t> key, const void* workspace, F&& f) {
+    key.push_back(reinterpret_cast<std::uintptr_t>(workspace));
+    // Those of models that are gone are never asked for again.
+    if (graphs_.size() >= most && graphs_.find(key) == graphs_.end()) clear();
+    const auto [at, first] = graphs_.try_emplace(std::move(key), nullptr);
+    if (first) return f();
+    if (at->second == nullptr) at->second = capture(f);
+    device_.set_op("a captured step");
+    device_.check_op(cudaGraphLaunch(at->second, device_.stream()), "a captured step started");
+  }
+
+ private:
+  static constexpr std::size_t most = 64;
+
+  void clear() noexcept {
+    for (auto& [key, g] : graphs_)
+      if (g != nullptr) cudaGraphExecDestroy(g);
+    graphs_.clear();
+  }
+
+  template <class F>
+  cudaGraphExec_t capture(F&& f) {
+    struct Capture {
+      bool& flag;
+      cudaStream_t stream;
+      cudaGraph_t graph = nullptr;
+      // Where f throws, the capture must end all the same.
+      ~Capture() {
+        if (std::exchange(flag, false)) cudaStreamEndCapture(stream, &graph);
+        if (graph != nullptr) cudaGraphDestroy(graph);
+      }
+    } c{capturing_, device_.stream()};
+    device_.check_op(cudaStreamBeginCapture(c.stream, cudaStreamCaptureModeThreadLocal), "the start of a capture");
+    capturing_ = true;
+    f();
+    capturing_ = false;
+    device_.check_op(cudaStreamEndCapture(c.stream, &c.graph), "a captured step");
+    cudaGraphExec_t exec = nullptr;
+    device_.check_op(cudaGraphInstantiate(&exec, c.graph, 0), "a captured step made ready");
+    ++captured_;
+    return exec;
+  }
+
+  Device& device_;
+  std::map<std::vector<std::uint64_t>, cudaGraphExec_t> graphs_;
+  bool capturing_ = false;
+  std::size_t captured_ = 0;
+};
+
+}  // namespace tutti::cuda

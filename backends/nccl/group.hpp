@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include <tutti/backends/cuda/device.hpp>
+#include <tutti/backends/nccl/api.hpp>
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/dist/combine.hpp>
+
+namespace tutti {
+
+struct NcclOptions {
+  int rank = 0, size = 1;
+  std::chrono::milliseconds deadline = std::chrono::seconds(600);  // of every operation, and of the ranks' meeting
+};
+
+// Gives bytes of rank 0 to all ranks: TcpRendezvous, or rendezvous_through() another communicator.
+using Rendezvous = std::function<void(std::span<std::byte>)>;
+
+// The bytes travel through a communicator that is there already (MPI), which must outlive the result.
+template <class Communicator>
+[[nodiscard]] Rendezvous rendezvous_through(Communicator& c) {
+  return [&c](std::span<std::byte> bytes) {
+    c.broadcast(bytes, 0, nullptr, "NCCL's identity").wait_host(std::chrono::hours(24));
+  };
+}
+
+[[nodiscard]] inline ncclDataType_t nccl_type(DType t) {
+  switch (t) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::u8:
+      return ncclUint8;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i64:
+      return ncclInt64;
+  }
+  fail("nccl", "a type of tutti", std::to_string(static_cast<int>(t)));
+}
+[[nodiscard]] inline ncclRedOp_t nccl_op(Combine c) noexcept { return c == Combine::sum ? ncclSum : ncclMax; }
+
+// NCCL's communicator, made without blocking: every wait has a deadline, after which it is aborted. From one thread.
+class NcclGroup {
+ public:
+  // A collective call of all ranks. CommunicationError: a rank that does not come before the deadline.
+  NcclGroup(const cuda::Device& device, const NcclOptions& o, const Rendezvous& rendezvous)
+      : device_(device), deadline_(o.deadline) {
+    if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
+      fail<UsageError>("nccl", "a rank of a job", "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size));
+    device.use();
+    ncclUniqueId id{};
+    if (o.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", "start");
+    if (o.size > 1) rendezvous(std::as_writable_bytes(std::span(&id, 1)));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    try {
+      ncclComm_t comm = nullptr;
+      const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
+      comm_.store(comm);
+      settle(r, "ncclCommInitRankConfig", "all " + std::to_string(o.size) + " ranks to join NCCL");
+      cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream for NCCL");
+    } catch (...) {
+      abort();
+      throw;
+    }
+  }
+  // Waits for the other ranks, unless something failed. Never throws.
+  ~NcclGroup() {
+    if (comm() != nullptr && !failed()) {
+      try {
+        settle(ncclCommFinalize(comm()), "ncclCommFinalize", "end");
+        ncclCommDestroy(comm_.exchange(nullptr));
+      } catch (const std::exception& e) {
+        std::fprintf(stderr, "tutti: %s\n", e.what());
+      }
+    }
+    abort();
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+  [[nodiscard]] ncclComm_t comm() const noexcept { return comm_.load(); }
+  [[nodiscard]] const cuda::Device& device() const noexcept { return device_; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
+
+  // Before an operation is started.
+  void require_alive(std::string_view what) const {
+    if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that gave up before");
+  }
+  // Waits until a call that NCCL may carry out later has been: the operation is in the stream then.
+  void settle(ncclResult_t r, std::string_view call, const std::string& what) {
+    const auto end = std::chrono::steady_clock::now() + deadline_;
+    for (int turn = 0; r == ncclInProgress; ++turn) {
+      if (failed()) fail<CommunicationError>(what, "an answer of NCCL", "this rank gave up");
+      if (std::chrono::steady_clock::now() >= end) give_up(what, deadline_);
+      if (turn > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      check(ncclCommGetAsyncError(comm(), &r), "ncclCommGetAsyncError", what);
+    }
+    if (r != ncclSuccess) {
+      failed_.store(true);
+      check(r, call, what);
+    }
+  }
+  // Waits until done() says so. Errors that NCCL found meanwhile, and a deadline that passes, end the communicator.
+  template <class Done>
+  void wait(Done&& done, std::chrono::milliseconds at_most, const std::string& what) {
+    using namespace std::chrono;
+    const auto start = steady_clock::now();
+    nanoseconds pause{5'000}, looked{0};
+    for (int turn = 0; !done(); ++turn) {
+      require_alive(what);
+      if (turn < 200) continue;
+      const nanoseconds waited = steady_clock::now() - start;
+      if (waited - looked > milliseconds(2)) {
+        looked = waited;
+        ncclResult_t r = ncclSuccess;
+        check(ncclCommGetAsyncError(comm(), &r), "ncclCommGetAsyncError", what);
+        if (r != ncclSuccess && r != ncclInProgress) {
+          const std::string why = text(r);
+          abort();
+          fail<CommunicationError>(what, "all ranks", why, "a rank may have ended: look at the others");
+        }
+      }
+      if (waited >= at_most) give_up(what, at_most);
+      std::this_thread::sleep_for(pause);
+      pause = std::min<nanoseconds>(pause * 3 / 2, microseconds(200));
+    }
+  }
+  // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. From any thread; never throws.
+  void abort() noexcept {
+    failed_.store(true);
+    // Once: the communicator is gone afterwards.
+    if (const ncclComm_t c = comm_.exchange(nullptr); c != nullptr) ncclCommAbort(c);
+  }
+
+  void check(ncclResult_t r, std::string_view call, std::string_view what) const {
+    if (r != ncclSuccess && r != ncclInProgress)
+      fail<CommunicationError>(what, std::string(call) + " to succeed", text(r), "NCCL_DEBUG=INFO tells more");
+  }
+
+ private:
+  [[nodiscard]] std::string text(ncclResult_t r) const {
+    std::string t = ncclGetErrorString(r);
+    if (const char* more = ncclGetLastError(comm()); more != nullptr && *more != '\0') t.append(": ").append(more);
+    return t;
+  }
+  [[noreturn]] void give_up(const std::string& what, std::chrono::milliseconds after) {
+    abort();
+    fail<CommunicationError>(what, "all ranks within the deadline",
+                             "no end after " + std::to_string(after.count()) + " ms",
+                             "look at what the other ranks do, or raise --comm-deadline");
+  }
+
+  const cuda::Device& device_;
+  std::chrono::milliseconds deadline_;
+  std::atomic<ncclComm_t> comm_{nullptr};
+  cudaStream_t stream_ = nullptr;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace tutti

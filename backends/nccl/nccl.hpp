@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/cuda/device.hpp>
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/nccl/group.hpp>
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/dist/combine.hpp>
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti {
+
+// One rank and its GPU. Data of the device travels as it lies there, on a stream beside the device's own; `after` is
+// the cudaEvent_t that it waits for, or null: everything that the device's stream was given before. Data of the host
+// goes through the device in pieces, in the call itself. Operations on the device's data may be captured in a CUDA
+// graph, once each has run before. From one thread at a time; abort() from any.
+class NcclCommunicator {
+ public:
+  // A collective call, as its end is, unless something failed. The device must outlive it.
+  explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
+                            const Rendezvous& rendezvous = {})
+      : options_(options), group_(device, options, rendezvous) {
+    name_hosts();
+  }
+  ~NcclCommunicator() {
+    // A rank that fails does not wait for the others.
+    if (std::uncaught_exceptions() > exceptions_) group_.abort();
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  [[nodiscard]] int rank() const { return options_.rank; }
+  [[nodiscard]] int size() const { return options_.size; }
+  [[nodiscard]] std::string name() const { return "nccl"; }
+  // What a trainer asks before it hands over gradients that lie in a GPU's memory.
+  [[nodiscard]] static bool reads_device_memory() noexcept { return true; }
+  [[nodiscard]] std::string rank_name(int r) const {
+    return "rank " + std::to_string(r) + " on " + hosts_[static_cast<std::size_t>(r)];
+  }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
+
+  Work all_reduce(DType t, std::span<std::byte> data, Combine op, void* after, const std::string& name) {
+    require_whole(t, data.size(), name);
+    // NCCL's maximum of floating values may lose a NaN; such maxima are few words, and go by the host.
+    const bool gathers = op == Combine::max && is_float(t);
+    if (on_device(data, after) && !gathers)
+      return start(after, name, [&] { return reduce(t, data.data(), data.data(), data.size() / size_of(t), op); });
+    by_host(data, after, name, [&](std::span<std::byte> piece) {
+      if (gathers)
+        combine_gathered(t, piece, op, name);
+      else
+        through_device(piece, piece.size(), name,
+                       [&](void* p) { return reduce(t, p, p, piece.size() / size_of(t), op); });
+    });
+    return finished(name);
+  }
+  Work broadcast(std::span<std::byte> data, int root, void* after, const std::string& name) {
+    if (root < 0 || root >= size())
+      fail<UsageError>(name, "a rank from 0 to " + std::to_string(size() - 1), std::to_string(root));
+    const auto run = [&](void* p, std::size_t n) {
+      return ncclBroadcast(p, p, n, ncclUint8, root, group_.comm(), group_.stream());
+    };
+    if (on_device(data, after)) return start(after, name, [&] { return run(data.data(), data.size()); });
+    by_host(data, after, name, [&](std::span<std::byte> piece) {
+      through_device(piece, piece.size(), name, [&](void* p) { return run(p, piece.size()); });
+    });
+    return finished(name);
+  }
+  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, void* after, const std::string& name) {
+    const auto n = static_cast<std::size_t>(size());
+    if (all.size() != mine.size() * n)
+      fail<UsageError>(name, "room for " + std::to_string(n) + " times " + std::to_string(mine.size()) + " bytes",
+                       std::to_string(all.size()));
+    if (on_device(all, after))
+      return start(after, name, [&] {
+        return ncclAllGather(mine.data(), all.data(), mine.size(), ncclUint8, group_.comm(), group_.stream());
+      });
+    std::vector<std::byte> gathered;
+    for (std::size_t at = 0; at < mine.size(); at += gather_piece()) {
+      const std::size_t bytes = std::min(gather_piece(), mine.size() - at);
+      gather(mine.subspan(at, bytes), gathered, name);
+      for (std::size_t r = 0; r < n; ++r)
+        std::memcpy(all.data() + r * mine.size() + at, gathered.data() + r * bytes, bytes);
+    }
+    return finished(name);
+  }
+  Work reduce_scatter(DType t, std::span<std::byte> data, Combine op, void* after, const std::string& name) {
+    require_whole(t, data.size(), name);
+    const std::size_t count = data.size() / size_of(t), share = count / static_cast<std::size_t>(size());
+    bool even = true;  // NCCL knows shares of one size alone
+    for (int r = 0; r < size(); ++r) {
+      const RankShare s = share_of(count, size_of(t), size(), r);
+      even = even && s.end - s.begin == share;
+    }
+    if (!even || !on_device(data, after) || (op == Combine::max && is_float(t)))
+      return all_reduce(t, data, op, after, name);
+    return start(after, name, [&] {
+      std::byte* mine = data.data() + static_cast<std::size_t>(rank()) * share * size_of(t);
+      return ncclReduceScatter(data.data(), mine, share, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
+    });
+  }
+  void barrier(std::chrono::milliseconds deadline) {
+    std::array<std::byte, 4> word{};
+    const auto usual = std::exchange(host_deadline_, deadline);
+    try {
+      all_reduce(DType::i32, word, Combine::sum, nullptr, "barrier");
+    } catch (...) {
+      host_deadline_ = usual;
+      throw;
+    }
+    host_deadline_ = usual;
+  }
+  // The other ranks notice when NCCL tells them or their deadline passes; who started the job ends them before that.
+  void abort(const std::string& reason, ExitCode) noexcept {
+    if (size() == 1 || gave_up_.exchange(true)) return;
+    std::fprintf(stderr, "tutti: %s ends the job: %s\n", my_name().c_str(), reason.c_str());
+    group_.abort();
+  }
+  // The device's own memory will do.
+  std::span<std::byte> allocate(std::size_t) { return {}; }
+
+  // Waits for what a stream was given, a captured step with its operations, say: NCCL's errors and the deadline end
+  // it. The event is recorded anew.
+  void wait_stream(cudaStream_t stream, std::chrono::milliseconds deadline, const std::string& what) {
+    if (!marker_) marker_.emplace(group_.device());
+    marker_->record(stream);
+    group_.wait([&] { return marker_->happened(); }, deadline, what);
+  }
+
+ private:
+  // An operation on the communication stream.
+  struct Operation final : Work::State {
+    Operation(NcclGroup& g) : group(g), end(g.device()) {}
+    [[nodiscard]] std::string name() const override { return text; }
+    [[nodiscard]] bool done() const override { return end.happened(); }
+    void wait_device(void* stream) override {
+      end.hold_up(stream == nullptr ? group.device().stream() : static_cast<cudaStream_t>(stream));
+    }
+    void wait_host(std::chrono::milliseconds deadline) override {
+      group.wait([this] { return end.happened(); }, std::min(deadline, group.deadline()), text);
+    }
+    NcclGroup& group;
+    cuda::Event end;
+    std::string text;
+  };
+  // One on the host's data: it ends with the call.
+  struct Finished final : Work::State {
+    [[nodiscard]] std::string name() const override { return text; }
+    [[nodiscard]] bool done() const override { return true; }
+    void wait_device(void*) override {}
+    void wait_host(std::chrono::milliseconds) override {}
+    std::string text;
+  };
+
+  static constexpr std::size_t staging_bytes = std::size_t{8} << 20;
+
+  [[nodiscard]] static bool is_float(DType t) noexcept { return t != DType::u8 && t != DType::i32 && t != DType::i64; }
+  static void require_whole(DType t, std::size_t bytes, const std::string& name) {
+    if (bytes % size_of(t) != 0)
+      fail<UsageError>(name, "whole values of " + std::string(name_of(t)), std::to_string(bytes) + " bytes");
+  }
+  [[nodiscard]] std::string my_name() const {
+    return hosts_.empty() ? "rank " + std::to_string(rank()) : rank_name(rank());
+  }
+
+  // Whether data is the device's. With an event it is; while a graph is captured nothing else makes sense, and CUDA
+  // would not be asked.
+  [[nodiscard]] bool on_device(std::span<const std::byte> data, const void* after) const {
+    if (after != nullptr || capturing()) return true;
+    if (data.empty()) return false;
+    cudaPointerAttributes a{};
+    group_.device().use();
+    cuda::check(cudaPointerGetAttributes(&a, data.data()), "where data lies");
+    return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
+  }
+  [[nodiscard]] bool capturing() const {
+    cudaStreamCaptureStatus s = cudaStreamCaptureStatusNone;
+    cuda::check(cudaStreamIsCapturing(group_.device().stream(), &s), "whether a graph is captured");
+    return s != cudaStreamCaptureStatusNone;
+  }
+
+  [[nodiscard]] ncclResult_t reduce(DType t, const void* from, void* to, std::size_t count, Combine op) {
+    return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
+  }
+
+  // Puts an operation into the communication stream, behind what it must wait for.
+  template <class F>
+  Work start(void* after, const std::string& name, F&& f) {
+    group_.require_alive(name);
+    group_.device().use();
+    if (after == nullptr) {
+      if (!before_) before_.emplace(group_.device());
+      before_->record(group_.device().stream());
+      before_->hold_up(group_.stream());
+    } else {
+      cuda::check(cudaStreamWaitEvent(group_.stream(), static_cast<cudaEvent_t>(after), 0), "a stream that waits");
+    }
+    group_.settle(f(), "an operation of NCCL", name);
+    const std::shared_ptr<Operation> o =
+        unused<Operation>(operations_, [&] { return std::make_shared<Operation>(group_); });
+    o->text = name;
+    o->end.record(group_.stream());
+    return Work(o);
+  }
+  Work finished(const std::string& name) {
+    const std::shared_ptr<Finished> f = unused<Finished>(finished_, [] { return std::make_shared<Finished>(); });
+    f->text = name;
+    return Work(f);
+  }
+  // One that nobody holds any more, so that steady work allocates nothing.
+  template <class T, class Make>
+  static std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool, Make&& make) {
+    for (auto& p : pool)
+      if (p.use_count() == 1) return p;
+    return pool.emplace_back(make());
+  }
+
+  // Data that is the host's, or is taken there, piece by piece.
+  template <class F>
+  void by_host(std::span<std::byte> data, void* after, const std::string& name, F&& f) {
+    group_.require_alive(name);
+    if (!on_device(data, after)) {
+      for (std::size_t at = 0; at < data.size(); at += piece_bytes())
+        f(data.subspan(at, std::min(piece_bytes(), data.size() - at)));
+      return;
+    }
+    if (capturing())
+      fail<UsageError>(name, "a sum, or whole numbers, inside a CUDA graph", "a maximum of floating values");
+    if (after != nullptr)
+      wait_event(static_cast<cudaEvent_t>(after), name);
+    else
+      wait_stream(group_.device().stream(), host_deadline_, name);
+    std::vector<std::byte> copy(data.size());
+    copy_now(copy.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, name);
+    by_host(copy, nullptr, name, f);
+    copy_now(data.data(), copy.data(), data.size(), cudaMemcpyHostToDevice, name);
+  }
+  void wait_event(cudaEvent_t e, const std::string& name) {
+    group_.wait(
+        [&] {
+          const cudaError_t r = cudaEventQuery(e);
+          if (r != cudaErrorNotReady) cuda::check(r, "an event to happen");
+          return r == cudaSuccess;
+        },
+        host_deadline_, name);
+  }
+  void copy_now(void* to, const void* from, std::size_t n, cudaMemcpyKind kind, const std::string& name) {
+    cuda::check(cudaMemcpyAsync(to, from, n, kind, group_.stream()), "a copy");
+    wait_stream(group_.stream(), host_deadline_, name);
+  }
+
+  // Host -> staging -> operation of `out_bytes` -> host.
+  template <class F>
+  void through_device(std::span<std::byte> piece, std::size_t out_bytes, const std::string& name, F&& f) {
+    if (piece.empty()) return;
+    std::byte* const device = staging();
+    cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
+    group_.settle(f(device), "an operation of NCCL", name);
+    copy_now(piece.data(), device, out_bytes, cudaMemcpyDeviceToHost, name);
+  }
+  // What every rank has, one after the other.
+  void gather(std::span<const std::byte> mine, std::vector<std::byte>& all, const std::string& name) {
+    group_.require_alive(name);
+    std::byte* const device = staging();
+    std::byte* const gathered = device + gather_piece();
+    all.resize(mine.size() * static_cast<std::size_t>(size()));
+    cuda::check(cudaMemcpyAsync(device, mine.data(), mine.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
+    group_.settle(ncclAllGather(device, gathered, mine.size(), ncclUint8, group_.comm(), group_.stream()),
+                  "ncclAllGather", name);
+    copy_now(all.data(), gathered, all.size(), cudaMemcpyDeviceToHost, name);
+  }
+  void combine_gathered(DType t, std::span<std::byte> piece, Combine op, const std::string& name) {
+    std::vector<std::byte> all;
+    for (std::size_t at = 0; at < piece.size(); at += gather_piece()) {
+      const auto part = piece.subspan(at, std::min(gather_piece(), piece.size() - at));
+      gather(part, all, name);
+      std::vector<std::byte*> arrays;
+      for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r) arrays.push_back(all.data() + r * part.size());
+      const std::array<std::byte*, 1> to{part.data()};
+      combine(t, op, arrays, to, 0, part.size() / size_of(t));
+    }
+  }
+  [[nodiscard]] std::size_t piece_bytes() const noexcept { return staging_bytes; }
+  // Of one rank, so that those of all and its own fit into the staging memory; a multiple of a cache line.
+  [[nodiscard]] std::size_t gather_piece() const noexcept {
+    return std::max<std::size_t>(staging_bytes / (static_cast<std::size_t>(size()) + 1) / 64 * 64, 64);
+  }
+  std::byte* staging() {
+    group_.device().use();
+    if (!staging_) {
+      void* p = nullptr;
+      const std::size_t bytes = std::max(staging_bytes, gather_piece() * (static_cast<std::size_t>(size()) + 1));
+      cuda::check(cudaMalloc(&p, bytes), "memory for communication");
+      staging_ = {p, [](void* q) { cudaFree(q); }};
+    }
+    return static_cast<std::byte*>(staging_.get());
+  }
+
+  void name_hosts() {
+    std::array<char, 64> mine{};
+    if (::gethostname(mine.data(), mine.size() - 1) != 0) mine = {'h', 'o', 's', 't'};
+    std::vector<std::byte> all;
+    gather(std::as_bytes(std::span(mine)), all, "names of the ranks");
+    for (int r = 0; r < size(); ++r) {
+      const char* text = reinterpret_cast<const char*>(all.data()) + static_cast<std::size_t>(r) * mine.size();
+      hosts_.emplace_back(text, ::strnlen(text, mine.size()));
+    }
+  }
+
+  int exceptions_ = std::uncaught_exceptions();
+  NcclOptions options_;
+  NcclGroup group_;
+  std::chrono::milliseconds host_deadline_ = options_.deadline;
+  std::shared_ptr<void> staging_;
+  std::optional<cuda::Event> before_, marker_;
+  std::vector<std::shared_ptr<Operation>> operations_;
+  std::vector<std::shared_ptr<Finished>> finished_;
+  std::vector<std::string> hosts_;
+  std::atomic<bool> gave_up_{false};
+};
+
+static_assert(Communicator<NcclCommunicator>);
+
+}  // namespace tutti

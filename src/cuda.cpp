@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: MIT
+// What separate compilation compiles once a program: the executor of this backend. See <tutti/core/separate.hpp>.
+#define TUTTI_SOURCE_CUDA
+#include <tutti/backends/cuda/cuda.hpp>

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdio>
+
+#include <tutti/backends/cuda/device.hpp>
+
+namespace tutti::testing {
+
+// Whether there is no GPU to run on; says why as a skip. Test cases that ask have names that begin with "gpu: ".
+[[nodiscard]] inline bool no_gpu() {
+  try {
+    cuda::require_device(0);
+    return false;
+  } catch (const DeviceError& e) {
+    std::printf("SKIP: %s\n", e.what());
+    return true;
+  }
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: MIT
+// The CUDA backend on a GPU that is played by the processor (cuda_emulator.hpp): our kernels, the memory, the order in
+// which things are started, captured steps. Convolutions and matrix products are loops in place of the libraries'.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "backend/suite.hpp"
+#include "backends/cuda_emulator.hpp"
+
+using namespace tutti;
+using cuda::ConvPass;
+using cuda::ConvProblem;
+using cuda::LinearPass;
+using cuda::LinearProblem;
+
+namespace {
+
+float get(const void* p, DType t, std::int64_t i) {
+  switch (t) {
+    case DType::f32:
+      return static_cast<const float*>(p)[i];
+    case DType::bf16:
+      return static_cast<const bf16*>(p)[i];
+    default:
+      return static_cast<const f16*>(p)[i];
+  }
+}
+void put(void* p, DType t, std::int64_t i, double v) {
+  switch (t) {
+    case DType::f32:
+      static_cast<float*>(p)[i] = static_cast<float>(v);
+      break;
+    case DType::bf16:
+      static_cast<bf16*>(p)[i] = bf16(v);
+      break;
+    default:
+      static_cast<f16*>(p)[i] = f16(v);
+  }
+}
+
+// The seam to cuDNN: NHWC, weights KRSC, the gradient of the weights in f32.
+class LoopConvolutions {
+ public:
+  LoopConvolutions(cuda::Device&, const cuda::ConvolutionOptions&) {}
+  [[nodiscard]] std::size_t workspace_bytes(ConvPass, const ConvProblem& p) {
+    cuda::require_consistent(p);
+    return 512;
+  }
+  void run(ConvPass pass, const ConvProblem& p, const void* a, const void* b, void* out, void* workspace,
+           cudaStream_t) {
+    REQUIRE(p.in_channels % 4 == 0);
+    REQUIRE(p.out_channels % cuda::vector_of(p.type) == 0);
+    emulator::Device::instance().submit([=] {
+      std::memset(workspace, 0xff, 512);
+      compute(pass, p, a, b, out);
+    });
+  }
+
+ private:
+  static void compute(ConvPass pass, const ConvProblem& p, const void* a, const void* b, void* out) {
+    const std::int64_t taps = p.kernel_h * p.kernel_w, weights = p.out_channels * taps * p.in_channels;
+    std::vector<double> sums(
+        static_cast<std::size_t>(pass == ConvPass::forward ? p.rows * p.out_height * p.out_width * p.out_channels
+                                 : pass == ConvPass::backward_data ? p.rows * p.in_height * p.in_width * p.in_channels
+                                                                   : weights));
+    for (std::int64_t n = 0; n < p.rows; ++n)
+      for (std::int64_t i = 0; i < p.out_height; ++i)
+        for (std::int64_t j = 0; j < p.out_width; ++j)
+          for (std::int64_t t = 0; t < taps; ++t) {
+            const std::int64_t h = i * p.stride_h - p.pad_top + t / p.kernel_w,
+                               w = j * p.stride_w - p.pad_left + t % p.kernel_w;
+            if (h < 0 || w < 0 || h >= p.in_height || w >= p.in_width) continue;
+            const std::int64_t x = ((n * p.in_height + h) * p.in_width + w) * p.in_channels,
+                               y = ((n * p.out_height + i) * p.out_width + j) * p.out_channels;
+            for (std::int64_t k = 0; k < p.out_channels; ++k)
+              for (std::int64_t c = 0; c < p.in_channels; ++c) {
+                const std::int64_t at = (k * taps + t) * p.in_channels + c;
+                if (pass == ConvPass::forward)
+                  sums[static_cast<std::size_t>(y + k)] +=
+                      static_cast<double>(get(a, p.type, x + c)) * static_cast<double>(get(b, p.type, at));
+                else if (pass == ConvPass::backward_data)
+                  sums[static_cast<std::size_t>(x + c)] +=
+                      static_cast<double>(get(a, p.type, y + k)) * static_cast<double>(get(b, p.type, at));
+                else
+                  sums[static_cast<std::size_t>(at)] +=
+                      static_cast<double>(get(a, p.type, x + c)) * static_cast<double>(get(b, p.type, y + k));
+              }
+          }
+    const DType type = pass == ConvPass::backward_weights ? DType::f32 : p.type;
+    for (std::size_t i = 0; i < sums.size(); ++i) put(out, type, static_cast<std::int64_t>(i), sums[i]);
+  }
+};
+
+// The seam to cuBLASLt. bias: whether it sees to the bias, which the library does not always.
+class LoopGemms {
+ public:
+  static inline bool bias = true;
+  LoopGemms(cuda::Device&, const cuda::GemmOptions&) {}
+  [[nodiscard]] std::size_t workspace_bytes(LinearPass, const LinearProblem&, bool) { return 256; }
+  bool run(LinearPass pass, const LinearProblem& p, const void* a, const void* b, void* with, void* out,
+           void* workspace, cudaStream_t) {
+    const bool see_to = bias && with != nullptr;
+    emulator::Device::instance().submit([=] {
+      std::memset(workspace, 0xff, 256);
+      compute(pass, p, a, b, see_to ? static_cast<float*>(with) : nullptr, out);
+    });
+    return see_to;
+  }
+
+ private:
+  static void compute(LinearPass pass, const LinearProblem& p, const void* a, const void* b, float* with, void* out) {
+    const auto product = [&](std::int64_t i, std::int64_t j) {
+      return static_cast<double>(get(a, p.type, i)) * static_cast<double>(get(b, p.type, j));
+    };
+    const DType type = pass == LinearPass::backward_weights || p.wide ? DType::f32 : p.type;
+    const std::int64_t in = p.inputs, outs = p.outputs;
+    if (pass == LinearPass::forward)
+      for (std::int64_t n = 0; n < p.rows; ++n)
+        for (std::int64_t o = 0; o < outs; ++o) {
+          double sum = with != nullptr ? static_cast<double>(with[o]) : 0;
+          for (std::int64_t i = 0; i < in; ++i) sum += product(n * in + i, o * in + i);
+          put(out, type, n * outs + o, sum);
+        }
+    else if (pass == LinearPass::backward_data)
+      for (std::int64_t n = 0; n < p.rows; ++n)
+        for (std::int64_t i = 0; i < in; ++i) {
+          double sum = 0;
+          for (std::int64_t o = 0; o < outs; ++o) sum += product(n * outs + o, o * in + i);
+          put(out, type, n * in + i, sum);
+        }
+    else
+      for (std::int64_t o = 0; o < outs; ++o) {
+        double total = 0;
+        for (std::int64_t n = 0; n < p.rows; ++n) total += static_cast<double>(get(b, p.type, n * outs + o));
+        if (with != nullptr) with[o] = static_cast<float>(total);
+        for (std::int64_t i = 0; i < in; ++i) {
+          double sum = 0;
+          for (std::int64_t n = 0; n < p.rows; ++n) sum += product(n * in + i, n * outs + o);
+          put(out, type, o * in + i, sum);
+        }
+      }
+  }
+};
+
+using Emulated = cuda::BasicCuda<LoopConvolutions, LoopGemms>;
+static_assert(Backend<Emulated>);
+
+CudaOptions options(bool graph = false) {
+  CudaOptions o;
+  o.graph = graph;
+  // Compiled kernels are of this process alone, and each backend finds those of the one before.
+  o.kernel_folder = emulator::folder() / "cache";
+  return o;
+}
+
+bool skipped() {
+#if defined(__SANITIZE_ADDRESS__)
+  MESSAGE("SKIP: the sanitizer does not know fibres");
+  std::puts("SKIP: the sanitizer does not know fibres");
+  return true;
+#else
+  const char* const named = std::getenv("TUTTI_CXX");
+  const std::string compiler = named != nullptr && *named != 0 ? named : "c++";
+  static const bool there = std::system((compiler + " --version > /dev/null 2>&1").c_str()) == 0;
+  if (!there) std::puts("SKIP: no C++ compiler to compile the kernels with");
+  return !there;
+#endif
+}
+
+}  // namespace
+
+TEST_CASE("convolutions: channels filled up, weights packed") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_convolutions(backend, testing::odd_conv_cases());
+}
+TEST_CASE("everything but convolutions, f32") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_other_ops(backend, DType::f32);
+}
+TEST_CASE("everything but convolutions, bf16") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_other_ops(backend, DType::bf16);
+}
+TEST_CASE("everything but convolutions, f16") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_other_ops(backend, DType::f16);
+}
+TEST_CASE("fully connected layers whose library does not add the bias") {
+  if (skipped()) return;
+  LoopGemms::bias = false;
+  Emulated backend(options());
+  for (DType t : {DType::f32, DType::bf16, DType::f16})
+    testing::check_case(backend, testing::linear_case("linear", 7, 24, 10), t);
+  LoopGemms::bias = true;
+}
+TEST_CASE("updates, norms, average, accumulation") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_updates(backend);
+}
+TEST_CASE("the loss, and labels that are no class") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_loss(backend);
+}
+TEST_CASE("NaN is not lost") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_nan_is_not_lost(backend);
+}
+TEST_CASE("f64 is refused when the plan is made") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_no_f64(backend);
+}
+TEST_CASE("the same bits in every run") {
+  if (skipped()) return;
+  testing::check_determinism([](int) { return std::make_unique<Emulated>(options()); }, 4, 8);
+}
+TEST_CASE("keep_all changes nothing but places") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_keep_all(backend, 4, 8);
+}
+
+namespace {
+
+Graph little_net() {
+  Builder b(3, 8, 8);
+  const ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
+  models::resnet_cifar(b, x, {.depth = 8, .width = 4});
+  return std::move(b).take();
+}
+
+// Losses and weights after some steps of a trainer.
+struct Trained {
+  std::vector<double> losses;
+  std::vector<std::byte> weights;
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+template <class B>
+Trained train(B& backend, TrainerOptions o, int steps) {
+  Solo solo;
+  const Graph net = little_net();
+  Trainer<B> t(backend, solo, net, o);
+  Trained r;
+  for (int i = 0; i < steps; ++i) {
+    // Every third batch is short, and its plan shares the arenas.
+    const std::int64_t rows = i % 3 == 2 ? 5 : 8;
+    const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
+    r.losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).metrics.loss);
+    r.losses.push_back(t.evaluate(batch.view()).loss);
+  }
+  r.weights = testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes());
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("captured steps compute what steps do, with this step's rate and loss scale") {
+  if (skipped()) return;
+  for (DType t : {DType::f32, DType::f16}) {
+    TrainerOptions o;
+    o.compute = t;
+    o.dynamic_loss_scale = t == DType::f16;
+    Emulated plain(options(false)), captured(options(true));
+    auto& device = emulator::Device::instance();
+    const Trained a = train(plain, o, 9);
+    CHECK(device.graph_launches == 0);
+    const Trained b = train(captured, o, 9);
+    CHECK(device.graph_launches > 10);
+    // A second model may lie where the first one lay; it is captured anew.
+    const Trained c = train(captured, o, 9);
+    CHECK(a == b);
+    CHECK(a == c);
+    device.graph_launches = 0;
+  }
+}
+TEST_CASE("the scale of the loss is read by a captured step, not kept in it") {
+  if (skipped()) return;
+  Emulated backend(options(true));
+  const Graph net = little_net();
+  Executor<Emulated> e(backend, net);
+  testing::randomize(e, 1);
+  const auto batch = testing::random_batch(net, 4, 1);
+  std::vector<float> first;
+  for (double scale : {1.0, 1.0, 1.0, 2.0, 4.0}) {
+    e.train(batch.view(), {scale, 0.25});
+    auto bytes = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
+    std::vector<float> g(bytes.size() / sizeof(float));
+    std::memcpy(g.data(), bytes.data(), bytes.size());
+    if (first.empty()) first = g;
+    int wrong = 0;
+    for (std::size_t i = 0; i < g.size(); ++i) wrong += g[i] != first[i] * static_cast<float>(scale);
+    CHECK(wrong == 0);
+  }
+  emulator::Device::instance().graph_launches = 0;
+}
+TEST_CASE("a captured step goes on after a label that is no class") {
+  if (skipped()) return;
+  Emulated backend(options(true));
+  const Graph net = little_net();
+  Executor<Emulated> e(backend, net);
+  testing::randomize(e, 1);
+  auto batch = testing::random_batch(net, 4, 1);
+  const double loss = e.train(batch.view(), {1, 0.25}).loss;
+  for (int i = 0; i < 3; ++i) {
+    auto bad = batch;
+    bad.labels[2] = 10;
+    CHECK_THROWS_WITH_AS(e.train(bad.view(), {1, 0.25}), doctest::Contains("labels in 0..9, got 10"), DataError);
+    CHECK(e.train(batch.view(), {1, 0.25}).loss == loss);
+  }
+  emulator::Device::instance().graph_launches = 0;
+}
+TEST_CASE("training with f16 lowers the loss; a scale that is too large is halved") {
+  if (skipped()) return;
+  Emulated backend(options());
+  Solo solo;
+  const Graph net = little_net();
+  TrainerOptions o;
+  o.compute = DType::f16;
+  o.dynamic_loss_scale = true;
+  Trainer<Emulated> t(backend, solo, net, o);
+  t.counters().scale_exponent = 40;
+  const auto batch = testing::random_batch(net, 16, 3);
+  const double before = t.step(batch.view(), 16, 0.02).metrics.loss;
+  CHECK(t.counters().scale_exponent == 39);
+  double after = before;
+  for (int i = 0; i < 60; ++i) after = t.step(batch.view(), 16, 0.02).metrics.loss;
+  CHECK(t.counters().scale_exponent < 39);
+  CHECK(after < 0.5 * before);
+}
+TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, beside Reference") {
+  if (skipped()) return;
+  Emulated backend(options());
+  Solo solo;
+  const Graph net = little_net();
+  for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{}), AnyOptimizer(Lars{})}) {
+    TrainerOptions o;
+    o.optimizer = optimizer;
+    o.clip_norm = 1;
+    o.ema_decay = 0.9;
+    Trainer<Emulated> t(backend, solo, net, o);
+    Reference reference;
+    Trainer<Reference> r(reference, solo, net, o);
+    const auto batch = testing::random_batch(net, 6, 3);
+    for (int i = 0; i < 3; ++i) {
+      t.accumulate(batch.view(), 12, true, false);
+      r.accumulate(batch.view(), 12, true, false);
+      const Metrics m = t.accumulate(batch.view(), 12, false, true), n = r.accumulate(batch.view(), 12, false, true);
+      CHECK(m.loss == doctest::Approx(n.loss).epsilon(1e-3));
+      t.update(0.01, m);
+      r.update(0.01, n);
+    }
+    CHECK(t.decay_term() == doctest::Approx(r.decay_term()).epsilon(1e-4));
+    t.commit();
+    double here = 0, there = 0;
+    t.with_ema([&] { here = t.evaluate(batch.view()).loss; });
+    r.with_ema([&] { there = r.evaluate(batch.view()).loss; });
+    CHECK(here == doctest::Approx(there).epsilon(1e-3));
+    const double loss = t.evaluate(batch.view()).loss;
+    t.step(batch.view(), 6, 0.05);
+    CHECK(t.evaluate(batch.view()).loss != loss);
+    t.restore();
+    CHECK(t.evaluate(batch.view()).loss == loss);
+  }
+}
+TEST_CASE("custom ops start their work on the backend's stream") {
+  if (skipped()) return;
+  auto twice = std::make_shared<CustomOp>();
+  twice->name = "twice";
+  twice->shape = [](const CustomOp::Shapes& s) { return s; };
+  Builder b(3, 4, 4);
+  const ValueId x = b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F});
+  const auto y = b.custom("twice", twice, {x});
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", y.at(0)), 3, {}));
+  Emulated backend(options());
+  const auto batch = testing::random_batch(b.graph(), 2, 1);
+  {
+    Executor<Emulated> e(backend, b.graph());
+    CHECK_THROWS_WITH_AS(e.evaluate(batch.view()), doctest::Contains("backend 'cuda'"), UsageError);
+  }
+  bool streamed = false;
+  twice->forward["cuda"] = [&](std::span<const TensorRef> in, std::span<const TensorRef> out) {
+    streamed = cuda::stream_in_use() == backend.device().stream();
+    emulator::Device::instance().submit([from = in[0], to = out[0]] {
+      for (std::int64_t i = 0; i < from.shape.numel(); ++i)
+        static_cast<float*>(to.data)[i] = 2 * static_cast<const float*>(from.data)[i];
+    });
+  };
+  Executor<Emulated> e(backend, b.graph());
+  CHECK(std::isfinite(e.evaluate(batch.view()).loss));
+  CHECK(streamed);
+}
+TEST_CASE("too little memory: what is needed, what is free, what fits") {
+  if (skipped()) return;
+  auto& device = emulator::Device::instance();
+  const std::size_t before = device.capacity;
+  {
+    Emulated backend(options());
+    const Graph net = little_net();
+    Executor<Emulated> e(backend, net);
+    testing::randomize(e, 1);
+    device.capacity = device.used + (std::size_t{4} << 20);
+    CHECK_THROWS_WITH_AS(e.prepare(4000, true),
+                         doctest::Contains("a batch of 4000, got 4 MiB free. hint: at most about"), DeviceError);
+    // What was said to fit does fit, and the backend goes on.
+    CHECK(std::isfinite(e.train(testing::random_batch(net, 8, 1).view(), {1, 0.125}).loss));
+    try {
+      (void)backend.allocate(std::size_t{1} << 33);
+      FAIL("allocated more than there is");
+    } catch (const DeviceError& error) {
+      CHECK(error.exit_code() == 4);
+      CHECK(std::string(error.what()).find("8.00 GiB of memory on emulated GPU, got ") != std::string::npos);
+      CHECK(std::string(error.what()).find(" free of ") != std::string::npos);
+    }
+  }
+  device.capacity = before;
+}
+TEST_CASE("an asynchronous error names the op, and nothing throws while the stack unwinds") {
+  if (skipped()) return;
+  auto& device = emulator::Device::instance();
+  {
+    Emulated backend(options());
+    const Graph net = little_net();
+    Executor<Emulated> e(backend, net);
+    device.fault = cudaErrorIllegalAddress;
+    const auto run = [&] { e.train(testing::random_batch(net, 4, 1).view(), {1, 0.25}); };
+    CHECK_THROWS_WITH_AS(run(), doctest::Contains("cudaErrorIllegalAddress"), DeviceError);
+    CHECK_THROWS_WITH_AS(run(), doctest::Contains("the last op started was conv2d_backward_weights '"), DeviceError);
+    CHECK_THROWS_WITH_AS(run(), doctest::Contains("CUDA_LAUNCH_BLOCKING=1"), DeviceError);
+  }
+  device.fault = cudaSuccess;
+}
+TEST_CASE("machines that will not do") {
+  auto& device = emulator::Device::instance();
+  const auto message = [] {
+    try {
+      const cuda::Device d(0);
+    } catch (const DeviceError& e) {
+      CHECK(e.exit_code() == 4);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(message().empty());
+  device.driver = 0;
+  CHECK(message().find("expected an NVIDIA driver, got none") != std::string::npos);
+  device.driver = 11040;
+  CHECK(message().find("got one for CUDA 11.4") != std::string::npos);
+  device.driver = 13000;
+  device.count = 0;
+  CHECK(message().find("expected a GPU, got none") != std::string::npos);
+  device.count = 1;
+  device.major = 7;
+  device.minor = 5;
+  CHECK(message().find("compute capability 8.0 or newer (Ampere, 2020), got emulated GPU of compute capability 7.5") !=
+        std::string::npos);
+  device.major = 9;
+  device.minor = 0;
+  CHECK_THROWS_WITH_AS(cuda::Device(3), doctest::Contains("a GPU number in 0..0, got 3"), DeviceError);
+}
+TEST_CASE("pinned memory is the device's to read until somebody waits") {
+  if (skipped()) return;
+  Emulated backend(options());
+  const auto pinned = cuda::allocate_pinned(16);
+  auto* const numbers = static_cast<int*>(pinned.get());
+  Buffer<Emulated> there(backend, 16);
+  numbers[0] = 7;
+  backend.copy_in(there.data(), numbers, 4);
+  int back = 0;
+  backend.copy_out(&back, there.data(), 4);
+  CHECK(back == 7);
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+// Our CUDA kernels as far as a machine without a GPU goes: NVRTC compiles them for every architecture, the cache on
+// disk keeps them, and what is missing is said.
+#include <tutti/backends/cuda/cuda.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "data/temp_folder.hpp"
+
+using namespace tutti;
+
+namespace {
+
+bool no_nvrtc() {
+  if (cuda::nvrtc_library().found()) return false;
+  std::puts("SKIP: no NVRTC");
+  return true;
+}
+
+cuda::Source small(const std::string& body = "*x = 1;") {
+  return {"small", "template <class T> __global__ void one(T* x) { " + body + " }", {"one<float>", "one<int>"}};
+}
+
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> list;
+  for (const auto& e : std::filesystem::directory_iterator(folder)) list.push_back(e.path());
+  return list;
+}
+std::string text_of(const std::filesystem::path& p) {
+  std::ifstream in(p, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void compile_all(int architecture) {
+  if (no_nvrtc()) return;
+  cuda::Compiler compiler{std::filesystem::path()};
+  for (DType t : {DType::f32, DType::bf16, DType::f16}) {
+    const cuda::Source s = cuda::op_source(t);
+    const cuda::Binary b = compiler.compile(s, architecture);
+    CHECK(b.cubin.size() > 10000);
+    CHECK(b.symbols.size() == static_cast<std::size_t>(cuda::OpKernel::count));
+    CHECK(std::set<std::string>(b.symbols.begin(), b.symbols.end()).size() == b.symbols.size());
+  }
+  const cuda::Binary b = compiler.compile(cuda::update_source(), architecture);
+  CHECK(b.symbols.size() == static_cast<std::size_t>(cuda::UpdateKernel::count));
+}
+
+}  // namespace
+
+TEST_CASE("every kernel compiles for sm_80") { compile_all(80); }
+TEST_CASE("every kernel compiles for sm_90") { compile_all(90); }
+TEST_CASE("every kernel compiles for sm_100") { compile_all(100); }
+TEST_CASE("every kernel compiles for sm_120") { compile_all(120); }
+
+TEST_CASE("names of kernels stand in the order of their numbers") {
+  // A second form for one value follows its first.
+  const auto& ops = cuda::op_kernel_names;
+  for (std::size_t i = 1; i < ops.size(); ++i)
+    if (const auto at = ops[i].find("<T, 1>"); at != std::string_view::npos)
+      CHECK(ops[i - 1] == std::string(ops[i].substr(0, at)) + "<T, V>");
+  CHECK(ops[static_cast<std::size_t>(cuda::OpKernel::norm_apply_1)] == "norm_apply<T, 1>");
+  CHECK(ops[static_cast<std::size_t>(cuda::OpKernel::loss_finish)] == "loss_finish");
+  CHECK(cuda::update_kernel_names[static_cast<std::size_t>(cuda::UpdateKernel::adamw_1)] == "adamw<1>");
+  CHECK(cuda::update_kernel_names[static_cast<std::size_t>(cuda::UpdateKernel::accumulate_1)] == "accumulate<1>");
+}
+
+TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
+  if (no_nvrtc()) return;
+  const test::TempFolder folder;
+  const auto cache = folder.path() / "deep" / "cache";
+  cuda::Compiler first(cache), second(cache);
+  const cuda::Binary a = first.compile(small(), 90), b = second.compile(small(), 90);
+  CHECK(first.compiled() == 1);
+  CHECK(second.hits() == 1);
+  CHECK(second.compiled() == 0);
+  CHECK(a.cubin == b.cubin);
+  CHECK(a.symbols == b.symbols);
+  CHECK(a.symbols.at(0) != a.symbols.at(1));
+  (void)second.compile(small("*x = 2;"), 90);
+  (void)second.compile(small(), 80);
+  auto fewer = small();
+  fewer.kernels.pop_back();
+  (void)second.compile(fewer, 90);
+  CHECK(second.compiled() == 3);
+  CHECK(files_of(cache).size() == 4);
+}
+
+TEST_CASE("a damaged file is compiled anew and replaced") {
+  if (no_nvrtc()) return;
+  const test::TempFolder folder;
+  const cuda::Binary good = cuda::Compiler(folder.path()).compile(small(), 90);
+  const auto file = files_of(folder.path()).at(0);
+  const std::string text = text_of(file);
+  const auto damage = [&](std::string bad) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << bad;
+    cuda::Compiler c(folder.path());
+    CHECK(c.compile(small(), 90).cubin == good.cubin);
+    CHECK(c.compiled() == 1);
+    CHECK(text_of(file) == text);
+  };
+  for (std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{40}, text.size() / 2, text.size() - 1})
+    damage(text.substr(0, size));
+  damage(text + "x");
+  for (std::size_t at : {std::size_t{0}, std::size_t{20}, std::size_t{50}, text.size() / 2, text.size() - 1}) {
+    std::string bad = text;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    damage(bad);
+  }
+  // What is no file at all does no harm either.
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  cuda::Compiler c(folder.path());
+  CHECK(c.compile(small(), 90).cubin == good.cubin);
+}
+
+TEST_CASE("a folder that cannot be written costs time, not the run") {
+  if (no_nvrtc()) return;
+  const test::TempFolder folder;
+  std::ofstream(folder.path() / "file") << "no folder";
+  cuda::Compiler c(folder.path() / "file" / "cache");
+  CHECK_FALSE(c.compile(small(), 90).cubin.empty());
+  CHECK(c.compiled() == 1);
+}
+
+TEST_CASE("a source that does not compile: the compiler says why") {
+  if (no_nvrtc()) return;
+  cuda::Compiler c{std::filesystem::path()};
+  CHECK_THROWS_WITH_AS((void)c.compile(small("*x = nothing;"), 90), doctest::Contains("identifier \"nothing\""),
+                       DeviceError);
+  CHECK_THROWS_WITH_AS((void)c.compile(small(), 999), doctest::Contains("update the CUDA toolkit"), DeviceError);
+}
+
+TEST_CASE("where the cache lies") {
+  const auto with = [](const char* cache, const char* home) {
+    const std::string old_cache = std::getenv("XDG_CACHE_HOME") != nullptr ? std::getenv("XDG_CACHE_HOME") : "",
+                      old_home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
+    setenv("XDG_CACHE_HOME", cache, 1);
+    setenv("HOME", home, 1);
+    const auto r = cuda::default_cache_folder();
+    if (old_cache.empty())
+      unsetenv("XDG_CACHE_HOME");
+    else
+      setenv("XDG_CACHE_HOME", old_cache.c_str(), 1);
+    if (old_home.empty())
+      unsetenv("HOME");
+    else
+      setenv("HOME", old_home.c_str(), 1);
+    return r;
+  };
+  CHECK(with("/c", "/h") == "/c/tutti/cuda");
+  CHECK(with("", "/h") == "/h/.cache/tutti/cuda");
+  CHECK(with("relative", "/h") == "/h/.cache/tutti/cuda");
+  CHECK(with("", "").empty());
+}
+
+TEST_CASE("a library that is missing is named, with what to install") {
+  const cuda::Library none("libtutti-no-such-library.so.9", "the package of it");
+  CHECK_FALSE(none.found());
+  try {
+    (void)none.function<void()>("anything");
+    FAIL("found");
+  } catch (const DeviceError& e) {
+    CHECK(e.exit_code() == 4);
+    const std::string text = e.what();
+    CHECK(text.find("expected the library libtutti-no-such-library.so.9") != std::string::npos);
+    CHECK(text.find("hint: install the package of it") != std::string::npos);
+  }
+  const cuda::Library c("libc.so.6", "libc6");
+  CHECK(c.found());
+  CHECK_THROWS_WITH_AS((void)c.function<void()>("tutti_no_such_function"), doctest::Contains("update libc6"),
+                       DeviceError);
+}
+
+TEST_CASE("without a GPU the backend says so and ends with exit code 4") {
+  try {
+    const Cuda backend;
+    std::puts("SKIP: there is a GPU");
+  } catch (const DeviceError& e) {
+    CHECK(e.exit_code() == 4);
+    CHECK(std::string(e.what()).starts_with("[cuda] expected "));
+    CHECK(std::string(e.what()).find(" hint: ") != std::string::npos);
+  }
+}

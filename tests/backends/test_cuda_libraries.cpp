@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: MIT
+// What cuDNN and cuBLAS compute, beside plain loops, and whether plans are kept. Needs a GPU.
+#include <tutti/backends/cuda/cublas/gemm.hpp>
+#include <tutti/backends/cuda/cudnn/convolution.hpp>
+#include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/tensor/memory.hpp>
+
+#include "backends/cuda_arrays.hpp"
+#include "backends/need_gpu.hpp"
+#include "data/temp_folder.hpp"
+
+using namespace tutti;
+using namespace tutti::cuda;
+using testing::DeviceArray;
+using testing::distance;
+using testing::no_gpu;
+using testing::normal;
+using testing::Numbers;
+
+namespace {
+
+constexpr std::array types{DType::f32, DType::bf16, DType::f16};
+constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
+
+// What is lost by rounding a result, with room for sums in another order.
+double tolerance(DType t) { return t == DType::f32 ? 2e-5 : t == DType::bf16 ? 1.0 / 128 : 1.0 / 1024; }
+
+std::size_t count(const cudnn::Extents& e) { return static_cast<std::size_t>(e[0] * e[1] * e[2] * e[3]); }
+std::size_t index(const cudnn::Extents& e, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+  return static_cast<std::size_t>(((n * e[2] + h) * e[3] + w) * e[1] + c);
+}
+
+// Calls f(n, k, p, q, c, h, w, r, s) for every product of a convolution.
+template <class F>
+void each_product(const ConvProblem& p, F&& f) {
+  for (std::int64_t n = 0; n < p.rows; ++n)
+    for (std::int64_t oh = 0; oh < p.out_height; ++oh)
+      for (std::int64_t ow = 0; ow < p.out_width; ++ow)
+        for (int r = 0; r < p.kernel_h; ++r)
+          for (int s = 0; s < p.kernel_w; ++s) {
+            const std::int64_t h = oh * p.stride_h - p.pad_top + r, w = ow * p.stride_w - p.pad_left + s;
+            if (h < 0 || h >= p.in_height || w < 0 || w >= p.in_width) continue;
+            for (std::int64_t k = 0; k < p.out_channels; ++k)
+              for (std::int64_t c = 0; c < p.in_channels; ++c) f(n, k, oh, ow, c, h, w, r, s);
+          }
+}
+
+std::vector<double> convolve(ConvPass pass, const ConvProblem& p, const auto& a, const auto& b) {
+  const auto x = cudnn::input_of(p), w = cudnn::weights_of(p), y = cudnn::output_of(p);
+  std::vector<double> out(count(pass == ConvPass::forward ? y : pass == ConvPass::backward_data ? x : w));
+  const auto product = [](auto u, auto v) { return static_cast<double>(u) * static_cast<double>(v); };
+  each_product(p, [&](auto n, auto k, auto oh, auto ow, auto c, auto ih, auto iw, auto r, auto s) {
+    const std::size_t ix = index(x, n, c, ih, iw), iwt = index(w, k, c, r, s), iy = index(y, n, k, oh, ow);
+    if (pass == ConvPass::forward) out[iy] += product(a[ix], b[iwt]);
+    if (pass == ConvPass::backward_data) out[ix] += product(a[iy], b[iwt]);
+    if (pass == ConvPass::backward_weights) out[iwt] += product(a[ix], b[iy]);
+  });
+  return out;
+}
+
+struct Run {
+  Numbers a, b;
+  cudnn::Extents out;
+};
+Run operands(ConvPass pass, const ConvProblem& p) {
+  const auto x = cudnn::input_of(p), w = cudnn::weights_of(p), y = cudnn::output_of(p);
+  const auto make = [&](const cudnn::Extents& e, std::uint64_t seed) { return normal(p.type, count(e), seed); };
+  if (pass == ConvPass::forward) return {make(x, 1), make(w, 2), y};
+  if (pass == ConvPass::backward_data) return {make(y, 3), make(w, 2), x};
+  return {make(x, 1), make(y, 3), w};
+}
+
+Numbers run(DeviceMemory& m, Convolutions& c, ConvPass pass, const ConvProblem& p, const Run& r) {
+  const DeviceArray a(m, p.type, r.a), b(m, p.type, r.b);
+  const DeviceArray out(m, pass == ConvPass::backward_weights ? DType::f32 : p.type, count(r.out));
+  const Buffer<DeviceMemory> workspace(m, c.workspace_bytes(pass, p) + 256);
+  c.run(pass, p, a.data(), b.data(), out.data(), workspace.data(), m.device().stream());
+  return out.numbers();
+}
+
+ConvProblem problem(DType t, int kernel, int stride, std::int64_t in = 16, std::int64_t out = 32) {
+  const int pad = kernel / 2;
+  const std::int64_t size = 9, to = (size + 2 * pad - kernel) / stride + 1;
+  return {2, in, size, size, out, to, to, kernel, kernel, stride, stride, pad, pad, pad, pad, t};
+}
+
+template <class F>
+std::optional<FusedPlan<F>> fused(Planner& planner, const F& f) {
+  std::string why;
+  auto plan = plan_fusion(planner, f, why);
+  if (!plan) MESSAGE(f.graph().name(), " is refused: ", why);
+  return plan;
+}
+template <class F>
+void run(DeviceMemory& m, FusedPlan<F>& plan, const typename F::Operands& o) {
+  const Buffer<DeviceMemory> workspace(m, plan.workspace_bytes() + 256);
+  plan.run(o, workspace.data(), m.device().stream());
+  m.synchronise();
+}
+
+ConvolutionOptions not_stored() {
+  ConvolutionOptions o;
+  o.plan_folder.clear();
+  return o;
+}
+
+// A batch norm of a training batch, and what it leaves.
+struct Norm {
+  std::vector<double> mean, variance, inv_std, y;
+};
+Norm normalise(const NormProblem& p, const Numbers& x, const Numbers& scale, const Numbers& bias, double epsilon) {
+  const auto channels = static_cast<std::size_t>(p.channels);
+  const std::size_t n = x.size() / channels;
+  Norm r{std::vector<double>(channels), std::vector<double>(channels), std::vector<double>(channels), {}};
+  for (std::size_t i = 0; i < x.size(); ++i) r.mean[i % channels] += x[i] / static_cast<double>(n);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    r.variance[i % channels] += std::pow(x[i] - r.mean[i % channels], 2) / static_cast<double>(n);
+  for (std::size_t c = 0; c < channels; ++c) r.inv_std[c] = 1 / std::sqrt(r.variance[c] + epsilon);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t c = i % channels;
+    r.y.push_back((x[i] - r.mean[c]) * r.inv_std[c] * scale[c] + bias[c]);
+  }
+  return r;
+}
+Numbers floats(const std::vector<double>& v) { return {v.begin(), v.end()}; }
+
+}  // namespace
+
+TEST_CASE("gpu: convolutions agree with loops, in every type and pass") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  for (const bool deterministic : {false, true}) {
+    ConvolutionOptions o = not_stored();
+    o.deterministic = deterministic;
+    Convolutions c(m.device(), o);
+    for (const DType t : types)
+      for (const auto& [kernel, stride] : {std::pair{1, 1}, {1, 2}, {3, 1}, {3, 2}, {7, 2}})
+        for (const auto pass : passes) {
+          const ConvProblem p = problem(t, kernel, stride);
+          const Run r = operands(pass, p);
+          INFO(to_string(pass) << " " << to_string(p) << (deterministic ? " deterministic" : ""));
+          const double d = distance(run(m, c, pass, p, r), convolve(pass, p, r.a, r.b));
+          CHECK(d < (pass == ConvPass::backward_weights ? 1e-3 : tolerance(t)));
+        }
+  }
+}
+
+TEST_CASE("gpu: TF32 is used where it is asked for, and not elsewhere") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  const ConvProblem p = problem(DType::f32, 3, 1, 64, 64);
+  const Run r = operands(ConvPass::forward, p);
+  const auto want = convolve(ConvPass::forward, p, r.a, r.b);
+  ConvolutionOptions o = not_stored();
+  Convolutions exact(m.device(), o);
+  CHECK(distance(run(m, exact, ConvPass::forward, p, r), want) < 1e-5);
+  o.tf32 = true;
+  Convolutions tf32(m.device(), o);
+  CHECK(distance(run(m, tf32, ConvPass::forward, p, r), want) < 2e-3);
+}
+
+TEST_CASE("gpu: plans are stored and taken again, and compute the same bits") {
+  if (no_gpu()) return;
+  const test::TempFolder folder;
+  DeviceMemory m(0);
+  ConvolutionOptions o;
+  o.plan_folder = folder.path();
+  o.deterministic = true;
+  std::vector<Numbers> first;
+  for (const bool autotune : {true, false}) {
+    o.autotune = autotune;
+    Convolutions c(m.device(), o);
+    std::size_t i = 0;
+    for (const auto pass : passes) {
+      const ConvProblem p = problem(DType::bf16, 3, 1, 64, 64);
+      Numbers got = run(m, c, pass, p, operands(pass, p));
+      if (autotune)
+        first.push_back(std::move(got));
+      else
+        CHECK(got == first[i++]);
+    }
+    // What autotuning chose serves who does not autotune too.
+    CHECK(c.plans() == 3);
+    CHECK((c.restored() >= 3) == !autotune);
+  }
+  // A stored plan that is damaged beneath its checksum is made anew.
+  for (const auto& e : std::filesystem::directory_iterator(folder.path())) std::filesystem::resize_file(e.path(), 10);
+  Convolutions c(m.device(), o);
+  const ConvProblem p = problem(DType::bf16, 3, 1, 64, 64);
+  CHECK_NOTHROW((void)run(m, c, ConvPass::forward, p, operands(ConvPass::forward, p)));
+  CHECK(c.restored() == 0);
+}
+
+TEST_CASE("gpu: linear layers agree with loops") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  Gemms gemms(m.device());
+  constexpr std::array linear{LinearPass::forward, LinearPass::backward_data, LinearPass::backward_weights};
+  for (const DType t : types)
+    for (const bool wide : {false, true})
+      for (const auto& [rows, inputs, outputs] :
+           {std::array<std::int64_t, 3>{64, 512, 10}, {128, 256, 1000}, {1, 8, 8}})
+        for (const auto pass : linear) {
+          if (wide && (t == DType::f32 || pass != LinearPass::forward)) continue;
+          const LinearProblem p{rows, inputs, outputs, t, wide};
+          INFO(to_string(pass) << " " << to_string(p));
+          const auto number = [](std::int64_t a, std::int64_t b) { return static_cast<std::size_t>(a * b); };
+          const Numbers x = normal(t, number(rows, inputs), 1), w = normal(t, number(outputs, inputs), 2);
+          const Numbers dy = normal(t, number(rows, outputs), 3), bias = normal(DType::f32, number(outputs, 1), 4);
+          const bool forward = pass == LinearPass::forward, weights = pass == LinearPass::backward_weights;
+          std::vector<double> want(forward ? dy.size() : weights ? w.size() : x.size());
+          std::vector<double> sums(bias.size());
+          for (std::int64_t n = 0; n < rows; ++n)
+            for (std::int64_t o = 0; o < outputs; ++o) {
+              const std::size_t no = number(n, outputs) + static_cast<std::size_t>(o);
+              sums[static_cast<std::size_t>(o)] += dy[no];
+              for (std::int64_t i = 0; i < inputs; ++i) {
+                const std::size_t ni = number(n, inputs) + static_cast<std::size_t>(i);
+                const std::size_t oi = number(o, inputs) + static_cast<std::size_t>(i);
+                if (forward) want[no] += static_cast<double>(x[ni]) * w[oi];
+                if (weights) want[oi] += static_cast<double>(dy[no]) * x[ni];
+                if (!forward && !weights) want[ni] += static_cast<double>(dy[no]) * w[oi];
+              }
+            }
+          const DeviceArray a(m, t, pass == LinearPass::backward_data ? dy : x), b(m, t, weights ? dy : w);
+          const DeviceArray extra(m, DType::f32, bias);
+          const DeviceArray out(m, weights || wide ? DType::f32 : t, want.size());
+          const Buffer<DeviceMemory> workspace(m, gemms.workspace_bytes(pass, p, true) + 256);
+          const bool done =
+              gemms.run(pass, p, a.data(), b.data(), extra.data(), out.data(), workspace.data(), m.device().stream());
+          CHECK(done == gemms.handles_bias(pass, p));
+          if (forward && done)
+            for (std::size_t i = 0; i < want.size(); ++i) want[i] += bias[i % bias.size()];
+          if (weights && done) CHECK(distance(extra.numbers(), sums) < 1e-4);
+          CHECK(distance(out.numbers(), want) < (weights || wide ? 1e-4 : tolerance(t)));
+        }
+}
+
+TEST_CASE("gpu: scale-bias-relu-convolution-statistics") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  Planner planner(m.device(), not_stored());
+  for (const DType t : {DType::f16, DType::bf16})
+    for (const bool activate : {true, false}) {
+      const ConvProblem p = problem(t, 3, 1, 64, 64);
+      auto plan = fused(planner, ScaleBiasReluConvStatistics{p, activate});
+      if (!plan) continue;
+      INFO(plan->fusion().graph().name());
+      const Run r = operands(ConvPass::forward, p);
+      const Numbers scale = normal(t, 64, 5, 1, 0.2), bias = normal(t, 64, 6, 0, 0.2);
+      std::vector<double> in(r.a.begin(), r.a.end());
+      if (activate)
+        for (std::size_t i = 0; i < in.size(); ++i) in[i] = std::max(0.0, in[i] * scale[i % 64] + bias[i % 64]);
+      const auto y = convolve(ConvPass::forward, p, in, r.b);
+      std::vector<double> sum(64), squares(64);
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        sum[i % 64] += y[i];
+        squares[i % 64] += y[i] * y[i];
+      }
+      const DeviceArray x(m, t, r.a), w(m, t, r.b), s(m, t, scale), b(m, t, bias), out(m, t, y.size());
+      const DeviceArray total(m, DType::f32, 64), total_squares(m, DType::f32, 64);
+      run(m, *plan, {x.data(), s.data(), b.data(), w.data(), out.data(), total.f32(), total_squares.f32()});
+      CHECK(distance(out.numbers(), y) < 4 * tolerance(t));
+      CHECK(distance(total.numbers(), sum) < 0.03);
+      CHECK(distance(total_squares.numbers(), squares) < 0.03);
+    }
+}
+
+TEST_CASE("gpu: scale-bias-relu-wgrad") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  Planner planner(m.device(), not_stored());
+  for (const DType t : {DType::f16, DType::bf16})
+    for (const DType gradient : {DType::f32, t}) {
+      const ConvProblem p = problem(t, 3, 1, 64, 64);
+      auto plan = fused(planner, ScaleBiasReluConvBackwardWeights{p, gradient});
+      if (!plan) continue;
+      INFO(plan->fusion().graph().name());
+      const Run r = operands(ConvPass::backward_weights, p);
+      const Numbers scale = normal(t, 64, 5, 1, 0.2), bias = normal(t, 64, 6, 0, 0.2);
+      std::vector<double> in(r.a.begin(), r.a.end());
+      for (std::size_t i = 0; i < in.size(); ++i) in[i] = std::max(0.0, in[i] * scale[i % 64] + bias[i % 64]);
+      const auto dw = convolve(ConvPass::backward_weights, p, in, r.b);
+      const DeviceArray x(m, t, r.a), dy(m, t, r.b), s(m, t, scale), b(m, t, bias), out(m, gradient, dw.size());
+      run(m, *plan, {x.data(), s.data(), b.data(), dy.data(), out.data()});
+      CHECK(distance(out.numbers(), dw) < 4 * tolerance(t));
+    }
+}
+
+TEST_CASE("gpu: batch norm, addition and relu as one, forward and backward") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  Planner planner(m.device(), not_stored());
+  constexpr double epsilon = 1e-5;
+  for (const DType t : types)
+    for (const bool residual : {false, true}) {
+      const NormProblem p{4, 64, 8, 8, t};
+      const std::size_t n = count(p.extents());
+      const Numbers x = normal(t, n, 1, 0.5, 2), add = normal(t, n, 2), dy = normal(t, n, 3);
+      const Numbers scale = normal(DType::f32, 64, 4, 1, 0.2), bias = normal(DType::f32, 64, 5);
+      const Norm norm = normalise(p, x, scale, bias, epsilon);
+      const double rows = static_cast<double>(n) / 64;
+      std::vector<double> y = norm.y, dr(n), dscale(64), dbias(64), dx(n), running_mean(64), running_variance(64);
+      for (std::size_t i = 0; i < n; ++i) {
+        if (residual) y[i] += add[i];
+        dr[i] = y[i] > 0 ? dy[i] : 0;
+        y[i] = std::max(0.0, y[i]);
+        dbias[i % 64] += dr[i];
+        dscale[i % 64] += dr[i] * (x[i] - norm.mean[i % 64]) * norm.inv_std[i % 64];
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t c = i % 64;
+        const double normal_x = (x[i] - norm.mean[c]) * norm.inv_std[c];
+        dx[i] = scale[c] * norm.inv_std[c] * (dr[i] - dbias[c] / rows - normal_x * dscale[c] / rows);
+      }
+      for (std::size_t c = 0; c < 64; ++c) {
+        running_mean[c] = 0.1 * norm.mean[c];
+        running_variance[c] = 0.9 + 0.1 * norm.variance[c] * rows / (rows - 1);
+      }
+
+      const DeviceArray dev_x(m, t, x), dev_add(m, t, add), dev_dy(m, t, dy), dev_y(m, t, n),
+          dev_mask(m, DType::u8, n / 8);
+      const DeviceArray s(m, DType::f32, scale), b(m, DType::f32, bias);
+      const DeviceArray mean(m, DType::f32, floats(norm.mean)), inv_std(m, DType::f32, floats(norm.inv_std));
+      const DeviceArray running_m(m, DType::f32, Numbers(64, 0)), running_v(m, DType::f32, Numbers(64, 1));
+      bool have_mask = false;
+      for (const bool mask : {false, true}) {
+        auto plan = fused(planner, BatchNormAddRelu{p, residual, true, mask});
+        if (!plan) continue;
+        INFO(plan->fusion().graph().name());
+        const DeviceArray got_mean(m, DType::f32, 64), got_inv_std(m, DType::f32, 64);
+        const DeviceArray rm(m, DType::f32, Numbers(64, 0)), rv(m, DType::f32, Numbers(64, 1));
+        run(m, *plan,
+            {dev_x.data(), s.f32(), b.f32(), dev_add.data(), rm.f32(), rv.f32(), dev_y.data(), got_mean.f32(),
+             got_inv_std.f32(), dev_mask.data()});
+        have_mask = have_mask || mask;
+        CHECK(distance(dev_y.numbers(), y) < tolerance(t));
+        CHECK(distance(got_mean.numbers(), norm.mean) < 1e-4);
+        CHECK(distance(got_inv_std.numbers(), norm.inv_std) < 1e-4);
+        CHECK(distance(rm.numbers(), running_mean) < 1e-4);
+        CHECK(distance(rv.numbers(), running_variance) < 1e-4);
+      }
+      using Active = BatchNormAddReluBackward::Active;
+      for (const Active active : {Active::mask, Active::recomputed}) {
+        if (active == Active::mask ? !have_mask : residual) continue;
+        auto plan = fused(planner, BatchNormAddReluBackward{p, active, residual});
+        if (!plan) continue;
+        INFO(plan->fusion().graph().name());
+        const DeviceArray got_dx(m, t, n), got_dr(m, t, n), ds(m, DType::f32, 64), db(m, DType::f32, 64);
+        run(m, *plan,
+            {dev_dy.data(), dev_x.data(), s.f32(), b.f32(), mean.f32(), inv_std.f32(), dev_mask.data(), got_dx.data(),
+             ds.f32(), db.f32(), got_dr.data()});
+        CHECK(distance(ds.numbers(), dscale) < 0.01);
+        CHECK(distance(db.numbers(), dbias) < 0.01);
+        CHECK(distance(got_dx.numbers(), dx) < 2 * tolerance(t));
+        if (residual) CHECK(distance(got_dr.numbers(), dr) < 1e-6);
+      }
+    }
+}
+
+TEST_CASE("gpu: the statistics of a batch become factors") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  Planner planner(m.device(), not_stored());
+  constexpr std::int64_t n = 4096;
+  for (const DType t : types) {
+    auto plan = fused(planner, BatchNormFinalize{64, n, t});
+    if (!plan) continue;
+    const Numbers mean = normal(DType::f32, 64, 1), deviation = normal(DType::f32, 64, 2, 2, 0.1);
+    const Numbers scale = normal(DType::f32, 64, 3, 1, 0.2), bias = normal(DType::f32, 64, 4);
+    Numbers sum(64), squares(64);
+    std::vector<double> inv_std(64), eq_scale(64), eq_bias(64), variance(64), running(64);
+    for (std::size_t c = 0; c < 64; ++c) {
+      variance[c] = static_cast<double>(deviation[c]) * deviation[c];
+      sum[c] = mean[c] * n;
+      squares[c] = static_cast<float>(n * (variance[c] + static_cast<double>(mean[c]) * mean[c]));
+      inv_std[c] = 1 / std::sqrt(variance[c] + 1e-5);
+      eq_scale[c] = scale[c] * inv_std[c];
+      eq_bias[c] = bias[c] - mean[c] * eq_scale[c];
+      running[c] = 0.9 + 0.1 * variance[c] * n / (n - 1.0);
+    }
+    const DeviceArray a(m, DType::f32, sum), q(m, DType::f32, squares), s(m, DType::f32, scale), b(m, DType::f32, bias);
+    const DeviceArray rm(m, DType::f32, Numbers(64, 0)), rv(m, DType::f32, Numbers(64, 1));
+    const DeviceArray got_mean(m, DType::f32, 64), got_inv(m, DType::f32, 64), es(m, t, 64), eb(m, t, 64);
+    run(m, *plan,
+        {a.f32(), q.f32(), s.f32(), b.f32(), rm.f32(), rv.f32(), got_mean.f32(), got_inv.f32(), es.data(), eb.data()});
+    CHECK(distance(got_mean.numbers(), {mean.begin(), mean.end()}) < 1e-5);
+    CHECK(distance(got_inv.numbers(), inv_std) < 1e-4);
+    CHECK(distance(es.numbers(), eq_scale) < tolerance(t) + 1e-4);
+    CHECK(distance(eb.numbers(), eq_bias) < tolerance(t) + 1e-4);
+    CHECK(distance(rv.numbers(), running) < 1e-4);
+  }
+}
+
+TEST_CASE("gpu: dgrad-drelu-batch-norm") {
+  if (no_gpu()) return;
+  DeviceMemory m(0);
+  Planner planner(m.device(), not_stored());
+  for (const DType t : {DType::f16, DType::bf16})
+    for (const bool residual : {false, true}) {
+      const ConvProblem p = problem(t, 3, 1, 64, 64);
+      auto plan = fused(planner, ConvBackwardDataReluBatchNorm{p, residual});
+      if (!plan) continue;
+      INFO(plan->fusion().graph().name());
+      const NormProblem np{p.rows, 64, p.in_height, p.in_width, t};
+      const std::size_t n = count(np.extents());
+      const Run r = operands(ConvPass::backward_data, p);
+      const Numbers x = normal(t, n, 7, 0.5, 2), add = normal(t, n, 8);
+      const Numbers scale = normal(DType::f32, 64, 4, 1, 0.2), bias = normal(DType::f32, 64, 5);
+      const Norm norm = normalise(np, x, scale, bias, 1e-5);
+      auto dr = convolve(ConvPass::backward_data, p, r.a, r.b);
+      std::vector<double> dscale(64), dbias(64), dx(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        if (norm.y[i] + (residual ? static_cast<double>(add[i]) : 0.0) <= 0) dr[i] = 0;
+        dbias[i % 64] += dr[i];
+        dscale[i % 64] += dr[i] * (x[i] - norm.mean[i % 64]) * norm.inv_std[i % 64];
+      }
+      const double rows = static_cast<double>(n) / 64;
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t c = i % 64;
+        const double normal_x = (x[i] - norm.mean[c]) * norm.inv_std[c];
+        dx[i] = scale[c] * norm.inv_std[c] * (dr[i] - dbias[c] / rows - normal_x * dscale[c] / rows);
+      }
+      const DeviceArray dy(m, t, r.a), w(m, t, r.b), dev_x(m, t, x), dev_add(m, t, add), out(m, t, n);
+      const DeviceArray s(m, DType::f32, scale), b(m, DType::f32, bias);
+      const DeviceArray mean(m, DType::f32, floats(norm.mean)), inv_std(m, DType::f32, floats(norm.inv_std));
+      const DeviceArray ds(m, DType::f32, 64), db(m, DType::f32, 64);
+      const DeviceArray fr(m, DType::f32, 64), fx(m, DType::f32, 64), fc(m, DType::f32, 64);
+      run(m, *plan,
+          {dy.data(), w.data(), dev_x.data(), dev_add.data(), mean.f32(), inv_std.f32(), s.f32(), b.f32(), out.data(),
+           ds.f32(), db.f32(), fr.f32(), fx.f32(), fc.f32()});
+      const Numbers got = out.numbers();
+      CHECK(distance(got, dr) < 4 * tolerance(t));
+      CHECK(distance(ds.numbers(), dscale) < 0.02);
+      CHECK(distance(db.numbers(), dbias) < 0.02);
+      // The factors give dx.
+      const Numbers from_dr = fr.numbers(), from_x = fx.numbers(), constant = fc.numbers();
+      Numbers made(n);
+      for (std::size_t i = 0; i < n; ++i) made[i] = from_dr[i % 64] * got[i] + from_x[i % 64] * x[i] + constant[i % 64];
+      CHECK(distance(made, dx) < 4 * tolerance(t));
+    }
+}

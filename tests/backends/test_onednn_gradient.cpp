@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// The onednn backend's own weight gradients and fully connected layers: every way that work is cut, and what runs where
+// the processor lacks an instruction set.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <tutti/backends/onednn/onednn.hpp>
+
+#include "backend/suite.hpp"
+
+using namespace tutti;
+
+namespace {
+
+// Large gradients, that are cut into parts over all rows, and small ones, summed per lane; whole tiles and rests.
+std::vector<testing::ConvCase> cases() {
+  std::vector<testing::ConvCase> c;
+  c.push_back(testing::square_conv("large, cut by outputs", 5, 256, 7, 1024, 1, 1));
+  c.push_back(testing::square_conv("large, cut by inputs", 5, 1024, 7, 256, 1, 1));
+  c.push_back(testing::square_conv("large, with a stride", 3, 528, 7, 512, 1, 2));
+  c.push_back(testing::square_conv("large 3x3", 3, 352, 5, 352, 3, 1));
+  c.push_back(testing::square_conv("large 3x3 with a stride", 3, 176, 9, 176, 3, 2));
+  c.push_back(testing::square_conv("very large 3x3", 3, 384, 5, 384, 3, 1));
+  c.push_back(testing::square_conv("small", 19, 48, 13, 80, 1, 1));
+  c.push_back(testing::square_conv("small, many chunks", 11, 16, 40, 112, 1, 1));
+  c.push_back(testing::square_conv("small 3x3 with a stride", 19, 48, 11, 16, 3, 2));
+  c.push_back(testing::square_conv("odd pixels", 1, 16, 5, 16, 1, 1));
+  return c;
+}
+
+std::vector<std::byte> gradients(const Graph& g, std::int64_t rows, DType precision, int threads) {
+  Onednn backend({threads});
+  Executor<Onednn> e(backend, g, {precision});
+  testing::randomize(e, 1);
+  const auto batch = testing::random_batch(g, rows, 1);
+  e.train(batch.view(), {1, 1.0 / static_cast<double>(rows)});
+  std::vector<std::byte> bytes(e.parameters().bytes());
+  std::memcpy(bytes.data(), e.gradient_data(), bytes.size());
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("weight gradients") {
+  Onednn backend({2});
+  testing::check_convolutions(backend, cases());
+}
+TEST_CASE("weight gradients with fewer instructions") {
+  for (const char* isa : {"avx512", "avx2"}) {
+    const testing::IsaGuard guard(isa);
+    Onednn backend({2});
+    testing::check_convolutions(backend, {cases()[0], cases()[4], cases()[5], cases()[8]});
+  }
+}
+TEST_CASE("the same bits with any small number of threads") {
+  for (const DType t : {DType::f32, DType::bf16}) {
+    for (const auto& c : cases()) {
+      CAPTURE(c.name);
+      const Graph g = testing::op_case(c).graph();
+      const auto one = gradients(g, c.rows, t, 1);
+      for (const int threads : {2, 3, 4}) CHECK(gradients(g, c.rows, t, threads) == one);
+    }
+    const auto fc = testing::linear_case("fc", 5, 512, 333);
+    const auto one = gradients(fc.graph(), fc.rows, t, 1);
+    for (const int threads : {2, 3, 4}) CHECK(gradients(fc.graph(), fc.rows, t, threads) == one);
+  }
+}
+TEST_CASE("fully connected layers cut into uneven parts") {
+  Onednn backend({2});
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const auto& [rows, in, out] : {std::array{5, 512, 333}, {1, 2048, 1000}, {17, 300, 257}, {3, 4099, 40}})
+      testing::check_case(backend, testing::linear_case("linear", rows, in, out), t);
+}

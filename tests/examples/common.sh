@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+# Sourced by the tests of this folder after `set -euo pipefail` with the program's name: a scratch folder $work, which is
+# the working folder, the program's path $program, and what they share. They end with `finish`.
+# shellcheck shell=bash
+program=${TUTTI_BUILD_DIR:?}/examples/$1
+if [[ ! -x $program ]]; then
+  echo "SKIP: no $program; the examples or CLI11 are missing"
+  exit 77
+fi
+unset TUTTI_DATA
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+# expect STATUS TEXT ARGUMENT...: the program ends with the status and prints the text.
+expect() {
+  local status=$1 text=$2 got=0
+  shift 2
+  "$program" "$@" >out 2>&1 || got=$?
+  [[ $got == "$status" ]] || complain "$*: status $got instead of $status: $(tail -n 3 out)"
+  grep -qF -e "$text" out || complain "$*: no '$text' in: $(tail -n 3 out)"
+}
+# key FOLDER EVENT NAME: the values of a key in the log's lines of an event.
+key() { sed -n "/\"event\":\"$2\"/s/.*\"$3\":\([^,}]*\).*/\1/p" "$1/log.jsonl"; }
+
+finish() {
+  ((failures == 0)) || exit 1
+  echo "all good"
+}

@@ -1,0 +1,485 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Everything that needs a GPU, in one go: builds the CUDA parts, runs their tests, and measures them beside PyTorch.
+usage() {
+  cat <<'EOF'
+usage: tests/gpu/run.sh [--list] [--only STEP,STEP] [--data FOLDER] [--minutes 8] HEADERS_DIR
+
+  HEADERS_DIR   folder with doctest/doctest.h, CLI/CLI.hpp, Eigen/Core (or eigen3/Eigen/Core) and Google Benchmark's
+                source in benchmark/; what is missing leaves out what needs it
+  --list        prints the steps, and which of them would be skipped here and why; runs nothing
+  --only        only these steps
+  --data        folder of the CIFAR-10 files for the run on real data; without it the images are synthetic
+  --minutes     everything ends within so many minutes
+
+Needs g++, CMake, the CUDA toolkit with cuDNN and NCCL (or pip's nvidia-* packages), and PyTorch for the comparison. No
+network, no MPI, no oneDNN. Writes logs, the table and the description of the GPU to $OUT (default: build/gpu/out), and
+builds in $TUTTI_GPU_BUILD (default: build/gpu). A step that fails is named, and the others go on; the table is the last
+thing printed. Exit status: 0, or 1 where a step failed.
+EOF
+}
+
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=${TUTTI_GPU_BUILD:-$root/build/gpu}
+out=${OUT:-$build/out}
+list=false only="" data="" minutes=8 headers=""
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --list) list=true ;;
+    --only | --data | --minutes)
+      [[ $# -gt 1 ]] || { echo "run.sh: a value is missing after $1" >&2; exit 2; }
+      case $1 in
+        --only) only=$2 ;;
+        --data) data=$2 ;;
+        --minutes) minutes=$2 ;;
+      esac
+      shift ;;
+    -*) echo "run.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
+    *) headers=$1 ;;
+  esac
+  shift
+done
+[[ $minutes =~ ^[0-9]+$ && $minutes -gt 0 ]] || { echo "run.sh: --minutes wants a number, got '$minutes'" >&2; exit 2; }
+if [[ -z $headers ]] && ! $list; then
+  echo "run.sh: HEADERS_DIR is missing" >&2
+  usage >&2
+  exit 2
+fi
+[[ -z $headers || -d $headers ]] || { echo "run.sh: no folder $headers" >&2; exit 2; }
+[[ -z $headers ]] || headers=$(cd "$headers" && pwd)
+[[ -z $data || -d $data ]] || { echo "run.sh: no folder $data" >&2; exit 2; }
+[[ -z $data ]] || data=$(cd "$data" && pwd)
+
+# name | seconds at most | what must be there | what it does
+steps=(
+  "configure|60|compiler|CMake finds the toolkit, cuDNN, NCCL and the headers"
+  "torch|0|gpu torch|PyTorch compiles its nets in the background, and measures when it is their turn"
+  "build|200|compiler|the programs and tests of the CUDA parts, with g++"
+  "describe|20|gpu|the GPU's description for cuDNN without a device, as a test fixture"
+  "libraries|60|gpu doctest|cuDNN's and cuBLAS's plans and fusions beside plain loops; plans stored and taken again"
+  "conformance|90|gpu doctest|every op in every precision beside Reference"
+  "golden|60|gpu doctest|nets whose activations, gradients and losses PyTorch computed"
+  "nccl|60|gpu nccl doctest|the cases of every communicator, with one rank"
+  "sanitizer|60|gpu sanitizer doctest|compute-sanitizer on our kernels: memory, then races"
+  "cifar10|40|gpu cli|a short CIFAR-10 run"
+  "first-step|30|gpu cli|a process with stored plans, from its start to the first trained step"
+  "step|90|gpu|images a second of whole training steps, by turns with PyTorch"
+  "allreduce|20|gpu nccl|NCCL with one rank: what it costs"
+  "convolutions|30|gpu benchmark|single convolutions and batch norms (Google Benchmark)"
+)
+
+# --- What is here.
+have() { command -v "$1" >/dev/null 2>&1; }
+python=$(command -v python3 || true)
+has_gpu() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; }
+has_torch() { [[ -n $python ]] && "$python" -c 'import torch, torchvision' >/dev/null 2>&1; }
+# The folder with a header of CUDA's libraries: the toolkit's, or that of one of pip's packages.
+pip_folders=()
+if [[ -n $python ]]; then
+  mapfile -t pip_folders < <("$python" - <<'EOF' 2>/dev/null
+import glob, os, sys
+for p in sys.path:
+    for d in sorted(glob.glob(os.path.join(p, "nvidia", "*"))):
+        if os.path.isdir(d):
+            print(d)
+EOF
+  )
+fi
+header_folder() {
+  local d
+  for d in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda "${pip_folders[@]}" /usr; do
+    [[ -n $d && -f $d/include/$1 ]] && { echo "$d/include"; return 0; }
+  done
+  return 1
+}
+# Why something that a step needs is not there; nothing where it is.
+lack() {
+  case $1 in
+    compiler) have g++ && have cmake || echo "no g++ or no cmake" ;;
+    gpu) has_gpu || echo "no GPU (nvidia-smi lists none)" ;;
+    torch) has_torch || echo "python3 has no torch with torchvision" ;;
+    doctest) [[ -z $headers || -f $headers/doctest/doctest.h ]] || echo "no $headers/doctest/doctest.h" ;;
+    benchmark) [[ -z $headers || -f $headers/benchmark/CMakeLists.txt ]] || echo "no $headers/benchmark/CMakeLists.txt" ;;
+    cli) [[ -z $headers || -f $headers/CLI/CLI.hpp ]] || echo "no $headers/CLI/CLI.hpp" ;;
+    nccl) header_folder nccl.h >/dev/null || echo "no nccl.h" ;;
+    sanitizer) have compute-sanitizer || [[ -x /usr/local/cuda/bin/compute-sanitizer ]] || echo "no compute-sanitizer" ;;
+  esac
+}
+field() { cut -d'|' -f"$2" <<<"$1"; }
+why_not() {
+  local need reason
+  for need in $(field "$1" 3); do
+    reason=$(lack "$need")
+    [[ -z $reason ]] || { echo "$reason"; return; }
+  done
+}
+
+if $list; then
+  for s in "${steps[@]}"; do
+    reason=$(why_not "$s")
+    printf '%-12s %s%s\n' "$(field "$s" 1)" "$(field "$s" 4)" "${reason:+  [skipped here: $reason]}"
+  done
+  exit 0
+fi
+
+# --- Running steps.
+start=$SECONDS
+end=$((start + minutes * 60 - 10)) # the table comes after
+mkdir -p "$out" "$build"
+log() { echo "$out/$1.log"; }
+rows=() results=() failures=0
+row() { rows+=("$1|$2|$3|$4"); } # what, ours, theirs, target
+left() { echo $((end - SECONDS)); }
+
+report() {
+  trap - EXIT
+  [[ -z ${torch_pid:-} ]] || kill "$torch_pid" 2>/dev/null
+  {
+    echo
+    echo "steps"
+    printf '  %-12s %-8s %5s  %s\n' step result s ""
+    for r in "${results[@]}"; do
+      IFS='|' read -r name result seconds note <<<"$r"
+      printf '  %-12s %-8s %5s  %s\n' "$name" "$result" "$seconds" "$note"
+    done
+    echo
+    echo "measured$(has_gpu && echo " on $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)")"
+    printf '  %-44s %18s %32s  %s\n' what tutti PyTorch target
+    [[ ${#rows[@]} -gt 0 ]] || echo "  nothing"
+    for r in ${rows[@]+"${rows[@]}"}; do
+      IFS='|' read -r what ours theirs target <<<"$r"
+      printf '  %-44s %18s %32s  %s\n' "$what" "$ours" "$theirs" "$target"
+    done
+    echo
+    echo "$failures steps failed, $((SECONDS - start)) s; logs in $out"
+  } | tee "$out/table.txt"
+  exit $((failures > 0))
+}
+trap report EXIT
+trap 'exit 130' INT TERM
+
+run_step() {
+  local s=$1 name limit reason begin=$SECONDS status note
+  name=$(field "$s" 1) limit=$(field "$s" 2)
+  if [[ -n $only && ",$only," != *",$name,"* ]]; then return; fi
+  reason=$(why_not "$s")
+  if [[ -n $reason ]]; then
+    results+=("$name|skipped|0|$reason")
+    return
+  fi
+  ((limit > 0 && limit <= $(left))) || limit=$(left)
+  if ((limit < 5)); then
+    results+=("$name|skipped|0|no time is left")
+    return
+  fi
+  echo "== $name: $(field "$s" 4)"
+  note_file=$out/$name.note
+  : >"$note_file"
+  step_limit=$limit
+  "step_${name//-/_}" >"$(log "$name")" 2>&1
+  status=$?
+  note=$(head -c 300 "$note_file" | tr '\n|' ' /')
+  rm -f "$note_file"
+  case $status in
+    0) results+=("$name|ok|$((SECONDS - begin))|$note") ;;
+    77) results+=("$name|skipped|$((SECONDS - begin))|$note") ;;
+    *)
+      failures=$((failures + 1))
+      [[ $status != 124 && $status != 137 ]] || note="not done after $limit s. $note"
+      results+=("$name|FAILED|$((SECONDS - begin))|status $status. $note")
+      echo "   FAILED (status $status): $note"
+      grep -aiE 'error|fail|expected' "$(log "$name")" | tail -n 8 | sed 's/^/   | /' ;;
+  esac
+}
+note() { echo "$*" >>"$note_file"; }
+limited() { timeout --kill-after=5 "$step_limit" "$@"; }
+
+# --- The steps.
+step_configure() {
+  # Packages for CMake out of plain folders.
+  local packages=$build/packages lib part folder arguments=()
+  rm -rf "$packages" && mkdir -p "$packages"
+  if [[ -f $headers/doctest/doctest.h ]]; then
+    cat >"$packages/doctestConfig.cmake" <<EOF
+add_library(doctest::doctest INTERFACE IMPORTED)
+set_target_properties(doctest::doctest PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$headers")
+EOF
+  fi
+  if [[ -f $headers/CLI/CLI.hpp ]]; then
+    cat >"$packages/CLI11Config.cmake" <<EOF
+add_library(CLI11::CLI11 INTERFACE IMPORTED)
+set_target_properties(CLI11::CLI11 PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$headers")
+EOF
+  fi
+  for folder in "$headers" "$headers/eigen3"; do
+    [[ -f $folder/Eigen/Core ]] || continue
+    cat >"$packages/Eigen3Config.cmake" <<EOF
+add_library(Eigen3::Eigen INTERFACE IMPORTED)
+set_target_properties(Eigen3::Eigen PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$folder")
+EOF
+    cat >"$packages/Eigen3ConfigVersion.cmake" <<'EOF'
+set(PACKAGE_VERSION 3.4.0)
+set(PACKAGE_VERSION_COMPATIBLE TRUE)
+EOF
+  done
+  if [[ -f $headers/benchmark/CMakeLists.txt ]]; then
+    if cmake -S "$headers/benchmark" -B "$build/benchmark" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ \
+      -DCMAKE_INSTALL_PREFIX="$build/prefix" -DBENCHMARK_ENABLE_TESTING=OFF -DBENCHMARK_ENABLE_INSTALL=ON &&
+      cmake --build "$build/benchmark" --parallel "$(nproc)" --target install; then
+      arguments+=("-Dbenchmark_ROOT=$build/prefix")
+    else
+      note "Google Benchmark was not built."
+    fi
+  fi
+  for part in nvrtc cublasLt cudnn; do
+    folder=$(header_folder $part.h) && arguments+=("-DCUDAdnn_${part}_INCLUDE_DIR=$folder")
+  done
+  folder=$(header_folder nccl.h) && arguments+=("-DNCCL_INCLUDE_DIR=$folder")
+  have ninja && arguments+=(-G Ninja)
+  limited cmake -S "$root" -B "$build/tree" "${arguments[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ \
+    -DCMAKE_PREFIX_PATH="$packages" -DCMAKE_FIND_PACKAGE_NO_PACKAGE_REGISTRY=ON -DTUTTI_BUILD_TESTS=ON \
+    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_INSTALL=OFF -DCMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON \
+    -DCMAKE_DISABLE_FIND_PACKAGE_MPIC=ON || return
+  grep -qE "component cuda: " "$(log configure)" || { note "no component cuda: the toolkit or cuDNN was not found" && return 1; }
+  grep -E "component (cuda|nccl|eigen):" "$(log configure)" | sed 's/.*component //' | while read -r lib; do note "$lib."; done
+}
+
+# The test programs that call the CUDA backend or NCCL. Those that play a GPU on the processor are no matter of a GPU.
+cuda_tests() {
+  (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA' ./*/test_*.cpp | sed 's|^\./||' |
+    while read -r f; do grep -q 'cuda_emulator' "$f" || echo "$f"; done)
+}
+target_of() { echo "tests_$(dirname "$1")_$(basename "$1" .cpp)"; }
+program_of() { echo "$build/tree/tests/$(dirname "$1")/$(basename "$1" .cpp)"; }
+
+step_build() {
+  local targets=() known t keep=()
+  known=$(cmake --build "$build/tree" --target help 2>/dev/null)
+  for t in $(cuda_tests | while read -r f; do target_of "$f"; done) tests_backends_describe_device bench_tutti_step bench_step \
+    bench_allreduce bench_convolution bench_batch_norm train_cifar10; do
+    grep -qE "(^|[ .])$t(:|\$| )" <<<"$known" && targets+=("$t")
+  done
+  [[ ${#targets[@]} -gt 0 ]] || { note "CMake knows no CUDA targets" && return 1; }
+  if have ninja; then keep=(-- -k 0); else keep=(-- -k); fi
+  limited cmake --build "$build/tree" --parallel "$(nproc)" --target "${targets[@]}" "${keep[@]}"
+  local status=$?
+  note "$(grep -c . < <(printf '%s\n' "${targets[@]}")) targets."
+  return $status
+}
+
+step_describe() {
+  local program=$build/tree/tests/backends/describe_device file=$out/cudnn_device.json
+  [[ -x $program ]] || { note "describe_device was not built" && return 1; }
+  limited "$program" >"$file.part" && [[ -s $file.part ]] && mv "$file.part" "$file" || return 1
+  note "$file: commit it as tests/backends/cudnn_device.json"
+}
+
+# Runs test programs and adds their cases up. doctest says "test cases: 9 | 8 passed | 1 failed".
+run_tests() {
+  local program passed=0 failed=0 skipped=0 status=0 text any=false code
+  for program in "$@"; do
+    if [[ ! -x $program ]]; then
+      note "$(basename "$program") was not built."
+      status=1
+      continue
+    fi
+    any=true
+    text=$(cd "$root" && limited "$program" --no-colors 2>&1)
+    code=$?
+    echo "$text"
+    ((code == 0)) || status=$code
+    passed=$((passed + $(sed -nE 's/.*test cases: .*\| +([0-9]+) passed.*/\1/p' <<<"$text" | tail -n 1 | grep . || echo 0)))
+    failed=$((failed + $(sed -nE 's/.*test cases: .*\| +([0-9]+) failed.*/\1/p' <<<"$text" | tail -n 1 | grep . || echo 0)))
+    skipped=$((skipped + $(grep -c '^SKIP: ' <<<"$text")))
+  done
+  $any || return 1
+  note "$passed cases passed, $failed failed, $skipped of these skipped."
+  return $status
+}
+programs_matching() { cuda_tests | grep -E "$1" | while read -r f; do program_of "$f"; done; }
+
+step_libraries() {
+  local list
+  mapfile -t list < <(programs_matching '^backends/test_(cuda_libraries|cudnn|cublas|plan_store)\.cpp$')
+  run_tests "${list[@]}"
+}
+step_conformance() {
+  local list
+  mapfile -t list < <(programs_matching '^(backend|backends|train|graph)/' | grep -vE '/test_(cuda_libraries|cudnn|cublas|plan_store)$')
+  [[ ${#list[@]} -gt 0 ]] || { note "no test program of the cuda backend" && return 1; }
+  run_tests "${list[@]}"
+}
+step_golden() {
+  local list
+  mapfile -t list < <(programs_matching '^golden/')
+  [[ ${#list[@]} -gt 0 ]] || { note "no golden test names the cuda backend" && return 77; }
+  run_tests "${list[@]}"
+}
+step_nccl() {
+  local list
+  mapfile -t list < <(programs_matching '^dist/')
+  run_tests "${list[@]}"
+}
+
+step_sanitizer() {
+  local tool sanitizer half status=0 code program
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  program=$(programs_matching '^backend/' | head -n 1)
+  [[ -x $program ]] || { note "no test program of the cuda backend" && return 1; }
+  half=$((step_limit / 2 - 3))
+  for tool in memcheck racecheck; do
+    echo "--- $tool"
+    (cd "$root" && timeout --signal=INT --kill-after=5 "$half" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+      --print-limit 20 "$program" --no-colors)
+    code=$?
+    case $code in
+      0) note "$tool: no error." ;;
+      124 | 130) note "$tool: not through in $half s$(grep -qE '^=+ (Error|Invalid|Race)' "$(log sanitizer)" && echo ', with errors')." ;;
+      *) note "$tool: status $code." && status=1 ;;
+    esac
+  done
+  ! grep -qE '^=+ (Invalid|Error: Race|Uninitialized)' "$(log sanitizer)" || status=1
+  return $status
+}
+
+step_cifar10() {
+  local program=$build/tree/examples/train_cifar10 arguments=(--backend cuda --precision bf16) begin seconds accuracy
+  [[ -x $program ]] || { note "train_cifar10 was not built" && return 1; }
+  if [[ -n $data ]]; then
+    arguments+=(--data "$data")
+    if "$program" --help | grep -q -- '--recipe'; then arguments+=(--recipe fast); else arguments+=(--epochs 3 --batch-size 512); fi
+  else
+    arguments+=(--benchmark --epochs 1 --batch-size 512)
+    note "synthetic images (no --data)."
+  fi
+  begin=$(date +%s.%N)
+  limited "$program" "${arguments[@]}" --run-dir "$build/cifar10-run" || return
+  seconds=$(awk "BEGIN { printf \"%.1f\", $(date +%s.%N) - $begin }")
+  accuracy=$(grep -oE 'top-?1[^0-9]{0,4}[0-9.]+ ?%?' "$(log cifar10)" | tail -n 1)
+  note "${arguments[*]}: $seconds s, ${accuracy:-no accuracy printed}."
+  [[ -z $data ]] || row "CIFAR-10, process start to accuracy" "$seconds s, ${accuracy:-?}" "-" "94 % in 4 s on the original files"
+  rm -rf "$build/cifar10-run"
+}
+
+step_first_step() {
+  local program=$build/tree/examples/train_cifar10 begin seconds turn
+  [[ -x $program ]] || { note "train_cifar10 was not built" && return 1; }
+  # The first process compiles kernels and stores plans, the second one finds them.
+  for turn in 1 2; do
+    begin=$(date +%s.%N)
+    limited "$program" --backend cuda --precision bf16 --benchmark --max-steps 1 --batch-size 128 --run-dir "$build/first-step" || return
+    seconds=$(awk "BEGIN { printf \"%.2f\", $(date +%s.%N) - $begin }")
+    rm -rf "$build/first-step"
+    note "process $turn: $seconds s."
+  done
+  row "a process of one step, plans stored" "$seconds s" "-" "2 s"
+}
+
+# PyTorch gets ready while the C++ compiler works, and measures when its turn comes.
+step_torch() {
+  rm -f "$out"/torch.go "$out"/torch.ready "$out"/torch.jsonl
+  "$python" "$root/tests/gpu/torch_step.py" --ready "$out/torch.ready" --go "$out/torch.go" --until "$(($(date +%s) + $(left) - 5))" \
+    >"$out/torch.jsonl" 2>"$out/torch-errors.log" &
+  torch_pid=$!
+  note "started; see the step \"step\""
+}
+
+# number FILE FIELD=VALUE...: images_per_second of the line that has all of these.
+number() {
+  "$python" - "$@" <<'EOF'
+import json, sys
+want = dict(a.split("=", 1) for a in sys.argv[2:])
+for line in open(sys.argv[1]):
+    try:
+        d = json.loads(line)
+    except ValueError:
+        continue
+    if all(str(d.get(k)) == v for k, v in want.items()):
+        print(f"{d['images_per_second']:.0f}")
+        break
+EOF
+}
+ratio() { [[ -n $1 && -n $2 ]] && awk "BEGIN { printf \"%.2fx\", $1 / $2 }" || echo "?"; }
+
+step_step() {
+  local program=$build/tree/bench/tutti_step ours=$out/tutti_step.jsonl status=0 model batch mine eager compiled graphs line
+  [[ -x $program ]] || { note "tutti_step was not built" && return 1; }
+  : >"$ours"
+  # model, batch, what, target
+  local nets=(
+    "resnet50|256|ResNet-50 224x224, bf16, batch 256|1.5x eager, above compile; 4,500 images/s, aim at 6,400"
+    "resnet50|512|ResNet-50 224x224, bf16, batch 512|1.5x eager, above compile; 4,500 images/s, aim at 6,400"
+    "resnet50-32|128|ResNet-50 32x32, bf16, batch 128|1.6x compile"
+  )
+  for n in "${nets[@]}"; do
+    model=$(field "$n" 1) batch=$(field "$n" 2)
+    if ! line=$(limited "$program" --backend cuda --model "$model" --batch "$batch" --precision bf16 --seconds 4); then
+      status=1
+      note "$model at $batch failed."
+    fi
+    echo "$line" | tee -a "$ours"
+  done
+  if [[ -n ${torch_pid:-} ]]; then
+    touch "$out/torch.go"
+    while kill -0 "$torch_pid" 2>/dev/null && (($(left) > 3)); do sleep 0.5; done
+    kill "$torch_pid" 2>/dev/null && note "PyTorch was not done in time."
+    cat "$out/torch.jsonl"
+    tail -n 5 "$out/torch-errors.log"
+    torch_pid=
+  fi
+  for n in "${nets[@]}"; do
+    model=$(field "$n" 1) batch=$(field "$n" 2)
+    mine=$(number "$ours" model="$model" batch="$batch")
+    eager="" compiled="" graphs=""
+    if [[ -s $out/torch.jsonl ]]; then
+      eager=$(number "$out/torch.jsonl" model="$model" batch="$batch" mode=eager)
+      compiled=$(number "$out/torch.jsonl" model="$model" batch="$batch" mode=compile)
+      graphs=$(number "$out/torch.jsonl" model="$model" batch="$batch" mode=reduce-overhead)
+    fi
+    row "$(field "$n" 3)" "${mine:-?} images/s" "eager ${eager:-?}, compile ${compiled:-?}" "$(field "$n" 4)"
+    row "  ratio" "" "$(ratio "$mine" "$eager") eager, $(ratio "$mine" "$compiled") compile" ""
+    [[ -z $graphs ]] || row "  beside torch.compile with CUDA graphs" "" "$graphs, $(ratio "$mine" "$graphs")" ""
+  done
+  return $status
+}
+
+step_allreduce() {
+  local program=$build/tree/bench/tutti_step with without
+  [[ -x $program ]] || { note "tutti_step was not built" && return 1; }
+  if ! "$program" --help 2>&1 | grep -q -- '--nccl'; then
+    note "tutti_step has no --nccl"
+    return 77
+  fi
+  for turn in 1 2; do
+    limited "$program" --backend cuda --model resnet50 --batch 256 --precision bf16 --seconds 2 >"$out/alone.jsonl" || return
+    limited "$program" --backend cuda --model resnet50 --batch 256 --precision bf16 --seconds 2 --nccl >"$out/with-nccl.jsonl" || return
+  done
+  without=$(number "$out/alone.jsonl" model=resnet50) with=$(number "$out/with-nccl.jsonl" model=resnet50)
+  row "ResNet-50, batch 256, NCCL with one rank" "$with images/s" "alone: $without" "at most 1 % less"
+}
+
+step_convolutions() {
+  local name program count=0
+  for name in convolution batch_norm; do
+    program=$build/tree/bench/$name
+    [[ -x $program ]] || { note "$name was not built." && continue; }
+    "$program" --benchmark_list_tests --benchmark_filter=cuda | grep -qi cuda || { note "$name has no rows for cuda." && continue; }
+    timeout --kill-after=5 $((step_limit / 2)) "$program" --benchmark_filter=cuda --benchmark_min_time=0.05 || return
+    count=$((count + 1))
+  done
+  ((count > 0)) || return 77
+  note "see $(log convolutions)."
+}
+
+# Where CUDA's libraries lie in pip's packages, programs must be told.
+for folder in ${pip_folders[@]+"${pip_folders[@]}"}; do
+  [[ -d $folder/lib ]] && export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+done
+# Plans and kernels of this run alone, so that it says what a first run costs.
+export XDG_CACHE_HOME=$build/cache
+rm -rf "$XDG_CACHE_HOME"
+mkdir -p "$XDG_CACHE_HOME"
+torch_pid=
+for s in "${steps[@]}"; do run_step "$s"; done

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Whole training steps of PyTorch, the peer of bench/step: one JSON line for each net and way to run it.
+
+Compiles first, then waits for the file --go, so that nothing else is timed meanwhile. Synthetic images on the device,
+channels last, bf16 autocast, SGD with momentum in one fused kernel.
+"""
+import argparse
+import json
+import os
+import sys
+import time
+
+import torch
+import torchvision
+
+# name, image size, classes, batches
+NETS = [("resnet50", 224, 1000, (256, 512)), ("resnet50-32", 32, 10, (128,))]
+MODES = {"resnet50": ("eager", "compile"), "resnet50-32": ("eager", "compile", "reduce-overhead")}
+
+
+class Run:
+    def __init__(self, name, size, classes, batch, mode):
+        self.name, self.batch, self.mode = name, batch, mode
+        torch.manual_seed(0)
+        self.model = torchvision.models.resnet50(num_classes=classes).cuda().to(memory_format=torch.channels_last)
+        self.images = torch.randn(batch, 3, size, size, device="cuda").to(memory_format=torch.channels_last)
+        self.labels = torch.randint(classes, (batch,), device="cuda")
+        self.loss = torch.nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
+        ways = {"eager": None, "compile": {}, "reduce-overhead": {"mode": "reduce-overhead"}}
+        self.forward = self.model if ways[mode] is None else torch.compile(self.model, **ways[mode])
+
+    def step(self):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = self.loss(self.forward(self.images), self.labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def measure(self, seconds):
+        for _ in range(5):
+            self.step()
+        torch.cuda.synchronize()
+        windows = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not windows:
+            start, steps = time.monotonic(), 0
+            while time.monotonic() - start < min(0.5, seconds / 5) or steps == 0:
+                self.step()
+                steps += 1
+                # The host must not run ahead of the clock.
+                if steps % 10 == 0:
+                    torch.cuda.synchronize()
+            torch.cuda.synchronize()
+            windows.append(steps * self.batch / (time.monotonic() - start))
+        windows.sort()
+        return windows[len(windows) // 2]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ready", help="file to write when everything is compiled")
+    parser.add_argument("--go", help="file to wait for before anything is measured")
+    parser.add_argument("--until", type=float, default=float("inf"), help="end of the time there is, in seconds of Unix time")
+    parser.add_argument("--seconds", type=float, default=4)
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    runs = []
+    for name, size, classes, batches in NETS:
+        for batch in batches:
+            for mode in MODES[name]:
+                try:
+                    run = Run(name, size, classes, batch, mode)
+                    for _ in range(3):
+                        run.step()
+                    torch.cuda.synchronize()
+                    torch.cuda.empty_cache()  # the nets wait side by side, and beside tutti
+                    runs.append(run)
+                except Exception as e:  # one that fails must not take the others with it
+                    print(f"{name} {batch} {mode}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
+                if args.go and os.path.exists(args.go):
+                    break
+    if args.ready:
+        with open(args.ready, "w") as f:
+            f.write("ready\n")
+    while args.go and not os.path.exists(args.go) and time.time() < args.until:
+        time.sleep(0.2)
+    for run in runs:
+        if time.time() + args.seconds > args.until:
+            print("no time is left", file=sys.stderr)
+            break
+        speed = run.measure(args.seconds)
+        torch.cuda.empty_cache()
+        print(json.dumps({"system": f"PyTorch {torch.__version__}", "model": run.name, "precision": "bf16", "batch": run.batch,
+                          "mode": run.mode, "images_per_second": round(speed, 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
