@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -20,41 +22,17 @@
 #include <tutti/backends/cuda/linear_op.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
+#include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/step_graph.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/graph/custom.hpp>
 
 namespace tutti {
-
-struct CudaOptions {
-  int device = 0;              // as nvidia-smi -L and CUDA_VISIBLE_DEVICES count
-  bool tf32 = false;           // f32 products with the precision of TF32
-  bool deterministic = false;  // only library kernels that give the same bits every time; ours always do
-  bool autotune = false;       // time the libraries' kernels when plans are made
-  bool graph = false;          // capture each run of a plan as a CUDA graph and replay it
-  std::filesystem::path kernel_folder = cuda::default_cache_folder();  // compiled kernels; empty: not kept
-};
-
 namespace cuda {
 
 namespace detail {
 inline thread_local cudaStream_t custom_stream = nullptr;
-
-template <class C>
-std::unique_ptr<C> make_convolutions(Device& d, const CudaOptions& o) {
-  ConvolutionOptions options;
-  options.tf32 = o.tf32;
-  options.autotune = o.autotune;
-  options.deterministic = o.deterministic;
-  return std::make_unique<C>(d, options);
-}
-template <class G>
-std::unique_ptr<G> make_gemms(Device& d, const CudaOptions& o) {
-  GemmOptions options;
-  options.tf32 = o.tf32;
-  return std::make_unique<G>(d, options);
-}
 }  // namespace detail
 // For kernels of custom ops (CustomOp::forward["cuda"]): the stream to start work on.
 [[nodiscard]] inline cudaStream_t stream_in_use() noexcept { return detail::custom_stream; }
@@ -76,8 +54,8 @@ class BasicCuda : public DeviceMemory {
         workspace_(*this),
         graphs_(device()),
         report_(std::static_pointer_cast<int>(allocate_pinned(4 * sizeof(int)))),
-        convolutions_(detail::make_convolutions<C>(device(), options_)),
-        gemms_(detail::make_gemms<G>(device(), options_)) {
+        convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
+        gemms_(std::make_unique<G>(device(), gemm_options(options_))) {
     std::fill_n(report_.get(), 4, 0);
     scale_ = Buffer<DeviceMemory>(*this, 64);
     norms_ = Buffer<DeviceMemory>(*this, squared_norms_bytes);

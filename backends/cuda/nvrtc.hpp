@@ -142,12 +142,14 @@ class Compiler {
     return text;
   }
 
-  // The file: magic, key, number of symbols, each symbol in a line, bytes of machine code, its CRC-32C, the code.
+  // The file: magic, key, number of symbols, each symbol in a line, bytes of machine code, the CRC-32C of
+  // all before and after, the code.
   static std::string head(const std::string& key, const Binary& b) {
     std::string h(magic);
     h += key + "\n" + std::to_string(b.symbols.size()) + "\n";
     for (const auto& s : b.symbols) h += s + "\n";
-    return h + std::to_string(b.cubin.size()) + "\n" + std::to_string(io::crc32c(b.cubin)) + "\n";
+    h += std::to_string(b.cubin.size()) + "\n";
+    return h + std::to_string(io::crc32c(b.cubin, io::crc32c(std::as_bytes(std::span(h.data(), h.size()))))) + "\n";
   }
   // Nothing where there is no file, or where it is damaged in any way.
   static std::optional<Binary> read(const std::filesystem::path& file, const std::string& key, std::size_t kernels) {

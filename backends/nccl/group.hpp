@@ -155,7 +155,7 @@ class NcclGroup {
   void abort() noexcept {
     failed_.store(true);
     // Once: the communicator is gone afterwards.
-    if (const ncclComm_t c = comm_.exchange(nullptr); c != nullptr) ncclCommAbort(c);
+    if (ncclComm_t c = comm_.exchange(nullptr); c != nullptr) ncclCommAbort(c);
   }
 
   void check(ncclResult_t r, std::string_view call, std::string_view what) const {

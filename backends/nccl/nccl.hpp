@@ -151,7 +151,7 @@ class NcclCommunicator {
  private:
   // An operation on the communication stream.
   struct Operation final : Work::State {
-    Operation(NcclGroup& g) : group(g), end(g.device()) {}
+    explicit Operation(NcclGroup& g) : group(g), end(g.device()) {}
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return end.happened(); }
     void wait_device(void* stream) override {

@@ -4,11 +4,11 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nvrtc.h>
-#include <csetjmp>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -13,8 +13,10 @@ from sources import BUILD, ROOT, skip, sources
 
 # What the folders of backends/ need, and the folder to look for it in, where that is not the compiler's own.
 LIBRARIES = {
+    "backends/cuda": ("cudnn.h", "/usr/local/cuda/include"),
     "backends/eigen": ("Eigen/Core", "/usr/include/eigen3"),
     "backends/mpi": ("mpi.h", "/usr/lib/x86_64-linux-gnu/openmpi/include"),
+    "backends/nccl": ("nccl.h", "/usr/local/cuda/include"),
     "backends/onednn": ("oneapi/dnnl/dnnl.hpp", "/usr/include"),
     "backends/stb": ("stb/stb_image.h", "/usr/include"),
     "backends/turbojpeg": ("jpeglib.h", "/usr/include"),

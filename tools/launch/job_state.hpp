@@ -54,13 +54,26 @@ namespace fs = std::filesystem;
 // Makes the folder of a job; UsageError where somebody else could have put it there.
 [[nodiscard]] inline fs::path make_job_folder(const std::string& job) {
   const fs::path state = possible_state_folders().front();
-  for (const fs::path& folder : {state, state / "jobs", state / "jobs" / job}) {
-    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) io::fail_file("make the folder", folder, errno);
-    if (!is_private_folder(folder))
-      fail<UsageError>("job state", "a folder of this user with mode 0700 at " + folder.string(), "something else",
-                       "remove it, or set XDG_RUNTIME_DIR");
+  const fs::path folders[] = {state, state / "jobs", state / "jobs" / job};
+  for (int made = 0, tries = 0; made < 3;) {
+    const fs::path& folder = folders[made];
+    const int error = ::mkdir(folder.c_str(), 0700) != 0 ? errno : 0;
+    if ((error == 0 || error == EEXIST) && is_private_folder(folder)) {
+      ++made;
+      continue;
+    }
+    std::error_code ignored;
+    const bool gone = error == ENOENT || (error == EEXIST && !fs::exists(fs::symlink_status(folder, ignored)));
+    // The end of another job may remove folders that were empty; then from the first one again.
+    if (gone && ++tries < 100) {
+      made = 0;
+      continue;
+    }
+    if (error != 0 && error != EEXIST) io::fail_file("make the folder", folder, error);
+    fail<UsageError>("job state", "a folder of this user with mode 0700 at " + folder.string(), "something else",
+                     "remove it, or set XDG_RUNTIME_DIR");
   }
-  return state / "jobs" / job;
+  return folders[2];
 }
 
 [[nodiscard]] inline bool is_job(const std::string& job) {

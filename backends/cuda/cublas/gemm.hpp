@@ -158,7 +158,7 @@ class Gemms {
     LinearPass pass;
     LinearProblem problem;
     bool with_bias;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
   };
 
   [[nodiscard]] cublasLtHandle_t handle() {

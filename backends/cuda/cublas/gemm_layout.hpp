@@ -17,7 +17,7 @@ struct LinearProblem {
   DType type;
   bool wide = false;  // y is f32 too
 
-  auto operator<=>(const LinearProblem&) const = default;
+  auto operator<=>(const LinearProblem&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
 };
 
 enum class LinearPass : std::uint8_t { forward, backward_data, backward_weights };

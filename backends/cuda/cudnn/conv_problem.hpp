@@ -19,7 +19,7 @@ struct ConvProblem {
   int kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, pad_bottom, pad_right;
   DType type;
 
-  auto operator<=>(const ConvProblem&) const = default;
+  auto operator<=>(const ConvProblem&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
 };
 
 enum class ConvPass : std::uint8_t { forward, backward_data, backward_weights };

@@ -36,7 +36,7 @@ class Convolutions {
            cudaStream_t stream) {
     using namespace cudnn;
     Made& made = plan_of(pass, p);
-    const cudnnHandle_t handle = planner_.handle().on(stream);
+    cudnnHandle_t handle = planner_.handle().on(stream);
     if (!made.widen) {
       made.plan.run(handle, std::array<Binding, 3>{{{conv_a, a}, {conv_b, b}, {conv_out, out}}}, workspace);
       return;

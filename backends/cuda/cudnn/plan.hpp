@@ -39,7 +39,7 @@ class Handle {
     return raw_;
   }
   [[nodiscard]] cudnnHandle_t on(cudaStream_t stream) {
-    const cudnnHandle_t h = get();
+    cudnnHandle_t h = get();
     if (!stream_ || *stream_ != stream) {
       check(cudnnSetStream(h, stream), "handle", "its stream");
       stream_ = stream;

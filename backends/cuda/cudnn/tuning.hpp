@@ -46,7 +46,7 @@ class Scratch {
                                                              std::vector<Plan>& plans) {
   if (plans.size() == 1) return 0;
   device.use();
-  const cudaStream_t stream = device.stream();
+  cudaStream_t stream = device.stream();
   std::vector<detail::Scratch> memory;
   std::vector<Binding> operands;
   for (const auto& [uid, bytes] : graph.operands()) {
@@ -62,7 +62,7 @@ class Scratch {
   const detail::Scratch workspace(workspace_bytes);
   if (workspace.data() == nullptr) return {};
 
-  const cudnnHandle_t raw = handle.on(stream);
+  cudnnHandle_t raw = handle.on(stream);
   cuda::Event start(device, true), stop(device, true);
   std::optional<std::size_t> best;
   double shortest = std::numeric_limits<double>::max();

@@ -30,7 +30,7 @@ inline N block_sum(N v, N* room) {
   return room[0];
 }
 
-// A block of 128 threads a row. rank: how many logits are above the label's; -1: the row is to be ignored, -2: its label
+// A block of 128 threads a row. rank: how many logits are above the label's; -1: the row is ignored, -2: its label
 // is no class. dlogits may be null.
 template <class T>
 __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, double* losses, int* ranks,

@@ -54,7 +54,8 @@ inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* pa
 // Per chunk and channel: the mean, and the sum of squared distances from it. Sums are of distances from the thread's
 // first value, so that a mean far from zero costs no digits; parts are joined as by Chan, Golub and LeVeque 1979.
 template <class T, int V>
-__global__ void norm_statistics(const T* x, float* partial, i64 all, int channels, int lw, i64 chunk) {
+__global__ void norm_statistics(const T* __restrict__ x, float* __restrict__ partial, i64 all, int channels, int lw,
+                                i64 chunk) {
   __shared__ float means[256 * V], squares[256 * V], counts[256];
   const Tile t(lw, V, all, chunk);
   const int me = threadIdx.x;
@@ -160,9 +161,10 @@ inline void scale_of(const float* gamma, const float* spread, int c, int from_va
 }
 
 template <class T, int V>
-__global__ void norm_apply(const T* x, const T* residual, T* y, const float* mean, const float* spread,
-                           const float* gamma, const float* beta, i64 all, int channels, int lw, i64 chunk,
-                           int from_variance, float eps, int with_relu) {
+__global__ void norm_apply(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
+                           const float* __restrict__ mean, const float* __restrict__ spread,
+                           const float* __restrict__ gamma, const float* __restrict__ beta, i64 all, int channels,
+                           int lw, i64 chunk, int from_variance, float eps, int with_relu) {
   const Tile t(lw, V, all, chunk);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V];
@@ -213,9 +215,11 @@ inline void incoming(const T* dy, const T* dy2, const T* y, i64 i, const float (
 
 // Per chunk and channel: the sums of g and of g times the normalised x. Keeps g where dresidual is asked for.
 template <class T, int V>
-__global__ void norm_backward_sums(const T* dy, const T* dy2, const T* x, const T* y, const float* mean,
-                                   const float* inv_std, const float* gamma, const float* beta, T* dresidual,
-                                   float* partial, i64 all, int channels, int lw, i64 chunk, int mask) {
+__global__ void norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
+                                   const T* __restrict__ y, const float* __restrict__ mean,
+                                   const float* __restrict__ inv_std, const float* __restrict__ gamma,
+                                   const float* __restrict__ beta, T* __restrict__ dresidual,
+                                   float* __restrict__ partial, i64 all, int channels, int lw, i64 chunk, int mask) {
   const Tile t(lw, V, all, chunk);
   float sum[V], dot[V];
   #pragma unroll
@@ -265,9 +269,11 @@ __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, 
 
 // dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). With dresidual, which holds g, dy is not read again.
 template <class T, int V>
-__global__ void norm_backward_apply(const T* dy, const T* dy2, const T* x, const float* mean, const float* inv_std,
-                                    const float* gamma, const float* beta, const T* dresidual, const float* means,
-                                    T* dx, i64 all, int channels, int lw, i64 chunk, int mask) {
+__global__ void norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
+                                    const float* __restrict__ mean, const float* __restrict__ inv_std,
+                                    const float* __restrict__ gamma, const float* __restrict__ beta,
+                                    const T* __restrict__ dresidual, const float* __restrict__ means,
+                                    T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk, int mask) {
   const Tile t(lw, V, all, chunk);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], mean_g[V], slope[V];
@@ -298,7 +304,8 @@ __global__ void norm_backward_apply(const T* dy, const T* dy2, const T* x, const
 
 // Sums of the columns of [all, channels], per chunk.
 template <class T, int V>
-__global__ void column_sums(const T* x, float* partial, i64 all, int channels, int lw, i64 chunk) {
+__global__ void column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 all, int channels, int lw,
+                            i64 chunk) {
   const Tile t(lw, V, all, chunk);
   float sum[V], none[V];
   #pragma unroll

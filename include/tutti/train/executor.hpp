@@ -205,10 +205,7 @@ class Executor {
   }
 
   static constexpr bool packs_once() {
-    if constexpr (requires { requires B::one_pack; })
-      return true;
-    else
-      return false;
+    return requires { requires B::one_pack; };
   }
 
   static std::vector<std::int64_t> chunk_sizes(const Plan& p, std::int64_t chunk) {
