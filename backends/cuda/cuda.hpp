@@ -38,7 +38,8 @@ inline thread_local cudaStream_t custom_stream = nullptr;
 [[nodiscard]] inline cudaStream_t stream_in_use() noexcept { return detail::custom_stream; }
 
 // One GPU: convolutions by C, matrix products by G, everything else by our own kernels; f32, bf16 and f16. Ops are
-// started in order on one stream and run on their own; copy_out() and synchronise() wait.
+// started in order on one stream and run on their own; copy_out() and synchronise() wait. All calls come from the
+// thread that made it.
 template <class C, class G>
 class BasicCuda : public DeviceMemory {
  public:

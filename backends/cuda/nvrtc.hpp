@@ -90,6 +90,7 @@ class Compiler {
     for (const auto& k : source.kernels) check(nvrtcAddNameExpression(program.p, k.c_str()), "the kernel " + k);
     const auto texts = options(architecture);
     std::vector<const char*> pointers;
+    pointers.reserve(texts.size());
     for (const auto& t : texts) pointers.push_back(t.c_str());
     const nvrtcResult r = nvrtcCompileProgram(program.p, static_cast<int>(pointers.size()), pointers.data());
     if (r != NVRTC_SUCCESS) {
@@ -160,7 +161,7 @@ class Compiler {
       const auto line = [&] {
         const std::size_t end = all.find('\n', at);
         if (end == std::string::npos) return std::string();
-        const std::string l = all.substr(at, end - at);
+        std::string l = all.substr(at, end - at);
         at = end + 1;
         return l;
       };

@@ -25,7 +25,11 @@ class Primitive {
 
   template <class PD>
   Primitive(const PD& pd, const Operands& operands, const dnnl::engine& e, int workers)
-      : primitive_(pd), scratch_(pd.scratchpad_desc()), info_(pd.impl_info_str()), operands_(operands.size()) {
+      : Primitive(dnnl::primitive(pd), pd.scratchpad_desc(), pd.impl_info_str(), operands, e, workers) {}
+
+  Primitive(dnnl::primitive primitive, const Desc& scratch, std::string_view info, const Operands& operands,
+            const dnnl::engine& e, int workers)
+      : primitive_(std::move(primitive)), scratch_(scratch), info_(info), operands_(operands.size()) {
     if (operands_ > most_operands) fail<UsageError>("onednn", "at most 4 operands", std::to_string(operands_));
     for (int w = 0; w < workers; ++w) {
       Slots s{};

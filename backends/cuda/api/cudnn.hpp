@@ -43,7 +43,7 @@ TUTTI_CUDA_FORWARD(tutti::cuda::cudnn_library, cudnnStatus_t, cudnnBackendSetAtt
                     cudnnBackendAttributeType_t type, std::int64_t count, const void* elements),
                    descriptor, name, type, count, elements)
 TUTTI_CUDA_FORWARD(tutti::cuda::cudnn_library, cudnnStatus_t, cudnnBackendGetAttribute,
-                   (cudnnBackendDescriptor_t const descriptor, cudnnBackendAttributeName_t name,
+                   (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                     cudnnBackendAttributeType_t type, std::int64_t requested, std::int64_t* count, void* elements),
                    descriptor, name, type, requested, count, elements)
 TUTTI_CUDA_FORWARD(tutti::cuda::cudnn_library, cudnnStatus_t, cudnnBackendExecute,

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/core/separate.hpp>
+
 // Every error tutti throws: "[where] expected ..., got .... hint: ..." and the exit code that a program should end
 // with.
 namespace tutti {
@@ -63,14 +65,18 @@ struct NotFiniteError : Error {
 };
 
 // Builds the uniform message; `hint` may be empty.
-inline std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
-                                 std::string_view hint = {}) {
+TUTTI_CORE_FUNCTION std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
+                                              std::string_view hint = {});
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
+                                              std::string_view hint) {
   std::string m;
   m.reserve(where.size() + expected.size() + got.size() + hint.size() + 32);
   m.append("[").append(where).append("] expected ").append(expected).append(", got ").append(got).append(".");
   if (!hint.empty()) m.append(" hint: ").append(hint).append(".");
   return m;
 }
+#endif
 
 // Throws E with the uniform message.
 template <class E = Error>

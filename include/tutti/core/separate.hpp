@@ -8,10 +8,19 @@
 //
 // TUTTI_CORE_INSTANCE(template R f<>(A)): an explicit instantiation that belongs to src/core.cpp. Only functions that
 // are defined outside a class profit: a compiler may look into inline ones wherever they are.
+//
+// TUTTI_CORE_FUNCTION stands where `inline` would before a function that is no template and whose definition lies
+// between `#if TUTTI_CORE_DEFINITIONS` and `#endif`: elsewhere not even its text is read.
 #if !defined(TUTTI_SEPARATE_COMPILATION)
 #define TUTTI_CORE_INSTANCE(...) static_assert(true)
+#define TUTTI_CORE_DEFINITIONS 1
+#define TUTTI_CORE_FUNCTION inline
 #elif defined(TUTTI_SOURCE_CORE)
 #define TUTTI_CORE_INSTANCE(...) __VA_ARGS__
+#define TUTTI_CORE_DEFINITIONS 1
+#define TUTTI_CORE_FUNCTION
 #else
 #define TUTTI_CORE_INSTANCE(...) extern __VA_ARGS__
+#define TUTTI_CORE_DEFINITIONS 0
+#define TUTTI_CORE_FUNCTION
 #endif

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 
 namespace tutti {
 
@@ -47,18 +48,7 @@ class ThreadPool {
  public:
   // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options.
   // Throws DeviceError, with no thread left behind, if not all can be started.
-  explicit ThreadPool(int threads, std::function<void()> on_start = {}) : on_start_(std::move(on_start)) {
-    if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));
-    workers_.reserve(static_cast<std::size_t>(threads - 1));
-    try {
-      for (int i = 1; i < threads; ++i)
-        workers_.push_back(start_thread(
-            "ThreadPool, thread " + std::to_string(i + 1) + " of " + std::to_string(threads), [this, i] { work(i); }));
-    } catch (...) {
-      stop();
-      throw;
-    }
-  }
+  explicit ThreadPool(int threads, std::function<void()> on_start = {});
   ~ThreadPool() { stop(); }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -99,13 +89,7 @@ class ThreadPool {
  private:
   static constexpr int spins = 2000;  // about 20 us
 
-  void stop() noexcept {
-    stop_.store(true);
-    ticket_.fetch_add(std::uint64_t{1} << 32);
-    wake_.fetch_add(1);
-    wake_.notify_all();
-    for (auto& w : workers_) w.join();
-  }
+  void stop() noexcept;
 
   static void pause() noexcept {
 #if defined(__x86_64__)
@@ -117,44 +101,9 @@ class ThreadPool {
   // shows one, its generation cannot end, so the fields read before a claim that succeeds are that generation's own.
   // The count must be in the ticket: a thread that compared a task of the last generation with the next one's number of
   // tasks, already stored, could take it before the new ticket is out, and it would run twice.
-  void take_tasks(std::uint32_t generation, int worker) {
-    for (;;) {
-      std::uint64_t t = ticket_.load(std::memory_order_acquire);
-      const auto left = static_cast<std::uint32_t>(t);
-      if ((t >> 32) != generation || left == 0) return;
-      const auto call = call_.load(std::memory_order_relaxed);
-      void* const ctx = context_.load(std::memory_order_relaxed);
-      const std::uint32_t task = static_cast<std::uint32_t>(tasks_.load(std::memory_order_relaxed)) - left;
-      if (!ticket_.compare_exchange_weak(t, t - 1, std::memory_order_acq_rel)) continue;
-      try {
-        call(ctx, static_cast<int>(task), worker);
-      } catch (...) {
-        const std::lock_guard lock(error_mutex_);
-        if (!failed_.load(std::memory_order_relaxed)) error_ = std::current_exception();
-        failed_.store(true, std::memory_order_release);
-      }
-      if (remaining_.fetch_sub(1, std::memory_order_seq_cst) == 1 && caller_sleeps_.load(std::memory_order_seq_cst))
-        remaining_.notify_all();
-    }
-  }
+  void take_tasks(std::uint32_t generation, int worker);
 
-  void work(int worker) {
-    if (on_start_) on_start_();
-    std::uint32_t seen = wake_.load(std::memory_order_acquire);
-    // A job may have been posted before this thread came up.
-    take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
-    while (!stop_.load(std::memory_order_acquire)) {
-      for (int spin = 0; wake_.load(std::memory_order_acquire) == seen && spin < spins; ++spin) pause();
-      while (wake_.load(std::memory_order_acquire) == seen) {
-        sleepers_.fetch_add(1, std::memory_order_seq_cst);
-        wake_.wait(seen, std::memory_order_acquire);
-        sleepers_.fetch_sub(1, std::memory_order_relaxed);
-      }
-      seen = wake_.load(std::memory_order_acquire);
-      if (stop_.load(std::memory_order_acquire)) return;
-      take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
-    }
-  }
+  void work(int worker);
 
   using Call = void (*)(void*, int, int);
   std::function<void()> on_start_;
@@ -173,5 +122,68 @@ class ThreadPool {
   std::exception_ptr error_;
   std::vector<std::thread> workers_;
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
+    : on_start_(std::move(on_start)) {
+  if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));
+  workers_.reserve(static_cast<std::size_t>(threads - 1));
+  try {
+    for (int i = 1; i < threads; ++i)
+      workers_.push_back(start_thread("ThreadPool, thread " + std::to_string(i + 1) + " of " + std::to_string(threads),
+                                      [this, i] { work(i); }));
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::stop() noexcept {
+  stop_.store(true);
+  ticket_.fetch_add(std::uint64_t{1} << 32);
+  wake_.fetch_add(1);
+  wake_.notify_all();
+  for (auto& w : workers_) w.join();
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::take_tasks(std::uint32_t generation, int worker) {
+  for (;;) {
+    std::uint64_t t = ticket_.load(std::memory_order_acquire);
+    const auto left = static_cast<std::uint32_t>(t);
+    if ((t >> 32) != generation || left == 0) return;
+    const auto call = call_.load(std::memory_order_relaxed);
+    void* const ctx = context_.load(std::memory_order_relaxed);
+    const std::uint32_t task = static_cast<std::uint32_t>(tasks_.load(std::memory_order_relaxed)) - left;
+    if (!ticket_.compare_exchange_weak(t, t - 1, std::memory_order_acq_rel)) continue;
+    try {
+      call(ctx, static_cast<int>(task), worker);
+    } catch (...) {
+      const std::lock_guard lock(error_mutex_);
+      if (!failed_.load(std::memory_order_relaxed)) error_ = std::current_exception();
+      failed_.store(true, std::memory_order_release);
+    }
+    if (remaining_.fetch_sub(1, std::memory_order_seq_cst) == 1 && caller_sleeps_.load(std::memory_order_seq_cst))
+      remaining_.notify_all();
+  }
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::work(int worker) {
+  if (on_start_) on_start_();
+  std::uint32_t seen = wake_.load(std::memory_order_acquire);
+  // A job may have been posted before this thread came up.
+  take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
+  while (!stop_.load(std::memory_order_acquire)) {
+    for (int spin = 0; wake_.load(std::memory_order_acquire) == seen && spin < spins; ++spin) pause();
+    while (wake_.load(std::memory_order_acquire) == seen) {
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(seen, std::memory_order_acquire);
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    seen = wake_.load(std::memory_order_acquire);
+    if (stop_.load(std::memory_order_acquire)) return;
+    take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
+  }
+}
+#endif
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/separate.hpp>
 
 namespace tutti {
 
@@ -31,24 +32,27 @@ struct Schema {
   [[nodiscard]] std::int64_t image_bytes() const noexcept { return channels * height * width; }
 
   // Throws UsageError unless the extents are sane and every vector has its length.
-  void check() const {
-    const auto require = [&](bool ok, const char* expected, const std::string& got) {
-      if (!ok) fail<UsageError>("schema of " + name, expected, got);
-    };
-    constexpr std::int64_t most = 1 << 16;
-    for (const auto d : {height, width})
-      require(d > 0 && d <= most, "a height and a width of 1 to 65536", std::to_string(d));
-    require(channels > 0 && channels <= 1024, "1 to 1024 channels", std::to_string(channels));
-    require(classes > 0, "1 class or more", std::to_string(classes));
-    require(block > 0, "blocks of 1 sample or more", std::to_string(block));
-    const auto per_channel = static_cast<std::size_t>(channels);
-    require(mean.size() == per_channel, "one mean per channel", std::to_string(mean.size()));
-    require(stddev.size() == per_channel, "one standard deviation per channel", std::to_string(stddev.size()));
-    for (const float s : stddev) require(s > 0, "standard deviations over 0", std::to_string(s));
-    require(class_names.empty() || class_names.size() == static_cast<std::size_t>(classes), "a name for every class",
-            std::to_string(class_names.size()));
-  }
+  void check() const;
 };
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void Schema::check() const {
+  const auto require = [&](bool ok, const char* expected, const std::string& got) {
+    if (!ok) fail<UsageError>("schema of " + name, expected, got);
+  };
+  constexpr std::int64_t most = 1 << 16;
+  for (const auto d : {height, width})
+    require(d > 0 && d <= most, "a height and a width of 1 to 65536", std::to_string(d));
+  require(channels > 0 && channels <= 1024, "1 to 1024 channels", std::to_string(channels));
+  require(classes > 0, "1 class or more", std::to_string(classes));
+  require(block > 0, "blocks of 1 sample or more", std::to_string(block));
+  const auto per_channel = static_cast<std::size_t>(channels);
+  require(mean.size() == per_channel, "one mean per channel", std::to_string(mean.size()));
+  require(stddev.size() == per_channel, "one standard deviation per channel", std::to_string(stddev.size()));
+  for (const float s : stddev) require(s > 0, "standard deviations over 0", std::to_string(s));
+  require(class_names.empty() || class_names.size() == static_cast<std::size_t>(classes), "a name for every class",
+          std::to_string(class_names.size()));
+}
+#endif
 
 // Where one sample goes: `image` is a row of a batch, [height, width, channels] of u8.
 struct Slot {

@@ -12,6 +12,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/separate.hpp>
 
 // Who reads which sample when. An epoch is a permutation of the samples that depends on (seed, epoch) only; a step
 // takes the next global_batch indices of it, and the ranks divide these among themselves. So what has been seen is
@@ -67,11 +68,7 @@ struct Part {
 }
 
 // Fills `out` with the permutation of [0, out.size()) of an epoch, by Fisher and Yates.
-inline void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out) {
-  std::iota(out.begin(), out.end(), std::int64_t{0});
-  Rng rng(seed, Purpose::shuffle, static_cast<std::uint64_t>(epoch));
-  for (std::size_t i = out.size(); i > 1; --i) std::swap(out[i - 1], out[rng.below(static_cast<std::uint32_t>(i))]);
-}
+TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out);
 
 // Blocks whose samples are in flight at once: with blocks of 256, 10,240 samples.
 inline constexpr std::int64_t blocks_in_flight = 40;
@@ -81,7 +78,18 @@ inline constexpr std::int64_t blocks_in_flight = 40;
 // at any time at most 42 blocks have been begun and not finished (those of the first window, which the end comes back
 // to, are begun twice), and samples as far apart as the window mix. Blocks of 1 and sets no larger than the window are
 // permuted uniformly.
-inline void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out, std::int64_t block) {
+TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out,
+                                     std::int64_t block);
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out) {
+  std::iota(out.begin(), out.end(), std::int64_t{0});
+  Rng rng(seed, Purpose::shuffle, static_cast<std::uint64_t>(epoch));
+  for (std::size_t i = out.size(); i > 1; --i) std::swap(out[i - 1], out[rng.below(static_cast<std::uint32_t>(i))]);
+}
+
+TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out,
+                                     std::int64_t block) {
   const auto n = static_cast<std::int64_t>(out.size());
   if (block <= 1 || (n - 1) / block < blocks_in_flight) return permutation(seed, epoch, out);
   const std::int64_t blocks = (n - 1) / block + 1, rest = n - (blocks - 1) * block;
@@ -111,6 +119,7 @@ inline void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::i
   });
   for (auto& i : out) i &= 0xFFFFFFFF;
 }
+#endif
 
 // One rank's part of a step; the count of the whole step is what the loss is divided by.
 struct Share {

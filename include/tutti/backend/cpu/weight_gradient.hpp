@@ -108,9 +108,18 @@ TUTTI_INLINE void to_columns(const bf16* const* from, std::int64_t pixels, std::
 template <Isa I, class T>
 TUTTI_INLINE void multiply_add(F<I>& sum, const F<I>& a, const F<I>& b) {
   if constexpr (std::is_same_v<T, bf16>) {
+#if defined(__clang__)
+    // Clang's asm takes no registers wider than the file's own target has.
+    for (std::size_t i = 0; i < sizeof(F<I>) / sizeof(float); ++i) {
+      const auto x = std::bit_cast<std::uint32_t>(float{a[i]}), y = std::bit_cast<std::uint32_t>(float{b[i]});
+      sum[i] += std::bit_cast<float>(x << 16) * std::bit_cast<float>(y << 16) +
+                std::bit_cast<float>(x & 0xFFFF0000U) * std::bit_cast<float>(y & 0xFFFF0000U);
+    }
+#else
     F<I> s = sum;  // not in place: an array whose elements are operands of asm stays in memory
     asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
     sum = s;
+#endif
   } else {
     sum += a * b;
   }
