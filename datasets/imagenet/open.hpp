@@ -160,9 +160,10 @@ namespace detail {
 }  // namespace imagenet
 
 // Finds out which form `folder` holds (itself, in its subfolder for the split, or in its parent where `folder` is the
-// one of a split) and opens the split. Throws DataError that says what was looked for and what is there.
-[[nodiscard]] inline imagenet::Opened open_imagenet(const io::Path& folder, Split split,
-                                                    const imagenet::OpenOptions& options = {}) {
+// one of a split) and opens the split. Nothing where there is none in any form; throws DataError where one is there and
+// damaged.
+[[nodiscard]] inline std::optional<imagenet::Opened> find_imagenet(const io::Path& folder, Split split,
+                                                                   const imagenet::OpenOptions& options = {}) {
   using imagenet::Form;
   if (options.classes < 1 || options.classes > (1 << 24))
     fail<UsageError>("imagenet", "1 to 2^24 classes", std::to_string(options.classes));
@@ -170,8 +171,15 @@ namespace detail {
   for (const Form form : {Form::packed, Form::tfrecord, Form::recordio, Form::image_folder}) {
     if (options.form && form != *options.form) continue;
     for (const auto& place : places)
-      if (auto opened = imagenet::detail::open_form(form, place, split, options)) return std::move(*opened);
+      if (auto opened = imagenet::detail::open_form(form, place, split, options)) return opened;
   }
+  return std::nullopt;
+}
+
+// The same, but there must be one: DataError says what was looked for and what is there.
+[[nodiscard]] inline imagenet::Opened open_imagenet(const io::Path& folder, Split split,
+                                                    const imagenet::OpenOptions& options = {}) {
+  if (auto opened = find_imagenet(folder, split, options)) return std::move(*opened);
   const std::string word(imagenet::words_of(split)[0]);
   const std::string looked = options.form ? std::string(imagenet::name_of(*options.form)) + " of the split " + word
                                           : word + "-*-of-*.tutti (packed shards), " + word + "-*-of-* (TFRecord), " +

@@ -95,6 +95,10 @@ if [[ -f $sample ]]; then
   expect 3 "$(basename "$bad")" "${real[@]}" --num_epochs 1 --log_dir bad
   expect 0 "$(basename "$bad")" "${real[@]}" --num_epochs 1 --log_dir skipped --on-bad-record skip
   [[ $(key skipped epoch skipped) == 1 ]] || complain "skipped: $(cat skipped/log.jsonl)"
+  # Validation images that are there and damaged are not taken for none.
+  touch data/validation-00001-of-00002
+  expect 3 "validation-" "${real[@]}" --num_epochs 1 --log_dir lost --on-bad-record skip
+  rm data/validation-00001-of-00002
 else
   echo "SKIP: no $sample; nothing trained on real images"
 fi

@@ -138,7 +138,9 @@ class Mpi(HostsCase):
         job = self.run_ranks()
         killed = self.kill("-H", self.bed.hosts_file())
         self.assertEqual(killed.returncode, 0, killed)
-        self.assertEqual(killed.stdout.count("ended worker"), 2, killed)
+        # mpirun ends the others when it hears of the first one, and may be faster than the second host's answer.
+        ended = killed.stdout.count("ended worker")
+        self.assertIn((ended, killed.stdout.count("nothing was running")), [(2, 0), (1, 1)], killed)
         self.finish(job)
         self.assertNotEqual(job.returncode, 0, job.err)
 

@@ -246,10 +246,16 @@ class Agent {
   int finish() {
     end_adopted();
     int code = refused_ ? static_cast<int>(ExitCode::usage) : 0;
+    const bool orphan = wrapper_ && !io::path_exists(order_file(folder_));
     for (const RankProcess& p : processes_) {
       if (wrapper_ && p.end()) code = p.end()->by_signal ? 128 + p.end()->code : p.end()->code;
-      // The guard reads how a process ended, and removes the files itself.
-      if (!wrapper_) p.remove_files();
+      // The guard reads how a process ended, and removes the files itself, unless it has ended before.
+      if (!wrapper_ || orphan) p.remove_files();
+    }
+    if (orphan) {
+      std::error_code error;
+      fs::remove(session_file(folder_), error);
+      remove_job_folder(folder_);
     }
     if (!wrapper_) {
       remove_job_folder(folder_);

@@ -29,7 +29,6 @@
 namespace tutti::launch {
 
 // Where the guard leaves the order for the processes that mpirun starts on this host.
-[[nodiscard]] inline fs::path order_file(const fs::path& folder) { return folder / ("order-" + own_node()); }
 
 // Watches a host on which mpirun starts the processes: hands the order over through a file, reports where the processes
 // are and how they ended, passes signals on at once, and ends them when the launcher says so or is gone.
@@ -125,15 +124,16 @@ class Guard {
   }
 
   void clean() {
+    // First, so that a process which mpirun starts only now finds none, or removes its files itself.
+    std::error_code error;
+    fs::remove(order_file(folder_), error);
     for (const ProcessOrder& p : order_.processes) {
       Record r;
       r.role = p.role;
       r.rank = p.rank;
       remove_process_files(folder_, r);
     }
-    std::error_code error;
     end_mpi_session(folder_);
-    fs::remove(order_file(folder_), error);
     remove_job_folder(folder_);
   }
 

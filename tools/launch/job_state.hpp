@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -201,6 +202,10 @@ inline void end_recorded(const std::vector<Record>& records, std::chrono::millis
   (void)wait_gone(std::chrono::milliseconds(1000));
 }
 
+// Of a job through mpirun: what the guard of this host was told.
+[[nodiscard]] inline fs::path order_file(const fs::path& folder) { return folder / ("order-" + own_node()); }
+[[nodiscard]] inline fs::path session_file(const fs::path& folder) { return folder / ("session-" + own_node()); }
+
 // What Open MPI may leave on a host when it is torn down: its daemon, a folder for the session, and the segments of its
 // shared-memory transport. A process that mpirun started knows all three.
 inline void record_mpi_session(const fs::path& folder) {
@@ -213,13 +218,12 @@ inline void record_mpi_session(const fs::path& folder) {
   std::string name;
   in >> name;
   const bool daemon = name == "orted";  // else mpirun itself
-  write_aside(folder / ("session-" + own_node()), std::string(session) + "\n" + job + ' ' +
-                                                      std::to_string(daemon ? parent : 0) + ' ' +
-                                                      std::to_string(status->start) + "\n");
+  write_aside(session_file(folder), std::string(session) + "\n" + job + ' ' + std::to_string(daemon ? parent : 0) +
+                                        ' ' + std::to_string(status->start) + "\n");
 }
 inline void end_mpi_session(const fs::path& folder) {
   std::error_code error;
-  const fs::path file = folder / ("session-" + own_node());
+  const fs::path file = session_file(folder);
   std::ifstream in(file);
   std::string session;
   std::uint32_t job = 0;
@@ -236,8 +240,13 @@ inline void end_mpi_session(const fs::path& folder) {
   if (path.is_absolute() && path.filename().string().starts_with("jf.") &&
       path.parent_path().filename().string().starts_with("ompi.") && ::lstat(path.c_str(), &status) == 0 &&
       S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
-    fs::remove_all(path, error);
-    ::rmdir(path.parent_path().c_str());
+    // Again where something still writes or removes there; another job's folders keep the parent.
+    for (int i = 0; i < 20; ++i) {
+      fs::remove_all(path, error);
+      const bool gone = ::lstat(path.c_str(), &status) != 0;
+      if (::rmdir(path.parent_path().c_str()) == 0 || errno == ENOENT || (gone && i >= 4)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
   }
   std::ostringstream segment;
   segment << "vader_segment." << own_node() << '.' << ::geteuid() << '.' << std::hex << job << '.';
