@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // All-reduce by size, verified while it is timed. Under mpirun: MPI_Allreduce in place beside tutti's shared window, by
-// turns; alone: ranks that are threads. Every call blocks its thread.
+// turns; alone: ranks that are threads; with --comm nccl: a rank a GPU. Every call blocks its thread.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -22,6 +23,12 @@
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #endif
+#ifdef TUTTI_HAS_NCCL
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/dist/rendezvous.hpp>
+#include <tutti/tensor/memory.hpp>
+#endif
 
 using namespace tutti;
 
@@ -30,16 +37,20 @@ namespace {
 struct Args {
   std::size_t min = 4, max = std::size_t{256} << 20, factor = 4, iterations = 0;
   int ranks = 2;
-  std::string mode = "all";  // of the ways below
+  std::string mode = "all";   // of the ways below
+  std::string comm = "auto";  // mpi, threads or nccl
   bool osu = false;
 };
 
 constexpr const char* usage =
     "usage: allreduce [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--mode mpi|shm|plain|tree|all] "
     "[--ranks N] "
-    "[--osu]\n"
+    "[--osu] [--comm nccl]\n"
     "Under mpirun: MPI_Allreduce in place (mpi) beside the shared window of tutti (shm); else --ranks threads.\n"
     "--mode plain: tutti without shared memory; tree: as if the ranks were on two hosts; each beside mpi.\n"
+    "--comm nccl: gradients in the GPUs' memory over NCCL, one rank a GPU: alone one, under tutti-launch -n N as many "
+    "as\n"
+    "it starts. Each sum is brought to the host and verified, outside of what is timed.\n"
     "--iterations 0 takes fewer for larger sizes. --osu prints the columns of the OSU micro-benchmarks.\n";
 
 Args parse(int argc, char** argv) {
@@ -74,12 +85,15 @@ Args parse(int argc, char** argv) {
       a.ranks = static_cast<int>(std::min<std::size_t>(number(1), 1000));
     else if (name == "--mode")
       a.mode = value;
+    else if (name == "--comm")
+      a.comm = value;
     else
       fail<UsageError>("allreduce", "an option of --help", "'" + name + "'");
   }
   const auto modes = {"all", "mpi", "shm", "plain", "tree", "threads"};
   if (std::find(modes.begin(), modes.end(), a.mode) == modes.end())
     fail<UsageError>("--mode", "mpi, shm, plain, tree, threads or all", "'" + a.mode + "'");
+  if (a.comm != "auto" && a.comm != "nccl") fail<UsageError>("--comm", "auto or nccl", "'" + a.comm + "'");
   a.max = std::max(a.min, a.max);
   return a;
 }
@@ -89,6 +103,8 @@ struct Way {
   std::string name;
   std::span<float> data;
   std::function<void(std::span<float>)> all_reduce;
+  // Where the sum is not taken in `data` itself: there and back again, not timed.
+  std::function<void(std::span<float>)> bring = {}, fetch = {};
 };
 
 // One rank's part of the sweep.
@@ -174,11 +190,14 @@ std::vector<std::vector<double>> measure(const Rank& r, std::size_t bytes, std::
   for (std::size_t b = 0; b <= blocks; ++b)
     for (std::size_t w = 0; w < r.ways.size(); ++w)
       for (std::size_t i = 0; i < block; ++i) {
+        const auto data = r.ways[w].data.first(bytes / 4);
         values[w].prepare();
+        if (r.ways[w].bring) r.ways[w].bring(data);
         if (meet || i == 0) r.barrier();
         const Stopwatch watch;
-        r.ways[w].all_reduce(r.ways[w].data.first(bytes / 4));
+        r.ways[w].all_reduce(data);
         const double us = watch.seconds() * 1e6;
+        if (r.ways[w].fetch) r.ways[w].fetch(data);
         values[w].check(r.ways[w].name);
         if (b > 0) times[w].push_back(us);  // block 0 warms up
       }
@@ -314,11 +333,52 @@ int processes(const Args& a) {
 }
 #endif
 
+int gpus([[maybe_unused]] const Args& a) {
+#ifdef TUTTI_HAS_NCCL
+  const LaunchEnvironment e = read_launch_environment();
+  if (const int there = cuda::count_devices(); e.local_size > there)
+    fail<DeviceError>("--comm nccl",
+                      "a GPU for each of the " + std::to_string(e.local_size) + " processes on this host",
+                      std::to_string(there), "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
+  cuda::DeviceMemory memory(e.local_rank);
+  TcpRendezvous meet(rendezvous_of(e));
+  NcclCommunicator c(memory.device(), {.rank = e.rank, .size = e.size, .deadline = std::chrono::seconds(120)},
+                     std::ref(meet));
+  const Buffer<cuda::DeviceMemory> buffer(memory, a.max);
+  const std::shared_ptr<void> pinned = cuda::allocate_pinned(a.max);
+  const auto on_gpu = [&](std::span<float> d) { return std::span(buffer.at(0), d.size_bytes()); };
+  const auto forever = std::chrono::hours(1);
+  const auto collect = [&](const std::vector<double>& mine) {
+    std::vector<double> all(mine.size() * static_cast<std::size_t>(c.size()));
+    c.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), nullptr, "times")
+        .wait_host(forever);
+    return all;
+  };
+  const Way way{"nccl",
+                {static_cast<float*>(pinned.get()), a.max / 4},
+                [&](std::span<float> d) {
+                  c.all_reduce(DType::f32, on_gpu(d), Combine::sum, nullptr, "all_reduce").wait_host(forever);
+                },
+                [&](std::span<float> d) {
+                  memory.copy_in(buffer.data(), d.data(), d.size_bytes());
+                  memory.synchronise();
+                },
+                [&](std::span<float> d) { memory.copy_out(d.data(), buffer.data(), d.size_bytes()); }};
+  if (c.rank() == 0) std::printf("# nccl on %s\n", memory.device().name().c_str());
+  sweep(a, {c.rank(), c.size(), {way}, [&] { c.barrier(std::chrono::seconds(120)); }, collect});
+  return 0;
+#else
+  fail<UsageError>("--comm", "a build with NCCL", "one without",
+                   "install the CUDA toolkit, cuDNN and libnccl-dev and build again");
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const Args a = parse(argc, argv);
+    if (a.comm == "nccl") return gpus(a);
 #ifdef TUTTI_HAS_MPI
     if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && a.mode != "threads") return processes(a);
 #endif

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Whole training steps on synthetic data: images per second, peak memory, and with --profile the time of each kind of
-// op.
+// op. One JSON line.
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,16 +25,34 @@
 #ifdef TUTTI_HAS_EIGEN
 #include <tutti/backends/eigen/eigen.hpp>
 #endif
+#ifdef TUTTI_HAS_CUDA
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/train/trainer.hpp>
+#endif
+#ifdef TUTTI_HAS_NCCL
+#include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/dist/all_reduce.hpp>
+#endif
 
 using namespace tutti;
 
 namespace {
 
+constexpr const char* help_text =
+    "usage: tutti_step [--model resnet20|resnet18|resnet50|resnet50-32] [--batch 128] [--precision f32|bf16|f16]\n"
+    "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
+    "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--no-graph] [--nccl]\n"
+    "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. f16 and the options of the\n"
+    "last line are cuda's alone. --no-graph starts every op of a step anew; --nccl sums the gradients of one rank "
+    "over\n"
+    "NCCL. --profile names the time of each kind of op, on the processor.\n";
+
 struct Args {
-  std::string model = "resnet20", precision = "f32", backend = "auto";
-  int batch = 128, threads = 0;
+  std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto";
+  int batch = 128, threads = 0, device = 0;
   double seconds = 5;
-  bool profile = false;
+  bool profile = false, tf32 = false, autotune = false, graph = true, nccl = false;
 };
 
 Builder build(const std::string& model) {
@@ -42,11 +63,28 @@ Builder build(const std::string& model) {
     models::resnet_cifar(b, x, {.depth = 20});
   else if (model == "resnet18")
     models::resnet(b, x, {.depth = 18, .classes = 10, .cifar_stem = true});
-  else if (large)
-    models::resnet(b, x, {.depth = 50});
+  else if (large || model == "resnet50-32")
+    models::resnet(b, x, {.depth = 50, .classes = large ? 1000 : 10});
   else
-    fail<UsageError>("step", "--model resnet20, resnet18 or resnet50", model);
+    fail<UsageError>("--model", "resnet20, resnet18, resnet50 or resnet50-32", model);
   return b;
+}
+DType dtype_of_words(const std::string& precision) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    if (precision == name_of(t)) return t;
+  fail<UsageError>("--precision", "f32, bf16 or f16", precision);
+}
+
+// Random images and labels.
+void fill_batch(std::uint8_t* images, std::int32_t* labels, std::int64_t rows, std::int64_t row_numel) {
+  Rng rng(1, Purpose::synthetic);
+  for (std::int64_t i = 0; i < rows * row_numel; ++i) images[i] = static_cast<std::uint8_t>(rng.next());
+  for (std::int64_t i = 0; i < rows; ++i) labels[i] = static_cast<std::int32_t>(rng.below(10));
+}
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
 }
 
 template <Backend B>
@@ -93,14 +131,12 @@ void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p,
 template <Backend B>
 void measure(B& backend, const Args& a) {
   const Builder b = build(a.model);
-  Executor<B> e(backend, b.graph(), {a.precision == "bf16" ? DType::bf16 : DType::f32});
+  Executor<B> e(backend, b.graph(), {dtype_of_words(a.precision)});
   fill_weights(e);
   const Shape s = b.shape(b.images());
   std::vector<std::uint8_t> images(static_cast<std::size_t>(a.batch * s.row_numel()));
   std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch));
-  Rng rng(1, Purpose::synthetic);
-  for (auto& v : images) v = static_cast<std::uint8_t>(rng.next());
-  for (auto& v : labels) v = static_cast<std::int32_t>(rng.below(10));
+  fill_batch(images.data(), labels.data(), a.batch, s.row_numel());
   std::vector<float> momentum(e.parameters().count);
   const StepScalars scalars{1, 1.0 / a.batch};
   const auto cpu_seconds = [] {
@@ -138,7 +174,6 @@ void measure(B& backend, const Args& a) {
     windows.push_back(n * a.batch / w.seconds());
     steps += n;
   }
-  std::nth_element(windows.begin(), windows.begin() + static_cast<std::ptrdiff_t>(windows.size() / 2), windows.end());
   const double cpu_used = cpu_seconds() - cpu_before, per_cpu_second = steps * a.batch / cpu_used;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -152,34 +187,135 @@ void measure(B& backend, const Args& a) {
       "{\"system\":\"tutti %s %s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
       "\"images_per_second\":%.1f,\"images_per_cpu_second\":%.1f,\"peak_rss_mib\":%.1f}\n",
       version, backend.name().c_str(), a.model.c_str(), a.precision.c_str(), a.batch, backend.threads(),
-      windows[windows.size() / 2], per_cpu_second, static_cast<double>(usage.ru_maxrss) / 1024);
+      median(windows), per_cpu_second, static_cast<double>(usage.ru_maxrss) / 1024);
 }
+
+#ifdef TUTTI_HAS_CUDA
+// On a GPU the step is the trainer's, with its update, from images in pinned memory.
+template <DistributedStrategy S>
+void measure_on_gpu(Cuda& backend, S& strategy, const Args& a) {
+  const Builder b = build(a.model);
+  TrainerOptions o;
+  o.compute = dtype_of_words(a.precision);
+  o.optimizer = Sgd{0.9, false};
+  o.dynamic_loss_scale = o.compute == DType::f16;
+  Trainer<Cuda, S> trainer(backend, strategy, b.graph(), o);
+  const std::int64_t row = b.shape(b.images()).row_numel();
+  const auto images = cuda::allocate_pinned(static_cast<std::size_t>(a.batch * row));
+  const auto labels = cuda::allocate_pinned(static_cast<std::size_t>(a.batch) * sizeof(std::int32_t));
+  const BatchView batch{static_cast<std::uint8_t*>(images.get()), static_cast<std::int32_t*>(labels.get()), a.batch};
+  fill_batch(static_cast<std::uint8_t*>(images.get()), static_cast<std::int32_t*>(labels.get()), a.batch, row);
+  const auto step = [&] { trainer.step_async(std::span(&batch, 1), a.batch * strategy.size(), 0.01); };
+  // The libraries load their kernels, then the step is captured.
+  for (int i = 0; i < 5; ++i) step();
+  trainer.take_metrics();
+  std::vector<double> windows;
+  for (Stopwatch all; all.seconds() < a.seconds || windows.empty();) {
+    const Stopwatch w;
+    int n = 0;
+    for (; n == 0 || w.seconds() < std::min(0.5, a.seconds / 5); ++n) step();
+    trainer.take_metrics();  // waits
+    windows.push_back(n * a.batch / w.seconds());
+  }
+  const auto m = trainer.executor().memory();
+  const auto mib = [](std::size_t n) { return static_cast<double>(n) / 1048576; };
+  std::fprintf(stderr, "%s: %s; MiB: activations %.1f, packed %.1f, parameters %.1f, free on the GPU %.1f\n",
+               backend.name().c_str(), backend.description().c_str(), mib(m.activations), mib(m.packed),
+               mib(m.parameters), mib(backend.free_bytes()));
+  std::printf(
+      "{\"system\":\"tutti %s %s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"strategy\":\"%s\","
+      "\"images_per_second\":%.1f}\n",
+      version, backend.name().c_str(), a.model.c_str(), a.precision.c_str(), a.batch, strategy.name().c_str(),
+      median(windows));
+}
+
+#ifdef TUTTI_HAS_NCCL
+// One rank whose gradients travel all the same. The trainer leaves out what a strategy of one rank need not do, so it
+// is told of a second one, which adds nothing.
+class OneRank : public AllReduce<NcclCommunicator> {
+ public:
+  using AllReduce::AllReduce;
+  [[nodiscard]] int size() const { return 2; }
+};
+#endif
+
+int run_on_gpu(const Args& a) {
+  CudaOptions o;
+  o.device = a.device;
+  o.tf32 = a.tf32;
+  o.autotune = a.autotune;
+  o.fusion = parse_cuda_fusion(a.fusion);
+  o.graph = a.graph;
+  Cuda backend(o);
+  if (a.nccl) {
+#ifdef TUTTI_HAS_NCCL
+    NcclCommunicator one(backend.device());
+    OneRank strategy(one);
+    measure_on_gpu(backend, strategy, a);
+    return 0;
+#else
+    fail<UsageError>("--nccl", "a build with NCCL", "one without", "install libnccl-dev and build again");
+#endif
+  }
+  Solo strategy;
+  measure_on_gpu(backend, strategy, a);
+  const auto [as_one, in_steps] = backend.fusions();
+  std::fprintf(stderr, "fused convolutions of the plans: %d by cuDNN, %d step by step\n", as_one, in_steps);
+  return 0;
+}
+#endif
 
 Args parse(int argc, char** argv) {
   Args a;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "--profile") {
-      a.profile = true;
-      continue;
+    const auto number = [&](const std::string& text, double least) {
+      char* end = nullptr;
+      const double v = std::strtod(text.c_str(), &end);
+      if (text.empty() || *end != '\0' || !(v >= least && v <= 1e6))
+        fail<UsageError>(flag, "a number", "'" + text + "'");
+      return v;
+    };
+    if (flag == "--help") {
+      std::fputs(help_text, stdout);
+      std::exit(0);
     }
-    if (i + 1 == argc) fail<UsageError>("step", "a value after " + flag, "none");
+    bool known = true;
+    if (flag == "--profile")
+      a.profile = true;
+    else if (flag == "--tf32")
+      a.tf32 = true;
+    else if (flag == "--autotune")
+      a.autotune = true;
+    else if (flag == "--no-graph")
+      a.graph = false;
+    else if (flag == "--nccl")
+      a.nccl = true;
+    else
+      known = false;
+    if (known) continue;
+    if (i + 1 == argc) fail<UsageError>("tutti_step", "an option of --help, or a value after it", "'" + flag + "'");
     const std::string value = argv[++i];
     if (flag == "--model")
       a.model = value;
+    else if (flag == "--fusion")
+      a.fusion = value;
     else if (flag == "--precision")
       a.precision = value;
     else if (flag == "--backend")
       a.backend = value;
     else if (flag == "--batch")
-      a.batch = std::stoi(value);
+      a.batch = static_cast<int>(number(value, 1));
     else if (flag == "--threads")
-      a.threads = std::stoi(value);
+      a.threads = static_cast<int>(number(value, 0));
+    else if (flag == "--device")
+      a.device = static_cast<int>(number(value, 0));
     else if (flag == "--seconds")
-      a.seconds = std::stod(value);
+      a.seconds = number(value, 0);
     else
-      fail<UsageError>("step", "--model --batch --precision --threads --seconds --backend --profile", flag);
+      fail<UsageError>("tutti_step", "an option of --help", "'" + flag + "'");
   }
+  if (a.nccl && a.backend != "cuda") fail<UsageError>("--nccl", "--backend cuda beside it", a.backend);
   return a;
 }
 
@@ -187,6 +323,9 @@ Args parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const Args a = parse(argc, argv);
+#ifdef TUTTI_HAS_CUDA
+  if (a.backend == "cuda") return run_on_gpu(a);
+#endif
 #ifdef TUTTI_HAS_ONEDNN
   if (a.backend == "auto" || a.backend == "onednn") {
     Onednn b({a.threads});
@@ -201,8 +340,9 @@ int main(int argc, char** argv) try {
     return 0;
   }
 #endif
-  fail<UsageError>("step", "a backend that was built", a.backend);
+  fail<UsageError>("--backend", "a backend that was built", a.backend,
+                   a.backend == "cuda" ? "install the CUDA toolkit with cuDNN and build again" : "");
 } catch (const Error& e) {
-  std::fprintf(stderr, "%s\n", e.what());
+  std::fprintf(stderr, "tutti_step: %s\n", e.what());
   return e.exit_code();
 }

@@ -4,4 +4,5 @@
 #define TUTTI_SOURCE_CORE
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backend/cpu/weight_gradient.hpp>
+#include <tutti/models/cifar_fast.hpp>
 #include <tutti/tutti.hpp>

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include <tutti/backend/call.hpp>
@@ -52,11 +53,12 @@ inline void pack_weights(Launcher& l, DType t, const TensorRef& w, void* to) {
 struct PreparedConv {
   ConvPass pass;
   ConvProblem problem;
-  std::int64_t in_channels, out_channels;                            // of the graph
+  std::int64_t in_channels, out_channels;                            // of the graph's activations
+  std::int64_t columns;                                              // of the graph's weights: its input channels
   std::size_t a_offset = 0, b_offset = 0, out_offset = 0, rest = 0;  // in the workspace
   std::size_t workspace_bytes = 0;
 
-  // x, w, y: of the convolution in the forward direction.
+  // x, w, y: of the convolution in the forward direction. x may have the padded channels already.
   PreparedConv(ConvPass which, const op::Window& o, DType t, const Shape& x, const Shape& w, const Shape& y)
       : pass(which),
         problem{x[0],
@@ -75,8 +77,12 @@ struct PreparedConv {
                 o.padding,
                 o.padding,
                 t},
-        in_channels(w[1]),
-        out_channels(w[0]) {}
+        in_channels(x[1]),
+        out_channels(w[0]),
+        columns(w[1]) {
+    if (in_channels != columns && in_channels != problem.in_channels)
+      fail<ShapeError>("convolution", std::to_string(columns) + " channels, as the weights have", to_string(x));
+  }
 
   [[nodiscard]] bool pads_in() const { return problem.in_channels != in_channels; }
   [[nodiscard]] bool pads_out() const { return problem.out_channels != out_channels; }
@@ -84,7 +90,7 @@ struct PreparedConv {
     return static_cast<std::size_t>(problem.kernel_h) * static_cast<std::size_t>(problem.kernel_w);
   }
   // Of the gradient: the library's order or size is not the graph's.
-  [[nodiscard]] bool unpacks() const { return taps() > 1 || pads_in() || pads_out(); }
+  [[nodiscard]] bool unpacks() const { return taps() > 1 || problem.in_channels != columns || pads_out(); }
   [[nodiscard]] std::int64_t in_pixels() const { return problem.rows * problem.in_height * problem.in_width; }
   [[nodiscard]] std::int64_t out_pixels() const { return problem.rows * problem.out_height * problem.out_width; }
 
@@ -119,47 +125,68 @@ struct PreparedConv {
   }
 };
 
+// The steps around the library's part.
+class ConvSteps {
+ public:
+  ConvSteps(Launcher& l, const Workspace& w, const PreparedConv& k) : l_(l), w_(w), k_(k), p_(k.problem) {}
+
+  // Pixels of `old` channels as pixels of `now`.
+  void change(const void* from, void* to, std::int64_t old, std::int64_t now, std::int64_t pixels) const {
+    l_.op(p_.type, OpKernel::change_channels, l_.blocks(pixels * now), Launcher::block, from, to, static_cast<int>(old),
+          static_cast<int>(now), pixels);
+  }
+  // An activation as the library wants it, at `offset` in the workspace if it is another than the graph's.
+  [[nodiscard]] const void* padded_in(const void* x, std::size_t offset) const {
+    if (!k_.pads_in()) return x;
+    change(x, w_.at<void>(offset), k_.in_channels, p_.in_channels, k_.in_pixels());
+    return w_.at<void>(offset);
+  }
+  [[nodiscard]] const void* padded_out(const void* y, std::size_t offset) const {
+    if (!k_.pads_out()) return y;
+    change(y, w_.at<void>(offset), k_.out_channels, p_.out_channels, k_.out_pixels());
+    return w_.at<void>(offset);
+  }
+  // Where the library writes the gradient of the weights, and what makes the graph's of it.
+  [[nodiscard]] void* gradient(void* dw) const { return k_.unpacks() ? w_.at<void>(k_.out_offset) : dw; }
+  void unpack_gradient(void* dw) const {
+    if (k_.unpacks())
+      l_.op(p_.type, OpKernel::unpack_gradient, l_.blocks(k_.out_channels * k_.columns), Launcher::block,
+            w_.at<void>(k_.out_offset), dw, static_cast<int>(k_.out_channels), static_cast<int>(k_.columns),
+            static_cast<int>(k_.taps()), static_cast<int>(p_.in_channels));
+  }
+
+ private:
+  Launcher& l_;
+  const Workspace& w_;
+  const PreparedConv& k_;
+  const ConvProblem& p_;
+};
+
 // Runs what was made ready. C: a class with the library's run().
 template <class C>
 void run_convolution(C& library, Launcher& l, const Workspace& w, const PreparedConv& k, cudaStream_t stream,
                      const Call& c) {
   const ConvProblem& p = k.problem;
-  const auto change = [&](const void* from, void* to, std::int64_t old, std::int64_t now, std::int64_t pixels) {
-    l.op(p.type, OpKernel::change_channels, l.blocks(pixels * now), Launcher::block, from, to, static_cast<int>(old),
-         static_cast<int>(now), pixels);
-  };
-  const auto padded_in = [&](const void* x, std::size_t offset) -> const void* {
-    if (!k.pads_in()) return x;
-    change(x, w.at<void>(offset), k.in_channels, p.in_channels, k.in_pixels());
-    return w.at<void>(offset);
-  };
-  const auto padded_out = [&](const void* y, std::size_t offset) -> const void* {
-    if (!k.pads_out()) return y;
-    change(y, w.at<void>(offset), k.out_channels, p.out_channels, k.out_pixels());
-    return w.at<void>(offset);
-  };
+  const ConvSteps steps(l, w, k);
   void* const out = c.out[0].data;
   void* const room = w.at<void>(k.out_offset);
   void* const rest = w.at<void>(k.rest);
   switch (k.pass) {
     case ConvPass::forward:
-      library.run(k.pass, p, padded_in(c.in[0].data, k.a_offset), c.in[1].data, k.pads_out() ? room : out, rest,
+      library.run(k.pass, p, steps.padded_in(c.in[0].data, k.a_offset), c.in[1].data, k.pads_out() ? room : out, rest,
                   stream);
-      if (k.pads_out()) change(room, out, p.out_channels, k.out_channels, k.out_pixels());
+      if (k.pads_out()) steps.change(room, out, p.out_channels, k.out_channels, k.out_pixels());
       break;
     case ConvPass::backward_data:
-      library.run(k.pass, p, padded_out(c.in[0].data, k.a_offset), c.in[1].data, k.pads_in() ? room : out, rest,
+      library.run(k.pass, p, steps.padded_out(c.in[0].data, k.a_offset), c.in[1].data, k.pads_in() ? room : out, rest,
                   stream);
-      if (k.pads_in()) change(room, out, p.in_channels, k.in_channels, k.in_pixels());
+      if (k.pads_in()) steps.change(room, out, p.in_channels, k.in_channels, k.in_pixels());
       break;
     case ConvPass::backward_weights: {
-      const void* const x = padded_in(c.in[0].data, k.a_offset);
-      const void* const dy = padded_out(c.in[1].data, k.b_offset);
-      library.run(k.pass, p, x, dy, k.unpacks() ? room : out, rest, stream);
-      if (k.unpacks())
-        l.op(p.type, OpKernel::unpack_gradient, l.blocks(k.out_channels * k.in_channels), Launcher::block, room, out,
-             static_cast<int>(k.out_channels), static_cast<int>(k.in_channels), static_cast<int>(k.taps()),
-             static_cast<int>(p.in_channels));
+      const void* const x = steps.padded_in(c.in[0].data, k.a_offset);
+      const void* const dy = steps.padded_out(c.in[1].data, k.b_offset);
+      library.run(k.pass, p, x, dy, steps.gradient(out), rest, stream);
+      steps.unpack_gradient(out);
       break;
     }
   }

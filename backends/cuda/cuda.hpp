@@ -15,15 +15,23 @@
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
+#include <tutti/backend/device_step.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/cublas/gemm.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
+#include <tutti/backends/cuda/fused_ops.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/linear_op.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/norm_choice.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
 #include <tutti/backends/cuda/options.hpp>
+#include <tutti/backends/cuda/pack_table.hpp>
+#include <tutti/backends/cuda/simple_ops.hpp>
+#include <tutti/backends/cuda/staging.hpp>
+#include <tutti/backends/cuda/stem.hpp>
 #include <tutti/backends/cuda/step_graph.hpp>
+#include <tutti/backends/cuda/step_update.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/graph/custom.hpp>
@@ -53,6 +61,7 @@ class BasicCuda : public DeviceMemory {
         options_(std::move(o)),
         launcher_(device(), Compiler(options_.kernel_folder)),
         workspace_(*this),
+        staging_(*this, launcher_),
         graphs_(device()),
         report_(std::static_pointer_cast<int>(allocate_pinned(4 * sizeof(int)))),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
@@ -89,24 +98,50 @@ class BasicCuda : public DeviceMemory {
     throw_report();
   }
 
+  // A batch into the slot that steps read (staging.hpp), uploaded while earlier steps go on: from the host, or out of
+  // images on the device. Images in pinned memory must stay as they are until wait_for_uploads().
+  void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
+              void* image_slot, void* label_slot) {
+    staging_.upload(images, image_bytes, labels, label_bytes, image_slot, label_slot);
+  }
+  void wait_for_uploads() const { staging_.wait(); }
+  void gather_images(const ResidentImages& from, const ImageWindow* windows, std::int64_t rows, void* image_slot,
+                     void* label_slot) {
+    staging_.gather(from, windows, rows, image_slot, label_slot);
+  }
+  // For LoaderOptions::allocate.
+  [[nodiscard]] std::shared_ptr<void> allocate_pinned(std::size_t bytes) const { return cuda::allocate_pinned(bytes); }
+
   // Runs `f`, which starts ops, by replaying what was captured of an earlier call with the same key: the addresses and
   // whatever else the ops depend on. Numbers that change from step to step are written before, and host code of custom
-  // ops runs no more once it is captured.
+  // ops runs no more once it is captured. scalars: null where `f` sees to the scale of the loss (DeviceStep::begin).
   template <class F>
-  void replay(const std::vector<std::uint64_t>& key, const StepScalars& scalars, F&& f) {
+  void replay(const std::vector<std::uint64_t>& key, const StepScalars* scalars, F&& f) {
     if (!options_.graph) return f();
-    write_scale(scalars);
+    if (scalars != nullptr) write_scale(*scalars);
     graphs_.run(key, workspace_.data(), f);
   }
+
+  // Makes one op of several in a training graph, where that pays (fused_ops.hpp); lowered() says of which layers.
+  void lower(Graph& g, DType compute) {
+    const auto o = FusesConvolutions<C> || options_.fusion == CudaFusion::on
+                       ? lowering_options(options_, device().architecture(), compute)
+                       : LoweringOptions{false, false, false};
+    lowered_ = lower_norms(g, o);
+    widen_images(g);
+  }
+  [[nodiscard]] const Lowered& lowered() const noexcept { return lowered_; }
+  // Of the fused ops in the plans so far: those that the library runs as one, and those that go step by step.
+  [[nodiscard]] std::pair<int, int> fusions() const noexcept { return {as_one_, in_steps_}; }
 
   template <class O>
   [[nodiscard]] Partition partition(const O&, const NodeDesc&) const {
     return {};
   }
 
-  [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) const {
+  [[nodiscard]] std::size_t pack_bytes(const Op&, const NodeDesc& d) const {
     const DType t = d.compute;
-    if (std::holds_alternative<op::Conv2d>(o) || std::holds_alternative<op::Conv2dBackwardData>(o)) {
+    if (d.in[1].shape.rank() == 4) {
       const PackedWeights p(t, d.in[1].shape);
       return p.is_master(t) ? 0 : static_cast<std::size_t>(p.count()) * size_of(t);
     }
@@ -114,10 +149,17 @@ class BasicCuda : public DeviceMemory {
   }
   void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) {
     device().set_op("pack", name_of(o));
-    if (std::holds_alternative<op::Conv2d>(o) || std::holds_alternative<op::Conv2dBackwardData>(o))
-      return pack_weights(launcher_, d.compute, w, to);
+    if (w.shape.rank() == 4) return pack_weights(launcher_, d.compute, w, to);
     const std::int64_t n = w.shape.numel();
     launcher_.op(d.compute, OpKernel::cast, launcher_.blocks(n / vector_of(d.compute)), Launcher::block, w.data, to, n);
+  }
+  // The same for a whole model, made ready once.
+  [[nodiscard]] std::shared_ptr<void> prepare_packs(DType compute, std::span<const PackTarget> targets) {
+    return std::make_shared<PackTable>(*this, compute, targets);
+  }
+  void pack_all(DType compute, const void* prepared) {
+    device().set_op("pack");
+    static_cast<const PackTable*>(prepared)->run(launcher_, compute);
   }
 
   template <class O>
@@ -142,14 +184,27 @@ class BasicCuda : public DeviceMemory {
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
     return convolution(ConvPass::backward_weights, o, i, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNorm&, const PrepareInfo& i) {
-    return norm(i, i.desc.in[0]);
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dStatistics& o, const PrepareInfo& i) {
+    const auto& d = i.desc;
+    return fusion(o.activate ? FusedPass::activated_statistics : FusedPass::statistics, o, d, d.in[0], d.in[1].shape,
+                  d.out[0]);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormBackward&, const PrepareInfo& i) {
-    return norm(i, i.desc.out[0]);
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeightsActivated& o, const PrepareInfo& i) {
+    const auto& d = i.desc;
+    return fusion(FusedPass::activated_backward_weights, o, d, d.in[0], d.out[0].shape, d.in[1]);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardDataNorm& o, const PrepareInfo& i) {
+    const auto& d = i.desc;
+    return fusion(FusedPass::backward_data_norm, o, d, d.out[0], d.in[1].shape, d.in[0]);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNorm& o, const PrepareInfo& i) { return norm(o, i.desc); }
+  [[nodiscard]] std::shared_ptr<void> prepare(const op::BatchNormBackward& o, const PrepareInfo& i) {
+    return norm(o, i.desc);
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BiasBackward&, const PrepareInfo& i) {
-    return norm(i, i.desc.in[0]);
+    launcher_.require(i.desc.compute);
+    workspace_.reserve(norm_tiles(i.desc.in[0].dtype, i.desc.in[0].shape).workspace_bytes());
+    return {};
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Linear&, const PrepareInfo& i) {
     return product(LinearPass::forward, i, i.desc.in[0], i.desc.out[0]);
@@ -171,17 +226,20 @@ class BasicCuda : public DeviceMemory {
     start("normalize", c);
     const auto& constants = *static_cast<Buffer<DeviceMemory>*>(c.state);
     const TensorRef& x = c.out[0];
-    const std::int64_t n = x.shape.numel();
-    launcher_.op(x.dtype, OpKernel::normalize, launcher_.blocks(n / vector_of(x.dtype)), Launcher::block, c.in[0].data,
-                 x.data, constants.data(), static_cast<void*>(constants.at(o.mean.size() * sizeof(float))),
-                 static_cast<int>(o.mean.size()), n);
+    const auto channels = static_cast<std::int64_t>(o.mean.size());
+    const bool padded = x.shape[1] != channels;  // stem.hpp
+    const std::int64_t n = padded ? x.shape.numel() / x.shape[1] : x.shape.numel();
+    launcher_.op(x.dtype, padded ? OpKernel::normalize_padded : OpKernel::normalize,
+                 launcher_.blocks(padded ? n : n / vector_of(x.dtype)), Launcher::block, c.in[0].data, x.data,
+                 constants.data(), static_cast<void*>(constants.at(o.mean.size() * sizeof(float))),
+                 static_cast<int>(channels), n);
   }
   void run(const op::Conv2d&, Call& c) { convolve("conv2d", c); }
   void run(const op::Conv2dBackwardData&, Call& c) { convolve("conv2d_backward_data", c); }
   void run(const op::Conv2dBackwardWeights&, Call& c) { convolve("conv2d_backward_weights", c); }
   void run(const op::BatchNorm& o, Call& c) {
     start("batch_norm", c);
-    run_batch_norm(launcher_, workspace_, o, c);
+    run_chosen_norm(launcher_, workspace_, device().stream(), o, c);
   }
   void run(const op::BatchNormInference& o, Call& c) {
     start("batch_norm_inference", c);
@@ -189,27 +247,34 @@ class BasicCuda : public DeviceMemory {
   }
   void run(const op::BatchNormBackward& o, Call& c) {
     start("batch_norm_backward", c);
-    run_batch_norm_backward(launcher_, workspace_, o, c);
+    run_chosen_norm(launcher_, workspace_, device().stream(), o, c);
+  }
+  void run(const op::Conv2dStatistics&, Call& c) { fused("conv2d_statistics", c); }
+  void run(const op::Conv2dBackwardWeightsActivated&, Call& c) { fused("conv2d_backward_weights_activated", c); }
+  void run(const op::Conv2dBackwardDataNorm&, Call& c) { fused("conv2d_backward_data_norm", c); }
+  void run(const op::BatchNormFromSums& o, Call& c) {
+    start("batch_norm_from_sums", c);
+    run_batch_norm_from_sums(launcher_, o, c);
+  }
+  void run(const op::BatchNormBackwardApply&, Call& c) {
+    start("batch_norm_backward_apply", c);
+    run_batch_norm_backward_apply(launcher_, c);
   }
   void run(const op::Relu&, Call& c) {
     start("relu", c);
-    map(OpKernel::relu_forward, c.out[0], c.in[0].data, c.out[0].data);
+    run_map(launcher_, OpKernel::relu_forward, c.out[0], c.in[0].data);
   }
   void run(const op::ReluBackward&, Call& c) {
     start("relu_backward", c);
-    map(OpKernel::relu_backward, c.out[0], c.in[0].data, c.in[1].data, c.out[0].data);
+    run_map(launcher_, OpKernel::relu_backward, c.out[0], c.in[0].data, c.in[1].data);
   }
   void run(const op::Add&, Call& c) {
     start("add", c);
-    map(OpKernel::add, c.out[0], c.in[0].data, c.in[1].data, c.out[0].data);
+    run_map(launcher_, OpKernel::add, c.out[0], c.in[0].data, c.in[1].data);
   }
   void run(const op::Bias&, Call& c) {
     start("bias", c);
-    const TensorRef& y = c.out[0];
-    const std::int64_t channels = y.shape[1], n = y.shape.numel();
-    launcher_.op(y.dtype, by_channels(y.dtype, channels, OpKernel::bias_forward),
-                 launcher_.blocks(n / width(y.dtype, channels)), Launcher::block, c.in[0].data, c.in[1].data, y.data,
-                 static_cast<int>(channels), n);
+    run_bias(launcher_, c);
   }
   void run(const op::BiasBackward&, Call& c) {
     start("bias_backward", c);
@@ -217,25 +282,19 @@ class BasicCuda : public DeviceMemory {
   }
   void run(const op::MaxPool& o, Call& c) {
     start("max_pool", c);
-    const TensorRef& y = c.out[0];
-    const std::int64_t channels = y.shape[1], vectors = y.shape.numel() / width(y.dtype, channels);
-    launcher_.op(y.dtype, by_channels(y.dtype, channels, OpKernel::max_pool), launcher_.blocks(vectors),
-                 Launcher::block, c.in[0].data, y.data, c.out[1].data, pool(o, c.in[0].shape, y.shape), vectors);
+    run_max_pool(launcher_, o, c);
   }
   void run(const op::MaxPoolBackward& o, Call& c) {
     start("max_pool_backward", c);
-    const TensorRef& dx = c.out[0];
-    const std::int64_t channels = dx.shape[1], vectors = dx.shape.numel() / width(dx.dtype, channels);
-    launcher_.op(dx.dtype, by_channels(dx.dtype, channels, OpKernel::max_pool_backward), launcher_.blocks(vectors),
-                 Launcher::block, c.in[0].data, c.in[1].data, dx.data, pool(o, dx.shape, c.in[0].shape), vectors);
+    run_max_pool_backward(launcher_, o, c);
   }
   void run(const op::GlobalAvgPool&, Call& c) {
     start("global_avg_pool", c);
-    average(OpKernel::average_pool, c.in[0].shape, c.out[0], c);
+    run_average_pool(launcher_, OpKernel::average_pool, c.in[0].shape, c);
   }
   void run(const op::GlobalAvgPoolBackward&, Call& c) {
     start("global_avg_pool_backward", c);
-    average(OpKernel::average_pool_backward, c.out[0].shape, c.out[0], c);
+    run_average_pool(launcher_, OpKernel::average_pool_backward, c.out[0].shape, c);
   }
   void run(const op::Linear&, Call& c) {
     start("linear", c);
@@ -256,7 +315,7 @@ class BasicCuda : public DeviceMemory {
     auto* const losses = workspace_.at<double>(0);
     auto* const ranks = workspace_.at<int>(loss_ranks(rows));
     const int classes = static_cast<int>(z.shape[1]);
-    if (!graphs_.capturing()) write_scale(*c.scalars, z.dtype);
+    if (c.scalars != nullptr && !graphs_.capturing()) write_scale(*c.scalars, z.dtype);
     launcher_.op(z.dtype, OpKernel::softmax_rows, dim3(static_cast<unsigned>(rows)), 128, z.data, c.in[1].data,
                  o.backward ? c.out[1].data : nullptr, losses, ranks, scale_.data(), classes, o.label_smoothing);
     launcher_.op(z.dtype, OpKernel::loss_finish, dim3(1), 256, losses, ranks, c.in[1].data, rows, o.top_k, classes,
@@ -286,39 +345,19 @@ class BasicCuda : public DeviceMemory {
     device().set_op("accumulate");
     run_accumulate(launcher_, t, to, from, n);
   }
+  // The end of training steps without the host; lives no longer than this.
+  [[nodiscard]] std::unique_ptr<DeviceStep> device_step(const DeviceUpdate& u) {
+    return std::make_unique<StepUpdate>(
+        *this, launcher_, static_cast<double*>(scale_.data()), [this] { throw_report(); }, u);
+  }
 
  private:
-  // kernels/pool.hpp
-  struct Pool {
-    int height, width, channels, out_h, out_w, kernel_h, kernel_w, stride, padding;
-  };
-  static Pool pool(const op::Window& o, const Shape& x, const Shape& y) {
-    const auto n = [](std::int64_t v) { return static_cast<int>(v); };
-    return {n(x[2]), n(x[3]), n(x[1]), n(y[2]), n(y[3]), o.kernel_h, o.kernel_w, o.stride, o.padding};
-  }
-
   void start(std::string_view kind, const Call& c) noexcept { device().set_op(kind, c.node); }
 
-  static int width(DType t, std::int64_t channels) { return channels % vector_of(t) == 0 ? vector_of(t) : 1; }
-  static OpKernel by_channels(DType t, std::int64_t channels, OpKernel k) {
-    return width(t, channels) > 1 ? k : static_cast<OpKernel>(static_cast<std::size_t>(k) + 1);
-  }
-  template <class... P>
-  void map(OpKernel k, const TensorRef& out, P... pointers) {
-    const std::int64_t n = out.shape.numel();
-    launcher_.op(out.dtype, k, launcher_.blocks(n / vector_of(out.dtype)), Launcher::block, pointers..., n);
-  }
-  // large: the shape with the pixels.
-  void average(OpKernel k, const Shape& large, const TensorRef& out, const Call& c) {
-    const std::int64_t channels = large[1], vectors = out.shape.numel() / width(out.dtype, channels);
-    launcher_.op(out.dtype, by_channels(out.dtype, channels, k), launcher_.blocks(vectors), Launcher::block,
-                 c.in[0].data, out.data, static_cast<int>(channels), static_cast<int>(large[2] * large[3]), vectors);
-  }
-
-  std::shared_ptr<void> norm(const PrepareInfo& i, const TensorDesc& x) {
-    launcher_.require(i.desc.compute);
-    workspace_.reserve(norm_tiles(x.dtype, x.shape).workspace_bytes());
-    return {};
+  template <class O>
+  std::shared_ptr<void> norm(const O& o, const NodeDesc& d) {
+    launcher_.require(d.compute);
+    return prepare_norm(*convolutions_, launcher_, workspace_, device(), options_, o, d);
   }
   std::shared_ptr<void> convolution(ConvPass pass, const op::Window& o, const PrepareInfo& i, const TensorDesc& x,
                                     const Shape& w, const TensorDesc& y) {
@@ -327,6 +366,18 @@ class BasicCuda : public DeviceMemory {
     k->lay_out(convolutions_->workspace_bytes(pass, k->problem));
     workspace_.reserve(k->workspace_bytes);
     return k;
+  }
+  std::shared_ptr<void> fusion(FusedPass pass, const op::Window& o, const NodeDesc& d, const TensorDesc& x,
+                               const Shape& w, const TensorDesc& y) {
+    launcher_.require(d.compute);
+    auto k = prepare_fusion(*convolutions_, launcher_, workspace_, device(), options_, pass, o, d, x.shape, w, y.shape);
+    ++(k->fused ? as_one_ : in_steps_);
+    return k;
+  }
+  void fused(std::string_view kind, Call& c) {
+    start(kind, c);
+    run_fusion(*convolutions_, launcher_, workspace_, *static_cast<const PreparedFusion*>(c.state), device().stream(),
+               c);
   }
   std::shared_ptr<void> product(LinearPass pass, const PrepareInfo& i, const TensorDesc& x, const TensorDesc& y) {
     launcher_.require(i.desc.compute);
@@ -361,8 +412,11 @@ class BasicCuda : public DeviceMemory {
   }
 
   CudaOptions options_;
+  Lowered lowered_;
+  int as_one_ = 0, in_steps_ = 0;
   Launcher launcher_;
   Workspace workspace_;
+  Staging staging_;
   StepGraphs graphs_;
   std::shared_ptr<int> report_;  // kernels/loss.hpp
   Buffer<DeviceMemory> scale_, norms_;
@@ -374,7 +428,7 @@ class BasicCuda : public DeviceMemory {
 
 using Cuda = cuda::BasicCuda<cuda::Convolutions, cuda::Gemms>;
 
-static_assert(Backend<Cuda>);
+static_assert(Backend<Cuda> && EndsStepsOnDevice<Cuda>);
 
 }  // namespace tutti
 

@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <tutti/backends/cuda/error.hpp>
 #include <tutti/core/error.hpp>
@@ -16,8 +18,8 @@ namespace tutti::cuda {
 // The oldest architecture that is supported: compute capability 8.0, the first with bf16 and TF32.
 inline constexpr int oldest_architecture = 80;
 
-// What the machine has, asked without touching a device. Throws the DeviceError that says what is missing.
-inline void require_device(int id) {
+// How many GPUs there are, asked without touching one: at least one, else the DeviceError that says what is missing.
+[[nodiscard]] inline int count_devices() {
   int driver = 0, runtime = 0, count = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
@@ -31,7 +33,11 @@ inline void require_device(int id) {
                       "one for CUDA " + version_text(driver), "update the NVIDIA driver");
   if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
     fail<DeviceError>("cuda", "a GPU", "none", "is CUDA_VISIBLE_DEVICES set to nothing?");
-  check(e, "a list of GPUs");
+  check(e, "a list of GPUs", "does nvidia-smi -L list them? a driver that was just updated needs a restart");
+  return count;
+}
+inline void require_device(int id) {
+  const int count = count_devices();
   if (id < 0 || id >= count)
     fail<DeviceError>("cuda", "a GPU number in 0.." + std::to_string(count - 1), std::to_string(id),
                       "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
@@ -90,6 +96,13 @@ class Device {
             ? "use a smaller --batch-size or --precision bf16"
             : "kernels run asynchronously; with CUDA_LAUNCH_BLOCKING=1 the op named is the one that failed");
   }
+  // Captured steps may hold operations of a communicator, which must not go before them: whoever keeps them says here
+  // how they are forgotten (null: there is nobody), and whoever ends a communicator calls forget_captured() first.
+  void on_forget(std::function<void()> f) { forget_ = std::move(f); }
+  void forget_captured() const {
+    if (forget_) forget_();
+  }
+
   // Waits for everything started on the stream.
   void synchronise() const { check_op(cudaStreamSynchronize(stream_), "the ops to end"); }
 
@@ -98,9 +111,10 @@ class Device {
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
   // Copies: errors come late, when the graph that held the names may be gone.
-  std::array<char, 32> kind_text_{};
+  std::array<char, 40> kind_text_{};
   std::array<char, 96> node_text_{};
   std::string_view kind_, node_;
+  std::function<void()> forget_;
 };
 
 }  // namespace tutti::cuda

@@ -76,6 +76,13 @@ class Launcher {
     launch((*updates_)[static_cast<std::size_t>(k)], grid, threads, arguments...);
   }
 
+  // Their program is compiled when the first batch wants it, ahead of any capture.
+  template <class... A>
+  void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
+    if (!inputs_) inputs_ = std::make_unique<Module>(device_, compile(input_source()));
+    launch((*inputs_)[static_cast<std::size_t>(k)], grid, threads, arguments...);
+  }
+
   // Blocks for n threads that take strides over what is more than the device holds at once.
   [[nodiscard]] dim3 blocks(std::int64_t n) const {
     const std::int64_t most = 16 * static_cast<std::int64_t>(device_.multiprocessors());
@@ -98,7 +105,7 @@ class Launcher {
   const Device& device_;
   Compiler compiler_;
   std::array<std::unique_ptr<Module>, static_cast<std::size_t>(DType::f16) + 1> ops_;
-  std::unique_ptr<Module> updates_;
+  std::unique_ptr<Module> updates_, inputs_;
 };
 
 }  // namespace tutti::cuda

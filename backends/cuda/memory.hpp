@@ -49,10 +49,12 @@ class DeviceMemory {
                         "use a smaller --batch-size or --precision bf16, or end other programs on this GPU");
     }
     device_->check_op(e, size_text(bytes) + " of memory");
+    allocated_ += bytes;
     return p;
   }
   // Waits for the ops that may still use it. Never throws.
-  void deallocate(void* p, std::size_t) noexcept {
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    allocated_ -= bytes;
     cudaStreamSynchronize(device_->stream());
     cudaFree(p);
   }
@@ -68,6 +70,8 @@ class DeviceMemory {
   void copy(void* to, const void* from, std::size_t n) { transfer(to, from, n, cudaMemcpyDeviceToDevice); }
   void synchronise() { device_->synchronise(); }
 
+  // What allocate() gave out and deallocate() has not got back.
+  [[nodiscard]] std::size_t allocated_bytes() const noexcept { return allocated_; }
   // What can still be allocated.
   [[nodiscard]] std::size_t free_bytes() const {
     device_->use();
@@ -82,6 +86,7 @@ class DeviceMemory {
   }
 
   std::unique_ptr<Device> device_;
+  std::size_t allocated_ = 0;
 };
 
 // Pinned memory of the host, which the device reads at full speed and while kernels run: LoaderOptions::allocate takes
@@ -98,7 +103,7 @@ class Stream {
  public:
   explicit Stream(const Device& device) {
     device.use();
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + device.name());
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, 0), "a stream on " + device.name());
   }
   ~Stream() {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);

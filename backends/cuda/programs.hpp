@@ -8,9 +8,12 @@
 
 #include <tutti/backends/cuda/kernels/common.hpp>
 #include <tutti/backends/cuda/kernels/elementwise.hpp>
+#include <tutti/backends/cuda/kernels/fused.hpp>
+#include <tutti/backends/cuda/kernels/input.hpp>
 #include <tutti/backends/cuda/kernels/loss.hpp>
 #include <tutti/backends/cuda/kernels/norm.hpp>
 #include <tutti/backends/cuda/kernels/pool.hpp>
+#include <tutti/backends/cuda/kernels/step.hpp>
 #include <tutti/backends/cuda/kernels/update.hpp>
 #include <tutti/backends/cuda/nvrtc.hpp>
 #include <tutti/core/dtype.hpp>
@@ -22,6 +25,7 @@ namespace tutti::cuda {
 // multiple of V have a second form for one value.
 enum class OpKernel : std::size_t {
   normalize,
+  normalize_padded,
   relu_forward,
   relu_backward,
   add,
@@ -30,6 +34,7 @@ enum class OpKernel : std::size_t {
   bias_cast,
   change_channels,
   pack_weights,
+  pack_table,
   unpack_gradient,
   cast,
   norm_statistics,
@@ -45,6 +50,13 @@ enum class OpKernel : std::size_t {
   column_sums,
   column_sums_1,
   column_sums_finish,
+  norm_sums_finish,
+  norm_from_sums,
+  activate,
+  activate_1,
+  norm_backward_factors,
+  norm_backward_affine,
+  norm_backward_affine_1,
   max_pool,
   max_pool_1,
   max_pool_backward,
@@ -60,6 +72,7 @@ enum class OpKernel : std::size_t {
 };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel::count)> op_kernel_names{
     "normalize<T, V>",
+    "normalize_padded<T>",
     "relu_forward<T, V>",
     "relu_backward<T, V>",
     "add<T, V>",
@@ -68,6 +81,7 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel:
     "bias_cast<T>",
     "change_channels<T>",
     "pack_weights<T>",
+    "pack_table<T>",
     "unpack_gradient",
     "cast<T, V>",
     "norm_statistics<T, V>",
@@ -83,6 +97,13 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel:
     "column_sums<T, V>",
     "column_sums<T, 1>",
     "column_sums_finish",
+    "norm_sums_finish",
+    "norm_from_sums<T>",
+    "activate<T, V>",
+    "activate<T, 1>",
+    "norm_backward_factors",
+    "norm_backward_affine<T, V>",
+    "norm_backward_affine<T, 1>",
     "max_pool<T, V>",
     "max_pool<T, 1>",
     "max_pool_backward<T, V>",
@@ -107,6 +128,16 @@ enum class UpdateKernel : std::size_t {
   average_1,
   accumulate,
   accumulate_1,
+  step_begin,
+  step_metrics,
+  step_norms_1,
+  step_norms_3,
+  step_run_norms,
+  step_decide,
+  step_sgd,
+  step_adamw,
+  step_mean,
+  step_average,
   count
 };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(UpdateKernel::count)> update_kernel_names{
@@ -120,7 +151,21 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(UpdateKer
     "average<4>",
     "average<1>",
     "accumulate<4>",
-    "accumulate<1>"};
+    "accumulate<1>",
+    "step_begin",
+    "step_metrics",
+    "step_norms<1>",
+    "step_norms<3>",
+    "step_run_norms",
+    "step_decide",
+    "step_sgd",
+    "step_adamw",
+    "step_mean",
+    "step_average"};
+
+enum class InputKernel : std::size_t { gather_images, gather_images_1, count };
+inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKernel::count)> input_kernel_names{
+    "gather_images<16>", "gather_images<1>"};
 
 // The types that kernels exist for.
 [[nodiscard]] constexpr bool is_compute_type(DType t) noexcept {
@@ -132,7 +177,8 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(UpdateKer
 [[nodiscard]] inline Source op_source(DType t) {
   const std::string type = t == DType::f32 ? "float" : std::string(name_of(t));
   Source s{"ops-" + std::string(name_of(t)),
-           std::string(kernels::common) + kernels::elementwise + kernels::norm + kernels::pool + kernels::loss,
+           std::string(kernels::common) + kernels::elementwise + kernels::norm + kernels::fused + kernels::pool +
+               kernels::loss,
            {}};
   for (std::string_view pattern : op_kernel_names) {
     std::string name;
@@ -144,8 +190,13 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(UpdateKer
 
 [[nodiscard]] inline Source update_source() {
   return {"updates",
-          std::string(kernels::common) + kernels::update,
+          std::string(kernels::common) + kernels::update + kernels::step,
           {update_kernel_names.begin(), update_kernel_names.end()}};
+}
+
+[[nodiscard]] inline Source input_source() {
+  return {
+      "input", std::string(kernels::common) + kernels::input, {input_kernel_names.begin(), input_kernel_names.end()}};
 }
 
 }  // namespace tutti::cuda

@@ -17,8 +17,13 @@ namespace tutti::cuda {
 // libraries have loaded what they need, captured the second time and replayed from then on.
 class StepGraphs {
  public:
-  explicit StepGraphs(Device& device) : device_(device) {}
-  ~StepGraphs() { clear(); }
+  explicit StepGraphs(Device& device) : device_(device) {
+    device_.on_forget([this] { clear(); });
+  }
+  ~StepGraphs() {
+    device_.on_forget({});
+    clear();
+  }
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
@@ -28,12 +33,17 @@ class StepGraphs {
 
   // key: what f's ops depend on, addresses above all; they use `workspace` too.
   template <class F>
-  void run(std::vector<std::uint64_t> key, const void* workspace, F&& f) {
-    key.push_back(reinterpret_cast<std::uintptr_t>(workspace));
-    // Those of models that are gone are never asked for again.
-    if (graphs_.size() >= most && graphs_.find(key) == graphs_.end()) clear();
-    const auto [at, first] = graphs_.try_emplace(std::move(key), nullptr);
-    if (first) return f();
+  void run(const std::vector<std::uint64_t>& key, const void* workspace, F&& f) {
+    key_.assign(key.begin(), key.end());  // in the same memory: a steady step allocates nothing
+    key_.push_back(reinterpret_cast<std::uintptr_t>(workspace));
+    const auto at = graphs_.find(key_);
+    if (at == graphs_.end()) {
+      f();
+      // Those of models that are gone are never asked for again.
+      if (graphs_.size() >= most) clear();
+      graphs_.emplace(key_, nullptr);
+      return;
+    }
     if (at->second == nullptr) at->second = capture(f);
     device_.set_op("a captured step");
     device_.check_op(cudaGraphLaunch(at->second, device_.stream()), "a captured step started");
@@ -72,6 +82,7 @@ class StepGraphs {
   }
 
   Device& device_;
+  std::vector<std::uint64_t> key_;
   std::map<std::vector<std::uint64_t>, cudaGraphExec_t> graphs_;
   bool capturing_ = false;
   std::size_t captured_ = 0;

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -80,7 +81,8 @@ class NcclGroup {
       const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
       comm_.store(comm);
       settle(r, "ncclCommInitRankConfig", "all " + std::to_string(o.size) + " ranks to join NCCL");
-      cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream for NCCL");
+      // A little ahead of the device's own: what others wait for starts as soon as there is room for it.
+      cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
     } catch (...) {
       abort();
       throw;
@@ -88,6 +90,8 @@ class NcclGroup {
   }
   // Waits for the other ranks, unless something failed. Never throws.
   ~NcclGroup() {
+    // NCCL waits until no graph holds its operations.
+    device_.forget_captured();
     if (comm() != nullptr && !failed()) {
       try {
         settle(ncclCommFinalize(comm()), "ncclCommFinalize", "end");
@@ -151,11 +155,23 @@ class NcclGroup {
       pause = std::min<nanoseconds>(pause * 3 / 2, microseconds(200));
     }
   }
-  // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. From any thread; never throws.
+  // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. From any thread where no step is
+  // captured; never throws.
   void abort() noexcept {
     failed_.store(true);
     // Once: the communicator is gone afterwards.
-    if (ncclComm_t c = comm_.exchange(nullptr); c != nullptr) ncclCommAbort(c);
+    ncclComm_t const c = comm_.exchange(nullptr);
+    if (c == nullptr) return;
+    // NCCL makes its kernels leave, and then waits until no graph holds its operations; a graph that runs one of them
+    // may not go before. So both at once.
+    try {
+      std::thread end([c] { ncclCommAbort(c); });
+      device_.forget_captured();
+      end.join();
+    } catch (const std::system_error&) {
+      device_.forget_captured();
+      ncclCommAbort(c);
+    }
   }
 
   void check(ncclResult_t r, std::string_view call, std::string_view what) const {

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -142,10 +143,22 @@ class NcclCommunicator {
 
   // Waits for what a stream was given, a captured step with its operations, say: NCCL's errors and the deadline end
   // it. The event is recorded anew.
-  void wait_stream(cudaStream_t stream, std::chrono::milliseconds deadline, const std::string& what) {
+  void wait_stream(void* stream, std::chrono::milliseconds deadline, const std::string& what) {
     if (!marker_) marker_.emplace(group_.device());
-    marker_->record(stream);
+    marker_->record(static_cast<cudaStream_t>(stream));
     group_.wait([&] { return marker_->happened(); }, deadline, what);
+  }
+  // What the host can read: the data itself, or where it lies in the device's memory a copy in `room`.
+  std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>& room) {
+    if (!on_device(data, nullptr)) return data;
+    room.resize(data.size());
+    wait_stream(group_.device().stream(), host_deadline_, "data of the device");
+    copy_now(room.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, "data of the device");
+    return room;
+  }
+  // Waits until done() says that a captured step is over, say: NCCL's errors and the deadline end it.
+  void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
+    group_.wait(done, std::min(deadline, group_.deadline()), what);
   }
 
  private:
@@ -311,7 +324,9 @@ class NcclCommunicator {
     if (!staging_) {
       void* p = nullptr;
       const std::size_t bytes = std::max(staging_bytes, gather_piece() * (static_cast<std::size_t>(size()) + 1));
-      cuda::check(cudaMalloc(&p, bytes), "memory for communication");
+      const cudaError_t e = cudaMalloc(&p, bytes);
+      cuda::check(e, cuda::size_text(bytes) + " of memory for communication on " + group_.device().name(),
+                  e == cudaErrorMemoryAllocation ? "use a smaller --batch-size or --precision bf16" : "");
       staging_ = {p, [](void* q) { cudaFree(q); }};
     }
     return static_cast<std::byte*>(staging_.get());

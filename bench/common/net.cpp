@@ -15,6 +15,7 @@
 #endif
 
 #include "backend/conformance.hpp"
+#include "cuda_net.hpp"
 
 namespace tutti::bench {
 
@@ -68,6 +69,7 @@ class NetOn final : public Net {
 
 std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> all;
+  if (const std::string gpu = gpu_name(); !gpu.empty()) all.push_back({"cuda", gpu});
 #ifdef TUTTI_HAS_ONEDNN
   all.push_back({"onednn", Onednn({1}).description()});
 #endif
@@ -80,6 +82,7 @@ std::vector<BackendInfo> backends() {
 
 std::unique_ptr<Net> make_net(const std::string& backend, [[maybe_unused]] int threads, const Graph& model,
                               DType precision, std::int64_t rows) {
+  if (backend == "cuda") return make_cuda_net(model, precision, rows);
 #ifdef TUTTI_HAS_ONEDNN
   if (backend == "onednn") return std::make_unique<NetOn<Onednn>>(model, precision, rows, CpuOptions{threads});
 #endif

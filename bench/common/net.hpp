@@ -16,7 +16,7 @@ struct BackendInfo {
   std::string name, description;
 };
 
-// The backends of this build, the fastest first.
+// The backends of this build, the fastest first; cuda where there is a GPU.
 [[nodiscard]] std::vector<BackendInfo> backends();
 
 // A model on a backend with one batch of random images. A step is a training step without the update, by the Executor:
@@ -35,6 +35,8 @@ class Net {
   [[nodiscard]] virtual double seconds(NodeId node) const = 0;
   [[nodiscard]] virtual const Graph& graph() const = 0;  // with its gradients
   [[nodiscard]] virtual int threads() const = 0;
+  // Whether the processor's limits are those of the net.
+  [[nodiscard]] virtual bool on_processor() const { return true; }
 };
 
 // `model` as a Builder records it. `threads` 0: one per core; the reference backend has one. Throws UsageError for a

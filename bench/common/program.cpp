@@ -112,12 +112,12 @@ void time_pass(benchmark::State& state, const OpBenchmark& op, const Pass& pass,
     const double rate = steps / seconds * 1e-9;
     if (pass.flops > 0) {
       state.counters["GFLOP/s"] = pass.flops * rate;
-      state.counters["%peak"] = 100 * pass.flops * rate / peak(precision, net.threads());
+      if (net.on_processor()) state.counters["%peak"] = 100 * pass.flops * rate / peak(precision, net.threads());
     }
     if (pass.elements > 0) {
       const double bytes = pass.elements * static_cast<double>(size_of(precision));
       state.counters["GB/s"] = bytes * rate;
-      state.counters["%bandwidth"] = 100 * bytes * rate / memory_bandwidth(net.threads());
+      if (net.on_processor()) state.counters["%bandwidth"] = 100 * bytes * rate / memory_bandwidth(net.threads());
     }
   } catch (const std::exception& e) {
     report_failure(name, e.what());

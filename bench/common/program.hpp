@@ -46,7 +46,7 @@ struct OpBenchmark {
 
 // Registers <name>/<precision>/<backend>/<direction> for each precision, backend and pass; for the reference backend
 // only where all passes are small. The time is the op's share of the step, see Net::seconds; counter steps: how many
-// steps it is the mean of.
+// steps it is the mean of. Rows of the cuda backend are there where there is a GPU; their time is the GPU's.
 void add_op(const OpBenchmark& op, const Options& options);
 
 }  // namespace tutti::bench

@@ -30,6 +30,7 @@ struct SyntheticOptions {
 // Images made up on the fly; an image is a pure function of (seed, first + index). Labels go round: 0, 1, 2, ...
 class Synthetic {
  public:
+  static constexpr bool fixed = true;  // the concept FixedDataset
   explicit Synthetic(const SyntheticOptions& options) : options_(options) {
     schema_.name = "synthetic";
     schema_.channels = options.channels;

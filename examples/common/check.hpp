@@ -102,7 +102,8 @@ inline void check_schedule(RunOptions& o) {
   number("--poly-power", o.poly_power, 0, 100);
   if (!o.warmup_epochs) o.warmup_epochs = std::min(1.0, static_cast<double>(o.epochs) / 4);
   number("--warmup-epochs", *o.warmup_epochs, 0, 1e7);
-  number("--warmup-lr", o.warmup_lr, 0, 1e6);
+  if (!o.warmup_lr) o.warmup_lr = 0.001;
+  number("--warmup-lr", *o.warmup_lr, 0, 1e6);
   word("--warmup-strategy", o.warmup_strategy, {"linear", "power2", "sqrt"});
   number("--cosine-alpha", o.cosine_alpha, 0, 1);
   number("--cdr-first-decay-ratio", o.cdr_first_decay_ratio, 1e-6, 1);
@@ -113,6 +114,12 @@ inline void check_schedule(RunOptions& o) {
   number("--lc-alpha", o.lc_alpha, 0, 1e6);
   number("--lc-beta", o.lc_beta, 0, 1e6);
   number("--stop-at-train-top1", o.stop_at_train_top1, 0, 1);
+}
+
+inline void check_backend(RunOptions& o) {
+  word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
+  word("--data-on-device", o.data_on_device, {"auto", "yes", "no"});
+  word("--cuda-fusion", o.cuda_fusion, {"auto", "on", "off"});
 }
 
 inline void check_run(RunOptions& o) {
@@ -140,7 +147,6 @@ inline void check_run(RunOptions& o) {
   number("--evaluation-batch", *o.evaluation_batch, 1, 1'000'000);
   number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
   number("--threads", o.threads, 0, 4096);
-  word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
   for (const char* half : {"float16", "fp16", "f16", "half"})
     if (o.precision == half && o.backend == "cuda")
       o.precision = "f16";
@@ -160,15 +166,37 @@ struct StrategyWord {
   const char* packages;
 };
 inline constexpr StrategyWord strategy_words[] = {
-    {"solo", ""},      {"mpi", "libopenmpi-dev and openmpi-bin"},
-    {"nccl", nullptr}, {"gloo", nullptr},
-    {"ps", nullptr},   {"ps_async", nullptr},
+    {"solo", ""},
+    {"mpi", "libopenmpi-dev and openmpi-bin"},
+    {"nccl", "the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)"},
+    {"gloo", nullptr},
+    {"ps", nullptr},
+    {"ps_async", nullptr},
 };
 
-// The strategy that a word of the elastic MXNet scripts stands for.
-inline std::string strategy_of_kv_store(const std::string& word) {
+// The strategy that a word of the elastic MXNet scripts stands for. gpus: the processes have one each.
+inline std::string strategy_of_kv_store(const std::string& word, int processes, bool gpus) {
   if (word == "dist_async") return "ps_async";
-  return word.starts_with("dist") ? "mpi" : "solo";
+  if (word == "nccl") return "nccl";
+  if (word.starts_with("dist")) return gpus ? "nccl" : "mpi";
+  return word == "device" && gpus && processes > 1 ? "nccl" : "solo";
+}
+
+// The GPUs of --gpus: numbers with commas between.
+inline std::vector<int> gpu_numbers(const std::string& text) {
+  std::vector<int> list;
+  const char *at = text.data(), *const end = at + text.size();
+  while (at != end) {
+    int n = -1;
+    const auto [after, error] = std::from_chars(at, end, n);
+    const bool more = error == std::errc{} && after != end && *after == ',' && after + 1 != end;
+    if (error != std::errc{} || n < 0 || n > 1023 || (after != end && !more) ||
+        std::find(list.begin(), list.end(), n) != list.end())
+      fail<UsageError>("--gpus", "numbers of different GPUs, e.g. 0,1", "'" + text + "'", "see nvidia-smi -L");
+    list.push_back(n);
+    at = more ? after + 1 : after;
+  }
+  return list;
 }
 
 inline void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option,
@@ -182,33 +210,52 @@ inline void check_strategy(RunOptions& o, const std::vector<std::string>& built,
   fail<UsageError>(option, list_of(built), "'" + said + "'");
 }
 
-inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built) {
+// A GPU's gradients are summed by NCCL, and by nothing else; NCCL sums nothing else.
+inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
+  if (o.strategy == "nccl") {
+    if (o.backend == "auto") o.backend = "cuda";
+    if (o.backend != "cuda")
+      fail<UsageError>("--backend", "cuda, because strategy nccl sums what lies in GPUs", o.backend,
+                       "use --strategy mpi for the backends on the processor");
+  } else if (o.backend == "cuda" && o.strategy != "solo" && processes > 1) {
+    fail<UsageError>("--strategy", "nccl with --backend cuda and several processes", o.strategy);
+  } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1)) {
+    o.backend = "cuda";
+  }
+  if (!o.gpus.empty() && o.backend != "cuda")
+    fail<UsageError>("--gpus", "no GPUs, because the cuda backend was not chosen", o.gpus,
+                     "give --backend cuda, or leave --gpus out to train on the processor");
+  (void)gpu_numbers(o.gpus);
+}
+
+inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built, bool gpu) {
   if (!o.kv_store.empty())
     word("--kv-store", o.kv_store,
-         {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async"});
+         {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});
   for (char& c : o.strategy) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  // A backend that is chosen by itself is that of the GPUs only where their processes can work together.
+  const bool nccl = std::find(built.begin(), built.end(), "nccl") != built.end();
+  const bool gpus = o.backend == "cuda" || (o.backend == "auto" && gpu && nccl);
   if (o.strategy != "auto") {
     check_strategy(o, built, "--strategy", o.strategy);
   } else if (!o.kv_store.empty()) {
-    o.strategy = strategy_of_kv_store(o.kv_store);
-    if (processes == 1 && o.strategy != "solo") {
+    o.strategy = strategy_of_kv_store(o.kv_store, processes, gpus);
+    if (processes == 1 && o.strategy != "solo" && o.kv_store != "nccl") {
       o.notes.push_back("--kv-store " + o.kv_store + ": one process was started, so it trains alone (strategy solo)");
       o.strategy = "solo";
     }
     check_strategy(o, built, "--kv-store", o.kv_store);
   } else {
-    o.strategy = processes > 1 ? "mpi" : "solo";
+    o.strategy = processes == 1 ? "solo" : gpus ? "nccl" : "mpi";
     if (processes > 1) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
   if (processes > 1 && !o.kv_store.empty() && o.strategy == "solo")
     fail<UsageError>("--kv-store", "dist_sync for the " + std::to_string(processes) + " processes of the launcher",
                      o.kv_store, "give --strategy solo where each process shall train a net of its own");
+  match_backend_and_strategy(o, processes, gpu);
   number("--bucket-mib", o.bucket_mib, 1, 1024);
   number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
   word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
-  if (!o.gpus.empty())
-    fail<UsageError>("--gpus", "no GPUs, because this build has no cuda backend", o.gpus,
-                     "leave --gpus out to train on the processor");
   word("--gc-type", o.gc_type, {"none", "2bit"});
   if (o.gc_type != "none")
     fail<UsageError>("--gc-type", "none, because compressed gradients need a parameter-server strategy", o.gc_type);
@@ -218,8 +265,11 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
 }  // namespace detail
 
 // Checks every value, brings each word into its first spelling, and fills in what was left open. `processes` is how
-// many a launcher started; `built` the strategies of this build.
-inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"}) {
+// many a launcher started; `built` the strategies of this build; `gpu`: there is one for this process, and the build
+// can use it.
+inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"},
+                  bool gpu = false) {
+  detail::check_backend(o);
   const bool imagenet = o.program == Program::train_imagenet;
   if (imagenet) {
     detail::check_imagenet_data(o);
@@ -229,8 +279,9 @@ inline void check(RunOptions& o, int processes = 1, const std::vector<std::strin
     detail::check_cifar10_data(o);
     detail::check_cifar10_model(o);
   }
-  detail::check_distribution(o, processes, built);
+  detail::check_distribution(o, processes, built, gpu);
   detail::check_batch(o, o.strategy == "solo" ? 1 : processes);
+  detail::fill_recipe(o);
   detail::check_optimizer(o);
   detail::check_schedule(o);
   detail::check_run(o);

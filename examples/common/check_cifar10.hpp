@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <tutti/optim/schedule_parse.hpp>
 
@@ -36,11 +37,25 @@ inline void check_cifar10_data(RunOptions& o) {
 }
 
 inline void check_cifar10_model(RunOptions& o) {
-  word("--network", o.network, {"resnet", "resnet_preact", "resnet_imagenet"});
+  word("--network", o.network, {"resnet", "resnet_preact", "resnet_imagenet", "cifar_fast"});
+  number("--width", o.width, 1e-3, 64.0);
+  number("--tta", o.tta, 0, 2);
+  if (o.network != "cifar_fast" && o.width != 1)
+    fail<UsageError>("--width", "1, or --network cifar_fast", text_of(o.width));
+  if (o.network == "cifar_fast") {
+    // There is one depth, which nobody has to know.
+    if (o.depth != 20 && o.depth != 8)
+      fail<UsageError>("--depth", "8 for --network cifar_fast", std::to_string(o.depth));
+    o.depth = 8;
+  }
   const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
   if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
   if (o.network == "resnet_imagenet") {
     if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
+  } else if (o.network == "cifar_fast") {
+    for (const auto& [option, value] :
+         {std::pair{"--initializer", o.initializer != "he"}, {"--zero-gamma", o.zero_gamma}})
+      if (value) fail<UsageError>(option, "its default for --network cifar_fast", "another value");
   } else if (o.depth < 8 || (o.depth - 2) % 6 != 0 || o.depth > 10000) {
     fail<UsageError>("--depth", "6n+2 (8, 20, 32, 44, 50, 56, 110, ...) or 18, 34, 101, 152", std::to_string(o.depth));
   }
@@ -50,6 +65,16 @@ inline void check_cifar10_model(RunOptions& o) {
   number("--label-smoothing", o.label_smoothing, 0, 0.999);
   number("--top-k", o.top_k, 0, 1 << 20);
   if (o.top_k == 0) o.top_k = 5;
+}
+
+// What a recipe says that depends on the size of the batch or the length of the run.
+inline void fill_recipe(RunOptions& o) {
+  if (o.recipe.empty()) return;
+  // A triangle: from a fifth of the peak to all of it in the first 23 % of the run, and down to 7 %.
+  if (!o.lr) o.lr = 1.5 * static_cast<double>(o.global_batch_size) / 1024;
+  if (!o.warmup_epochs) o.warmup_epochs = 0.23 * static_cast<double>(o.epochs);
+  if (!o.warmup_lr) o.warmup_lr = 0.2 * *o.lr;
+  if (!o.lr_end && (o.lr_schedule == "auto" || o.lr_schedule == "linear")) o.lr_end = 0.07 * *o.lr;
 }
 
 }  // namespace tutti::examples::detail

@@ -36,11 +36,14 @@ void describe_cifar10(RunOptions& o, V& v) {
   v.group("Model");
   v("preset", o.preset, "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation",
     Names{});
+  v("recipe", o.recipe, "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast",
+    Names{});
   v("network", o.network,
     "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images), resnet_preact (6n+2, pre-activation), "
-    "resnet_imagenet",
+    "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images)",
     Names{});
   v("depth", o.depth, "layers of the net", Names{"num-layers"});
+  v("width", o.width, "channels of cifar_fast as a share of 64, 256 and 256", Names{});
   v("initializer", o.initializer, "he or xavier", Names{});
   v("zero-gamma", o.zero_gamma, "residual branches start at zero", Names{"last-gamma"});
   v("label-smoothing", o.label_smoothing, "0..1", Names{});
@@ -75,7 +78,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"});
   v("warmup-epochs", o.warmup_epochs,
     "epochs over which the rate rises; default: 1, 0 with --lr-step-epochs, 5 with --optimizer lbsgd", Names{});
-  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup", Names{});
+  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Names{});
   v("warmup-strategy", o.warmup_strategy, "linear, power2 or sqrt", Names{});
   describe_curves(o, v);
   v("stop-at-train-top1", o.stop_at_train_top1,
@@ -90,6 +93,8 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs", Names{"save-frequency"});
   v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch", Names{});
   v("evaluate-every", o.evaluate_every, "epochs between evaluations; the last epoch always", Names{});
+  v("tta", o.tta,
+    "views of each test image at the end of the run: 0 as it is, 1 mirrored too, 2 shifted by a pixel too", Names{});
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
     Names{"log-interval", "display-every"});
   v("precision", o.precision, "f32, bf16 (bfloat16 with f32 master weights) or, with cuda, f16", Names{"dtype"});

@@ -296,12 +296,13 @@ struct Parsed {
   bool print_config = false, help_or_version = false;
 };
 
-// Parses over the defaults that the preset gives.
+// Parses over the defaults that the preset and the recipe give.
 Parsed parse(const std::vector<std::string>& arguments, Program program, const std::string& preset,
-             const Names& names) {
+             const std::string& recipe, const Names& names) {
   Parsed parsed;
   parsed.options = defaults_of(program);
   apply_preset(parsed.options, preset);
+  apply_recipe(parsed.options, recipe);
   const std::string name = name_of(program);
   CLI::App app(program == Program::train_cifar10 ? "Trains a ResNet on small images." : "Trains a ResNet on ImageNet.",
                name);
@@ -343,10 +344,13 @@ Parsed parse(const std::vector<std::string>& arguments, Program program, const s
 std::optional<RunOptions> parse_command_line(int argc, char** argv, Program program) {
   const Names names = all_names(program);
   const std::vector<std::string> arguments = normalised(argc, argv, names);
-  Parsed parsed = parse(arguments, program, "", names);
+  Parsed parsed = parse(arguments, program, "", "", names);
   if (parsed.help_or_version) return std::nullopt;
-  // Once more over the preset's values, which the explicit ones override.
-  if (!parsed.options.preset.empty()) parsed = parse(arguments, program, parsed.options.preset, names);
+  // Once more over the values of the preset or recipe, which the explicit ones override.
+  if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty()) {
+    const std::string preset = o.preset, recipe = o.recipe;
+    parsed = parse(arguments, program, preset, recipe, names);
+  }
   if (parsed.print_config) {
     RunOptions checked = parsed.options;
     check(checked);

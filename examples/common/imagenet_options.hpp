@@ -84,7 +84,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"});
   v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Names{});
   v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Names{});
-  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup", Names{});
+  v("warmup-lr", o.warmup_lr, "rate at the start of the warmup; default: 0.001", Names{});
   describe_curves(o, v);
 
   v.group("Run");

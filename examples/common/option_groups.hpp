@@ -47,7 +47,12 @@ void describe_machine(RunOptions& o, V& v) {
   v("tf32", o.tf32, "cuda: products of f32 with the precision of TF32", Names{});
   v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step", Names{});
   v("deterministic", o.deterministic, "cuda: the same bits every time", Names{});
+  v("cuda-fusion", o.cuda_fusion, "cuda: batch norm within convolutions: auto, on or off", Names{});
   v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it", Names{});
+  v("data-on-device", o.data_on_device,
+    "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "
+    "free)",
+    Names{});
   v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{});
   v("seed", o.seed, "of weights, order and augmentation", Names{});
   v("tensorboard", o.tensorboard, "write event files for TensorBoard too", Names{});
@@ -59,11 +64,14 @@ template <class V>
 void describe_distribution(RunOptions& o, V& v) {
   v.group("Distribution");
   v("strategy", o.strategy,
-    "solo (one process) or mpi (as many as mpirun or tutti-launch started); default: by their number", Names{});
+    "solo (one process), mpi or nccl (as many as mpirun or tutti-launch started, nccl with a GPU each); default: by "
+    "their number and GPUs",
+    Names{});
   v("kv-store", o.kv_store,
-    "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: mpi; dist_async: ps_async",
+    "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: mpi, with GPUs nccl, as nccl; dist_async: "
+    "ps_async",
     Names{"kvstore"});
-  v("gpus", o.gpus, "GPUs of this machine, e.g. 0,1; needs the cuda backend", Names{});
+  v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; needs the cuda backend", Names{});
   v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1", Names{});
   v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});

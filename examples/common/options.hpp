@@ -36,9 +36,10 @@ struct RunOptions {
   bool increased_aug = false;
   double contrast = 0.6, saturation = 0.6, hue = 0.13, brightness = 0.3, pca_noise = 0;
   // Model
-  std::string preset;
+  std::string preset, recipe;
   std::string network = "resnet";
   std::int64_t depth = 20;
+  double width = 1;
   std::string initializer = "he";
   bool zero_gamma = false;
   double label_smoothing = 0;
@@ -65,7 +66,7 @@ struct RunOptions {
   std::optional<double> lr_factor, lr_end;
   double poly_power = 2;
   std::optional<double> warmup_epochs;
-  double warmup_lr = 0.001;
+  std::optional<double> warmup_lr;
   std::string warmup_strategy = "linear";
   double cosine_alpha = 0;
   double cdr_first_decay_ratio = 0.33, cdr_t_mul = 2, cdr_m_mul = 0.1, cdr_alpha = 0;
@@ -76,9 +77,10 @@ struct RunOptions {
   std::optional<std::int64_t> load_epoch;
   std::int64_t save_period = 1, save_steps = 0;
   std::optional<std::int64_t> keep;
-  std::int64_t evaluate_every = 1, disp_batches = 20;
+  std::int64_t evaluate_every = 1, disp_batches = 20, tta = 0;
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "f32", backend = "auto";
+  std::string data_on_device = "auto", cuda_fusion = "auto";
   bool tf32 = false, autotune = false, deterministic = false, cuda_graph = true;
   std::int64_t threads = 0;
   std::uint64_t seed = 1;

@@ -21,6 +21,7 @@
 #include <tutti/dist/any_strategy.hpp>
 #include <tutti/dist/fingerprint.hpp>
 #include <tutti/graph/summary.hpp>
+#include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/load_weights.hpp>
 #include <tutti/train/progress.hpp>
@@ -28,6 +29,7 @@
 #include <tutti/train/signals.hpp>
 #include <tutti/version.hpp>
 
+#include "batches.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
 #include "strategies.hpp"
@@ -66,7 +68,10 @@ inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks
 template <Backend B, DistributedStrategy S>
 MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Schema& seen) {
   const std::int64_t rows = std::max(o.batch_size, *o.evaluation_batch), few = std::min<std::int64_t>(rows, 4);
-  trainer.executor().prepare(few, true);
+  // A device has memory of its own, of which its executor says itself what is lacking, before it allocates any.
+  constexpr bool on_host = std::is_base_of_v<HostMemory, B>;
+  trainer.executor().prepare(on_host ? few : o.batch_size, true);
+  if (!on_host) trainer.executor().prepare(*o.evaluation_batch, false);
   auto used = trainer.executor().memory();
   MemoryEstimate m;
   m.parameters = used.parameters;
@@ -80,6 +85,7 @@ MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Sche
   m.committed = used.parameters + used.states + m.optimizer;
   m.batches = static_cast<std::size_t>((o.batch_size * o.accumulate + *o.evaluation_batch) * LoaderOptions{}.slots *
                                        seen.image_bytes());
+  if (!on_host) return m;
   // What is taken in vain ends the process, so it is reckoned from a small plan first.
   m.activations = used.activations * static_cast<std::size_t>(rows) / static_cast<std::size_t>(few);
   if (!o.dry_run) check_memory(m, o, launched().on_this_host);
@@ -139,10 +145,10 @@ void print_start(const B& backend, const RunOptions& o, int world) {
 inline Fingerprint facts(const RunOptions& o, const Images& images) {
   Fingerprint f;
   // These may differ from rank to rank or do not shape the training.
-  static constexpr std::string_view own[] = {"data",        "data-dir",     "data-nthreads", "num-parallel-calls",
-                                             "run-dir",     "log-dir",      "resume",        "model-prefix",
-                                             "threads",     "disp-batches", "display-every", "keep",
-                                             "tensorboard", "decoder",      "log-name"};
+  static constexpr std::string_view own[] = {
+      "data",        "data-dir",     "data-nthreads", "num-parallel-calls", "run-dir",       "log-dir",
+      "resume",      "model-prefix", "threads",       "disp-batches",       "display-every", "keep",
+      "tensorboard", "decoder",      "log-name",      "data-on-device",     "gpus"};
   const io::Json json = options_json(o);
   for (const auto& [name, value] : json.as_object())
     if (std::find(std::begin(own), std::end(own), name) == std::end(own)) f.add("--" + name, io::write_json(value));
@@ -187,6 +193,16 @@ inline void print_evaluation(const char* what, const EvaluationReport& e, std::i
               static_cast<long long>(top_k), 100 * e.topk, static_cast<long long>(e.images));
 }
 
+inline void print_views(const EvaluationReport& e, const RunOptions& o) {
+  const auto views = test_views(static_cast<int>(o.tta)).size();
+  print_evaluation(("test, " + std::to_string(views) + " views of each image:").c_str(), e, o.top_k);
+}
+template <Backend B, DistributedStrategy S>
+void evaluate_views_of(Trainer<B, S>& trainer, BatchSource& test, const RunOptions& o) {
+  const EvaluationReport e = evaluate_views(trainer, test, test_views(static_cast<int>(o.tta)));
+  if (trainer.strategy().rank() == 0) print_views(e, o);
+}
+
 // Rank 0's; the others take them from it.
 template <Backend B, DistributedStrategy S>
 void load_pretrained(Trainer<B, S>& trainer, const RunOptions& o) {
@@ -197,7 +213,7 @@ void load_pretrained(Trainer<B, S>& trainer, const RunOptions& o) {
 
 // The checkpoint that the trainer holds already, and with --eval-interval those before it, on all ranks.
 template <Backend B, DistributedStrategy S>
-void evaluate_checkpoints(Trainer<B, S>& trainer, Loader& test, Checkpoints& checkpoints, const RunOptions& o,
+void evaluate_checkpoints(Trainer<B, S>& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
                           const Task& task, const io::Path& newest) {
   const bool chief = trainer.strategy().rank() == 0;
   std::vector<io::Path> before;
@@ -249,13 +265,13 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
     Loader loader(task.images(o, seen).train, detail::loader_options(o, true, rank, world));
     return detail::test_io(o, loader);
   }
-  const Graph model = make_model(o, seen);
   TrainerOptions trainer_as = trainer_options(o);
   std::optional<Images> images;
   if (!o.dry_run) {
     images = task.images(o, seen);
     trainer_as.must_agree = detail::facts(o, *images);
   }
+  const Graph model = make_model(o, seen, images ? &images->train : nullptr);
   Trainer<B, AnyStrategy> trainer(backend, strategy, model, trainer_as);
   std::string text = summary(model);
   // The table of layers is for who asks; the totals are for everybody.
@@ -269,13 +285,19 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
                 static_cast<long long>(o.global_batch_size), text.c_str(), to_string(memory).c_str());
   if (o.dry_run) return 0;
 
-  Loader train(images->train, detail::loader_options(o, true, rank, world));
-  std::optional<Loader> test;
-  if (images->test) test.emplace(*images->test, detail::loader_options(o, false, rank, world));
+  std::unique_ptr<BatchSource> train, test;
+  std::size_t resident = 0;
+  const auto source = [&](const AnyDataset& d, bool training) {
+    return make_source(backend, d, detail::loader_options(o, training, rank, world), o, resident);
+  };
+  if (!o.eval_only) train = source(images->train, true);
+  if (images->test) test = source(*images->test, false);
   const std::int64_t tests = images->test ? images->test->size() : 0;
   if (chief)
     std::printf("%lld training and %lld test images; files in %s\n", static_cast<long long>(images->train.size()),
                 static_cast<long long>(tests), o.run_dir.c_str());
+  if (chief && resident > 0)
+    std::printf("the device's memory holds their %s\n", format_bytes(static_cast<double>(resident)).c_str());
 
   io::make_directories(o.run_dir);
   const io::Json options = options_json(o);
@@ -297,6 +319,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   if (o.eval_only) {
     if (!test) fail<DataError>("--eval", "validation images in " + o.data_dir, "none");
     detail::evaluate_checkpoints(trainer, *test, checkpoints, o, task, found ? found->path() : io::Path(o.pretrained));
+    if (o.tta > 0) detail::evaluate_views_of(trainer, *test, o);
     return signals.exit_code();
   }
 
@@ -336,15 +359,18 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const auto interrupted_code = [] {
     return StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
   };
-  FitOptions fit_as = fit_options(o, train.steps_per_epoch());
+  FitOptions fit_as = fit_options(o, train->steps_per_epoch());
   fit_as.stop_requested = [] { return StopSignals::stop_requested(); };
   fit_as.record_skipped = [rank](const std::string& m) {
     detail::warn("rank " + std::to_string(rank) + " skips a record: " + m);
   };
   std::fflush(stdout);
   try {
-    const FitResult result = fit(trainer, train, test ? &*test : nullptr, chief ? &checkpoints : nullptr, listeners,
-                                 fit_as, audit ? &*audit : nullptr);
+    const FitResult result =
+        fit(trainer, *train, test.get(), chief ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
+    std::optional<EvaluationReport> of_views;
+    if (o.tta > 0 && test && !result.interrupted)
+      of_views = evaluate_views(trainer, *test, test_views(static_cast<int>(o.tta)));
     if (!chief) return result.interrupted ? interrupted_code() : 0;
     progress.end_line();
     log->end(result.interrupted ? "interrupted" : "finished", result.counters.step);
@@ -355,6 +381,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
       return saved ? interrupted_code() : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) detail::print_evaluation("test", *result.last->test, o.top_k);
+    if (of_views) detail::print_views(*of_views, o);
     std::printf("done: %lld steps; files in %s\n", static_cast<long long>(result.counters.step), o.run_dir.c_str());
     return 0;
   } catch (const Error& e) {

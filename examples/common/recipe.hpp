@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +14,10 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/io/json.hpp>
+#include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/models/whitening.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/optim/schedule_parse.hpp>
@@ -103,9 +107,9 @@ inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch)
   // "Epochs 200 and 250" mean just these; a curve runs from the end of the warmup to the end of the run.
   const bool anew = o.lr_schedule != "steps";
   if (o.warmup_strategy != "linear")
-    return detail::CurvedWarmup{o.warmup_lr, lr, o.warmup_strategy == "sqrt" ? 0.5 : 2.0, warmup, anew, decay()};
-  if (anew) return schedule::Warmup(o.warmup_lr, lr, warmup, decay());
-  return schedule::WarmupWithin(o.warmup_lr, lr, warmup, decay());
+    return detail::CurvedWarmup{*o.warmup_lr, lr, o.warmup_strategy == "sqrt" ? 0.5 : 2.0, warmup, anew, decay()};
+  if (anew) return schedule::Warmup(*o.warmup_lr, lr, warmup, decay());
+  return schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay());
 }
 
 inline AnyOptimizer make_optimizer(const RunOptions& o) {
@@ -158,15 +162,46 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t steps_per_epoch)
   return f;
 }
 
-// The net for images of this schema.
-inline Graph make_model(const RunOptions& o, const Schema& schema) {
+namespace detail {
+
+// Weights of a layer that whitens 2x2 patches, from the first images of a training set: those that its augmentation
+// leaves as they are, but for shifts and mirroring.
+inline std::vector<float> whitening_weights(const RunOptions& o, const AnyDataset& train, const Schema& schema,
+                                            std::span<const float> inv_std) {
+  constexpr std::int64_t most = 2000;
+  models::PatchMoments moments(schema.channels, 2);
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(train.schema().image_bytes()));
+  const std::int64_t padded = o.pad_size.value_or(0);
+  const std::int64_t border = 2 * padded + 2 <= std::min(schema.height, schema.width) ? padded : 0;
+  for (std::int64_t i = 0; i < std::min(most, train.size()); ++i) {
+    std::int32_t label = 0;
+    Rng rng(o.seed, Purpose::augment, 0, static_cast<std::uint64_t>(i));
+    train.read(i, rng, Slot{image, label});
+    moments.add(image, train.schema().height, train.schema().width, border);
+  }
+  return models::whitening_weights(moments, schema.mean, inv_std);
+}
+
+}  // namespace detail
+
+// The net for images of this schema. `train`: the training images, which the weights of a whitening layer come from;
+// without them they are random.
+inline Graph make_model(const RunOptions& o, const Schema& schema, const AnyDataset* train = nullptr) {
   Builder b(schema.channels, schema.height, schema.width);
   std::vector<float> inverse;
   for (const float s : schema.stddev) inverse.push_back(1 / s);
   const ValueId x = b.normalize(schema.mean, inverse);
   const auto smoothing = static_cast<float>(o.label_smoothing);
   const int depth = static_cast<int>(o.depth);
-  if (o.network == "resnet_imagenet") {
+  if (o.network == "cifar_fast") {
+    models::CifarFastOptions r;
+    r.classes = schema.classes;
+    for (auto& w : r.widths) w = std::max<std::int64_t>(std::llround(o.width * static_cast<double>(w) / 8), 1) * 8;
+    if (train != nullptr) r.whitening = detail::whitening_weights(o, *train, schema, inverse);
+    r.label_smoothing = smoothing;
+    r.top_k = static_cast<int>(o.top_k);
+    models::cifar_fast(b, x, r);
+  } else if (o.network == "resnet_imagenet") {
     models::ResnetOptions r;
     r.depth = depth;
     r.classes = schema.classes;

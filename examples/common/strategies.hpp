@@ -9,6 +9,10 @@
 #include "options.hpp"
 
 // The strategies of this build, compiled once for all programs.
+namespace tutti::cuda {
+class Device;
+}
+
 namespace tutti::examples {
 
 // How a launcher started this process.
@@ -22,7 +26,8 @@ Launched launched();
 // Their words on the command line.
 std::vector<std::string> built_strategies();
 
-// The strategy that checked options name.
-AnyStrategy make_strategy(const RunOptions& options);
+// The strategy that checked options name. device: this process's GPU, which strategy nccl needs and which must outlive
+// it.
+AnyStrategy make_strategy(const RunOptions& options, const cuda::Device* device = nullptr);
 
 }  // namespace tutti::examples

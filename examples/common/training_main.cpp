@@ -2,9 +2,11 @@
 #include "training_main.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include <tutti/core/threads.hpp>
 #ifdef TUTTI_HAS_CUDA
@@ -26,21 +28,64 @@ namespace tutti::examples {
 
 namespace {
 
-#ifdef TUTTI_HAS_CUDA
-bool has_gpu(int id) {
+// What went wrong on this rank ends the others too.
+template <class F>
+int with_strategy(const RunOptions& o, const cuda::Device* device, F&& f) {
+  AnyStrategy strategy = make_strategy(o, device);
   try {
-    cuda::require_device(id);
+    return f(strategy);
+  } catch (const Error& e) {
+    if (strategy.size() > 1) {
+      strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
+      return e.exit_code();
+    }
+    throw;
+  }
+}
+
+#ifdef TUTTI_HAS_CUDA
+// The GPU of this process: the ranks of a host have one each.
+int gpu_of(const RunOptions& o, const Launched& start) {
+  const std::vector<int> chosen = detail::gpu_numbers(o.gpus);
+  const auto here = static_cast<std::size_t>(start.on_this_host);
+  if (chosen.empty()) return start.local_rank;
+  if (chosen.size() != here)
+    fail<UsageError>("--gpus", here == 1 ? "one GPU" : std::to_string(here) + " GPUs", o.gpus,
+                     "a process has one: tutti-launch -n " + std::to_string(chosen.size()) + " starts as many");
+  return chosen[static_cast<std::size_t>(start.local_rank)];
+}
+
+// Whether --backend auto takes it.
+bool has_gpu(const RunOptions& o, const Launched& start) {
+  try {
+    const cuda::Device device(gpu_of(o, start));
     return true;
   } catch (const DeviceError&) {
     return false;
   }
 }
+
+int run_on_gpu(RunOptions& o, const Task& task, const Launched& start) {
+  const int there = cuda::count_devices();
+  if (o.strategy == "nccl" && start.on_this_host > there)
+    fail<DeviceError>(
+        "--strategy nccl", "a GPU for each of the " + std::to_string(start.on_this_host) + " processes on this host",
+        std::to_string(there),
+        "start fewer (slots= in the hosts file); nvidia-smi -L and CUDA_VISIBLE_DEVICES say which there are");
+  CudaOptions as;
+  as.device = gpu_of(o, start);
+  as.tf32 = o.tf32;
+  as.autotune = o.autotune;
+  as.deterministic = o.deterministic;
+  as.fusion = parse_cuda_fusion(o.cuda_fusion);
+  as.graph = o.cuda_graph;
+  Cuda backend(as);
+  return with_strategy(o, &backend.device(), [&](AnyStrategy& strategy) { return run(backend, strategy, o, task); });
+}
 #endif
 
-// The backends of this build, fastest first.
-int run_on_backend(AnyStrategy& strategy, RunOptions& o, const Task& task) {
-  // Ranks of one host share its cores.
-  if (o.threads == 0) o.threads = std::max(1, usable_cores() / launched().on_this_host);
+// The backends of this build on the processor, fastest first.
+int run_on_processor(AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const int threads = static_cast<int>(o.threads);
   std::string built;
   const auto wanted = [&](const char* name, bool automatic) {
@@ -48,17 +93,7 @@ int run_on_backend(AnyStrategy& strategy, RunOptions& o, const Task& task) {
     return o.backend == name || (automatic && o.backend == "auto");
   };
 #ifdef TUTTI_HAS_CUDA
-  // The ranks of a host have a GPU each.
-  if (wanted("cuda", has_gpu(launched().local_rank))) {
-    CudaOptions as;
-    as.device = launched().local_rank;
-    as.tf32 = o.tf32;
-    as.autotune = o.autotune;
-    as.deterministic = o.deterministic;
-    as.graph = o.cuda_graph;
-    Cuda backend(as);
-    return run(backend, strategy, o, task);
-  }
+  built = "cuda";
 #endif
 #ifdef TUTTI_HAS_ONEDNN
   if (wanted("onednn", true)) {
@@ -86,18 +121,20 @@ int run_on_backend(AnyStrategy& strategy, RunOptions& o, const Task& task) {
                                            : "install libeigen3-dev and build again");
 }
 
-// What went wrong on this rank ends the others too.
-int run_with_strategy(RunOptions& o, const Task& task) {
-  AnyStrategy strategy = make_strategy(o);
-  try {
-    return run_on_backend(strategy, o, task);
-  } catch (const Error& e) {
-    if (strategy.size() > 1) {
-      strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
-      return e.exit_code();
-    }
-    throw;
-  }
+int train(RunOptions& o, const Task& task) {
+  const Launched start = launched();
+  bool gpu = false;
+  detail::check_backend(o);
+#ifdef TUTTI_HAS_CUDA
+  gpu = o.backend == "auto" && has_gpu(o, start);
+#endif
+  check(o, start.processes, built_strategies(), gpu);
+  // Ranks of one host share its cores.
+  if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.on_this_host);
+#ifdef TUTTI_HAS_CUDA
+  if (o.backend == "cuda") return run_on_gpu(o, task, start);
+#endif
+  return with_strategy(o, nullptr, [&](AnyStrategy& strategy) { return run_on_processor(strategy, o, task); });
 }
 
 }  // namespace
@@ -106,8 +143,7 @@ int training_main(int argc, char** argv, Program program, const Task& task) {
   try {
     auto options = parse_command_line(argc, argv, program);
     if (!options) return 0;
-    check(*options, launched().processes, built_strategies());
-    return run_with_strategy(*options, task);
+    return train(*options, task);
   } catch (const Error& e) {
     std::fprintf(stderr, "%s: %s\n", name_of(program), e.what());
     return e.exit_code();

@@ -17,168 +17,13 @@
 #include <tutti/graph/fuse.hpp>
 #include <tutti/train/executor.hpp>
 
+#include "backend/comparison.hpp"
+
 // Compares what a backend computed, node by node: each op's results with those that Reference's loops give in f64 on
 // the same inputs, the ones that the backend itself made. So errors do not add up over a net, and a tolerance follows
 // from the op's own sums: u_out * |result| for storing it, and u * (4 + 4 sqrt(n) + n / 8) * sum |a * b| for n
 // summands: a random walk, and the drift where all terms are alike, as they are after an average pool.
 namespace tutti::testing {
-
-struct Operand {
-  std::vector<double> data;
-  Shape shape;
-  DType dtype = DType::f64;
-};
-
-inline std::vector<double> to_doubles(const TensorRef& t) {
-  std::vector<double> r(static_cast<std::size_t>(t.shape.numel()));
-  const auto copy = [&](auto v) {
-    const auto* p = static_cast<const decltype(v)*>(t.data);
-    for (std::size_t i = 0; i < r.size(); ++i) r[i] = static_cast<double>(p[i]);
-  };
-  switch (t.dtype) {
-    case DType::f32:
-      copy(float{});
-      break;
-    case DType::bf16:
-      copy(bf16{});
-      break;
-    case DType::f16:
-      copy(f16{});
-      break;
-    case DType::f64:
-      copy(double{});
-      break;
-    case DType::u8:
-      copy(std::uint8_t{});
-      break;
-    case DType::i32:
-      copy(std::int32_t{});
-      break;
-    case DType::i64:
-      copy(std::int64_t{});
-      break;
-  }
-  return r;
-}
-
-// What lies in a backend's memory, as bytes of the host.
-template <class B>
-std::vector<std::byte> fetch(B& backend, const void* from, std::size_t n) {
-  std::vector<std::byte> host(n);
-  backend.copy_out(host.data(), from, n);
-  return host;
-}
-template <class B>
-std::vector<double> fetch(B& backend, const TensorRef& t) {
-  auto host = fetch(backend, t.data, TensorDesc{t.shape, t.dtype}.bytes());
-  return to_doubles({host.data(), t.dtype, t.shape});
-}
-// Changes what lies in a backend's memory: f(elements).
-template <class T, class B, class F>
-void modify(B& backend, void* data, std::size_t count, F&& f) {
-  std::vector<T> host(count);
-  backend.copy_out(host.data(), data, count * sizeof(T));
-  f(host.data());
-  backend.copy_in(data, host.data(), count * sizeof(T));
-}
-// A vector in a backend's memory.
-template <class B, class T>
-class Held {
- public:
-  Held(B& backend, const std::vector<T>& v) : b_(backend), count_(v.size()), buffer_(backend, v.size() * sizeof(T)) {
-    b_.copy_in(buffer_.data(), v.data(), v.size() * sizeof(T));
-  }
-  [[nodiscard]] T* data() const { return static_cast<T*>(buffer_.data()); }
-  [[nodiscard]] std::vector<T> fetch() const {
-    std::vector<T> v(count_);
-    b_.copy_out(v.data(), buffer_.data(), count_ * sizeof(T));
-    return v;
-  }
-
- private:
-  B& b_;
-  std::size_t count_;
-  Buffer<B> buffer_;
-};
-
-// Fills all parameters and running statistics with numbers that depend on the seed and the names only, rounded to f32
-// so that every precision starts from the same.
-template <Backend B>
-void randomize(Executor<B>& e, std::uint64_t seed) {
-  for (const Value& v : e.graph().values) {
-    const bool state = v.storage == Storage::state;
-    if (!state && v.storage != Storage::parameter) continue;
-    const ArenaLayout& layout = state ? e.states() : e.parameters();
-    const Slice& s = *layout.find(v.name);
-    std::uint64_t h = seed;
-    for (char c : v.name) h = h * 131 + static_cast<unsigned char>(c);
-    Rng r(h, Purpose::init);
-    const bool variance = v.name.find("running_var") != std::string::npos;
-    const bool gamma = v.init.kind == Init::ones && !state;
-    const double scale = s.shape.rank() > 1 ? std::sqrt(2 / static_cast<double>(s.shape.row_numel())) : 0.3;
-    auto* data = static_cast<std::byte*>(state ? e.state_data() : e.parameter_data());
-    std::vector<double> values(s.count);
-    for (double& to : values) {
-      double x = variance ? 0.5 + r.uniform53() : scale * r.normal();
-      if (gamma) x = (r.coin() ? 1 : -1) * (0.5 + r.uniform53());
-      to = static_cast<double>(static_cast<float>(x));
-    }
-    const std::vector<float> floats(values.begin(), values.end());
-    if (layout.dtype == DType::f64)
-      e.backend().copy_in(data + s.offset * sizeof(double), values.data(), s.count * sizeof(double));
-    else
-      e.backend().copy_in(data + s.offset * sizeof(float), floats.data(), s.count * sizeof(float));
-  }
-  e.backend().synchronise();
-  e.parameters_changed();
-}
-
-struct Batch {
-  std::vector<std::uint8_t> images;
-  std::vector<std::int32_t> labels;
-  std::int64_t rows = 0;
-
-  [[nodiscard]] BatchView view() const { return {images.data(), labels.data(), rows}; }
-};
-
-inline Batch random_batch(const Graph& g, std::int64_t rows, std::uint64_t seed) {
-  Batch b;
-  b.rows = rows;
-  b.images.resize(static_cast<std::size_t>(rows * g[g.images].shape.row_numel()));
-  b.labels.resize(static_cast<std::size_t>(rows));
-  Rng r(seed, Purpose::synthetic);
-  for (auto& v : b.images) v = static_cast<std::uint8_t>(r.next());
-  const auto classes = static_cast<std::uint32_t>(g[g.logits].shape[1]);
-  for (auto& v : b.labels) v = static_cast<std::int32_t>(r.below(classes));
-  return b;
-}
-
-// Collects what differs.
-class Comparison {
- public:
-  std::vector<std::string> failures;
-  std::size_t compared = 0;
-  double floor = 0;  // added to each tolerance: half of what the smallest number of the type is
-
-  void value(const std::string& what, std::size_t i, double got, double expected, double tolerance) {
-    ++compared;
-    tolerance += floor;
-    // Both not a number, or both the same infinity, is equal.
-    if (std::fabs(got - expected) <= tolerance || got == expected || (std::isnan(got) && std::isnan(expected))) return;
-    if (failures.size() < 20 && blamed_.insert(what).second)
-      failures.push_back(what + " [" + std::to_string(i) + "]: expected " + std::to_string(expected) + ", got " +
-                         std::to_string(got) + ", off by " + std::to_string(std::fabs(got - expected) / tolerance) +
-                         " tolerances");
-  }
-  [[nodiscard]] std::string text() const {
-    std::string r;
-    for (const auto& f : failures) r += f + "\n";
-    return r;
-  }
-
- private:
-  std::set<std::string> blamed_;
-};
 
 template <Backend B>
 class NodeChecker {
@@ -294,14 +139,21 @@ class NodeChecker {
     }
   }
 
+  // A backend may add channels of zeros.
   void check(const op::Normalize& o) {
-    const auto expected = reference(o, in_);
     const auto got = result(0).data;
-    const auto channels = static_cast<std::size_t>(in_[0].shape[1]);
+    const auto channels = static_cast<std::size_t>(in_[0].shape[1]),
+               stored = static_cast<std::size_t>(e_.value(node_->outputs[0]).shape[1]);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      const double size = (in_[0].data[i] + std::fabs(static_cast<double>(o.mean[i % channels]))) *
-                          std::fabs(static_cast<double>(o.inv_std[i % channels]));
-      to_.value(label(0), i, got[i], expected[0].data[i], u_out_ * std::fabs(expected[0].data[i]) + 4 * 0x1p-24 * size);
+      const std::size_t c = i % stored, pixel = i / stored;
+      if (c >= channels) {
+        to_.value(label(0), i, got[i], 0, 0);
+        continue;
+      }
+      const double x = in_[0].data[pixel * channels + c], mean = static_cast<double>(o.mean[c]),
+                   inv_std = static_cast<double>(o.inv_std[c]), want = (x - mean) * inv_std;
+      to_.value(label(0), i, got[i], want,
+                u_out_ * std::fabs(want) + 4 * 0x1p-24 * (x + std::fabs(mean)) * std::fabs(inv_std));
     }
   }
   void check(const op::Relu& o) { exact_op(o); }
@@ -350,18 +202,19 @@ class NodeChecker {
     for (int i = 0; i < 250; ++i) s.push_back(r.next64() % n);
     return s;
   }
-  // Sums a * b over the places that `pairs` names, and compares.
+  // Sums a * b over the places that `terms` names, and compares; a may be off by so much already.
   template <class F>
   void conv(std::size_t count, F&& terms) {
     const auto got = result(0).data;
     for (std::size_t i : sample(count, count)) {
-      double sum = 0, size = 0, n = 0;
-      terms(i, [&](double a, double b) {
+      double sum = 0, size = 0, n = 0, slack = 0;
+      terms(i, [&](double a, double b, double off = 0) {
         sum += a * b;
         size += std::fabs(a * b);
+        slack += off * std::fabs(b);
         n += 1;
       });
-      to_.value(label(0), i, got[i], sum, u_of(0) * std::fabs(sum) + sums(n) * size);
+      to_.value(label(0), i, got[i], sum, u_of(0) * std::fabs(sum) + sums(n) * size + slack);
     }
   }
   static double pixel(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
@@ -375,23 +228,34 @@ class NodeChecker {
 
   void check(const op::Conv2d& o) {
     round_weights();
-    const Operand &x = in_[0], &w = in_[1];
+    conv_forward(o, in_[0], nullptr);
+  }
+  // off: how far the input may be off, element by element; or null.
+  void conv_forward(const op::Window& o, const Operand& x, const Operand* off) {
+    const Operand& w = in_[1];
     const Shape ys = e_.value(node_->outputs[0]).shape;
     conv(static_cast<std::size_t>(ys.numel()), [&](std::size_t i, auto add) {
       auto k = static_cast<std::int64_t>(i);
       const std::int64_t out = k % ys[1], q = k / ys[1] % ys[3], p = k / (ys[1] * ys[3]) % ys[2],
                          n = k / (ys[1] * ys[2] * ys[3]);
-      for (std::int64_t c = 0; c < x.shape[1]; ++c)
+      for (std::int64_t c = 0; c < w.shape[1]; ++c)
         for (int r = 0; r < o.kernel_h; ++r)
-          for (int s = 0; s < o.kernel_w; ++s)
-            add(pixel(x, n, c, p * o.stride - o.padding + r, q * o.stride - o.padding + s), weight(w, out, c, r, s));
+          for (int s = 0; s < o.kernel_w; ++s) {
+            const std::int64_t h = p * o.stride - o.padding + r, v = q * o.stride - o.padding + s;
+            add(pixel(x, n, c, h, v), weight(w, out, c, r, s), off != nullptr ? pixel(*off, n, c, h, v) : 0);
+          }
     });
   }
   void check(const op::Conv2dBackwardData& o) {
     round_weights();
+    conv_backward_data(o, nullptr);
+  }
+  // skip: elements that are not compared; or null.
+  void conv_backward_data(const op::Window& o, const std::vector<char>* skip) {
     const Operand &dy = in_[0], &w = in_[1];
     const Shape xs = e_.value(node_->outputs[0]).shape;
     conv(static_cast<std::size_t>(xs.numel()), [&](std::size_t i, auto add) {
+      if (skip != nullptr && (*skip)[i] != 0) return add(0, 1, std::numeric_limits<double>::infinity());
       auto k = static_cast<std::int64_t>(i);
       const std::int64_t c = k % xs[1], v = k / xs[1] % xs[3], h = k / (xs[1] * xs[3]) % xs[2],
                          n = k / (xs[1] * xs[2] * xs[3]);
@@ -404,8 +268,9 @@ class NodeChecker {
         }
     });
   }
-  void check(const op::Conv2dBackwardWeights& o) {
-    const Operand &x = in_[0], &dy = in_[1];
+  void check(const op::Conv2dBackwardWeights& o) { conv_backward_weights(o, in_[0], nullptr); }
+  void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off) {
+    const Operand& dy = in_[1];
     const Shape ws = e_.value(node_->outputs[0]).shape;
     conv(static_cast<std::size_t>(ws.numel()), [&](std::size_t i, auto add) {
       auto k = static_cast<std::int64_t>(i);
@@ -413,18 +278,169 @@ class NodeChecker {
                          out = k / (ws[3] * ws[2] * ws[1]);
       for (std::int64_t n = 0; n < dy.shape[0]; ++n)
         for (std::int64_t p = 0; p < dy.shape[2]; ++p)
-          for (std::int64_t q = 0; q < dy.shape[3]; ++q)
-            add(pixel(x, n, c, p * o.stride - o.padding + r, q * o.stride - o.padding + s), pixel(dy, n, out, p, q));
+          for (std::int64_t q = 0; q < dy.shape[3]; ++q) {
+            const std::int64_t h = p * o.stride - o.padding + r, v = q * o.stride - o.padding + s;
+            add(pixel(x, n, c, h, v), pixel(dy, n, out, p, q), off != nullptr ? pixel(*off, n, c, h, v) : 0);
+          }
     });
   }
 
-  void check(const op::BatchNorm& o) {
-    // The running statistics of before the run.
+  // The optional ops. relu(scale * x + bias), and how far it may be off, rounded on its way into the convolution.
+  [[nodiscard]] std::pair<Operand, Operand> activated() const {
+    std::pair<Operand, Operand> r{in_[0], in_[0]};
+    const std::size_t channels = in_[2].data.size();
+    for (std::size_t i = 0; i < r.first.data.size(); ++i) {
+      const double scaled = in_[0].data[i] * in_[2].data[i % channels], bias = in_[3].data[i % channels];
+      r.first.data[i] = scaled + bias < 0 ? 0 : scaled + bias;
+      // In 16 bits a library may round the product, too.
+      const double between = u_out_ > 0x1p-20 ? u_out_ / 2 : 4 * u_;
+      r.second.data[i] = u_out_ * std::fabs(scaled + bias) + between * (std::fabs(scaled) + std::fabs(bias));
+    }
+    return r;
+  }
+  void check(const op::Conv2dStatistics& o) {
+    round_weights();
+    if (o.activate) {
+      const auto [a, off] = activated();
+      conv_forward(o, a, &off);
+    } else {
+      conv_forward(o, in_[0], nullptr);
+    }
+    const auto y = result(0).data, sum = result(1).data, square_sum = result(2).data;
+    const std::size_t channels = sum.size();
+    std::vector<double> first(channels), size(channels), second(channels);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      first[i % channels] += y[i];
+      size[i % channels] += std::fabs(y[i]);
+      second[i % channels] += y[i] * y[i];
+    }
+    // The sums may be of y before it was rounded.
+    const double n = sums(static_cast<double>(y.size() / channels)) + 2 * u_master_;
+    for (std::size_t c = 0; c < channels; ++c) {
+      to_.value(label(1), c, sum[c], first[c], (n + u_out_) * size[c]);
+      to_.value(label(2), c, square_sum[c], second[c], (n + 3 * u_out_) * second[c]);
+    }
+  }
+  void check(const op::Conv2dBackwardWeightsActivated& o) {
+    const auto [a, off] = activated();
+    conv_backward_weights(o, a, &off);
+  }
+  void check(const op::BatchNormFromSums& o) {
+    states_of_before();
+    const auto expected = reference(o, in_);
+    const auto &x = in_[0].data, &gamma = in_[1].data, &beta = in_[2].data;
+    const std::size_t channels = gamma.size(), first = o.output ? 1 : 0;
+    const auto &mean = expected[first].data, &spread = expected[first + 1].data;
+    const auto near = [&](const std::string& what, std::size_t c, double got, double want, double size) {
+      to_.value(what, c, got, want, 4 * u_master_ * (std::fabs(want) + size));
+    };
+    const auto got_mean = result(first).data, got_spread = result(first + 1).data;
+    const auto running_mean = fetch(e_.backend(), e_.value(node_->inputs[3])),
+               running_var = fetch(e_.backend(), e_.value(node_->inputs[4]));
+    for (std::size_t c = 0; c < channels; ++c) {
+      near(label(first), c, got_mean[c], mean[c], 0);
+      near(label(first + 1), c, got_spread[c], spread[c], 0);
+      near(label(0) + " running mean", c, running_mean[c], states_after_[3].data[c], 0);
+      near(label(0) + " running var", c, running_var[c], states_after_[4].data[c], 0);
+    }
+    if (!o.output) {
+      const auto scale = result(2).data, bias = result(3).data;
+      for (std::size_t c = 0; c < channels; ++c) {
+        const double s = gamma[c] * spread[c];
+        to_.value(label(2), c, scale[c], s, (u_out_ + 4 * u_master_) * std::fabs(s));
+        // The bias of the scale as it came out.
+        const double b = beta[c] - mean[c] * scale[c];
+        to_.value(label(3), c, bias[c], b,
+                  u_out_ * std::fabs(b) + 8 * u_master_ * (std::fabs(beta[c]) + std::fabs(mean[c] * scale[c])));
+      }
+      return;
+    }
+    const auto y = result(0).data;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const std::size_t c = i % channels;
+      const double size = std::fabs(gamma[c]) * spread[c] * (std::fabs(x[i]) + std::fabs(mean[c])) +
+                          std::fabs(beta[c]) + (o.residual ? std::fabs(in_[7].data[i]) : 0);
+      to_.value(label(0), i, y[i], expected[0].data[i],
+                (8 * u_ + 4 * u_master_) * size + u_out_ * std::fabs(expected[0].data[i]));
+    }
+  }
+  // Whether the relu behind gamma * (x - mean) * inv_std + beta was active: 1, 0, or 2 where rounding decides. The
+  // inputs from `first` on: x, gamma, beta, mean, inv_std.
+  [[nodiscard]] std::vector<char> active(std::size_t first) const {
+    const auto& x = in_[first].data;
+    const auto of = [&](std::size_t k, std::size_t c) { return in_[first + k].data[c]; };
+    const std::size_t channels = in_[first + 1].data.size();
+    std::vector<char> r(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = i % channels;
+      const double scale = of(1, c) * of(4, c), y = scale * (x[i] - of(3, c)) + of(2, c);
+      const double size = std::fabs(scale) * (std::fabs(x[i]) + std::fabs(of(3, c))) + std::fabs(of(2, c));
+      r[i] = static_cast<char>(std::fabs(y) <= 16 * u_ * size ? 2 : y > 0 ? 1 : 0);
+    }
+    return r;
+  }
+  void check(const op::Conv2dBackwardDataNorm& o) {
+    round_weights();
+    const std::vector<char> on = active(2);
+    std::vector<char> skip(on.size());
+    for (std::size_t i = 0; i < on.size(); ++i) skip[i] = static_cast<char>(on[i] != 1);
+    conv_backward_data(o, &skip);
+    const auto g = result(0).data;
+    const auto &x = in_[2].data, &gamma = in_[3].data, &mean = in_[5].data, &spread = in_[6].data;
+    const std::size_t channels = gamma.size();
+    const double n = static_cast<double>(x.size() / channels);
+    std::vector<double> sum(channels), dot(channels), sum_off(channels), dot_off(channels);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = i % channels;
+      if (on[i] == 0) continue;
+      const double xhat = (x[i] - mean[c]) * spread[c], size = (std::fabs(x[i]) + std::fabs(mean[c])) * spread[c];
+      // The library may sum up what is not rounded yet.
+      const double off = on[i] == 2 ? 1 : sums(n) + u_out_;
+      if (on[i] == 1) sum[c] += g[i];
+      if (on[i] == 1) dot[c] += g[i] * xhat;
+      sum_off[c] += off * std::fabs(g[i]);
+      dot_off[c] += std::fabs(g[i]) * (off * std::fabs(xhat) + 4 * u_ * size);
+    }
+    const auto dgamma = result(1).data, dbeta = result(2).data, from_g = result(3).data, from_x = result(4).data,
+               constant = result(5).data;
+    for (std::size_t c = 0; c < channels; ++c) {
+      to_.value(label(1), c, dgamma[c], dot[c], dot_off[c] + 2 * u_master_ * std::fabs(dot[c]));
+      to_.value(label(2), c, dbeta[c], sum[c], sum_off[c] + 2 * u_master_ * std::fabs(sum[c]));
+      const double s = gamma[c] * spread[c], slope = -s * spread[c] * dgamma[c] / n;
+      const auto near = [&](std::size_t k, double got, double want, double size) {
+        to_.value(label(k), c, got, want, 16 * u_master_ * (std::fabs(want) + size));
+      };
+      near(3, from_g[c], s, 0);
+      near(4, from_x[c], slope, 0);
+      near(5, constant[c], -mean[c] * slope - s * dbeta[c] / n,
+           std::fabs(mean[c] * slope) + std::fabs(s * dbeta[c] / n));
+    }
+  }
+  void check(const op::BatchNormBackwardApply& o) {
+    const std::vector<char> on = active(1);
+    const auto expected = reference(o, in_);
+    const auto dx = result(0).data;
+    const std::size_t channels = in_[2].data.size();
+    for (std::size_t i = 0; i < dx.size(); ++i) {
+      if (on[i] == 2) continue;
+      const std::size_t c = i % channels;
+      const double size = (on[i] == 1 ? std::fabs(in_[6].data[c] * in_[0].data[i]) : 0) +
+                          std::fabs(in_[7].data[c] * in_[1].data[i]) + std::fabs(in_[8].data[c]);
+      to_.value(label(0), i, dx[i], expected[0].data[i], u_out_ * std::fabs(expected[0].data[i]) + 8 * u_ * size);
+    }
+  }
+
+  // The running statistics of before the run among a batch norm's inputs.
+  void states_of_before() {
     for (std::size_t k : {3U, 4U}) {
       const Slice& s = *e_.states().find(g_[node_->inputs[k]].name);
       in_[k].data.assign(states_.begin() + static_cast<std::ptrdiff_t>(s.offset),
                          states_.begin() + static_cast<std::ptrdiff_t>(s.offset + s.count));
     }
+  }
+
+  void check(const op::BatchNorm& o) {
+    states_of_before();
     const auto pivot = in_[3].data;
     const auto expected = reference(o, in_);
     const Operand &x = in_[0], &gamma = in_[1], &beta = in_[2];

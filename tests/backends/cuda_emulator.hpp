@@ -21,6 +21,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/f16.hpp>
@@ -144,18 +145,92 @@ class Device {
     return d;
   }
   void submit(std::function<void()> work) {
-    (capture ? capture->work : queue_).push_back(std::move(work));
+    if (capture)
+      capture->work.push_back(std::move(work));
+    else
+      queue_.push_back(std::move(work));
     ++submitted;
   }
+  // On a stream beside the device's own too; reads: pinned memory that the work will read. What is captured is one
+  // stream's, in the order in which it was started.
+  void submit(cudaStream_t stream, std::function<void()> work, const void* reads = nullptr) {
+    if (Side* const side = side_of(stream); side != nullptr && !capture) {
+      side->items.push_back({std::move(work), nullptr, reads});
+      hurry();
+    } else {
+      submit(std::move(work));
+    }
+  }
+  // Streams beside the device's own. They do their work as late as events allow or, if `hasty`, as early: what two
+  // streams do to the same memory must be right either way.
+  struct Side {
+    struct Item {
+      std::function<void()> work;
+      std::shared_ptr<bool> after;  // an event that must have happened, or null
+      const void* reads = nullptr;
+    };
+    std::deque<Item> items;
+  };
+  std::vector<Side*> sides;
+  bool hasty = false;
+  [[nodiscard]] Side* side_of(cudaStream_t stream) const {
+    auto* const s = reinterpret_cast<Side*>(stream);
+    return std::find(sides.begin(), sides.end(), s) == sides.end() ? nullptr : s;
+  }
+  // Does the next piece of work of a side stream, and first what it waits for.
+  bool advance(Side& s) {
+    if (s.items.empty()) return false;
+    if (const auto after = s.items.front().after; after && !*after) {
+      if (busy_) give_up("streams that wait for each other");
+      finish(*after);
+      if (!*after) give_up("an event that never happens");
+      return true;  // a hasty stream may have gone on by itself
+    }
+    const auto item = std::move(s.items.front());
+    s.items.pop_front();
+    if (item.work) item.work();
+    return true;
+  }
+  void finish(Side& s) {
+    while (advance(s)) {
+    }
+  }
+  void finish(Side* s, const bool& happened) {
+    if (s == nullptr) return finish(happened);
+    while (!happened && advance(*s)) {
+    }
+    if (!happened) give_up("an event that never happens");
+  }
+  void hurry() {
+    if (!hasty) return;
+    for (Side* s : sides)
+      while (!s->items.empty() && (!s->items.front().after || *s->items.front().after)) advance(*s);
+  }
   void finish() {
-    auto all = std::exchange(queue_, {});
-    for (auto& w : all) w();
+    while (!queue_.empty()) advance();
+  }
+  // Does the next piece of work; false where there is none.
+  bool advance() {
+    if (queue_.empty()) return false;
+    const auto w = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    w();
+    busy_ = false;
+    hurry();
+    return true;
+  }
+  // What an event waits for is done, and nothing after it.
+  void finish(const bool& happened) {
+    while (!happened && advance()) {
+    }
   }
 
   std::unique_ptr<Graph> capture;
   std::map<const void*, std::size_t> memory, pinned;  // what is allocated
   std::size_t capacity = std::size_t{4} << 30, used = 0;
   std::size_t submitted = 0, graph_launches = 0;
+  std::size_t stream_waits = 0, event_waits = 0;        // of the host, for all that was started and for a point of it
   int count = 1, driver = 13000, major = 9, minor = 0;  // what is said of the machine
   cudaError_t fault = cudaSuccess;                      // what waiting for the stream answers
 
@@ -167,7 +242,13 @@ class Device {
   }
 
  private:
-  std::vector<std::function<void()>> queue_;
+  std::deque<std::function<void()>> queue_;
+  bool busy_ = false;
+};
+// A point of the stream. Recorded anew it is another one.
+struct Event {
+  std::shared_ptr<bool> happened = std::make_shared<bool>(true);
+  Device::Side* side = nullptr;  // the stream it was recorded in, null: the device's own
 };
 
 struct Program {
@@ -235,7 +316,9 @@ inline std::filesystem::path folder() {
 
 inline bool build(Program& p) {
   static int count = 0;
-  const std::string stem = (folder() / ("kernels" + std::to_string(count++))).string();
+  // Processes that were forked share the folder.
+  const std::string name = "kernels" + std::to_string(::getpid()) + "-" + std::to_string(count++);
+  const std::string stem = (folder() / name).string();
   std::string text = p.source;
   // The instructions that the source names.
   replace_all(text, R"(asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));)", "f = emulated_from_f16(x.bits);");
@@ -304,11 +387,71 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   *s = reinterpret_cast<cudaStream_t>(1);
   return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+// One beside the device's own.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
+  Device::instance().sides.push_back(new Device::Side);
+  *s = reinterpret_cast<cudaStream_t>(Device::instance().sides.back());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  Device& d = Device::instance();
+  if (auto* const side = d.side_of(stream)) {
+    d.finish(*side);
+    std::erase(d.sides, side);
+    delete side;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (auto* const side = Device::instance().side_of(stream)) {
+    Device::instance().finish(*side);
+    return Device::instance().fault;
+  }
+  ++Device::instance().stream_waits;
   Device::instance().finish();
   return Device::instance().fault;
 }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned) {
+  Device& d = Device::instance();
+  const auto event = *reinterpret_cast<tutti::emulator::Event*>(e);
+  auto* const side = d.side_of(stream);
+  if (side == event.side || d.capture) return cudaSuccess;  // the order of the stream itself
+  if (side != nullptr) {
+    side->items.push_back({{}, event.happened, nullptr});
+    d.hurry();
+  } else {
+    d.submit([event] { Device::instance().finish(event.side, *event.happened); });
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  *e = reinterpret_cast<cudaEvent_t>(new tutti::emulator::Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  delete reinterpret_cast<tutti::emulator::Event*>(e);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream) {
+  const auto now = std::make_shared<bool>(false);
+  Device& d = Device::instance();
+  *reinterpret_cast<tutti::emulator::Event*>(e) = {now, d.capture ? nullptr : d.side_of(stream)};
+  Device::instance().submit(stream, [now] { *now = true; });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  const auto [happened, side] = *reinterpret_cast<tutti::emulator::Event*>(e);
+  if (*happened) return Device::instance().fault;
+  side != nullptr ? Device::instance().advance(*side) : Device::instance().advance();  // meanwhile the device goes on
+  return cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  const auto [happened, side] = *reinterpret_cast<tutti::emulator::Event*>(e);
+  Device::instance().event_waits += *happened || side != nullptr ? 0 : 1;
+  Device::instance().finish(side, *happened);
+  return Device::instance().fault;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) { return *ms = 0, cudaSuccess; }
 cudaError_t cudaMalloc(void** p, size_t n) {
   Device& d = Device::instance();
   if (d.used + n > d.capacity) return cudaErrorMemoryAllocation;
@@ -333,7 +476,14 @@ cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) {
-  Device::instance().pinned.erase(p);
+  Device& d = Device::instance();
+  const char* const begin = static_cast<char*>(p);
+  for (const auto* side : d.sides)
+    for (const auto& item : side->items)
+      if (const auto* at = static_cast<const char*>(item.reads);
+          at != nullptr && at >= begin && at < begin + d.pinned[p])
+        tutti::emulator::give_up("pinned memory freed that an upload has yet to read");
+  d.pinned.erase(p);
   std::free(p);
   return cudaSuccess;
 }
@@ -342,17 +492,30 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   *total = Device::instance().capacity;
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) {
-  Device::instance().submit([=] { std::memset(p, v, n); });
+#undef cudaPointerGetAttributes
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  *a = {};
+  const auto& memory = Device::instance().memory;
+  auto at = memory.upper_bound(p);
+  const bool there =
+      at != memory.begin() && static_cast<const char*>(p) < static_cast<const char*>((--at)->first) + at->second;
+  a->type = there                             ? cudaMemoryTypeDevice
+            : Device::instance().is_pinned(p) ? cudaMemoryTypeHost
+                                              : cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t stream) {
+  Device::instance().submit(stream, [=] { std::memset(p, v, n); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t stream) {
   if (kind == cudaMemcpyHostToDevice && !Device::instance().is_pinned(from)) {
     // Pageable memory is read before the call returns.
     std::vector<char> copy(static_cast<const char*>(from), static_cast<const char*>(from) + n);
-    Device::instance().submit([=, copy = std::move(copy)] { std::memcpy(to, copy.data(), n); });
+    Device::instance().submit(stream, [=, copy = std::move(copy)] { std::memcpy(to, copy.data(), n); });
   } else {
-    Device::instance().submit([=] { std::memcpy(to, from, n); });
+    Device::instance().submit(
+        stream, [=] { std::memcpy(to, from, n); }, from);
   }
   return cudaSuccess;
 }
@@ -386,12 +549,12 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
   delete l;
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t) {
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
   if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x == 0 || block.x > 1024)
     return cudaErrorInvalidConfiguration;
   std::function<void()> thread;
   static_cast<const tutti::emulator::Kernel*>(kernel)->bind(arguments, &thread);
-  Device::instance().submit([=, thread = std::move(thread)] {
+  Device::instance().submit(stream, [=, thread = std::move(thread)] {
     using namespace tutti::emulator;
     machine.blocks = {grid.x, grid.y, grid.z};
     machine.threads = {block.x, block.y, block.z};
@@ -401,6 +564,10 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
         Block::instance().run(block.x, (x + y) % 2 == 1, thread);
       }
   });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
+  *s = Device::instance().capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {

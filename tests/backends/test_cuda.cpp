@@ -7,13 +7,19 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <tutti/data/augment.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/data/memory_dataset.hpp>
 #include <tutti/dist/solo.hpp>
+#include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/suite.hpp"
 #include "backends/need_gpu.hpp"
+#include "backends/step_cases.hpp"
 
 using namespace tutti;
 using testing::no_gpu;
@@ -120,6 +126,15 @@ TEST_CASE("gpu: captured steps compute what steps do") {
   }
 }
 
+TEST_CASE("gpu: updates by the device are those of Reference") {
+  if (no_gpu()) return;
+  testing::check_steps_beside_reference([] { return std::make_unique<Cuda>(options(true, true)); }, 2e-3);
+}
+TEST_CASE("gpu: steps that the device ends are those that the host ends") {
+  if (no_gpu()) return;
+  testing::check_steps_beside_host([](bool graph) { return std::make_unique<Cuda>(options(true, graph)); });
+}
+
 TEST_CASE("gpu: training lowers the loss in every precision") {
   if (no_gpu()) return;
   const Graph net = testing::small_resnet(false);
@@ -167,4 +182,63 @@ TEST_CASE("gpu: memory, streams, events, pinned memory") {
   CHECK_THROWS_WITH_AS((void)backend.allocate(std::size_t{1} << 50), doctest::Contains(" free of "), DeviceError);
   // It is no lasting error.
   backend.synchronise();
+}
+
+TEST_CASE("gpu: batches in pinned slots and out of images on the device are the loader's") {
+  if (no_gpu()) return;
+  Cuda backend;
+  Schema s;
+  s.name = "test";
+  s.classes = 10;
+  for (const auto& [channels, side] : {std::pair<std::int64_t, std::int64_t>{3, 32}, {1, 28}, {3, 30}, {3, 224}}) {
+    const std::int64_t size = side == 224 ? 60 : 1000, batch = side == 224 ? 25 : 256;
+    s.channels = channels;
+    s.height = s.width = side;
+    s.mean.assign(static_cast<std::size_t>(channels), 0);
+    s.stddev.assign(static_cast<std::size_t>(channels), 1);
+    Rng r(7, Purpose::user);
+    std::vector<std::uint8_t> pixels(static_cast<std::size_t>(size * s.image_bytes()));
+    for (auto& p : pixels) p = static_cast<std::uint8_t>(r.next());
+    std::vector<std::int32_t> labels(static_cast<std::size_t>(size));
+    for (auto& l : labels) l = static_cast<std::int32_t>(r.below(10));
+    const MemoryDataset images(s, std::move(pixels), std::move(labels));
+    for (const AnyDataset& d : {AnyDataset(images), AnyDataset(Augmented(images, Augment::cifar()))}) {
+      const LoaderOptions plain{.placement = {batch, 0, 1}, .seed = 3, .threads = 2};
+      LoaderOptions slots = plain;
+      slots.slots = 2;
+      slots.allocate = [&](std::size_t n) { return backend.allocate_pinned(n); };
+      slots.before_reuse = [&] { backend.wait_for_uploads(); };
+      Loader expected(d, plain), pinned(d, slots);
+      ResidentSource<Cuda> resident(backend, d, plain);
+      // Many steps ahead of the device: what each one found in its slot is kept.
+      constexpr int steps = 12;
+      const auto most = static_cast<std::size_t>(batch * s.image_bytes());
+      const std::size_t most_labels = static_cast<std::size_t>(batch) * sizeof(std::int32_t), each = most + most_labels;
+      Buffer<Cuda> slot(backend, most), label_slot(backend, most_labels), seen(backend, 2 * steps * each);
+      const auto keep = [&](std::size_t at) {
+        backend.copy(seen.at(at * each), slot.data(), most);
+        backend.copy(seen.at(at * each + most), label_slot.data(), most_labels);
+      };
+      for (std::size_t i = 0; i < steps; ++i) {
+        const Batch& a = resident.next();
+        backend.gather_images(*a.resident, a.windows.data(), a.count, slot.data(), label_slot.data());
+        keep(2 * i);
+        const Batch& b = pinned.next();
+        backend.upload(b.images.data(), b.images.size(), b.labels.data(), b.labels.size_bytes(), slot.data(),
+                       label_slot.data());
+        keep(2 * i + 1);
+      }
+      std::vector<std::uint8_t> all(seen.bytes());
+      backend.copy_out(all.data(), seen.data(), all.size());
+      int wrong = 0;
+      for (std::size_t i = 0; i < steps; ++i) {
+        const Batch& e = expected.next();
+        for (std::size_t k : {2 * i, 2 * i + 1})
+          wrong += std::memcmp(all.data() + k * each, e.images.data(), e.images.size()) != 0 ||
+                   std::memcmp(all.data() + k * each + most, e.labels.data(), e.labels.size_bytes()) != 0;
+      }
+      CAPTURE(side);
+      CHECK(wrong == 0);
+    }
+  }
 }

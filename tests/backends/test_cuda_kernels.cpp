@@ -50,6 +50,8 @@ void compile_all(int architecture) {
   }
   const cuda::Binary b = compiler.compile(cuda::update_source(), architecture);
   CHECK(b.symbols.size() == static_cast<std::size_t>(cuda::UpdateKernel::count));
+  CHECK(compiler.compile(cuda::input_source(), architecture).symbols.size() ==
+        static_cast<std::size_t>(cuda::InputKernel::count));
 }
 
 }  // namespace

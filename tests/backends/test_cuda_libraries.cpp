@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -114,6 +115,7 @@ void run(DeviceMemory& m, FusedPlan<F>& plan, const typename F::Operands& o) {
 ConvolutionOptions not_stored() {
   ConvolutionOptions o;
   o.plan_folder.clear();
+  o.fallback_fusions = true;
   return o;
 }
 
@@ -202,6 +204,32 @@ TEST_CASE("gpu: plans are stored and taken again, and compute the same bits") {
   const ConvProblem p = problem(DType::bf16, 3, 1, 64, 64);
   CHECK_NOTHROW((void)run(m, c, ConvPass::forward, p, operands(ConvPass::forward, p)));
   CHECK(c.restored() == 0);
+}
+
+TEST_CASE("gpu: a refused fusion is remembered, and what is recommended is not mixed up with what is known") {
+  if (no_gpu()) return;
+  const test::TempFolder folder;
+  DeviceMemory m(0);
+  ConvolutionOptions o;
+  o.plan_folder = folder.path();
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator());
+  };
+  // cuDNN fuses no f32.
+  const ScaleBiasReluConvStatistics f{problem(DType::f32, 3, 1, 64, 64)};
+  std::string first, second;
+  Planner planner(m.device(), o);
+  if (plan_fusion(planner, f, first)) return;
+  CHECK_FALSE(first.empty());
+  MESSAGE(first, ": ", files(), " files");
+  Planner again(m.device(), o);
+  CHECK_FALSE(plan_fusion(again, f, second));
+  // Another store knows nothing of it; and a refusal that was stored is told again word by word.
+  if (files() > 0) CHECK(first == second);
+  const BatchNormFinalize known{64, 1024};
+  o.fallback_fusions = true;
+  Planner all(m.device(), o);
+  CHECK(plan_fusion(all, known, second));
 }
 
 TEST_CASE("gpu: linear layers agree with loops") {

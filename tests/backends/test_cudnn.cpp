@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,10 @@ std::vector<Case> graphs_of(const testing::Shapes& s, std::int64_t rows, DType t
     for (const ConvPass pass : passes)
       add(cudnn::convolution_graph(pass, p, pass == ConvPass::backward_weights ? DType::f32 : type));
     if (!fused) continue;
+    // Where dw does not come in f32, it comes in the type of the rest and is widened.
+    add(cudnn::convolution_graph(ConvPass::backward_weights, p, type));
+    add(ScaleBiasReluConvBackwardWeights{p, type}.graph());
+    add(cudnn::widening_graph(p));
     add(ScaleBiasReluConvStatistics{p}.graph());
     add(ScaleBiasReluConvStatistics{p, false}.graph());
     add(ScaleBiasReluConvBackwardWeights{p}.graph());
@@ -187,6 +192,32 @@ TEST_CASE("cuDNN knows every fusion for our nets") {
   }
 }
 
+TEST_CASE("every graph of a lowered net is among those that are planned") {
+  for (const DType t : {DType::bf16, DType::f16})
+    for (const auto& [net, rows] : testing::planned_nets()) {
+      std::set<std::string> listed;
+      for (const Case& c : graphs_of(testing::shapes_of(net, rows, t), rows, t, true)) listed.insert(c.name);
+      const auto wanted = testing::lowered_graphs(net, rows, t);
+      CHECK(wanted.size() > 10);
+      for (const std::string& name : wanted) {
+        INFO(name);
+        CHECK(listed.count(name) == 1);
+      }
+    }
+}
+
+TEST_CASE("a refusal lasts unless something went wrong") {
+  cudnn::Refusal r;
+  CHECK(r.lasting);
+  r(cudnn::CudnnError("no engine", CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH));
+  CHECK(r.lasting);
+  CHECK(r.why == "no engine");
+  r(cudnn::CudnnError("no memory", CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED));
+  CHECK_FALSE(r.lasting);
+  r(cudnn::CudnnError("no engine", CUDNN_STATUS_NOT_SUPPORTED));
+  CHECK_FALSE(r.lasting);
+}
+
 TEST_CASE("fusions that make no sense are refused") {
   const NormProblem n{4, 64, 16, 16, DType::bf16};
   CHECK_THROWS_AS((void)(BatchNormAddRelu{n, false, false, true}.graph()), UsageError);
@@ -268,12 +299,12 @@ TEST_CASE("plans for every graph of our nets, made for a GPU that is only descri
   int planned = 0, refused = 0;
   for (const DType t : types) {
     const bool fused = t != DType::f32;
-    for (const auto& net : {testing::resnet50_shapes(256, t), testing::cifar_shapes(20, 128, t)})
-      for (auto& [name, graph] : graphs_of(net, 256, t, fused)) {
+    for (const auto& [net, rows] : testing::planned_nets())
+      for (auto& [name, graph] : graphs_of(testing::shapes_of(net, rows, t), rows, t, fused)) {
         INFO(name);
-        std::string why;
-        const auto plans = cudnn::make_plans(target, graph, {false, t == DType::f32}, std::size_t{1} << 30, 1, why);
-        INFO(why);
+        cudnn::Refusal refusal;
+        const auto plans = cudnn::make_plans(target, graph, {false, t == DType::f32}, std::size_t{1} << 30, 1, refusal);
+        INFO(refusal.why);
         // A fusion may be refused, a convolution may not: dw, which may come in the type of the activations, aside.
         if (name.starts_with("convolution ") && name.find(" to f32") == std::string::npos) CHECK(plans.size() == 1);
         ++(plans.empty() ? refused : planned);

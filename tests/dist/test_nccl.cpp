@@ -23,105 +23,16 @@
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/rendezvous.hpp>
 #include <tutti/dist/threads.hpp>
-#include <tutti/tensor/memory.hpp>
 
 #include "backends/need_gpu.hpp"
-#include "conformance.hpp"
+#include "nccl_cases.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;
+using conformance::all_cases;
+using conformance::OnDevice;
 using cuda::DeviceMemory;
 using testing::no_gpu;
-
-namespace {
-
-// Values in the device's memory.
-template <class T>
-struct OnDevice {
-  OnDevice(DeviceMemory& m, const std::vector<T>& v) : memory(m), buffer(m, v.size() * sizeof(T)), n(v.size()) {
-    set(v);
-  }
-  void set(const std::vector<T>& v) {
-    memory.copy_in(buffer.data(), v.data(), n * sizeof(T));
-    memory.synchronise();
-  }
-  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(buffer.data()), n * sizeof(T)}; }
-  [[nodiscard]] std::vector<T> values() const {
-    std::vector<T> v(n);
-    memory.copy_out(v.data(), buffer.data(), n * sizeof(T));
-    return v;
-  }
-  DeviceMemory& memory;
-  Buffer<DeviceMemory> buffer;
-  std::size_t n;
-};
-
-// The same operations on the device's own memory.
-void device_cases(DeviceMemory& m, NcclCommunicator& c) {
-  using conformance::expect;
-  using conformance::patience;
-  using conformance::require;
-  using conformance::values;
-  cuda::Event ready(m.device());
-  for (const std::size_t n : {std::size_t{1}, std::size_t{17}, std::size_t{4096}, std::size_t{1'000'003}}) {
-    OnDevice<float> v(m, values<float>(c.rank(), n));
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "sum");
-    require(w.name() == "sum", "its name");
-    w.wait_device(m.device().stream());
-    expect(v.values(), 0, n, c.size(), Combine::sum, "sum, waited for by the device");
-    require(w.done(), "done after the stream was waited for");
-
-    // Behind an event of the device's stream.
-    v.set(values<float>(c.rank(), n));
-    ready.record(m.device().stream());
-    c.all_reduce(DType::f32, v.bytes(), Combine::sum, ready.get(), "event").wait_host(patience);
-    expect(v.values(), 0, n, c.size(), Combine::sum, "sum behind an event");
-
-    v.set(values<float>(c.rank(), n));
-    c.all_reduce(DType::f32, v.bytes(), Combine::max, nullptr, "max").wait_host(patience);
-    expect(v.values(), 0, n, c.size(), Combine::max, "max");
-
-    v.set(values<float>(c.rank(), n));
-    c.reduce_scatter(DType::f32, v.bytes(), Combine::sum, nullptr, "scatter").wait_host(patience);
-    const RankShare s = share_of(n, 4, c.size(), c.rank());
-    expect(v.values(), s.begin, s.end, c.size(), Combine::sum, "reduce_scatter");
-
-    for (int root = 0; root < c.size(); ++root) {
-      v.set(values<float>(c.rank(), n));
-      c.broadcast(v.bytes(), root, nullptr, "broadcast").wait_host(patience);
-      require(v.values() == values<float>(root, n), "broadcast");
-    }
-    v.set(values<float>(c.rank(), n));
-    OnDevice<float> all(m, std::vector<float>(n * static_cast<std::size_t>(c.size())));
-    c.all_gather(v.bytes(), all.bytes(), nullptr, "gather").wait_host(patience);
-    const auto got = all.values();
-    for (int r = 0; r < c.size(); ++r) {
-      const auto want = values<float>(r, n);
-      require(std::equal(want.begin(), want.end(),
-                         got.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(r) * n)),
-              "all_gather");
-    }
-    OnDevice<bf16> b(m, values<bf16>(c.rank(), n));
-    c.all_reduce(DType::bf16, b.bytes(), Combine::sum, nullptr, "bf16").wait_host(patience);
-    expect(b.values(), 0, n, c.size(), Combine::sum, "bf16");
-  }
-}
-
-void all_cases(DeviceMemory& m, NcclCommunicator& c) {
-  std::string at;
-  try {
-    for (const auto& one : conformance::cases<NcclCommunicator>()) {
-      at = one.name;
-      one.run(c);
-    }
-    at = "data of the device";
-    device_cases(m, c);
-  } catch (const std::exception& e) {
-    throw std::runtime_error(at + ": " + e.what());
-  }
-}
-
-}  // namespace
 
 TEST_CASE("types and operations have their counterparts") {
   CHECK(nccl_type(DType::f32) == ncclFloat32);

@@ -19,6 +19,11 @@
 #if defined(TUTTI_HAS_EIGEN)
 #include <tutti/backends/eigen/eigen.hpp>
 #endif
+#if defined(TUTTI_HAS_CUDA)
+#include <tutti/backends/cuda/cuda.hpp>
+
+#include "backends/need_gpu.hpp"
+#endif
 
 #include "backend/conformance.hpp"
 #include "formula.hpp"
@@ -56,17 +61,16 @@ void check(B& backend, DType precision, int depth, bool v1, const Tolerances& t)
   CAPTURE(name);
   CAPTURE(backend.description());
   Executor<B> e(backend, net(depth, v1), {precision});
-  const auto put = [&](const ArenaLayout& l, void* data, std::size_t i, float v) {
-    if (l.dtype == DType::f64)
-      static_cast<double*>(data)[i] = static_cast<double>(v);
-    else
-      static_cast<float*>(data)[i] = v;
-  };
   const auto fill = [&](const ArenaLayout& l, void* data) {
     for (const Slice& s : l.slices) {
       const auto from = testing::formula_values(s.name, s.shape);
-      for (std::size_t i = 0; i < s.count; ++i) put(l, data, s.offset + i, from[i]);
+      const std::vector<double> doubles(from.begin(), from.end());
+      const bool f64 = l.dtype == DType::f64;
+      backend.copy_in(static_cast<std::byte*>(data) + s.offset * size_of(l.dtype),
+                      f64 ? static_cast<const void*>(doubles.data()) : static_cast<const void*>(from.data()),
+                      s.count * size_of(l.dtype));
     }
+    backend.synchronise();
   };
   fill(e.parameters(), e.parameter_data());
   fill(e.states(), e.state_data());
@@ -76,7 +80,7 @@ void check(B& backend, DType precision, int depth, bool v1, const Tolerances& t)
   const BatchView batch{images.data(), labels.data(), rows};
   // Differences in units of the largest value.
   const auto compare = [&](const std::string& what, double tolerance) {
-    const auto got = testing::to_doubles(e.value(e.graph().logits)), expected = values(name + what);
+    const auto got = testing::fetch(backend, e.value(e.graph().logits)), expected = values(name + what);
     REQUIRE(got.size() == expected.size());
     double largest = 0, worst = 0;
     for (const double v : expected) largest = std::max(largest, std::fabs(v));
@@ -94,14 +98,15 @@ void check(B& backend, DType precision, int depth, bool v1, const Tolerances& t)
   compare(".train", t.train);
   CHECK(m.mean_loss() == doctest::Approx(values(name + ".loss")[0]).epsilon(t.train));
   std::set<std::string> seen;
-  for (const Slice& s : e.parameters().slices) {
+  const ArenaLayout& l = e.parameters();
+  const auto gradients =
+      testing::fetch(backend, TensorRef{e.gradient_data(), l.dtype, {static_cast<std::int64_t>(l.count)}});
+  for (const Slice& s : l.slices) {
     const auto expected = values(name + ".grad." + s.name);
     const testing::Bits probe("probe." + s.name);
     double squares = 0, product = 0;
     for (std::size_t i = 0; i < s.count; ++i) {
-      const double g = e.parameters().dtype == DType::f64
-                           ? static_cast<const double*>(e.gradient_data())[s.offset + i]
-                           : static_cast<double>(static_cast<const float*>(e.gradient_data())[s.offset + i]);
+      const double g = gradients[s.offset + i];
       squares += g * g;
       product += g * probe.uniform(i);
     }
@@ -142,6 +147,19 @@ TEST_CASE("every depth, onednn") {
 TEST_CASE("every depth, eigen") {
   EigenBackend backend({2});
   check_all(backend);
+}
+#endif
+
+#if defined(TUTTI_HAS_CUDA)
+TEST_CASE("gpu: every depth, cuda") {
+  if (testing::no_gpu()) return;
+  Cuda backend;
+  for (const int depth : {18, 34, 50}) check(backend, DType::f32, depth, false, {1e-4, 1e-3, 5e-2});
+  check(backend, DType::f32, 50, true, {1e-4, 1e-3, 5e-2});
+  for (const int depth : {101, 152}) check(backend, DType::f32, depth, false, {1e-4, 0, 0});
+  // bf16 on the processor is off by 0.9 %.
+  check(backend, DType::bf16, 50, false, {0.03, 0, 0});
+  check(backend, DType::f16, 50, false, {0.01, 0, 0});
 }
 #endif
 

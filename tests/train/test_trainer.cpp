@@ -87,6 +87,36 @@ TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same 
   CHECK(a != run(4));
 }
 
+TEST_CASE_TEMPLATE("step_async() on the host is step(), and its metrics wait until they are taken", B, Reference, Cpu) {
+  const Data data(12);
+  B backend;
+  Solo solo;
+  Trainer<B> a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {});
+  CHECK(!a.runs_ahead());
+  Metrics sum;
+  const std::vector<BatchView> parts{data.view(0, 5), data.view(5, 12)};
+  for (int i = 0; i < 3; ++i) {
+    CHECK(a.step_async(parts, 12, 0.1, step_flag::stop) == step_flag::stop);
+    Metrics m = b.accumulate(parts[0], 12, true, false);
+    m += b.accumulate(parts[1], 12, false, true);
+    b.update(0.1, m);
+    b.counters().samples += 12;
+    sum += m;
+  }
+  CHECK(a.step(parts, 12, 0.1).metrics.rows == 12);  // these are not among them
+  const Metrics taken = a.take_metrics();
+  CHECK(taken.loss == sum.loss);
+  CHECK(taken.rows == 36);
+  CHECK(a.take_metrics().rows == 0);
+  Metrics m = b.accumulate(parts[0], 12, true, false);
+  m += b.accumulate(parts[1], 12, false, true);
+  b.update(0.1, m);
+  b.counters().samples += 12;
+  CHECK(weights(a) == weights(b));
+  CHECK(a.counters() == b.counters());
+  CHECK_THROWS_AS(a.step_async({}, 12, 0.1), UsageError);
+}
+
 TEST_CASE("gradient accumulation is the mathematics of one large batch") {
   const Data data(12);
   const auto run = [&](std::vector<std::int64_t> cuts) {

@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
+#include <tutti/backends/cuda/cudnn/fused_convolutions.hpp>
 #include <tutti/backends/cuda/cudnn/plan.hpp>
 #include <tutti/backends/cuda/cudnn/planner.hpp>
 #include <tutti/backends/cuda/device.hpp>
@@ -23,7 +27,11 @@ namespace tutti::cuda {
 // a time.
 class Convolutions {
  public:
-  explicit Convolutions(const Device& device, ConvolutionOptions options = {}) : planner_(device, std::move(options)) {}
+  explicit Convolutions(const Device& device, ConvolutionOptions options = {})
+      : planner_(device, std::move(options)), fused_(planner_) {}
+  // The fused plans refer to the planner.
+  Convolutions(const Convolutions&) = delete;
+  Convolutions& operator=(const Convolutions&) = delete;
 
   // Bytes that run() needs for this problem. Makes the plan, which may take seconds and device memory of its own; not
   // while a CUDA graph is captured. ShapeError: extents that do not fit together. DeviceError: cuDNN has no engine for
@@ -45,6 +53,43 @@ class Convolutions {
     std::byte* const rest = narrow + made.narrow_bytes;
     made.plan.run(handle, std::array<Binding, 3>{{{conv_a, a}, {conv_b, b}, {conv_out, narrow}}}, rest);
     made.widen->run(handle, std::array<Binding, 2>{{{conv_a, narrow}, {conv_out, out}}}, rest);
+  }
+
+  // The same for a convolution that is fused with what stands beside it (cudnn/fused_convolutions.hpp). Nothing where
+  // cuDNN refuses: the caller goes step by step.
+  [[nodiscard]] std::optional<std::size_t> fused_workspace_bytes(FusedPass pass, const ConvProblem& p) {
+    return fused_.workspace_bytes(pass, p);
+  }
+  void run_fused(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+    fused_.run(pass, p, o, workspace, stream);
+  }
+  // A batch norm as one kernel; null where cuDNN refuses.
+  template <Fusion F>
+  [[nodiscard]] std::shared_ptr<FusedKernel<F>> kernel(const F& f) {
+    struct Planned : FusedKernel<F> {
+      explicit Planned(FusedPlan<F> p) : plan(std::move(p)) {}
+      [[nodiscard]] std::size_t workspace_bytes() const override { return plan.workspace_bytes(); }
+      void run(const typename F::Operands& o, void* workspace, cudaStream_t stream) override {
+        plan.run(o, workspace, stream);
+      }
+      FusedPlan<F> plan;
+    };
+    // Numbers that are part of a kernel are not part of its graph's name.
+    std::string key = f.name();
+    if constexpr (requires { f.momentum; })
+      for (const float number : {f.epsilon, f.momentum})
+        key += " " + std::to_string(std::bit_cast<std::uint32_t>(number));
+    const auto [at, first] = kernels_.try_emplace(key);
+    std::string why;
+    if (first)
+      if (auto plan = plan_fusion(planner_, f, why))
+        at->second = std::shared_ptr<FusedKernel<F>>(std::make_shared<Planned>(*std::move(plan)));
+    return std::static_pointer_cast<FusedKernel<F>>(at->second);
+  }
+  // Whether the first of two ways to do `what` is no slower than the second, as measured once.
+  template <class One, class Other>
+  [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
+    return planner_.no_slower(what, one, other);
   }
 
   // Plans made so far, and how many of them were stored ones.
@@ -90,6 +135,8 @@ class Convolutions {
   }
 
   Planner planner_;
+  FusedConvolutions fused_;
+  std::map<std::string, std::shared_ptr<void>> kernels_;
   std::map<std::pair<ConvPass, ConvProblem>, Made> made_;
 };
 

@@ -50,11 +50,20 @@ class FusedPlan {
   cudnn::Plan plan_;
 };
 
+// A fusion made ready by whatever library; layers of the same kind share it.
+template <Fusion F>
+class FusedKernel {
+ public:
+  virtual ~FusedKernel() = default;
+  [[nodiscard]] virtual std::size_t workspace_bytes() const = 0;
+  virtual void run(const typename F::Operands& operands, void* workspace, cudaStream_t stream) = 0;
+};
+
 // A plan for a fusion; nothing where cuDNN has none, and `why` then says so. The caller does without.
 template <Fusion F>
 [[nodiscard]] std::optional<FusedPlan<F>> plan_fusion(Planner& planner, const F& fusion, std::string& why) {
   try {
-    if (auto plan = planner.plan(fusion.graph(), fusion.dtype(), why))
+    if (auto plan = planner.plan(fusion.graph(), fusion.dtype(), why, true))
       return FusedPlan<F>(planner, fusion, *std::move(plan));
   } catch (const cudnn::CudnnError& e) {
     why = e.what();

@@ -88,12 +88,15 @@ struct BatchNormAddRelu {
     void* mask;  // null without one; else N * H * W * C / 8 bytes
   };
   [[nodiscard]] DType dtype() const { return problem.type; }
+  [[nodiscard]] std::string name() const {
+    return std::string("batch-norm") + (residual ? "-add" : "") + (relu ? "-relu" : "") + (mask ? "-mask " : " ") +
+           to_string(problem);
+  }
   // UsageError: a mask without a relu.
   [[nodiscard]] cudnn::OpGraph graph() const {
     using namespace cudnn;
     if (mask && !relu) fail<UsageError>("batch norm", "a mask of a relu", "a mask without one");
-    OpGraph g(std::string("batch-norm") + (residual ? "-add" : "") + (relu ? "-relu" : "") + (mask ? "-mask " : " ") +
-              to_string(problem));
+    OpGraph g(name());
     const Extents e = problem.extents(), channels = per_channel(problem.channels);
     const cudnnDataType_t type = data_type(problem.type);
     const auto value = [&](std::int64_t uid, const char* name) -> const Descriptor& {
@@ -165,14 +168,17 @@ struct BatchNormAddReluBackward {
     void* dresidual;  // null without a residual
   };
   [[nodiscard]] DType dtype() const { return problem.type; }
+  [[nodiscard]] std::string name() const {
+    static constexpr const char* ways[] = {"", "-drelu-mask", "-drelu-recomputed"};
+    return std::string("batch-norm-backward") + ways[static_cast<std::size_t>(active)] + (residual ? "-add " : " ") +
+           to_string(problem);
+  }
   // UsageError: a residual without a relu, where dresidual would be dy.
   [[nodiscard]] cudnn::OpGraph graph() const {
     using namespace cudnn;
     if (residual && active == Active::everywhere)
       fail<UsageError>("batch norm backward", "a mask for dresidual", "none", "without a relu it is dy");
-    static constexpr const char* ways[] = {"", "-drelu-mask", "-drelu-recomputed"};
-    OpGraph g(std::string("batch-norm-backward") + ways[static_cast<std::size_t>(active)] + (residual ? "-add " : " ") +
-              to_string(problem));
+    OpGraph g(name());
     const Extents e = problem.extents(), channels = per_channel(problem.channels);
     const cudnnDataType_t type = data_type(problem.type), f32 = CUDNN_DATA_FLOAT;
     const Tensor& x = g.tensor(2, "x", e, type);

@@ -172,12 +172,14 @@ class Plan {
   std::vector<Pack> packs_;
 };
 
-// Engine configurations for a graph, the best guess first: those of the heuristics' mode A, then the fallbacks.
+// Engine configurations for a graph, the best guess first: those of the heuristics' mode A, then, unless
+// `guessed_only`, the fallbacks.
 [[nodiscard]] inline std::vector<Descriptor> engine_configs(const Target& target, OpGraph& graph,
-                                                            std::int64_t most = 16) {
+                                                            bool guessed_only = false, std::int64_t most = 16) {
   std::vector<Descriptor> found;
   const Descriptor& operations = graph.finish(target.handle());
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    const bool last = guessed_only || mode == CUDNN_HEUR_MODE_FALLBACK;
     Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristics of " + graph.name());
     heuristics.set(attr::heuristics_graph, operations).set(attr::heuristics_mode, mode);
     if (target.described()) heuristics.set(attr::heuristics_device, target.described());
@@ -191,9 +193,10 @@ class Plan {
       if (there > 0) n = heuristics.get_into(attr::heuristics_results, std::span(some));
     } catch (const CudnnError&) {
       // A mode that knows nothing for this graph may leave it to the other one.
-      if (mode == CUDNN_HEUR_MODE_FALLBACK && found.empty()) throw;
+      if (last && found.empty()) throw;
     }
     for (std::size_t i = 0; i < n; ++i) found.push_back(std::move(some[i]));
+    if (last) break;
   }
   return found;
 }
@@ -205,17 +208,29 @@ class Plan {
   return engine.get_some(attr::engine_notes, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
 }
 
+// Why there is no plan for a graph. lasting: it will be the same the next time, with this cuDNN and this device.
+struct Refusal {
+  std::string why;
+  bool lasting = true;
+
+  void operator()(const CudnnError& e) {
+    why = e.what();
+    lasting = lasting && e.unsupported();
+  }
+};
+
 // The plans that can be made of a graph, the best guess first, at most `most` of them. Empty where cuDNN has none that
-// the filter allows within `workspace_limit` bytes; `why` then says what the last one lacked.
+// the filter allows within `workspace_limit` bytes; `refusal` then says what the last one lacked.
 [[nodiscard]] inline std::vector<Plan> make_plans(const Target& target, OpGraph& graph, const EngineFilter& filter,
-                                                  std::size_t workspace_limit, std::size_t most, std::string& why) {
+                                                  std::size_t workspace_limit, std::size_t most, Refusal& refusal,
+                                                  bool guessed_only = false) {
   std::vector<Plan> plans;
-  why = "cuDNN knows no engine for it";
+  refusal = {"cuDNN knows no engine for it", true};
   try {
-    for (const Descriptor& config : engine_configs(target, graph)) {
+    for (const Descriptor& config : engine_configs(target, graph, guessed_only)) {
       if (plans.size() == most) break;
       if (!filter.allows(notes_of(config))) {
-        why = "the engines for it round or add in another way than was asked for";
+        refusal.why = "the engines for it round or add in another way than was asked for";
         continue;
       }
       try {
@@ -223,13 +238,13 @@ class Plan {
         if (plan.workspace_bytes() <= workspace_limit)
           plans.push_back(std::move(plan));
         else
-          why = "it takes " + std::to_string(plan.workspace_bytes() >> 20) + " MiB of workspace";
+          refusal.why = "it takes " + std::to_string(plan.workspace_bytes() >> 20) + " MiB of workspace";
       } catch (const CudnnError& e) {
-        why = e.what();
+        refusal(e);
       }
     }
   } catch (const CudnnError& e) {
-    why = e.what();
+    refusal(e);
   }
   return plans;
 }

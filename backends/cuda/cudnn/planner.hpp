@@ -21,9 +21,10 @@
 namespace tutti::cuda {
 
 struct ConvolutionOptions {
-  bool tf32 = false;           // f32 products with the precision of TF32
-  bool autotune = false;       // time the plans and take the fastest, where no timed one is stored
-  bool deterministic = false;  // only kernels that give the same bits every time
+  bool tf32 = false;              // f32 products with the precision of TF32
+  bool autotune = false;          // time the plans and take the fastest, where no timed one is stored
+  bool deterministic = false;     // only kernels that give the same bits every time
+  bool fallback_fusions = false;  // also fusions that cuDNN's heuristics know as a fallback only
   std::size_t workspace_limit = std::size_t{1} << 30;         // bytes
   std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
 };
@@ -40,23 +41,50 @@ class Planner {
   // How many plans came from the store.
   [[nodiscard]] std::size_t restored() const noexcept { return restored_; }
 
-  // type: of the data. Nothing where cuDNN has no engine that the options allow; `why` says what was lacking.
-  [[nodiscard]] std::optional<cudnn::Plan> plan(cudnn::OpGraph graph, DType type, std::string& why) {
-    const std::string timed = key_of(graph, "timed"), guessed = key_of(graph, "guessed");
+  // type: of the data. Nothing where cuDNN has no engine that the options allow; `why` says what was lacking. optional:
+  // the caller can do without, so that only what the heuristics recommend is taken (unless fallback_fusions), and a
+  // refusal is stored too.
+  [[nodiscard]] std::optional<cudnn::Plan> plan(cudnn::OpGraph graph, DType type, std::string& why,
+                                                bool optional = false) {
+    const bool guessed_only = optional && !options_.fallback_fusions;
+    const std::string kind = guessed_only ? " of mode A" : "";
+    const std::string timed = key_of(graph, "timed" + kind), guessed = key_of(graph, "guessed" + kind),
+                      refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
     // A timed plan is the better one, whoever timed it.
     if (auto kept = restore(target, timed, graph.name())) return kept;
     if (!options_.autotune)
       if (auto kept = restore(target, guessed, graph.name())) return kept;
+    if (optional)
+      if (auto text = store_.load(refused)) {
+        why = *std::move(text);
+        return {};
+      }
 
     const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
-    std::vector<cudnn::Plan> plans =
-        cudnn::make_plans(target, graph, filter, options_.workspace_limit, options_.autotune ? candidates : 1, why);
-    if (plans.empty()) return {};
+    cudnn::Refusal refusal;
+    std::vector<cudnn::Plan> plans = cudnn::make_plans(target, graph, filter, options_.workspace_limit,
+                                                       options_.autotune ? candidates : 1, refusal, guessed_only);
+    if (plans.empty()) {
+      why = std::move(refusal.why);
+      if (optional && refusal.lasting) store_.save(refused, why);
+      return {};
+    }
     const auto fastest = options_.autotune ? cudnn::fastest_plan(device_, handle_, graph, plans) : std::nullopt;
     cudnn::Plan& best = plans[fastest.value_or(0)];
     keep(fastest ? timed : guessed, best);
     return std::move(best);
+  }
+
+  // Whether the first of two ways to do `what` is no slower than the second, both of which start work on the device's
+  // stream; the answer is stored. Not while a CUDA graph is captured.
+  template <class One, class Other>
+  [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
+    const std::string key = key_of(what, "first of two ways");
+    if (const auto kept = store_.load(key)) return *kept == "yes";
+    const bool yes = cudnn::shortest_time(device_, one) <= cudnn::shortest_time(device_, other);
+    store_.save(key, yes ? "yes" : "no");
+    return yes;
   }
 
  private:
@@ -65,7 +93,10 @@ class Planner {
 
   // What a stored plan depends on.
   [[nodiscard]] std::string key_of(const cudnn::OpGraph& graph, std::string_view how) const {
-    std::string key = graph.name() + " | " + std::string(how);
+    return key_of(graph.name(), how);
+  }
+  [[nodiscard]] std::string key_of(const std::string& what, std::string_view how) const {
+    std::string key = what + " | " + std::string(how);
     if (options_.deterministic) key += " deterministic";
     if (options_.tf32) key += " tf32";
     return key + " | workspace " + std::to_string(options_.workspace_limit) + " | cudnn " +

@@ -28,6 +28,18 @@ __global__ void normalize(const u8* in, T* out, const float* mean, const float* 
   }
 }
 
+// Pixels of fewer than 4 channels as pixels of 4, the others zero.
+template <class T>
+__global__ void normalize_padded(const u8* in, T* out, const float* mean, const float* inv_std, int channels,
+                                 i64 pixels) {
+  for (i64 k = first_index(); k < pixels; k += index_step()) {
+    float f[4];
+    #pragma unroll
+    for (int c = 0; c < 4; ++c) f[c] = c < channels ? ((float)in[k * channels + c] - mean[c]) * inv_std[c] : 0.0f;
+    store_floats<T, 4>(out + k * 4, f);
+  }
+}
+
 template <class T, int V, class F>
 inline void map(const T* a, const T* b, T* out, i64 n, F f) {
   for (i64 k = first_index(); k < n / V; k += index_step()) {
@@ -93,15 +105,34 @@ __global__ void change_channels(const T* in, T* out, int from, int to, i64 pixel
 
 // Weights f32 [rows, columns, taps] (OIHW) as T [padded rows, taps, padded columns] (KRSC).
 template <class T>
+inline void pack_place(i64 i, const float* w, T* to, int rows, int columns, int taps, int padded_columns) {
+  const int k = (int)(i / padded_columns), c = (int)(i - (i64)k * padded_columns);
+  const bool there = k < rows && c < columns;
+  const float* from = w + ((i64)k * columns + c) * taps;
+  for (int t = 0; t < taps; ++t) to[((i64)k * taps + t) * padded_columns + c] = from_float<T>(there ? from[t] : 0.0f);
+}
+template <class T>
 __global__ void pack_weights(const float* w, T* to, int rows, int columns, int taps, int padded_rows,
                              int padded_columns) {
-  for (i64 i = first_index(); i < (i64)padded_rows * padded_columns; i += index_step()) {
-    const int k = (int)(i / padded_columns), c = (int)(i - (i64)k * padded_columns);
-    const bool there = k < rows && c < columns;
-    const float* from = w + ((i64)k * columns + c) * taps;
-    for (int t = 0; t < taps; ++t)
-      to[((i64)k * taps + t) * padded_columns + c] = from_float<T>(there ? from[t] : 0.0f);
-  }
+  for (i64 i = first_index(); i < (i64)padded_rows * padded_columns; i += index_step())
+    pack_place<T>(i, w, to, rows, columns, taps, padded_columns);
+}
+// The same of many tensors, cut into pieces for a block each.
+struct PackJob {
+  const float* from;
+  void* to;
+  int rows, columns, taps, padded_rows, padded_columns, unused;
+};
+struct PackChunk {
+  i64 begin;
+  int job, count;
+};
+template <class T>
+__global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
+  const PackChunk c = chunks[blockIdx.x];
+  const PackJob j = jobs[c.job];
+  for (int i = threadIdx.x; i < c.count; i += blockDim.x)
+    pack_place<T>(c.begin + i, j.from, (T*)j.to, j.rows, j.columns, j.taps, j.padded_columns);
 }
 // The way back, for gradients in f32.
 __global__ void unpack_gradient(const float* packed, float* dw, int rows, int columns, int taps, int padded_columns) {

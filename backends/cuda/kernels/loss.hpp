@@ -79,7 +79,7 @@ __global__ void softmax_rows(const T* logits, const int* labels, T* dlogits, dou
 }
 
 // One block of 256 threads: metrics [4]. report, in memory that the host sees: 1, the first label that is no class, and
-// the number of classes.
+// the number of classes; the loss is then not a number, so that nothing is learned from it.
 __global__ void loss_finish(const double* losses, const int* ranks, const int* labels, i64 rows, int top_k,
                             int classes, double* metrics, int* report) {
   __shared__ double doubles[256];
@@ -98,11 +98,11 @@ __global__ void loss_finish(const double* losses, const int* ranks, const int* l
   bad[threadIdx.x] = first;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  metrics[0] = loss;
   metrics[1] = top1;
   metrics[2] = topk;
   metrics[3] = (double)rows;
   for (int i = 1; i < 256; ++i) first = bad[i] < first ? bad[i] : first;
+  metrics[0] = first != 0x7fffffff ? (double)__int_as_float(0x7fc00000) : loss;
   if (first != 0x7fffffff) {
     report[1] = labels[first];
     report[2] = classes;

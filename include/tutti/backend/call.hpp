@@ -35,11 +35,17 @@ struct Call {
   bool first_chunk = true;       // of this lane
   std::byte* partial = nullptr;  // reduce: this lane's; finish: lane 0's, the others follow at partial_stride
   std::size_t partial_stride = 0;
-  void* state = nullptr;  // what prepare() returned for this node
-  const StepScalars* scalars = nullptr;
-  std::string_view node;  // the layer it belongs to
+  void* state = nullptr;                 // what prepare() returned for this node
+  const StepScalars* scalars = nullptr;  // null: the backend has them already (DeviceStep::begin)
+  std::string_view node;                 // the layer it belongs to
 
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }
+};
+
+// Weights to be packed, and where to. A backend may pack all of a model's at once: prepare_packs() and pack_all().
+struct PackTarget {
+  TensorRef weights;
+  void* to = nullptr;
 };
 
 // What a backend may make ready for a node before the first run: primitives for each number of rows, say.

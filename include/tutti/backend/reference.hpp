@@ -8,6 +8,7 @@
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/backend/reference_conv.hpp>
+#include <tutti/backend/reference_fused.hpp>
 #include <tutti/backend/reference_misc.hpp>
 #include <tutti/backend/reference_norm.hpp>
 #include <tutti/graph/custom.hpp>
@@ -157,6 +158,24 @@ class ReferenceOps : public HostMemory {
       reference::softmax_cross_entropy<decltype(t)>(o, c.in[0], c.in[1], metrics, o.backward ? &c.out[1] : nullptr,
                                                     *c.scalars);
     });
+  }
+  // The optional ops, for the oracle alone.
+  void run(const op::Conv2dStatistics& o, Call& c) requires F64 {
+    types(c.out[0], c.out[1], [&](auto t, auto m) { reference::conv2d_statistics<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::Conv2dBackwardWeightsActivated& o, Call& c) requires F64 {
+    types(c.in[0], c.out[0],
+          [&](auto t, auto m) { reference::conv2d_backward_weights_activated<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::BatchNormFromSums& o, Call& c) requires F64 {
+    types(c.in[0], c.in[1], [&](auto t, auto m) { reference::batch_norm_from_sums<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::Conv2dBackwardDataNorm& o, Call& c) requires F64 {
+    types(c.in[0], c.in[3],
+          [&](auto t, auto m) { reference::conv2d_backward_data_norm<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const op::BatchNormBackwardApply&, Call& c) requires F64 {
+    types(c.in[0], c.in[2], [&](auto t, auto m) { reference::batch_norm_backward_apply<decltype(t), decltype(m)>(c); });
   }
   void run(const op::Custom&, Call& c) { run_custom(c); }
   void run(const op::CustomBackward&, Call& c) { run_custom(c); }

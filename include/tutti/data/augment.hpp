@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/image_window.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/dataset.hpp>
 
@@ -73,15 +75,28 @@ class Augmenter {
 
   [[nodiscard]] const Schema& output() const noexcept { return output_; }
 
-  // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws a row and a column
-  // if the crop is random.
-  void operator()(const std::uint8_t* src, PixelLayout layout, Rng& rng, std::uint8_t* dst) const noexcept {
-    std::int64_t top = room_y_ / 2 - pad_, left = room_x_ / 2 - pad_;  // of the window, in source coordinates
+  // What the output shows of an image. Draws a row and a column if the crop is random.
+  [[nodiscard]] ImageWindow window(Rng& rng) const noexcept {
+    std::int64_t top = room_y_ / 2 - pad_, left = room_x_ / 2 - pad_;
     if (random_crop_ && rng.epoch() < crop_epochs_) {
       top = rng.below(static_cast<std::uint32_t>(room_y_ + 1)) - pad_;
       left = rng.below(static_cast<std::uint32_t>(room_x_ + 1)) - pad_;
     }
-    const bool mirror = mirror_ && rng.alternating_coin();
+    ImageWindow w;
+    w.top = static_cast<std::int32_t>(top);
+    w.left = static_cast<std::int32_t>(left);
+    w.mirror = mirror_ && rng.alternating_coin() ? 1 : 0;
+    return w;
+  }
+  // Of the padding, one value per channel.
+  [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return fill_; }
+
+  // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws what window()
+  // draws.
+  void operator()(const std::uint8_t* src, PixelLayout layout, Rng& rng, std::uint8_t* dst) const noexcept {
+    const ImageWindow window = this->window(rng);
+    const std::int64_t top = window.top, left = window.left;
+    const bool mirror = window.mirror != 0;
     const std::int64_t c = output_.channels, width = output_.width, row_bytes = width * c;
     // Columns [begin, end) of the window come from the source, the others are padding.
     const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width);
@@ -168,6 +183,16 @@ class Augmented {
 
   [[nodiscard]] std::int64_t size() const { return source_.size(); }
   [[nodiscard]] const Schema& schema() const noexcept { return augmenter_.output(); }
+
+  // The images behind the samples (the concept WindowedDataset).
+  [[nodiscard]] const Schema& stored() const requires FixedDataset<D> { return source_.schema(); }
+  void read_stored(std::int64_t i, Slot slot) const requires FixedDataset<D> {
+    Rng none(0, Purpose::user);
+    source_.read(i, none, slot);
+  }
+  [[nodiscard]] ImageWindow window(Rng& rng) const noexcept { return augmenter_.window(rng); }
+  [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return augmenter_.fill(); }
+
   void read(std::int64_t i, Rng& rng, Slot slot) const {
     check_read(schema(), size(), i, slot);
     if constexpr (InMemoryDataset<D>) {

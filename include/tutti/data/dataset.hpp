@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/image_window.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/separate.hpp>
 
@@ -77,6 +78,29 @@ concept InMemoryDataset = Dataset<D> && requires(const D& d, std::int64_t i) {
   { d.label(i) } -> std::same_as<std::int32_t>;
 };
 
+// A data set whose read() draws no random numbers: an image is always the same.
+template <class D>
+concept FixedDataset = InMemoryDataset<D> ||(Dataset<D>&& requires { requires D::fixed; });
+
+// A data set whose samples are windows of images that are always the same: who holds these makes the samples of it.
+template <class D>
+concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Slot s) {
+  { d.stored() } -> std::convertible_to<const Schema&>;
+  d.read_stored(i, s);                                                 // an image as it is
+  { d.window(r) } -> std::same_as<ImageWindow>;                        // of any image; draws what read() draws
+  { d.fill() } -> std::convertible_to<std::span<const std::uint8_t>>;  // the padding, a value per channel
+};
+
+// The images behind the samples of an AnyDataset, where they are always the same.
+class StoredImages {
+ public:
+  virtual ~StoredImages() = default;
+  [[nodiscard]] virtual const Schema& stored() const = 0;
+  virtual void read_stored(std::int64_t index, Slot slot) const = 0;
+  [[nodiscard]] virtual ImageWindow window(Rng& rng) const = 0;
+  [[nodiscard]] virtual std::vector<std::uint8_t> fill() const = 0;
+};
+
 // Throws UsageError unless `index` lies in [0, size) and `slot` has room for exactly one image.
 inline void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Slot& slot) {
   if (index < 0 || index >= size)
@@ -99,10 +123,12 @@ class AnyDataset {
   [[nodiscard]] std::int64_t size() const { return self_->size(); }
   [[nodiscard]] const Schema& schema() const { return self_->schema(); }
   void read(std::int64_t index, Rng& rng, Slot slot) const { self_->read(index, rng, slot); }
+  // Null where read() does more than to cut windows out of images that are always the same.
+  [[nodiscard]] const StoredImages* stored() const { return self_->stored_images(); }
 
  private:
-  struct Interface {
-    virtual ~Interface() = default;
+  struct Interface : StoredImages {
+    [[nodiscard]] virtual const StoredImages* stored_images() const = 0;
     [[nodiscard]] virtual std::int64_t size() const = 0;
     [[nodiscard]] virtual const Schema& schema() const = 0;
     virtual void read(std::int64_t index, Rng& rng, Slot slot) const = 0;
@@ -113,6 +139,40 @@ class AnyDataset {
     [[nodiscard]] std::int64_t size() const override { return dataset.size(); }
     [[nodiscard]] const Schema& schema() const override { return dataset.schema(); }
     void read(std::int64_t index, Rng& rng, Slot slot) const override { dataset.read(index, rng, slot); }
+
+    // Of a data set that is fixed itself a sample shows an image whole.
+    static constexpr bool windowed = WindowedDataset<D>;
+    [[nodiscard]] const StoredImages* stored_images() const override {
+      return windowed || FixedDataset<D> ? this : nullptr;
+    }
+    [[nodiscard]] const Schema& stored() const override {
+      if constexpr (windowed)
+        return dataset.stored();
+      else
+        return dataset.schema();
+    }
+    void read_stored(std::int64_t index, Slot slot) const override {
+      if constexpr (windowed) {
+        dataset.read_stored(index, slot);
+      } else {
+        Rng none(0, Purpose::user);
+        dataset.read(index, none, slot);
+      }
+    }
+    [[nodiscard]] ImageWindow window(Rng& rng) const override {
+      if constexpr (windowed)
+        return dataset.window(rng);
+      else
+        return {};
+    }
+    [[nodiscard]] std::vector<std::uint8_t> fill() const override {
+      if constexpr (windowed) {
+        const std::span<const std::uint8_t> f = dataset.fill();
+        return {f.begin(), f.end()};
+      } else {
+        return std::vector<std::uint8_t>(static_cast<std::size_t>(dataset.schema().channels));
+      }
+    }
     D dataset;
   };
   std::shared_ptr<const Interface> self_;

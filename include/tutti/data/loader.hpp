@@ -23,6 +23,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
+#include <tutti/data/batch_source.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/sampler.hpp>
 
@@ -30,22 +31,6 @@ namespace tutti {
 
 // The label of a sample that could not be read: no class. Such a row adds nothing to loss, gradient or hits.
 inline constexpr std::int32_t skipped_label = -1;
-
-// This rank's part of one step. `count` may be 0 in the short last step of an epoch.
-struct Batch {
-  std::span<const std::uint8_t> images;   // [count, height, width, channels], starts at a multiple of 64 bytes
-  std::span<const std::int32_t> labels;   // [count]
-  std::span<const std::int64_t> indices;  // [count], in the data set
-  std::int64_t count = 0;
-  std::int64_t global_count = 0;  // of all ranks together, skipped ones included
-  // Of the `count` samples, those that could not be read (LoaderOptions::skip_bad_records): their label is
-  // skipped_label. Known to this rank only; who wants the mean over the samples that were read sums it over the ranks.
-  std::int64_t skipped = 0;
-  std::int64_t epoch = 0;          // from 0
-  std::int64_t step_in_epoch = 0;  // from 0; in steps of the present global batch
-  bool last_of_epoch = false;
-  Position after;  // where to go on once this step is committed
-};
 
 struct LoaderOptions {
   Placement placement;
@@ -61,43 +46,48 @@ struct LoaderOptions {
   bool skip_bad_records = false;
   // Memory for the images of one slot, aligned to 64 bytes or more; a backend may hand in pinned memory.
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
+  // Called before a batch that was given out may be written over: a device may still be reading it.
+  std::function<void()> before_reuse{};
 };
 
 // Reads batches ahead of the consumer. Several threads fill one batch, a few samples at a time; a sample's random
 // numbers are Rng(seed, Purpose::augment, epoch, index), so batches do not depend on the number of threads or ranks.
 // After the first start() nothing is allocated until the batch grows. All calls come from one thread.
-class Loader {
+class Loader final : public BatchSource {
  public:
   explicit Loader(AnyDataset dataset, LoaderOptions options = {});
-  ~Loader() { stop(); }
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
+  ~Loader() override {
+    try {
+      Loader::release();
+    } catch (...) {  // a device that has failed reads no more
+    }
+    stop();
+  }
 
   // Begins (again) at p, with the present placement or another; what was read ahead is dropped.
-  void start(Position p) { start(p, options_.placement); }
+  void start(Position p) override { start(p, options_.placement); }
   void start(Position p, const Placement& placement);
 
-  // The next batch, valid until the following call of next(), release() or start(). Begins at {0, 0} if start() was
-  // never called. Throws what read() threw, with the data set's name and the index, again and again until start().
-  const Batch& next();
+  // Throws what read() threw, with the data set's name and the index, again and again until start().
+  const Batch& next() override;
 
-  // Gives the batch of the last next() back, so that its slot can be filled again.
-  void release() {
+  // The slot can be filled again.
+  void release() override {
     if (!holds_) return;
+    if (options_.before_reuse) options_.before_reuse();
     holds_ = false;
     const std::lock_guard lock(mutex_);
     ++released_;
     if (sleeping_ > 0) workers_wake_.notify_all();
   }
 
-  // Samples skipped in the batches that next() has given out, in all.
-  [[nodiscard]] std::int64_t skipped() const noexcept { return skipped_; }
-  // What was wrong with them, in the order of the batches, since the last call: up to 8 messages a batch, 64 in all.
-  [[nodiscard]] std::vector<std::string> take_skip_messages() { return std::exchange(skip_messages_, {}); }
+  [[nodiscard]] std::int64_t skipped() const noexcept override { return skipped_; }
+  // In the order of the batches: up to 8 messages a batch, 64 in all.
+  [[nodiscard]] std::vector<std::string> take_skip_messages() override { return std::exchange(skip_messages_, {}); }
 
-  // Seconds that next() has waited for data (with no threads: read it), in all.
-  [[nodiscard]] double seconds_waited() const noexcept { return waited_; }
-  [[nodiscard]] std::int64_t steps_per_epoch() const noexcept {
+  // With no threads: the time it took to read.
+  [[nodiscard]] double seconds_waited() const noexcept override { return waited_; }
+  [[nodiscard]] std::int64_t steps_per_epoch() const noexcept override {
     return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch);
   }
   [[nodiscard]] const AnyDataset& dataset() const noexcept { return dataset_; }

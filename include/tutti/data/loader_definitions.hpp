@@ -43,6 +43,7 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
 TUTTI_CORE_FUNCTION void Loader::start(Position p, const Placement& placement) {
   placement.check();
   sampler_.check(p);
+  if (holds_ && options_.before_reuse) options_.before_reuse();
   std::unique_lock lock(mutex_);
   running_ = false;
   cancel_.store(true, std::memory_order_relaxed);
@@ -113,17 +114,11 @@ TUTTI_CORE_FUNCTION void Loader::open() {
   r.error = nullptr;
   r.bad.clear();
   r.pending = static_cast<std::int64_t>(n);
-  const Position after = advance(position_, size, global_batch);
-  r.batch = Batch{.images = {r.images, n * row_bytes_},
-                  .labels = {r.labels.data(), n},
-                  .indices = {r.indices.data(), n},
-                  .count = r.pending,
-                  .global_count = share.global_count,
-                  .epoch = position_.epoch,
-                  .step_in_epoch = tutti::steps_per_epoch(position_.consumed, global_batch),
-                  .last_of_epoch = after.epoch != position_.epoch,
-                  .after = after};
-  position_ = after;
+  r.batch = batch_at(position_, share, size, global_batch);
+  r.batch.images = {r.images, n * row_bytes_};
+  r.batch.labels = {r.labels.data(), n};
+  r.batch.indices = {r.indices.data(), n};
+  position_ = r.batch.after;
   exhausted_ = options_.one_pass && r.batch.last_of_epoch;
   row_ = 0;
   ++opened_;

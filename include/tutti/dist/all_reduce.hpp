@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,8 +50,12 @@ class AllReduce {
   // Rank 0 is the authority. Hashes travel first, bytes only of what differs somewhere.
   void synchronise(std::span<StateSpan> state) {
     std::vector<std::uint64_t> mine;
-    for (const StateSpan& s : state)
-      mine.push_back(Fingerprint::hash_of({reinterpret_cast<const char*>(s.bytes.data()), s.bytes.size()}));
+    std::vector<std::byte> room;
+    for (const StateSpan& s : state) {
+      std::span<const std::byte> bytes = s.bytes;
+      if constexpr (requires { c_.on_host(bytes, room); }) bytes = c_.on_host(bytes, room);
+      mine.push_back(Fingerprint::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    }
     const auto n = static_cast<std::size_t>(size());
     std::vector<std::uint64_t> all(mine.size() * n);
     c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), nullptr, "state hashes")
@@ -73,6 +78,14 @@ class AllReduce {
     // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
     report_.idle();
     c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, nullptr, "sum").wait_host(forever);
+  }
+
+  // Waits until done() says so, and meanwhile for ranks that are gone, where the communicator watches over them.
+  void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
+    if constexpr (requires { c_.wait_until(done, deadline, what); })
+      c_.wait_until(done, deadline, what);
+    else
+      poll(done, deadline, what);
   }
 
   [[nodiscard]] Membership membership() const { return {rank(), size(), 0}; }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +32,10 @@ class AnyStrategy {
   void attach(const ArenaLayout& layout, const Fingerprint& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
   Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) { return held_->reduce(b, g, ready); }
+  // As AllReduce's; a strategy without one looks at the clock alone.
+  void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
+    held_->wait_until(done, deadline, what);
+  }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
@@ -46,6 +52,8 @@ class AnyStrategy {
     virtual void attach(const ArenaLayout& layout, const Fingerprint& f) = 0;
     virtual void synchronise(std::span<StateSpan> state) = 0;
     virtual Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) = 0;
+    virtual void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
+                            const std::string& what) = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
@@ -68,6 +76,13 @@ class AnyStrategy {
     void attach(const ArenaLayout& layout, const Fingerprint& f) override { s.attach(layout, f); }
     void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }
     Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) override { return s.reduce(b, g, ready); }
+    void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
+                    const std::string& what) override {
+      if constexpr (requires { s.wait_until(done, deadline, what); })
+        s.wait_until(done, deadline, what);
+      else
+        poll(done, deadline, what);
+    }
     void finish() override { s.finish(); }
     void sum(std::span<double> values) override { s.sum(values); }
     void abort(const std::string& reason, ExitCode code) noexcept override { s.abort(reason, code); }

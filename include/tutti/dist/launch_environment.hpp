@@ -73,6 +73,9 @@ template <class Get>
   const auto mpi = detail::read_numbers(get, "OMPI_COMM_WORLD_");
   LaunchEnvironment e = ours ? *ours : mpi.value_or(LaunchEnvironment{});
   e.workers = e.size;
+  // mpirun -x hands them on where its ranks are to meet without MPI.
+  e.job = detail::text_variable(get, "TUTTI_JOB");
+  e.root = detail::text_variable(get, "TUTTI_ROOT");
   if (!ours) return e;
   if (const std::string role = detail::text_variable(get, "TUTTI_ROLE"); !role.empty()) e.role = role;
   if (e.role != "worker" && e.role != "server")
@@ -86,8 +89,6 @@ template <class Get>
                      "OMPI_COMM_WORLD_RANK " + std::to_string(mpi->rank) + " of " + std::to_string(mpi->size),
                      "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
   e.host = detail::text_variable(get, "TUTTI_HOST");
-  e.job = detail::text_variable(get, "TUTTI_JOB");
-  e.root = detail::text_variable(get, "TUTTI_ROOT");
   e.report = detail::text_variable(get, "TUTTI_REPORT");
   return e;
 }

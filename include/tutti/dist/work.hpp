@@ -2,9 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+
+#include <tutti/core/error.hpp>
 
 namespace tutti {
 
@@ -36,5 +40,17 @@ class Work {
  private:
   std::shared_ptr<State> state_;
 };
+
+// Waits for something of a device: until done() says so. Throws CommunicationError after the deadline, naming `what`.
+inline void poll(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int turn = 0; !done(); ++turn) {
+    if (turn < 200) continue;
+    if (std::chrono::steady_clock::now() - start >= deadline)
+      fail<CommunicationError>(what, "an end within the deadline",
+                               "none after " + std::to_string(deadline.count()) + " ms");
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
 
 }  // namespace tutti

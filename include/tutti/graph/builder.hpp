@@ -31,14 +31,17 @@ class Builder {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] Graph take() && { return std::move(graph_); }
 
-  // A learned tensor. Names are torchvision's ("layer1.0.conv1.weight") and unique.
+  // A learned tensor, or one that stays as it is. Names are torchvision's ("layer1.0.conv1.weight") and unique. `rate`
+  // multiplies the learning rate.
   ValueId parameter(const std::string& name, const Shape& shape, Initializer init, bool decay = true,
-                    bool trainable = true) {
+                    bool trainable = true, double rate = 1) {
+    if (!(rate > 0 && rate <= 1e6)) fail<UsageError>(name, "a rate over 0 and up to 1e6", std::to_string(rate));
     Value v{unique(name), shape, false, Storage::parameter, Precision::master};
     v.requires_grad = trainable;
-    v.init = init;
+    v.init = std::move(init);
     v.trainable = trainable;
     v.decay = decay;
+    v.rate = rate;
     return graph_.add_value(std::move(v));
   }
   // A tensor that training changes without a gradient, e.g. running statistics.

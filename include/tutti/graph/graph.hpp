@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,23 @@ enum class Storage : std::uint8_t {
 // Which of a run's types a value has: decided when the plan is made.
 enum class Precision : std::uint8_t { compute, master, metric, u8, i32 };
 
-enum class Init : std::uint8_t { zeros, ones, normal, uniform, he_normal, he_uniform, xavier_normal, xavier_uniform };
+enum class Init : std::uint8_t {
+  zeros,
+  ones,
+  normal,
+  uniform,
+  he_normal,
+  he_uniform,
+  xavier_normal,
+  xavier_uniform,
+  dirac,  // of a convolution: the first outputs repeat the inputs, as many as there are; the others are he_uniform
+  values  // given
+};
 
 struct Initializer {
   Init kind = Init::zeros;
-  double scale = 1;  // standard deviation (normal), half width (uniform); gain for He and Xavier
+  double scale = 1;  // standard deviation (normal), half width (uniform); gain for He, Xavier and the rest of dirac
+  std::shared_ptr<const std::vector<float>> given{};  // of Init::values, in the tensor's order
 };
 
 struct Value {
@@ -47,6 +60,7 @@ struct Value {
   Initializer init{};
   bool trainable = true;
   bool decay = true;
+  double rate = 1;              // what multiplies the learning rate; what weight decay takes off a step stays the same
   ValueId gradient = no_value;  // of parameters, after differentiation
 };
 

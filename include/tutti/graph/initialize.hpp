@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
+#include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/shape.hpp>
@@ -41,6 +44,7 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
       deviation = init.scale * std::sqrt(2 / fan_in);
       break;
     case Init::he_uniform:
+    case Init::dirac:
       width = init.scale * std::sqrt(6 / fan_in);
       break;
     case Init::xavier_normal:
@@ -49,12 +53,26 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
     case Init::xavier_uniform:
       width = init.scale * std::sqrt(6 / (fan_in + fan_out));
       break;
+    case Init::values:
+      if (init.given == nullptr || init.given->size() != static_cast<std::size_t>(n))
+        fail<ShapeError>(name, std::to_string(n) + " values for " + to_string(shape),
+                         init.given == nullptr ? "none" : std::to_string(init.given->size()));
+      for (std::int64_t i = 0; i < n; ++i) data[i] = static_cast<T>((*init.given)[static_cast<std::size_t>(i)]);
+      return;
   }
   for (std::int64_t i = 0; i < n; ++i) {
     double v = constant;
     if (deviation != 0) v = deviation * rng.normal();
     if (width != 0) v = width * (2 * rng.uniform53() - 1);
     data[i] = static_cast<T>(v);
+  }
+  if (init.kind == Init::dirac) {
+    if (shape.rank() != 4) fail<ShapeError>(name, "weights [O, I, H, W] for the initializer dirac", to_string(shape));
+    const std::int64_t places = shape[2] * shape[3], middle = shape[2] / 2 * shape[3] + shape[3] / 2;
+    for (std::int64_t o = 0; o < std::min(shape[0], shape[1]); ++o) {
+      std::fill_n(data + o * shape[1] * places, shape[1] * places, T{});
+      data[(o * shape[1] + o) * places + middle] = static_cast<T>(1.0F);
+    }
   }
 }
 

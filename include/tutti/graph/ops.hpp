@@ -85,6 +85,31 @@ struct SoftmaxCrossEntropy {
   bool backward = false;
 };
 
+// Optional ops: only a backend's lower() makes them (graph/lower.hpp), of a differentiated graph; no other backend
+// meets them. With a = relu(scale[c] * x + bias[c]), what batch norm and relu make of x, which then need not be in
+// memory:
+
+// x, w [, scale, bias] -> y, sum, square_sum
+// y = conv(activate ? a : x, w), and per channel the sums over N, H and W of y and of its squares.
+struct Conv2dStatistics : Window {
+  bool activate = false;
+};
+// x, dy, scale, bias -> dw: of conv(a, w).
+struct Conv2dBackwardWeightsActivated : Window {};
+// x, gamma, beta, running_mean, running_var, sum, square_sum [, residual] -> [y,] mean, inv_std [, scale, bias]
+// A BatchNorm whose statistics are known but for their last step. With `output` y as BatchNorm's, else scale and bias.
+struct BatchNormFromSums {
+  float eps = 1e-5F, momentum = 0.1F;
+  bool relu = false, residual = false, output = true;
+};
+// dy, w, x, gamma, beta, mean, inv_std -> g, dgamma, dbeta, from_g, from_x, constant
+// Back through conv and relu(batch_norm(x)) to what BatchNormBackwardApply needs. g is the gradient of relu's output;
+// where the relu was not active it may be anything.
+struct Conv2dBackwardDataNorm : Window {};
+// g, x, gamma, beta, mean, inv_std, from_g, from_x, constant -> dx
+// dx = from_g * (g where the relu was active, else 0) + from_x * x + constant, factors per channel.
+struct BatchNormBackwardApply {};
+
 // The user's own op and its gradient.
 struct Custom {
   std::shared_ptr<const CustomOp> def;
@@ -95,16 +120,18 @@ struct CustomBackward {
 
 }  // namespace op
 
-using Op = std::variant<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
-                        op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Add, op::Bias,
-                        op::BiasBackward, op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool,
-                        op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData, op::LinearBackwardWeights,
-                        op::SoftmaxCrossEntropy, op::Custom, op::CustomBackward>;
+using Op =
+    std::variant<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
+                 op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Add, op::Bias,
+                 op::BiasBackward, op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool, op::GlobalAvgPoolBackward,
+                 op::Linear, op::LinearBackwardData, op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Custom,
+                 op::CustomBackward, op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums,
+                 op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>;
 
 // f(the op). A switch: std::visit would compile a function an op and a table of them for each f.
 template <class F>
 decltype(auto) visit_op(const Op& o, F&& f) {
-  static_assert(std::variant_size_v<Op> == 22);
+  static_assert(std::variant_size_v<Op> == 27);
   // clang-format off
   switch (o.index()) {
     case 0: return f(*std::get_if<0>(&o));
@@ -128,7 +155,12 @@ decltype(auto) visit_op(const Op& o, F&& f) {
     case 18: return f(*std::get_if<18>(&o));
     case 19: return f(*std::get_if<19>(&o));
     case 20: return f(*std::get_if<20>(&o));
-    default: return f(std::get<21>(o));
+    case 21: return f(*std::get_if<21>(&o));
+    case 22: return f(*std::get_if<22>(&o));
+    case 23: return f(*std::get_if<23>(&o));
+    case 24: return f(*std::get_if<24>(&o));
+    case 25: return f(*std::get_if<25>(&o));
+    default: return f(std::get<26>(o));
   }
   // clang-format on
 }
@@ -155,9 +187,21 @@ decltype(auto) visit_op(const Op& o, F&& f) {
                                                "linear_backward_weights",
                                                "softmax_cross_entropy",
                                                "custom",
-                                               "custom_backward"};
+                                               "custom_backward",
+                                               "conv2d_statistics",
+                                               "conv2d_backward_weights_activated",
+                                               "batch_norm_from_sums",
+                                               "conv2d_backward_data_norm",
+                                               "batch_norm_backward_apply"};
   static_assert(std::size(names) == std::variant_size_v<Op>);
   return names[o.index()];
+}
+
+// Whether the op reads weights that a backend may want in a form of its own: its second input.
+[[nodiscard]] inline bool reads_weights(const Op& o) {
+  return std::holds_alternative<op::Conv2d>(o) || std::holds_alternative<op::Conv2dBackwardData>(o) ||
+         std::holds_alternative<op::Linear>(o) || std::holds_alternative<op::LinearBackwardData>(o) ||
+         std::holds_alternative<op::Conv2dStatistics>(o) || std::holds_alternative<op::Conv2dBackwardDataNorm>(o);
 }
 
 }  // namespace tutti

@@ -127,7 +127,7 @@ template <class = void>
     if (g.values[v].storage == Storage::parameter && !placed[v]) order.push_back(static_cast<ValueId>(v));
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Value& v = g[order[i]];
-    layout.append(v.name, v.shape, i < trained && v.trainable, v.decay);
+    layout.append(v.name, v.shape, i < trained && v.trainable, v.decay, v.rate);
   }
   return layout;
 }

@@ -140,10 +140,7 @@ class Planner {
       const Node& n = g_.nodes[i];
       const NodeDesc d = node_desc(n);
       p_.partitions.push_back(q_.partition(n.op, d));
-      const bool weighted = std::holds_alternative<op::Conv2d>(n.op) || std::holds_alternative<op::Linear>(n.op) ||
-                            std::holds_alternative<op::Conv2dBackwardData>(n.op) ||
-                            std::holds_alternative<op::LinearBackwardData>(n.op);
-      if (!weighted) continue;
+      if (!reads_weights(n.op)) continue;
       const std::size_t bytes = q_.pack_bytes(n.op, d);
       if (bytes == 0) continue;
       if (q_.one_pack) {

@@ -44,6 +44,13 @@ struct UpdateCall {
   std::int64_t step = 1;      // from 1
 };
 
+// What UpdateCall::factor of a tensor is with LARS and LARC: eta * |w| / |G| where both norms are not zero, else 1;
+// with at_most_rate that divided by the rate, and 1 at most.
+struct TrustRatio {
+  double eta = 0;
+  bool at_most_rate = false;
+};
+
 struct SquaredNorms {
   double weights = 0;
   double gradients = 0;  // of gradient_scale * g + weight_decay * w

@@ -38,6 +38,8 @@ struct BatchNormOptions {
   float momentum = 0.1F;  // weight of the new batch in the running statistics
   bool zero_gamma = false;
   bool fixed_gamma = false;  // gamma stays 1
+  bool beta_decay = false;
+  double beta_rate = 1;  // what multiplies beta's learning rate
 };
 
 // Batch norm (+ residual) (+ relu), one op. Parameters name.weight, name.bias; states name.running_mean, .running_var.
@@ -46,7 +48,7 @@ inline ValueId batch_norm(Builder& b, const std::string& name, ValueId x, const 
   const Shape c{b.shape(x)[1]};
   Builder::BatchNormInputs in{};
   in.gamma = b.parameter(name + ".weight", c, {o.zero_gamma ? Init::zeros : Init::ones, 1}, false, !o.fixed_gamma);
-  in.beta = b.parameter(name + ".bias", c, {Init::zeros}, false);
+  in.beta = b.parameter(name + ".bias", c, {Init::zeros}, o.beta_decay, true, o.beta_rate);
   in.running_mean = b.state(name + ".running_mean", c, {Init::zeros});
   in.running_var = b.state(name + ".running_var", c, {Init::ones, 1});
   in.residual = o.residual;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <concepts>
 #include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -56,6 +57,8 @@ struct Lars {
   [[nodiscard]] double factor(const SquaredNorms& n, double /*lr*/) const {
     return n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
   }
+  // factor() as numbers, for a device that computes it itself. An optimizer without is asked on the host.
+  [[nodiscard]] TrustRatio trust_ratio() const { return {eta, false}; }
 };
 
 // LARS that only ever lowers a tensor's rate: the factor is min(eta * |w| / |g| / lr, 1).
@@ -71,6 +74,7 @@ struct Larc {
     const double local = n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
     return lr > 0 ? std::min(local / lr, 1.0) : 1;
   }
+  [[nodiscard]] TrustRatio trust_ratio() const { return {eta, true}; }
 };
 
 static_assert(Optimizer<Sgd> && Optimizer<Adamw> && Optimizer<Lars> && Optimizer<Larc>);
@@ -83,17 +87,22 @@ class AnyOptimizer {
       : slots_(O::slots),
         per_tensor_(O::per_tensor),
         op_(o.update_op()),
-        factor_([o](const SquaredNorms& n, double lr) { return o.factor(n, lr); }) {}
+        factor_([o](const SquaredNorms& n, double lr) { return o.factor(n, lr); }) {
+    if constexpr (requires { o.trust_ratio(); }) trust_ = o.trust_ratio();
+  }
 
   [[nodiscard]] int slots() const noexcept { return slots_; }
   [[nodiscard]] bool per_tensor() const noexcept { return per_tensor_; }
   [[nodiscard]] const UpdateOp& update_op() const noexcept { return op_; }
+  // Of a per-tensor optimizer that has it.
+  [[nodiscard]] const std::optional<TrustRatio>& trust_ratio() const noexcept { return trust_; }
   [[nodiscard]] double factor(const SquaredNorms& n, double lr) const { return factor_(n, lr); }
 
  private:
   int slots_;
   bool per_tensor_;
   UpdateOp op_;
+  std::optional<TrustRatio> trust_;
   std::function<double(const SquaredNorms&, double)> factor_;
 };
 

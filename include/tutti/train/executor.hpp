@@ -23,6 +23,7 @@
 #include <tutti/graph/planner.hpp>
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/metrics.hpp>
+#include <tutti/train/weight_packs.hpp>
 
 namespace tutti {
 
@@ -55,15 +56,31 @@ class Executor {
   [[nodiscard]] void* parameter_data() const noexcept { return parameter_data_.data(); }
   [[nodiscard]] void* gradient_data() const noexcept { return gradients_; }
   [[nodiscard]] void* state_data() const noexcept { return state_data_.data(); }
-  void parameters_changed() noexcept { packed_stale_ = true; }
+  void parameters_changed() noexcept { packs_.set_stale(true); }
 
   // Makes the plan for a batch size ahead of its first use and allocates what it needs.
   const Plan& prepare(std::int64_t rows, bool training);
 
   // Forward and backward; fills the gradient arena with d(sum of losses * scalars).
   Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {});
-  // Of the run that is going on or the last one; final as soon as a slice of gradients is.
+  // Of the run that is going on or the last one; final as soon as a slice of gradients is. Waits where a device runs
+  // it.
   [[nodiscard]] Metrics metrics() const;
+  // They lie there in the backend's memory, as four f64.
+  [[nodiscard]] const void* metrics_data() const { return value(train_.metrics).data; }
+
+  // A part of a step that nobody waits for: calls begin(), starts forward and backward, and calls end(), which starts
+  // what belongs behind; a backend that captures such parts replays all of it, unless begin, on_ready or end would do
+  // other things than before, which `key` tells. The backend has the numbers of the step from elsewhere (DeviceStep),
+  // and end() repacks the weights it changes. Of a batch without rows, begin() and end() alone.
+  template <class Begin, class End>
+  void start(const BatchView& batch, const std::vector<std::uint64_t>& key, const OnReady& on_ready, Begin&& begin,
+             End&& end);
+  // After weights have changed, in the order of the backend's work.
+  void repack() {
+    packs_.set_stale(true);
+    packs_.run();
+  }
   // Forward with the running statistics.
   Metrics evaluate(const BatchView& batch);
 
@@ -75,7 +92,7 @@ class Executor {
   };
   [[nodiscard]] MemoryUse memory() const {
     return {parameters_.bytes(),  parameters_.bytes(), states_.bytes(),
-            activations_.bytes(), scratch_.bytes(),    packed_.bytes()};
+            activations_.bytes(), scratch_.bytes(),    packs_.bytes()};
   }
 
   // Nanoseconds of CPU time per node and phase, summed over workers, while profiling is on.
@@ -93,6 +110,9 @@ class Executor {
     const Graph* graph;
     std::vector<std::shared_ptr<void>> states;  // per node
     std::uint64_t id = next_id();               // of this process
+  };
+  static constexpr bool replays = requires(B & b, const std::vector<std::uint64_t>& key, const StepScalars* s) {
+    b.replay(key, s, [] {});
   };
   static std::uint64_t next_id() {
     static std::atomic<std::uint64_t> last{0};
@@ -117,9 +137,15 @@ class Executor {
     o.chunk_bytes = b_.chunk_bytes();
     o.keep_all = options_.keep_all;
     const PlanQueries queries{[&](const Op& any, const NodeDesc& d) {
-                                return visit_op(any, [&](const auto& x) { return b_.partition(x, d); });
+                                return visit_op(any, [&]<class O>(const O& x) {
+                                  if constexpr (RunsOp<B, O>)
+                                    return b_.partition(x, d);
+                                  else
+                                    return Partition{};
+                                });
                               },
-                              [&](const Op& any, const NodeDesc& d) { return b_.pack_bytes(any, d); }, packs_once()};
+                              [&](const Op& any, const NodeDesc& d) { return b_.pack_bytes(any, d); },
+                              WeightPacks<B>::once};
     const auto plan_of = [&](std::int64_t n) {
       o.rows = n;
       return make_plan(*p->graph, o, queries, parameters_, states_);
@@ -127,28 +153,31 @@ class Executor {
     p->plan = plan_of(rows);
     if constexpr (requires { b_.free_bytes(); }) require_room(p->plan, plan_of);
     prepare_nodes(*p);
+    reserve_slot(rows);
     grow(activations_, p->plan.activation_bytes);
     scratch_stride_ = std::max(scratch_stride_, p->plan.scratch_bytes);
     grow(scratch_, scratch_stride_ * static_cast<std::size_t>(b_.threads()));
-    if (training && packed_.bytes() < p->plan.packed_bytes) {
-      packed_ = Buffer<B>(b_, p->plan.packed_bytes);
-      packs_ = p->plan.packs;
-      pack_of_ = p->plan.pack_of;
-      describe_packs(*p);
-      packed_stale_ = true;
-    }
+    if (training && packs_.bytes() < p->plan.packed_bytes)
+      packs_.describe(train_, p->plan, parameters_, parameter_data_, p->states);
     // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
-    if (!training && packed_.bytes() < p->plan.packed_bytes) prepared(rows, true);
+    if (!training && packs_.bytes() < p->plan.packed_bytes) prepared(rows, true);
     return p;
   }
 
-  // Of memory that a run with this plan allocates.
-  static std::size_t needed_bytes(const Plan& p) { return p.activation_bytes + p.scratch_bytes + p.packed_bytes; }
+  // Of memory that a run with this plan allocates, on a device.
+  [[nodiscard]] std::size_t needed_bytes(const Plan& p) const {
+    return p.activation_bytes + p.scratch_bytes + p.packed_bytes + slot_image_bytes(p.rows) + slot_label_bytes(p.rows);
+  }
   // Where memory is short and says how short, the largest batch that fits is named before anything is allocated.
   template <class F>
   void require_room(const Plan& wanted, F&& plan_of) {
-    const std::size_t room = b_.free_bytes() + activations_.bytes() + scratch_.bytes() + packed_.bytes();
+    const std::size_t own =
+        activations_.bytes() + scratch_.bytes() + packs_.bytes() + staged_images_.bytes() + staged_labels_.bytes();
+    const std::size_t room = b_.free_bytes() + own;
     if (needed_bytes(wanted) <= room) return;
+    // Parameters, gradients and optimizer state are there already: whoever trains allocates them first.
+    std::size_t held = 2 * parameters_.bytes() + states_.bytes();
+    if constexpr (requires { b_.allocated_bytes(); }) held = b_.allocated_bytes() - own;
     std::int64_t fits = 0;
     for (std::int64_t low = 1, high = wanted.rows - 1; low <= high;) {
       const std::int64_t middle = low + (high - low) / 2;
@@ -157,7 +186,9 @@ class Executor {
       if (enough) fits = middle;
     }
     const auto mib = [](std::size_t n) { return std::to_string((n + 0xfffff) >> 20) + " MiB"; };
-    fail<DeviceError>(b_.name(), mib(needed_bytes(wanted)) + " of memory for a batch of " + std::to_string(wanted.rows),
+    fail<DeviceError>(b_.name(),
+                      mib(needed_bytes(wanted)) + " of memory beside the " + mib(held) +
+                          " of parameters, gradients and optimizer state for a batch of " + std::to_string(wanted.rows),
                       mib(room) + " free",
                       fits > 0
                           ? "at most about " + std::to_string(fits) + " rows fit: use --batch-size, or --precision bf16"
@@ -191,8 +222,10 @@ class Executor {
       return custom_kernel(n, *o.def, o.def->forward);
     else if constexpr (std::is_same_v<O, op::CustomBackward>)
       return custom_kernel(n, *o.def, o.def->backward);
-    else
+    else if constexpr (RunsOp<B, O>)
       return b_.prepare(o, info);
+    else  // an optional op, which only a backend's own lower() makes
+      fail(n.name, "an op that backend '" + b_.name() + "' runs", std::string(name_of(n.op)));
   }
   std::shared_ptr<void> custom_kernel(const Node& n, const CustomOp& def,
                                       const std::map<std::string, CustomOp::Kernel>& kernels) {
@@ -202,10 +235,6 @@ class Executor {
       fail<UsageError>(n.name, "a kernel of the custom op '" + def.name + "' for backend '" + b_.name() + "'", "none",
                        "add it to CustomOp::forward and CustomOp::backward");
     return std::make_shared<CustomOp::Kernel>(it->second);
-  }
-
-  static constexpr bool packs_once() {
-    return requires { requires B::one_pack; };
   }
 
   static std::vector<std::int64_t> chunk_sizes(const Plan& p, std::int64_t chunk) {
@@ -222,35 +251,6 @@ class Executor {
     if (buffer.bytes() >= bytes) return;
     buffer = {};
     buffer = Buffer<B>(b_, bytes);
-  }
-
-  void pack_weights() {
-    if (!packed_stale_) return;
-    b_.parallel(static_cast<int>(packs_.size()), [&](int t, int) {
-      const Pack& k = packs_[static_cast<std::size_t>(t)];
-      const PackCall& c = pack_calls_[static_cast<std::size_t>(t)];
-      b_.pack(train_.nodes[static_cast<std::size_t>(k.node)].op, c.desc, c.weights, packed_.at(k.offset));
-    });
-    packed_stale_ = false;
-  }
-  // Made ahead, so that a step allocates nothing.
-  void describe_packs(const Prepared& p) {
-    pack_calls_.clear();
-    for (const Pack& k : packs_) {
-      const Node& n = train_.nodes[static_cast<std::size_t>(k.node)];
-      const Slice& s = *parameters_.find(train_[k.parameter].name);
-      PackCall c;
-      for (ValueId v : n.inputs) c.desc.in.push_back({train_[v].shape, dtype_of_value(v)});
-      for (ValueId v : n.outputs) c.desc.out.push_back({train_[v].shape, dtype_of_value(v)});
-      c.desc.compute = options_.compute;
-      c.desc.rows = 1;
-      c.desc.state = p.states[static_cast<std::size_t>(k.node)].get();
-      c.weights = {parameter_data_.at(s.offset * size_of(parameters_.dtype)), parameters_.dtype, s.shape};
-      pack_calls_.push_back(std::move(c));
-    }
-  }
-  [[nodiscard]] DType dtype_of_value(ValueId v) const {
-    return train_[v].precision == Precision::master ? parameters_.dtype : options_.compute;
   }
 
   [[nodiscard]] std::byte* base(const ValuePlace& at) const {
@@ -297,15 +297,15 @@ class Executor {
     c.outputs = static_cast<int>(nd.outputs.size());
     for (std::size_t k = 0; k < nd.inputs.size(); ++k) operand(nd.inputs[k], c.in[k]);
     for (std::size_t k = 0; k < nd.outputs.size(); ++k) operand(nd.outputs[k], c.out[k]);
-    if (!packs_.empty() && pack_of_[i] >= 0) {
-      c.in[1].data = packed_.at(packs_[static_cast<std::size_t>(pack_of_[i])].offset);
+    if (std::byte* const packed = packs_.of(i); packed != nullptr) {
+      c.in[1].data = packed;
       c.in[1].dtype = options_.compute;
     }
     c.worker = worker;
     c.lanes = p.plan.lanes;
     c.count_rows = p.plan.rows;
     c.state = p.states[i].get();
-    c.scalars = &scalars_;
+    c.scalars = scalars_known_ ? nullptr : &scalars_;
     c.node = nd.name;
     c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;
     c.partial = activations_.at(p.plan.partial_offset[i]);
@@ -313,7 +313,9 @@ class Executor {
 
   void dispatch(const Prepared& p, NodeId node, Call& c) {
     const auto start = profile_ != nullptr ? now() : 0;
-    visit_op(p.graph->nodes[static_cast<std::size_t>(node)].op, [&](const auto& o) { b_.run(o, c); });
+    visit_op(p.graph->nodes[static_cast<std::size_t>(node)].op, [&]<class O>(const O& o) {
+      if constexpr (RunsOp<B, O>) b_.run(o, c);
+    });
     if (profile_ != nullptr) {
       auto& cell = profile_->nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
       std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
@@ -329,12 +331,14 @@ class Executor {
   Metrics run(Prepared& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {
     bind(batch);
     scalars_ = scalars;
+    scalars_known_ = false;
     last_ = &p;
     // A backend that can replay what it was told before does so, where nobody listens in between.
-    if constexpr (requires { b_.replay(std::vector<std::uint64_t>{}, scalars, [] {}); }) {
+    if constexpr (replays) {
       if (!on_ready) {
-        b_.replay(replay_key(p), scalars, [&] { run_segments(p, on_ready); });
-        packed_stale_ = false;
+        make_key(&p);
+        b_.replay(key_, &scalars_, [&] { run_segments(p, on_ready); });
+        packs_.set_stale(false);
         return metrics();
       }
     }
@@ -343,7 +347,7 @@ class Executor {
   }
 
   void run_segments(Prepared& p, const OnReady& on_ready) {
-    pack_weights();
+    packs_.run();
     std::size_t ready = 0;
     for (const Segment& seg : p.plan.segments) {
       if (seg.whole)
@@ -357,14 +361,12 @@ class Executor {
     }
   }
 
-  // Everything that decides what run_segments() asks of the backend.
-  [[nodiscard]] std::vector<std::uint64_t> replay_key(const Prepared& p) const {
-    std::vector<std::uint64_t> key{p.id, packed_stale_ ? 1U : 0U};
+  // Everything that decides what run_segments() asks of the backend; p: null for a part without rows.
+  void make_key(const Prepared* p) {
+    key_.assign({p != nullptr ? p->id : 0, id_, packs_.id(), packs_.stale() ? 1U : 0U});
     for (const void* at : {static_cast<const void*>(batch_.images), static_cast<const void*>(batch_.labels),
-                           static_cast<const void*>(activations_.data()), static_cast<const void*>(scratch_.data()),
-                           static_cast<const void*>(packed_.data())})
-      key.push_back(reinterpret_cast<std::uintptr_t>(at));
-    return key;
+                           static_cast<const void*>(activations_.data()), static_cast<const void*>(scratch_.data())})
+      key_.push_back(reinterpret_cast<std::uintptr_t>(at));
   }
 
   void run_whole(Prepared& p, const Segment& seg) {
@@ -406,38 +408,65 @@ class Executor {
     if constexpr (std::is_base_of_v<HostMemory, B>) {
       batch_ = batch;
     } else {
-      const Shape& s = train_[train_.images].shape;
-      const auto image_bytes = static_cast<std::size_t>(batch.rows * s.row_numel());
-      const auto label_bytes = static_cast<std::size_t>(batch.rows) * sizeof(std::int32_t);
-      grow(staged_images_, image_bytes);
-      grow(staged_labels_, label_bytes);
-      b_.copy_in(staged_images_.data(), batch.images, image_bytes);
-      b_.copy_in(staged_labels_.data(), batch.labels, label_bytes);
-      batch_ = {static_cast<const std::uint8_t*>(staged_images_.data()),
-                static_cast<const std::int32_t*>(staged_labels_.data()), batch.rows};
+      reserve_slot(batch.rows);
+      void *const images = staged_images_.data(), *const labels = staged_labels_.data();
+      if (batch.resident != nullptr) {
+        gather(batch, images, labels);
+      } else {
+        const std::size_t image_bytes = slot_image_bytes(batch.rows), label_bytes = slot_label_bytes(batch.rows);
+        if constexpr (requires { b_.upload(images, image_bytes, labels, label_bytes, images, labels); }) {
+          b_.upload(batch.images, image_bytes, batch.labels, label_bytes, images, labels);
+        } else {
+          b_.copy_in(images, batch.images, image_bytes);
+          b_.copy_in(labels, batch.labels, label_bytes);
+        }
+      }
+      batch_ = {static_cast<const std::uint8_t*>(images), static_cast<const std::int32_t*>(labels), batch.rows};
     }
+  }
+  void gather(const BatchView& batch, void* images, void* labels) {
+    const Shape& s = train_[train_.images].shape;
+    const ResidentImages& from = *batch.resident;
+    if (from.channels != s[1] || from.out_height != s[2] || from.out_width != s[3])
+      fail<ShapeError>("Executor", "images " + to_string(s),
+                       "windows of " + std::to_string(from.channels) + " channels, " + std::to_string(from.out_height) +
+                           "x" + std::to_string(from.out_width));
+    if constexpr (requires { b_.gather_images(from, batch.windows, batch.rows, images, labels); })
+      b_.gather_images(from, batch.windows, batch.rows, images, labels);
+    else
+      fail<UsageError>("Executor", "images of the host", "images in the memory of another backend");
+  }
+
+  // The slot on the device that steps read: of the largest plan's size from the beginning, because what is captured
+  // keeps its address.
+  void reserve_slot(std::int64_t rows) {
+    if constexpr (!std::is_base_of_v<HostMemory, B>) {
+      grow(staged_images_, slot_image_bytes(rows));
+      grow(staged_labels_, slot_label_bytes(rows));
+    }
+  }
+  [[nodiscard]] std::size_t slot_image_bytes(std::int64_t rows) const {
+    return static_cast<std::size_t>(rows * train_[train_.images].shape.row_numel());
+  }
+  static std::size_t slot_label_bytes(std::int64_t rows) {
+    return static_cast<std::size_t>(rows) * sizeof(std::int32_t);
   }
 
   B& b_;
   Options options_;
   Graph train_, eval_;
   ArenaLayout parameters_, states_;
-  Buffer<B> parameter_data_, state_data_, own_gradients_, activations_, scratch_, packed_, staged_images_,
-      staged_labels_;
+  Buffer<B> parameter_data_, state_data_, own_gradients_, activations_, scratch_, staged_images_, staged_labels_;
   void* gradients_ = nullptr;
   std::size_t scratch_stride_ = 0;
-  std::vector<Pack> packs_;
-  struct PackCall {
-    NodeDesc desc;
-    TensorRef weights;
-  };
-  std::vector<PackCall> pack_calls_;  // per pack
-  std::vector<std::int32_t> pack_of_;
-  bool packed_stale_ = true;
+  WeightPacks<B> packs_{b_};
   std::map<std::pair<std::int64_t, bool>, std::unique_ptr<Prepared>> plans_;
   Prepared* last_ = nullptr;
   BatchView batch_;
   StepScalars scalars_;
+  bool scalars_known_ = false;  // to the backend
+  std::uint64_t id_ = next_id();
+  std::vector<std::uint64_t> key_;  // of the run, in the same memory each time
   Profile* profile_ = nullptr;
 };
 
@@ -459,6 +488,8 @@ Executor<B>::Executor(B& backend, const Graph& forward, Options options, void* g
                        "f64 runs on the reference backend alone");
   const Graph fused = fuse(forward);
   train_ = differentiate(fused);
+  // A backend may run chains of ops as one.
+  if constexpr (requires { b_.lower(train_, options.compute); }) b_.lower(train_, options.compute);
   eval_ = inference(fused);
   const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
   parameters_ = parameter_layout(train_, master);
@@ -483,6 +514,33 @@ const Plan& Executor<B>::prepare(std::int64_t rows, bool training) {
 template <Backend B>
 Metrics Executor<B>::train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {
   return run(prepared(batch.rows, true), batch, scalars, on_ready);
+}
+
+template <Backend B>
+template <class Begin, class End>
+void Executor<B>::start(const BatchView& batch, const std::vector<std::uint64_t>& key, const OnReady& on_ready,
+                        Begin&& begin, End&& end) {
+  Prepared* const p = batch.rows > 0 ? &prepared(batch.rows, true) : nullptr;
+  if (p != nullptr) {
+    bind(batch);
+    last_ = p;
+  }
+  scalars_known_ = true;
+  // Weights that somebody changed between the steps are no part of what is captured.
+  packs_.run();
+  const auto all = [&] {
+    begin();
+    if (p != nullptr) run_segments(*p, on_ready);
+    end();
+  };
+  if constexpr (replays) {
+    make_key(p);
+    key_.insert(key_.end(), key.begin(), key.end());
+    b_.replay(key_, nullptr, all);
+  } else {
+    all();
+  }
+  packs_.set_stale(false);
 }
 
 template <Backend B>

@@ -17,6 +17,7 @@
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/report.hpp>
+#include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti {
@@ -79,17 +80,17 @@ class Rate {
 
 // One pass over a data set with the present weights (or their EMA), over all ranks.
 template <Backend B, DistributedStrategy S>
-EvaluationReport evaluate(Trainer<B, S>& trainer, Loader& loader) {
+EvaluationReport evaluate(Trainer<B, S>& trainer, BatchSource& source) {
   const Stopwatch watch;
   Metrics sum;
-  loader.start({0, 0});
+  source.start({0, 0});
   for (bool last = false; !last;) {
-    const Batch& batch = loader.next();
-    if (batch.count > 0) sum += trainer.evaluate({batch.images.data(), batch.labels.data(), batch.count});
+    const Batch& batch = source.next();
+    if (batch.count > 0) sum += trainer.evaluate(view_of(batch, 0, batch.count));
     sum.rows -= static_cast<double>(batch.skipped);
     last = batch.last_of_epoch;
   }
-  loader.release();
+  source.release();
   sum = trainer.reduce(sum);
   return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
           sum.rows / std::max(watch.seconds(), 1e-9)};
@@ -98,7 +99,7 @@ EvaluationReport evaluate(Trainer<B, S>& trainer, Loader& loader) {
 // The training loop: from the trainer's counters to the end of the last epoch. Reports to the listeners, evaluates,
 // commits and saves. `test` and `checkpoints` and `audit` may be null.
 template <Backend B, DistributedStrategy S>
-FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* checkpoints,
+FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
               const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit = nullptr) {
   const std::int64_t per_epoch = train.steps_per_epoch();
   Counters& at = trainer.counters();
@@ -137,36 +138,38 @@ FitResult fit(Trainer<B, S>& trainer, Loader& train, Loader* test, Checkpoints* 
   double waited = train.seconds_waited();
   std::int64_t skipped_before = train.skipped();
   Stopwatch epoch_watch;
+  std::vector<BatchView> parts;
+  double skipped_rows = 0;  // that no metrics were reduced by yet
   while (!ends()) {
     const Batch& batch = train.next();
     const double lr = schedule_at(at.step);
-    Metrics mine;
     const std::uint32_t wanted = o.stop_requested() ? step_flag::stop : 0;
-    const std::int64_t parts = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
-    const std::size_t image_bytes = batch.count > 0 ? batch.images.size() / static_cast<std::size_t>(batch.count) : 0;
-    for (std::int64_t p = 0; p < parts; ++p) {
-      const std::int64_t begin = batch.count * p / parts, end = batch.count * (p + 1) / parts;
-      mine += trainer.accumulate({batch.images.data() + static_cast<std::size_t>(begin) * image_bytes,
-                                  batch.labels.data() + begin, end - begin},
-                                 batch.global_count, p == 0, p + 1 == parts, wanted);
-    }
-    const std::uint32_t flags = trainer.update(lr, mine);
-    mine.rows -= static_cast<double>(batch.skipped);
+    const std::int64_t n = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
+    parts.clear();
+    for (std::int64_t p = 0; p < n; ++p)
+      parts.push_back(view_of(batch, batch.count * p / n, batch.count * (p + 1) / n));
+    const std::uint32_t flags = trainer.step_async(parts, batch.global_count, lr, wanted);
+    skipped_rows += static_cast<double>(batch.skipped);
     if (batch.skipped > 0)
       for (const auto& m : train.take_skip_messages()) o.record_skipped(m);
     if (audit != nullptr) audit->step(batch.epoch, at.step, trainer.strategy().rank(), batch.indices);
-    at.samples += batch.global_count;
     at.epoch = batch.after.epoch;
     at.consumed = batch.after.consumed;
-    window += mine;
-    epoch += mine;
     window_rate.add(batch.global_count);
     epoch_rate.add(batch.global_count);
     const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
     // A run that max_steps ends within an epoch is reported, evaluated and saved like the end of one.
     const bool epoch_done = batch.last_of_epoch || (o.max_steps > 0 && at.step >= o.max_steps);
     const bool due = at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || (o.report_first && at.step == 1);
-    if (due || (epoch_done && (o.report_epochs || ends()))) {
+    const bool reports = due || (epoch_done && (o.report_epochs || ends()));
+    // Where steps run ahead, asking waits for them.
+    if (!trainer.runs_ahead() || reports || epoch_done) {
+      Metrics mine = trainer.take_metrics();
+      mine.rows -= std::exchange(skipped_rows, 0);
+      window += mine;
+      epoch += mine;
+    }
+    if (reports) {
       const Metrics all = trainer.reduce(window);
       const double wait = train.seconds_waited() - waited;
       waited += wait;

@@ -3,13 +3,18 @@
 
 #include <cstdint>
 
+#include <tutti/core/image_window.hpp>
+
 namespace tutti {
 
-// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows].
+// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows]. Or windows [rows] of images that lie
+// in the backend's memory, with their labels.
 struct BatchView {
   const std::uint8_t* images = nullptr;
   const std::int32_t* labels = nullptr;
   std::int64_t rows = 0;
+  const ResidentImages* resident = nullptr;
+  const ImageWindow* windows = nullptr;
 };
 
 // What a run over some rows came to. Sums, so that batches and ranks simply add up.

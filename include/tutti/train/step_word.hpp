@@ -20,6 +20,8 @@ class StepWord {
   // dtype: of the gradients, f32 or f64.
   StepWord(DType dtype, std::byte* at) : dtype_(dtype), at_(at) {}
 
+  [[nodiscard]] std::byte* data() const noexcept { return at_; }
+
   template <class M>
   void write(M& memory, std::uint32_t word) {
     with([&](auto one) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -19,47 +20,17 @@
 #include <tutti/dist/strategy.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
+#include <tutti/train/device_steps.hpp>
 #include <tutti/train/executor.hpp>
+#include <tutti/train/gradient_exchange.hpp>
+#include <tutti/train/loss_scale.hpp>
+#include <tutti/train/parameter_update.hpp>
 #include <tutti/train/state.hpp>
-#include <tutti/train/step_word.hpp>
+#include <tutti/train/trainer_options.hpp>
+#include <tutti/train/weight_average.hpp>
 #include <tutti/version.hpp>
 
 namespace tutti {
-
-struct TrainerOptions {
-  DType compute = DType::f32;
-  AnyOptimizer optimizer = Sgd{};
-  double weight_decay = 1e-4;  // of the slices that decay: not batch norm, not biases
-  bool decay_all = false;      // of those too
-  double clip_norm = 0;        // largest global gradient norm; 0: none
-  double loss_scale = 1;       // static
-  // Begins at 2^16, halves where gradients overflow, whose step then changes nothing, and doubles after 2,000 steps
-  // without (Micikevicius et al. 2018).
-  bool dynamic_loss_scale = false;
-  double ema_decay = 0;    // weight EMA; 0: none
-  std::uint64_t seed = 1;  // of the initial weights
-  std::size_t bucket_bytes = std::size_t{16} << 20;
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  std::chrono::milliseconds deadline{600'000};  // of one reduction
-  Fingerprint must_agree{};                     // what else must be the same on all ranks: data, options
-};
-
-// When things happened in a step, in seconds from its beginning.
-struct StepTrace {
-  struct Reduction {
-    std::size_t bytes;
-    double ready;  // the gradients were final and the bucket was handed to the strategy
-    double taken;  // the update had waited for it
-  };
-  std::vector<Reduction> buckets;
-  double backward_end = 0, waited = 0, end = 0;  // waited: what the update spent on waiting for reductions
-};
-
-// What one step came to.
-struct StepResult {
-  Metrics metrics;  // of all ranks, if reduced
-  std::uint32_t flags = 0;
-};
 
 // Trains a model on a backend with a strategy: forward, backward, reduction while backward goes on, update; and owns
 // the optimizer state, the weight EMA and the committed copy of it all.
@@ -67,57 +38,93 @@ template <Backend B, DistributedStrategy S = Solo>
 class Trainer {
  public:
   Trainer(B& backend, S& strategy, const Graph& model, TrainerOptions options)
-      : b_(backend), s_(strategy), o_(std::move(options)), executor_(make_executor(model)) {
-    const ArenaLayout& p = executor_->parameters();
-    for (int i = 0; i < o_.optimizer.slots(); ++i) slots_.push_back(Buffer<B>(b_, p.bytes()));
-    if (o_.ema_decay > 0) {
-      ema_ = Buffer<B>(b_, p.bytes());
-      ema_states_ = Buffer<B>(b_, executor_->states().bytes());
-    }
-    trainable_ = 0;
-    while (trainable_ < p.slices.size() && p.slices[trainable_].trainable) ++trainable_;
-    buckets_ = make_buckets(p, o_.bucket_bytes, o_.first_bucket_bytes);
-    while (!buckets_.empty() && buckets_.back().first >= trainable_) buckets_.pop_back();
-    if (!buckets_.empty() && buckets_.back().last > trainable_) {
-      buckets_.back().last = trainable_;
-      buckets_.back().end = p.slices[trainable_].offset;
-    }
-    if (s_.size() > 1 && buckets_.empty())
-      fail<UsageError>("trainer", "a model with something to learn", "none", "there is nothing to share between ranks");
-    works_.resize(buckets_.size());
-    runs_ = make_runs();
+      : b_(backend),
+        s_(strategy),
+        o_(std::move(options)),
+        exchange_(b_, s_, o_),
+        executor_(exchange_.make_executor(model)),
+        update_(b_, o_, *executor_, exchange_.trainable(), exchange_.alone() ? nullptr : &exchange_.buckets()) {
+    if (has_ema()) ema_ = WeightAverage<B>(b_, *executor_);
     initialize();
-    s_.attach(p, fingerprint());
+    if constexpr (EndsStepsOnDevice<B>) make_device_steps();
+    s_.attach(executor_->parameters(), fingerprint());
   }
 
   [[nodiscard]] Executor<B>& executor() noexcept { return *executor_; }
   [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
   [[nodiscard]] S& strategy() noexcept { return s_; }
   // What the loss is multiplied by in this step.
-  [[nodiscard]] double loss_scale() const noexcept {
-    return o_.dynamic_loss_scale ? std::ldexp(1.0, static_cast<int>(counters_.scale_exponent)) : o_.loss_scale;
+  [[nodiscard]] double loss_scale() { return o_.dynamic_loss_scale ? loss_scale::value(counters()) : o_.loss_scale; }
+  // Of all steps that were started. Waits for them where a device moves the loss scale.
+  [[nodiscard]] Counters& counters() {
+    if (o_.dynamic_loss_scale) settle();
+    return counters_;
   }
-  [[nodiscard]] Counters& counters() noexcept { return counters_; }
-  // Writes down each step from now on; null ends it.
-  void trace(StepTrace* t) noexcept { trace_ = t; }
+  // Writes down each step from now on, and waits for it; null ends it.
+  void trace(StepTrace* t) noexcept {
+    trace_ = t;
+    exchange_.trace(t, &since_);
+  }
   [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
 
   // Fresh weights from the seed, statistics at their start, optimizer state zero, step 0.
   void initialize() {
     fill(executor_->parameters(), executor_->parameter_data());
     fill(executor_->states(), executor_->state_data());
-    for (auto& s : slots_) b_.zero(s.data(), s.bytes());
-    if (o_.ema_decay > 0) copy_to_ema();
+    update_.restart();
+    if (has_ema()) ema_.restart();
     executor_->parameters_changed();
     counters_ = {};
+    forget();
   }
 
+  // One step of these micro-batches that nobody waits for, where the device ends steps itself
+  // (backend/device_step.hpp); elsewhere, the same as step(). Gradients are those of the sum of all ranks' losses,
+  // divided by global_rows. What the steps came to is in take_metrics(). Returns the flags of all ranks: of this step,
+  // but on a device with several ranks of the step before, on all ranks alike. A loss that is not finite ends the run
+  // some steps later: no step since has changed the weights, and NotFiniteError names the step.
+  std::uint32_t step_async(std::span<const BatchView> parts, std::int64_t global_rows, double lr,
+                           std::uint32_t flags = 0) {
+    if (runs_ahead()) return start(parts, global_rows, lr, flags, true);
+    const StepResult r = step_on_host(parts, global_rows, lr, flags);
+    waiting_ += r.metrics;
+    return r.flags;
+  }
+  // The same, waited for, with its own flags and metrics; these are not in take_metrics().
+  StepResult step(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
+    if (!runs_ahead()) return step_on_host(parts, global_rows, lr, flags);
+    start(parts, global_rows, lr, flags, false);
+    StepResult r;
+    if constexpr (EndsStepsOnDevice<B>) r = device_->last();
+    return r;
+  }
+  StepResult step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
+    return step(std::span(&batch, 1), global_rows, lr, flags);
+  }
+  // Of this rank's rows, summed over the step_async() calls since it was called last. Waits for them.
+  Metrics take_metrics() {
+    Metrics m = std::exchange(waiting_, {});
+    if constexpr (EndsStepsOnDevice<B>)
+      if (device_) m += device_->take_metrics();
+    return m;
+  }
+  // Whether step_async() returns before the step is over.
+  [[nodiscard]] bool runs_ahead() const noexcept {
+    if constexpr (EndsStepsOnDevice<B>)
+      return device_ != nullptr && trace_ == nullptr;
+    else
+      return false;
+  }
+
+  // A step in two calls, for who looks at the gradients in between. The host waits for both, on every backend.
+  //
   // One micro-batch: gradients of the sum of this rank's losses, divided by the rows of all ranks and all micro-batches
   // of the step together. `last`: the step's last one; only then do gradients travel, and with them the flags.
   Metrics accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last, std::uint32_t flags = 0) {
     const StepScalars scalars{loss_scale(), 1.0 / static_cast<double>(global_rows)};
-    const bool sole = first && last;
-    next_bucket_ = 0;
+    const bool sole = first && last, alone = exchange_.alone();
+    if (first) settle();
+    exchange_.begin();
     if (trace_ != nullptr && first) {
       *trace_ = {};
       since_.restart();
@@ -128,9 +135,8 @@ class Trainer {
     if (batch.rows > 0) {
       // Where nobody listens, nothing is asked between the segments.
       m = executor_->train(batch, scalars,
-                           sole && s_.size() > 1
-                               ? [this](std::size_t ready) { reduce_until(ready, executor_->metrics()); }
-                               : typename Executor<B>::OnReady{});
+                           sole && !alone ? [this](std::size_t ready) { reduce_until(ready, executor_->metrics()); }
+                                          : typename Executor<B>::OnReady{});
       look_at(m);
     } else {
       b_.zero(executor_->gradient_data(), executor_->parameters().bytes());
@@ -144,7 +150,7 @@ class Trainer {
         b_.accumulate(p.dtype, sum_.data(), executor_->gradient_data(), p.count);
       if (last) b_.copy(executor_->gradient_data(), sum_.data(), p.bytes());
     }
-    if (last && s_.size() > 1) reduce_until(trainable_, m);
+    if (last && !alone) reduce_until(exchange_.trainable(), m);
     if (trace_ != nullptr && last) trace_->backward_end = since_.seconds();
     return m;
   }
@@ -153,46 +159,39 @@ class Trainer {
   // of all ranks' flags. Throws NotFiniteError, with the weights as they were, if any rank saw a loss that is not
   // finite.
   std::uint32_t update(double lr, const Metrics& mine) {
-    scale_ = loss_scale();
-    waited_ = 1;  // the first bucket
-    if (s_.size() > 1) {
-      wait_for(0);
-      flags_ = word_.read(b_);
+    const std::int64_t step = counters_.step + 1;
+    const double scale = loss_scale();
+    std::size_t waited = 1;  // buckets
+    if (!exchange_.alone()) {
+      exchange_.wait_for(0);
+      flags_ = exchange_.word().read(b_);
     }
     if ((flags_ & step_flag::not_finite) != 0) {
-      for (std::size_t i = 0; i < works_.size(); ++i) wait_for(i);
-      fail<NotFiniteError>(
-          "step " + std::to_string(counters_.step + 1), "a finite loss",
-          std::isfinite(mine.loss) ? "one on another rank that is not" : std::to_string(mine.mean_loss()),
-          "lower --lr, lengthen --warmup-epochs or set --clip-norm; the last checkpoint is kept");
+      exchange_.wait_for_all();
+      fail_not_finite(step,
+                      std::isfinite(mine.loss) ? "one on another rank that is not" : std::to_string(mine.mean_loss()));
     }
-    if (!o_.dynamic_loss_scale || gradients_fit()) apply(lr);
-    take_states();
+    const auto wait_for = [&](std::size_t buckets) {
+      for (; !exchange_.alone() && waited < buckets; ++waited) exchange_.wait_for(waited);
+    };
+    bool fit = true;
+    if (o_.dynamic_loss_scale && !update_.runs().empty()) {
+      wait_for(exchange_.buckets().size());
+      fit = std::isfinite(update_.squared_norm(step, scale));
+      if (!loss_scale::move(counters_, fit)) fail_not_finite_gradients(step);
+    }
+    if (fit) update_.apply(step, scale, lr, wait_for);
+    exchange_.take_states();
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
     executor_->parameters_changed();
-    counters_.step += 1;
-    if (o_.ema_decay > 0) update_ema();
+    counters_.step = step;
+    if (has_ema()) ema_.update(WeightAverage<B>::decay(o_.ema_decay, counters_.step));
     return flags_;
   }
 
-  // accumulate() and update() for the common case of one batch a step.
-  StepResult step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
-    StepResult r;
-    r.metrics = accumulate(batch, global_rows, true, true, flags);
-    r.flags = update(lr, r.metrics);
-    counters_.samples += global_rows;
-    return r;
-  }
-
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
-  [[nodiscard]] double decay_term() {
-    scale_ = 1;
-    double term = 0;
-    for (const Run& r : runs_)
-      if (r.weight_decay > 0) term += r.weight_decay / 2 * b_.squared_norms(call(r.begin, r.end)).weights;
-    return term;
-  }
+  [[nodiscard]] double decay_term() { return update_.decay_term(); }
 
   Metrics evaluate(const BatchView& batch) { return executor_->evaluate(batch); }
   // Sums over all ranks.
@@ -205,22 +204,30 @@ class Trainer {
   // Runs f with the EMA weights (and the statistics averaged with them) in place of the weights.
   template <class F>
   void with_ema(F&& f) {
-    if (o_.ema_decay <= 0) fail<UsageError>("trainer", "an EMA of the weights", "none", "set --ema-decay");
-    swap_ema();
+    if (!has_ema()) fail<UsageError>("trainer", "an EMA of the weights", "none", "set --ema-decay");
+    const auto swap = [&] {
+      ema_.swap();
+      executor_->parameters_changed();
+    };
+    swap();
     try {
       f();
     } catch (...) {
-      swap_ema();
+      swap();
       throw;
     }
-    swap_ema();
+    swap();
   }
   [[nodiscard]] bool has_ema() const noexcept { return o_.ema_decay > 0; }
 
   // Takes the second copy of the state.
-  void commit() { committed_.commit(b_, arenas(), counters_); }
+  void commit() {
+    settle();
+    committed_.commit(b_, arenas(), counters_);
+  }
   // Goes back to it.
   void restore() {
+    forget();
     counters_ = committed_.restore(b_, arenas());
     executor_->parameters_changed();
   }
@@ -267,60 +274,69 @@ class Trainer {
     f.add("seed", std::to_string(o_.seed));
     f.add("buckets", std::to_string(o_.first_bucket_bytes) + " and " + std::to_string(o_.bucket_bytes) + " bytes");
     for (const Slice& s : executor_->parameters().slices)
-      f.add("parameter", s.name + " " + to_string(s.shape) + (s.trainable ? "" : " fixed"));
+      f.add("parameter", s.name + " " + to_string(s.shape) + (s.trainable ? "" : " fixed") +
+                             (s.rate == 1 ? "" : " rate " + std::to_string(s.rate)));
     return f;
   }
 
  private:
-  // The gradients lie behind the step's word, so that one reduction takes it along, and before a place for the running
-  // statistics.
-  std::unique_ptr<Executor<B>> make_executor(const Graph& model) {
-    const ExecutorOptions options{o_.compute, false};
-    if (s_.size() == 1) return std::make_unique<Executor<B>>(b_, model, options);
-    if constexpr (!std::is_base_of_v<HostMemory, B>) require_device_reader();
-    const DType master = o_.compute == DType::f64 ? DType::f64 : DType::f32;
-    const Graph graph = differentiate(fuse(model));
-    const ArenaLayout layout = parameter_layout(graph, master), states = state_layout(graph, master);
-    const std::size_t bytes = StepWord::bytes + layout.bytes() + states.bytes();
-    const auto window = s_.allocate_gradients(bytes);
-    if (window.empty()) gradients_ = Buffer<B>(b_, bytes);
-    std::byte* all = window.empty() ? gradients_.at(0) : window.data();
-    word_ = StepWord(layout.dtype, all);
-    shared_states_ = all + StepWord::bytes + layout.bytes();
-    host_states_.resize(states.bytes());
-    return std::make_unique<Executor<B>>(b_, model, options, all + StepWord::bytes);
-  }
-
-  // Gradients in a device's memory are no place for a strategy that reads them with the processor.
-  void require_device_reader() {
-    bool reads = false;
-    if constexpr (requires { s_.reads_device_memory(); }) reads = s_.reads_device_memory();
-    if (!reads)
-      fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'", "one of the host",
-                       "use --strategy nccl, or a backend on the processor");
-  }
-
-  // A run of neighbouring slices of one bucket with the same weight decay: one call of the update kernel.
-  struct Run {
-    std::size_t begin, end;
-    double weight_decay;
-    std::size_t bucket;
-  };
-  std::vector<Run> make_runs() const {
-    const ArenaLayout& p = executor_->parameters();
-    std::vector<Run> runs;
-    for (std::size_t i = 0, bucket = 0; i < trainable_; ++i) {
-      // Alone there is nothing to wait for, so the buckets do not matter.
-      if (s_.size() > 1 && i >= buckets_[bucket].last) ++bucket;
-      const Slice& s = p.slices[i];
-      const double wd = s.decay || o_.decay_all ? o_.weight_decay : 0;
-      const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
-      if (!runs.empty() && !o_.optimizer.per_tensor() && runs.back().weight_decay == wd && runs.back().bucket == bucket)
-        runs.back().end = end;
-      else
-        runs.push_back({s.offset, end, wd, bucket});
+  // What the device decides by itself needs neither the optimizer's code on the host nor a strategy there.
+  void make_device_steps() {
+    const bool on_host = o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio();
+    if (on_host || (!exchange_.alone() && !reads_device_memory(s_))) return;
+    DeviceUpdate u;
+    u.runs.assign(update_.runs().begin(), update_.runs().end());
+    u.op = o_.optimizer.update_op();
+    u.trust = o_.optimizer.trust_ratio();
+    u.clip_norm = o_.clip_norm;
+    u.dynamic_loss_scale = o_.dynamic_loss_scale;
+    u.weights = executor_->parameter_data();
+    u.gradients = executor_->gradient_data();
+    for (std::size_t i = 0; i < update_.slots().size(); ++i) u.slots[i] = update_.slots()[i].data();
+    u.count = executor_->parameters().count;
+    u.states = executor_->state_data();
+    u.state_count = executor_->states().count;
+    if (!exchange_.alone()) {
+      u.state_sums = exchange_.state_sums();
+      u.ranks = s_.size();
+      u.word = exchange_.word().data();
     }
-    return runs;
+    if (has_ema()) {
+      u.average = ema_.weights();
+      u.state_average = ema_.states();
+    }
+    device_ = std::make_unique<DeviceSteps<B, S>>(b_, s_, o_, *executor_, exchange_, counters_, u);
+  }
+  std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags,
+                      bool counts) {
+    require_parts(parts);
+    counters_.samples += global_rows;
+    if constexpr (EndsStepsOnDevice<B>)
+      return device_->start(parts, global_rows, lr, flags, counts);
+    else
+      return flags;
+  }
+  StepResult step_on_host(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
+    require_parts(parts);
+    StepResult r;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      r.metrics += accumulate(parts[i], global_rows, i == 0, i + 1 == parts.size(), flags);
+    r.flags = update(lr, r.metrics);
+    counters_.samples += global_rows;
+    return r;
+  }
+  static void require_parts(std::span<const BatchView> parts) {
+    if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "none");
+  }
+  // Waits for the steps that run; what they came to is then in the counters.
+  void settle() {
+    if constexpr (EndsStepsOnDevice<B>)
+      if (device_) device_->settle();
+  }
+  void forget() {
+    waiting_ = {};
+    if constexpr (EndsStepsOnDevice<B>)
+      if (device_) device_->forget();
   }
 
   void fill(const ArenaLayout& layout, void* to) {
@@ -334,7 +350,7 @@ class Trainer {
       else
         tutti::initialize(reinterpret_cast<float*>(host.data()) + s->offset, s->shape, v.init, o_.seed, s->name);
     }
-    b_.copy_in(to, host.data(), host.size());
+    if (!host.empty()) b_.copy_in(to, host.data(), host.size());
   }
 
   void look_at(const Metrics& m) {
@@ -342,150 +358,22 @@ class Trainer {
   }
 
   void reduce_until(std::size_t ready, const Metrics& m) {
-    while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].last <= ready) {
-      const Bucket& k = buckets_[next_bucket_];
-      const std::size_t unit = size_of(executor_->parameters().dtype);
-      std::byte* begin = static_cast<std::byte*>(executor_->gradient_data()) + k.begin * unit;
-      std::size_t bytes = (k.end - k.begin) * unit;
-      if (next_bucket_ == 0) {
-        look_at(m);
-        word_.write(b_, flags_);
-        begin -= StepWord::bytes;
-        bytes += StepWord::bytes;
-      }
-      if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_.seconds(), 0});
-      works_[next_bucket_++] = s_.reduce(k, {begin, bytes}, nullptr);
-      if (next_bucket_ == 1) reduce_states();
-    }
+    exchange_.reduce_until(ready, [&] {
+      look_at(m);
+      exchange_.word().write(b_, flags_);
+    });
   }
-
-  // Batch norm uses the statistics of a rank's own rows, but all ranks keep the same running ones, the mean: so every
-  // rank evaluates the same net, and what one rank saves is the state of all.
-  void reduce_states() {
-    const std::size_t n = host_states_.size();
-    if (n == 0) return;
-    b_.copy(shared_states_, executor_->state_data(), n);
-    states_work_ = s_.reduce({0, 0, 0, 0, buckets_.size()}, {shared_states_, n}, nullptr);
-  }
-  void take_states() {
-    if (s_.size() == 1 || host_states_.empty()) return;
-    states_work_.wait_host(o_.deadline);
-    b_.copy_out(host_states_.data(), shared_states_, host_states_.size());
-    const auto divide = [&](auto n) {
-      for (std::size_t i = 0; i < host_states_.size(); i += sizeof n) {
-        auto v = n;
-        std::memcpy(&v, host_states_.data() + i, sizeof v);
-        v /= n;
-        std::memcpy(host_states_.data() + i, &v, sizeof v);
-      }
-    };
-    if (executor_->states().dtype == DType::f64)
-      divide(static_cast<double>(s_.size()));
-    else
-      divide(static_cast<float>(s_.size()));
-    b_.copy_in(executor_->state_data(), host_states_.data(), host_states_.size());
-  }
-
-  void wait_for(std::size_t bucket) {
-    const double before = trace_ != nullptr ? since_.seconds() : 0;
-    works_[bucket].wait_host(o_.deadline);
-    if (trace_ == nullptr || bucket >= trace_->buckets.size()) return;
-    trace_->buckets[bucket].taken = since_.seconds();
-    trace_->waited += since_.seconds() - before;
-  }
-
-  [[nodiscard]] UpdateCall call(std::size_t begin, std::size_t end) const {
-    const DType t = executor_->parameters().dtype;
-    const std::size_t at = begin * size_of(t);
-    UpdateCall u;
-    u.dtype = t;
-    u.weights = static_cast<std::byte*>(executor_->parameter_data()) + at;
-    u.gradients = static_cast<const std::byte*>(executor_->gradient_data()) + at;
-    for (std::size_t i = 0; i < slots_.size(); ++i) u.slots[i] = slots_[i].at(at);
-    u.count = end - begin;
-    u.step = counters_.step + 1;
-    u.gradient_scale = 1 / scale_;
-    return u;
-  }
-
-  // Whether this step's gradients are finite at its loss scale; moves the scale for the steps to come.
-  bool gradients_fit() {
-    if (trainable_ == 0) return true;
-    for (; waited_ < works_.size(); ++waited_) wait_for(waited_);
-    const bool fit = std::isfinite(b_.squared_norms(call(0, runs_.back().end)).gradients);
-    if (fit && ++counters_.scale_steps >= 2000) {
-      counters_.scale_exponent = std::min<std::int64_t>(counters_.scale_exponent + 1, 126);
-      counters_.scale_steps = 0;
-    } else if (!fit) {
-      if (counters_.scale_exponent == 0)
-        fail<NotFiniteError>("step " + std::to_string(counters_.step + 1), "finite gradients",
-                             "others, at a loss scale of 1", "lower --lr or set --clip-norm");
-      counters_.scale_exponent -= 1;
-      counters_.scale_steps = 0;
-    }
-    return fit;
-  }
-
-  void apply(double lr) {
-    double clip = 1;
-    std::size_t& waited = waited_;
-    const auto wait_until = [&](std::size_t buckets) {
-      for (; waited < buckets; ++waited) wait_for(waited);
-    };
-    if (o_.clip_norm > 0 && trainable_ > 0) {
-      wait_until(works_.size());
-      const double norm = std::sqrt(b_.squared_norms(call(0, runs_.back().end)).gradients);
-      // PyTorch's form, with its guard against a norm of zero.
-      clip = std::min(1.0, o_.clip_norm / (norm + 1e-6));
-    }
-    for (const Run& r : runs_) {
-      wait_until(r.bucket + 1);
-      UpdateCall u = call(r.begin, r.end);
-      u.lr = lr;
-      u.weight_decay = r.weight_decay;
-      u.gradient_scale *= clip;
-      if (o_.optimizer.per_tensor()) u.factor = o_.optimizer.factor(b_.squared_norms(u), lr);
-      std::visit([&](const auto& op) { b_.update(op, u); }, o_.optimizer.update_op());
-    }
-  }
-
-  void update_ema() {
-    // The decay grows to its value over the first steps: an average that starts at random weights would stay there
-    // long.
-    const auto t = static_cast<double>(counters_.step);
-    const double d = std::min(o_.ema_decay, (1 + t) / (10 + t));
-    const auto average = [&](const ArenaLayout& l, void* to, const void* from) {
-      b_.average(l.dtype, to, from, l.count, d);
-    };
-    average(executor_->parameters(), ema_.data(), executor_->parameter_data());
-    average(executor_->states(), ema_states_.data(), executor_->state_data());
-  }
-  void copy_to_ema() {
-    b_.copy(ema_.data(), executor_->parameter_data(), ema_.bytes());
-    b_.copy(ema_states_.data(), executor_->state_data(), ema_states_.bytes());
-  }
-  void swap_ema() {
-    swap(ema_, executor_->parameter_data());
-    swap(ema_states_, executor_->state_data());
-    executor_->parameters_changed();
-  }
-  void swap(Buffer<B>& a, void* b) {
-    Buffer<B> t(b_, a.bytes());
-    b_.copy(t.data(), b, a.bytes());
-    b_.copy(b, a.data(), a.bytes());
-    b_.copy(a.data(), t.data(), a.bytes());
-  }
-
   [[nodiscard]] std::vector<StateArena> arenas() {
     const ArenaLayout &p = executor_->parameters(), &s = executor_->states();
     std::vector<StateArena> list{{&p, static_cast<std::byte*>(executor_->parameter_data()), "", false},
                                  {&s, static_cast<std::byte*>(executor_->state_data()), "", false}};
-    const bool adam = slots_.size() == 2;
-    for (std::size_t i = 0; i < slots_.size(); ++i)
-      list.push_back({&p, slots_[i].at(0), !adam ? "momentum." : i == 0 ? "exp_avg." : "exp_avg_sq.", true});
-    if (o_.ema_decay > 0) {
-      list.push_back({&p, ema_.at(0), "ema.", true});
-      list.push_back({&s, ema_states_.at(0), "ema.", true});
+    const auto& slots = update_.slots();
+    const bool adam = slots.size() == 2;
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      list.push_back({&p, slots[i].at(0), !adam ? "momentum." : i == 0 ? "exp_avg." : "exp_avg_sq.", true});
+    if (has_ema()) {
+      list.push_back({&p, ema_.weights(), "ema.", true});
+      list.push_back({&s, ema_.states(), "ema.", true});
     }
     return list;
   }
@@ -493,25 +381,18 @@ class Trainer {
   B& b_;
   S& s_;
   TrainerOptions o_;
-  Buffer<B> gradients_;  // where several ranks train and the strategy has no memory of its own
-  StepWord word_;
-  std::byte* shared_states_ = nullptr;
-  std::vector<std::byte> host_states_;
-  Work states_work_;
+  GradientExchange<B, S> exchange_;
   std::uint32_t flags_ = 0;
   std::unique_ptr<Executor<B>> executor_;
-  std::vector<Buffer<B>> slots_;
-  Buffer<B> ema_, ema_states_, sum_;
-  std::size_t trainable_ = 0;
-  std::vector<Bucket> buckets_;
-  std::vector<Work> works_;
-  std::size_t next_bucket_ = 0, waited_ = 0;
-  double scale_ = 1;  // of the gradients in the arena
-  std::vector<Run> runs_;
+  ParameterUpdate<B> update_;
+  WeightAverage<B> ema_;
+  Buffer<B> sum_;  // of micro-batches' gradients
   StepTrace* trace_ = nullptr;
   Stopwatch since_;
+  Metrics waiting_;  // of steps on the host that nobody asked for yet
   Counters counters_;
   CommittedState committed_;
+  std::unique_ptr<DeviceSteps<B, S>> device_;
 };
 
 }  // namespace tutti

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <tutti/backends/cuda/cudnn/conv_problem.hpp>
+#include <tutti/backends/cuda/cudnn/fusion.hpp>
+#include <tutti/backends/cuda/cudnn/plan.hpp>
+#include <tutti/backends/cuda/cudnn/planner.hpp>
+
+namespace tutti::cuda {
+
+// A convolution that does something for the batch norms beside it; activated: relu(scale * x + bias) is what goes in.
+enum class FusedPass : std::uint8_t {
+  statistics,                  // forward, with the sums of y and of its squares
+  activated_statistics,        // the same of an activated input
+  activated_backward_weights,  // of such a convolution
+  backward_data_norm           // backward data, then back through relu and the statistics of batch norm
+};
+
+[[nodiscard]] constexpr ConvPass plain_pass(FusedPass pass) noexcept {
+  switch (pass) {
+    case FusedPass::activated_backward_weights:
+      return ConvPass::backward_weights;
+    case FusedPass::backward_data_norm:
+      return ConvPass::backward_data;
+    default:
+      return ConvPass::forward;
+  }
+}
+[[nodiscard]] inline std::string to_string(FusedPass pass) {
+  static constexpr std::array names{"convolution-statistics", "scale-bias-relu-convolution-statistics",
+                                    "scale-bias-relu-wgrad", "dgrad-drelu-batch-norm"};
+  return names[static_cast<std::size_t>(pass)];
+}
+
+// Pointers that a pass has no use for are null. Vectors of channels are f32, but scale and bias of the problem's type.
+struct FusedOperands {
+  const void *a = nullptr, *b = nullptr;  // as of the plain pass: x and w, x and dy, or dy and w
+  void* out = nullptr;                    // y, dw (f32, KRSC), or the gradient where the relu was active
+  const void *scale = nullptr, *bias = nullptr;
+  float *sum = nullptr, *square_sum = nullptr;
+  const void* x = nullptr;  // of the batch norm, and what belongs to it
+  const float *gamma = nullptr, *beta = nullptr, *mean = nullptr, *inv_std = nullptr;
+  float *dgamma = nullptr, *dbeta = nullptr, *from_g = nullptr, *from_x = nullptr, *constant = nullptr;
+};
+
+// The plans of fused convolutions on one device. A plan of a problem, or cuDNN's refusal, is made once.
+class FusedConvolutions {
+ public:
+  explicit FusedConvolutions(Planner& planner) : planner_(planner) {}
+
+  // Bytes that run() needs; nothing where cuDNN has no plan, and why_not() says why. Not while a CUDA graph is
+  // captured.
+  [[nodiscard]] std::optional<std::size_t> workspace_bytes(FusedPass pass, const ConvProblem& p) {
+    const std::pair key{pass, p};
+    auto found = made_.find(key);
+    if (found == made_.end()) found = made_.emplace(key, make(pass, p)).first;
+    const auto& made = found->second;
+    if (!made) return {};
+    return std::visit([](const auto& m) { return m.workspace_bytes(); }, *made);
+  }
+  [[nodiscard]] const std::string& why_not() const noexcept { return why_; }
+
+  // What workspace_bytes() had an answer for. workspace: of so many bytes, aligned to 256.
+  void run(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+    const auto found = made_.find({pass, p});
+    if (found == made_.end() || !found->second)
+      fail<DeviceError>("cudnn " + to_string(pass), "a plan made before", to_string(p));
+    std::visit([&](auto& m) { m.run(planner_, o, workspace, stream); }, *found->second);
+  }
+
+ private:
+  struct Statistics {
+    FusedPlan<ScaleBiasReluConvStatistics> plan;
+    [[nodiscard]] std::size_t workspace_bytes() const { return plan.workspace_bytes(); }
+    void run(Planner&, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+      plan.run({o.a, o.scale, o.bias, o.b, o.out, o.sum, o.square_sum}, workspace, stream);
+    }
+  };
+  // Where cuDNN writes dw in the problem's type alone, that comes first in the workspace and is widened from there.
+  struct BackwardWeights {
+    FusedPlan<ScaleBiasReluConvBackwardWeights> plan;
+    std::optional<cudnn::Plan> widen;
+    std::size_t narrow_bytes = 0;
+
+    [[nodiscard]] std::size_t workspace_bytes() const {
+      return narrow_bytes + std::max(plan.workspace_bytes(), widen ? widen->workspace_bytes() : 0);
+    }
+    void run(Planner& planner, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+      void* const rest = static_cast<std::byte*>(workspace) + narrow_bytes;
+      plan.run({o.a, o.scale, o.bias, o.b, widen ? workspace : o.out}, rest, stream);
+      if (widen)
+        widen->run(planner.handle().on(stream),
+                   std::array<cudnn::Binding, 2>{{{cudnn::conv_a, workspace}, {cudnn::conv_out, o.out}}}, rest);
+    }
+  };
+  struct BackwardData {
+    FusedPlan<ConvBackwardDataReluBatchNorm> plan;
+    [[nodiscard]] std::size_t workspace_bytes() const { return plan.workspace_bytes(); }
+    void run(Planner&, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+      plan.run({o.a, o.b, o.x, nullptr, o.mean, o.inv_std, o.gamma, o.beta, o.out, o.dgamma, o.dbeta, o.from_g,
+                o.from_x, o.constant},
+               workspace, stream);
+    }
+  };
+  using Made = std::variant<Statistics, BackwardWeights, BackwardData>;
+
+  std::optional<Made> make(FusedPass pass, const ConvProblem& p) {
+    // What cuDNN's fused kernels are made for; it has none for f32.
+    if (p.type != DType::bf16 && p.type != DType::f16) {
+      why_ = "cuDNN fuses convolutions of 16 bits alone";
+      return {};
+    }
+    switch (pass) {
+      case FusedPass::statistics:
+      case FusedPass::activated_statistics:
+        if (auto plan =
+                plan_fusion(planner_, ScaleBiasReluConvStatistics{p, pass == FusedPass::activated_statistics}, why_))
+          return Statistics{*std::move(plan)};
+        break;
+      case FusedPass::activated_backward_weights:
+        return make_backward_weights(p);
+      case FusedPass::backward_data_norm:
+        if (auto plan = plan_fusion(planner_, ConvBackwardDataReluBatchNorm{p}, why_))
+          return BackwardData{*std::move(plan)};
+        break;
+    }
+    return {};
+  }
+  std::optional<Made> make_backward_weights(const ConvProblem& p) {
+    if (auto plan = plan_fusion(planner_, ScaleBiasReluConvBackwardWeights{p, DType::f32}, why_))
+      return BackwardWeights{*std::move(plan), {}, 0};
+    auto narrow = plan_fusion(planner_, ScaleBiasReluConvBackwardWeights{p, p.type}, why_);
+    if (!narrow) return {};
+    std::string why;
+    auto widen = planner_.plan(cudnn::widening_graph(p), p.type, why);
+    if (!widen) {
+      why_ = std::move(why);
+      return {};
+    }
+    const auto e = cudnn::weights_of(p);
+    const std::size_t bytes = static_cast<std::size_t>(e[0] * e[1] * e[2] * e[3]) * size_of(p.type);
+    return BackwardWeights{*std::move(narrow), std::move(widen), (bytes + 255) / 256 * 256};
+  }
+
+  Planner& planner_;
+  std::map<std::pair<FusedPass, ConvProblem>, std::optional<Made>> made_;
+  std::string why_;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Source of kernels: batch norm in the pieces that stand between fused convolutions. After norm.hpp, whose tiles and
+// partial sums it uses.
+namespace tutti::cuda::kernels {
+
+inline constexpr char fused[] = R"cuda(
+// What norm_statistics left per chunk, as the sums of x and of its squares.
+__global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float* sum,
+                                 float* square_sum) {
+  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const bool there = c < channels;
+  const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
+  const auto count = [&](int k) { return (double)((k + 1) * chunk < all ? chunk : all - k * chunk); };
+  const double s = sum_chunks(chunks, [&](int k) { return count(k) * at(k, 0); });
+  const double q = sum_chunks(chunks, [&](int k) { return at(k, 1) + count(k) * at(k, 0) * at(k, 0); });
+  if (!there || threadIdx.x >= 32) return;
+  sum[c] = (float)s;
+  square_sum[c] = (float)q;
+}
+
+// The statistics of a batch from its sums, a thread a channel. scale and bias, with which the batch norm is
+// scale * x + bias, may be null; bias belongs to the scale as it is rounded.
+template <class T>
+__global__ void norm_from_sums(const float* sum, const float* square_sum, i64 all, int channels, float eps,
+                               float momentum, const float* gamma, const float* beta, float* running_mean,
+                               float* running_var, float* mean, float* inv_std, T* scale, T* bias) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= channels) return;
+  const double n = (double)all, mu = sum[c] / n;
+  const double off = (double)square_sum[c] - sum[c] * mu, squares = off < 0 ? 0 : off;
+  const double var = squares / n, unbiased = all > 1 ? squares / (n - 1) : var;
+  const double is = 1 / sqrt(var + (double)eps);
+  mean[c] = (float)mu;
+  inv_std[c] = (float)is;
+  running_mean[c] = (float)((1 - (double)momentum) * running_mean[c] + (double)momentum * mu);
+  running_var[c] = (float)((1 - (double)momentum) * running_var[c] + (double)momentum * unbiased);
+  if (!scale) return;
+  const T s = from_float<T>((float)(gamma[c] * is));
+  scale[c] = s;
+  bias[c] = from_float<T>((float)(beta[c] - mu * to_float(s)));
+}
+
+// y = relu(scale * x + bias). V divides the channels.
+template <class T, int V>
+__global__ void activate(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ bias,
+                         T* __restrict__ y, int channels, i64 n) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) {
+    const int c = (int)(k * V % channels);
+    float f[V], s[V], b[V];
+    load_floats<T, V>(x + k * V, f);
+    load_floats<T, V>(scale + c, s);
+    load_floats<T, V>(bias + c, b);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) f[j] = relu(fmaf(f[j], s[j], b[j]));
+    store_floats<T, V>(y + k * V, f);
+  }
+}
+
+// From norm_backward_sums: dgamma, dbeta, and the factors of dx = from_g * g + from_x * x + constant.
+__global__ void norm_backward_factors(const float* partial, int chunks, i64 all, int channels, const float* gamma,
+                                      const float* mean, const float* inv_std, float* dgamma, float* dbeta,
+                                      float* from_g, float* from_x, float* constant) {
+  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const bool there = c < channels;
+  const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
+  const double sum = sum_chunks(chunks, [&](int k) { return at(k, 0); });
+  const double dot = sum_chunks(chunks, [&](int k) { return at(k, 1); });
+  if (!there || threadIdx.x >= 32) return;
+  const double is = inv_std[c], s = gamma[c] * is, n = (double)all;
+  dbeta[c] = (float)sum;
+  dgamma[c] = (float)dot;
+  from_g[c] = (float)s;
+  from_x[c] = (float)(-s * is * dot / n);
+  constant[c] = (float)(s * (mean[c] * is * dot / n - sum / n));
+}
+
+// dx = from_g * (g where the relu was active) + from_x * x + constant
+template <class T, int V>
+__global__ void norm_backward_affine(const T* __restrict__ g, const T* __restrict__ x, const float* __restrict__ gamma,
+                                     const float* __restrict__ beta, const float* __restrict__ mean,
+                                     const float* __restrict__ inv_std, const float* __restrict__ from_g,
+                                     const float* __restrict__ from_x, const float* __restrict__ constant,
+                                     T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk) {
+  const Tile t(lw, V, all, chunk);
+  if (t.channel >= channels) return;
+  float mu[V], scale[V], shift[V], a[V], b[V], k[V];
+  scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
+  #pragma unroll
+  for (int j = 0; j < V; ++j) {
+    mu[j] = mean[t.channel + j];
+    shift[j] = beta[t.channel + j];
+    a[j] = from_g[t.channel + j];
+    b[j] = from_x[t.channel + j];
+    k[j] = constant[t.channel + j];
+  }
+  #pragma unroll 2
+  for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
+    const i64 i = r * channels + t.channel;
+    float d[V], f[V];
+    load_floats<T, V>(g + i, d);
+    load_floats<T, V>(x + i, f);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float incoming = fmaf(f[j] - mu[j], scale[j], shift[j]) > 0 ? a[j] * d[j] : 0.0f;
+      d[j] = incoming + fmaf(b[j], f[j], k[j]);
+    }
+    store_floats<T, V>(dx + i, d);
+  }
+}
+)cuda";
+
+}  // namespace tutti::cuda::kernels

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <tutti/backend/call.hpp>
+#include <tutti/backends/cuda/conv_op.hpp>
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::cuda {
+
+// All weights of a model and where their packed forms lie, as a table on the device: one launch packs them all.
+class PackTable {
+ public:
+  // Weights f32: of convolutions OIHW, others one to one.
+  PackTable(DeviceMemory& memory, DType t, std::span<const PackTarget> targets) {
+    std::vector<Job> jobs;
+    std::vector<Chunk> chunks;
+    for (const PackTarget& target : targets) {
+      const Shape& s = target.weights.shape;
+      Job j{static_cast<const float*>(target.weights.data),
+            target.to,
+            1,
+            static_cast<int>(s.numel()),
+            1,
+            1,
+            static_cast<int>(s.numel()),
+            0};
+      if (s.rank() == 4) {
+        const PackedWeights p(t, s);
+        j.rows = static_cast<int>(p.rows);
+        j.columns = static_cast<int>(p.columns);
+        j.taps = static_cast<int>(p.taps);
+        j.padded_rows = static_cast<int>(p.padded_rows);
+        j.padded_columns = static_cast<int>(p.padded_columns);
+      }
+      const std::int64_t all = std::int64_t{j.padded_rows} * j.padded_columns;
+      for (std::int64_t at = 0; at < all; at += chunk)
+        chunks.push_back(
+            {at, static_cast<std::int32_t>(jobs.size()), static_cast<std::int32_t>(std::min(chunk, all - at))});
+      jobs.push_back(j);
+    }
+    blocks_ = static_cast<unsigned>(chunks.size());
+    jobs_ = Buffer<DeviceMemory>(memory, std::max<std::size_t>(jobs.size(), 1) * sizeof(Job));
+    chunks_ = Buffer<DeviceMemory>(memory, std::max<std::size_t>(chunks.size(), 1) * sizeof(Chunk));
+    memory.copy_in(jobs_.data(), jobs.data(), jobs.size() * sizeof(Job));
+    memory.copy_in(chunks_.data(), chunks.data(), chunks.size() * sizeof(Chunk));
+  }
+  void run(Launcher& l, DType t) const {
+    if (blocks_ > 0) l.op(t, OpKernel::pack_table, dim3(blocks_), Launcher::block, jobs_.data(), chunks_.data());
+  }
+
+ private:
+  static constexpr std::int64_t chunk = 2048;  // places of packed weights with all their taps
+
+  // kernels/elementwise.hpp
+  struct Job {
+    const float* from;
+    void* to;
+    int rows, columns, taps, padded_rows, padded_columns, unused;
+  };
+  struct Chunk {
+    std::int64_t begin;
+    std::int32_t job, count;
+  };
+
+  Buffer<DeviceMemory> jobs_, chunks_;
+  unsigned blocks_ = 0;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/backend/call.hpp>
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/graph/ops.hpp>
+
+// Ops that look at one element or one window at a time, by our own kernels.
+namespace tutti::cuda {
+
+// Values that a thread takes at once: channels are whole vectors of 16 bytes, or taken one by one.
+[[nodiscard]] inline int channel_vector(DType t, std::int64_t channels) {
+  return channels % vector_of(t) == 0 ? vector_of(t) : 1;
+}
+[[nodiscard]] inline OpKernel by_channels(DType t, std::int64_t channels, OpKernel with_vectors) {
+  return channel_vector(t, channels) > 1 ? with_vectors
+                                         : static_cast<OpKernel>(static_cast<std::size_t>(with_vectors) + 1);
+}
+
+// Element by element: what `out` is made of comes first.
+template <class... P>
+void run_map(Launcher& l, OpKernel k, const TensorRef& out, P... pointers) {
+  const std::int64_t n = out.shape.numel();
+  l.op(out.dtype, k, l.blocks(n / vector_of(out.dtype)), Launcher::block, pointers..., out.data, n);
+}
+
+inline void run_bias(Launcher& l, const Call& c) {
+  const TensorRef& y = c.out[0];
+  const std::int64_t channels = y.shape[1], n = y.shape.numel();
+  l.op(y.dtype, by_channels(y.dtype, channels, OpKernel::bias_forward), l.blocks(n / channel_vector(y.dtype, channels)),
+       Launcher::block, c.in[0].data, c.in[1].data, y.data, static_cast<int>(channels), n);
+}
+
+// kernels/pool.hpp
+struct Pool {
+  int height, width, channels, out_h, out_w, kernel_h, kernel_w, stride, padding;
+
+  Pool(const op::Window& o, const Shape& x, const Shape& y)
+      : height(static_cast<int>(x[2])),
+        width(static_cast<int>(x[3])),
+        channels(static_cast<int>(x[1])),
+        out_h(static_cast<int>(y[2])),
+        out_w(static_cast<int>(y[3])),
+        kernel_h(o.kernel_h),
+        kernel_w(o.kernel_w),
+        stride(o.stride),
+        padding(o.padding) {}
+};
+
+inline void run_max_pool(Launcher& l, const op::MaxPool& o, const Call& c) {
+  const TensorRef& y = c.out[0];
+  const std::int64_t channels = y.shape[1], vectors = y.shape.numel() / channel_vector(y.dtype, channels);
+  l.op(y.dtype, by_channels(y.dtype, channels, OpKernel::max_pool), l.blocks(vectors), Launcher::block, c.in[0].data,
+       y.data, c.out[1].data, Pool(o, c.in[0].shape, y.shape), vectors);
+}
+inline void run_max_pool_backward(Launcher& l, const op::MaxPoolBackward& o, const Call& c) {
+  const TensorRef& dx = c.out[0];
+  const std::int64_t channels = dx.shape[1], vectors = dx.shape.numel() / channel_vector(dx.dtype, channels);
+  l.op(dx.dtype, by_channels(dx.dtype, channels, OpKernel::max_pool_backward), l.blocks(vectors), Launcher::block,
+       c.in[0].data, c.in[1].data, dx.data, Pool(o, dx.shape, c.in[0].shape), vectors);
+}
+
+// k: average_pool or average_pool_backward. large: the shape with the pixels.
+inline void run_average_pool(Launcher& l, OpKernel k, const Shape& large, const Call& c) {
+  const TensorRef& out = c.out[0];
+  const std::int64_t channels = large[1], vectors = out.shape.numel() / channel_vector(out.dtype, channels);
+  l.op(out.dtype, by_channels(out.dtype, channels, k), l.blocks(vectors), Launcher::block, c.in[0].data, out.data,
+       static_cast<int>(channels), static_cast<int>(large[2] * large[3]), vectors);
+}
+
+}  // namespace tutti::cuda

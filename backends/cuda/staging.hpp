@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/core/image_window.hpp>
+#include <tutti/tensor/memory.hpp>
+
+// Batches on their way into the device.
+//
+// What a step reads lies in one slot at a fixed address, because a captured step keeps its addresses. Uploads go to
+// places of their own on a stream of their own, so that the next batch arrives while a step computes; what fills the
+// slot from such a place is started on the device's stream just ahead of the step and is no part of the graph: its
+// source is another place each time, which would take a graph for each place. It costs one launch, and of device time
+// a copy within the device: 20 us for 256 images of 224x224, a thousandth of their step.
+namespace tutti::cuda {
+
+// Places that the upload stream fills and the device's stream empties, in turn.
+class UploadRing {
+ public:
+  struct Place {
+    Buffer<DeviceMemory> device;
+    std::shared_ptr<void> pinned;
+    std::size_t pinned_bytes = 0;
+    Event uploaded, emptied;
+    bool used = false;
+    explicit Place(const Device& d) : uploaded(d), emptied(d) {}
+  };
+
+  UploadRing(DeviceMemory& memory, const Stream& uploads, int places) : memory_(memory), uploads_(uploads.get()) {
+    for (int i = 0; i < places; ++i) places_.push_back(std::make_unique<Place>(memory.device()));
+  }
+
+  // The next place, with room for so much on the device and in pinned memory. Its pinned memory may be written at once;
+  // what is then started on the upload stream waits until the device's stream has read what was there before.
+  Place& take(std::size_t device_bytes, std::size_t pinned_bytes) {
+    Place& p = *places_[next_];
+    next_ = (next_ + 1) % places_.size();
+    if (std::exchange(p.used, true)) wait_for(p);
+    if (p.device.bytes() < device_bytes) {
+      p.device = {};
+      p.device = Buffer<DeviceMemory>(memory_, device_bytes);
+      emptied(p);  // when the other stream has written its zeros
+    }
+    if (p.pinned_bytes < pinned_bytes) {
+      p.pinned = allocate_pinned(pinned_bytes);
+      p.pinned_bytes = pinned_bytes;
+    }
+    p.emptied.hold_up(uploads_);
+    return p;
+  }
+  void copy_in(void* to, const void* from, std::size_t n) {
+    memory_.device().check_op(cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, uploads_), "an upload");
+  }
+  // Everything for this place has been started on the upload stream: the device's stream waits for it.
+  void filled(Place& p) {
+    p.uploaded.record(uploads_);
+    p.uploaded.hold_up(memory_.device().stream());
+    last_ = &p;
+  }
+  // Everything that reads this place has been started on the device's stream.
+  void emptied(Place& p) { p.emptied.record(memory_.device().stream()); }
+
+  // Until the host's memory has been read by all uploads so far.
+  void wait() const {
+    if (last_ != nullptr) wait_for(*last_);
+  }
+
+ private:
+  // What went wrong before comes to light here too, so the last op is named.
+  void wait_for(const Place& p) const {
+    memory_.device().check_op(cudaEventSynchronize(p.uploaded.get()), "an upload to end");
+  }
+
+  DeviceMemory& memory_;
+  cudaStream_t uploads_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::size_t next_ = 0;
+  const Place* last_ = nullptr;
+};
+
+class Staging {
+ public:
+  Staging(DeviceMemory& memory, Launcher& launcher)
+      : memory_(memory),
+        launcher_(launcher),
+        uploads_(memory.device()),
+        batches_(memory, uploads_, 2),
+        windows_(memory, uploads_, 4) {}
+  // Never throws: a device that is lost does not wait.
+  ~Staging() { cudaStreamSynchronize(uploads_.get()); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // A batch of the host into the slot. Images in pinned memory are read after the call: see wait().
+  void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
+              void* image_slot, void* label_slot) {
+    const std::size_t at = Workspace::round_up(image_bytes);
+    auto& p = batches_.take(at + label_bytes, label_bytes);
+    memory_.device().set_op("upload");
+    // Labels are few and rarely pinned; from pageable memory a copy might wait for the stream.
+    std::memcpy(p.pinned.get(), labels, label_bytes);
+    batches_.copy_in(p.device.data(), images, image_bytes);
+    batches_.copy_in(p.device.at(at), p.pinned.get(), label_bytes);
+    batches_.filled(p);
+    memory_.copy(image_slot, p.device.data(), image_bytes);
+    memory_.copy(label_slot, p.device.at(at), label_bytes);
+    batches_.emptied(p);
+  }
+  // Until the images of all uploads so far have been read.
+  void wait() const { batches_.wait(); }
+
+  // Windows [rows] of images on the device into the slot.
+  void gather(const ResidentImages& from, const ImageWindow* windows, std::int64_t rows, void* image_slot,
+              void* label_slot) {
+    const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(ImageWindow);
+    auto& p = windows_.take(bytes, bytes);
+    memory_.device().set_op("gather_images");
+    std::memcpy(p.pinned.get(), windows, bytes);
+    windows_.copy_in(p.device.data(), p.pinned.get(), bytes);
+    windows_.filled(p);
+    const Sizes s{from.height, from.width, from.channels, from.out_height, from.out_width};
+    const int line = s.out_width * s.channels, row = s.out_height * line;
+    const bool wide = row % vector == 0 && s.height * s.width * s.channels % vector == 0;
+    // A thread makes 16 bytes of a row four times.
+    const int pieces = (row - 1) / (wide ? vector : 1) + 1;
+    const auto share = static_cast<unsigned>(std::clamp(pieces / static_cast<int>(4 * Launcher::block), 1, 1024));
+    launcher_.input(wide ? InputKernel::gather_images : InputKernel::gather_images_1,
+                    dim3(static_cast<unsigned>(rows), share), Launcher::block, from.images, from.labels, from.fill,
+                    static_cast<const void*>(p.device.data()), image_slot, label_slot, s);
+    windows_.emptied(p);
+  }
+
+ private:
+  static constexpr int vector = 16;
+  // kernels/input.hpp
+  struct Sizes {
+    int height, width, channels, out_height, out_width;
+  };
+
+  DeviceMemory& memory_;
+  Launcher& launcher_;
+  Stream uploads_;
+  UploadRing batches_, windows_;
+};
+
+}  // namespace tutti::cuda

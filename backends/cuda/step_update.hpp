@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/backend/device_step.hpp>
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::cuda {
+
+// What kernels/step.hpp reads and writes, with the same names there.
+namespace step {
+struct Numbers {
+  double lr, inverse_batch, loss_scale, average, c1, c2;
+  std::int64_t step;
+  std::uint32_t flags;
+  std::int32_t slot, restart, counted;
+};
+struct State {
+  std::int64_t exponent, scale_steps;
+  std::int64_t halted_step;
+  std::int32_t halted_why, skip;
+  double halted_loss, halted_rows;
+  double totals[4];
+  double metrics[4];
+  double scale, lr;
+  float gradient_scale, average, c1, c2;
+};
+struct Outcome {
+  std::int64_t step, exponent, scale_steps, halted_step;
+  std::int32_t halted_why;
+  std::uint32_t flags;
+  double halted_loss, halted_rows;
+  double totals[4], metrics[4];
+};
+struct Chunk {
+  std::int64_t begin;
+  std::int32_t count, run;
+};
+struct Run {
+  float rate, weight_decay, factor, unused;
+};
+struct Rules {
+  double clip_norm, eta;
+  int trust, dynamic, chunks, runs, normed;
+};
+static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) == 120 && sizeof(Chunk) == 16 &&
+              sizeof(Run) == 16);
+}  // namespace step
+
+// The end of a training step by our own kernels: norms, the decision about the step, the optimizer, in three to five
+// launches whatever the number of tensors. Sums belong to fixed pieces of the arena and are added in a fixed order.
+class StepUpdate final : public DeviceStep {
+ public:
+  // loss_scale: where the loss op reads its factor. look: throws what kernels reported about the data.
+  StepUpdate(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
+             const DeviceUpdate& u)
+      : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), u_(u) {
+    launcher_.require_updates();
+    require_aligned();
+    numbers_ = std::static_pointer_cast<step::Numbers>(allocate_pinned(kept * sizeof(step::Numbers)));
+    outcomes_ = std::static_pointer_cast<step::Outcome>(allocate_pinned(kept * sizeof(step::Outcome)));
+    std::fill_n(outcomes_.get(), kept, step::Outcome{});
+    for (std::uint64_t i = 0; i < kept; ++i) ends_.push_back(std::make_unique<Event>(memory_.device()));
+    sent_ = Buffer<DeviceMemory>(memory_, sizeof(step::Numbers));
+    state_ = Buffer<DeviceMemory>(memory_, sizeof(step::State));
+    cut();
+  }
+
+  std::uint64_t send(const StepNumbers& n) override {
+    const std::uint64_t number = next_++, slot = number % kept;
+    if (number >= kept) wait(number - kept);
+    step::Numbers& to = numbers_.get()[slot];
+    to = {n.lr,
+          n.inverse_batch,
+          n.loss_scale,
+          n.ema_decay,
+          0,
+          0,
+          n.step,
+          n.flags,
+          static_cast<std::int32_t>(slot),
+          n.begins_sums ? 1 : 0,
+          n.counts ? 1 : 0};
+    if (const auto* o = std::get_if<op::AdamwUpdate>(&u_.op)) {
+      const auto t = static_cast<double>(n.step);
+      to.c1 = 1 / (1 - std::pow(o->beta1, t));
+      to.c2 = 1 / (1 - std::pow(o->beta2, t));
+    }
+    memory_.device().set_op("the numbers of a step");
+    memory_.copy_in(sent_.data(), &to, sizeof to);
+    return number;
+  }
+  void begin() override {
+    memory_.device().set_op("the start of a step");
+    launcher_.update(UpdateKernel::step_begin, dim3(1), 1, sent_.data(), state_.data(), loss_scale_,
+                     u_.dynamic_loss_scale ? 1 : 0);
+  }
+  void add(const void* metrics, bool first, bool last) override {
+    memory_.device().set_op("metrics of a step");
+    launcher_.update(UpdateKernel::step_metrics, dim3(1), 1, sent_.data(), state_.data(), metrics, first ? 1 : 0,
+                     last ? u_.word : nullptr);
+  }
+  void update() override {
+    memory_.device().set_op("update");
+    const dim3 chunks(static_cast<unsigned>(rules_.chunks));
+    if (rules_.normed != 0) {
+      launcher_.update(u_.trust ? UpdateKernel::step_norms_3 : UpdateKernel::step_norms_1, chunks, Launcher::block,
+                       u_.weights, u_.gradients, chunks_.data(), partial_.data());
+      if (u_.trust)
+        launcher_.update(UpdateKernel::step_run_norms, dim3(static_cast<unsigned>(rules_.runs)), Launcher::block,
+                         partial_.data(), first_.data(), norms_.data());
+    }
+    launcher_.update(UpdateKernel::step_decide, dim3(1), Launcher::block, sent_.data(), state_.data(),
+                     u_.trust ? norms_.data() : partial_.data(), runs_.data(), static_cast<const void*>(u_.word),
+                     rules_, outcomes_.get());
+    if (rules_.chunks > 0) std::visit([&](const auto& o) { optimize(o, chunks); }, u_.op);
+    memory_.device().set_op("averages");
+    const auto n = static_cast<std::int64_t>(u_.state_count);
+    if (u_.state_sums != nullptr && n > 0)
+      launcher_.update(UpdateKernel::step_mean, launcher_.blocks(n), Launcher::block, u_.states, u_.state_sums, n,
+                       static_cast<float>(u_.ranks), state_.data());
+    average(u_.average, u_.weights, u_.count);
+    average(u_.state_average, u_.states, u_.state_count);
+  }
+  void started(std::uint64_t number) override { ends_[number % kept]->record(memory_.device().stream()); }
+
+  bool done(std::uint64_t number) override { return ends_[number % kept]->happened(); }
+  void wait(std::uint64_t number) override {
+    memory_.device().check_op(cudaEventSynchronize(ends_[number % kept]->get()), "a step to end");
+  }
+  [[nodiscard]] StepOutcome outcome(std::uint64_t number) const override {
+    const step::Outcome& o = outcomes_.get()[number % kept];
+    StepOutcome r;
+    r.step = o.step;
+    r.scale_exponent = o.exponent;
+    r.scale_steps = o.scale_steps;
+    r.halted_step = o.halted_step;
+    r.halt = static_cast<Halt>(o.halted_why);
+    r.flags = o.flags;
+    r.halted_loss = o.halted_loss;
+    r.halted_rows = o.halted_rows;
+    std::copy_n(o.totals, 4, r.sums.begin());
+    std::copy_n(o.metrics, 4, r.metrics.begin());
+    return r;
+  }
+  void require_good_data() override { look_(); }
+
+  void set_scale(std::int64_t exponent, std::int64_t steps) override {
+    const std::array<std::int64_t, 2> both{exponent, steps};
+    memory_.copy_in(state_.at(offsetof(step::State, exponent)), both.data(), sizeof both);
+  }
+  void resume() override {
+    memory_.zero(state_.at(offsetof(step::State, halted_step)),
+                 offsetof(step::State, totals) - offsetof(step::State, halted_step));
+  }
+
+ private:
+  // Elements of a chunk: 32 for each thread of a block.
+  static constexpr std::size_t chunk = 8192;
+
+  void require_aligned() const {
+    bool good = u_.count % 4 == 0 && u_.state_count % 4 == 0;
+    for (const void* p : {static_cast<const void*>(u_.weights), u_.gradients, static_cast<const void*>(u_.slots[0]),
+                          static_cast<const void*>(u_.slots[1]), static_cast<const void*>(u_.average),
+                          static_cast<const void*>(u_.states), static_cast<const void*>(u_.state_average)})
+      good = good && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+    for (const auto& r : u_.runs) good = good && r.begin % 4 == 0 && r.end % 4 == 0 && r.begin < r.end;
+    if (!good) fail("cuda", "arenas and runs on boundaries of 16 bytes", "others");
+  }
+  // The runs in chunks, and both as tables on the device.
+  void cut() {
+    std::vector<step::Chunk> chunks;
+    std::vector<std::int32_t> first{0};
+    std::vector<step::Run> runs;
+    for (const auto& r : u_.runs) {
+      for (std::size_t at = r.begin; at < r.end; at += chunk)
+        chunks.push_back({static_cast<std::int64_t>(at), static_cast<std::int32_t>(std::min(chunk, r.end - at)),
+                          static_cast<std::int32_t>(runs.size())});
+      first.push_back(static_cast<std::int32_t>(chunks.size()));
+      runs.push_back({static_cast<float>(r.rate), static_cast<float>(r.weight_decay), 1, 0});
+    }
+    rules_.clip_norm = u_.clip_norm;
+    rules_.eta = u_.trust ? u_.trust->eta : 0;
+    rules_.trust = !u_.trust ? 0 : u_.trust->at_most_rate ? 2 : 1;
+    // Without anything to learn no gradient overflows.
+    rules_.dynamic = u_.dynamic_loss_scale && !runs.empty() ? 1 : 0;
+    rules_.chunks = static_cast<int>(chunks.size());
+    rules_.runs = static_cast<int>(runs.size());
+    rules_.normed = !runs.empty() && (u_.trust || u_.clip_norm > 0 || u_.dynamic_loss_scale) ? 1 : 0;
+    if (runs.empty()) rules_.clip_norm = 0;
+    chunks_ = table(chunks);
+    first_ = table(first);
+    runs_ = table(runs);
+    partial_ = Buffer<DeviceMemory>(memory_, std::max<std::size_t>(chunks.size(), 1) * 3 * sizeof(double));
+    norms_ = Buffer<DeviceMemory>(memory_, std::max<std::size_t>(runs.size(), 1) * 3 * sizeof(double));
+  }
+  template <class T>
+  [[nodiscard]] Buffer<DeviceMemory> table(const std::vector<T>& rows) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    Buffer<DeviceMemory> b(memory_, std::max<std::size_t>(rows.size(), 1) * sizeof(T));
+    memory_.copy_in(b.data(), rows.data(), rows.size() * sizeof(T));
+    return b;
+  }
+
+  void optimize(const op::SgdUpdate& o, dim3 chunks) {
+    launcher_.update(UpdateKernel::step_sgd, chunks, Launcher::block, u_.weights, u_.gradients, u_.slots[0],
+                     chunks_.data(), runs_.data(), state_.data(), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
+  }
+  void optimize(const op::AdamwUpdate& o, dim3 chunks) {
+    launcher_.update(UpdateKernel::step_adamw, chunks, Launcher::block, u_.weights, u_.gradients, u_.slots[0],
+                     u_.slots[1], chunks_.data(), runs_.data(), state_.data(), static_cast<float>(o.beta1),
+                     static_cast<float>(1 - o.beta1), static_cast<float>(o.beta2), static_cast<float>(1 - o.beta2),
+                     static_cast<float>(o.eps));
+  }
+  void average(void* to, const void* from, std::size_t count) {
+    const auto n = static_cast<std::int64_t>(count);
+    if (to != nullptr && n > 0)
+      launcher_.update(UpdateKernel::step_average, launcher_.blocks(n / 4), Launcher::block, to, from, n,
+                       state_.data());
+  }
+
+  DeviceMemory& memory_;
+  Launcher& launcher_;
+  double* loss_scale_;
+  std::function<void()> look_;
+  DeviceUpdate u_;
+  step::Rules rules_{};
+  std::shared_ptr<step::Numbers> numbers_;
+  std::shared_ptr<step::Outcome> outcomes_;
+  std::vector<std::unique_ptr<Event>> ends_;
+  Buffer<DeviceMemory> sent_, state_, chunks_, first_, runs_, partial_, norms_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#include "cuda_net.hpp"
+
+#ifdef TUTTI_HAS_CUDA
+#include <map>
+#include <optional>
+#include <typeindex>
+#include <utility>
+#include <variant>
+
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/train/executor.hpp>
+
+#include "backend/conformance.hpp"
+#endif
+
+namespace tutti::bench {
+
+#ifdef TUTTI_HAS_CUDA
+
+namespace {
+
+// Each op by itself.
+CudaOptions unfused() {
+  CudaOptions o;
+  o.fusion = CudaFusion::off;
+  return o;
+}
+
+// The backend with an event before and after each op.
+class TimedCuda : public Cuda {
+ public:
+  TimedCuda() : Cuda(unfused()) {}
+
+  template <class O>
+  requires RunsOp<Cuda, O>
+  void run(const O& o, Call& c) {
+    Span& s = spans_[{std::string(c.node), std::type_index(typeid(O))}];
+    if (!s.begin) {
+      s.begin.emplace(device(), true);
+      s.end.emplace(device(), true);
+    }
+    if (s.step != step_) s.begin->record(device().stream());
+    s.step = step_;
+    Cuda::run(o, c);
+    s.end->record(device().stream());
+  }
+  void begin_step() { ++step_; }
+  // Of the last step, which has ended.
+  [[nodiscard]] double seconds(const Node& n) const {
+    const auto kind = std::visit([](const auto& o) { return std::type_index(typeid(o)); }, n.op);
+    const auto found = spans_.find({n.name, kind});
+    if (found == spans_.end() || found->second.step != step_)
+      fail<UsageError>("bench", "an op of its own in layer '" + n.name + "'", "one that was fused with another");
+    found->second.end->wait();
+    return found->second.end->seconds_since(*found->second.begin);
+  }
+
+ private:
+  struct Span {
+    std::optional<cuda::Event> begin, end;
+    std::int64_t step = -1;
+  };
+  std::map<std::pair<std::string, std::type_index>, Span> spans_;
+  std::int64_t step_ = 0;
+};
+
+class CudaNet final : public Net {
+ public:
+  CudaNet(const Graph& model, DType precision, std::int64_t rows)
+      : executor_(backend_, model, {precision}), batch_(testing::random_batch(model, rows, 1)) {
+    testing::randomize(executor_, 1);
+    step();
+  }
+  void step() override {
+    backend_.begin_step();
+    executor_.train(batch_.view(), {1, 1.0 / static_cast<double>(batch_.rows)});
+    backend_.synchronise();
+  }
+  [[nodiscard]] double seconds(NodeId node) const override {
+    return backend_.seconds(executor_.graph().nodes[static_cast<std::size_t>(node)]);
+  }
+  [[nodiscard]] const Graph& graph() const override { return executor_.graph(); }
+  [[nodiscard]] int threads() const override { return 1; }
+  [[nodiscard]] bool on_processor() const override { return false; }
+
+ private:
+  TimedCuda backend_;
+  Executor<TimedCuda> executor_;
+  testing::Batch batch_;
+};
+
+}  // namespace
+
+std::string gpu_name() {
+  static const std::string name = [] {
+    try {
+      const cuda::Device device(0);
+      return device.name();
+    } catch (const DeviceError&) {
+      return std::string();
+    }
+  }();
+  return name;
+}
+
+std::unique_ptr<Net> make_cuda_net(const Graph& model, DType precision, std::int64_t rows) {
+  return std::make_unique<CudaNet>(model, precision, rows);
+}
+
+#else
+
+std::string gpu_name() { return ""; }
+
+std::unique_ptr<Net> make_cuda_net(const Graph&, DType, std::int64_t) {
+  fail<UsageError>("bench", "a backend that was built", "cuda");
+}
+
+#endif
+
+}  // namespace tutti::bench

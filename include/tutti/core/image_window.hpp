@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+// What an augmentation decides about an image, apart from the images: so that whoever holds the pixels can do the rest.
+namespace tutti {
+
+// The part of a stored image that a row of a batch shows. 16 bytes, which devices read as they are.
+struct ImageWindow {
+  std::int32_t image = 0;          // which of the stored ones
+  std::int32_t top = 0, left = 0;  // its corner in the image's coordinates; what lies outside the image is padding
+  std::int8_t mirror = 0;          // 1: left to right, after the cut
+  std::int8_t shift_y = 0, shift_x = 0;  // then up and left; what is missing is the reflection at the window's edge
+  std::int8_t unused = 0;
+  friend bool operator==(const ImageWindow&, const ImageWindow&) = default;
+};
+static_assert(sizeof(ImageWindow) == 16 && std::is_trivially_copyable_v<ImageWindow>);
+
+// A data set that lies in a backend's memory whole, and the size of the windows that are cut out of it.
+struct ResidentImages {
+  const std::uint8_t* images = nullptr;  // [size, height, width, channels]
+  const std::int32_t* labels = nullptr;  // [size]
+  const std::uint8_t* fill = nullptr;    // [channels], the padding
+  std::int64_t size = 0;
+  std::int32_t height = 0, width = 0, channels = 0;
+  std::int32_t out_height = 0, out_width = 0;
+};
+
+}  // namespace tutti

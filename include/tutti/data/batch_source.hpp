@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/core/image_window.hpp>
+#include <tutti/data/sampler.hpp>
+
+namespace tutti {
+
+// This rank's part of one step. `count` may be 0 in the short last step of an epoch.
+struct Batch {
+  std::span<const std::uint8_t> images;   // [count, height, width, channels], starts at a multiple of 64 bytes
+  std::span<const std::int32_t> labels;   // [count]
+  std::span<const std::int64_t> indices;  // [count], in the data set
+  std::int64_t count = 0;
+  std::int64_t global_count = 0;  // of all ranks together, skipped ones included
+  // Of the `count` samples, those that could not be read (LoaderOptions::skip_bad_records): their label is
+  // skipped_label. Known to this rank only; who wants the mean over the samples that were read sums it over the ranks.
+  std::int64_t skipped = 0;
+  std::int64_t epoch = 0;          // from 0
+  std::int64_t step_in_epoch = 0;  // from 0; in steps of the present global batch
+  bool last_of_epoch = false;
+  Position after;  // where to go on once this step is committed
+  // Where the data set lies in a backend's memory: no images, but which parts of which of its images.
+  const ResidentImages* resident = nullptr;
+  std::span<const ImageWindow> windows{};  // [count]
+};
+
+// Where a training loop or an evaluation takes its batches from. All calls come from one thread.
+class BatchSource {
+ public:
+  BatchSource() = default;
+  virtual ~BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+
+  // Begins (again) at p.
+  virtual void start(Position p) = 0;
+  // The next batch, valid until the following call of next(), release() or start(). Begins at {0, 0} if start() was
+  // never called.
+  virtual const Batch& next() = 0;
+  // Gives the batch of the last next() back.
+  virtual void release() = 0;
+
+  // Samples skipped in the batches that next() has given out, in all, and what was wrong with them since the last call.
+  [[nodiscard]] virtual std::int64_t skipped() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> take_skip_messages() = 0;
+  // Seconds that next() has waited for data, in all.
+  [[nodiscard]] virtual double seconds_waited() const = 0;
+  [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;
+
+ protected:
+  // The batch of this share of the step that starts at p, without its data.
+  [[nodiscard]] static Batch batch_at(Position p, const Share& share, std::int64_t size, std::int64_t global_batch) {
+    Batch b;
+    b.indices = share.indices;
+    b.count = static_cast<std::int64_t>(share.indices.size());
+    b.global_count = share.global_count;
+    b.epoch = p.epoch;
+    b.step_in_epoch = tutti::steps_per_epoch(p.consumed, global_batch);
+    b.after = advance(p, size, global_batch);
+    b.last_of_epoch = b.after.epoch != p.epoch;
+    return b;
+  }
+};
+
+}  // namespace tutti

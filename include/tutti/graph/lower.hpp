@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/graph/graph.hpp>
+
+namespace tutti {
+
+// Which chains of a differentiated graph become the optional ops (graph/ops.hpp).
+struct LoweringOptions {
+  bool statistics = true;  // conv -> batch norm: the convolution sums up what the batch norm needs to know
+  // Where `statistics` are: batch norm + relu -> one convolution: what lies between is never in memory, neither forward
+  // nor for the gradient of the weights.
+  bool activation = true;
+  bool backward = true;  // data gradient -> relu -> batch norm, backward: the sums are taken on the way
+};
+
+// The layers whose ops took part: the convolutions of the first two kinds, the batch norms of the last.
+struct Lowered {
+  std::vector<std::string> statistics, activation, backward;
+  [[nodiscard]] bool any() const { return !statistics.empty() || !backward.empty(); }
+};
+
+namespace detail {
+
+template <class = void>
+class Lowerer {
+ public:
+  Lowerer(Graph& g, const LoweringOptions& o) : g_(g), o_(o), removed_(g.nodes.size(), 0) {}
+
+  Lowered run() {
+    if (o_.statistics) each(&Lowerer::statistics);
+    if (o_.statistics && o_.activation) each(&Lowerer::activation);
+    if (o_.backward) each(&Lowerer::backward);
+    compact();
+    return std::move(lowered_);
+  }
+
+ private:
+  static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] Node& node(NodeId i) { return g_.nodes[at(i)]; }
+
+  void each(void (Lowerer::*pass)(NodeId)) {
+    readers_.assign(g_.values.size(), {});
+    for (std::size_t i = 0; i < g_.nodes.size(); ++i)
+      if (!removed_[i])
+        for (ValueId v : g_.nodes[i].inputs) readers_[at(v)].push_back(static_cast<NodeId>(i));
+    for (NodeId i = 0; i < static_cast<NodeId>(g_.nodes.size()); ++i)
+      if (!removed_[at(i)]) (this->*pass)(i);
+  }
+
+  // A value a channel of `like`.
+  ValueId per_channel(const std::string& name, ValueId like, Precision precision) {
+    Value v{name, Shape{g_[like].shape[1]}, false};
+    v.precision = precision;
+    return g_.add_value(std::move(v));
+  }
+
+  void statistics(NodeId j) {
+    const auto* const plain = std::get_if<op::BatchNorm>(&node(j).op);
+    if (plain == nullptr) return;
+    const op::BatchNorm bn = *plain;
+    const ValueId x = node(j).inputs[0];
+    if (g_[x].producer < 0) return;
+    const NodeId i = g_[x].producer;
+    if (const auto* const conv = std::get_if<op::Conv2d>(&node(i).op)) {
+      const op::Window window = *conv;
+      const ValueId sum = per_channel(node(i).name + ".sum", x, Precision::master),
+                    square_sum = per_channel(node(i).name + ".square_sum", x, Precision::master);
+      node(i).op = op::Conv2dStatistics{window, false};
+      node(i).outputs.insert(node(i).outputs.end(), {sum, square_sum});
+      lowered_.statistics.push_back(node(i).name);
+    }
+    if (!std::holds_alternative<op::Conv2dStatistics>(node(i).op)) return;
+    Node& n = node(j);
+    n.op = op::BatchNormFromSums{bn.eps, bn.momentum, bn.relu, bn.residual, true};
+    n.inputs.insert(n.inputs.begin() + 5, node(i).outputs.begin() + 1, node(i).outputs.begin() + 3);
+  }
+
+  void activation(NodeId j) {
+    auto* const bn = std::get_if<op::BatchNormFromSums>(&node(j).op);
+    if (bn == nullptr || !bn->relu || bn->residual) return;
+    const ValueId y = node(j).outputs[0], x = node(j).inputs[0], mean = node(j).outputs[1], spread = node(j).outputs[2];
+    if (y == g_.logits) return;
+    NodeId conv = -1;
+    for (NodeId r : readers_[at(y)]) {
+      auto* const c = std::get_if<op::Conv2dStatistics>(&node(r).op);
+      if (conv >= 0 || c == nullptr || c->activate || node(r).inputs[0] != y) return;
+      conv = r;
+    }
+    if (conv < 0) return;
+    // Where the backward pass makes y again, for the gradient of this convolution's weights and nothing else.
+    NodeId again = -1, weights = -1;
+    for (NodeId r : readers_[at(x)]) {
+      const auto* const made = std::get_if<op::BatchNormInference>(&node(r).op);
+      if (made == nullptr || !made->saved_inv_std || node(r).inputs[3] != mean || node(r).inputs[4] != spread) continue;
+      const auto& readers = readers_[at(node(r).outputs[0])];
+      if (again >= 0 || !made->relu || made->residual || readers.size() != 1) return;
+      if (!std::holds_alternative<op::Conv2dBackwardWeights>(node(readers[0]).op)) return;
+      if (node(readers[0]).inputs[0] != node(r).outputs[0]) return;
+      again = r;
+      weights = readers[0];
+    }
+
+    const ValueId scale = per_channel(node(j).name + ".scale", x, Precision::compute),
+                  bias = per_channel(node(j).name + ".bias", x, Precision::compute);
+    bn->output = false;
+    node(j).outputs = {mean, spread, scale, bias};
+    std::get<op::Conv2dStatistics>(node(conv).op).activate = true;
+    node(conv).inputs = {x, node(conv).inputs[1], scale, bias};
+    lowered_.activation.push_back(node(conv).name);
+    if (weights < 0) return;
+    removed_[at(again)] = 1;
+    const op::Window window = std::get<op::Conv2dBackwardWeights>(node(weights).op);
+    node(weights).op = op::Conv2dBackwardWeightsActivated{window};
+    node(weights).inputs = {x, node(weights).inputs[1], scale, bias};
+  }
+
+  // Only where the two stand side by side: the order of the parameters' gradients stays what it was.
+  void backward(NodeId d) {
+    const auto* const data = std::get_if<op::Conv2dBackwardData>(&node(d).op);
+    if (data == nullptr || at(d) + 1 >= g_.nodes.size() || removed_[at(d) + 1]) return;
+    const op::Window window = *data;
+    const auto* const bn = std::get_if<op::BatchNormBackward>(&node(d + 1).op);
+    const ValueId g = node(d).outputs[0];
+    if (bn == nullptr || !bn->relu || bn->residual || bn->second || node(d + 1).inputs[0] != g) return;
+    if (readers_[at(g)].size() != 1) return;
+    const std::vector<ValueId> norm(node(d + 1).inputs.begin() + 1, node(d + 1).inputs.end()),
+        out = node(d + 1).outputs;
+    const std::string& name = node(d + 1).name;
+    const ValueId from_g = per_channel(name + ".from_g", norm[0], Precision::master),
+                  from_x = per_channel(name + ".from_x", norm[0], Precision::master),
+                  constant = per_channel(name + ".constant", norm[0], Precision::master);
+    Node &first = node(d), &second = node(d + 1);
+    first.op = op::Conv2dBackwardDataNorm{window};
+    first.inputs.insert(first.inputs.end(), norm.begin(), norm.end());
+    first.outputs = {g, out[1], out[2], from_g, from_x, constant};
+    second.op = op::BatchNormBackwardApply{};
+    second.inputs = {g};
+    second.inputs.insert(second.inputs.end(), norm.begin(), norm.end());
+    second.inputs.insert(second.inputs.end(), {from_g, from_x, constant});
+    second.outputs = {out[0]};
+    lowered_.backward.push_back(second.name);
+  }
+
+  // Takes out what nobody needs any more, and numbers the producers anew. What is taken out stands in the backward
+  // pass, so that forward nodes keep the numbers that they have in the graph of evaluations.
+  void compact() {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
+      if (removed_[i]) continue;
+      if (kept != i) g_.nodes[kept] = std::move(g_.nodes[i]);
+      ++kept;
+    }
+    g_.nodes.resize(kept);
+    for (Value& v : g_.values) v.producer = -1;
+    for (std::size_t i = 0; i < g_.nodes.size(); ++i)
+      for (ValueId v : g_.nodes[i].outputs) g_[v].producer = static_cast<NodeId>(i);
+  }
+
+  Graph& g_;
+  LoweringOptions o_;
+  std::vector<char> removed_;
+  std::vector<std::vector<NodeId>> readers_;  // of each value, once an input
+  Lowered lowered_;
+};
+
+}  // namespace detail
+
+// Rewrites chains around batch norms of a differentiated graph into the optional ops. Parameters, their gradients, the
+// order of these, and the numbers of the forward nodes stay.
+template <class = void>
+Lowered lower_norms(Graph& g, const LoweringOptions& o) {
+  return detail::Lowerer<>(g, o).run();
+}
+
+}  // namespace tutti

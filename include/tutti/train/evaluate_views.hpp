@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tutti/backend/reference_misc.hpp>
+#include <tutti/core/clock.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/f16.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/train/report.hpp>
+#include <tutti/train/resident_source.hpp>
+#include <tutti/train/trainer.hpp>
+
+// Evaluation by the mean logits of several views of each image.
+namespace tutti {
+
+// An image shifted by (dy, dx) pixels, what is missing taken from its mirror image at the edge (without the edge
+// itself), then mirrored left to right or not.
+struct TestView {
+  std::int64_t dy = 0, dx = 0;
+  bool mirror = false;
+  double weight = 1;  // of its logits
+};
+
+// 0: the image as it is. 1: mirrored too. 2: that too, with half of the weight, and shifted by a pixel to both ends of
+// a diagonal, each mirrored and not (Jordan 2024).
+[[nodiscard]] inline std::vector<TestView> test_views(int level) {
+  if (level < 0 || level > 2) fail<UsageError>("test_views", "level 0, 1 or 2", std::to_string(level));
+  if (level == 0) return {{}};
+  std::vector<TestView> views;
+  for (const bool mirror : {false, true}) {
+    views.push_back({0, 0, mirror, level == 2 ? 0.25 : 0.5});
+    if (level == 2)
+      for (const std::int64_t d : {-1, 1}) views.push_back({d, d, mirror, 0.125});
+  }
+  return views;
+}
+
+// Throws ShapeError where a shift is as long as a side of the images [n, channels, h, w], or longer than `most`.
+inline void check_view(const Shape& image, const TestView& view, std::int64_t most) {
+  const std::int64_t h = std::min(image[2], most + 1), w = std::min(image[3], most + 1);
+  if (std::abs(view.dy) >= h || std::abs(view.dx) >= w)
+    fail<ShapeError>("make_view", "a shift of less than " + std::to_string(h) + "x" + std::to_string(w) + " pixels",
+                     std::to_string(view.dy) + "x" + std::to_string(view.dx));
+}
+// The same windows with this view of each; they show no shift of their own.
+inline void make_view(std::span<const ImageWindow> windows, const Shape& image, const TestView& view,
+                      std::vector<ImageWindow>& to) {
+  check_view(image, view, 127);
+  to.assign(windows.begin(), windows.end());
+  for (ImageWindow& w : to) {
+    // Of a window that is mirrored itself a view is shifted the other way.
+    w.shift_y = static_cast<std::int8_t>(view.dy);
+    w.shift_x = static_cast<std::int8_t>(w.mirror != 0 ? -view.dx : view.dx);
+    w.mirror = static_cast<std::int8_t>((w.mirror != 0) != view.mirror ? 1 : 0);
+  }
+}
+// Writes a view of `rows` images [h, w, channels] to `dst`. Throws ShapeError where a shift is as long as a side.
+inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& image, const TestView& view,
+                      std::uint8_t* dst) {
+  const std::int64_t channels = image[1], h = image[2], w = image[3];
+  check_view(image, view, std::max(h, w));
+  const auto reflected = [](std::int64_t i, std::int64_t n) { return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i; };
+  std::vector<std::int64_t> column(static_cast<std::size_t>(w));  // of the source, in bytes
+  for (std::int64_t x = 0; x < w; ++x)
+    column[static_cast<std::size_t>(x)] = reflected((view.mirror ? w - 1 - x : x) + view.dx, w) * channels;
+  for (std::int64_t n = 0; n < rows; ++n, src += h * w * channels)
+    for (std::int64_t y = 0; y < h; ++y) {
+      const std::uint8_t* row = src + reflected(y + view.dy, h) * w * channels;
+      for (const std::int64_t from : column) dst = std::copy_n(row + from, channels, dst);
+    }
+}
+
+namespace detail {
+
+// Adds weight times `count` values of type t to sums.
+inline void add_values(DType t, const std::byte* from, std::size_t count, double weight, double* sums) {
+  const auto add = [&](auto zero) {
+    using T = decltype(zero);
+    for (std::size_t i = 0; i < count; ++i) {
+      T v;
+      std::memcpy(&v, from + i * sizeof v, sizeof v);
+      sums[i] += weight * static_cast<double>(v);
+    }
+  };
+  if (t == DType::f16)
+    add(f16{});
+  else
+    with_float_type(t, add);
+}
+
+}  // namespace detail
+
+// One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
+// Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
+// up to 1.
+template <Backend B, DistributedStrategy S>
+EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, const std::vector<TestView>& views) {
+  double weights = 0;
+  for (const TestView& v : views) weights += v.weight;
+  if (!(std::abs(weights - 1) < 1e-9))
+    fail<UsageError>("evaluate_views", "views whose weights add up to 1", std::to_string(weights));
+  const Stopwatch watch;
+  Executor<B>& executor = trainer.executor();
+  const Graph& graph = executor.graph();
+  const Shape image = graph[graph.images].shape;
+  const std::int64_t classes = graph[graph.logits].shape[1];
+  op::SoftmaxCrossEntropy loss;
+  for (const Node& n : graph.nodes)
+    if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss = *o;
+  std::vector<std::uint8_t> pixels;
+  std::vector<ImageWindow> windows;
+  std::vector<std::byte> logits;
+  std::vector<double> mean;
+  Metrics sum;
+  source.start({0, 0});
+  for (bool last = false; !last;) {
+    const Batch& batch = source.next();
+    last = batch.last_of_epoch;
+    if (batch.count > 0) {
+      mean.assign(static_cast<std::size_t>(batch.count * classes), 0.0);
+      for (const TestView& v : views) {
+        BatchView seen = view_of(batch, 0, batch.count);
+        if (batch.resident != nullptr) {
+          make_view(batch.windows, image, v, windows);
+          seen.windows = windows.data();
+        } else {
+          pixels.resize(static_cast<std::size_t>(batch.count * image.row_numel()));
+          make_view(batch.images.data(), batch.count, image, v, pixels.data());
+          seen.images = pixels.data();
+        }
+        trainer.evaluate(seen);
+        const TensorRef z = executor.value(graph.logits);
+        logits.resize(mean.size() * size_of(z.dtype));
+        executor.backend().copy_out(logits.data(), z.data, logits.size());
+        detail::add_values(z.dtype, logits.data(), mean.size(), v.weight, mean.data());
+      }
+      std::array<double, 4> m{};
+      reference::softmax_cross_entropy<double>(
+          loss, {mean.data(), DType::f64, Shape{batch.count, classes}},
+          {const_cast<std::int32_t*>(batch.labels.data()), DType::i32, Shape{batch.count}}, m.data(), nullptr, {});
+      sum += Metrics{m[0], m[1], m[2], m[3]};
+    }
+    sum.rows -= static_cast<double>(batch.skipped);
+  }
+  source.release();
+  sum = trainer.reduce(sum);
+  return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
+          sum.rows / std::max(watch.seconds(), 1e-9)};
+}
+
+}  // namespace tutti

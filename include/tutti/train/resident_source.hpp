@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/image_window.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/data/sampler.hpp>
+#include <tutti/tensor/memory.hpp>
+#include <tutti/train/metrics.hpp>
+
+// Batches of a data set that lies in the backend's memory whole.
+namespace tutti {
+
+// A backend that cuts windows out of such a data set: [rows] windows of the host into images [rows, out_height,
+// out_width, channels] and labels [rows] of its own memory. The host's may be written over when the call is back.
+template <class B>
+concept GathersImages = MemorySpace<B> && requires(B& b, const ResidentImages& from, const ImageWindow* windows,
+                                                   std::int64_t rows, void* images, void* labels) {
+  b.gather_images(from, windows, rows, images, labels);
+};
+
+// What a data set takes in a backend's memory; 0: it cannot lie there, because its images are made anew each time.
+[[nodiscard]] inline std::size_t resident_bytes(const AnyDataset& d) {
+  if (d.stored() == nullptr) return 0;
+  const auto each = static_cast<std::size_t>(d.stored()->stored().image_bytes()) + sizeof(std::int32_t);
+  return each * static_cast<std::size_t>(d.size());
+}
+
+// A part of a batch [begin, end) as the executor takes it.
+[[nodiscard]] inline BatchView view_of(const Batch& b, std::int64_t begin, std::int64_t end) {
+  BatchView v;
+  v.rows = end - begin;
+  if (b.resident != nullptr) {
+    v.resident = b.resident;
+    v.windows = b.windows.data() + begin;
+  } else {
+    const std::size_t image_bytes = b.count > 0 ? b.images.size() / static_cast<std::size_t>(b.count) : 0;
+    v.images = b.images.data() + static_cast<std::size_t>(begin) * image_bytes;
+    v.labels = b.labels.data() + begin;
+  }
+  return v;
+}
+
+// Gives out the batches that a Loader with the same options would, bit by bit, as windows: the images were copied to
+// the backend's memory once, and a step costs the host the random numbers of its rows.
+template <class B>
+class ResidentSource final : public BatchSource {
+ public:
+  // Copies the images. UsageError for a data set whose images are made anew each time, DeviceError where memory does
+  // not do. Of the options those of the loader's ring do not matter.
+  ResidentSource(B& backend, AnyDataset dataset, LoaderOptions options)
+      : dataset_(std::move(dataset)),
+        options_(std::move(options)),
+        sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block) {
+    const Schema& seen = dataset_.schema();
+    if (dataset_.stored() == nullptr)
+      fail<UsageError>(seen.name, "images that are always the same, to keep them in the backend's memory",
+                       "images that are made anew each time");
+    const Schema& s = dataset_.stored()->stored();
+    constexpr std::int64_t most = std::int64_t{1} << 30;
+    for (const std::int64_t bytes : {s.image_bytes(), seen.image_bytes()})
+      if (bytes > most) fail<UsageError>(s.name, "images of at most 2^30 bytes", std::to_string(bytes));
+    if (dataset_.size() > std::numeric_limits<std::int32_t>::max())
+      fail<UsageError>(s.name, "at most 2^31 - 1 images", std::to_string(dataset_.size()));
+    reserve();
+    copy_images(backend, s);
+    const std::vector<std::uint8_t> fill = dataset_.stored()->fill();
+    fill_ = Buffer<B>(backend, fill.size());
+    backend.copy_in(fill_.data(), fill.data(), fill.size());
+    backend.synchronise();
+    const auto small = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
+    resident_ = {static_cast<const std::uint8_t*>(images_.data()),
+                 static_cast<const std::int32_t*>(labels_.data()),
+                 static_cast<const std::uint8_t*>(fill_.data()),
+                 dataset_.size(),
+                 small(s.height),
+                 small(s.width),
+                 small(s.channels),
+                 small(seen.height),
+                 small(seen.width)};
+  }
+
+  void start(Position p) override { start(p, options_.placement); }
+  void start(Position p, const Placement& placement) {
+    placement.check();
+    sampler_.check(p);
+    options_.placement = placement;
+    reserve();
+    position_ = p;
+    running_ = true;
+    exhausted_ = false;
+  }
+
+  const Batch& next() override {
+    if (!running_) start({});
+    if (exhausted_) fail<UsageError>("resident images", "start() after the last batch of a pass", "next()");
+    const Stopwatch watch;
+    const Placement& placement = options_.placement;
+    batch_ = batch_at(position_, sampler_.share(position_, placement), sampler_.size(), placement.global_batch);
+    const StoredImages& stored = *dataset_.stored();
+    for (std::size_t i = 0; i < batch_.indices.size(); ++i) {
+      const std::int64_t index = batch_.indices[i];
+      Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(position_.epoch),
+              static_cast<std::uint64_t>(index));
+      windows_[i] = stored.window(rng);
+      windows_[i].image = static_cast<std::int32_t>(index);
+      labels_of_batch_[i] = host_labels_[static_cast<std::size_t>(index)];
+    }
+    batch_.labels = std::span<const std::int32_t>(labels_of_batch_).first(batch_.indices.size());
+    batch_.windows = std::span<const ImageWindow>(windows_).first(batch_.indices.size());
+    batch_.resident = &resident_;
+    position_ = batch_.after;
+    exhausted_ = options_.one_pass && batch_.last_of_epoch;
+    waited_ += watch.seconds();
+    return batch_;
+  }
+  void release() override {}
+
+  [[nodiscard]] std::int64_t skipped() const override { return 0; }
+  [[nodiscard]] std::vector<std::string> take_skip_messages() override { return {}; }
+  [[nodiscard]] double seconds_waited() const override { return waited_; }
+  [[nodiscard]] std::int64_t steps_per_epoch() const override {
+    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch);
+  }
+  [[nodiscard]] const ResidentImages& images() const noexcept { return resident_; }
+
+ private:
+  // Room for the largest share that this rank can get.
+  void reserve() {
+    options_.placement.check();
+    const Placement& p = options_.placement;
+    const auto rows = static_cast<std::size_t>(part_of(std::min(p.global_batch, sampler_.size()), 0, p.world).count);
+    if (windows_.size() >= rows) return;
+    windows_.resize(rows);
+    labels_of_batch_.resize(rows);
+  }
+
+  void copy_images(B& backend, const Schema& s) {
+    const auto size = static_cast<std::size_t>(dataset_.size()), bytes = static_cast<std::size_t>(s.image_bytes());
+    images_ = Buffer<B>(backend, size * bytes);
+    labels_ = Buffer<B>(backend, size * sizeof(std::int32_t));
+    host_labels_.resize(size);
+    // A few MiB at a time: the host has the images already, or makes them up one by one.
+    const std::size_t some = std::clamp<std::size_t>((std::size_t{8} << 20) / bytes, 1, size);
+    std::vector<std::uint8_t> chunk(some * bytes);
+    for (std::size_t begin = 0; begin < size; begin += some) {
+      const std::size_t n = std::min(some, size - begin);
+      for (std::size_t i = 0; i < n; ++i)
+        dataset_.stored()->read_stored(static_cast<std::int64_t>(begin + i),
+                                       Slot{{chunk.data() + i * bytes, bytes}, host_labels_[begin + i]});
+      backend.copy_in(images_.at(begin * bytes), chunk.data(), n * bytes);
+      backend.synchronise();
+    }
+    backend.copy_in(labels_.data(), host_labels_.data(), size * sizeof(std::int32_t));
+  }
+
+  AnyDataset dataset_;
+  LoaderOptions options_;
+  Sampler sampler_;
+  Buffer<B> images_, labels_, fill_;
+  ResidentImages resident_;
+  Batch batch_;
+  std::vector<ImageWindow> windows_;
+  std::vector<std::int32_t> host_labels_, labels_of_batch_;
+  Position position_;
+  bool running_ = false, exhausted_ = false;
+  double waited_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/dist/fingerprint.hpp>
+#include <tutti/optim/optimizer.hpp>
+#include <tutti/train/metrics.hpp>
+
+namespace tutti {
+
+struct TrainerOptions {
+  DType compute = DType::f32;
+  AnyOptimizer optimizer = Sgd{};
+  double weight_decay = 1e-4;  // of the slices that decay: not batch norm, not biases
+  bool decay_all = false;      // of those too
+  double clip_norm = 0;        // largest global gradient norm; 0: none
+  double loss_scale = 1;       // static
+  // Begins at 2^16, halves where gradients overflow, whose step then changes nothing, and doubles after 2,000 steps
+  // without (Micikevicius et al. 2018).
+  bool dynamic_loss_scale = false;
+  double ema_decay = 0;    // weight EMA; 0: none
+  std::uint64_t seed = 1;  // of the initial weights
+  std::size_t bucket_bytes = std::size_t{16} << 20;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  std::chrono::milliseconds deadline{600'000};  // of one reduction
+  Fingerprint must_agree{};                     // what else must be the same on all ranks: data, options
+};
+
+// When things happened in a step, in seconds from its beginning.
+struct StepTrace {
+  struct Reduction {
+    std::size_t bytes;
+    double ready;  // the gradients were final and the bucket was handed to the strategy
+    double taken;  // the update had waited for it
+  };
+  std::vector<Reduction> buckets;
+  double backward_end = 0, waited = 0, end = 0;  // waited: what the update spent on waiting for reductions
+};
+
+// What one step came to.
+struct StepResult {
+  Metrics metrics;  // of all ranks, if reduced
+  std::uint32_t flags = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/tensor/arena.hpp>
+#include <tutti/tensor/memory.hpp>
+#include <tutti/train/executor.hpp>
+
+namespace tutti {
+
+// An exponential moving average of a model's weights and running statistics.
+template <Backend B>
+class WeightAverage {
+ public:
+  WeightAverage() = default;
+  WeightAverage(B& backend, const Executor<B>& e)
+      : b_(&backend), e_(&e), weights_(backend, e.parameters().bytes()), states_(backend, e.states().bytes()) {}
+
+  [[nodiscard]] std::byte* weights() const noexcept { return weights_.at(0); }
+  [[nodiscard]] std::byte* states() const noexcept { return states_.at(0); }
+
+  // What remains of the average in this step, from 1. The decay grows to its value over the first steps: an average
+  // that starts at random weights would stay there long.
+  [[nodiscard]] static double decay(double limit, std::int64_t step) {
+    const auto t = static_cast<double>(step);
+    return std::min(limit, (1 + t) / (10 + t));
+  }
+  void update(double decay) {
+    const auto average = [&](const ArenaLayout& l, void* to, const void* from) {
+      b_->average(l.dtype, to, from, l.count, decay);
+    };
+    average(e_->parameters(), weights_.data(), e_->parameter_data());
+    average(e_->states(), states_.data(), e_->state_data());
+  }
+  // Begins anew at the present weights.
+  void restart() {
+    b_->copy(weights_.data(), e_->parameter_data(), weights_.bytes());
+    b_->copy(states_.data(), e_->state_data(), states_.bytes());
+  }
+  // The average in place of the weights and the other way round.
+  void swap() {
+    swap(weights_, e_->parameter_data());
+    swap(states_, e_->state_data());
+  }
+
+ private:
+  void swap(Buffer<B>& a, void* b) {
+    Buffer<B> t(*b_, a.bytes());
+    b_->copy(t.data(), b, a.bytes());
+    b_->copy(b, a.data(), a.bytes());
+    b_->copy(a.data(), t.data(), a.bytes());
+  }
+
+  B* b_ = nullptr;
+  const Executor<B>* e_ = nullptr;
+  Buffer<B> weights_, states_;
+};
+
+}  // namespace tutti

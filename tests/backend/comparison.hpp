@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/train/executor.hpp>
+
+// What lies in a backend's memory as numbers of the host, random weights and batches, and a list of what differs.
+namespace tutti::testing {
+
+struct Operand {
+  std::vector<double> data;
+  Shape shape;
+  DType dtype = DType::f64;
+};
+
+inline std::vector<double> to_doubles(const TensorRef& t) {
+  std::vector<double> r(static_cast<std::size_t>(t.shape.numel()));
+  const auto copy = [&](auto v) {
+    const auto* p = static_cast<const decltype(v)*>(t.data);
+    for (std::size_t i = 0; i < r.size(); ++i) r[i] = static_cast<double>(p[i]);
+  };
+  switch (t.dtype) {
+    case DType::f32:
+      copy(float{});
+      break;
+    case DType::bf16:
+      copy(bf16{});
+      break;
+    case DType::f16:
+      copy(f16{});
+      break;
+    case DType::f64:
+      copy(double{});
+      break;
+    case DType::u8:
+      copy(std::uint8_t{});
+      break;
+    case DType::i32:
+      copy(std::int32_t{});
+      break;
+    case DType::i64:
+      copy(std::int64_t{});
+      break;
+  }
+  return r;
+}
+
+// What lies in a backend's memory, as bytes of the host.
+template <class B>
+std::vector<std::byte> fetch(B& backend, const void* from, std::size_t n) {
+  std::vector<std::byte> host(n);
+  backend.copy_out(host.data(), from, n);
+  return host;
+}
+template <class B>
+std::vector<double> fetch(B& backend, const TensorRef& t) {
+  auto host = fetch(backend, t.data, TensorDesc{t.shape, t.dtype}.bytes());
+  return to_doubles({host.data(), t.dtype, t.shape});
+}
+// Changes what lies in a backend's memory: f(elements).
+template <class T, class B, class F>
+void modify(B& backend, void* data, std::size_t count, F&& f) {
+  std::vector<T> host(count);
+  backend.copy_out(host.data(), data, count * sizeof(T));
+  f(host.data());
+  backend.copy_in(data, host.data(), count * sizeof(T));
+}
+// A vector in a backend's memory.
+template <class B, class T>
+class Held {
+ public:
+  Held(B& backend, const std::vector<T>& v) : b_(backend), count_(v.size()), buffer_(backend, v.size() * sizeof(T)) {
+    b_.copy_in(buffer_.data(), v.data(), v.size() * sizeof(T));
+  }
+  [[nodiscard]] T* data() const { return static_cast<T*>(buffer_.data()); }
+  [[nodiscard]] std::vector<T> fetch() const {
+    std::vector<T> v(count_);
+    b_.copy_out(v.data(), buffer_.data(), count_ * sizeof(T));
+    return v;
+  }
+
+ private:
+  B& b_;
+  std::size_t count_;
+  Buffer<B> buffer_;
+};
+
+// Fills all parameters and running statistics with numbers that depend on the seed and the names only, rounded to f32
+// so that every precision starts from the same.
+template <Backend B>
+void randomize(Executor<B>& e, std::uint64_t seed) {
+  for (const Value& v : e.graph().values) {
+    const bool state = v.storage == Storage::state;
+    if (!state && v.storage != Storage::parameter) continue;
+    const ArenaLayout& layout = state ? e.states() : e.parameters();
+    const Slice& s = *layout.find(v.name);
+    std::uint64_t h = seed;
+    for (char c : v.name) h = h * 131 + static_cast<unsigned char>(c);
+    Rng r(h, Purpose::init);
+    const bool variance = v.name.find("running_var") != std::string::npos;
+    const bool gamma = v.init.kind == Init::ones && !state;
+    const double scale = s.shape.rank() > 1 ? std::sqrt(2 / static_cast<double>(s.shape.row_numel())) : 0.3;
+    auto* data = static_cast<std::byte*>(state ? e.state_data() : e.parameter_data());
+    std::vector<double> values(s.count);
+    for (double& to : values) {
+      double x = variance ? 0.5 + r.uniform53() : scale * r.normal();
+      if (gamma) x = (r.coin() ? 1 : -1) * (0.5 + r.uniform53());
+      to = static_cast<double>(static_cast<float>(x));
+    }
+    const std::vector<float> floats(values.begin(), values.end());
+    if (layout.dtype == DType::f64)
+      e.backend().copy_in(data + s.offset * sizeof(double), values.data(), s.count * sizeof(double));
+    else
+      e.backend().copy_in(data + s.offset * sizeof(float), floats.data(), s.count * sizeof(float));
+  }
+  e.backend().synchronise();
+  e.parameters_changed();
+}
+
+struct Batch {
+  std::vector<std::uint8_t> images;
+  std::vector<std::int32_t> labels;
+  std::int64_t rows = 0;
+
+  [[nodiscard]] BatchView view() const { return {images.data(), labels.data(), rows}; }
+};
+
+inline Batch random_batch(const Graph& g, std::int64_t rows, std::uint64_t seed) {
+  Batch b;
+  b.rows = rows;
+  b.images.resize(static_cast<std::size_t>(rows * g[g.images].shape.row_numel()));
+  b.labels.resize(static_cast<std::size_t>(rows));
+  Rng r(seed, Purpose::synthetic);
+  for (auto& v : b.images) v = static_cast<std::uint8_t>(r.next());
+  const auto classes = static_cast<std::uint32_t>(g[g.logits].shape[1]);
+  for (auto& v : b.labels) v = static_cast<std::int32_t>(r.below(classes));
+  return b;
+}
+
+// Collects what differs.
+class Comparison {
+ public:
+  std::vector<std::string> failures;
+  std::size_t compared = 0;
+  double floor = 0;  // added to each tolerance: half of what the smallest number of the type is
+
+  void value(const std::string& what, std::size_t i, double got, double expected, double tolerance) {
+    ++compared;
+    tolerance += floor;
+    // Both not a number, or both the same infinity, is equal.
+    if (std::fabs(got - expected) <= tolerance || got == expected || (std::isnan(got) && std::isnan(expected))) return;
+    if (failures.size() < 20 && blamed_.insert(what).second)
+      failures.push_back(what + " [" + std::to_string(i) + "]: expected " + std::to_string(expected) + ", got " +
+                         std::to_string(got) + ", off by " + std::to_string(std::fabs(got - expected) / tolerance) +
+                         " tolerances");
+  }
+  [[nodiscard]] std::string text() const {
+    std::string r;
+    for (const auto& f : failures) r += f + "\n";
+    return r;
+  }
+
+ private:
+  std::set<std::string> blamed_;
+};
+
+}  // namespace tutti::testing

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <tutti/graph/builder.hpp>
+#include <tutti/nn/layers.hpp>
+
+// Small nets with every chain that graph/lower.hpp knows.
+namespace tutti::testing {
+
+// A stem, a bottleneck without a projection and one with.
+inline Graph bottlenecks(std::int64_t width = 8, std::int64_t size = 6) {
+  Builder b(3, size, size);
+  ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
+  x = nn::conv_bn(b, "stem", "stem_bn", x, {.out = 2 * width}, {.relu = true});
+  for (const int i : {1, 2}) {
+    const std::string name = "block" + std::to_string(i) + ".";
+    const int stride = i;
+    ValueId shortcut = x;
+    if (stride == 2)
+      shortcut = nn::conv_bn(b, name + "down", name + "down_bn", x, {.out = 2 * width, .kernel = 1, .stride = 2}, {});
+    ValueId y = nn::conv_bn(b, name + "conv1", name + "bn1", x, {.out = width, .kernel = 1}, {.relu = true});
+    y = nn::conv_bn(b, name + "conv2", name + "bn2", y, {.out = width, .stride = stride}, {.relu = true});
+    x = nn::conv_bn(b, name + "conv3", name + "bn3", y, {.out = 2 * width, .kernel = 1},
+                    {.relu = true, .residual = shortcut});
+  }
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 5, {}));
+  return std::move(b).take();
+}
+// Of these: convolutions, and those whose input is activated on the way in.
+inline constexpr int bottleneck_convolutions = 8, bottleneck_activated = 4;
+
+}  // namespace tutti::testing

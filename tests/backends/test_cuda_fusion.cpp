@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: MIT
+// Batch norm within convolutions on the CUDA backend: lowered nets on a GPU that is played by the processor
+// (cuda_emulator.hpp), with a library that fuses and refuses as a test asks it to.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "backend/suite.hpp"
+#include "backends/emulated_cuda.hpp"
+#include "backends/lowered_nets.hpp"
+
+using namespace tutti;
+using cuda::ConvPass;
+using cuda::ConvProblem;
+using cuda::FusedPass;
+using testing::get;
+using testing::no_emulator;
+using testing::put;
+
+namespace {
+
+// The seam to cuDNN with its fusions: loops, and what a test has set.
+class FusingConvolutions : public testing::LoopConvolutions {
+ public:
+  static inline std::set<FusedPass> refused;
+  static inline std::map<FusedPass, int> asked, started;
+  static inline bool fused_is_faster = true, norm_is_faster = false;
+  static inline int norms = 0;  // started
+  static inline int trials = 0;
+  static void reset() {
+    refused.clear();
+    asked.clear();
+    started.clear();
+    fused_is_faster = true;
+    norm_is_faster = false;
+    norms = 0;
+    trials = 0;
+  }
+
+  using LoopConvolutions::LoopConvolutions;
+  [[nodiscard]] std::optional<std::size_t> fused_workspace_bytes(FusedPass pass, const ConvProblem& p) {
+    cuda::require_consistent(p);
+    ++asked[pass];
+    if (refused.count(pass) != 0) return {};
+    return 768;
+  }
+  void run_fused(FusedPass pass, const ConvProblem& p, const cuda::FusedOperands& o, void* workspace,
+                 cudaStream_t stream) {
+    ++started[pass];
+    auto room = std::make_shared<std::vector<char>>();
+    const void* a = o.a;
+    if (pass == FusedPass::activated_statistics || pass == FusedPass::activated_backward_weights) {
+      REQUIRE(o.scale != nullptr);
+      room->resize(static_cast<std::size_t>(p.rows * p.in_height * p.in_width * p.in_channels) * size_of(p.type));
+      a = room->data();
+      submit([=] {
+        std::memset(workspace, 0xff, 768);
+        for (std::int64_t i = 0; i < static_cast<std::int64_t>(room->size() / size_of(p.type)); ++i) {
+          const std::int64_t c = i % p.in_channels;
+          const float v = get(o.a, p.type, i) * get(o.scale, p.type, c) + get(o.bias, p.type, c);
+          put(room->data(), p.type, i, v < 0 ? 0 : v);
+        }
+      });
+    }
+    run(plain_pass(pass), p, a, o.b, o.out, workspace, stream);
+    submit([room] { (void)room; });  // needed until then
+    if (pass == FusedPass::statistics || pass == FusedPass::activated_statistics) submit([=] { statistics(p, o); });
+    if (pass == FusedPass::backward_data_norm) submit([=] { backward(p, o); });
+  }
+  template <class One, class Other>
+  [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
+    CHECK(!what.empty());
+    ++trials;
+    one();
+    other();
+    emulator::Device::instance().finish();  // who measures waits
+    return what.starts_with("our batch norm") ? !norm_is_faster : fused_is_faster;
+  }
+  [[nodiscard]] std::shared_ptr<cuda::FusedKernel<cuda::BatchNormAddRelu>> kernel(const cuda::BatchNormAddRelu& f) {
+    return std::make_shared<NormKernel<cuda::BatchNormAddRelu>>(f);
+  }
+  [[nodiscard]] std::shared_ptr<cuda::FusedKernel<cuda::BatchNormAddReluBackward>> kernel(
+      const cuda::BatchNormAddReluBackward& f) {
+    return std::make_shared<NormKernel<cuda::BatchNormAddReluBackward>>(f);
+  }
+
+ private:
+  // Batch norm by loops over a channel's values.
+  template <class F>
+  struct NormKernel : cuda::FusedKernel<F> {
+    explicit NormKernel(const F& f) : what(f) {}
+    [[nodiscard]] std::size_t workspace_bytes() const override { return 256; }
+    void run(const typename F::Operands& o, void* workspace, cudaStream_t) override {
+      ++norms;
+      submit([=, f = what] {
+        std::memset(workspace, 0xff, 256);
+        norm(f, o);
+      });
+    }
+    F what;
+  };
+  static void norm(const cuda::BatchNormAddRelu& f, const cuda::BatchNormAddRelu::Operands& o) {
+    const auto& p = f.problem;
+    const std::int64_t all = p.rows * p.height * p.width * p.channels;
+    const double n = static_cast<double>(all / p.channels), m = static_cast<double>(f.momentum);
+    for (std::int64_t c = 0; c < p.channels; ++c) {
+      double sum = 0, squares = 0;
+      const auto x = [&](std::int64_t i) { return static_cast<double>(get(o.x, p.type, i)); };
+      for (std::int64_t i = c; i < all; i += p.channels) sum += x(i);
+      const double mean = sum / n;
+      for (std::int64_t i = c; i < all; i += p.channels) squares += (x(i) - mean) * (x(i) - mean);
+      const double inv_std = 1 / std::sqrt(squares / n + static_cast<double>(f.epsilon));
+      o.mean[c] = static_cast<float>(mean);
+      o.inv_std[c] = static_cast<float>(inv_std);
+      o.running_mean[c] = static_cast<float>((1 - m) * static_cast<double>(o.running_mean[c]) + m * mean);
+      o.running_variance[c] =
+          static_cast<float>((1 - m) * static_cast<double>(o.running_variance[c]) + m * squares / (n - 1));
+      for (std::int64_t i = c; i < all; i += p.channels) {
+        double y = (x(i) - mean) * inv_std * static_cast<double>(o.scale[c]) + static_cast<double>(o.bias[c]);
+        if (f.residual) y += static_cast<double>(get(o.residual, p.type, i));
+        put(o.y, p.type, i, f.relu && y < 0 ? 0 : y);
+      }
+    }
+  }
+  static void norm(const cuda::BatchNormAddReluBackward& f, const cuda::BatchNormAddReluBackward::Operands& o) {
+    const auto& p = f.problem;
+    const std::int64_t all = p.rows * p.height * p.width * p.channels;
+    const double n = static_cast<double>(all / p.channels);
+    for (std::int64_t c = 0; c < p.channels; ++c) {
+      const double mean = static_cast<double>(o.mean[c]), inv_std = static_cast<double>(o.inv_std[c]),
+                   scale = static_cast<double>(o.scale[c]), bias = static_cast<double>(o.bias[c]);
+      const auto normal = [&](std::int64_t i) { return (static_cast<double>(get(o.x, p.type, i)) - mean) * inv_std; };
+      const auto incoming = [&](std::int64_t i) {
+        const bool on = f.active == cuda::BatchNormAddReluBackward::Active::everywhere || normal(i) * scale + bias > 0;
+        return on ? static_cast<double>(get(o.dy, p.type, i)) : 0;
+      };
+      double sum = 0, dot = 0;
+      for (std::int64_t i = c; i < all; i += p.channels) {
+        sum += incoming(i);
+        dot += incoming(i) * normal(i);
+      }
+      o.dscale[c] = static_cast<float>(dot);
+      o.dbias[c] = static_cast<float>(sum);
+      for (std::int64_t i = c; i < all; i += p.channels)
+        put(o.dx, p.type, i, scale * inv_std * (incoming(i) - sum / n - normal(i) * dot / n));
+    }
+  }
+  template <class F>
+  static void submit(F&& f) {
+    emulator::Device::instance().submit(std::forward<F>(f));
+  }
+  static void statistics(const ConvProblem& p, const cuda::FusedOperands& o) {
+    std::vector<double> sum(static_cast<std::size_t>(p.out_channels)), square(sum);
+    for (std::int64_t i = 0; i < p.rows * p.out_height * p.out_width * p.out_channels; ++i) {
+      const double v = static_cast<double>(get(o.out, p.type, i));
+      sum[static_cast<std::size_t>(i % p.out_channels)] += v;
+      square[static_cast<std::size_t>(i % p.out_channels)] += v * v;
+    }
+    for (std::size_t c = 0; c < sum.size(); ++c) {
+      o.sum[c] = static_cast<float>(sum[c]);
+      o.square_sum[c] = static_cast<float>(square[c]);
+    }
+  }
+  static void backward(const ConvProblem& p, const cuda::FusedOperands& o) {
+    const std::int64_t all = p.rows * p.in_height * p.in_width;
+    for (std::int64_t c = 0; c < p.in_channels; ++c) {
+      double sum = 0, dot = 0;
+      const double mu = static_cast<double>(o.mean[c]), is = static_cast<double>(o.inv_std[c]);
+      const double scale = static_cast<double>(o.gamma[c]) * is, n = static_cast<double>(all);
+      for (std::int64_t i = c; i < all * p.in_channels; i += p.in_channels) {
+        const double off = static_cast<double>(get(o.x, p.type, i)) - mu;
+        if (!(scale * off + static_cast<double>(o.beta[c]) > 0)) put(o.out, p.type, i, 0);
+        const double g = static_cast<double>(get(o.out, p.type, i));
+        sum += g;
+        dot += g * off * is;
+      }
+      o.dgamma[c] = static_cast<float>(dot);
+      o.dbeta[c] = static_cast<float>(sum);
+      o.from_g[c] = static_cast<float>(scale);
+      o.from_x[c] = static_cast<float>(-scale * is * dot / n);
+      o.constant[c] = static_cast<float>(scale * (mu * is * dot / n - sum / n));
+    }
+  }
+};
+static_assert(cuda::FusesConvolutions<FusingConvolutions>);
+static_assert(cuda::FusesConvolutions<cuda::Convolutions>);
+static_assert(cuda::FusesNorms<FusingConvolutions> && cuda::FusesNorms<cuda::Convolutions>);
+static_assert(!cuda::FusesConvolutions<testing::LoopConvolutions>);
+
+using Fusing = cuda::BasicCuda<FusingConvolutions, testing::LoopGemms>;
+static_assert(Backend<Fusing>);
+static_assert(RunsOp<Cuda, op::Conv2dStatistics> && RunsOp<Cuda, op::Conv2dBackwardWeightsActivated> &&
+              RunsOp<Cuda, op::BatchNormFromSums> && RunsOp<Cuda, op::Conv2dBackwardDataNorm> &&
+              RunsOp<Cuda, op::BatchNormBackwardApply>);
+
+CudaOptions options(CudaFusion fusion, bool graph = false, bool autotune = false) {
+  CudaOptions o = testing::emulated_options(graph);
+  o.fusion = fusion;
+  o.autotune = autotune;
+  return o;
+}
+
+using testing::bottlenecks;
+constexpr int convolutions = testing::bottleneck_convolutions, activated = testing::bottleneck_activated;
+
+struct Result {
+  double loss = 0, evaluated = 0;
+  std::vector<double> gradients;
+};
+template <class B>
+Result train(B& backend, const Graph& net, DType t, int steps = 1) {
+  Executor<B> e(backend, net, {t});
+  testing::randomize(e, 5);
+  const auto batch = testing::random_batch(net, 4, 5);
+  Result r;
+  for (int i = 0; i < steps; ++i) r.loss = e.train(batch.view(), {1, 0.25}).loss;
+  r.gradients = testing::fetch(
+      backend, TensorRef{e.gradient_data(), DType::f32, Shape{static_cast<std::int64_t>(e.parameters().count)}});
+  r.evaluated = e.evaluate(batch.view()).loss;
+  return r;
+}
+double difference(const Result& a, const Result& b) {
+  REQUIRE(a.gradients.size() == b.gradients.size());
+  double off = 0, size = 0;
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
+    off += std::pow(a.gradients[i] - b.gradients[i], 2);
+    size += std::pow(b.gradients[i], 2);
+  }
+  return std::sqrt(off / size);
+}
+
+void check_every_op(Fusing& backend, const Graph& net, DType t) {
+  const testing::Comparison r = testing::check_model(backend, net, 5, t);
+  CHECK_MESSAGE(r.failures.empty(), name_of(t) << ":\n" << r.text());
+  CHECK(r.compared > 1000);
+}
+
+}  // namespace
+
+TEST_CASE("every op of lowered nets, as one and step by step, beside Reference") {
+  if (no_emulator()) return;
+  for (const bool refuse : {false, true})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+      FusingConvolutions::reset();
+      if (refuse)
+        for (int i = 0; i < 4; ++i) FusingConvolutions::refused.insert(static_cast<FusedPass>(i));
+      Fusing backend(options(CudaFusion::on));
+      check_every_op(backend, bottlenecks(), t);
+      CHECK(backend.lowered().statistics.size() == convolutions);
+      CHECK(backend.lowered().activation.size() == activated);
+      CHECK(backend.lowered().backward.size() == activated);
+      for (int i = 0; i < 4; ++i) CHECK((FusingConvolutions::started[static_cast<FusedPass>(i)] == 0) == refuse);
+    }
+}
+
+TEST_CASE("channels that are no whole vectors go step by step, but for the images'") {
+  if (no_emulator()) return;
+  for (const DType t : {DType::f32, DType::bf16}) {
+    FusingConvolutions::reset();
+    Fusing backend(options(CudaFusion::on));
+    check_every_op(backend, bottlenecks(3, 5), t);
+    CHECK(backend.lowered().activation.size() == activated);
+    CHECK(FusingConvolutions::asked.empty());
+    FusingConvolutions::reset();
+    (void)train(backend, bottlenecks(), t);
+    // The stem's three channels are filled up in front of the fusion.
+    CHECK(FusingConvolutions::started[FusedPass::statistics] == convolutions - activated);
+  }
+}
+
+TEST_CASE("each refusal alone: the same result step by step") {
+  if (no_emulator()) return;
+  const Graph net = bottlenecks();
+  Fusing unlowered(options(CudaFusion::off));
+  const Result exact = train(unlowered, net, DType::f32);
+  for (const DType t : {DType::f32, DType::bf16}) {
+    FusingConvolutions::reset();
+    Fusing off(options(CudaFusion::off));
+    const Result plain = train(off, net, t);
+    CHECK_FALSE(off.lowered().any());
+    CHECK(FusingConvolutions::asked.empty());
+    Fusing all(options(CudaFusion::on));
+    const Result fused = train(all, net, t);
+    CHECK(FusingConvolutions::started[FusedPass::statistics] == convolutions - activated);
+    CHECK(FusingConvolutions::started[FusedPass::activated_statistics] == activated);
+    CHECK(FusingConvolutions::started[FusedPass::activated_backward_weights] == activated);
+    CHECK(FusingConvolutions::started[FusedPass::backward_data_norm] == activated);
+    CHECK(fused.loss == doctest::Approx(plain.loss).epsilon(t == DType::f32 ? 1e-5 : 0.02));
+    CHECK(fused.evaluated == doctest::Approx(plain.evaluated).epsilon(t == DType::f32 ? 1e-5 : 0.02));
+    // Rounding at other places is no worse than rounding.
+    CHECK(difference(fused, exact) < 1e-4 + 1.5 * difference(plain, exact));
+    for (int i = 0; i < 4; ++i) {
+      FusingConvolutions::reset();
+      FusingConvolutions::refused.insert(static_cast<FusedPass>(i));
+      Fusing some(options(CudaFusion::on));
+      const Result got = train(some, net, t);
+      INFO(cuda::to_string(static_cast<FusedPass>(i)));
+      CHECK(FusingConvolutions::started.count(static_cast<FusedPass>(i)) == 0);
+      CHECK(FusingConvolutions::started.size() == 3);
+      CHECK(got.loss == doctest::Approx(fused.loss).epsilon(t == DType::f32 ? 1e-5 : 0.01));
+      CHECK(difference(got, fused) < (t == DType::f32 ? 1e-4 : 0.05));
+    }
+  }
+}
+
+TEST_CASE("what is fused where nothing is said") {
+  if (no_emulator()) return;
+  const Graph net = bottlenecks();
+  const auto lowered = [&](DType t, CudaOptions o) {
+    FusingConvolutions::reset();
+    Fusing backend(std::move(o));
+    const Executor<Fusing> e(backend, net, {t});
+    return backend.lowered();
+  };
+  Lowered l = lowered(DType::f32, options(CudaFusion::automatic));
+  CHECK_FALSE(l.any());
+  l = lowered(DType::bf16, options(CudaFusion::automatic));
+  CHECK(l.statistics.size() == convolutions);
+  CHECK(l.activation.size() == activated);
+  CHECK(l.backward.empty());
+  l = lowered(DType::f16, options(CudaFusion::automatic, false, true));
+  CHECK(l.backward.size() == activated);
+  CHECK_FALSE(lowered(DType::f32, options(CudaFusion::automatic, false, true)).any());
+  CHECK_FALSE(lowered(DType::bf16, options(CudaFusion::off, false, true)).any());
+  // cuDNN has these kernels for Ampere and Hopper.
+  auto& device = emulator::Device::instance();
+  device.major = 10;
+  CHECK_FALSE(lowered(DType::bf16, options(CudaFusion::automatic)).any());
+  device.major = 8;
+  CHECK(lowered(DType::bf16, options(CudaFusion::automatic)).any());
+  device.major = 9;
+  // A library that does not fuse: only where it must be so.
+  testing::Emulated without(options(CudaFusion::automatic));
+  const Executor<testing::Emulated> e(without, net, {DType::bf16});
+  CHECK_FALSE(without.lowered().any());
+  testing::Emulated steps(options(CudaFusion::on)), off(options(CudaFusion::off));
+  CHECK(difference(train(steps, net, DType::f32), train(off, net, DType::f32)) < 1e-4);
+  CHECK(steps.lowered().any());
+  CHECK(parse_cuda_fusion("auto") == CudaFusion::automatic);
+  CHECK(parse_cuda_fusion("on") == CudaFusion::on);
+  CHECK(parse_cuda_fusion("off") == CudaFusion::off);
+  CHECK_THROWS_WITH_AS((void)parse_cuda_fusion("yes"), doctest::Contains("auto, on or off, got 'yes'"), UsageError);
+}
+
+TEST_CASE("autotuning takes the faster way, and the trials leave nothing behind") {
+  if (no_emulator()) return;
+  const Graph net = bottlenecks();
+  auto& device = emulator::Device::instance();
+  FusingConvolutions::reset();
+  Fusing fast(options(CudaFusion::automatic, false, true));
+  const Result fused = train(fast, net, DType::bf16);
+  CHECK(FusingConvolutions::trials == convolutions + 2 * activated + 1);  // and a batch norm backward
+  FusingConvolutions::reset();
+  FusingConvolutions::fused_is_faster = false;
+  Fusing slow(options(CudaFusion::automatic, false, true));
+  const std::size_t before = device.used;
+  {
+    Executor<Fusing> e(slow, net, {DType::bf16});
+    testing::randomize(e, 5);
+    e.prepare(4, true);
+    const auto trials = FusingConvolutions::started;
+    e.train(testing::random_batch(net, 4, 5).view(), {1, 0.25});
+    CHECK(FusingConvolutions::started == trials);  // none since
+  }
+  // The workspace stays; what the trials ran on does not.
+  CHECK(device.used - before < std::size_t{4} << 20);
+  CHECK(difference(train(slow, net, DType::bf16), fused) < 0.05);
+}
+
+TEST_CASE("batch norm is the library's where autotuning finds that faster, and ours else") {
+  if (no_emulator()) return;
+  const Graph net = bottlenecks();
+  for (const DType t : {DType::f32, DType::bf16}) {
+    FusingConvolutions::reset();
+    FusingConvolutions::norm_is_faster = true;
+    CudaOptions o = options(CudaFusion::automatic, false, true);
+    if (t == DType::bf16) emulator::Device::instance().major = 10;  // nothing is lowered
+    Fusing backend(o);
+    emulator::Device::instance().major = 9;
+    check_every_op(backend, net, t);
+    CHECK_FALSE(backend.lowered().any());
+    // All batch norms forward; backward those without a residual and with one gradient. Each in a trial and in a step.
+    CHECK(FusingConvolutions::norms == 2 * (convolutions + 5));
+    FusingConvolutions::reset();
+    Fusing ours(o);
+    check_every_op(ours, net, t);
+    CHECK(FusingConvolutions::norms == (t == DType::f32 ? convolutions + 5 : 1));  // the trials
+    FusingConvolutions::reset();
+    o.fusion = CudaFusion::off;
+    Fusing off(o);
+    check_every_op(off, net, t);
+    CHECK(FusingConvolutions::trials == 0);
+  }
+}
+
+TEST_CASE("captured steps of a lowered net compute what steps do") {
+  if (no_emulator()) return;
+  FusingConvolutions::reset();
+  const Graph net = bottlenecks();
+  const auto run = [&](bool graph) {
+    Fusing backend(options(CudaFusion::on, graph));
+    Solo solo;
+    TrainerOptions o;
+    o.compute = DType::bf16;
+    Trainer<Fusing> t(backend, solo, net, o);
+    std::vector<double> losses;
+    for (int i = 0; i < 6; ++i) {
+      const std::int64_t rows = i % 3 == 2 ? 3 : 6;
+      const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
+      losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).metrics.loss);
+      losses.push_back(t.evaluate(batch.view()).loss);
+    }
+    return std::pair(losses, testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes()));
+  };
+  CHECK(run(false) == run(true));
+  emulator::Device::instance().graph_launches = 0;
+}
+
+TEST_CASE("training a lowered net lowers the loss") {
+  if (no_emulator()) return;
+  FusingConvolutions::reset();
+  Fusing backend(options(CudaFusion::on));
+  Solo solo;
+  const Graph net = bottlenecks();
+  TrainerOptions o;
+  o.compute = DType::bf16;
+  Trainer<Fusing> t(backend, solo, net, o);
+  const auto batch = testing::random_batch(net, 16, 3);
+  const double before = t.step(batch.view(), 16, 0.02).metrics.loss;
+  double after = before;
+  for (int i = 0; i < 40; ++i) after = t.step(batch.view(), 16, 0.02).metrics.loss;
+  CHECK(after < 0.6 * before);
+}

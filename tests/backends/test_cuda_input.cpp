@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: MIT
+// How batches come to a GPU, on one that is played by the processor (cuda_emulator.hpp): uploads on a stream of their
+// own, windows cut out of images that lie on the device, and the same training either way. Every case runs with a
+// device whose upload stream does its work as late as it may and with one that does it as early.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/data/augment.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/data/memory_dataset.hpp>
+#include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/train/evaluate_views.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/resident_source.hpp>
+
+#include "backend/suite.hpp"
+#include "backends/emulated_cuda.hpp"
+#include "data/temp_folder.hpp"
+#include "examples/common/batches.hpp"
+
+using namespace tutti;
+using testing::Emulated;
+
+namespace {
+
+static_assert(GathersImages<Emulated>);
+static_assert(!GathersImages<HostMemory>);
+
+// Calls f with either kind of device.
+template <class F>
+void with_both(F&& f) {
+  auto& device = emulator::Device::instance();
+  for (const bool hasty : {false, true}) {
+    CAPTURE(hasty);
+    device.hasty = hasty;
+    f();
+  }
+  device.hasty = false;
+}
+
+MemoryDataset images_of(std::int64_t size, std::int64_t channels, std::int64_t height, std::int64_t width,
+                        int classes = 3, std::uint64_t seed = 1) {
+  Schema s;
+  s.name = "test";
+  s.channels = channels;
+  s.height = height;
+  s.width = width;
+  s.classes = classes;
+  s.mean.assign(static_cast<std::size_t>(channels), 120);
+  s.stddev.assign(static_cast<std::size_t>(channels), 60);
+  Rng r(seed, Purpose::user);
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(size * s.image_bytes()));
+  for (auto& p : pixels) p = static_cast<std::uint8_t>(r.next());
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(size));
+  for (auto& l : labels) l = static_cast<std::int32_t>(r.below(static_cast<std::uint32_t>(classes)));
+  return {s, pixels, labels};
+}
+
+// What a source's batch is once it lies in a slot of the device.
+struct Slot {
+  std::vector<std::uint8_t> images;
+  std::vector<std::int32_t> labels;
+  friend bool operator==(const Slot&, const Slot&) = default;
+};
+Slot gathered(Emulated& backend, const Batch& b) {
+  const ResidentImages& from = *b.resident;
+  Slot s;
+  s.images.resize(static_cast<std::size_t>(b.count * from.out_height * from.out_width * from.channels));
+  s.labels.resize(static_cast<std::size_t>(b.count));
+  Buffer<Emulated> images(backend, s.images.size()), labels(backend, s.labels.size() * sizeof(std::int32_t));
+  // What no byte is written to shows.
+  std::vector<std::uint8_t> never(s.images.size(), 0xab);
+  backend.copy_in(images.data(), never.data(), never.size());
+  backend.gather_images(from, b.windows.data(), b.count, images.data(), labels.data());
+  backend.copy_out(s.images.data(), images.data(), images.bytes());
+  backend.copy_out(s.labels.data(), labels.data(), labels.bytes());
+  return s;
+}
+Slot read(const Batch& b) { return {{b.images.begin(), b.images.end()}, {b.labels.begin(), b.labels.end()}}; }
+bool same_step(const Batch& a, const Batch& b) {
+  return std::ranges::equal(a.indices, b.indices) && std::ranges::equal(a.labels, b.labels) && a.count == b.count &&
+         a.global_count == b.global_count && a.skipped == b.skipped && a.epoch == b.epoch &&
+         a.step_in_epoch == b.step_in_epoch && a.last_of_epoch == b.last_of_epoch && a.after == b.after;
+}
+
+}  // namespace
+
+TEST_CASE("a window that the device cuts is what the host's augmentation makes, byte by byte") {
+  if (testing::no_emulator()) return;
+  Emulated backend(testing::emulated_options(true));
+  int cases = 0;
+  struct Size {
+    std::int64_t channels, height, width;
+  };
+  // CIFAR-10 and Fashion-MNIST; rows that are no whole vectors; one pixel.
+  for (const Size& size : {Size{3, 32, 32}, {1, 28, 28}, {3, 5, 7}, {4, 6, 6}, {5, 3, 4}, {1, 1, 1}, {2, 8, 16}}) {
+    const MemoryDataset source = images_of(7, size.channels, size.height, size.width);
+    for (const std::int64_t pad : {0, 1, 4})
+      for (const bool crop : {false, true})
+        for (const bool mirror : {false, true})
+          for (const std::int64_t cut : {0, 1}) {
+            Augment a;
+            a.pad = pad;
+            a.random_crop = crop;
+            a.mirror = mirror;
+            a.crop_epochs = cut == 1 ? 1 : -1;
+            if (cut == 1 && size.height > 1) {
+              a.height = size.height - 1;
+              a.width = size.width + 2 * pad;
+            }
+            for (std::int64_t c = 0; c < size.channels; ++c)
+              a.fill.push_back(static_cast<std::uint8_t>(pad == 1 ? 17 : 50 * (c + 1)));
+            const AnyDataset d{Augmented(source, a)};
+            LoaderOptions o;
+            o.placement.global_batch = 5;
+            o.seed = 3;
+            o.threads = 0;
+            Loader loader(d, o);
+            ResidentSource<Emulated> resident(backend, d, o);
+            int wrong = 0;
+            for (int step = 0; step < 4; ++step) {
+              const Batch &expected = loader.next(), &got = resident.next();
+              wrong += !same_step(expected, got) || gathered(backend, got) != read(expected);
+              ++cases;
+            }
+            CAPTURE(size.channels);
+            CAPTURE(pad);
+            CHECK(wrong == 0);
+          }
+  }
+  CHECK(cases > 600);
+}
+
+TEST_CASE("images that are their own samples, and what cannot lie on the device") {
+  if (testing::no_emulator()) return;
+  Emulated backend(testing::emulated_options(true));
+  LoaderOptions o;
+  o.placement.global_batch = 4;
+  o.threads = 0;
+  for (const AnyDataset& d : {AnyDataset(images_of(6, 3, 8, 8)), AnyDataset(images_of(6, 1, 3, 3)),
+                              AnyDataset(Synthetic({.size = 6, .height = 5, .width = 5, .learnable = true}))}) {
+    Loader loader(d, o);
+    ResidentSource<Emulated> resident(backend, d, o);
+    for (int step = 0; step < 3; ++step) {
+      const Batch &expected = loader.next(), &got = resident.next();
+      CHECK(same_step(expected, got));
+      CHECK(gathered(backend, got) == read(expected));
+    }
+  }
+  CHECK(resident_bytes(AnyDataset(images_of(6, 3, 8, 8))) == 6 * (3 * 8 * 8 + 4));
+  struct Random {
+    MemoryDataset d = images_of(6, 3, 8, 8);
+    [[nodiscard]] std::int64_t size() const { return d.size(); }
+    [[nodiscard]] const Schema& schema() const { return d.schema(); }
+    void read(std::int64_t i, Rng& r, tutti::Slot s) const {
+      d.read(i, r, s);
+      s.image[0] = static_cast<std::uint8_t>(r.next());
+    }
+  };
+  for (const AnyDataset& d : {AnyDataset(Random{}), AnyDataset(Augmented(Random{}, Augment::cifar()))}) {
+    CHECK(d.stored() == nullptr);
+    CHECK(resident_bytes(d) == 0);
+    CHECK_THROWS_WITH_AS(ResidentSource<Emulated>(backend, d, o), doctest::Contains("images that are always the same"),
+                         UsageError);
+  }
+}
+
+TEST_CASE("resident batches are the loader's: several ranks, another batch size, a pass, a position in an epoch") {
+  if (testing::no_emulator()) return;
+  Emulated backend(testing::emulated_options(true));
+  const AnyDataset d{Augmented(images_of(23, 3, 8, 8), Augment::cifar())};
+  for (const int world : {1, 3})
+    for (int rank = 0; rank < world; ++rank)
+      for (const bool one_pass : {false, true}) {
+        LoaderOptions o;
+        o.placement = {5, rank, world};
+        o.seed = 11;
+        o.threads = 0;
+        o.one_pass = one_pass;
+        o.shuffle = !one_pass;
+        Loader loader(d, o);
+        ResidentSource<Emulated> resident(backend, d, o);
+        CHECK(loader.steps_per_epoch() == resident.steps_per_epoch());
+        const auto compare = [&](int steps) {
+          for (int i = 0; i < steps; ++i) {
+            const Batch &expected = loader.next(), &got = resident.next();
+            CHECK(same_step(expected, got));
+            if (got.count > 0) CHECK(gathered(backend, got) == read(expected));
+          }
+        };
+        compare(5);
+        if (one_pass) {
+          CHECK_THROWS_AS(loader.next(), UsageError);
+          CHECK_THROWS_AS(resident.next(), UsageError);
+        } else {
+          compare(7);
+        }
+        const auto go_on = [&](Position p, const Placement& how) {
+          loader.start(p, how);
+          resident.start(p, how);
+          compare(2);
+        };
+        go_on({2, 10}, {5, rank, world});
+        go_on({1, 4}, {16, rank, world});
+        go_on({0, 20}, {2, rank, world});
+        CHECK_THROWS_AS(resident.start({0, 23}), UsageError);
+      }
+}
+
+TEST_CASE("uploads: each step reads its batch, and the host may go on when it has been read") {
+  if (testing::no_emulator()) return;
+  with_both([] {
+    Emulated backend(testing::emulated_options(true));
+    constexpr std::size_t images = 4000, rows = 50, steps = 9;
+    Buffer<Emulated> slot(backend, images), labels(backend, rows * 4), seen(backend, steps * images),
+        seen_labels(backend, steps * rows * 4);
+    const auto pinned = backend.allocate_pinned(images);
+    auto* const pixels = static_cast<std::uint8_t*>(pinned.get());
+    std::vector<std::int32_t> numbers(rows);
+    // Short batches between.
+    const auto size = [&](std::size_t step) { return step % 3 == 2 ? rows / 5 : rows; };
+    for (std::size_t step = 0; step < steps; ++step) {
+      const std::size_t n = size(step);
+      std::fill_n(pixels, n * images / rows, static_cast<std::uint8_t>(step + 1));
+      std::iota(numbers.begin(), numbers.end(), static_cast<std::int32_t>(1000 * step));
+      backend.upload(pixels, n * images / rows, numbers.data(), n * 4, slot.data(), labels.data());
+      std::fill(numbers.begin(), numbers.end(), -1);  // these were taken by the call
+      // The step.
+      backend.copy(seen.at(step * images), slot.data(), images);
+      backend.copy(seen_labels.at(step * rows * 4), labels.data(), rows * 4);
+      backend.wait_for_uploads();
+    }
+    std::vector<std::uint8_t> all(steps * images);
+    std::vector<std::int32_t> all_labels(steps * rows);
+    backend.copy_out(all.data(), seen.data(), all.size());
+    backend.copy_out(all_labels.data(), seen_labels.data(), all_labels.size() * 4);
+    for (std::size_t step = 0; step < steps; ++step) {
+      const std::size_t n = size(step);
+      const auto* const begin = all.data() + step * images;
+      CHECK(std::count(begin, begin + n * images / rows, static_cast<std::uint8_t>(step + 1)) ==
+            static_cast<std::ptrdiff_t>(n * images / rows));
+      for (std::size_t i = 0; i < n; ++i)
+        CHECK(all_labels[step * rows + i] == static_cast<std::int32_t>(1000 * step + i));
+    }
+  });
+}
+
+TEST_CASE("what is written over before it has been read is seen to be wrong") {
+  if (testing::no_emulator()) return;
+  Emulated backend(testing::emulated_options(true));
+  Buffer<Emulated> slot(backend, 64), labels(backend, 4);
+  const auto pinned = backend.allocate_pinned(64);
+  const std::int32_t label = 1;
+  const auto first_byte = [&](bool waits) {
+    std::memset(pinned.get(), 7, 64);
+    backend.upload(pinned.get(), 64, &label, 4, slot.data(), labels.data());
+    if (waits) backend.wait_for_uploads();
+    std::memset(pinned.get(), 9, 64);
+    std::uint8_t b = 0;
+    backend.copy_out(&b, slot.data(), 1);
+    return static_cast<int>(b);
+  };
+  CHECK(first_byte(true) == 7);
+  CHECK(first_byte(false) == 9);
+}
+
+TEST_CASE("windows of many steps at once: each step gets its own") {
+  if (testing::no_emulator()) return;
+  with_both([] {
+    Emulated backend(testing::emulated_options(true));
+    const AnyDataset d{Augmented(images_of(40, 3, 8, 8), Augment::cifar())};
+    LoaderOptions o;
+    o.placement.global_batch = 6;
+    o.threads = 0;
+    Loader loader(d, o);
+    ResidentSource<Emulated> resident(backend, d, o);
+    constexpr std::size_t bytes = 6 * 3 * 8 * 8, steps = 20;
+    Buffer<Emulated> slot(backend, bytes), labels(backend, 24), seen(backend, steps * bytes);
+    for (std::size_t step = 0; step < steps; ++step) {
+      const Batch& b = resident.next();
+      backend.gather_images(*b.resident, b.windows.data(), b.count, slot.data(), labels.data());
+      backend.copy(seen.at(step * bytes), slot.data(), bytes);
+    }
+    std::vector<std::uint8_t> all(steps * bytes);
+    backend.copy_out(all.data(), seen.data(), all.size());
+    for (std::size_t step = 0; step < steps; ++step) {
+      const Batch& b = loader.next();
+      CHECK(std::equal(b.images.begin(), b.images.end(), all.begin() + static_cast<std::ptrdiff_t>(step * bytes)));
+    }
+  });
+}
+
+namespace {
+
+Graph net(std::int64_t channels = 3, std::int64_t side = 8) {
+  Builder b(channels, side, side);
+  const auto n = static_cast<std::size_t>(channels);
+  ValueId x = b.normalize(std::vector<float>(n, 120), std::vector<float>(n, 1 / 60.F));
+  x = b.bias("bias", x, b.parameter("bias.weight", Shape{channels}, {Init::normal, 0.3}));
+  x = b.max_pool("max", b.relu("relu", x), {2, 2, 2, 0});
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 3, {}), 0, 2);
+  return std::move(b).take();
+}
+
+enum class How { pageable, pinned, resident };
+
+// A run, and everything that tells what it computed.
+struct Run {
+  Emulated backend;
+  Solo solo;
+  Trainer<Emulated, Solo> trainer;
+  std::unique_ptr<BatchSource> train, test;
+
+  explicit Run(How how, bool graph = true)
+      : backend(testing::emulated_options(graph)), trainer(backend, solo, net(), {.ema_decay = 0.9, .seed = 5}) {
+    Augment a = Augment::cifar();
+    a.pad = 2;
+    train = source(how, AnyDataset(Augmented(images_of(37, 3, 8, 8), a)), {.placement = {16, 0, 1}, .seed = 9});
+    test = source(how, AnyDataset(images_of(23, 3, 8, 8, 3, 2)),
+                  {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true});
+  }
+  std::unique_ptr<BatchSource> source(How how, const AnyDataset& d, LoaderOptions o) {
+    examples::RunOptions as;
+    as.data_on_device = how == How::resident ? "yes" : "no";
+    std::size_t bytes = 0;
+    if (how == How::pageable) return std::make_unique<Loader>(d, o);
+    auto s = examples::make_source(backend, d, std::move(o), as, bytes);
+    CHECK((bytes > 0) == (how == How::resident));
+    return s;
+  }
+  struct Listener : FitListener {
+    std::vector<double> numbers;
+    void step(const StepReport& r) override { numbers.insert(numbers.end(), {r.train_loss, r.train_top1, r.lr}); }
+    void epoch(const EpochReport& r) override {
+      numbers.insert(numbers.end(), {r.train_loss, r.test->loss, r.test->top1, r.test_ema->loss});
+      numbers.push_back(static_cast<double>(r.test->images));
+    }
+  } listener;
+
+  FitResult go(FitOptions o, Checkpoints* c = nullptr, AuditLog* audit = nullptr) {
+    o.global_batch = 16;
+    o.report_every = 1;
+    return fit(trainer, *train, test.get(), c, {&listener}, o, audit);
+  }
+  std::vector<std::byte> bits() {
+    trainer.commit();
+    std::vector<std::byte> all;
+    for (bool optimizer : {false, true})
+      for (const auto& s : trainer.committed_tensors(optimizer)) all.insert(all.end(), s.bytes.begin(), s.bytes.end());
+    return all;
+  }
+};
+
+std::string text_of(const std::filesystem::path& p) {
+  std::ifstream in(p);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_CASE("training is the same bits from pageable memory, from pinned slots and from images on the device") {
+  if (testing::no_emulator()) return;
+  with_both([] {
+    const test::TempFolder folder;
+    std::optional<std::vector<std::byte>> bits;
+    std::vector<double> numbers;
+    std::string audit_text;
+    for (const bool graph : {false, true})
+      for (const How how : {How::pageable, How::pinned, How::resident})
+        for (const int accumulate : {1, 3}) {
+          if (accumulate == 3 && graph) continue;
+          const auto file = folder / ("audit" + std::to_string(static_cast<int>(how)) + std::to_string(graph) +
+                                      std::to_string(accumulate));
+          Run run(how, graph);
+          {
+            AuditLog audit(file);
+            run.go({.epochs = 3, .accumulate = accumulate}, nullptr, &audit);
+          }
+          CHECK(run.trainer.counters().step == 9);
+          CAPTURE(graph);
+          CAPTURE(static_cast<int>(how));
+          if (!bits) {
+            bits = run.bits();
+            numbers = run.listener.numbers;
+            audit_text = text_of(file);
+            const std::vector<std::string> files{file.string()};
+            for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(files, epoch, 37).exactly_once());
+          }
+          CHECK(text_of(file) == audit_text);
+          if (accumulate == 1) {
+            CHECK(run.bits() == *bits);
+            CHECK(run.listener.numbers == numbers);
+          }
+        }
+    CHECK(numbers.size() == 9 * 3 + 3 * 5);
+    CHECK(numbers.back() == 23);
+  });
+  emulator::Device::instance().graph_launches = 0;
+}
+
+TEST_CASE("a run that was stopped within an epoch goes on with the same images on the device") {
+  if (testing::no_emulator()) return;
+  Run whole(How::resident);
+  whole.go({.epochs = 3});
+  const test::TempFolder folder;
+  {
+    Checkpoints checkpoints(folder.path(), 2, io::Json::object());
+    AuditLog audit(folder / "audit");
+    Run first(How::resident);
+    int polls = 0;
+    const FitResult r = first.go({.epochs = 3, .stop_requested = [&] { return ++polls == 5; }}, &checkpoints, &audit);
+    CHECK(r.interrupted);
+    CHECK(r.counters.consumed > 0);
+  }
+  for (const How how : {How::resident, How::pinned}) {
+    const auto copy = folder / ("audit" + std::to_string(static_cast<int>(how)));
+    std::filesystem::copy_file(folder / "audit", copy);
+    const auto run_folder = folder / ("run" + std::to_string(static_cast<int>(how)));
+    std::filesystem::create_directories(run_folder);
+    std::filesystem::copy(folder / "checkpoints", run_folder / "checkpoints", std::filesystem::copy_options::recursive);
+    Checkpoints checkpoints(run_folder, 2, io::Json::object());
+    Run second(how);
+    REQUIRE(checkpoints.resume_latest(second.trainer, [](const std::string& w) { FAIL(w); }));
+    AuditLog audit(copy);
+    second.go({.epochs = 3}, &checkpoints, &audit);
+    CHECK(second.bits() == whole.bits());
+    const std::vector<std::string> files{copy.string()};
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(files, epoch, 37).exactly_once());
+  }
+  emulator::Device::instance().graph_launches = 0;
+}
+
+TEST_CASE("what a step reads stays where it is: one slot, of the largest batch") {
+  if (testing::no_emulator()) return;
+  Run run(How::resident);
+  auto& e = run.trainer.executor();
+  e.prepare(16, true);
+  e.prepare(10, false);
+  const void* at = nullptr;
+  for (int i = 0; i < 7; ++i) {
+    const Batch& b = run.train->next();
+    run.trainer.evaluate(view_of(b, 0, b.count));
+    const TensorRef images = e.value(e.graph().images);
+    if (at == nullptr) at = images.data;
+    CHECK(images.data == at);
+    // What the op reads is what the batch says.
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(images.shape.numel()));
+    run.backend.copy_out(bytes.data(), images.data, bytes.size());
+    CHECK(bytes == gathered(run.backend, b).images);
+  }
+}
+
+TEST_CASE("views of test images: windows on the device, or copies on the host") {
+  if (testing::no_emulator()) return;
+  const AnyDataset d =
+      AnyDataset(Augmented(images_of(13, 3, 9, 8), Augment{.height = 8, .random_crop = true, .mirror = true}));
+  Emulated backend(testing::emulated_options());
+  Solo solo;
+  Trainer<Emulated, Solo> trainer(backend, solo, net(), {.seed = 5});
+  const LoaderOptions o{.placement = {5, 0, 1}, .seed = 4, .one_pass = true, .threads = 0};
+  Loader loader(d, o);
+  ResidentSource<Emulated> resident(backend, d, o);
+  for (const int level : {0, 1, 2}) {
+    const EvaluationReport a = evaluate_views(trainer, loader, test_views(level)),
+                           b = evaluate_views(trainer, resident, test_views(level));
+    CHECK(a.loss == b.loss);
+    CHECK(a.top1 == b.top1);
+    CHECK(a.images == 13);
+    CHECK(b.images == 13);
+  }
+  // The pixels themselves, of windows that are mirrored too.
+  const Shape shape{1, 3, 8, 8};
+  loader.start({0, 0});
+  resident.start({0, 0});
+  const Batch& host = loader.next();
+  const Batch& device = resident.next();
+  bool mirrored = false;
+  for (const TestView& v : {TestView{0, 0, true, 1}, {3, -2, false, 1}, {-7, 7, true, 1}, {1, 1, true, 1}}) {
+    std::vector<std::uint8_t> expected(host.images.size());
+    make_view(host.images.data(), host.count, shape, v, expected.data());
+    std::vector<ImageWindow> windows;
+    make_view(device.windows, shape, v, windows);
+    for (const auto& w : device.windows) mirrored = mirrored || w.mirror != 0;
+    Batch shown = device;
+    shown.windows = windows;
+    CHECK(gathered(backend, shown).images == expected);
+  }
+  CHECK(mirrored);
+}
+
+TEST_CASE("batches of another size than the net's are refused") {
+  if (testing::no_emulator()) return;
+  Run run(How::resident);
+  LoaderOptions o;
+  o.threads = 0;
+  ResidentSource<Emulated> other(run.backend, images_of(4, 3, 9, 8), o);
+  const Batch& b = other.next();
+  CHECK_THROWS_WITH_AS(run.trainer.evaluate(view_of(b, 0, b.count)), doctest::Contains("windows of 3 channels, 9x8"),
+                       ShapeError);
+}
+
+TEST_CASE("where the batches of a run come from") {
+  if (testing::no_emulator()) return;
+  auto& device = emulator::Device::instance();
+  Emulated backend(testing::emulated_options(true));
+  Cpu host;
+  const AnyDataset fixed = images_of(50, 3, 8, 8);
+  struct Random {
+    MemoryDataset d = images_of(50, 3, 8, 8);
+    [[nodiscard]] std::int64_t size() const { return d.size(); }
+    [[nodiscard]] const Schema& schema() const { return d.schema(); }
+    void read(std::int64_t i, Rng& r, tutti::Slot s) const { d.read(i, r, s); }
+  };
+  const AnyDataset random = Random{};
+  LoaderOptions l;
+  l.threads = 0;
+  const auto resident = [&](auto& b, const AnyDataset& d, const char* word) {
+    examples::RunOptions o;
+    o.data_on_device = word;
+    std::size_t bytes = 0;
+    const auto source = examples::make_source(b, d, l, o, bytes);
+    CHECK((dynamic_cast<Loader*>(source.get()) == nullptr) == (bytes > 0));
+    return bytes;
+  };
+  CHECK(resident(backend, fixed, "auto") == 50 * (3 * 8 * 8 + 4));
+  CHECK(resident(backend, fixed, "yes") > 0);
+  CHECK(resident(backend, fixed, "no") == 0);
+  CHECK(resident(backend, random, "auto") == 0);
+  CHECK_THROWS_WITH_AS(resident(backend, random, "yes"), doctest::Contains("made anew each time"), UsageError);
+  CHECK(resident(host, fixed, "auto") == 0);
+  CHECK_THROWS_WITH_AS(resident(host, fixed, "yes"), doctest::Contains("it is for --backend cuda"), UsageError);
+  // More than a quarter of what is free, and more than all of it.
+  const std::size_t capacity = device.capacity;
+  device.capacity = device.used + 30000;
+  CHECK(resident(backend, fixed, "auto") == 0);
+  device.capacity = device.used + 5000;
+  CHECK_THROWS_WITH_AS(resident(backend, fixed, "yes"), doctest::Contains("--data-on-device"), DeviceError);
+  device.capacity = capacity;
+  CHECK(resident(backend, fixed, "auto") > 0);
+}
+
+TEST_CASE("a loader's pinned slots are not given back while an upload may read them") {
+  if (testing::no_emulator()) return;
+  Emulated backend(testing::emulated_options(true));
+  Buffer<Emulated> slot(backend, 4096), labels(backend, 64);
+  const AnyDataset d = images_of(9, 3, 8, 8);
+  examples::RunOptions o;
+  o.data_on_device = "no";
+  std::size_t bytes = 0;
+  LoaderOptions l;
+  l.placement.global_batch = 4;
+  l.threads = 0;
+  l.slots = 1;  // the next batch is written where the last one lay
+  {
+    const auto source = examples::make_source(backend, d, l, o, bytes);
+    Loader plain(d, l);
+    std::vector<std::uint8_t> seen(4 * 192);
+    for (int step = 0; step < 5; ++step) {
+      const Batch& b = source->next();
+      backend.upload(b.images.data(), b.images.size(), b.labels.data(), b.labels.size() * 4, slot.data(),
+                     labels.data());
+      const Batch& expected = plain.next();
+      const std::vector<std::uint8_t> wanted(expected.images.begin(), expected.images.end());
+      if (step % 2 == 0) source->start(b.after);
+      seen.resize(wanted.size());
+      if (step % 2 == 1) source->release();
+      backend.copy_out(seen.data(), slot.data(), seen.size());
+      CHECK(seen == wanted);
+    }
+    const Batch& b = source->next();
+    backend.upload(b.images.data(), b.images.size(), b.labels.data(), b.labels.size() * 4, slot.data(), labels.data());
+  }
+  // The emulator gives up where memory is freed that is yet to be read.
+  backend.synchronise();
+}
+
+TEST_CASE("images are normalised into four channels where convolutions alone read them") {
+  if (testing::no_emulator()) return;
+  Emulated backend(testing::emulated_options());
+  const auto normalised = [](const Graph& g) {
+    for (const Node& n : g.nodes)
+      if (std::holds_alternative<op::Normalize>(n.op)) return n.outputs[0];
+    return no_value;
+  };
+  for (const std::int64_t channels : {1, 2, 3, 4, 5})
+    for (const bool also_relu : {false, true}) {
+      CAPTURE(channels);
+      CAPTURE(also_relu);
+      const auto n = static_cast<std::size_t>(channels);
+      Builder b(channels, 6, 6);
+      const ValueId x = b.normalize(std::vector<float>(n, 100), std::vector<float>(n, 1 / 50.F));
+      ValueId y = nn::conv_bn(b, "stem", "stem_bn", x, {.out = 8, .kernel = 3}, {.relu = true});
+      if (also_relu)
+        y = b.add("add", y, nn::conv_bn(b, "second", "second_bn", b.relu("relu", x), {.out = 8, .kernel = 3}, {}));
+      b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", y), 3, {}));
+      const Graph net = std::move(b).take();
+      Executor<Emulated> e(backend, net, {DType::f32, true});
+      Reference reference;
+      Executor<Reference> r(reference, net);
+      testing::randomize(e, 1);
+      testing::randomize(r, 1);
+      const auto batch = testing::random_batch(net, 3, 1);
+      CHECK(e.train(batch.view(), {1, 1 / 3.}).loss ==
+            doctest::Approx(r.train(batch.view(), {1, 1 / 3.}).loss).epsilon(1e-4));
+      const TensorRef v = e.value(normalised(e.graph()));
+      const std::int64_t wide = also_relu || channels > 4 ? channels : 4;
+      REQUIRE(v.shape == Shape{3, wide, 6, 6});
+      std::vector<float> got(static_cast<std::size_t>(v.shape.numel()));
+      backend.copy_out(got.data(), v.data, got.size() * sizeof(float));
+      int wrong = 0;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const std::size_t pixel = i / static_cast<std::size_t>(wide), c = i % static_cast<std::size_t>(wide);
+        const float expected = c < n ? (static_cast<float>(batch.images[pixel * n + c]) - 100) * (1 / 50.F) : 0;
+        wrong += got[i] != expected;
+      }
+      CHECK(wrong == 0);
+      // The gradient of the stem's weights, whose order is that of the weights.
+      const auto mine = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
+      const auto theirs = testing::fetch(reference, r.gradient_data(), r.parameters().bytes());
+      const Slice& s = *e.parameters().find("stem.weight");
+      for (std::size_t i = s.offset; i < s.offset + s.count; ++i) {
+        float a = 0, t = 0;
+        std::memcpy(&a, mine.data() + i * sizeof a, sizeof a);
+        std::memcpy(&t, theirs.data() + i * sizeof t, sizeof t);
+        CHECK(a == doctest::Approx(t).epsilon(1e-3));
+      }
+    }
+}

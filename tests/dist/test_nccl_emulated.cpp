@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT
+// The NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every communicator
+// with several ranks, a trainer over it, and what it does when something goes wrong.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/dist/all_reduce.hpp>
+#include <tutti/dist/any_strategy.hpp>
+#include <tutti/dist/rendezvous.hpp>
+
+#include "backends/cuda_emulator.hpp"
+#include "nccl_cases.hpp"
+#include "nccl_emulator.hpp"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+using conformance::OnDevice;
+using conformance::require;
+using cuda::DeviceMemory;
+using emulator::nccl;
+
+namespace {
+
+int free_port() {
+  const TcpRendezvous free({"127.0.0.1", 0, "job", 0, 2, 1s});
+  return free.port();
+}
+
+// Runs f(memory, communicator) on ranks that meet over TCP, as those of a launcher do.
+void on_ranks(int size, const std::function<void(DeviceMemory&, NcclCommunicator&)>& f) {
+  const int port = free_port();
+  const auto said = emulator::run_ranks(size, [&](int rank) {
+    DeviceMemory m(0);
+    TcpRendezvous meet({"127.0.0.1", port, "job", rank, size, 20s});
+    NcclCommunicator c(m.device(), {.rank = rank, .size = size, .deadline = 60s}, std::ref(meet));
+    f(m, c);
+  });
+  for (const std::string& s : said) CHECK(s == "");
+}
+
+std::string message(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const CommunicationError& e) {
+    return e.what();
+  }
+  return "";
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("every case with 1, 2 and 4 ranks") {
+  for (const auto& [size, hasty] : {std::pair{1, false}, {2, false}, {2, true}, {4, false}}) {
+    CAPTURE(size);
+    on_ranks(size, [hasty = hasty](DeviceMemory& m, NcclCommunicator& c) {
+      // NCCL's stream works as early as what it waits for allows, or as late.
+      emulator::Device::instance().hasty = hasty;
+      conformance::all_cases(m, c);
+      require(c.rank_name(c.size() - 1).starts_with("rank " + std::to_string(c.size() - 1) + " on "), "its name");
+    });
+  }
+}
+
+TEST_CASE("operations wait for an event of the device, and the device for them, without the host") {
+  DeviceMemory m(0);
+  NcclCommunicator c(m.device());
+  const std::vector<float> start(100, 3.F);
+  OnDevice<float> v(m, start), to(m, std::vector<float>(100));
+  cuda::Event ready(m.device());
+  const std::vector<float> late(100, 5.F);
+  auto& device = emulator::Device::instance();
+  const std::size_t waits = device.stream_waits;
+  m.copy_in(v.buffer.data(), late.data(), 400);
+  ready.record(m.device().stream());
+  Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, ready.get(), "bucket");
+  CHECK_FALSE(w.done());
+  w.wait_device(m.device().stream());
+  m.copy(to.buffer.data(), v.buffer.data(), 400);
+  CHECK(device.stream_waits == waits);
+  CHECK(to.values() == late);
+  CHECK(w.done());
+}
+
+TEST_CASE("operations are captured with what is around them, and replayed") {
+  DeviceMemory m(0);
+  NcclCommunicator c(m.device());
+  AllReduce<NcclCommunicator> strategy(c);
+  const OnDevice<float> v(m, std::vector<float>(1000, 2.F)), to(m, std::vector<float>(1000));
+  const cudaStream_t stream = m.device().stream();
+  cuda::Event ready(m.device());
+  const auto step = [&] {
+    ready.record(stream);
+    Work w = strategy.reduce({0, 0, 1000, 0, 1}, v.bytes(), ready.get());
+    w.wait_device(stream);
+    m.copy(to.buffer.data(), v.buffer.data(), 4000);
+  };
+  step();
+  m.synchronise();
+  const int before = nccl.started;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
+  step();
+  // A maximum of floating values goes by the host, which cannot be captured.
+  CHECK_THROWS_AS(c.all_reduce(DType::f32, v.bytes(), Combine::max, nullptr, "max"), UsageError);
+  cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
+  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
+  CHECK(nccl.started == before + 1);
+  for (int i = 0; i < 3; ++i) {
+    m.zero(to.buffer.data(), 4000);
+    cuda::check(cudaGraphLaunch(executable, stream), "it to start");
+    cuda::Event done(m.device());
+    done.record(stream);
+    strategy.wait_until([&] { return done.happened(); }, 30s, "a captured step");
+    CHECK(to.values() == std::vector<float>(1000, 2.F));
+  }
+  CHECK(nccl.started == before + 1);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+}
+
+TEST_CASE("state in the memory of the device or of the host becomes rank 0's") {
+  on_ranks(3, [](DeviceMemory& m, NcclCommunicator& c) {
+    AnyStrategy any = AnyStrategy::make<AllReduce<NcclCommunicator>>(c);
+    require(any.reads_device_memory(), "it reads the device's memory");
+    require(any.allocate_gradients(100).empty(), "it needs no memory of its own");
+    const auto r = static_cast<float>(c.rank());
+    const OnDevice<float> same(m, std::vector<float>(50, 1.F)), other(m, std::vector<float>(70'000, r));
+    std::vector<float> host(9, r + 3);
+    std::vector<StateSpan> state{{"same", DType::f32, {50}, same.bytes()},
+                                 {"other", DType::f32, {70'000}, other.bytes()},
+                                 {"host", DType::f32, {9}, std::as_writable_bytes(std::span(host))}};
+    const int before = nccl.started;
+    any.synchronise(state);
+    require(nccl.started == before + 3, "hashes, and two that differ");
+    require(same.values() == std::vector<float>(50, 1.F), "what was the same");
+    require(other.values() == std::vector<float>(70'000, 0.F), "rank 0's, on the device");
+    require(host == std::vector<float>(9, 3.F), "rank 0's, on the host");
+    std::vector<double> metrics{1, static_cast<double>(c.rank())};
+    any.sum(metrics);
+    require(metrics == std::vector<double>{3, 3}, "metrics");
+    Fingerprint f;
+    f.add("--lr", c.rank() == 2 ? "0.2" : "0.1");
+    std::string refused;
+    try {
+      any.attach({}, f);
+    } catch (const UsageError& e) {
+      refused = e.what();
+    }
+    require(contains(refused, "--lr 0.1") && contains(refused, "rank 2"), "the fact that differs: " + refused);
+  });
+}
+
+TEST_CASE("a communicator ends with the others; after an error it does not wait for them") {
+  DeviceMemory m(0);
+  nccl.finalized = nccl.destroyed = nccl.aborted = 0;
+  { const NcclCommunicator c(m.device()); }
+  CHECK(nccl.finalized == 1);
+  CHECK(nccl.destroyed == 1);
+  CHECK(nccl.aborted == 0);
+  try {
+    const NcclCommunicator c(m.device());
+    throw std::runtime_error("elsewhere");
+  } catch (const std::runtime_error&) {
+  }
+  CHECK(nccl.finalized == 1);
+  CHECK(nccl.aborted == 1);
+}
+
+TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
+  DeviceMemory m(0);
+  nccl.world = std::make_unique<emulator::NcclWorld>(2);
+  std::string said = message([&] {
+    const NcclCommunicator c(m.device(), {.rank = 0, .size = 2, .deadline = 300ms}, [](std::span<std::byte>) {});
+  });
+  CHECK_MESSAGE(
+      contains(said, "[all 2 ranks to join NCCL] expected all ranks within the deadline, got no end after 300"), said);
+  nccl.world.reset();
+
+  // A stream goes on, step by step, while the operation's end is far.
+  const auto busy = [&](cudaStream_t stream, int n) {
+    for (int i = 0; i < n; ++i) emulator::Device::instance().submit(stream, [] { std::this_thread::sleep_for(100us); });
+  };
+  const auto of_nccl = [] { return reinterpret_cast<cudaStream_t>(emulator::Device::instance().sides.back()); };
+  {
+    NcclCommunicator c(m.device());
+    const OnDevice<float> v(m, std::vector<float>(10));
+    busy(of_nccl(), 3000);
+    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "step 7 bucket 2");
+    nccl.asynchronous_error = ncclRemoteError;
+    said = message([&] { w.wait_host(60s); });
+    CHECK_MESSAGE(contains(said, "[step 7 bucket 2] expected all ranks, got remote process exited"), said);
+    nccl.asynchronous_error = ncclSuccess;
+    said = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "later"); });
+    CHECK_MESSAGE(contains(said, "one that gave up before"), said);
+    m.synchronise();
+  }
+  {
+    NcclCommunicator c(m.device(), {.rank = 0, .size = 1, .deadline = 200ms});
+    const OnDevice<float> v(m, std::vector<float>(10));
+    busy(of_nccl(), 20000);
+    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "step 8 bucket 0");
+    said = message([&] { w.wait_host(60s); });
+    CHECK_MESSAGE(contains(said, "[step 8 bucket 0] expected all ranks within the deadline, got no end after 200 ms"),
+                  said);
+    CHECK(contains(said, "--comm-deadline"));
+    m.synchronise();
+  }
+  {
+    // A stream that holds operations: a captured step.
+    NcclCommunicator c(m.device(), {.rank = 0, .size = 1, .deadline = 60s});
+    busy(m.device().stream(), 20000);
+    said = message([&] { c.wait_stream(m.device().stream(), 200ms, "step 9"); });
+    CHECK_MESSAGE(contains(said, "[step 9] expected all ranks within the deadline"), said);
+    m.synchronise();
+  }
+}
+
+TEST_CASE("an identity of another job is refused") {
+  const int port = free_port();
+  const auto said = emulator::run_ranks(2, [&](int rank) {
+    DeviceMemory m(0);
+    TcpRendezvous meet({"127.0.0.1", port, rank == 0 ? "job" : "other job", rank, 2, 500ms});
+    const NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 1s}, std::ref(meet));
+  });
+  CHECK_MESSAGE(contains(said[0], "nothing from rank 1"), said[0]);
+  CHECK_MESSAGE(contains(said[1], "another job is at this port"), said[1]);
+}
+
+TEST_CASE("too little memory for communication is said as such") {
+  DeviceMemory m(0);
+  auto& device = emulator::Device::instance();
+  const std::size_t before = std::exchange(device.capacity, device.used + 1000);
+  std::string said;
+  try {
+    const NcclCommunicator c(m.device());
+  } catch (const DeviceError& e) {
+    said = e.what();
+    CHECK(e.exit_code() == 4);
+  }
+  device.capacity = before;
+  CHECK_MESSAGE(contains(said, "of memory for communication on emulated GPU"), said);
+}

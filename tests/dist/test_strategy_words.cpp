@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// Which strategy and backend the words of a command line mean, by the number of processes and the GPUs.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/launch_environment.hpp>
+
+#include "examples/common/check.hpp"
+
+using namespace tutti;
+using examples::RunOptions;
+
+namespace {
+
+struct Machine {
+  int processes = 1;
+  bool gpu = false;
+  std::vector<std::string> built{"solo", "mpi", "nccl"};
+};
+
+// "strategy on backend", or the error.
+std::string meant(RunOptions o, const Machine& m) {
+  try {
+    check(o, m.processes, m.built, m.gpu);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return o.strategy + " on " + o.backend;
+}
+std::string meant(const std::string& strategy, const std::string& kv_store, const std::string& backend,
+                  const Machine& m) {
+  RunOptions o;
+  o.strategy = strategy;
+  o.kv_store = kv_store;
+  o.backend = backend;
+  return meant(o, m);
+}
+
+}  // namespace
+
+TEST_CASE("the strategy by the number of processes and the backend") {
+  const Machine alone, alone_gpu{1, true}, four{4}, four_gpu{4, true}, no_nccl{4, true, {"solo", "mpi"}};
+  CHECK(meant("auto", "", "auto", alone) == "solo on auto");
+  CHECK(meant("auto", "", "auto", alone_gpu) == "solo on cuda");
+  CHECK(meant("auto", "", "eigen", alone_gpu) == "solo on eigen");
+  CHECK(meant("auto", "", "auto", four) == "mpi on auto");
+  CHECK(meant("auto", "", "auto", four_gpu) == "nccl on cuda");
+  CHECK(meant("auto", "", "onednn", four_gpu) == "mpi on onednn");
+  // GPUs that could not work together are left alone.
+  CHECK(meant("auto", "", "auto", no_nccl) == "mpi on auto");
+  CHECK(meant("mpi", "", "auto", four_gpu) == "mpi on auto");
+  CHECK(meant("mpi", "", "auto", alone_gpu) == "mpi on cuda");
+  CHECK(meant("solo", "", "auto", four_gpu) == "solo on cuda");
+  CHECK(meant("nccl", "", "auto", alone) == "nccl on cuda");
+  CHECK(meant("NCCL", "", "CUDA", four) == "nccl on cuda");
+}
+
+TEST_CASE("words of the elastic MXNet scripts") {
+  const Machine alone_gpu{1, true}, four{4}, four_gpu{4, true};
+  for (const char* word : {"dist_sync", "dist_device_sync", "dist_sync_device"}) {
+    CAPTURE(word);
+    CHECK(meant("auto", word, "auto", four) == "mpi on auto");
+    CHECK(meant("auto", word, "auto", four_gpu) == "nccl on cuda");
+    CHECK(meant("auto", word, "cuda", four) == "nccl on cuda");
+    CHECK(meant("auto", word, "eigen", four_gpu) == "mpi on eigen");
+    CHECK(meant("auto", word, "auto", alone_gpu) == "solo on cuda");
+  }
+  CHECK(meant("auto", "device", "auto", four_gpu) == "nccl on cuda");
+  CHECK(meant("auto", "device", "auto", alone_gpu) == "solo on cuda");
+  CHECK(meant("auto", "nccl", "auto", alone_gpu) == "nccl on cuda");
+  CHECK(meant("auto", "nccl", "auto", four_gpu) == "nccl on cuda");
+  CHECK(meant("auto", "local", "auto", alone_gpu) == "solo on cuda");
+}
+
+TEST_CASE("what does not go together is one clear line") {
+  const Machine alone, four{4}, four_gpu{4, true}, no_nccl{4, true, {"solo", "mpi"}};
+  const auto says = [](const std::string& text, const std::string& part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+    CHECK(text.find('\n') == std::string::npos);
+  };
+  says(meant("nccl", "", "eigen", alone), "[--backend] expected cuda, because strategy nccl");
+  says(meant("mpi", "", "cuda", four), "[--strategy] expected nccl with --backend cuda");
+  says(meant("auto", "device", "auto", four), "[--kv-store] expected dist_sync for the 4 processes");
+  says(meant("nccl", "", "cuda", no_nccl), "install the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)");
+  says(meant("auto", "", "cuda", no_nccl),
+       "[--strategy] expected solo or mpi, the strategies of this build, got '4 that");
+  says(meant("auto", "nccl", "auto", no_nccl), "[--kv-store]");
+}
+
+TEST_CASE("GPUs by their numbers") {
+  CHECK(examples::detail::gpu_numbers("").empty());
+  CHECK(examples::detail::gpu_numbers("3") == std::vector<int>{3});
+  CHECK(examples::detail::gpu_numbers("2,0,11") == std::vector<int>{2, 0, 11});
+  for (const char* bad : {",", "0,", ",0", "0,0", "-1", "a", "0 1", "0,1x", "1024", "99999999999"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_WITH_AS((void)examples::detail::gpu_numbers(bad), doctest::Contains("[--gpus]"), UsageError);
+  }
+  RunOptions o;
+  o.gpus = "0,1";
+  CHECK(meant(o, {}).find("[--gpus] expected no GPUs, because the cuda backend was not chosen") == 0);
+  o.backend = "cuda";
+  CHECK(meant(o, {}) == "solo on cuda");
+}
+
+TEST_CASE("mpirun hands on where its ranks meet without MPI") {
+  const std::map<std::string, std::string> variables{{"OMPI_COMM_WORLD_RANK", "1"},
+                                                     {"OMPI_COMM_WORLD_SIZE", "3"},
+                                                     {"TUTTI_ROOT", "a:4711"},
+                                                     {"TUTTI_JOB", "0123456789abcdef"}};
+  const LaunchEnvironment e = read_launch_environment([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+  CHECK(e.rank == 1);
+  CHECK(e.root == "a:4711");
+  CHECK(e.job == "0123456789abcdef");
+}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# train_cifar10 --recipe fast, on a narrow net and made-up images: learns, resumes, evaluates by several views.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
+tiny=(--recipe fast --dataset synthetic --num-examples 600 --width 0.1 --batch-size 50 --threads 2 --seed 3)
+# accuracy: what the last run printed of its views.
+accuracy() { sed -nE 's/^test, 6 views.* top-1 ([0-9.]+) %.*/\1/p' out; }
+
+expect 0 "1972778 parameters" --recipe fast --dry-run --batch-size 2
+expect 0 "whitening" --recipe fast --dry-run --batch-size 2
+expect 2 "[--recipe]" --recipe slow
+expect 2 "[--depth]" --recipe fast --depth 32
+
+expect 0 "cifar_fast 8 on synthetic images 3x32x32" "${tiny[@]}" --epochs 3 --run-dir a
+accuracy=$(accuracy)
+[[ -n $accuracy ]] || complain "no accuracy of several views: $(tail -n 4 out)"
+awk "BEGIN { exit !($accuracy > 50) }" || complain "it has not learned: $accuracy %"
+grep -q '^test loss' out || complain "no accuracy of the images as they are"
+[[ $(key a epoch epoch | paste -sd' ') == "1 2 3" ]] || complain "epochs: $(cat a/log.jsonl)"
+[[ $(ls a/checkpoints | grep -c '^step-') == 1 ]] || complain "checkpoints: $(ls a/checkpoints)"
+# Evaluated again it is the same accuracy, whatever the weights of the first layer began with.
+expect 0 "test, 6 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only
+[[ $(accuracy) == "$accuracy" ]] || complain "evaluated again: $(accuracy) instead of $accuracy"
+expect 0 "test, 2 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 1
+expect 0 "test loss" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 0
+! grep -q views out || complain "views without --tta"
+
+# In two parts it learns the same.
+expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7
+expect 0 "going on from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
+[[ $(accuracy) == "$accuracy" ]] || complain "in two parts: $(accuracy) instead of $accuracy"
+
+finish

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT
+// Lowering: which chains become the optional ops, and that a lowered graph computes what the graph did. Reference,
+// which has every optional op as a loop, is the oracle.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/reference.hpp>
+#include <tutti/graph/differentiate.hpp>
+#include <tutti/graph/fuse.hpp>
+#include <tutti/graph/lower.hpp>
+#include <tutti/graph/planner.hpp>
+#include <tutti/models/cifar_fast.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+#include <tutti/train/executor.hpp>
+
+#include "backend/comparison.hpp"
+#include "backends/activation_traffic.hpp"
+#include "backends/lowered_nets.hpp"
+#include "graph/random_graph.hpp"
+
+using namespace tutti;
+
+namespace {
+
+// Reference on lowered graphs.
+class LoweringReference : public Reference {
+ public:
+  explicit LoweringReference(LoweringOptions o = {}) : options_(o) {}
+  void lower(Graph& g, DType) { lowered = lower_norms(g, options_); }
+  Lowered lowered;
+
+ private:
+  LoweringOptions options_;
+};
+
+// Lowers what it does not run.
+class Without : public Reference {
+ public:
+  static void lower(Graph& g, DType) { lower_norms(g, {}); }
+  template <class O>
+  requires(!std::is_same_v<O, op::Conv2dStatistics>) void run(const O& o, Call& c) { Reference::run(o, c); }
+};
+
+template <class O>
+int count(const Graph& g) {
+  int n = 0;
+  for (const Node& node : g.nodes) n += std::holds_alternative<O>(node.op) ? 1 : 0;
+  return n;
+}
+
+Graph cifar(bool preactivation = false, std::int64_t width = 4, std::int64_t size = 8) {
+  Builder b(3, size, size);
+  models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}),
+                       {.depth = 8, .width = width, .preactivation = preactivation});
+  return std::move(b).take();
+}
+Graph resnet50(std::int64_t size) {
+  Builder b(3, size, size);
+  models::resnet(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 50, .classes = 7});
+  return std::move(b).take();
+}
+
+Graph fast_net() {
+  Builder b(3, 16, 16);
+  models::cifar_fast(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.widths = {4, 6, 4}});
+  return std::move(b).take();
+}
+
+// Every value is made once, before it is read; nothing is read that nobody makes.
+void check_order(const Graph& g) {
+  std::vector<int> made(g.values.size(), 0);
+  for (std::size_t v = 0; v < g.values.size(); ++v)
+    if (g.values[v].storage != Storage::activation && g.values[v].storage != Storage::gradient) made[v] = 1;
+  int early = 0, twice = 0, producers = 0;
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    for (ValueId v : g.nodes[i].inputs) early += made[static_cast<std::size_t>(v)] == 0 ? 1 : 0;
+    for (ValueId v : g.nodes[i].outputs) {
+      twice += made[static_cast<std::size_t>(v)]++ > 0 ? 1 : 0;
+      producers += g[v].producer != static_cast<NodeId>(i) ? 1 : 0;
+    }
+  }
+  CHECK(early == 0);
+  CHECK(twice == 0);
+  CHECK(producers == 0);
+}
+
+Plan plan_of(const Graph& g, std::int64_t rows, DType compute) {
+  const ArenaLayout parameters = parameter_layout(g, DType::f32), states = state_layout(g, DType::f32);
+  PlanOptions o;
+  o.rows = rows;
+  o.compute = compute;
+  o.lanes = 1;
+  const PlanQueries q{[](const Op&, const NodeDesc&) { return Partition{}; },
+                      [](const Op&, const NodeDesc&) { return std::size_t{0}; }, true};
+  return make_plan(g, o, q, parameters, states);
+}
+
+struct Trained {
+  double loss = 0, evaluated = 0;
+  std::vector<double> gradients, states;
+};
+template <class B>
+Trained train(B& backend, const Graph& net, DType type, std::uint64_t seed) {
+  Executor<B> e(backend, net, {type});
+  testing::randomize(e, seed);
+  const auto batch = testing::random_batch(net, 5, seed);
+  Trained r;
+  r.loss = e.train(batch.view(), {1, 0.2}).loss;
+  const auto numbers = [&](const void* data, const ArenaLayout& layout) {
+    return testing::fetch(
+        backend, TensorRef{const_cast<void*>(data), layout.dtype, Shape{static_cast<std::int64_t>(layout.count)}});
+  };
+  r.gradients = numbers(e.gradient_data(), e.parameters());
+  r.states = numbers(e.state_data(), e.states());
+  r.evaluated = e.evaluate(batch.view()).loss;
+  return r;
+}
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0, size = 1e-300;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::fabs(a[i] - b[i]));
+    size = std::max(size, std::fabs(b[i]));
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return INFINITY;
+  }
+  return most / size;
+}
+
+const std::vector<LoweringOptions> ways{
+    {true, false, false}, {true, true, false}, {false, false, true}, {true, true, true}};
+
+}  // namespace
+
+TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions") {
+  Graph g = differentiate(fuse(resnet50(64)));
+  const Graph before = g;
+  const Lowered l = lower_norms(g, {});
+  check_order(g);
+  // 53 convolutions, each followed by a batch norm; two of the three of each of 16 blocks go into one convolution.
+  CHECK(l.statistics.size() == 53);
+  CHECK(l.activation.size() == 32);
+  CHECK(l.activation[0] == "layer1.0.conv2");
+  CHECK(l.activation[1] == "layer1.0.conv3");
+  CHECK(l.backward.size() == 32);
+  CHECK(l.any());
+  CHECK(count<op::Conv2d>(g) == 0);
+  CHECK(count<op::Conv2dStatistics>(g) == 53);
+  CHECK(count<op::BatchNorm>(g) == 0);
+  CHECK(count<op::BatchNormFromSums>(g) == 53);
+  CHECK(count<op::Conv2dBackwardWeightsActivated>(g) == 32);
+  CHECK(count<op::Conv2dBackwardWeights>(g) == 21);
+  CHECK(count<op::Conv2dBackwardDataNorm>(g) == 32);
+  CHECK(count<op::BatchNormBackwardApply>(g) == 32);
+  CHECK(count<op::BatchNormBackward>(g) == 21);
+  // Nothing is computed again in memory any more.
+  CHECK(count<op::BatchNormInference>(before) == 32);
+  CHECK(count<op::BatchNormInference>(g) == 0);
+  // Forward nodes keep their numbers: evaluation reads the weights that are packed for them.
+  for (std::size_t i = 0; !before.nodes[i].backward; ++i) {
+    CHECK(before.nodes[i].name == g.nodes[i].name);
+    CHECK_FALSE(g.nodes[i].backward);
+  }
+  // The parameters' gradients keep their order, on which all ranks agree.
+  const ArenaLayout a = parameter_layout(before, DType::f32), b = parameter_layout(g, DType::f32);
+  REQUIRE(a.slices.size() == b.slices.size());
+  for (std::size_t i = 0; i < a.slices.size(); ++i) CHECK(a.slices[i].name == b.slices[i].name);
+}
+
+TEST_CASE("each kind of chain can be left alone") {
+  const Graph before = differentiate(fuse(resnet50(64)));
+  Graph g = before;
+  CHECK_FALSE(lower_norms(g, {false, false, false}).any());
+  CHECK(g.nodes.size() == before.nodes.size());
+  g = before;
+  Lowered l = lower_norms(g, {true, false, false});
+  CHECK(l.statistics.size() == 53);
+  CHECK(l.activation.empty());
+  CHECK(count<op::BatchNormInference>(g) == 32);
+  g = before;
+  l = lower_norms(g, {false, true, true});
+  CHECK(l.activation.empty());  // statistics come first
+  CHECK(l.backward.size() == 32);
+  CHECK(count<op::BatchNorm>(g) == 53);
+  check_order(g);
+}
+
+TEST_CASE("basic blocks and the pre-activation form") {
+  Graph g = differentiate(fuse(cifar()));
+  Lowered l = lower_norms(g, {});
+  check_order(g);
+  CHECK(l.statistics.size() == static_cast<std::size_t>(count<op::Conv2dStatistics>(g)));
+  CHECK(l.activation.size() == 3);  // one a block
+  g = differentiate(fuse(cifar(true)));
+  l = lower_norms(g, {});
+  check_order(g);
+  // A batch norm whose input is a sum has no convolution to take its statistics.
+  CHECK(count<op::BatchNorm>(g) > 0);
+}
+
+TEST_CASE("not where somebody else reads what would vanish") {
+  const auto chain = [](auto&& more) {
+    Builder b(3, 6, 6);
+    ValueId x = nn::conv(b, "a", b.normalize({0, 0, 0}, {1, 1, 1}), {.out = 4});
+    const ValueId y = nn::batch_norm(b, "bn", x, {.relu = true});
+    ValueId z = nn::batch_norm(b, "bn2", nn::conv(b, "b", y, {.out = 4}), {.relu = true});
+    z = more(b, y, z);
+    b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", z), 3, {}));
+    return differentiate(fuse(b.graph()));
+  };
+  Graph g = chain([](Builder&, ValueId, ValueId z) { return z; });
+  CHECK(lower_norms(g, {}).activation == std::vector<std::string>{"b"});
+  g = chain([](Builder& b, ValueId y, ValueId z) { return b.add("sum", y, z); });
+  CHECK(lower_norms(g, {}).activation.empty());
+  check_order(g);
+  // Two convolutions read it: it is in memory once rather than computed twice.
+  g = chain([](Builder& b, ValueId y, ValueId z) {
+    return b.add("sum", z, nn::batch_norm(b, "bn3", nn::conv(b, "c", y, {.out = 4}), {}));
+  });
+  const Lowered l = lower_norms(g, {});
+  CHECK(l.statistics.size() == 3);
+  CHECK(l.activation.empty());
+  check_order(g);
+}
+
+TEST_CASE("a lowered graph computes the same, in f64 to the last digits") {
+  for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks(), fast_net()}) {
+    Reference plain;
+    const Trained want = train(plain, net, DType::f64, 3);
+    for (const LoweringOptions& o : ways) {
+      LoweringReference lowered(o);
+      const Trained got = train(lowered, net, DType::f64, 3);
+      CHECK(lowered.lowered.any());
+      CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-10));
+      CHECK(got.evaluated == doctest::Approx(want.evaluated).epsilon(1e-10));
+      CHECK(largest_difference(got.gradients, want.gradients) < 1e-9);
+      CHECK(largest_difference(got.states, want.states) < 1e-10);
+    }
+  }
+}
+
+TEST_CASE("and in f32 and bf16 to what these can tell") {
+  const Graph net = cifar(false, 8, 12);
+  for (const DType t : {DType::f32, DType::bf16}) {
+    Reference plain;
+    const Trained want = train(plain, net, t, 3);
+    LoweringReference lowered;
+    const Trained got = train(lowered, net, t, 3);
+    CHECK(got.loss == doctest::Approx(want.loss).epsilon(t == DType::f32 ? 1e-5 : 0.03));
+    CHECK(largest_difference(got.gradients, want.gradients) < (t == DType::f32 ? 1e-3 : 0.25));
+  }
+}
+
+TEST_CASE("random nets: lowered or not, the same in f64") {
+  for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+    const Graph net = testing::random_graph(seed, 9);
+    Reference plain;
+    LoweringReference lowered;
+    const Trained want = train(plain, net, DType::f64, seed), got = train(lowered, net, DType::f64, seed);
+    INFO(seed);
+    Graph g = differentiate(fuse(net));
+    lower_norms(g, {});
+    check_order(g);
+    CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-8));
+    CHECK(largest_difference(got.gradients, want.gradients) < 1e-6);
+  }
+}
+
+TEST_CASE("gradients of a lowered graph are slopes of its loss") {
+  const Graph net = cifar();
+  LoweringReference backend;
+  Executor<LoweringReference> e(backend, net, {DType::f64});
+  testing::randomize(e, 4);
+  const auto batch = testing::random_batch(net, 4, 4);
+  const auto loss = [&] { return e.train(batch.view(), {1, 1}).loss; };
+  (void)loss();
+  auto* const weights = static_cast<double*>(e.parameter_data());
+  const std::size_t n = e.parameters().count;
+  const std::vector<double> gradients(static_cast<const double*>(e.gradient_data()),
+                                      static_cast<const double*>(e.gradient_data()) + n);
+  for (const Slice& s : e.parameters().slices) {
+    const std::size_t i = s.offset + s.count / 2;
+    const double w = weights[i], h = 1e-6 * (1 + std::fabs(w));
+    const auto at = [&](double v) {
+      weights[i] = v;
+      e.parameters_changed();
+      return loss();
+    };
+    const double slope = (at(w + h) - at(w - h)) / (2 * h);
+    at(w);
+    INFO(s.name);
+    CHECK(slope == doctest::Approx(gradients[i]).epsilon(2e-4).scale(0.01));
+  }
+}
+
+TEST_CASE("memory: what vanishes takes none") {
+  const Graph before = differentiate(fuse(resnet50(224)));
+  Graph g = before;
+  lower_norms(g, {});
+  for (const std::int64_t rows : {16, 256}) {
+    const Plan a = plan_of(before, rows, DType::bf16), b = plan_of(g, rows, DType::bf16);
+    int vanished = 0;
+    for (std::size_t v = 0; v < before.values.size(); ++v)
+      vanished += a.values[v].where == Where::activation && b.values[v].where == Where::nowhere ? 1 : 0;
+    CHECK(vanished == 64);  // forward and again backward
+    // The most is in use where the forward pass ends, with what is kept either way. A few values a channel come to
+    // that.
+    CHECK(b.activation_bytes < a.activation_bytes + (std::size_t{2} << 20));
+  }
+}
+
+TEST_CASE("an op that the backend does not run is refused when the plan is made") {
+  static_assert(Backend<Without>);
+  static_assert(!RunsOp<Without, op::Conv2dStatistics>);
+  Without backend;
+  Executor<Without> e(backend, cifar());
+  CHECK_THROWS_WITH_AS((void)e.prepare(2, true), doctest::Contains("got conv2d_statistics"), Error);
+}
+
+TEST_CASE("bytes of activations a trained image of ResNet-50 moves, as docs/performance.md has them") {
+  const Graph before = differentiate(fuse(resnet50(224)));
+  const auto mb = [](const Graph& g) {
+    auto sum = testing::activation_traffic(g, 2);
+    for (const auto& [op, bytes] : sum) MESSAGE((op.empty() ? "all" : op) << ": " << static_cast<double>(bytes) / 1e6);
+    return static_cast<double>(sum[""]) / 1e6;
+  };
+  std::vector<double> all{mb(before)};
+  for (const LoweringOptions& o :
+       {LoweringOptions{true, false, false}, LoweringOptions{true, true, false}, LoweringOptions{true, true, true}}) {
+    Graph g = before;
+    lower_norms(g, o);
+    all.push_back(mb(g));
+  }
+  const std::vector<double> documented{370.2, 347.9, 321.6, 315.1};
+  REQUIRE(all.size() == documented.size());
+  for (std::size_t i = 0; i < all.size(); ++i) CHECK(all[i] == doctest::Approx(documented[i]).epsilon(2e-4));
+}
