@@ -18,10 +18,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <initializer_list>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -161,6 +159,21 @@ struct Started {
   return failed;
 }
 
+// A file of /proc/<pid>: what can be read of it. Reading one of a process that ends meanwhile fails, which iterators of
+// a stream would throw.
+[[nodiscard]] inline std::string proc_text(pid_t pid, const char* name) {
+  std::string text;
+  const io::Descriptor file(::open(("/proc/" + std::to_string(pid) + "/" + name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return text;
+  char block[4096];
+  for (;;) {
+    const ssize_t n = ::read(file.get(), block, sizeof block);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return text;
+    text.append(block, static_cast<std::size_t>(n));
+  }
+}
+
 // What /proc says of a process.
 struct ProcessStatus {
   char state = '?';
@@ -168,8 +181,7 @@ struct ProcessStatus {
   std::uint64_t start = 0;  // clock ticks after boot: with the number it names one process for ever
 };
 [[nodiscard]] inline std::optional<ProcessStatus> process_status(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string text = proc_text(pid, "stat");
   const std::size_t close = text.rfind(')');  // the name before it may hold anything
   if (close == std::string::npos) return {};
   std::istringstream fields(text.substr(close + 1));
@@ -205,8 +217,7 @@ template <class F>
 
 // Did the process start with NAME=value in its environment?
 [[nodiscard]] inline bool started_with(pid_t pid, const std::string& entry) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/environ");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string text = proc_text(pid, "environ");
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\0', at), text.size());
     if (text.compare(at, end - at, entry) == 0) return true;

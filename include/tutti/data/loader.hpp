@@ -69,7 +69,7 @@ class Loader final : public BatchSource {
   void start(Position p, const Placement& placement);
 
   // Throws what read() threw, with the data set's name and the index, again and again until start().
-  const Batch& next() override;
+  TUTTI_CORE_FUNCTION const Batch& next() override;
 
   // The slot can be filled again.
   void release() override {
