@@ -160,7 +160,7 @@ class NcclGroup {
   void abort() noexcept {
     failed_.store(true);
     // Once: the communicator is gone afterwards.
-    ncclComm_t const c = comm_.exchange(nullptr);
+    auto* c = comm_.exchange(nullptr);
     if (c == nullptr) return;
     // NCCL makes its kernels leave, and then waits until no graph holds its operations; a graph that runs one of them
     // may not go before. So both at once.

@@ -62,7 +62,8 @@ template <class T, class M>
 void batch_norm_from_sums(const op::BatchNormFromSums& o, const Call& call) {
   const TensorRef& x = call.in[0];
   const std::int64_t channels = x.shape[1];
-  const double n = static_cast<double>(x.shape.numel() / channels), m = static_cast<double>(o.momentum);
+  const std::int64_t count = x.shape.numel() / channels;  // per channel
+  const double n = static_cast<double>(count), m = static_cast<double>(o.momentum);
   const M *gamma = call.in[1].as<M>(), *beta = call.in[2].as<M>();
   M *running_mean = call.in[3].as<M>(), *running_var = call.in[4].as<M>();
   const M *sum = call.in[5].as<M>(), *square_sum = call.in[6].as<M>();
@@ -99,7 +100,8 @@ void conv2d_backward_data_norm(const op::Window& o, const Call& call) {
   const M *gamma = call.in[3].as<M>(), *beta = call.in[4].as<M>();
   const M *mean = call.in[5].as<M>(), *inv_std = call.in[6].as<M>();
   const std::int64_t channels = x.shape[1];
-  const double n = static_cast<double>(x.shape.numel() / channels);
+  const std::int64_t count = x.shape.numel() / channels;  // per channel
+  const double n = static_cast<double>(count);
   for (std::int64_t c = 0; c < channels; ++c) {
     double sum = 0, dot = 0;
     const double mu = static_cast<double>(mean[c]), is = static_cast<double>(inv_std[c]);

@@ -47,7 +47,7 @@ class Builder {
   // A tensor that training changes without a gradient, e.g. running statistics.
   ValueId state(const std::string& name, const Shape& shape, Initializer init) {
     Value v{unique(name), shape, false, Storage::state, Precision::master};
-    v.init = init;
+    v.init = std::move(init);
     v.trainable = false;
     return graph_.add_value(std::move(v));
   }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/graph/builder.hpp>
@@ -64,7 +65,7 @@ inline ValueId conv_bn(Builder& b, const std::string& conv_name, const std::stri
 // x [N,C] or [N,C,1,1] -> [N,out]. Parameters name.weight [out,C], name.bias.
 inline ValueId linear(Builder& b, const std::string& name, ValueId x, std::int64_t out, Initializer init) {
   if (out < 1) fail<ShapeError>(name, "1 output or more", std::to_string(out));
-  const ValueId w = b.parameter(name + ".weight", Shape{out, b.shape(x).row_numel()}, init);
+  const ValueId w = b.parameter(name + ".weight", Shape{out, b.shape(x).row_numel()}, std::move(init));
   return b.linear(name, x, w, b.parameter(name + ".bias", Shape{out}, {Init::zeros}, false));
 }
 
