@@ -23,7 +23,7 @@
 // places of their own on a stream of their own, so that the next batch arrives while a step computes; what fills the
 // slot from such a place is started on the device's stream just ahead of the step and is no part of the graph: its
 // source is another place each time, which would take a graph for each place. It costs one launch, and of device time
-// a copy within the device: 20 us for 256 images of 224x224, a thousandth of their step.
+// a copy within the device: by its bytes, some 20 us for 256 images of 224x224 on an H200 (not measured).
 namespace tutti::cuda {
 
 // Places that the upload stream fills and the device's stream empties, in turn.

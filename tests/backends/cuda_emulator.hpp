@@ -252,7 +252,7 @@ struct Event {
 };
 
 struct Program {
-  std::string source, name, log, library;
+  std::string source, name, log, shared_object;
   std::vector<std::string> kernels, symbols;
 };
 
@@ -339,7 +339,7 @@ inline bool build(Program& p) {
   const int status = std::system(command.c_str());
   std::ifstream log(stem + ".log");
   p.log.assign(std::istreambuf_iterator<char>(log), {});
-  p.library = stem + ".so";
+  p.shared_object = stem + ".so";
   return status == 0;
 }
 
@@ -630,11 +630,11 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram p, char* log) {
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram p, size_t* n) {
-  *n = reinterpret_cast<tutti::emulator::Program*>(p)->library.size() + 1;
+  *n = reinterpret_cast<tutti::emulator::Program*>(p)->shared_object.size() + 1;
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* cubin) {
-  std::strcpy(cubin, reinterpret_cast<tutti::emulator::Program*>(p)->library.c_str());
+  std::strcpy(cubin, reinterpret_cast<tutti::emulator::Program*>(p)->shared_object.c_str());
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcGetLoweredName(nvrtcProgram p, const char* name, const char** lowered) {
