@@ -18,6 +18,7 @@
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/gradient_exchange.hpp>
+#include <tutti/train/gradient_sum.hpp>
 #include <tutti/train/loss_scale.hpp>
 #include <tutti/train/state.hpp>
 #include <tutti/train/trainer_options.hpp>
@@ -44,12 +45,13 @@ class DeviceSteps {
  public:
   // update: where things lie and the runs of parameters. counters: of the trainer, who outlives this.
   DeviceSteps(B& backend, S& strategy, const TrainerOptions& o, Executor<B>& executor, GradientExchange<B, S>& exchange,
-              Counters& counters, const DeviceUpdate& update) requires EndsStepsOnDevice<B>
+              GradientSum<B>& sum, Counters& counters, const DeviceUpdate& update) requires EndsStepsOnDevice<B>
       : b_(backend),
         s_(strategy),
         o_(o),
         e_(executor),
         exchange_(exchange),
+        sum_(sum),
         counters_(counters),
         device_(backend.device_step(update)) {
     // One bucket's readiness calls back into the exchange.
@@ -118,7 +120,7 @@ class DeviceSteps {
     part_rows_ = part.rows;
     exchange_.begin();
     const bool sole = first && last, listens = sole && part.rows > 0 && !exchange_.alone();
-    if (!sole && sum_.bytes() == 0) sum_ = Buffer<B>(b_, e_.parameters().bytes());
+    if (!sole) sum_.reserve(e_.parameters());
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation});
     e_.start(
         part, key_, listens ? on_ready_ : silent_,
@@ -132,13 +134,7 @@ class DeviceSteps {
     if (part_rows_ == 0) b_.zero(e_.gradient_data(), p.bytes());
     const bool shares = last_ && !exchange_.alone();
     if (!shares) add();
-    if (!sole) {
-      if (first_)
-        b_.copy(sum_.data(), e_.gradient_data(), p.bytes());
-      else
-        b_.accumulate(p.dtype, sum_.data(), e_.gradient_data(), p.count);
-      if (last_) b_.copy(e_.gradient_data(), sum_.data(), p.bytes());
-    }
+    if (!sole) sum_.add(p, e_.gradient_data(), first_, last_);
     if (!last_) return;
     if (shares) {
       exchange_.reduce_until(exchange_.trainable(), [this] { add(); });
@@ -204,10 +200,10 @@ class DeviceSteps {
   const TrainerOptions& o_;
   Executor<B>& e_;
   GradientExchange<B, S>& exchange_;
+  GradientSum<B>& sum_;
   Counters& counters_;
   std::unique_ptr<DeviceStep> device_;
   typename Executor<B>::OnReady on_ready_, silent_;
-  Buffer<B> sum_;  // of micro-batches' gradients
   std::vector<std::uint64_t> key_;
   std::uint64_t next_ = 0, settled_ = 0;  // steps started, and of those looked at
   std::uint32_t settled_flags_ = 0;       // of the last of these

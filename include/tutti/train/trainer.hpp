@@ -23,6 +23,7 @@
 #include <tutti/train/device_steps.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/gradient_exchange.hpp>
+#include <tutti/train/gradient_sum.hpp>
 #include <tutti/train/loss_scale.hpp>
 #include <tutti/train/parameter_update.hpp>
 #include <tutti/train/state.hpp>
@@ -141,15 +142,7 @@ class Trainer {
     } else {
       b_.zero(executor_->gradient_data(), executor_->parameters().bytes());
     }
-    if (!sole) {
-      if (sum_.bytes() == 0) sum_ = Buffer<B>(b_, executor_->parameters().bytes());
-      const ArenaLayout& p = executor_->parameters();
-      if (first)
-        b_.copy(sum_.data(), executor_->gradient_data(), p.bytes());
-      else
-        b_.accumulate(p.dtype, sum_.data(), executor_->gradient_data(), p.count);
-      if (last) b_.copy(executor_->gradient_data(), sum_.data(), p.bytes());
-    }
+    if (!sole) sum_.add(executor_->parameters(), executor_->gradient_data(), first, last);
     if (last && !alone) reduce_until(exchange_.trainable(), m);
     if (trace_ != nullptr && last) trace_->backward_end = since_.seconds();
     return m;
@@ -305,7 +298,7 @@ class Trainer {
       u.average = ema_.weights();
       u.state_average = ema_.states();
     }
-    device_ = std::make_unique<DeviceSteps<B, S>>(b_, s_, o_, *executor_, exchange_, counters_, u);
+    device_ = std::make_unique<DeviceSteps<B, S>>(b_, s_, o_, *executor_, exchange_, sum_, counters_, u);
   }
   std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags,
                       bool counts) {
@@ -386,7 +379,7 @@ class Trainer {
   std::unique_ptr<Executor<B>> executor_;
   ParameterUpdate<B> update_;
   WeightAverage<B> ema_;
-  Buffer<B> sum_;  // of micro-batches' gradients
+  GradientSum<B> sum_{b_};
   StepTrace* trace_ = nullptr;
   Stopwatch since_;
   Metrics waiting_;  // of steps on the host that nobody asked for yet

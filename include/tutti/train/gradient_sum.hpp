@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/tensor/arena.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti {
+
+// Gradients of the micro-batches of one step, added up in memory of their own while each next one fills the arena.
+template <Backend B>
+class GradientSum {
+ public:
+  explicit GradientSum(B& backend) : b_(backend) {}
+
+  // Takes the memory, ahead of what may not allocate.
+  void reserve(const ArenaLayout& p) {
+    if (sum_.bytes() == 0) sum_ = Buffer<B>(b_, p.bytes());
+  }
+  // Adds a micro-batch's; behind the last one the arena holds the sum.
+  void add(const ArenaLayout& p, void* gradients, bool first, bool last) {
+    reserve(p);
+    if (first)
+      b_.copy(sum_.data(), gradients, p.bytes());
+    else
+      b_.accumulate(p.dtype, sum_.data(), gradients, p.count);
+    if (last) b_.copy(gradients, sum_.data(), p.bytes());
+  }
+
+ private:
+  B& b_;
+  Buffer<B> sum_;
+};
+
+}  // namespace tutti
