@@ -42,9 +42,10 @@ namespace {
 constexpr const char* help_text =
     "usage: tutti_step [--model resnet20|resnet18|resnet50|resnet50-32] [--batch 128] [--precision f32|bf16|f16]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
-    "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--no-graph] [--nccl]\n"
+    "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
+    "                  [--no-graph] [--nccl]\n"
     "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. f16 and the options of the\n"
-    "last line are cuda's alone. --no-graph starts every op of a step anew; --nccl sums the gradients of one rank "
+    "last two lines are cuda's alone. --no-graph starts every op of a step anew; --nccl sums the gradients of one rank "
     "over\n"
     "NCCL. --profile names the time of each kind of op, on the processor.\n";
 
@@ -52,7 +53,7 @@ struct Args {
   std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto";
   int batch = 128, threads = 0, device = 0;
   double seconds = 5;
-  bool profile = false, tf32 = false, autotune = false, graph = true, nccl = false;
+  bool profile = false, tf32 = false, autotune = false, recompute = false, graph = true, nccl = false;
 };
 
 Builder build(const std::string& model) {
@@ -245,6 +246,7 @@ int run_on_gpu(const Args& a) {
   o.tf32 = a.tf32;
   o.autotune = a.autotune;
   o.fusion = parse_cuda_fusion(a.fusion);
+  o.recompute = a.recompute;
   o.graph = a.graph;
   Cuda backend(o);
   if (a.nccl) {
@@ -287,6 +289,8 @@ Args parse(int argc, char** argv) {
       a.tf32 = true;
     else if (flag == "--autotune")
       a.autotune = true;
+    else if (flag == "--recompute")
+      a.recompute = true;
     else if (flag == "--no-graph")
       a.graph = false;
     else if (flag == "--nccl")

@@ -16,13 +16,14 @@
 // and their gradient in another order.
 namespace tutti::cuda {
 
-// Channels as the library gets them: whole vectors of 16 bytes, but 4 for images (the stem).
+// Channels as the library gets them: whole vectors of 16 bytes, but 4 for images (the stem), for which cuDNN has
+// kernels in f16; in bf16 it would fill them up to 8 itself, in every pass anew.
 [[nodiscard]] constexpr std::int64_t padded_out_channels(DType t, std::int64_t channels) noexcept {
   const std::int64_t unit = vector_of(t);
   return (channels + unit - 1) / unit * unit;
 }
 [[nodiscard]] constexpr std::int64_t padded_in_channels(DType t, std::int64_t channels) noexcept {
-  return channels <= 4 ? 4 : padded_out_channels(t, channels);
+  return channels <= 4 && t != DType::bf16 ? 4 : padded_out_channels(t, channels);
 }
 
 // Weights OIHW f32 -> [padded O, H, W, padded I] in the compute type: the same form forward and backward.
@@ -89,8 +90,10 @@ struct PreparedConv {
   [[nodiscard]] std::size_t taps() const {
     return static_cast<std::size_t>(problem.kernel_h) * static_cast<std::size_t>(problem.kernel_w);
   }
-  // Of the gradient: the library's order or size is not the graph's.
-  [[nodiscard]] bool unpacks() const { return taps() > 1 || problem.in_channels != columns || pads_out(); }
+  // Of the gradient, which the graph wants in f32: the library's type, order or size is another.
+  [[nodiscard]] bool unpacks() const {
+    return problem.type != DType::f32 || taps() > 1 || problem.in_channels != columns || pads_out();
+  }
   [[nodiscard]] std::int64_t in_pixels() const { return problem.rows * problem.in_height * problem.in_width; }
   [[nodiscard]] std::int64_t out_pixels() const { return problem.rows * problem.out_height * problem.out_width; }
 
@@ -102,7 +105,7 @@ struct PreparedConv {
     const std::size_t y =
         pads_out() ? static_cast<std::size_t>(out_pixels() * problem.out_channels) * unit : std::size_t{0};
     const std::size_t dw =
-        unpacks() ? static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * sizeof(float) : 0;
+        unpacks() ? static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * unit : 0;
     std::size_t at = 0;
     const auto take = [&](std::size_t bytes) { return std::exchange(at, at + Workspace::round_up(bytes)); };
     switch (pass) {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +20,7 @@
 #include <tutti/backends/cuda/fused_ops.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/linear_op.hpp>
+#include <tutti/backends/cuda/loss_op.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/norm_choice.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
@@ -52,6 +51,8 @@ template <class C, class G>
 class BasicCuda : public DeviceMemory {
  public:
   static constexpr bool has_f64 = false, has_f16 = true;
+  // In 16 bits the library makes gradients of convolutions' weights in the compute type.
+  static constexpr bool rounds_weight_gradients = true;
   // Forward and backward read the same packed weights.
   static constexpr bool one_pack = true;
 
@@ -63,11 +64,9 @@ class BasicCuda : public DeviceMemory {
         workspace_(*this),
         staging_(*this, launcher_),
         graphs_(device()),
-        report_(std::static_pointer_cast<int>(allocate_pinned(4 * sizeof(int)))),
+        loss_(*this, launcher_),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
         gemms_(std::make_unique<G>(device(), gemm_options(options_))) {
-    std::fill_n(report_.get(), 4, 0);
-    scale_ = Buffer<DeviceMemory>(*this, 64);
     norms_ = Buffer<DeviceMemory>(*this, squared_norms_bytes);
   }
 
@@ -91,11 +90,11 @@ class BasicCuda : public DeviceMemory {
 
   void copy_out(void* to, const void* from, std::size_t n) {
     DeviceMemory::copy_out(to, from, n);
-    throw_report();
+    loss_.throw_report();
   }
   void synchronise() {
     DeviceMemory::synchronise();
-    throw_report();
+    loss_.throw_report();
   }
 
   // A batch into the slot that steps read (staging.hpp), uploaded while earlier steps go on: from the host, or out of
@@ -118,17 +117,20 @@ class BasicCuda : public DeviceMemory {
   template <class F>
   void replay(const std::vector<std::uint64_t>& key, const StepScalars* scalars, F&& f) {
     if (!options_.graph) return f();
-    if (scalars != nullptr) write_scale(*scalars);
+    if (scalars != nullptr) loss_.write_scale(*scalars);
     graphs_.run(key, workspace_.data(), f);
   }
+
+  // What takes less memory.
+  [[nodiscard]] std::string memory_hint() const { return options_.recompute ? "" : "--recompute"; }
 
   // Makes one op of several in a training graph, where that pays (fused_ops.hpp); lowered() says of which layers.
   void lower(Graph& g, DType compute) {
     const auto o = FusesConvolutions<C> || options_.fusion == CudaFusion::on
                        ? lowering_options(options_, device().architecture(), compute)
-                       : LoweringOptions{false, false, false};
+                       : LoweringOptions{false, false, false, !options_.recompute};
     lowered_ = lower_norms(g, o);
-    widen_images(g);
+    widen_images(g, compute);
   }
   [[nodiscard]] const Lowered& lowered() const noexcept { return lowered_; }
   // Of the fused ops in the plans so far: those that the library runs as one, and those that go step by step.
@@ -217,8 +219,7 @@ class BasicCuda : public DeviceMemory {
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::SoftmaxCrossEntropy&, const PrepareInfo& i) {
     launcher_.require(i.desc.compute);
-    workspace_.reserve(loss_ranks(i.desc.in[0].shape[0]) +
-                       static_cast<std::size_t>(i.desc.in[0].shape[0]) * sizeof(int));
+    workspace_.reserve(LossOp::workspace_bytes(i.desc.in[0].shape[0]));
     return {};
   }
 
@@ -229,7 +230,10 @@ class BasicCuda : public DeviceMemory {
     const auto channels = static_cast<std::int64_t>(o.mean.size());
     const bool padded = x.shape[1] != channels;  // stem.hpp
     const std::int64_t n = padded ? x.shape.numel() / x.shape[1] : x.shape.numel();
-    launcher_.op(x.dtype, padded ? OpKernel::normalize_padded : OpKernel::normalize,
+    launcher_.op(x.dtype,
+                 !padded           ? OpKernel::normalize
+                 : x.shape[1] == 4 ? OpKernel::normalize_padded_4
+                                   : OpKernel::normalize_padded_8,
                  launcher_.blocks(padded ? n : n / vector_of(x.dtype)), Launcher::block, c.in[0].data, x.data,
                  constants.data(), static_cast<void*>(constants.at(o.mean.size() * sizeof(float))),
                  static_cast<int>(channels), n);
@@ -310,16 +314,7 @@ class BasicCuda : public DeviceMemory {
   }
   void run(const op::SoftmaxCrossEntropy& o, Call& c) {
     start("softmax_cross_entropy", c);
-    const TensorRef& z = c.in[0];
-    const std::int64_t rows = z.shape[0];
-    auto* const losses = workspace_.at<double>(0);
-    auto* const ranks = workspace_.at<int>(loss_ranks(rows));
-    const int classes = static_cast<int>(z.shape[1]);
-    if (c.scalars != nullptr && !graphs_.capturing()) write_scale(*c.scalars, z.dtype);
-    launcher_.op(z.dtype, OpKernel::softmax_rows, dim3(static_cast<unsigned>(rows)), 128, z.data, c.in[1].data,
-                 o.backward ? c.out[1].data : nullptr, losses, ranks, scale_.data(), classes, o.label_smoothing);
-    launcher_.op(z.dtype, OpKernel::loss_finish, dim3(1), 256, losses, ranks, c.in[1].data, rows, o.top_k, classes,
-                 c.out[0].data, report_.get());
+    loss_.run(workspace_, o, c, c.scalars != nullptr && !graphs_.capturing());
   }
   void run(const op::Custom& o, Call& c) { run_custom(o.def->name, c); }
   void run(const op::CustomBackward& o, Call& c) { run_custom(o.def->name, c); }
@@ -348,7 +343,7 @@ class BasicCuda : public DeviceMemory {
   // The end of training steps without the host; lives no longer than this.
   [[nodiscard]] std::unique_ptr<DeviceStep> device_step(const DeviceUpdate& u) {
     return std::make_unique<StepUpdate>(
-        *this, launcher_, static_cast<double*>(scale_.data()), [this] { throw_report(); }, u);
+        *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, u);
   }
 
  private:
@@ -390,19 +385,6 @@ class BasicCuda : public DeviceMemory {
                     device().stream(), c);
   }
 
-  static std::size_t loss_ranks(std::int64_t rows) {
-    return Workspace::round_up(static_cast<std::size_t>(rows) * sizeof(double));
-  }
-  void write_scale(const StepScalars& s, DType t = DType::f32) {
-    launcher_.op(t, OpKernel::set_scale, dim3(1), 1, scale_.data(), s.loss_scale * s.inv_global_batch);
-  }
-  // What kernels found wrong in the data.
-  void throw_report() {
-    int* const r = report_.get();
-    if (std::exchange(r[0], 0) != 0)
-      fail<DataError>("softmax_cross_entropy", "labels in 0.." + std::to_string(r[2] - 1), std::to_string(r[1]));
-  }
-
   void run_custom(const std::string& custom, Call& c) {
     device().set_op(custom, c.node);
     detail::custom_stream = device().stream();
@@ -418,8 +400,8 @@ class BasicCuda : public DeviceMemory {
   Workspace workspace_;
   Staging staging_;
   StepGraphs graphs_;
-  std::shared_ptr<int> report_;  // kernels/loss.hpp
-  Buffer<DeviceMemory> scale_, norms_;
+  LossOp loss_;
+  Buffer<DeviceMemory> norms_;
   std::unique_ptr<C> convolutions_;
   std::unique_ptr<G> gemms_;
 };

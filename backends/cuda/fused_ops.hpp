@@ -24,12 +24,15 @@
 // with the plain convolution and our kernels, which passes over memory as often as the graph did before it was lowered.
 namespace tutti::cuda {
 
-// Which chains are lowered. Published work wins with the forward fusions and the gradient of the weights on Ampere and
-// Hopper, for which cuDNN has them; the way back through batch norm has to win by measurement.
+// Which chains are lowered. In f16 cuDNN has ready kernels for the way back through batch norm, which has to win by
+// measurement, and on Ampere and Hopper for all the others, with which published work wins. In bf16 it has the
+// statistics alone, by kernels that it compiles for Ampere, which have to win too
+// (tests/backends/test_cudnn_plans.cpp).
 [[nodiscard]] inline LoweringOptions lowering_options(const CudaOptions& o, int architecture, DType t) {
-  if (o.fusion == CudaFusion::on) return {true, true, true};
-  const bool known = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80 && architecture < 100;
-  return {known, known, known && o.autotune};
+  if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute};
+  const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
+  const bool known = may && t == DType::f16 && architecture < 100;
+  return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute};
 }
 
 // What the library class C must have beside plain convolutions; without it graphs are lowered only where the options

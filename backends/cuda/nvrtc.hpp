@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/api/nvrtc.hpp>
+#include <tutti/backends/cuda/cache_folder.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
@@ -33,14 +33,8 @@ struct Binary {
   std::vector<std::string> symbols;  // of Source::kernels, in their order
 };
 
-// $XDG_CACHE_HOME/tutti/cuda, else ~/.cache/tutti/cuda; empty where the environment names no home.
-[[nodiscard]] inline std::filesystem::path default_cache_folder() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
-    return std::filesystem::path(cache) / "tutti" / "cuda";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
-    return std::filesystem::path(home) / ".cache" / "tutti" / "cuda";
-  return {};
-}
+// Where compiled kernels are kept.
+[[nodiscard]] inline std::filesystem::path default_cache_folder() { return cache_folder("cuda"); }
 
 class Compiler {
  public:

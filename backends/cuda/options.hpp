@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// Whether batch norms run within the convolutions beside them. automatic: in 16 bits and on GPUs where that is known to
-// pay, or, with autotune, where it is measured to; on: wherever the graph allows, in every type.
+// Whether batch norms run within the convolutions beside them. automatic: in f16 on GPUs where that is known to pay,
+// or, with autotune and 16 bits, where it is measured to; on: wherever the graph allows, in every type.
 enum class CudaFusion : std::uint8_t { automatic, on, off };
 
 // "auto", "on", "off"; UsageError for anything else.
@@ -31,7 +31,8 @@ struct CudaOptions {
   bool deterministic = false;  // only library kernels that give the same bits every time; ours always do
   bool autotune = false;       // time the libraries' kernels when plans are made
   CudaFusion fusion = CudaFusion::automatic;
-  bool graph = false;  // capture each run of a plan as a CUDA graph and replay it
+  bool recompute = false;  // compute activations again where that saves memory, rather than keep them
+  bool graph = false;      // capture each run of a plan as a CUDA graph and replay it
   std::filesystem::path kernel_folder = cuda::default_cache_folder();  // compiled kernels; empty: not kept
 };
 

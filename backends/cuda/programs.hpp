@@ -25,7 +25,8 @@ namespace tutti::cuda {
 // multiple of V have a second form for one value.
 enum class OpKernel : std::size_t {
   normalize,
-  normalize_padded,
+  normalize_padded_4,
+  normalize_padded_8,
   relu_forward,
   relu_backward,
   add,
@@ -72,7 +73,8 @@ enum class OpKernel : std::size_t {
 };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel::count)> op_kernel_names{
     "normalize<T, V>",
-    "normalize_padded<T>",
+    "normalize_padded<T, 4>",
+    "normalize_padded<T, 8>",
     "relu_forward<T, V>",
     "relu_backward<T, V>",
     "add<T, V>",
@@ -82,7 +84,7 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel:
     "change_channels<T>",
     "pack_weights<T>",
     "pack_table<T>",
-    "unpack_gradient",
+    "unpack_gradient<T>",
     "cast<T, V>",
     "norm_statistics<T, V>",
     "norm_statistics<T, 1>",

@@ -10,10 +10,10 @@
 
 namespace tutti::cuda {
 
-// Images of fewer than 4 channels, normalised, get channels of zeros up to 4 where convolutions alone read them: they
+// Images of fewer than 4 channels, normalised, get channels of zeros where convolutions alone read them: they
 // are then written as the library wants them, and not copied into that form forward and again for the gradient of the
 // weights.
-inline void widen_images(Graph& g) {
+inline void widen_images(Graph& g, DType compute) {
   const auto takes = [&](const Node& n, ValueId x) {
     for (std::size_t i = 1; i < n.inputs.size(); ++i)
       if (n.inputs[i] == x) return false;
@@ -29,7 +29,7 @@ inline void widen_images(Graph& g) {
       for (const ValueId v : reader.inputs) convolutions = convolutions && (v != x || takes(reader, x));
     if (!convolutions) continue;
     Shape& s = g[x].shape;
-    if (s[1] < 4) s[1] = padded_in_channels(DType::f32, s[1]);
+    if (s[1] < 4) s[1] = padded_in_channels(compute, s[1]);
   }
 }
 

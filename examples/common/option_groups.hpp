@@ -48,6 +48,8 @@ void describe_machine(RunOptions& o, V& v) {
   v("autotune", o.autotune, "cuda: time the libraries' kernels before the first step", Names{});
   v("deterministic", o.deterministic, "cuda: the same bits every time", Names{});
   v("cuda-fusion", o.cuda_fusion, "cuda: batch norm within convolutions: auto, on or off", Names{});
+  v("recompute", o.recompute, "cuda: less memory: compute activations again in the backward pass where that is cheap",
+    Names{});
   v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it", Names{});
   v("data-on-device", o.data_on_device,
     "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "

@@ -81,7 +81,7 @@ struct RunOptions {
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "f32", backend = "auto";
   std::string data_on_device = "auto", cuda_fusion = "auto";
-  bool tf32 = false, autotune = false, deterministic = false, cuda_graph = true;
+  bool tf32 = false, autotune = false, deterministic = false, recompute = false, cuda_graph = true;
   std::int64_t threads = 0;
   std::uint64_t seed = 1;
   bool tensorboard = false, audit = false, dry_run = false, eval_only = false;

@@ -193,14 +193,27 @@ inline void print_evaluation(const char* what, const EvaluationReport& e, std::i
               static_cast<long long>(top_k), 100 * e.topk, static_cast<long long>(e.images));
 }
 
-inline void print_views(const EvaluationReport& e, const RunOptions& o) {
-  const auto views = test_views(static_cast<int>(o.tta)).size();
-  print_evaluation(("test, " + std::to_string(views) + " views of each image:").c_str(), e, o.top_k);
-}
+// By several views of each image, with the averaged weights where there are any.
+struct EvaluationOfViews {
+  std::int64_t views = 0;
+  bool averaged = false;
+  EvaluationReport report;
+
+  void print(const RunOptions& o) const {
+    const std::string what = averaged ? "test of averaged weights, " : "test, ";
+    print_evaluation((what + std::to_string(views) + " views of each image:").c_str(), report, o.top_k);
+  }
+};
 template <Backend B, DistributedStrategy S>
-void evaluate_views_of(Trainer<B, S>& trainer, BatchSource& test, const RunOptions& o) {
-  const EvaluationReport e = evaluate_views(trainer, test, test_views(static_cast<int>(o.tta)));
-  if (trainer.strategy().rank() == 0) print_views(e, o);
+EvaluationOfViews evaluate_views_of(Trainer<B, S>& trainer, BatchSource& test, const RunOptions& o) {
+  const auto views = test_views(static_cast<int>(o.tta));
+  EvaluationOfViews e{static_cast<std::int64_t>(views.size()), trainer.has_ema(), {}};
+  const auto evaluate = [&] { e.report = evaluate_views(trainer, test, views); };
+  if (e.averaged)
+    trainer.with_ema(evaluate);
+  else
+    evaluate();
+  return e;
 }
 
 // Rank 0's; the others take them from it.
@@ -319,7 +332,10 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   if (o.eval_only) {
     if (!test) fail<DataError>("--eval", "validation images in " + o.data_dir, "none");
     detail::evaluate_checkpoints(trainer, *test, checkpoints, o, task, found ? found->path() : io::Path(o.pretrained));
-    if (o.tta > 0) detail::evaluate_views_of(trainer, *test, o);
+    if (o.tta > 0) {
+      const auto of_views = detail::evaluate_views_of(trainer, *test, o);
+      if (chief) of_views.print(o);
+    }
     return signals.exit_code();
   }
 
@@ -368,11 +384,11 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   try {
     const FitResult result =
         fit(trainer, *train, test.get(), chief ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
-    std::optional<EvaluationReport> of_views;
-    if (o.tta > 0 && test && !result.interrupted)
-      of_views = evaluate_views(trainer, *test, test_views(static_cast<int>(o.tta)));
+    std::optional<detail::EvaluationOfViews> of_views;
+    if (o.tta > 0 && test && !result.interrupted) of_views = detail::evaluate_views_of(trainer, *test, o);
     if (!chief) return result.interrupted ? interrupted_code() : 0;
     progress.end_line();
+    if (of_views) log->views(result.counters.step, of_views->views, of_views->averaged, of_views->report);
     log->end(result.interrupted ? "interrupted" : "finished", result.counters.step);
     if (result.interrupted) {
       const bool saved = !last.path.empty() && !last.failed;
@@ -381,7 +397,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
       return saved ? interrupted_code() : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) detail::print_evaluation("test", *result.last->test, o.top_k);
-    if (of_views) detail::print_views(*of_views, o);
+    if (of_views) of_views->print(o);
     std::printf("done: %lld steps; files in %s\n", static_cast<long long>(result.counters.step), o.run_dir.c_str());
     return 0;
   } catch (const Error& e) {

@@ -78,6 +78,7 @@ int run_on_gpu(RunOptions& o, const Task& task, const Launched& start) {
   as.autotune = o.autotune;
   as.deterministic = o.deterministic;
   as.fusion = parse_cuda_fusion(o.cuda_fusion);
+  as.recompute = o.recompute;
   as.graph = o.cuda_graph;
   Cuda backend(as);
   return with_strategy(o, &backend.device(), [&](AnyStrategy& strategy) { return run(backend, strategy, o, task); });

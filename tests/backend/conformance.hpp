@@ -205,6 +205,10 @@ class NodeChecker {
   // Sums a * b over the places that `terms` names, and compares; a may be off by so much already.
   template <class F>
   void conv(std::size_t count, F&& terms) {
+    conv(count, u_of(0), std::forward<F>(terms));
+  }
+  template <class F>
+  void conv(std::size_t count, double rounding, F&& terms) {
     const auto got = result(0).data;
     for (std::size_t i : sample(count, count)) {
       double sum = 0, size = 0, n = 0, slack = 0;
@@ -214,7 +218,7 @@ class NodeChecker {
         slack += off * std::fabs(b);
         n += 1;
       });
-      to_.value(label(0), i, got[i], sum, u_of(0) * std::fabs(sum) + sums(n) * size + slack);
+      to_.value(label(0), i, got[i], sum, rounding * std::fabs(sum) + sums(n) * size + slack);
     }
   }
   static double pixel(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
@@ -272,7 +276,9 @@ class NodeChecker {
   void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off) {
     const Operand& dy = in_[1];
     const Shape ws = e_.value(node_->outputs[0]).shape;
-    conv(static_cast<std::size_t>(ws.numel()), [&](std::size_t i, auto add) {
+    double rounding = u_of(0);
+    if constexpr (requires { requires B::rounds_weight_gradients; }) rounding = std::max(rounding, u_out_);
+    conv(static_cast<std::size_t>(ws.numel()), rounding, [&](std::size_t i, auto add) {
       auto k = static_cast<std::int64_t>(i);
       const std::int64_t s = k % ws[3], r = k / ws[3] % ws[2], c = k / (ws[3] * ws[2]) % ws[1],
                          out = k / (ws[3] * ws[2] * ws[1]);

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
 #include <tutti/graph/differentiate.hpp>
@@ -28,7 +29,7 @@ struct Shapes {
 // A convolution as the backend asks for it, which pads channels: cuDNN's tensor-core kernels want whole vectors.
 inline cuda::ConvProblem problem_of(const op::Window& c, const Shape& x, std::int64_t out, std::int64_t rows,
                                     DType type) {
-  const std::int64_t in = x[1] == 3 ? 4 : x[1];
+  const std::int64_t in = cuda::padded_in_channels(type, x[1]);
   return {rows,       in,       x[2],     x[3],      out,       c.out_h(x[2]), c.out_w(x[3]), c.kernel_h,
           c.kernel_w, c.stride, c.stride, c.padding, c.padding, c.padding,     c.padding,     type};
 }
@@ -55,19 +56,17 @@ inline std::set<std::string> lowered_graphs(Graph g, std::int64_t rows, DType ty
       names.insert(
           cuda::ScaleBiasReluConvStatistics{problem_of(*c, in(0), in(1)[0], rows, type), c->activate}.graph().name());
     if (const auto* w = std::get_if<op::Conv2dBackwardWeightsActivated>(&n.op))
-      for (const DType to : {DType::f32, type})
-        names.insert(
-            cuda::ScaleBiasReluConvBackwardWeights{problem_of(*w, in(0), out(0)[0], rows, type), to}.graph().name());
+      names.insert(
+          cuda::ScaleBiasReluConvBackwardWeights{problem_of(*w, in(0), out(0)[0], rows, type), type}.graph().name());
     if (const auto* d = std::get_if<op::Conv2dBackwardDataNorm>(&n.op))
       names.insert(cuda::ConvBackwardDataReluBatchNorm{problem_of(*d, out(0), in(1)[0], rows, type)}.graph().name());
     if (const auto* c = std::get_if<op::Conv2d>(&n.op))
       names.insert(
           cuda::cudnn::convolution_graph(ConvPass::forward, problem_of(*c, in(0), in(1)[0], rows, type), type).name());
     if (const auto* w = std::get_if<op::Conv2dBackwardWeights>(&n.op))
-      for (const DType to : {DType::f32, type})
-        names.insert(
-            cuda::cudnn::convolution_graph(ConvPass::backward_weights, problem_of(*w, in(0), out(0)[0], rows, type), to)
-                .name());
+      names.insert(
+          cuda::cudnn::convolution_graph(ConvPass::backward_weights, problem_of(*w, in(0), out(0)[0], rows, type), type)
+              .name());
     if (const auto* d = std::get_if<op::Conv2dBackwardData>(&n.op))
       names.insert(
           cuda::cudnn::convolution_graph(ConvPass::backward_data, problem_of(*d, out(0), in(1)[0], rows, type), type)

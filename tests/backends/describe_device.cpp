@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // describe_device [NUMBER]: prints what cuDNN must know of a GPU to make plans for it elsewhere, as one line of JSON.
-// tests/backends/cudnn_device.json is such a line.
+// tests/backends/devices holds such lines, for test_cudnn_plans.
 #include <cstdio>
 #include <cstdlib>
 

@@ -45,7 +45,7 @@ inline void put(void* p, DType t, std::int64_t i, double v) {
   }
 }
 
-// The seam to cuDNN: NHWC, weights KRSC, the gradient of the weights in f32.
+// The seam to cuDNN: NHWC, weights and their gradient KRSC.
 class LoopConvolutions {
  public:
   LoopConvolutions(cuda::Device&, const cuda::ConvolutionOptions&) {}
@@ -93,8 +93,7 @@ class LoopConvolutions {
                       static_cast<double>(get(a, p.type, x + c)) * static_cast<double>(get(b, p.type, y + k));
               }
           }
-    const DType type = pass == ConvPass::backward_weights ? DType::f32 : p.type;
-    for (std::size_t i = 0; i < sums.size(); ++i) put(out, type, static_cast<std::int64_t>(i), sums[i]);
+    for (std::size_t i = 0; i < sums.size(); ++i) put(out, p.type, static_cast<std::int64_t>(i), sums[i]);
   }
 };
 

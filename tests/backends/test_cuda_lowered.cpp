@@ -55,13 +55,22 @@ TEST_CASE("gpu: every op of lowered nets beside Reference") {
   }
 }
 
-TEST_CASE("gpu: lowered by default, in 16 bits") {
+TEST_CASE("gpu: lowered by default in f16, and in bf16 where autotuning finds it faster") {
   if (no_gpu()) return;
-  for (const bool autotune : {false, true}) {
+  for (const auto& [type, autotune] : {std::pair{DType::f16, false}, {DType::f16, true}, {DType::bf16, true}}) {
     Cuda backend(options(CudaFusion::automatic, autotune));
-    check(backend, testing::bottlenecks(64, 14), DType::bf16);
-    CHECK(backend.lowered().backward.empty() == !(autotune && backend.lowered().any()));
+    check(backend, testing::bottlenecks(64, 14), type);
+    const int architecture = backend.device().architecture();
+    const bool whole = type == DType::f16 && architecture < 100;
+    CHECK(backend.lowered().statistics.empty() == !(whole || autotune));
+    CHECK(backend.lowered().activation.empty() == !whole);
+    CHECK(backend.lowered().backward.empty() == !(type == DType::f16 && autotune));
+    // For these cuDNN has kernels: tests/backends/test_cudnn_plans.cpp.
+    if (whole && !autotune) CHECK(backend.fusions().first > 0);
   }
+  Cuda backend(options(CudaFusion::automatic));
+  check(backend, testing::bottlenecks(64, 14), DType::bf16);
+  CHECK_FALSE(backend.lowered().any());
 }
 
 TEST_CASE("gpu: batch norm by whatever autotuning finds faster") {

@@ -25,6 +25,21 @@ expect 0 "test, 6 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-onl
 expect 0 "test, 2 views" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 1
 expect 0 "test loss" "${tiny[@]}" --epochs 3 --run-dir a --resume --eval-only --tta 0
 ! grep -q views out || complain "views without --tta"
+# The log has it too, between the last epoch and the end.
+[[ $(sed -nE 's/^\{"event":"([a-z]+)".*/\1/p' a/log.jsonl | tail -n 3 | paste -sd' ') == "epoch views end" ]] ||
+  complain "the log: $(tail -n 3 a/log.jsonl)"
+[[ $(key a views views) == 6 && $(key a views step) == 36 ]] || complain "views: $(tail -n 2 a/log.jsonl)"
+awk "BEGIN { d = 100 * $(key a views test_top1) - $accuracy; exit !(d < 0.01 && d > -0.01) }" ||
+  complain "the log says $(key a views test_top1) of $accuracy %"
+
+# With averaged weights the views are evaluated with those, as the images as they are.
+expect 0 "test of averaged weights, 6 views" "${tiny[@]}" --epochs 3 --run-dir e --ema-decay 0.5
+[[ $(key e epoch test_loss) == "$(key a epoch test_loss)" ]] || complain "averaging changes the training"
+[[ -n $(key e views test_ema_loss) && -z $(key e views test_loss) ]] || complain "views: $(tail -n 2 e/log.jsonl)"
+[[ $(key e views test_ema_loss) != "$(key a views test_loss)" ]] || complain "views of the weights, not their average"
+averaged=$(sed -nE 's/^test of averaged weights, 6 views.*: (loss .*)/\1/p' out)
+expect 0 "test of averaged weights, 6 views of each image: $averaged" "${tiny[@]}" --epochs 3 --run-dir e --ema-decay 0.5 \
+  --resume --eval-only
 
 # In two parts it learns the same.
 expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7

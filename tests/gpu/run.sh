@@ -57,7 +57,7 @@ steps=(
   "configure|60|compiler|CMake finds the toolkit, cuDNN, NCCL and the headers"
   "torch|0|gpu torch|PyTorch compiles its nets in the background, and measures when it is their turn"
   "build|200|compiler|the programs and tests of the CUDA parts, with g++"
-  "describe|20|gpu|the GPU's description for cuDNN without a device, as a test fixture"
+  "describe|20|gpu|the GPU's description for cuDNN, as tests/backends/devices keeps such"
   "libraries|60|gpu doctest|cuDNN's and cuBLAS's plans and fusions beside plain loops; plans stored and taken again"
   "conformance|90|gpu doctest|every op in every precision beside Reference"
   "golden|60|gpu doctest|nets whose activations, gradients and losses PyTorch computed"
@@ -67,6 +67,7 @@ steps=(
   "first-step|30|gpu cli|a process with stored plans, from its start to the first trained step"
   "step|170|gpu|images a second of whole training steps, by turns with PyTorch"
   "allreduce|40|gpu nccl|NCCL with one rank: what it costs"
+  "fusion|150|gpu|batch norm within convolutions or not, plans timed"
   "convolutions|30|gpu benchmark|single convolutions and batch norms (Google Benchmark)"
 )
 
@@ -246,10 +247,10 @@ EOF
   grep -E "component (cuda|nccl|eigen):" "$(log configure)" | sed 's/.*component //' | while read -r lib; do note "$lib."; done
 }
 
-# The test programs that call the CUDA backend or NCCL. Those that play a GPU on the processor are no matter of a GPU.
+# The test programs that call the CUDA backend or NCCL. Those that play a GPU or its driver are no matter of a GPU.
 cuda_tests() {
   (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA' ./*/test_*.cpp | sed 's|^\./||' |
-    while read -r f; do grep -q 'cuda_emulator' "$f" || echo "$f"; done)
+    while read -r f; do grep -qE 'cuda_emulator|TUTTI_STAND_IN_DRIVER' "$f" || echo "$f"; done)
 }
 target_of() { echo "tests_$(dirname "$1")_$(basename "$1" .cpp)"; }
 program_of() { echo "$build/tree/tests/$(dirname "$1")/$(basename "$1" .cpp)"; }
@@ -270,10 +271,10 @@ step_build() {
 }
 
 step_describe() {
-  local program=$build/tree/tests/backends/describe_device file=$out/cudnn_device.json
+  local program=$build/tree/tests/backends/describe_device file=$out/device.json
   [[ -x $program ]] || { note "describe_device was not built" && return 1; }
   limited "$program" >"$file.part" && [[ -s $file.part ]] && mv "$file.part" "$file" || return 1
-  note "$file: commit it as tests/backends/cudnn_device.json"
+  note "$file: compare with tests/backends/devices; where they differ, replace that file and run test_cudnn_plans"
 }
 
 # Runs test programs, or $test_cases of them, and adds their cases up. doctest says "test cases: 9 | 8 passed | 1 failed".
@@ -334,7 +335,7 @@ step_sanitizer() {
   for tool in memcheck racecheck; do
     echo "--- $tool"
     (cd "$root" && timeout --signal=INT --kill-after=5 "$half" "$sanitizer" --tool "$tool" --error-exitcode 9 \
-      --print-limit 20 "$program" --no-colors --test-case="gpu: everything but convolutions*,gpu: updates*,gpu: the loss*")
+      --print-limit 20 "$program" --no-colors --test-case="gpu: everything but convolutions*,gpu: updates*,gpu: the loss*,gpu: batches*,gpu: steps that the device*")
     code=$?
     case $code in
       0) note "$tool: no error." ;;
@@ -426,28 +427,30 @@ ratio() { [[ -n $1 && -n $2 ]] && awk "BEGIN { printf \"%.2fx\", $1 / $2 }" || e
 
 step_step() {
   local program=$build/tree/bench/tutti_step ours=$out/tutti_step.jsonl tuned=$out/tutti_step_tuned.jsonl status=0
-  local model batch mine eager compiled graphs line
+  local model batch precision mine eager compiled graphs line
   [[ -x $program ]] || { note "tutti_step was not built" && return 1; }
   : >"$ours"
   : >"$tuned"
-  # model, batch, what, target
+  # model, batch, precision, what, target
   local nets=(
-    "resnet50|256|ResNet-50 224x224, bf16, batch 256|1.5x eager, above compile; 4,500 images/s, aim at 6,400"
-    "resnet50|512|ResNet-50 224x224, bf16, batch 512|1.5x eager, above compile; 4,500 images/s, aim at 6,400"
-    "resnet50-32|128|ResNet-50 32x32, bf16, batch 128|1.6x compile"
+    "resnet50|256|bf16|ResNet-50 224x224, bf16, batch 256|1.5x eager, above compile; 4,500 images/s, aim at 6,400"
+    "resnet50|512|bf16|ResNet-50 224x224, bf16, batch 512|1.5x eager, above compile; 4,500 images/s, aim at 6,400"
+    "resnet50|256|f16|ResNet-50 224x224, f16, batch 256|"
+    "resnet50-32|128|bf16|ResNet-50 32x32, bf16, batch 128|1.6x compile"
   )
   for n in "${nets[@]}"; do
-    model=$(field "$n" 1) batch=$(field "$n" 2)
-    if ! line=$(limited "$program" --backend cuda --model "$model" --batch "$batch" --precision bf16 --seconds 4); then
+    model=$(field "$n" 1) batch=$(field "$n" 2) precision=$(field "$n" 3)
+    if ! line=$(limited "$program" --backend cuda --model "$model" --batch "$batch" --precision "$precision" --seconds 4); then
       status=1
-      note "$model at $batch failed."
+      note "$model at $batch in $precision failed."
     fi
     echo "$line" | tee -a "$ours"
     # Plans that were timed are stored, so what comes later has them too.
-    if line=$(timeout --kill-after=5 30 "$program" --backend cuda --model "$model" --batch "$batch" --precision bf16 --seconds 2 --autotune); then
+    if line=$(timeout --kill-after=5 30 "$program" --backend cuda --model "$model" --batch "$batch" --precision "$precision" \
+      --seconds 2 --autotune --fusion off); then
       echo "$line" | tee -a "$tuned"
     else
-      note "$model at $batch: no result with --autotune in 30 s."
+      note "$model at $batch in $precision: no result with --autotune in 30 s."
     fi
   done
   if [[ -n ${torch_pid:-} ]]; then
@@ -459,22 +462,43 @@ step_step() {
     torch_pid=
   fi
   for n in "${nets[@]}"; do
-    model=$(field "$n" 1) batch=$(field "$n" 2)
-    mine=$(number "$ours" model="$model" batch="$batch")
-    line=$(number "$tuned" model="$model" batch="$batch")
+    model=$(field "$n" 1) batch=$(field "$n" 2) precision=$(field "$n" 3)
+    local which=(model="$model" batch="$batch" precision="$precision")
+    mine=$(number "$ours" "${which[@]}")
+    line=$(number "$tuned" "${which[@]}")
     eager="" compiled="" graphs=""
     if [[ -s $out/torch.jsonl ]]; then
-      eager=$(number "$out/torch.jsonl" model="$model" batch="$batch" mode=eager)
-      compiled=$(number "$out/torch.jsonl" model="$model" batch="$batch" mode=compile)
-      graphs=$(number "$out/torch.jsonl" model="$model" batch="$batch" mode=reduce-overhead)
+      eager=$(number "$out/torch.jsonl" "${which[@]}" mode=eager)
+      compiled=$(number "$out/torch.jsonl" "${which[@]}" mode=compile)
+      graphs=$(number "$out/torch.jsonl" "${which[@]}" mode=reduce-overhead)
     fi
-    row "$(field "$n" 3)" "${mine:-?} images/s" "eager ${eager:-?}, compile ${compiled:-?}" "$(field "$n" 4)"
-    [[ -z $line ]] || row "  with --autotune" "$line images/s" "" ""
+    row "$(field "$n" 4)" "${mine:-?} images/s" "eager ${eager:-?}, compile ${compiled:-?}" "$(field "$n" 5)"
+    [[ -z $line ]] || row "  with --autotune --fusion off" "$line images/s" "" ""
     [[ -z $line || -z $mine ]] || mine=$((line > mine ? line : mine))
     row "  ratio" "" "$(ratio "$mine" "$eager") eager, $(ratio "$mine" "$compiled") compile" ""
     [[ -z $graphs ]] || row "  beside torch.compile with CUDA graphs" "" "$graphs, $(ratio "$mine" "$graphs")" ""
   done
   return $status
+}
+
+# What batch norm within convolutions is worth. cuDNN compiles kernels for it, a second each, when it is first asked.
+step_fusion() {
+  local program=$build/tree/bench/tutti_step precision fusion line mine list="" begin
+  [[ -x $program ]] || { note "tutti_step was not built" && return 1; }
+  for precision in bf16 f16; do
+    list=""
+    for fusion in off auto; do
+      begin=$SECONDS
+      line=$(limited "$program" --backend cuda --model resnet50 --batch 256 --precision "$precision" --seconds 2 --autotune \
+        --fusion "$fusion") || return
+      echo "$line" | tee "$out/fusion.jsonl"
+      mine=$(number "$out/fusion.jsonl" model=resnet50)
+      list+="$fusion $mine, "
+      note "$precision $fusion: $((SECONDS - begin)) s."
+    done
+    row "ResNet-50, $precision, batch 256, --autotune --fusion" "" "${list%, }" ""
+  done
+  rm -f "$out/fusion.jsonl"
 }
 
 step_allreduce() {

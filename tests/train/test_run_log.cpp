@@ -86,6 +86,28 @@ TEST_CASE("every event has its keys and is there at once") {
   CHECK(lines[3].at("message").as_string() == "bad bytes ?");
 }
 
+TEST_CASE("an evaluation by several views, with averaged weights or not") {
+  TempFolder folder;
+  RunLog log(folder.path(), 5, no_complaint);
+  const EvaluationReport e{0.75, 0.625, 0.9375, 10000, 5000};
+  log.views(782, 6, false, e);
+  log.views(783, 2, true, {std::nan(""), 0.5, 0.75, 10000, 5000});
+  const auto lines = lines_of(folder / "log.jsonl");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("event").as_string() == "views");
+  CHECK(lines[0].at("step").as_integer() == 782);
+  CHECK(lines[0].at("views").as_integer() == 6);
+  CHECK(lines[0].at("test_loss").as_double() == 0.75);
+  CHECK(lines[0].at("test_top1").as_double() == 0.625);
+  CHECK(lines[0].at("test_top5").as_double() == 0.9375);
+  CHECK(lines[0].find("test_ema_top1") == nullptr);
+  CHECK(lines[1].at("views").as_integer() == 2);
+  CHECK(lines[1].at("test_ema_loss").is_null());
+  CHECK(lines[1].at("test_ema_top1").as_double() == 0.5);
+  CHECK(lines[1].at("test_ema_top5").as_double() == 0.75);
+  CHECK(lines[1].find("test_top1") == nullptr);
+}
+
 TEST_CASE("what was not measured is null") {
   TempFolder folder;
   RunLog log(folder.path(), 3, no_complaint);

@@ -9,7 +9,11 @@
 #include <tutti/backends/cuda/library.hpp>
 
 // NVRTC, opened at its first use.
-#if !defined(TUTTI_CUDA_LINK_LIBRARIES)
+#if defined(TUTTI_CUDA_LINK_LIBRARIES)
+namespace tutti::cuda {
+inline void open_nvrtc() {}
+}  // namespace tutti::cuda
+#else
 namespace tutti::cuda {
 
 inline const Library& nvrtc_library() {
@@ -18,6 +22,8 @@ inline const Library& nvrtc_library() {
                                                            "-x, or pip's nvidia-cuda-nvrtc)");
   return library;
 }
+// Where it is there. For other libraries that open and close it: as long as it is open here, it costs them nothing.
+inline void open_nvrtc() { (void)nvrtc_library().found(); }
 
 }  // namespace tutti::cuda
 

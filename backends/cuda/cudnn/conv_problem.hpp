@@ -13,7 +13,8 @@
 namespace tutti::cuda {
 
 // One convolution with everything that decides which kernel is best for it. Activations lie in memory as NHWC, weights
-// as KRSC. `type` is that of activations and weights; the gradient of the weights is f32 whatever it is.
+// as KRSC. `type` is that of activations, weights and gradients: cuDNN 9 has no engine that makes a gradient of the
+// weights in f32 from 16 bits, on no GPU.
 struct ConvProblem {
   std::int64_t rows, in_channels, in_height, in_width, out_channels, out_height, out_width;
   int kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, pad_bottom, pad_right;
@@ -101,16 +102,6 @@ enum ConvOperand : std::int64_t { conv_a = 1, conv_b = 2, conv_out = 3 };
       break;
     }
   }
-  return g;
-}
-
-// conv_a -> conv_out: the gradient of the weights as f32.
-[[nodiscard]] inline OpGraph widening_graph(const ConvProblem& p) {
-  const auto [k, c, r, s] = weights_of(p);
-  OpGraph g("widening of " + std::string(name_of(p.type)) + " k" + std::to_string(k) + " c" + std::to_string(c) + " f" +
-            std::to_string(r) + "x" + std::to_string(s));
-  const Tensor& narrow = g.tensor(conv_a, "dw", weights_of(p), data_type(p.type));
-  g.pointwise(CUDNN_POINTWISE_IDENTITY, narrow, g.tensor(conv_out, "dw f32", weights_of(p), CUDNN_DATA_FLOAT));
   return g;
 }
 

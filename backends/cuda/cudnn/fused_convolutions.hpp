@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -48,7 +47,7 @@ enum class FusedPass : std::uint8_t {
 // Pointers that a pass has no use for are null. Vectors of channels are f32, but scale and bias of the problem's type.
 struct FusedOperands {
   const void *a = nullptr, *b = nullptr;  // as of the plain pass: x and w, x and dy, or dy and w
-  void* out = nullptr;                    // y, dw (f32, KRSC), or the gradient where the relu was active
+  void* out = nullptr;                    // y, dw (KRSC), or the gradient where the relu was active
   const void *scale = nullptr, *bias = nullptr;
   float *sum = nullptr, *square_sum = nullptr;
   const void* x = nullptr;  // of the batch norm, and what belongs to it
@@ -78,38 +77,28 @@ class FusedConvolutions {
     const auto found = made_.find({pass, p});
     if (found == made_.end() || !found->second)
       fail<DeviceError>("cudnn " + to_string(pass), "a plan made before", to_string(p));
-    std::visit([&](auto& m) { m.run(planner_, o, workspace, stream); }, *found->second);
+    std::visit([&](auto& m) { m.run(o, workspace, stream); }, *found->second);
   }
 
  private:
   struct Statistics {
     FusedPlan<ScaleBiasReluConvStatistics> plan;
     [[nodiscard]] std::size_t workspace_bytes() const { return plan.workspace_bytes(); }
-    void run(Planner&, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+    void run(const FusedOperands& o, void* workspace, cudaStream_t stream) {
       plan.run({o.a, o.scale, o.bias, o.b, o.out, o.sum, o.square_sum}, workspace, stream);
     }
   };
-  // Where cuDNN writes dw in the problem's type alone, that comes first in the workspace and is widened from there.
   struct BackwardWeights {
     FusedPlan<ScaleBiasReluConvBackwardWeights> plan;
-    std::optional<cudnn::Plan> widen;
-    std::size_t narrow_bytes = 0;
-
-    [[nodiscard]] std::size_t workspace_bytes() const {
-      return narrow_bytes + std::max(plan.workspace_bytes(), widen ? widen->workspace_bytes() : 0);
-    }
-    void run(Planner& planner, const FusedOperands& o, void* workspace, cudaStream_t stream) {
-      void* const rest = static_cast<std::byte*>(workspace) + narrow_bytes;
-      plan.run({o.a, o.scale, o.bias, o.b, widen ? workspace : o.out}, rest, stream);
-      if (widen)
-        widen->run(planner.handle().on(stream),
-                   std::array<cudnn::Binding, 2>{{{cudnn::conv_a, workspace}, {cudnn::conv_out, o.out}}}, rest);
+    [[nodiscard]] std::size_t workspace_bytes() const { return plan.workspace_bytes(); }
+    void run(const FusedOperands& o, void* workspace, cudaStream_t stream) {
+      plan.run({o.a, o.scale, o.bias, o.b, o.out}, workspace, stream);
     }
   };
   struct BackwardData {
     FusedPlan<ConvBackwardDataReluBatchNorm> plan;
     [[nodiscard]] std::size_t workspace_bytes() const { return plan.workspace_bytes(); }
-    void run(Planner&, const FusedOperands& o, void* workspace, cudaStream_t stream) {
+    void run(const FusedOperands& o, void* workspace, cudaStream_t stream) {
       plan.run({o.a, o.b, o.x, nullptr, o.mean, o.inv_std, o.gamma, o.beta, o.out, o.dgamma, o.dbeta, o.from_g,
                 o.from_x, o.constant},
                workspace, stream);
@@ -131,7 +120,9 @@ class FusedConvolutions {
           return Statistics{*std::move(plan)};
         break;
       case FusedPass::activated_backward_weights:
-        return make_backward_weights(p);
+        if (auto plan = plan_fusion(planner_, ScaleBiasReluConvBackwardWeights{p}, why_))
+          return BackwardWeights{*std::move(plan)};
+        break;
       case FusedPass::backward_data_norm:
         if (auto plan = plan_fusion(planner_, ConvBackwardDataReluBatchNorm{p}, why_))
           return BackwardData{*std::move(plan)};
@@ -139,22 +130,6 @@ class FusedConvolutions {
     }
     return {};
   }
-  std::optional<Made> make_backward_weights(const ConvProblem& p) {
-    if (auto plan = plan_fusion(planner_, ScaleBiasReluConvBackwardWeights{p, DType::f32}, why_))
-      return BackwardWeights{*std::move(plan), {}, 0};
-    auto narrow = plan_fusion(planner_, ScaleBiasReluConvBackwardWeights{p, p.type}, why_);
-    if (!narrow) return {};
-    std::string why;
-    auto widen = planner_.plan(cudnn::widening_graph(p), p.type, why);
-    if (!widen) {
-      why_ = std::move(why);
-      return {};
-    }
-    const auto e = cudnn::weights_of(p);
-    const std::size_t bytes = static_cast<std::size_t>(e[0] * e[1] * e[2] * e[3]) * size_of(p.type);
-    return BackwardWeights{*std::move(narrow), std::move(widen), (bytes + 255) / 256 * 256};
-  }
-
   Planner& planner_;
   std::map<std::pair<FusedPass, ConvProblem>, std::optional<Made>> made_;
   std::string why_;

@@ -124,7 +124,7 @@ struct ScaleBiasReluConvStatistics {
 // dw = backward weights of conv(relu(scale * x + bias), w): what went into the convolution is computed again, not kept.
 struct ScaleBiasReluConvBackwardWeights {
   ConvProblem problem;
-  DType gradient = DType::f32;  // of dw
+  DType gradient = problem.type;  // of dw; cuDNN 9.19 refuses f32
 
   struct Operands {
     const void *x, *scale, *bias, *dy;  // scale and bias: [C of x] of the problem's type

@@ -5,13 +5,13 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include <tutti/backends/cuda/cache_folder.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
@@ -19,14 +19,8 @@
 
 namespace tutti::cuda {
 
-// $XDG_CACHE_HOME/tutti/cudnn, else ~/.cache/tutti/cudnn; empty where the environment names no home.
-[[nodiscard]] inline std::filesystem::path default_plan_folder() {
-  for (const auto& [variable, rest] :
-       {std::pair{"XDG_CACHE_HOME", "tutti/cudnn"}, std::pair{"HOME", ".cache/tutti/cudnn"}})
-    if (const char* value = std::getenv(variable); value != nullptr && *value == '/')
-      return std::filesystem::path(value) / rest;
-  return {};
-}
+// Where plans are kept.
+[[nodiscard]] inline std::filesystem::path default_plan_folder() { return cache_folder("cudnn"); }
 
 // Texts under keys, one file each: execution plans that were chosen once. A file that is damaged, or of another key, is
 // as good as none, and a folder that cannot be written costs time, not the run. Several processes may share a folder.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/cuda/api/nvrtc.hpp>
 #include <tutti/backends/cuda/cudnn/graph.hpp>
 #include <tutti/backends/cuda/cudnn/plan.hpp>
 #include <tutti/backends/cuda/cudnn/plan_store.hpp>
@@ -34,7 +35,10 @@ struct ConvolutionOptions {
 class Planner {
  public:
   Planner(const Device& device, ConvolutionOptions options)
-      : device_(device), handle_(device), options_(std::move(options)), store_(options_.plan_folder) {}
+      : device_(device), handle_(device), options_(std::move(options)), store_(options_.plan_folder) {
+    // cuDNN 9 opens and closes it for every plan, which takes longer than all the rest.
+    open_nvrtc();
+  }
 
   [[nodiscard]] cudnn::Handle& handle() noexcept { return handle_; }
   [[nodiscard]] const ConvolutionOptions& options() const noexcept { return options_; }
@@ -63,8 +67,9 @@ class Planner {
 
     const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
     cudnn::Refusal refusal;
-    std::vector<cudnn::Plan> plans = cudnn::make_plans(target, graph, filter, options_.workspace_limit,
-                                                       options_.autotune ? candidates : 1, refusal, guessed_only);
+    std::vector<cudnn::Plan> plans =
+        cudnn::make_plans(target, graph, filter, options_.workspace_limit,
+                          options_.autotune && !optional ? candidates : 1, refusal, guessed_only);
     if (plans.empty()) {
       why = std::move(refusal.why);
       if (optional && refusal.lasting) store_.save(refused, why);
@@ -88,7 +93,8 @@ class Planner {
   }
 
  private:
-  // How many a timed choice is among. The heuristics' first guess is mostly one of the best three.
+  // How many a timed choice is among. The heuristics' first guess is mostly one of the best three. Of what the caller
+  // can do without there is one, which has to win against the other way: many such take cuDNN a second to compile.
   static constexpr std::size_t candidates = 8;
 
   // What a stored plan depends on.

@@ -28,15 +28,15 @@ __global__ void normalize(const u8* in, T* out, const float* mean, const float* 
   }
 }
 
-// Pixels of fewer than 4 channels as pixels of 4, the others zero.
-template <class T>
+// Pixels of fewer than 4 channels as pixels of N, the others zero.
+template <class T, int N>
 __global__ void normalize_padded(const u8* in, T* out, const float* mean, const float* inv_std, int channels,
                                  i64 pixels) {
   for (i64 k = first_index(); k < pixels; k += index_step()) {
-    float f[4];
+    float f[N];
     #pragma unroll
-    for (int c = 0; c < 4; ++c) f[c] = c < channels ? ((float)in[k * channels + c] - mean[c]) * inv_std[c] : 0.0f;
-    store_floats<T, 4>(out + k * 4, f);
+    for (int c = 0; c < N; ++c) f[c] = c < channels ? ((float)in[k * channels + c] - mean[c]) * inv_std[c] : 0.0f;
+    store_floats<T, N>(out + k * N, f);
   }
 }
 
@@ -134,11 +134,12 @@ __global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
   for (int i = threadIdx.x; i < c.count; i += blockDim.x)
     pack_place<T>(c.begin + i, j.from, (T*)j.to, j.rows, j.columns, j.taps, j.padded_columns);
 }
-// The way back, for gradients in f32.
-__global__ void unpack_gradient(const float* packed, float* dw, int rows, int columns, int taps, int padded_columns) {
+// The way back, for gradients: what the convolution made, in f32.
+template <class T>
+__global__ void unpack_gradient(const T* packed, float* dw, int rows, int columns, int taps, int padded_columns) {
   for (i64 i = first_index(); i < (i64)rows * columns; i += index_step()) {
     const int k = (int)(i / columns), c = (int)(i - (i64)k * columns);
-    for (int t = 0; t < taps; ++t) dw[i * taps + t] = packed[((i64)k * taps + t) * padded_columns + c];
+    for (int t = 0; t < taps; ++t) dw[i * taps + t] = to_float(packed[((i64)k * taps + t) * padded_columns + c]);
   }
 }
 

@@ -96,7 +96,7 @@ __global__ void norm_backward_affine(const T* __restrict__ g, const T* __restric
     k[j] = constant[t.channel + j];
   }
   #pragma unroll 2
-  for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
+  for (i64 r = t.last(); r >= t.begin; r -= t.rows) {
     const i64 i = r * channels + t.channel;
     float d[V], f[V];
     load_floats<T, V>(g + i, d);

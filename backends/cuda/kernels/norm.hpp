@@ -19,6 +19,9 @@ struct Tile {
     begin = blockIdx.y * chunk;
     end = begin + chunk < all ? begin + chunk : all;
   }
+  // The thread's last row. A kernel that reads what the one before it has read goes from there back to begin: it meets
+  // first what the L2 cache still holds, and leaves there where the next kernel begins.
+  inline i64 last() const { return begin + row + ((end - begin - row + rows - 1) / rows - 1) * rows; }
 };
 
 // Adds up two values per thread over the tile's rows, in a fixed order, and writes them for the chunk.
@@ -175,7 +178,7 @@ __global__ void norm_apply(const T* __restrict__ x, const T* __restrict__ residu
     shift[j] = beta[t.channel + j];
   }
   #pragma unroll 4
-  for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
+  for (i64 r = t.last(); r >= t.begin; r -= t.rows) {
     const i64 i = r * channels + t.channel;
     float f[V], add[V];
     load_floats<T, V>(x + i, f);
@@ -286,7 +289,7 @@ __global__ void norm_backward_apply(const T* __restrict__ dy, const T* __restric
     slope[j] = inv_std[t.channel + j] * means[channels + t.channel + j];
   }
   #pragma unroll 2
-  for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
+  for (i64 r = t.last(); r >= t.begin; r -= t.rows) {
     const i64 i = r * channels + t.channel;
     float off[V], g[V];
     load_floats<T, V>(x + i, off);

@@ -16,6 +16,9 @@ struct LoweringOptions {
   // nor for the gradient of the weights.
   bool activation = true;
   bool backward = true;  // data gradient -> relu -> batch norm, backward: the sums are taken on the way
+  // Outputs of batch norms stay in memory for the gradient of the weights, where they would be computed again: for
+  // devices whose memory is large and far away.
+  bool keep = false;
 };
 
 // The layers whose ops took part: the convolutions of the first two kinds, the batch norms of the last.
@@ -35,6 +38,7 @@ class Lowerer {
     if (o_.statistics) each(&Lowerer::statistics);
     if (o_.statistics && o_.activation) each(&Lowerer::activation);
     if (o_.backward) each(&Lowerer::backward);
+    if (o_.keep) each(&Lowerer::keep);
     compact();
     return std::move(lowered_);
   }
@@ -144,6 +148,19 @@ class Lowerer {
     second.inputs.insert(second.inputs.end(), {from_g, from_x, constant});
     second.outputs = {out[0]};
     lowered_.backward.push_back(second.name);
+  }
+
+  void keep(NodeId again) {
+    const auto* const made = std::get_if<op::BatchNormInference>(&node(again).op);
+    if (made == nullptr || !made->saved_inv_std) return;
+    // The forward node that left mean and inv_std has the output too, unless that vanished.
+    const Node& forward = node(g_[node(again).inputs[3]].producer);
+    if (forward.outputs[0] == node(again).inputs[3]) return;
+    const ValueId copy = node(again).outputs[0];
+    for (NodeId r : readers_[at(copy)])
+      for (ValueId& v : node(r).inputs)
+        if (v == copy) v = forward.outputs[0];
+    removed_[at(again)] = 1;
   }
 
   // Takes out what nobody needs any more, and numbers the producers anew. What is taken out stands in the backward

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/f16.hpp>
 #include <tutti/data/batch_source.hpp>
+#include <tutti/train/executor.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
@@ -99,13 +101,81 @@ inline void add_values(DType t, const std::byte* from, std::size_t count, double
     with_float_type(t, add);
 }
 
+// Logits of the views of some batches: in the backend's memory until it is full, so that where a device evaluates the
+// host waits seldom.
+template <Backend B>
+class ViewLogits {
+ public:
+  // Of the model of e; both outlive this. kept_bytes: of memory, or as much as the views of one batch take.
+  ViewLogits(Executor<B>& e, const std::vector<TestView>& views, std::size_t kept_bytes)
+      : e_(e), views_(views), kept_bytes_(kept_bytes), classes_(e.graph()[e.graph().logits].shape[1]) {
+    for (const Node& n : e.graph().nodes)
+      if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss_ = *o;
+  }
+
+  // Those of the run that was started last, a view of the batch with these labels; the views come in their order.
+  void add(std::size_t view, std::span<const std::int32_t> labels) {
+    const TensorRef z = e_.value(e_.graph().logits);
+    const std::size_t bytes = labels.size() * static_cast<std::size_t>(classes_) * size_of(z.dtype);
+    if (view == 0) {
+      type_ = z.dtype;
+      if (used_ + views_.size() * bytes > memory_.bytes()) {
+        fetch();
+        Arenas<B>::grow(e_.backend(), memory_, std::max(views_.size() * bytes, kept_bytes_));
+      }
+      batches_.emplace_back(labels.begin(), labels.end());
+    }
+    e_.backend().copy(memory_.at(used_), z.data, bytes);
+    used_ += bytes;
+  }
+  // Of all batches.
+  [[nodiscard]] Metrics take() {
+    fetch();
+    return std::exchange(sum_, {});
+  }
+
+ private:
+  void fetch() {
+    std::vector<std::byte> host(std::exchange(used_, 0));
+    auto batches = std::exchange(batches_, {});
+    if (batches.empty()) return;
+    e_.backend().copy_out(host.data(), memory_.data(), host.size());
+    const std::byte* at = host.data();
+    std::vector<double> mean;
+    for (auto& labels : batches) {
+      mean.assign(labels.size() * static_cast<std::size_t>(classes_), 0.0);
+      for (const TestView& v : views_) {
+        add_values(type_, at, mean.size(), v.weight, mean.data());
+        at += mean.size() * size_of(type_);
+      }
+      const auto rows = static_cast<std::int64_t>(labels.size());
+      std::array<double, 4> m{};
+      reference::softmax_cross_entropy<double>(loss_, {mean.data(), DType::f64, Shape{rows, classes_}},
+                                               {labels.data(), DType::i32, Shape{rows}}, m.data(), nullptr, {});
+      sum_ += Metrics{m[0], m[1], m[2], m[3]};
+    }
+  }
+
+  Executor<B>& e_;
+  const std::vector<TestView>& views_;
+  std::size_t kept_bytes_;
+  std::int64_t classes_;
+  op::SoftmaxCrossEntropy loss_;
+  DType type_ = DType::f32;
+  Buffer<B> memory_;
+  std::size_t used_ = 0;
+  std::vector<std::vector<std::int32_t>> batches_;  // their labels
+  Metrics sum_;                                     // of those before
+};
+
 }  // namespace detail
 
 // One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
 // Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
-// up to 1.
+// up to 1. kept_bytes: of logits that a device keeps before the host waits for them.
 template <Backend B, DistributedStrategy S>
-EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, const std::vector<TestView>& views) {
+EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, const std::vector<TestView>& views,
+                                std::size_t kept_bytes = std::size_t{1} << 20) {
   double weights = 0;
   for (const TestView& v : views) weights += v.weight;
   if (!(std::abs(weights - 1) < 1e-9))
@@ -114,45 +184,32 @@ EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, con
   Executor<B>& executor = trainer.executor();
   const Graph& graph = executor.graph();
   const Shape image = graph[graph.images].shape;
-  const std::int64_t classes = graph[graph.logits].shape[1];
-  op::SoftmaxCrossEntropy loss;
-  for (const Node& n : graph.nodes)
-    if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss = *o;
   std::vector<std::uint8_t> pixels;
   std::vector<ImageWindow> windows;
-  std::vector<std::byte> logits;
-  std::vector<double> mean;
+  detail::ViewLogits<B> logits(executor, views, kept_bytes);
   Metrics sum;
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
     last = batch.last_of_epoch;
     if (batch.count > 0) {
-      mean.assign(static_cast<std::size_t>(batch.count * classes), 0.0);
-      for (const TestView& v : views) {
+      for (std::size_t v = 0; v < views.size(); ++v) {
         BatchView seen = view_of(batch, 0, batch.count);
         if (batch.resident != nullptr) {
-          make_view(batch.windows, image, v, windows);
+          make_view(batch.windows, image, views[v], windows);
           seen.windows = windows.data();
         } else {
           pixels.resize(static_cast<std::size_t>(batch.count * image.row_numel()));
-          make_view(batch.images.data(), batch.count, image, v, pixels.data());
+          make_view(batch.images.data(), batch.count, image, views[v], pixels.data());
           seen.images = pixels.data();
         }
-        trainer.evaluate(seen);
-        const TensorRef z = executor.value(graph.logits);
-        logits.resize(mean.size() * size_of(z.dtype));
-        executor.backend().copy_out(logits.data(), z.data, logits.size());
-        detail::add_values(z.dtype, logits.data(), mean.size(), v.weight, mean.data());
+        executor.start_evaluation(seen);
+        logits.add(v, batch.labels);
       }
-      std::array<double, 4> m{};
-      reference::softmax_cross_entropy<double>(
-          loss, {mean.data(), DType::f64, Shape{batch.count, classes}},
-          {const_cast<std::int32_t*>(batch.labels.data()), DType::i32, Shape{batch.count}}, m.data(), nullptr, {});
-      sum += Metrics{m[0], m[1], m[2], m[3]};
     }
     sum.rows -= static_cast<double>(batch.skipped);
   }
+  sum += logits.take();
   source.release();
   sum = trainer.reduce(sum);
   return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),

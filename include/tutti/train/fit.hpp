@@ -16,6 +16,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpointing.hpp>
+#include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
@@ -83,13 +84,15 @@ template <Backend B, DistributedStrategy S>
 EvaluationReport evaluate(Trainer<B, S>& trainer, BatchSource& source) {
   const Stopwatch watch;
   Metrics sum;
+  EvaluationSum<B> of_batches(trainer.executor());
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
-    if (batch.count > 0) sum += trainer.evaluate(view_of(batch, 0, batch.count));
+    if (batch.count > 0) of_batches.add(view_of(batch, 0, batch.count));
     sum.rows -= static_cast<double>(batch.skipped);
     last = batch.last_of_epoch;
   }
+  sum += of_batches.take();
   source.release();
   sum = trainer.reduce(sum);
   return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),

@@ -56,9 +56,11 @@ class CarefulWriter {
 }  // namespace detail
 
 // A run's diary, RUN/log.jsonl: one JSON object a line, appended and visible at once. "event" is "start", "resume",
-// "step", "epoch", "warning" or "end". Rates lie in 0..1, train_loss is the cross entropy without L2; test_* are null
-// where an epoch was not evaluated. What a run that went back to an earlier step has written after it stays, before the
-// line {"event":"resume","step":N}. A full disk is complained about, and training goes on.
+// "step", "epoch", "views", "warning" or "end". Rates lie in 0..1, train_loss is the cross entropy without L2; test_*
+// are null where an epoch was not evaluated; test_ema_* are those of the averaged weights. "views" tells of the
+// evaluation by several views of each image that may follow the last epoch: how many, and test_* or test_ema_*. What a
+// run that went back to an earlier step has written after it stays, before the line {"event":"resume","step":N}. A full
+// disk is complained about, and training goes on.
 class RunLog : public FitListener {
  public:
   // Throws io::FileError where the file cannot be opened at all.
@@ -83,6 +85,13 @@ class RunLog : public FitListener {
     write(line);
   }
 
+  // e: by the mean of so many views of each image. averaged: with the averaged weights.
+  void views(std::int64_t step, std::int64_t views, bool averaged, const EvaluationReport& e) {
+    io::Json line = event("views").set("step", step).set("views", views);
+    set_evaluation(line, averaged ? "test_ema" : "test", e);
+    write(line);
+  }
+
   void step(const StepReport& r) override {
     write(event("step")
               .set("epoch", r.epoch)
@@ -100,13 +109,8 @@ class RunLog : public FitListener {
                         .set("step", r.step)
                         .set("train_loss", detail::finite(r.train_loss))
                         .set("train_top1", detail::finite(r.train_top1));
-    const auto evaluation = [&](const std::string& name, const std::optional<EvaluationReport>& e) {
-      line.set(name + "_loss", e ? detail::finite(e->loss) : io::Json());
-      line.set(name + "_top1", e ? detail::finite(e->top1) : io::Json());
-      line.set(name + "_top" + (top_k_ == "1" ? "k" : top_k_), e ? detail::finite(e->topk) : io::Json());
-    };
-    evaluation("test", r.test);
-    if (r.test_ema) evaluation("test_ema", r.test_ema);
+    set_evaluation(line, "test", r.test);
+    if (r.test_ema) set_evaluation(line, "test_ema", r.test_ema);
     line.set("images_per_second", detail::finite(r.images_per_second))
         .set("lr", detail::finite(r.lr))
         .set("seconds", detail::finite(r.seconds))
@@ -117,6 +121,11 @@ class RunLog : public FitListener {
   void warning(const std::string& message) override { write(event("warning").set("message", utf8_text(message))); }
 
  private:
+  void set_evaluation(io::Json& line, const std::string& name, const std::optional<EvaluationReport>& e) const {
+    line.set(name + "_loss", e ? detail::finite(e->loss) : io::Json());
+    line.set(name + "_top1", e ? detail::finite(e->top1) : io::Json());
+    line.set(name + "_top" + (top_k_ == "1" ? "k" : top_k_), e ? detail::finite(e->topk) : io::Json());
+  }
   static io::Json event(const char* name) { return io::Json::object({{"event", name}}); }
   void write(const io::Json& line) {
     careful_([&] { lines_.write(line); });

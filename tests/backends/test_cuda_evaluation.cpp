@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT
+// Evaluation on a GPU that is played by the processor (cuda_emulator.hpp): the host starts batch after batch and waits
+// at the end, and the numbers are those of batches that it waits for, to the bit.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/data/memory_dataset.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/train/evaluate_views.hpp>
+#include <tutti/train/evaluation_sum.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/resident_source.hpp>
+
+#include "backend/suite.hpp"
+#include "backends/emulated_cuda.hpp"
+#include "examples/common/batches.hpp"
+
+using namespace tutti;
+using testing::Emulated;
+
+namespace {
+
+constexpr int classes = 3;
+
+MemoryDataset images_of(std::int64_t size, std::int32_t wrong_label_at = -1) {
+  Schema s;
+  s.name = "test";
+  s.channels = 3;
+  s.height = s.width = 8;
+  s.classes = classes;
+  s.mean.assign(3, 120);
+  s.stddev.assign(3, 60);
+  Rng r(7, Purpose::user);
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(size * s.image_bytes()));
+  for (auto& p : pixels) p = static_cast<std::uint8_t>(r.next());
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(size));
+  for (auto& l : labels) l = static_cast<std::int32_t>(r.below(classes));
+  if (wrong_label_at >= 0) {
+    // No data set of three classes takes such a label.
+    s.classes = 1000;
+    labels[static_cast<std::size_t>(wrong_label_at)] = 900;
+  }
+  return {s, pixels, labels};
+}
+
+Graph net() {
+  Builder b(3, 8, 8);
+  ValueId x = b.normalize({120, 120, 120}, {1 / 60.F, 1 / 60.F, 1 / 60.F});
+  x = b.max_pool("max", x, {2, 2, 2, 0});
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), classes, {Init::he_uniform, 2}), 0.1F, 2);
+  return std::move(b).take();
+}
+
+enum class How { pageable, pinned, resident };
+
+struct Run {
+  Emulated backend;
+  Solo solo;
+  Trainer<Emulated, Solo> trainer;
+
+  explicit Run(bool graph = true, double ema_decay = 0)
+      : backend(testing::emulated_options(graph)), trainer(backend, solo, net(), {.ema_decay = ema_decay, .seed = 5}) {}
+
+  std::unique_ptr<BatchSource> source(How how, const AnyDataset& d, std::int64_t batch) {
+    const LoaderOptions o{
+        .placement = {batch, 0, 1}, .shuffle = false, .one_pass = true, .threads = how == How::pageable ? 0 : 1};
+    if (how == How::pageable) return std::make_unique<Loader>(d, o);
+    examples::RunOptions as;
+    as.data_on_device = how == How::resident ? "yes" : "no";
+    std::size_t bytes = 0;
+    return examples::make_source(backend, d, o, as, bytes);
+  }
+  // What evaluation came to when the host waited for each batch.
+  Metrics waited_for(BatchSource& source) {
+    Metrics sum;
+    source.start({0, 0});
+    for (bool last = false; !last;) {
+      const Batch& b = source.next();
+      last = b.last_of_epoch;
+      sum += trainer.evaluate(view_of(b, 0, b.count));
+    }
+    source.release();
+    return sum;
+  }
+};
+
+bool same(const EvaluationReport& a, const Metrics& b) {
+  return a.loss == b.mean_loss() && a.top1 == b.top1_rate() && a.topk == b.topk_rate() &&
+         a.images == static_cast<std::int64_t>(b.rows);
+}
+
+// How often the host has waited for all that was started.
+std::size_t waits() { return emulator::Device::instance().stream_waits; }
+
+// Calls f for a device whose upload stream works as late as it may and for one where it works as early.
+template <class F>
+void with_both(F&& f) {
+  auto& device = emulator::Device::instance();
+  for (const bool hasty : {false, true}) {
+    CAPTURE(hasty);
+    device.hasty = hasty;
+    f();
+  }
+  device.hasty = false;
+  device.graph_launches = 0;
+}
+
+}  // namespace
+
+TEST_CASE("the host waits once for many batches, and the sums are those of batches that it waits for") {
+  if (testing::no_emulator()) return;
+  const AnyDataset d(images_of(93));
+  with_both([&] {
+    for (const bool graph : {false, true})
+      for (const How how : {How::pageable, How::pinned, How::resident}) {
+        CAPTURE(graph);
+        CAPTURE(static_cast<int>(how));
+        Run run(graph);
+        const auto source = run.source(how, d, 8);
+        const Metrics expected = run.waited_for(*source);
+        CHECK(expected.rows == 93);
+        for (int pass = 0; pass < 3; ++pass) {
+          const std::size_t before = waits();
+          const EvaluationReport e = evaluate(run.trainer, *source);
+          CHECK(waits() == before + 1);
+          CHECK(same(e, expected));
+        }
+      }
+  });
+}
+
+TEST_CASE("more batches than the device keeps the metrics of") {
+  if (testing::no_emulator()) return;
+  constexpr std::int64_t kept = Executor<Emulated>::kept_metrics;
+  for (const std::int64_t size : {kept, 2 * kept + 5}) {
+    const AnyDataset d(images_of(size));
+    Run run;
+    const auto source = run.source(How::resident, d, 1);
+    const Metrics expected = run.waited_for(*source);
+    const std::size_t before = waits();
+    const EvaluationReport e = evaluate(run.trainer, *source);
+    CHECK(waits() == before + (size == kept ? 1 : 3));
+    CHECK(same(e, expected));
+  }
+  emulator::Device::instance().graph_launches = 0;
+}
+
+TEST_CASE("steps before and behind an evaluation are not disturbed, averaged weights included") {
+  if (testing::no_emulator()) return;
+  const AnyDataset d(images_of(40));
+  const auto losses_of = [&](bool evaluates) {
+    Run run(true, 0.8);
+    const auto train = run.source(How::pinned, d, 8), test = run.source(How::resident, d, 16);
+    std::vector<double> losses;
+    train->start({0, 0});
+    for (int i = 0; i < 5; ++i) {
+      const Batch& b = train->next();
+      const BatchView view = view_of(b, 0, b.count);
+      run.trainer.step_async({&view, 1}, b.count, 0.1);
+      if (!evaluates) continue;
+      // Of steps that still run.
+      const EvaluationReport e = evaluate(run.trainer, *test);
+      CHECK(same(e, run.waited_for(*test)));
+      run.trainer.with_ema([&] {
+        const EvaluationReport averaged = evaluate(run.trainer, *test);
+        CHECK(same(averaged, run.waited_for(*test)));
+        CHECK(averaged.loss != e.loss);
+      });
+      CHECK(same(e, run.waited_for(*test)));
+    }
+    train->release();
+    const Metrics m = run.trainer.take_metrics();
+    CHECK(m.rows == 40);
+    const auto last = run.source(How::resident, d, 16);
+    return std::vector<double>{m.loss, m.top1, evaluate(run.trainer, *last).loss};
+  };
+  CHECK(losses_of(false) == losses_of(true));
+  emulator::Device::instance().graph_launches = 0;
+}
+
+TEST_CASE("an evaluation that fails leaves nothing to the next one") {
+  if (testing::no_emulator()) return;
+  const AnyDataset good(images_of(24)), bad(images_of(24, 13));
+  Run run;
+  const auto source = run.source(How::resident, good, 4), wrong = run.source(How::resident, bad, 4);
+  const Metrics expected = run.waited_for(*source);
+  CHECK_THROWS_WITH_AS((void)evaluate(run.trainer, *wrong), doctest::Contains("labels in 0..2, got 900"), DataError);
+  CHECK(same(evaluate(run.trainer, *source), expected));
+  CHECK_THROWS_WITH_AS((void)evaluate_views(run.trainer, *wrong, test_views(1)),
+                       doctest::Contains("labels in 0..2, got 900"), DataError);
+  CHECK(same(evaluate(run.trainer, *source), expected));
+  // One that was given up in the middle.
+  {
+    EvaluationSum<Emulated> given_up(run.trainer.executor());
+    source->start({0, 0});
+    for (int i = 0; i < 3; ++i) {
+      const Batch& b = source->next();
+      given_up.add(view_of(b, 0, b.count));
+    }
+    source->release();
+  }
+  CHECK(same(evaluate(run.trainer, *source), expected));
+  emulator::Device::instance().graph_launches = 0;
+}
+
+namespace {
+
+// By the views of each image, when the host fetched the logits of every view.
+Metrics fetched(Run& run, BatchSource& source, const std::vector<TestView>& views) {
+  Executor<Emulated>& e = run.trainer.executor();
+  const Shape image{1, 3, 8, 8};
+  op::SoftmaxCrossEntropy loss;
+  for (const Node& n : e.graph().nodes)
+    if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss = *o;
+  Metrics sum;
+  source.start({0, 0});
+  for (bool last = false; !last;) {
+    const Batch& b = source.next();
+    last = b.last_of_epoch;
+    std::vector<double> mean(static_cast<std::size_t>(b.count * classes), 0.0);
+    for (const TestView& v : views) {
+      std::vector<std::uint8_t> pixels(b.images.size());
+      make_view(b.images.data(), b.count, image, v, pixels.data());
+      run.trainer.evaluate({pixels.data(), b.labels.data(), b.count});
+      const TensorRef z = e.value(e.graph().logits);
+      std::vector<std::byte> logits(mean.size() * size_of(z.dtype));
+      run.backend.copy_out(logits.data(), z.data, logits.size());
+      detail::add_values(z.dtype, logits.data(), mean.size(), v.weight, mean.data());
+    }
+    Metrics m;
+    double four[4] = {};
+    reference::softmax_cross_entropy<double>(loss, {mean.data(), DType::f64, Shape{b.count, classes}},
+                                             {const_cast<std::int32_t*>(b.labels.data()), DType::i32, Shape{b.count}},
+                                             four, nullptr, {});
+    sum += Metrics{four[0], four[1], four[2], four[3]};
+  }
+  source.release();
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("views: the logits stay on the device until many can be fetched at once") {
+  if (testing::no_emulator()) return;
+  const AnyDataset d(images_of(61));
+  with_both([&] {
+    for (const int level : {0, 1, 2})
+      for (const bool graph : {false, true}) {
+        CAPTURE(level);
+        CAPTURE(graph);
+        Run run(graph);
+        const auto loader = run.source(How::pageable, d, 8);
+        const Metrics expected = fetched(run, *loader, test_views(level));
+        CHECK(expected.rows == 61);
+        for (const How how : {How::pageable, How::pinned, How::resident}) {
+          CAPTURE(static_cast<int>(how));
+          const auto source = run.source(how, d, 8);
+          const std::size_t before = waits();
+          CHECK(same(evaluate_views(run.trainer, *source, test_views(level)), expected));
+          // For the logits, and for the device's memory that they lay in.
+          CHECK(waits() == before + 2);
+        }
+      }
+  });
+}
+
+TEST_CASE("views: more logits than the device keeps at once") {
+  if (testing::no_emulator()) return;
+  const AnyDataset d(images_of(61));
+  Run run;
+  const auto views = test_views(2);
+  const auto loader = run.source(How::pageable, d, 8), source = run.source(How::resident, d, 8);
+  const Metrics expected = fetched(run, *loader, views);
+  evaluate_views(run.trainer, *source, views);
+  // 8 batches, of 6 views of 8 images with 3 logits of 4 bytes.
+  constexpr std::size_t batch = 6 * 8 * 3 * 4;
+  for (const auto& [bytes, fetches] :
+       {std::pair{3 * batch - 1, 4}, {2 * batch, 4}, {7 * batch, 2}, {std::size_t{0}, 8}}) {
+    CAPTURE(bytes);
+    const std::size_t before = waits();
+    CHECK(same(evaluate_views(run.trainer, *source, views, bytes), expected));
+    CHECK(waits() == before + static_cast<std::size_t>(fetches) + 1);
+  }
+  emulator::Device::instance().graph_launches = 0;
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+// What cuDNN plans for our nets on GPUs that are only described (tests/backends/devices), and which fusions it refuses
+// where. A description is what describe_device prints; these were written by hand, after cudaDeviceProp and data sheets
+// as published. No GPU is needed, and none is used where there is one: the driver is a stand-in.
+#include <tutti/backends/cuda/api/nvrtc.hpp>
+#include <tutti/backends/cuda/cudnn/convolution.hpp>
+#include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
+
+#include <doctest/doctest.h>
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+#include "cudnn_shapes.hpp"
+
+using namespace tutti;
+using namespace tutti::cuda;
+using cudnn::OpGraph;
+using cudnn::Target;
+
+// Without a device every engine of cuDNN's leaves a few bytes of cuBLASLt's behind.
+extern "C" const char* __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's own name
+extern "C" const char* __lsan_default_suppressions() { return "leak:libcublasLt.so\n"; }  // NOLINT
+
+namespace {
+
+constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
+constexpr std::size_t workspace_limit = std::size_t{1} << 30;
+constexpr std::size_t table_version = 919;  // of cuDNN, for what is said here of fusions
+
+// The GPUs, in the order of every table here.
+constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
+constexpr std::size_t h200 = 0;
+
+std::string description_of(std::size_t gpu) {
+  const std::filesystem::path folder = std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/backends/devices";
+  return io::read_text_file(folder / (std::string(gpus[gpu]) + ".json"), 1 << 20);
+}
+const Target& target_of(std::size_t gpu) {
+  static std::array<std::optional<Target>, gpus.size()> targets;
+  if (!targets[gpu]) targets[gpu].emplace(std::string_view(description_of(gpu)));
+  return *targets[gpu];
+}
+
+// Puts the stand-in in the driver's place, before cuDNN looks for one. Whether that is too late; says so as a skip.
+bool no_stand_in() {
+  static const bool late = [] {
+    if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr) return true;
+    if (::dlopen(TUTTI_STAND_IN_DRIVER, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(std::string(::dlerror()));
+    // cuDNN opens and closes NVRTC, over 100 MB, for every plan: ten times the time of the plan itself.
+    REQUIRE(nvrtc_library().found());
+    return false;
+  }();
+  if (late) std::puts("SKIP: this process has loaded a CUDA driver already");
+  return late;
+}
+
+// The first plan, as the backend makes it; fusions without cuDNN's fallbacks.
+std::vector<cudnn::Plan> plan(std::size_t gpu, OpGraph& graph, cudnn::Refusal& refusal, bool fusion,
+                              const cudnn::EngineFilter& filter = {}) {
+  return cudnn::make_plans(target_of(gpu), graph, filter, workspace_limit, 1, refusal, fusion);
+}
+
+void check_round_trip(std::size_t gpu, const cudnn::Plan& p) {
+  const std::string json = p.json();
+  const cudnn::Plan again(target_of(gpu), json, p.name());
+  CHECK(again.workspace_bytes() == p.workspace_bytes());
+  CHECK(again.json() == json);
+}
+
+// All convolutions of our nets.
+std::set<ConvProblem> problems(DType type) {
+  std::set<ConvProblem> all;
+  for (const auto& [net, rows] : testing::planned_nets()) all.merge(testing::shapes_of(net, rows, type).convolutions);
+  return all;
+}
+
+void check_convolutions(DType type, bool exact) {
+  std::vector<OpGraph> graphs;
+  for (const ConvProblem& p : problems(type))
+    for (const ConvPass pass : passes) graphs.push_back(cudnn::convolution_graph(pass, p, type));
+  CHECK(graphs.size() > 250);
+  for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+    for (const bool deterministic : {false, true})
+      for (OpGraph& graph : graphs) {
+        INFO(gpus[gpu], deterministic ? ", deterministic: " : ": ", graph.name());
+        cudnn::Refusal refusal;
+        const auto plans = plan(gpu, graph, refusal, false, {deterministic, exact});
+        INFO(refusal.why);
+        CHECK(plans.size() == 1);
+        if (!plans.empty()) check_round_trip(gpu, plans[0]);
+      }
+}
+
+// What became of the fusions of one kind, and how that differs from what is expected.
+class Row {
+ public:
+  Row(std::string kind, DType type) : kind_(std::move(kind)), type_(type) {}
+
+  void plan(std::size_t gpu, OpGraph graph, bool expected) {
+    cudnn::Refusal refusal;
+    const auto plans = ::plan(gpu, graph, refusal, true);
+    const bool planned = !plans.empty();
+    ++(planned ? planned_ : refused_)[gpu];
+    if (planned) check_round_trip(gpu, plans[0]);
+    if (planned == expected) return;
+    differences_ += std::string(gpus[gpu]) + (planned ? " has now " : " has no longer ") + graph.name();
+    differences_ += (planned ? std::string() : " (" + refusal.why + ")") + "\n";
+  }
+  // Prints the row. Another cuDNN may do otherwise: then the tables here and in the documents are to be looked at.
+  void finish() const {
+    std::printf("%-40s %-5s", kind_.c_str(), std::string(name_of(type_)).c_str());
+    for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+      if (const int all = planned_[gpu] + refused_[gpu]; all > 0)
+        std::printf("  %s %d of %d", gpus[gpu], planned_[gpu], all);
+    std::puts("");
+    if (differences_.empty()) return;
+    if (cudnnGetVersion() / 100 == table_version)
+      FAIL_CHECK(differences_);
+    else
+      std::printf("SKIP: cuDNN %s differs from what is expected of 9.19:\n%s",
+                  cudnn::version_text(cudnnGetVersion()).c_str(), differences_.c_str());
+  }
+
+ private:
+  std::string kind_, differences_;
+  DType type_;
+  std::array<int, gpus.size()> planned_{}, refused_{};
+};
+
+// Where a fusion is expected.
+using Where = bool (*)(const ConvProblem&);
+bool everywhere(const ConvProblem&) { return true; }
+bool nowhere(const ConvProblem&) { return false; }
+bool stride_1(const ConvProblem& p) { return p.stride_h == 1; }
+bool pointwise(const ConvProblem& p) { return stride_1(p) && p.kernel_h == 1; }
+
+template <class MakeGraph>
+void check_fusion(const std::string& kind, DType type, const std::array<Where, gpus.size()>& expected,
+                  const std::array<bool, gpus.size()>& all_nets, MakeGraph&& graph) {
+  const std::set<ConvProblem> of_all = problems(type), of_one = testing::resnet50_shapes(256, type).convolutions;
+  Row row(kind, type);
+  for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+    for (const ConvProblem& p : all_nets[gpu] ? of_all : of_one)
+      // The first convolution of a net has nothing in front of it.
+      if (p.in_channels % 8 == 0) row.plan(gpu, graph(p), expected[gpu](p));
+  row.finish();
+}
+
+// A batch norm in every form.
+using Backward = BatchNormAddReluBackward;
+std::vector<OpGraph> forms_of(const NormProblem& n) {
+  std::vector<OpGraph> forms;
+  for (const bool residual : {false, true})
+    for (const bool mask : {false, true}) forms.push_back(BatchNormAddRelu{n, residual, true, mask}.graph());
+  forms.push_back(BatchNormAddRelu{n, false, false, false}.graph());
+  forms.push_back(Backward{n, Backward::Active::recomputed}.graph());
+  forms.push_back(Backward{n, Backward::Active::mask, true}.graph());
+  forms.push_back(Backward{n, Backward::Active::everywhere}.graph());
+  return forms;
+}
+
+}  // namespace
+
+TEST_CASE("cuDNN plans every f32 convolution of our nets for every GPU, exact") {
+  if (!no_stand_in()) check_convolutions(DType::f32, true);
+}
+TEST_CASE("cuDNN plans every f32 convolution of our nets for every GPU, with TF32") {
+  if (!no_stand_in()) check_convolutions(DType::f32, false);
+}
+TEST_CASE("cuDNN plans every bf16 convolution of our nets for every GPU") {
+  if (!no_stand_in()) check_convolutions(DType::bf16, false);
+}
+TEST_CASE("cuDNN plans every f16 convolution of our nets for every GPU") {
+  if (!no_stand_in()) check_convolutions(DType::f16, false);
+}
+
+TEST_CASE("a plan for one GPU is refused for another") {
+  if (no_stand_in()) return;
+  const ConvProblem p{256, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
+  for (const ConvPass pass : passes)
+    for (std::size_t from = 0; from < gpus.size(); ++from) {
+      OpGraph graph = cudnn::convolution_graph(pass, p, p.type);
+      cudnn::Refusal refusal;
+      const auto plans = plan(from, graph, refusal, false);
+      REQUIRE(plans.size() == 1);
+      for (std::size_t to = 0; to < gpus.size(); ++to) {
+        INFO("for ", gpus[from], ", given to ", gpus[to]);
+        if (to == from)
+          CHECK_NOTHROW(cudnn::Plan(target_of(to), plans[0].json(), "again"));
+        else
+          CHECK_THROWS_AS(cudnn::Plan(target_of(to), plans[0].json(), "again"), cudnn::CudnnError);
+      }
+    }
+}
+
+TEST_CASE("a stored plan serves every GPU of its kind, until the driver is another") {
+  if (no_stand_in()) return;
+  const ConvProblem p{256, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
+  OpGraph graph = cudnn::convolution_graph(ConvPass::forward, p, p.type);
+  cudnn::Refusal refusal;
+  const auto plans = plan(h200, graph, refusal, false);
+  REQUIRE(plans.size() == 1);
+  const auto with = [](const std::string& key, const std::string& value) {
+    std::string text = description_of(h200);
+    const std::string name = "\"" + key + "\":";
+    const std::size_t at = text.find(name);
+    REQUIRE(at != std::string::npos);
+    return text.replace(at + name.size(), text.find(',', at) - at - name.size(), value);
+  };
+  const auto taken = [&](const std::string& key, const std::string& value) {
+    const std::string description = with(key, value);
+    const Target target{std::string_view(description)};
+    try {
+      return cudnn::Plan(target, plans[0].json(), "again").workspace_bytes() == plans[0].workspace_bytes();
+    } catch (const cudnn::CudnnError& e) {
+      CHECK(e.unsupported());
+      return false;
+    }
+  };
+  for (const char* key : {"cudaDeviceId", "pciDeviceId"}) CHECK(taken(key, "3"));
+  CHECK(taken("totalGlobalMem", "150109880320"));
+  CHECK(taken("smClockRateKHz", "1755000"));
+  CHECK_FALSE(taken("driverVer", "12080"));
+  CHECK_FALSE(taken("multiProcessorCount", "114"));
+}
+
+TEST_CASE("which GPU has an activation in front of a convolution and statistics behind it") {
+  if (no_stand_in()) return;
+  const auto graph = [](const ConvProblem& p) { return ScaleBiasReluConvStatistics{p}.graph(); };
+  const std::string kind = to_string(FusedPass::activated_statistics);
+  check_fusion(kind, DType::f16, {everywhere, everywhere, nowhere, nowhere}, {true, true, true, true}, graph);
+  check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
+}
+
+TEST_CASE("which GPU has an activation in front of the gradient of the weights") {
+  if (no_stand_in()) return;
+  const auto graph = [](const ConvProblem& p) { return ScaleBiasReluConvBackwardWeights{p, p.type}.graph(); };
+  const std::string kind = to_string(FusedPass::activated_backward_weights);
+  check_fusion(kind, DType::f16, {everywhere, everywhere, everywhere, everywhere}, {true, false, true, true}, graph);
+  check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
+}
+
+TEST_CASE("which GPU goes back through a convolution and a batch norm in one") {
+  if (no_stand_in()) return;
+  const std::string kind = to_string(FusedPass::backward_data_norm);
+  for (const bool residual : {false, true}) {
+    const auto graph = [residual](const ConvProblem& p) { return ConvBackwardDataReluBatchNorm{p, residual}.graph(); };
+    const std::string name = kind + (residual ? " residual" : "");
+    if (residual)
+      check_fusion(name, DType::f16, {stride_1, pointwise, everywhere, pointwise}, {true, true, true, true}, graph);
+    else
+      check_fusion(name, DType::f16, {everywhere, everywhere, everywhere, everywhere}, {true, true, true, true}, graph);
+    check_fusion(name, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
+  }
+}
+
+TEST_CASE("every GPU has statistics behind a convolution") {
+  if (no_stand_in()) return;
+  for (const DType type : {DType::f16, DType::bf16}) {
+    Row row(to_string(FusedPass::statistics), type);
+    // Mostly compiled by cuDNN, which takes it half a second or more.
+    const std::array<ConvProblem, 2> stem_and_3x3{
+        ConvProblem{256, 4, 224, 224, 64, 112, 112, 7, 7, 2, 2, 3, 3, 3, 3, type},
+        ConvProblem{256, 128, 28, 28, 128, 28, 28, 3, 3, 1, 1, 1, 1, 1, 1, type},
+    };
+    for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+      for (const ConvProblem& p : stem_and_3x3) row.plan(gpu, ScaleBiasReluConvStatistics{p, false}.graph(), true);
+    row.finish();
+  }
+}
+
+TEST_CASE("the gradient of the weights comes in the type of the activations alone") {
+  if (no_stand_in()) return;
+  for (const DType type : {DType::f16, DType::bf16}) {
+    Row row("backward weights to f32", type);
+    for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+      for (const ConvProblem& p : testing::resnet50_shapes(256, type).convolutions)
+        row.plan(gpu, cudnn::convolution_graph(ConvPass::backward_weights, p, DType::f32), false);
+    row.finish();
+  }
+}
+
+TEST_CASE("batch norm's factors come as f32 and f16, not as bf16") {
+  if (no_stand_in()) return;
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+    Row row("batch-norm-finalize", type);
+    for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+      for (const std::int64_t channels : {64, 2048})
+        row.plan(gpu, BatchNormFinalize{channels, 256 * 7 * 7, type}.graph(), type != DType::bf16);
+    row.finish();
+  }
+}
+
+// cuDNN compiles every one of these, which takes about a second.
+TEST_CASE("the H200 has every form of batch norm in one kernel") {
+  if (no_stand_in()) return;
+  Row row("batch norm", DType::bf16);
+  for (OpGraph& form : forms_of({128, 64, 8, 8, DType::bf16})) row.plan(h200, std::move(form), true);
+  const NormProblem large{256, 256, 56, 56, DType::bf16};
+  row.plan(h200, BatchNormAddRelu{large, true, true, true}.graph(), true);
+  row.plan(h200, Backward{large, Backward::Active::mask, true}.graph(), true);
+  row.finish();
+}
+TEST_CASE("every GPU has batch norm, addition and relu in one kernel") {
+  if (no_stand_in()) return;
+  for (const DType type : {DType::f16, DType::bf16}) {
+    const NormProblem n{128, 64, 8, 8, type};
+    Row forward("batch-norm-add-relu-mask", type), backward("batch-norm-backward-drelu-mask-add", type);
+    for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu) {
+      forward.plan(gpu, BatchNormAddRelu{n, true, true, true}.graph(), true);
+      backward.plan(gpu, Backward{n, Backward::Active::mask, true}.graph(), true);
+    }
+    forward.finish();
+    backward.finish();
+  }
+}

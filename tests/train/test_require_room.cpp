@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <tutti/backend/reference.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/train/executor.hpp>
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+// A backend that says how much memory is left.
+struct Short {
+  std::size_t free = 100 * mib;
+  [[nodiscard]] std::string name() const { return "short"; }
+  [[nodiscard]] std::size_t free_bytes() const { return free; }
+};
+// And what it holds, and what else helps.
+struct Knowing : Short {
+  std::string hint = "--option";
+  [[nodiscard]] std::size_t allocated_bytes() const { return 70 * mib; }
+  [[nodiscard]] std::string memory_hint() const { return hint; }
+};
+
+template <class B>
+std::string refusal(B b, std::int64_t rows, std::size_t a_row, std::size_t own = 0) {
+  try {
+    require_room(b, {rows, static_cast<std::size_t>(rows) * a_row, own, 50 * mib},
+                 [&](std::int64_t n) { return static_cast<std::size_t>(n) * a_row; });
+  } catch (const DeviceError& e) {
+    return e.what();
+  }
+  return {};
+}
+
+Graph net() {
+  Builder b(3, 16, 16);
+  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
+  x = nn::conv_bn(b, "conv", "bn", x, {.out = 8}, {.relu = true});
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {}));
+  return std::move(b).take();
+}
+
+// Reference, with little memory.
+struct Little : Reference {
+  std::size_t free = 1 * mib;
+  [[nodiscard]] std::size_t free_bytes() const { return free; }
+  [[nodiscard]] std::string memory_hint() const { return "--smaller"; }
+};
+
+}  // namespace
+
+TEST_CASE("what is wanted, held and free, and the largest batch that fits") {
+  CHECK(refusal(Short{}, 100, mib) == "");
+  CHECK(refusal(Short{}, 101, mib) ==
+        "[short] expected 101 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
+        "of 101, got 100 MiB free. hint: at most about 100 rows fit: use --batch-size, or --precision bf16.");
+  // What earlier runs allocated counts as free, and not as held.
+  CHECK(refusal(Knowing{}, 120, mib, 20 * mib) == "");
+  CHECK(refusal(Knowing{{}, ""}, 300, mib, 20 * mib) ==
+        "[short] expected 300 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
+        "of 300, got 120 MiB free. hint: at most about 120 rows fit: use --batch-size, or --precision bf16.");
+  CHECK(refusal(Short{}, 2, 200 * mib) ==
+        "[short] expected 400 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
+        "of 2, got 100 MiB free. hint: not even one row fits: end other programs that use the device.");
+}
+
+TEST_CASE("a backend's own advice stands behind the rest") {
+  CHECK(refusal(Knowing{}, 300, mib)
+            .ends_with("hint: at most about 100 rows fit: use --batch-size, --precision bf16, or --option."));
+  CHECK(refusal(Knowing{}, 1, 200 * mib)
+            .ends_with("hint: not even one row fits: end other programs that use the device, or use --option."));
+}
+
+TEST_CASE("an executor asks before it allocates, and what was said to fit does fit") {
+  Little b;
+  Executor<Little> e(b, net());
+  std::string said;
+  try {
+    e.prepare(4000, true);
+  } catch (const DeviceError& error) {
+    said = error.what();
+  }
+  CHECK(said.find("for a batch of 4000, got 1 MiB free. hint: at most about ") != std::string::npos);
+  CHECK(said.ends_with(" rows fit: use --batch-size, --precision bf16, or --smaller."));
+  CHECK(e.memory().activations == 0);
+  const std::string before = "at most about ";
+  const auto fits = std::stoll(said.substr(said.find(before) + before.size()));
+  CHECK(fits > 0);
+  CHECK(e.prepare(fits, true).rows == fits);
+  CHECK_THROWS_AS(e.prepare(2 * fits + 8, true), DeviceError);
+  b.free = 1000 * mib;
+  CHECK(e.prepare(2 * fits + 8, true).rows == 2 * fits + 8);
+}
