@@ -272,6 +272,14 @@ class BasicCuda : public DeviceMemory {
     start("relu_backward", c);
     run_map(launcher_, OpKernel::relu_backward, c.out[0], c.in[0].data, c.in[1].data);
   }
+  void run(const op::Gelu&, Call& c) {
+    start("gelu", c);
+    run_map(launcher_, OpKernel::gelu_forward, c.out[0], c.in[0].data);
+  }
+  void run(const op::GeluBackward&, Call& c) {
+    start("gelu_backward", c);
+    run_map(launcher_, OpKernel::gelu_backward, c.out[0], c.in[0].data, c.in[1].data);
+  }
   void run(const op::Add&, Call& c) {
     start("add", c);
     run_map(launcher_, OpKernel::add, c.out[0], c.in[0].data, c.in[1].data);

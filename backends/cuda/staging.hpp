@@ -130,7 +130,8 @@ class Staging {
     std::memcpy(p.pinned.get(), windows, bytes);
     windows_.copy_in(p.device.data(), p.pinned.get(), bytes);
     windows_.filled(p);
-    const Sizes s{from.height, from.width, from.channels, from.out_height, from.out_width};
+    const Sizes s{from.height,     from.width,     from.channels,
+                  from.out_height, from.out_width, from.pad_mode == PadMode::reflect ? 1 : 0};
     const int line = s.out_width * s.channels, row = s.out_height * line;
     const bool wide = row % vector == 0 && s.height * s.width * s.channels % vector == 0;
     // A thread makes 16 bytes of a row four times.
@@ -146,7 +147,7 @@ class Staging {
   static constexpr int vector = 16;
   // kernels/input.hpp
   struct Sizes {
-    int height, width, channels, out_height, out_width;
+    int height, width, channels, out_height, out_width, reflect;
   };
 
   DeviceMemory& memory_;

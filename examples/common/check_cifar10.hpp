@@ -19,6 +19,7 @@ inline void check_cifar10_data(RunOptions& o) {
   // A short run has no time to learn what far shifts teach.
   if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
   number("--pad-size", *o.pad_size, 0, 65536);
+  word("--pad-mode", o.pad_mode, {"constant", "reflect"});
   number("--epochs", o.epochs, 1, 10'000'000);
   number("--centre-epochs", o.centre_epochs, 0, o.epochs);
   number("--fill-value", o.fill_value, 0, 255);

@@ -25,7 +25,9 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("pad-size", o.pad_size,
     "pixels added on every side before the crop; default: 4, in runs of up to 60 epochs 2, of up to 20 epochs 1",
     Names{});
-  v("fill-value", o.fill_value, "value of those pixels, 0..255", Names{});
+  v("pad-mode", o.pad_mode, "constant, or reflect: those pixels mirror the image, whose border is not repeated",
+    Names{});
+  v("fill-value", o.fill_value, "value of those pixels where they are constant, 0..255", Names{});
   v("num-examples", o.num_examples, "training images used; 0: all", Names{});
   v("num-classes", o.num_classes, "outputs of the net; 0: the data set's classes", Names{});
   v("data-nthreads", o.data_nthreads, "threads that read images, per rank; 0: the training thread",

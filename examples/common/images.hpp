@@ -69,6 +69,10 @@ inline Schema image_schema(const RunOptions& o) {
   Schema s = o.dataset == "cifar10"         ? cifar10::schema(Split::train)
              : o.dataset == "fashion_mnist" ? fashion_mnist::schema(Split::train)
                                             : Synthetic(detail::synthetic_options(o)).schema();
+  const std::int64_t side = std::min(s.height, s.width);
+  if (o.pad_mode == "reflect" && o.pad_size.value_or(0) >= side)
+    fail<UsageError>("--pad-size", "less than the " + std::to_string(side) + " pixels of " + s.name + " to reflect",
+                     std::to_string(*o.pad_size), "or use --pad-mode constant");
   if (!o.image_shape.empty()) {
     const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
     if (static_cast<std::int64_t>(shape[0]) != s.channels)
@@ -95,6 +99,7 @@ inline Images load_images(const RunOptions& o, const Schema& seen) {
   training.height = seen.height;
   training.width = seen.width;
   training.pad = o.pad_size.value();
+  training.pad_mode = o.pad_mode == "reflect" ? PadMode::reflect : PadMode::constant;
   training.crop_epochs = o.epochs - o.centre_epochs;
   training.fill = {static_cast<std::uint8_t>(o.fill_value)};
   training.random_crop = o.random_crop;

@@ -26,6 +26,7 @@ struct RunOptions {
   bool random_crop = true, random_mirror = true;
   std::int64_t centre_epochs = 0;
   std::optional<std::int64_t> pad_size;
+  std::string pad_mode = "constant";
   std::int64_t fill_value = 0;
   std::int64_t num_examples = 0, num_classes = 0;
   std::int64_t data_nthreads = 1;

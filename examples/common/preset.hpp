@@ -49,12 +49,14 @@ inline void apply_recipe(RunOptions& o, const std::string& name) {
   o.wd = 0.0153 / 11.5;
   o.label_smoothing = 0.2;
   o.pad_size = 2;
-  // Pixels minus 128 over 64 are exact in bfloat16, and padding of 128 is zero behind the whitening.
+  o.pad_mode = "reflect";
+  // Pixels minus 128 over 64 are exact in bfloat16. Where padding is constant, 128 is zero behind the whitening.
   o.rgb_mean = "128";
   o.rgb_std = "64";
   o.fill_value = 128;
   o.precision = "bf16";
   o.tta = 2;
+  o.ema_decay = 0.97;  // in place of Jordan's lookahead
   // At the end alone.
   o.evaluate_every = o.save_period = 1'000'000;
 }

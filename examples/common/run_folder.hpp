@@ -170,6 +170,7 @@ inline void compare_options(const io::Json& before, const io::Json& now, const W
                                                "random-mirror",
                                                "centre-epochs",
                                                "pad-size",
+                                               "pad-mode",
                                                "fill-value",
                                                "num-examples",
                                                "network",

@@ -139,6 +139,20 @@ class NodeChecker {
     }
   }
 
+  // y and the slope are 0 or x and 1, and a share of the normal distribution's tail, whose exponent is rounded.
+  // k: which input is x.
+  template <class O>
+  void gelu_op(const O& o, std::size_t k) {
+    const auto expected = reference(o, in_)[0].data, got = result(0).data;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double x = in_[k].data[i], a = std::fmin(std::fabs(x), 40), tail = std::erfc(a * std::sqrt(0.5)) / 2;
+      const double times = k == 0 ? 1 : std::fabs(in_[0].data[i]);
+      const double size = times * (k == 0 ? a * tail : tail + a * std::exp(-a * a / 2) / 2);
+      to_.value(label(0), i, got[i], expected[i],
+                u_out_ * std::fabs(expected[i]) + u_ * ((16 + 4 * a * a) * size + (k == 0 ? 0 : 4 * times)) + 1e-37);
+    }
+  }
+
   // A backend may add channels of zeros.
   void check(const op::Normalize& o) {
     const auto got = result(0).data;
@@ -158,6 +172,8 @@ class NodeChecker {
   }
   void check(const op::Relu& o) { exact_op(o); }
   void check(const op::ReluBackward& o) { exact_op(o); }
+  void check(const op::Gelu& o) { gelu_op(o, 0); }
+  void check(const op::GeluBackward& o) { gelu_op(o, 1); }
   void check(const op::MaxPool& o) { exact_op(o); }
   void check(const op::Add& o) { linear_op(o, 1); }
   void check(const op::Bias& o) { linear_op(o, 1); }

@@ -229,6 +229,10 @@ inline std::vector<OpCase> other_op_cases() {
     cases.push_back({"max pool 2/2" + of, 9, channels, 6, 7, [](Builder& b, ValueId x) {
                        return b.max_pool("pool1", x, {2, 2, 2, 0});
                      }});
+    cases.push_back({"gelu" + of, 3, channels, 7, 5,
+                     [](Builder& b, ValueId x) { return b.gelu("g2", second_path(b, b.gelu("g1", x), "between")); }});
+    cases.push_back({"batch norm and gelu" + of, 3, channels, 7, 5,
+                     [](Builder& b, ValueId x) { return b.gelu("g", nn::batch_norm(b, "bn", x)); }});
     cases.push_back({"relu and add" + of, 3, channels, 7, 5,
                      [](Builder& b, ValueId x) { return b.add("sum", b.relu("r", x), second_path(b, x)); }});
   }

@@ -16,6 +16,7 @@
 #include <tutti/models/resnet_cifar.hpp>
 
 #include "backend/conformance.hpp"
+#include "backend/gelu.hpp"
 #include "backend/op_cases.hpp"
 
 // What every backend is put through. A backend's test file calls these with its class.
@@ -366,13 +367,13 @@ void check_loss(B& backend) {
   }
 }
 
-// Not-a-number in the weights comes out as a loss that is not a number, through relu, pool and batch norm.
+// Not-a-number in the weights comes out as a loss that is not a number, through relu, gelu, pool and batch norm.
 template <Backend B>
 void check_nan_is_not_lost(B& backend) {
   for (DType t : fast_precisions<B>()) {
     Builder b(3, 8, 8);
     ValueId x = nn::conv(b, "c", b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F}), {.out = 16});
-    x = b.max_pool("p", b.relu("r", x), {3, 3, 2, 1});
+    x = b.max_pool("p", b.gelu("ge", b.relu("r", x)), {3, 3, 2, 1});
     x = nn::batch_norm(b, "bn", x, {.relu = true});
     b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", x), 3, {}));
     Executor<B> e(backend, b.graph(), {t});

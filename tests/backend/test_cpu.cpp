@@ -56,6 +56,9 @@ TEST_CASE("updates, norms, average, accumulation") {
 TEST_CASE("the loss") {
   each_isa([](Cpu& backend) { testing::check_loss(backend); });
 }
+TEST_CASE("gelu: known values, far from zero, NaN") {
+  each_isa([](Cpu& backend) { testing::check_gelu(backend); });
+}
 TEST_CASE("NaN is not lost") {
   each_isa([](Cpu& backend) { testing::check_nan_is_not_lost(backend); });
 }

@@ -35,6 +35,10 @@ TEST_CASE("the loss") {
   EigenBackend backend({2});
   testing::check_loss(backend);
 }
+TEST_CASE("gelu: known values, far from zero, NaN") {
+  EigenBackend backend({2});
+  testing::check_gelu(backend);
+}
 TEST_CASE("NaN is not lost") {
   EigenBackend backend({2});
   testing::check_nan_is_not_lost(backend);

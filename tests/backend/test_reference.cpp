@@ -107,6 +107,10 @@ TEST_CASE("the loss") {
   Reference reference;
   testing::check_loss(reference);
 }
+TEST_CASE("gelu: known values, far from zero, NaN") {
+  Reference reference;
+  testing::check_gelu(reference);
+}
 TEST_CASE("NaN is not lost") {
   Reference reference;
   testing::check_nan_is_not_lost(reference);

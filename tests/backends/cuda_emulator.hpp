@@ -277,6 +277,8 @@ static inline void __threadfence_system() {}
 static inline float __uint_as_float(unsigned u) { float f; std::memcpy(&f, &u, 4); return f; }
 static inline unsigned __float_as_uint(float f) { unsigned u; std::memcpy(&u, &f, 4); return u; }
 static inline float __int_as_float(unsigned u) { return __uint_as_float(u); }
+#define __expf expf
+static inline float __fdividef(float a, float b) { return a / b; }
 using std::sqrt; using std::log;
 static inline unsigned short emulated_to_bf16(float f) {
   const unsigned u = __float_as_uint(f);

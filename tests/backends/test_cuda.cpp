@@ -80,6 +80,11 @@ TEST_CASE("gpu: the loss, and labels that are no class") {
   Cuda backend;
   testing::check_loss(backend);
 }
+TEST_CASE("gpu: gelu: known values, far from zero, NaN") {
+  if (no_gpu()) return;
+  Cuda backend;
+  testing::check_gelu(backend);
+}
 TEST_CASE("gpu: NaN is not lost") {
   if (no_gpu()) return;
   Cuda backend;
@@ -202,7 +207,10 @@ TEST_CASE("gpu: batches in pinned slots and out of images on the device are the 
     std::vector<std::int32_t> labels(static_cast<std::size_t>(size));
     for (auto& l : labels) l = static_cast<std::int32_t>(r.below(10));
     const MemoryDataset images(s, std::move(pixels), std::move(labels));
-    for (const AnyDataset& d : {AnyDataset(images), AnyDataset(Augmented(images, Augment::cifar()))}) {
+    Augment reflecting = Augment::cifar();
+    reflecting.pad_mode = PadMode::reflect;
+    for (const AnyDataset& d : {AnyDataset(images), AnyDataset(Augmented(images, Augment::cifar())),
+                                AnyDataset(Augmented(images, reflecting))}) {
       const LoaderOptions plain{.placement = {batch, 0, 1}, .seed = 3, .threads = 2};
       LoaderOptions slots = plain;
       slots.slots = 2;

@@ -63,6 +63,11 @@ TEST_CASE("the loss, and labels that are no class") {
   Emulated backend(options());
   testing::check_loss(backend);
 }
+TEST_CASE("gelu: known values, far from zero, NaN") {
+  if (skipped()) return;
+  Emulated backend(options());
+  testing::check_gelu(backend);
+}
 TEST_CASE("NaN is not lost") {
   if (skipped()) return;
   Emulated backend(options());

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/backend/cpu/cpu.hpp>
@@ -108,12 +109,20 @@ TEST_CASE("a window that the device cuts is what the host's augmentation makes, 
   // CIFAR-10 and Fashion-MNIST; rows that are no whole vectors; one pixel.
   for (const Size& size : {Size{3, 32, 32}, {1, 28, 28}, {3, 5, 7}, {4, 6, 6}, {5, 3, 4}, {1, 1, 1}, {2, 8, 16}}) {
     const MemoryDataset source = images_of(7, size.channels, size.height, size.width);
-    for (const std::int64_t pad : {0, 1, 4})
+    for (const auto& [pad, mode] : {std::pair<std::int64_t, PadMode>{0, PadMode::constant},
+                                    {1, PadMode::constant},
+                                    {4, PadMode::constant},
+                                    {0, PadMode::reflect},
+                                    {1, PadMode::reflect},
+                                    {2, PadMode::reflect},
+                                    {4, PadMode::reflect}})
       for (const bool crop : {false, true})
         for (const bool mirror : {false, true})
           for (const std::int64_t cut : {0, 1}) {
+            if (mode == PadMode::reflect && pad >= std::min(size.height, size.width)) continue;
             Augment a;
             a.pad = pad;
+            a.pad_mode = mode;
             a.random_crop = crop;
             a.mirror = mirror;
             a.crop_epochs = cut == 1 ? 1 : -1;
@@ -138,10 +147,11 @@ TEST_CASE("a window that the device cuts is what the host's augmentation makes, 
             }
             CAPTURE(size.channels);
             CAPTURE(pad);
+            CAPTURE(static_cast<int>(mode));
             CHECK(wrong == 0);
           }
   }
-  CHECK(cases > 600);
+  CHECK(cases > 1300);
 }
 
 TEST_CASE("images that are their own samples, and what cannot lie on the device") {
@@ -465,8 +475,9 @@ TEST_CASE("what a step reads stays where it is: one slot, of the largest batch")
 
 TEST_CASE("views of test images: windows on the device, or copies on the host") {
   if (testing::no_emulator()) return;
-  const AnyDataset d =
-      AnyDataset(Augmented(images_of(13, 3, 9, 8), Augment{.height = 8, .random_crop = true, .mirror = true}));
+  const AnyDataset d = AnyDataset(
+      Augmented(images_of(13, 3, 9, 8),
+                Augment{.height = 8, .pad = 2, .pad_mode = PadMode::reflect, .random_crop = true, .mirror = true}));
   Emulated backend(testing::emulated_options());
   Solo solo;
   Trainer<Emulated, Solo> trainer(backend, solo, net(), {.seed = 5});

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,7 +49,11 @@ std::vector<std::uint8_t> reference(const Augment& a, const Schema& s, const std
   for (std::int64_t y = 0; y < oh; ++y)
     for (std::int64_t x = 0; x < ow; ++x)
       for (std::int64_t c = 0; c < s.channels; ++c) {
-        const std::int64_t sy = y0 + y - a.pad, sx = x0 + (mirror ? ow - 1 - x : x) - a.pad;
+        std::int64_t sy = y0 + y - a.pad, sx = x0 + (mirror ? ow - 1 - x : x) - a.pad;
+        if (a.pad_mode == PadMode::reflect) {
+          sy = s.height - 1 - std::abs(s.height - 1 - std::abs(sy));
+          sx = s.width - 1 - std::abs(s.width - 1 - std::abs(sx));
+        }
         const auto k = static_cast<std::size_t>(c);
         if (sy < 0 || sy >= s.height || sx < 0 || sx >= s.width)
           out.push_back(a.fill.empty() ? std::uint8_t{0} : a.fill[a.fill.size() == 1 ? 0 : k]);
@@ -70,9 +75,9 @@ TEST_CASE("augmentation equals the obvious way for every size, padding, crop, mi
       for (std::int64_t i = 0; i < h * w; ++i)
         for (std::int64_t k = 0; k < c; ++k)
           chw[static_cast<std::size_t>(k * h * w + i)] = hwc[static_cast<std::size_t>(i * c + k)];
-      for (const std::int64_t pad : {0, 1, 4, 20})
+      for (const std::int64_t pad : {0, 1, 2, 4, 20})
         for (const auto& [oh, ow] : {std::array<std::int64_t, 2>{0, 0}, {1, 1}, {h + pad, w + pad}, {h + 2 * pad, 2}})
-          for (int flags = 0; flags < 12; ++flags) {
+          for (int flags = 0; flags < 16; ++flags) {
             Augment a;
             a.height = oh;
             a.width = ow;
@@ -81,7 +86,8 @@ TEST_CASE("augmentation equals the obvious way for every size, padding, crop, mi
             a.mirror = (flags & 2) != 0;
             if (flags / 4 == 1) a.fill = {127};
             if (flags / 4 == 2) a.fill = random_bytes(static_cast<std::size_t>(c), 9);
-            if (w + 2 * pad < ow) continue;
+            if (flags / 4 == 3) a.pad_mode = PadMode::reflect;
+            if (w + 2 * pad < ow || (flags / 4 == 3 && pad >= std::min(h, w))) continue;
             const Augmenter augmenter(a, s);
             for (std::uint64_t index = 0; index < 6; ++index) {
               Rng r1(3, Purpose::augment, 1, index), r2 = r1, r3 = r1;
@@ -98,6 +104,54 @@ TEST_CASE("augmentation equals the obvious way for every size, padding, crop, mi
           }
     }
   CHECK(cases > 5000);
+}
+
+TEST_CASE("padding by reflection does not repeat the border") {
+  const Schema s = schema_of(1, 3, 4);
+  const std::vector<std::uint8_t> image{0, 1, 2,  3,  //
+                                        4, 5, 6,  7,  //
+                                        8, 9, 10, 11};
+  using Rows = std::vector<std::uint8_t>;
+  Augment a;
+  a.pad = 2;
+  a.pad_mode = PadMode::reflect;
+  a.height = 7;
+  a.width = 8;
+  a.fill = {255};
+  const auto shown = [&](std::uint64_t index) {
+    const Augmenter augmenter(a, s);
+    Rng rng(1, Purpose::augment, 0, index);
+    Rows got(static_cast<std::size_t>(augmenter.output().image_bytes()));
+    augmenter(image.data(), PixelLayout::hwc, rng, got.data());
+    return got;
+  };
+  // As numpy.pad(image, 2, "reflect") has it.
+  CHECK(shown(0) == Rows{10, 9, 8, 9, 10, 11, 10, 9,  //
+                         6,  5, 4, 5, 6,  7,  6,  5,  //
+                         2,  1, 0, 1, 2,  3,  2,  1,  //
+                         6,  5, 4, 5, 6,  7,  6,  5,  //
+                         10, 9, 8, 9, 10, 11, 10, 9,  //
+                         6,  5, 4, 5, 6,  7,  6,  5,  //
+                         2,  1, 0, 1, 2,  3,  2,  1});
+  // Windows of two pixels, and the same mirrored: those in the corners show nothing but padding.
+  a.height = a.width = 2;
+  a.random_crop = a.mirror = true;
+  bool corner = false, mirrored_corner = false, end = false;
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    Rng rng(1, Purpose::augment, 0, i);
+    const ImageWindow w = Augmenter(a, s).window(rng);
+    if (w.top == -2 && w.left == -2) {
+      CHECK(shown(i) == (w.mirror != 0 ? Rows{9, 10, 5, 6} : Rows{10, 9, 6, 5}));
+      (w.mirror != 0 ? mirrored_corner : corner) = true;
+    }
+    if (w.top == 3 && w.left == 4 && w.mirror == 0) {
+      CHECK(shown(i) == Rows{6, 5, 2, 1});
+      end = true;
+    }
+  }
+  CHECK(corner);
+  CHECK(mirrored_corner);
+  CHECK(end);
 }
 
 TEST_CASE("random crops reach every window evenly and half of the images are mirrored") {
@@ -184,6 +238,10 @@ TEST_CASE("an augmentation that does not fit is refused") {
   CHECK_THROWS_AS(build([](Augment& a) { a.pad = 1, a.width = 9; }), UsageError);
   CHECK_THROWS_AS(build([](Augment& a) { a.fill = {1, 2}; }), UsageError);
   CHECK_THROWS_AS(build([](Augment& a) { a.height = -3; }), UsageError);
+  CHECK_THROWS_WITH_AS(build([](Augment& a) { a.pad = 6, a.pad_mode = PadMode::reflect; }),
+                       doctest::Contains("less than the 6 pixels of test, to reflect them, got 6"), UsageError);
+  CHECK_NOTHROW(build([](Augment& a) { a.pad = 5, a.pad_mode = PadMode::reflect; }));
+  CHECK_NOTHROW(build([](Augment& a) { a.pad = 6; }));
   CHECK_NOTHROW(build([](Augment& a) { a.pad = 1, a.width = 8, a.fill = {1, 2, 3}; }));
 }
 

@@ -76,7 +76,8 @@ TEST_CASE("good command lines") {
       {"--center-epochs 1", [](const auto& o) { return o.centre_epochs == 1; }},
       {"--epochs 60", [](const auto& o) { return o.pad_size == 2; }},
       {"--epochs 61", [](const auto& o) { return o.pad_size == 4; }},
-      {"--epochs 5 --pad-size 4", [](const auto& o) { return o.pad_size == 4; }},
+      {"--epochs 5 --pad-size 4", [](const auto& o) { return o.pad_size == 4 && o.pad_mode == "constant"; }},
+      {"--pad-mode Reflect", [](const auto& o) { return o.pad_mode == "reflect"; }},
       {"--global-batch-size 256 --batch-size 8", [](const auto& o) { return o.batch_size == 256; }},
       {"--global-batch-size 256 --accumulate 3", [](const auto& o) { return o.batch_size == 86; }},
       {"--macrobatch-size 1000", [](const auto& o) { return o.accumulate == 16 && o.global_batch_size == 1024; }},
@@ -200,6 +201,7 @@ TEST_CASE("bad command lines name the option") {
       {"--num-classes 1", "[--num-classes]"},
       {"--random-mirror maybe", "[--random-mirror]"},
       {"--random-mirror 2", "[--random-mirror]"},
+      {"--pad-mode replicate", "[--pad-mode] expected constant or reflect"},
       {"--no-random-mirror=1", "[--no-random-mirror]"},
       {"--lr-schedule fast", "[--lr-schedule]"},
       {"--lr-schedule cosine --lr-step-epochs 5", "[--lr-step-epochs]"},
@@ -334,7 +336,7 @@ TEST_CASE("what is printed as configuration reads back the same") {
   for (const char* line :
        {"", "--preset cifar-resnet50-28 --lr 0.1", "--lr-step-epochs 5,7 --lr-factor 0.3 --epochs 9 --no-random-crop",
         "--data /a\"b\\c --run-dir r --resume=best --seed 18446744073709551615 --wd 1e-7 --image-shape 3,28,28",
-        "--load-epoch 3 --model-prefix 'm' --keep 4 --dry-run --audit 1"}) {
+        "--pad-mode reflect --pad-size 3", "--load-epoch 3 --model-prefix 'm' --keep 4 --dry-run --audit 1"}) {
     CAPTURE(line);
     const auto o = parse(words(line));
     REQUIRE(o);

@@ -52,10 +52,12 @@ TEST_CASE("the recipe sets defaults, which options override") {
   CHECK(o.epochs == 10);
   CHECK(o.batch_size == 1000);
   CHECK(o.optimizer == "nag");
+  CHECK(o.pad_mode == "reflect");
   CHECK(o.label_smoothing == 0.2);
   CHECK(o.pad_size == 2);
   CHECK(o.precision == "bf16");
   CHECK(o.tta == 2);
+  CHECK(o.ema_decay == 0.97);
   CHECK(*o.lr == doctest::Approx(1.5 * 1000 / 1024));
   CHECK(*o.warmup_epochs == doctest::Approx(2.3));
   CHECK(*o.warmup_lr == doctest::Approx(0.2 * *o.lr));
@@ -70,6 +72,9 @@ TEST_CASE("the recipe sets defaults, which options override") {
   CHECK(o.tta == 0);
   o = options("--recipe fast --lr 2");
   CHECK(*o.lr_end == doctest::Approx(0.14));
+  o = options("--recipe fast --pad-mode constant");
+  CHECK(o.pad_mode == "constant");
+  CHECK(o.fill_value == 128);
   o = options("--recipe fast --network resnet --depth 20");
   CHECK(o.network == "resnet");
   CHECK(o.depth == 20);

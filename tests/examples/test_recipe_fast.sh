@@ -3,14 +3,18 @@
 # train_cifar10 --recipe fast, on a narrow net and made-up images: learns, resumes, evaluates by several views.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_cifar10
-tiny=(--recipe fast --dataset synthetic --num-examples 600 --width 0.1 --batch-size 50 --threads 2 --seed 3)
+tiny=(--recipe fast --ema-decay 0 --dataset synthetic --num-examples 600 --width 0.1 --batch-size 50 --threads 2 --seed 3)
 # accuracy: what the last run printed of its views.
 accuracy() { sed -nE 's/^test, 6 views.* top-1 ([0-9.]+) %.*/\1/p' out; }
 
-expect 0 "1972778 parameters" --recipe fast --dry-run --batch-size 2
+expect 0 "1972802 parameters" --recipe fast --dry-run --batch-size 2
 expect 0 "whitening" --recipe fast --dry-run --batch-size 2
 expect 2 "[--recipe]" --recipe slow
 expect 2 "[--depth]" --recipe fast --depth 32
+expect 0 'pad-mode = "reflect"' --recipe fast --print-config
+expect 2 "[--pad-size] expected less than the 32 pixels" --recipe fast --pad-size 32 --dry-run
+expect 0 "parameters" --recipe fast --pad-size 31 --dry-run --batch-size 2
+expect 0 "parameters" --recipe fast --pad-size 32 --pad-mode constant --dry-run --batch-size 2
 
 expect 0 "cifar_fast 8 on synthetic images 3x32x32" "${tiny[@]}" --epochs 3 --run-dir a
 accuracy=$(accuracy)
@@ -45,5 +49,11 @@ expect 0 "test of averaged weights, 6 views of each image: $averaged" "${tiny[@]
 expect 0 "done: 7 steps" "${tiny[@]}" --epochs 3 --run-dir b --max-steps 7
 expect 0 "going on from b/checkpoints/step-000000007" "${tiny[@]}" --epochs 3 --run-dir b --resume
 [[ $(accuracy) == "$accuracy" ]] || complain "in two parts: $(accuracy) instead of $accuracy"
+
+# The images are padded as --pad-mode says, whatever the colour of constant padding.
+expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir c --pad-mode constant
+expect 0 "done: 36 steps" "${tiny[@]}" --epochs 3 --run-dir d --fill-value 7
+[[ $(key c epoch train_loss) != "$(key a epoch train_loss)" ]] || complain "constant padding is reflected"
+[[ $(key d epoch train_loss) == "$(key a epoch train_loss)" ]] || complain "reflected padding is filled"
 
 finish

@@ -160,7 +160,7 @@ void check(B& backend, DType precision, const Tolerances& t) {
   for (std::size_t v = 0; v < e.graph().values.size(); ++v) {
     const Value& value = e.graph().values[v];
     if (!value.per_row || value.storage != Storage::activation || !value.name.starts_with("layer") ||
-        !value.name.ends_with(".bn2"))
+        !value.name.ends_with(".gelu2"))
       continue;
     const std::string layer = value.name.substr(0, 6);
     check_digest("act." + layer, layer, testing::fetch(backend, e.value(static_cast<ValueId>(v))), 1, t.values);
@@ -179,7 +179,7 @@ void check(B& backend, DType precision, const Tolerances& t) {
     check_digest("grad." + s.name, s.name, slice(e.parameters(), e.gradient_data(), s), scale, t.gradients);
     ++gradients;
   }
-  CHECK(gradients == 13);
+  CHECK(gradients == 14);
   for (const Slice& s : e.states().slices)
     check_digest("running." + s.name, s.name, slice(e.states(), e.state_data(), s), 1, t.values);
 

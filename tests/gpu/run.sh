@@ -365,7 +365,7 @@ step_cifar10() {
     seconds=$(awk "BEGIN { printf \"%.2f\", $(date +%s.%N) - $begin }")
     rm -rf "$build/cifar10-run"
     cat "$out/cifar10-$turn.log"
-    accuracy=$(sed -nE 's/^test, .*top-1 ([0-9.]+) %.*/\1/p' "$out/cifar10-$turn.log" | tail -n 1)
+    accuracy=$(sed -nE 's/^test.*views.*top-1 ([0-9.]+) %.*/\1/p' "$out/cifar10-$turn.log" | tail -n 1)
     [[ -n $accuracy ]] || { note "no accuracy printed" && return 1; }
     [[ $turn == 1 ]] && first=$seconds
     note "process $turn: $seconds s, $accuracy %."

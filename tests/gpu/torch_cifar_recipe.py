@@ -62,8 +62,8 @@ class Block(nn.Module):
             nn.init.dirac_(w[: w.size(1)])
 
     def forward(self, x):
-        x = F.relu(self.bn1(F.max_pool2d(self.conv1(x), 2)))
-        return F.relu(self.bn2(self.conv2(x)))
+        x = F.gelu(self.bn1(F.max_pool2d(self.conv1(x), 2)))
+        return F.gelu(self.bn2(self.conv2(x)))
 
 
 class Net(nn.Module):
@@ -71,15 +71,16 @@ class Net(nn.Module):
 
     def __init__(self, widths, classes=10, scale=1 / 9):
         super().__init__()
-        self.whitening = nn.Conv2d(3, 24, 2, bias=False)
+        self.whitening = nn.Conv2d(3, 24, 2)
         self.whitening.weight.requires_grad = False
+        self.whitening.bias.data.zero_()
         self.layer1, self.layer2 = Block(24, widths[0]), Block(widths[0], widths[1])
         self.layer3 = Block(widths[1], widths[2])
         self.fc = nn.Linear(widths[-1], classes, bias=False)
         self.scale = scale
 
     def forward(self, x):
-        x = self.layer3(self.layer2(self.layer1(F.relu(self.whitening(x)))))
+        x = self.layer3(self.layer2(self.layer1(F.gelu(self.whitening(x)))))
         return self.fc(F.max_pool2d(x, x.shape[2:]).flatten(1)) * self.scale
 
 
@@ -103,7 +104,7 @@ def epoch(images, labels, batch, number, mirrored_first, generator):
     n, device = len(images), images.device
     flip = mirrored_first if number % 2 == 0 else ~mirrored_first
     images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
-    padded = F.pad(images, (2, 2, 2, 2))  # grey
+    padded = F.pad(images.float(), (2, 2, 2, 2), "reflect").to(images.dtype)
     shift = torch.randint(5, (n, 2), device=device, generator=generator)
     shifted = torch.empty_like(images)
     for dy in range(5):
@@ -163,6 +164,9 @@ def main():
 
     peak, decay, rate = 1.5 * args.batch_size / 1024, 0.0153 / 11.5, 64
     optimizer = torch.optim.SGD(parameter_groups(model, decay, rate), lr=peak, momentum=0.85, nesterov=True)
+    # Weights and statistics averaged over steps, which are what is evaluated.
+    state = [t for t in model.state_dict().values() if t.is_floating_point()]
+    average = [t.detach().clone() for t in state]
     per_epoch = -(-len(images) // args.batch_size)
     total, step = per_epoch * args.epochs, 0
     mirrored_first = torch.randint(2, (len(images),), device=device, generator=generator).bool()
@@ -182,9 +186,14 @@ def main():
             loss.backward()
             optimizer.step()
             step += 1
+            kept = min(0.97, (1 + step) / (10 + step))
+            torch._foreach_mul_(average, kept)
+            torch._foreach_add_(average, state, alpha=1 - kept)
             last = loss.detach()
         if device.type == "cpu":
             print(f"epoch {number + 1}/{args.epochs}  loss {last.item():.4f}  {time.time() - training:.0f} s", flush=True)
+    for t, a in zip(state, average):
+        t.copy_(a)
     model.eval()
     hits, hits_of_views = torch.zeros((), device=device), torch.zeros((), device=device)
     with torch.no_grad(), torch.autocast(**cast):

@@ -37,8 +37,8 @@ inline std::shared_ptr<const CustomOp> square_op() {
   return c;
 }
 
-// A random net on small images: convolutions, batch norms with and without relu and residual, sums, pools, biases and
-// custom ops, whose values are read once or several times.
+// A random net on small images: convolutions, batch norms with and without relu and residual, sums, pools, biases,
+// gelus and custom ops, whose values are read once or several times.
 inline Graph random_graph(std::uint64_t seed, int layers) {
   Rng r(seed, Purpose::user);
   const auto below = [&](std::uint32_t n) { return static_cast<int>(r.below(n)); };
@@ -70,7 +70,7 @@ inline Graph random_graph(std::uint64_t seed, int layers) {
         pool.push_back(b.add(name, x, same));
         break;
       case 5:
-        pool.push_back(b.relu(name, x));
+        pool.push_back(i % 2 == 0 ? b.gelu(name, x) : b.relu(name, x));
         break;
       case 6:
         if (s[2] > 3 && s[3] > 3 && below(2) == 0)

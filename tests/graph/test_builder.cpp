@@ -15,6 +15,7 @@
 #include <tutti/graph/fuse.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/graph/plan.hpp>
+#include <tutti/graph/summary.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
@@ -135,6 +136,7 @@ TEST_CASE("builder: every wrong shape is refused at the call, with the layer's n
   // What is no activation is not taken for one: the kernels would read past its end.
   check_shape_error("raw", [&] { nn::conv(b, "raw", b.images(), {.out = 4}); });
   check_shape_error("relu", [&] { b.relu("relu", b.images()); });
+  check_shape_error("gelu", [&] { b.gelu("gelu", b.images()); });
   const ValueId image = b.parameter("image", Shape{1, 4, 8, 8}, {});
   check_shape_error("add", [&] { b.add("add", c, image); });
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });
@@ -230,6 +232,30 @@ TEST_CASE("inference: batch norms read their running statistics") {
   check_order(g);
   CHECK(count<op::BatchNorm>(g) == 0);
   CHECK(only<op::BatchNormInference>(g).outputs.size() == 1);
+}
+
+TEST_CASE("gelu: not fused, no FLOPs, and its gradient is made from its input") {
+  Net n;
+  const ValueId x = n.conv("a", n.x);
+  n.finish(n.b.gelu("g", x));
+  const Graph g = differentiate(fuse(n.b.graph()));
+  check_order(g);
+  CHECK(name_of(only<op::Gelu>(g).op) == "gelu");
+  CHECK(forward_flops(g, only<op::Gelu>(g)) == 0);
+  const Node& back = only<op::GeluBackward>(g);
+  CHECK(name_of(back.op) == "gelu_backward");
+  REQUIRE(back.inputs.size() == 2);
+  CHECK(back.inputs[1] == x);
+  CHECK(g[back.outputs[0]].name == "d " + g[x].name);
+
+  Net m;  // behind a batch norm, whose output is not kept
+  const ValueId z = nn::batch_norm(m.b, "bn", m.conv("a", m.x));
+  m.finish(m.b.gelu("g", z));
+  const Graph h = differentiate(fuse(m.b.graph()));
+  check_order(h);
+  CHECK(count<op::BatchNorm>(h) == 1);
+  CHECK_FALSE(std::get<op::BatchNorm>(only<op::BatchNorm>(h).op).relu);
+  CHECK(only<op::GeluBackward>(h).inputs[1] == only<op::BatchNormInference>(h).outputs[0]);
 }
 
 TEST_CASE("differentiate: contributions to one value are added") {

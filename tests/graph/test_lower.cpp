@@ -237,7 +237,8 @@ TEST_CASE("a lowered graph computes the same, in f64 to the last digits") {
     for (const LoweringOptions& o : ways) {
       LoweringReference lowered(o);
       const Trained got = train(lowered, net, DType::f64, 3);
-      CHECK(lowered.lowered.any());
+      // The way back has a form for relu alone.
+      CHECK(lowered.lowered.any() == (o.statistics || count<op::Gelu>(net) == 0));
       CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-10));
       CHECK(got.evaluated == doctest::Approx(want.evaluated).epsilon(1e-10));
       CHECK(largest_difference(got.gradients, want.gradients) < 1e-9);
@@ -301,7 +302,7 @@ TEST_CASE("gradients of a lowered graph are slopes of its loss") {
 }
 
 TEST_CASE("what is kept is not computed again, and the numbers stay to the bit") {
-  for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks(), fast_net()}) {
+  for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks()}) {
     Graph g = differentiate(fuse(net));
     CHECK(count<op::BatchNormInference>(g) > 0);
     lower_norms(g, {false, false, false, true});

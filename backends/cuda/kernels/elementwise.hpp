@@ -54,20 +54,59 @@ inline void map(const T* a, const T* b, T* out, i64 n, F f) {
     out[i] = from_float<T>(f(to_float(a[i]), to_float(b[i])));
 }
 
+template <class T, int V, class F>
+inline void map(const T* x, T* y, i64 n, F f) {
+  for (i64 k = first_index(); k < n / V; k += index_step()) {
+    float a[V];
+    load_floats<T, V>(x + k * V, a);
+    #pragma unroll
+    for (int j = 0; j < V; ++j) a[j] = f(a[j]);
+    store_floats<T, V>(y + k * V, a);
+  }
+  for (i64 i = n / V * V + first_index(); i < n; i += index_step()) y[i] = from_float<T>(f(to_float(x[i])));
+}
+
 template <class T, int V>
 __global__ void relu_forward(const T* x, T* y, i64 n) {
-  for (i64 k = first_index(); k < n / V; k += index_step()) {
-    float f[V];
-    load_floats<T, V>(x + k * V, f);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) f[j] = relu(f[j]);
-    store_floats<T, V>(y + k * V, f);
-  }
-  for (i64 i = n / V * V + first_index(); i < n; i += index_step()) y[i] = from_float<T>(relu(to_float(x[i])));
+  map<T, V>(x, y, n, [](float f) { return relu(f); });
 }
 template <class T, int V>
 __global__ void relu_backward(const T* dy, const T* y, T* dx, i64 n) {
   map<T, V>(dy, y, dx, n, [](float d, float out) { return out > 0 ? d : 0.0f; });
+}
+// Of the normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a) by the formula of
+// tutti/backend/cpu/gelu_kernels.hpp. Beyond 15, where both are zero, a is 15. A NaN stays one.
+struct NormalTail {
+  float a, tail, density;
+  inline NormalTail(float x) {
+    a = fabsf(x) > 15.0f ? 15.0f : fabsf(x);
+    const float e = __expf(-0.5f * a * a), t = __fdividef(1.0f, fmaf(a, 0.275f, 1.0f));
+    float q = fmaf(t, 0.026253876647652486f, -0.10604228682934712f);
+    q = fmaf(q, t, 0.1202266013304913f);
+    q = fmaf(q, t, -0.02339375710061f);
+    q = fmaf(q, t, 0.07963608591828258f);
+    q = fmaf(q, t, 0.0825882079723986f);
+    q = fmaf(q, t, 0.10123951998772027f);
+    q = fmaf(q, t, 0.1097890013476525f);
+    q = fmaf(q, t, 0.10970277013090607f);
+    tail = e * t * q;
+    density = e * 0.3989422804f;
+  }
+};
+template <class T, int V>
+__global__ void gelu_forward(const T* x, T* y, i64 n) {
+  map<T, V>(x, y, n, [](float f) {
+    const NormalTail p(f);
+    return relu(f) - p.a * p.tail;
+  });
+}
+template <class T, int V>
+__global__ void gelu_backward(const T* dy, const T* x, T* dx, i64 n) {
+  map<T, V>(dy, x, dx, n, [](float d, float f) {
+    const NormalTail p(f);
+    const float left = p.tail - p.a * p.density;
+    return d * (f < 0 ? left : 1 - left);
+  });
 }
 template <class T, int V>
 __global__ void add(const T* a, const T* b, T* out, i64 n) {

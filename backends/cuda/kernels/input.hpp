@@ -8,7 +8,7 @@ inline constexpr char input[] = R"cuda(
 // core/image_window.hpp
 struct alignas(16) ImageWindow { int image, top, left; signed char mirror, shift_y, shift_x, unused; };
 inline int reflected(int i, int n) { return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i; }
-struct Sizes { int height, width, channels, out_height, out_width; };
+struct Sizes { int height, width, channels, out_height, out_width, reflect; };
 
 // Row r of the batch shows windows[r] of the images [n, height, width, channels], and its label. Blocks: x one row each,
 // y share its bytes, V at a time. V divides the bytes of a row and of an image, and so do both addresses.
@@ -33,8 +33,12 @@ __global__ void gather_images(const u8* images, const int* labels, const u8* fil
     int y = (int)i / line, x = ((int)i - y * line) / s.channels, c = (int)i - y * line - x * s.channels;
     #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const int sy = w.top + reflected(y + w.shift_y, s.out_height);
-      const int sx = w.left + reflected((w.mirror ? s.out_width - 1 - x : x) + w.shift_x, s.out_width);
+      int sy = w.top + reflected(y + w.shift_y, s.out_height);
+      int sx = w.left + reflected((w.mirror ? s.out_width - 1 - x : x) + w.shift_x, s.out_width);
+      if (s.reflect) {
+        sy = reflected(sy, s.height);
+        sx = reflected(sx, s.width);
+      }
       const bool inside = (unsigned)sy < (unsigned)s.height && (unsigned)sx < (unsigned)s.width;
       v.v[j] = inside ? from[(sy * s.width + sx) * s.channels + c] : fill[c];
       if (++c == s.channels) {

@@ -29,6 +29,7 @@ template <class B> concept RunsBatchNorm = RunsOp<B, op::BatchNorm>;
 template <class B> concept RunsBatchNormInference = RunsOp<B, op::BatchNormInference>;
 template <class B> concept RunsBatchNormBackward = RunsOp<B, op::BatchNormBackward>;
 template <class B> concept RunsRelu = RunsOp<B, op::Relu> && RunsOp<B, op::ReluBackward>;
+template <class B> concept RunsGelu = RunsOp<B, op::Gelu> && RunsOp<B, op::GeluBackward>;
 template <class B> concept RunsAdd = RunsOp<B, op::Add>;
 template <class B> concept RunsBias = RunsOp<B, op::Bias> && RunsOp<B, op::BiasBackward>;
 template <class B> concept RunsMaxPool = RunsOp<B, op::MaxPool> && RunsOp<B, op::MaxPoolBackward>;
@@ -57,8 +58,9 @@ concept PacksWeights = requires(B& b, const Op& o, const NodeDesc& d, const Tens
 template <class B>
 concept Backend = MemorySpace<B> && RunsNormalize<B> && RunsConv2d<B> && RunsConv2dBackwardData<B> &&
     RunsConv2dBackwardWeights<B> && RunsBatchNorm<B> && RunsBatchNormInference<B> && RunsBatchNormBackward<B> &&
-    RunsRelu<B> && RunsAdd<B> && RunsBias<B> && RunsMaxPool<B> && RunsGlobalAvgPool<B> && RunsLinear<B> &&
-    RunsSoftmaxCrossEntropy<B> && RunsCustom<B> && RunsUpdates<B> && PacksWeights<B> && requires(B& b, const B& cb) {
+    RunsRelu<B> && RunsGelu<B> && RunsAdd<B> && RunsBias<B> && RunsMaxPool<B> && RunsGlobalAvgPool<B> &&
+    RunsLinear<B> && RunsSoftmaxCrossEntropy<B> && RunsCustom<B> && RunsUpdates<B> && PacksWeights<B> &&
+    requires(B& b, const B& cb) {
   { cb.name() } -> std::convertible_to<std::string>;         // "onednn"
   { cb.description() } -> std::convertible_to<std::string>;  // library version, instruction set
   { cb.threads() } -> std::same_as<int>;

@@ -95,6 +95,12 @@ class ReferenceOps : public HostMemory {
       for (std::size_t i = 0; i < dy.size(); ++i) dx[i] = y[i] > T(0.0F) ? dy[i] : T(0.0F);
     });
   }
+  void run(const op::Gelu&, Call& c) {
+    float_type(c.out[0].dtype, [&](auto t) { reference::gelu<decltype(t)>(c.in[0], c.out[0]); });
+  }
+  void run(const op::GeluBackward&, Call& c) {
+    float_type(c.out[0].dtype, [&](auto t) { reference::gelu_backward<decltype(t)>(c.in[0], c.in[1], c.out[0]); });
+  }
   void run(const op::Add&, Call& c) {
     float_type(c.out[0].dtype, [&](auto t) {
       using T = decltype(t);

@@ -7,6 +7,15 @@
 // What an augmentation decides about an image, apart from the images: so that whoever holds the pixels can do the rest.
 namespace tutti {
 
+// What lies around an image: one value, or the image mirrored at its border pixels, which are not repeated (numpy's and
+// PyTorch's "reflect": 3 2 1 | 0 1 2 3). For the latter an image is larger than the padding.
+enum class PadMode : std::uint8_t { constant, reflect };
+
+// Where place i of a row of n lies once the row is reflected at its ends; -n < i < 2n - 1.
+[[nodiscard]] constexpr std::int64_t reflected(std::int64_t i, std::int64_t n) noexcept {
+  return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
+}
+
 // The part of a stored image that a row of a batch shows. 16 bytes, which devices read as they are.
 struct ImageWindow {
   std::int32_t image = 0;          // which of the stored ones
@@ -22,10 +31,11 @@ static_assert(sizeof(ImageWindow) == 16 && std::is_trivially_copyable_v<ImageWin
 struct ResidentImages {
   const std::uint8_t* images = nullptr;  // [size, height, width, channels]
   const std::int32_t* labels = nullptr;  // [size]
-  const std::uint8_t* fill = nullptr;    // [channels], the padding
+  const std::uint8_t* fill = nullptr;    // [channels], the padding of PadMode::constant
   std::int64_t size = 0;
   std::int32_t height = 0, width = 0, channels = 0;
   std::int32_t out_height = 0, out_width = 0;
+  PadMode pad_mode = PadMode::constant;
 };
 
 }  // namespace tutti

@@ -24,9 +24,10 @@ namespace tutti {
 struct Augment {
   std::int64_t height = 0, width = 0;  // of the output; 0 keeps the source's
   std::int64_t pad = 0;                // pixels on every side
-  std::vector<std::uint8_t> fill{};    // of the padding: empty (0), one value, or one per channel
-  bool random_crop = false;            // false: the window in the centre
-  std::int64_t crop_epochs = -1;       // epochs at the start of a run with random windows; -1: all
+  PadMode pad_mode = PadMode::constant;
+  std::vector<std::uint8_t> fill{};  // of constant padding: empty (0), one value, or one per channel
+  bool random_crop = false;          // false: the window in the centre
+  std::int64_t crop_epochs = -1;     // epochs at the start of a run with random windows; -1: all
   bool mirror = false;
 
   // The recipe of He et al. 2015 for CIFAR: pad 4, random crop, mirror.
@@ -43,12 +44,14 @@ enum class PixelLayout { hwc, chw };
 // An Augment that has been checked against the images it will see. Immutable, so threads may share it.
 class Augmenter {
  public:
-  // Throws UsageError if the window is larger than the padded image or `fill` has a wrong length.
+  // Throws UsageError if the window is larger than the padded image, the image not larger than a padding that reflects
+  // it, or `fill` of a wrong length.
   Augmenter(const Augment& augment, const Schema& source)
       : output_(source),
         h_(source.height),
         w_(source.width),
         pad_(augment.pad),
+        pad_mode_(augment.pad_mode),
         fill_(augment.fill),
         random_crop_(augment.random_crop),
         crop_epochs_(augment.crop_epochs < 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(augment.crop_epochs)),
@@ -58,6 +61,11 @@ class Augmenter {
     if (augment.height != 0) output_.height = augment.height;
     if (augment.width != 0) output_.width = augment.width;
     output_.check();
+    if (pad_mode_ == PadMode::reflect && pad_ >= std::min(h_, w_))
+      fail<UsageError>("Augment",
+                       "a padding of less than the " + std::to_string(std::min(h_, w_)) + " pixels of " + source.name +
+                           ", to reflect them",
+                       std::to_string(pad_), "use a smaller padding, or a constant one");
     room_y_ = h_ + 2 * pad_ - output_.height;
     room_x_ = w_ + 2 * pad_ - output_.width;
     if (room_y_ < 0 || room_x_ < 0)
@@ -88,7 +96,8 @@ class Augmenter {
     w.mirror = mirror_ && rng.alternating_coin() ? 1 : 0;
     return w;
   }
-  // Of the padding, one value per channel.
+  [[nodiscard]] PadMode pad_mode() const noexcept { return pad_mode_; }
+  // Of constant padding, one value per channel.
   [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return fill_; }
 
   // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws what window()
@@ -97,18 +106,25 @@ class Augmenter {
     const ImageWindow window = this->window(rng);
     const std::int64_t top = window.top, left = window.left;
     const bool mirror = window.mirror != 0;
+    const bool reflect = pad_mode_ == PadMode::reflect;
     const std::int64_t c = output_.channels, width = output_.width, row_bytes = width * c;
     // Columns [begin, end) of the window come from the source, the others are padding.
     const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width);
     const std::int64_t end = std::clamp<std::int64_t>(w_ - left, begin, width);
     const std::int64_t before = mirror ? width - end : begin, inside = end - begin;
     for (std::int64_t y = 0; y < output_.height; ++y, dst += row_bytes) {
-      const std::int64_t sy = top + y, sx = left + begin;
-      if (sy < 0 || sy >= h_ || inside == 0) {
+      const std::int64_t sy = reflect ? reflected(top + y, h_) : top + y, sx = left + begin;
+      if (reflect) {
+        reflect_columns(src, layout, sy, left, 0, begin, mirror, dst);
+        reflect_columns(src, layout, sy, left, end, width, mirror, dst);
+        if (inside == 0) continue;
+      } else if (sy < 0 || sy >= h_ || inside == 0) {
         pad(dst, width);
         continue;
+      } else {
+        pad(dst, before);
+        pad(dst + (before + inside) * c, width - before - inside);
       }
-      pad(dst, before);
       std::uint8_t* to = dst + before * c;
       if (layout == PixelLayout::chw) {
         from_planes(src + sy * w_ + sx, inside, mirror, to);
@@ -122,7 +138,6 @@ class Augmenter {
       } else {
         std::memcpy(to, from, static_cast<std::size_t>(inside * c));
       }
-      pad(to + inside * c, width - before - inside);
     }
   }
 
@@ -133,6 +148,18 @@ class Augmenter {
       std::memset(dst, fill_[0], static_cast<std::size_t>(pixels) * c);
     } else {
       for (std::int64_t i = 0; i < pixels; ++i, dst += c) std::memcpy(dst, fill_.data(), c);
+    }
+  }
+
+  // Columns [from, to) of a window, which are those at left + from of the source reflected, of a row of the output.
+  void reflect_columns(const std::uint8_t* src, PixelLayout layout, std::int64_t sy, std::int64_t left,
+                       std::int64_t from, std::int64_t to, bool mirror, std::uint8_t* row) const noexcept {
+    const std::int64_t c = output_.channels, pixel = layout == PixelLayout::hwc ? c : 1,
+                       channel = layout == PixelLayout::hwc ? 1 : h_ * w_;
+    for (std::int64_t x = from; x < to; ++x) {
+      const std::uint8_t* at = src + (sy * w_ + reflected(left + x, w_)) * pixel;
+      std::uint8_t* dst = row + (mirror ? output_.width - 1 - x : x) * c;
+      for (std::int64_t k = 0; k < c; ++k) dst[k] = at[k * channel];
     }
   }
 
@@ -168,6 +195,7 @@ class Augmenter {
 
   Schema output_;
   std::int64_t h_, w_, pad_, room_y_ = 0, room_x_ = 0;
+  PadMode pad_mode_;
   std::vector<std::uint8_t> fill_;
   bool one_fill_ = true, random_crop_;
   std::uint64_t crop_epochs_;
@@ -191,6 +219,7 @@ class Augmented {
     source_.read(i, none, slot);
   }
   [[nodiscard]] ImageWindow window(Rng& rng) const noexcept { return augmenter_.window(rng); }
+  [[nodiscard]] PadMode pad_mode() const noexcept { return augmenter_.pad_mode(); }
   [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return augmenter_.fill(); }
 
   void read(std::int64_t i, Rng& rng, Slot slot) const {

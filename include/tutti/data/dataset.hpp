@@ -86,9 +86,10 @@ concept FixedDataset = InMemoryDataset<D> ||(Dataset<D>&& requires { requires D:
 template <class D>
 concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Slot s) {
   { d.stored() } -> std::convertible_to<const Schema&>;
-  d.read_stored(i, s);                                                 // an image as it is
-  { d.window(r) } -> std::same_as<ImageWindow>;                        // of any image; draws what read() draws
-  { d.fill() } -> std::convertible_to<std::span<const std::uint8_t>>;  // the padding, a value per channel
+  d.read_stored(i, s);                           // an image as it is
+  { d.window(r) } -> std::same_as<ImageWindow>;  // of any image; draws what read() draws
+  { d.pad_mode() } -> std::same_as<PadMode>;
+  { d.fill() } -> std::convertible_to<std::span<const std::uint8_t>>;  // constant padding, a value per channel
 };
 
 // The images behind the samples of an AnyDataset, where they are always the same.
@@ -98,6 +99,7 @@ class StoredImages {
   [[nodiscard]] virtual const Schema& stored() const = 0;
   virtual void read_stored(std::int64_t index, Slot slot) const = 0;
   [[nodiscard]] virtual ImageWindow window(Rng& rng) const = 0;
+  [[nodiscard]] virtual PadMode pad_mode() const = 0;
   [[nodiscard]] virtual std::vector<std::uint8_t> fill() const = 0;
 };
 
@@ -164,6 +166,12 @@ class AnyDataset {
         return dataset.window(rng);
       else
         return {};
+    }
+    [[nodiscard]] PadMode pad_mode() const override {
+      if constexpr (windowed)
+        return dataset.pad_mode();
+      else
+        return PadMode::constant;
     }
     [[nodiscard]] std::vector<std::uint8_t> fill() const override {
       if constexpr (windowed) {

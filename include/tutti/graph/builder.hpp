@@ -95,6 +95,7 @@ class Builder {
   }
 
   ValueId relu(const std::string& name, ValueId x) { return record(name, op::Relu{}, {x}, {need_rows(name, x)}); }
+  ValueId gelu(const std::string& name, ValueId x) { return record(name, op::Gelu{}, {x}, {need_rows(name, x)}); }
   ValueId add(const std::string& name, ValueId a, ValueId b) {
     same_shape(name, a, b);
     return record(name, op::Add{}, {a, b}, {shape(a)});

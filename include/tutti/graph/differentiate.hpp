@@ -105,9 +105,9 @@ class Differentiator {
     }
   }
 
-  // A convolution's input for the backward pass. The output of batch norm (+ relu) without a residual is computed again
-  // from what batch norm keeps anyway: it costs less than writing it to memory and reading it back, and takes no
-  // memory.
+  // A convolution's or gelu's input for the backward pass. The output of batch norm (+ relu) without a residual is
+  // computed again from what batch norm keeps anyway: it costs less than writing it to memory and reading it back, and
+  // takes no memory.
   ValueId again(const Node& of, ValueId x) {
     if (g_[x].producer < 0) return x;
     const Node made = g_.nodes[static_cast<std::size_t>(g_[x].producer)];
@@ -151,6 +151,9 @@ class Differentiator {
 
   void backward(const Node& n, NodeId, const op::Relu&) {
     through(n, [&](ValueId dy, ValueId dx) { emit(n, op::ReluBackward{}, {dy, n.outputs[0]}, {dx}); });
+  }
+  void backward(const Node& n, NodeId, const op::Gelu&) {
+    through(n, [&](ValueId dy, ValueId dx) { emit(n, op::GeluBackward{}, {dy, again(n, n.inputs[0])}, {dx}); });
   }
   void backward(const Node& n, NodeId, const op::Add&) {
     const ValueId dy = gradient(n);

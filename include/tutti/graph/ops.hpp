@@ -58,6 +58,10 @@ struct BatchNormBackward {
 
 struct Relu {};          // x -> y
 struct ReluBackward {};  // dy, y -> dx
+// x -> x * Phi(x), where Phi is the normal distribution's: PyTorch's nn.GELU(), not its approximation by tanh. What is
+// far from zero comes out as relu's would, infinities too. Hendrycks and Gimpel 2016.
+struct Gelu {};
+struct GeluBackward {};  // dy, x -> dx
 struct Add {};           // a, b -> a + b
 struct Bias {};          // x, b [C] -> y
 struct BiasBackward {};  // dy -> db
@@ -120,18 +124,17 @@ struct CustomBackward {
 
 }  // namespace op
 
-using Op =
-    std::variant<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
-                 op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Add, op::Bias,
-                 op::BiasBackward, op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool, op::GlobalAvgPoolBackward,
-                 op::Linear, op::LinearBackwardData, op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Custom,
-                 op::CustomBackward, op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums,
-                 op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>;
+using Op = std::variant<
+    op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm, op::BatchNormInference,
+    op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu, op::GeluBackward, op::Add, op::Bias, op::BiasBackward,
+    op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
+    op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Custom, op::CustomBackward, op::Conv2dStatistics,
+    op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>;
 
 // f(the op). A switch: std::visit would compile a function an op and a table of them for each f.
 template <class F>
 decltype(auto) visit_op(const Op& o, F&& f) {
-  static_assert(std::variant_size_v<Op> == 27);
+  static_assert(std::variant_size_v<Op> == 29);
   // clang-format off
   switch (o.index()) {
     case 0: return f(*std::get_if<0>(&o));
@@ -160,7 +163,9 @@ decltype(auto) visit_op(const Op& o, F&& f) {
     case 23: return f(*std::get_if<23>(&o));
     case 24: return f(*std::get_if<24>(&o));
     case 25: return f(*std::get_if<25>(&o));
-    default: return f(std::get<26>(o));
+    case 26: return f(*std::get_if<26>(&o));
+    case 27: return f(*std::get_if<27>(&o));
+    default: return f(std::get<28>(o));
   }
   // clang-format on
 }
@@ -175,6 +180,8 @@ decltype(auto) visit_op(const Op& o, F&& f) {
                                                "batch_norm_backward",
                                                "relu",
                                                "relu_backward",
+                                               "gelu",
+                                               "gelu_backward",
                                                "add",
                                                "bias",
                                                "bias_backward",

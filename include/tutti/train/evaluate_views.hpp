@@ -72,7 +72,6 @@ inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& i
                       std::uint8_t* dst) {
   const std::int64_t channels = image[1], h = image[2], w = image[3];
   check_view(image, view, std::max(h, w));
-  const auto reflected = [](std::int64_t i, std::int64_t n) { return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i; };
   std::vector<std::int64_t> column(static_cast<std::size_t>(w));  // of the source, in bytes
   for (std::int64_t x = 0; x < w; ++x)
     column[static_cast<std::size_t>(x)] = reflected((view.mirror ? w - 1 - x : x) + view.dx, w) * channels;

@@ -90,7 +90,8 @@ class ResidentSource final : public BatchSource {
                  small(s.width),
                  small(s.channels),
                  small(seen.height),
-                 small(seen.width)};
+                 small(seen.width),
+                 dataset_.stored()->pad_mode()};
   }
 
   void start(Position p) override { start(p, options_.placement); }

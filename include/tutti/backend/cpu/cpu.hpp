@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/backend/cpu/gelu_kernels.hpp>
 #include <tutti/backend/cpu/isa.hpp>
 #include <tutti/backend/cpu/norm_kernels.hpp>
 #include <tutti/backend/cpu/pool_kernels.hpp>
@@ -54,6 +55,8 @@ class Cpu : public ReferenceOps<false> {
   [[nodiscard]] Partition partition(const op::Normalize&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Relu&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::ReluBackward&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::Gelu&, const NodeDesc&) const { return {Division::rows}; }
+  [[nodiscard]] Partition partition(const op::GeluBackward&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Add&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Bias&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::MaxPool&, const NodeDesc&) const { return {Division::rows}; }
@@ -100,6 +103,19 @@ class Cpu : public ReferenceOps<false> {
   }
   void run(const op::BatchNormBackward& o, Call& c) {
     float_type(c.out[0].dtype, [&](auto t) { batch_norm_backward<decltype(t)>(o, c); });
+  }
+  void run(const op::Gelu&, Call& c) {
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::gelu<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
+    });
+  }
+  void run(const op::GeluBackward&, Call& c) {
+    float_type(c.out[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      cpu::gelu_backward<T>(isa_, static_cast<const T*>(c.in[0].data), static_cast<const T*>(c.in[1].data),
+                            static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
+    });
   }
   void run(const op::Add&, Call& c) {
     float_type(c.out[0].dtype, [&](auto t) {
