@@ -3,6 +3,7 @@
 # processors: 2
 """tutti-launch on this host: what processes find, how they end, whose fault it was, and that nothing is left."""
 import os
+import re
 import signal
 import subprocess
 import time
@@ -92,11 +93,14 @@ class Local(LaunchCase):
         pid = int(wait_until(lambda: (self.folder / "pid-1").exists() and (self.folder / "pid-1").read_text()))
         wait_until(lambda: (self.folder / "at-1").exists() and int((self.folder / "at-1").read_text() or 0) >= 3)
         os.kill(pid, signal.SIGKILL)
-        at = int((self.folder / "at-1").read_text())
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertRegex(self.message(job), rf"\[worker 1 on localhost\].*SIGKILL, last reported at "
-                                            rf"step {at // 3}, bucket {at % 3} \((begun|done)\)")
+        said = re.search(r"\[worker 1 on localhost\].*SIGKILL, last reported at step (\d+), bucket (\d) \((begun|done)\)",
+                         self.message(job))
+        self.assertIsNotNone(said, job.err)
+        # It is reported before it is written down.
+        at = int((self.folder / "at-1").read_text())
+        self.assertIn(3 * int(said[1]) + int(said[2]) - at, (0, 1), self.message(job))
 
     def test_stopped_process_is_warned_of_and_ended(self):
         job = self.start("-n", 3, "--stall-warning", 0.7, "--stall-deadline", 2.5, PROGRESS_RANK, self.folder, 10000, 5)
