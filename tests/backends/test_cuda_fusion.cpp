@@ -363,6 +363,25 @@ TEST_CASE("what is fused where nothing is said") {
   CHECK_THROWS_WITH_AS((void)parse_cuda_fusion("yes"), doctest::Contains("auto, on or off, got 'yes'"), UsageError);
 }
 
+TEST_CASE("activations are kept, or with --recompute made again: less memory, the same bits") {
+  if (no_emulator()) return;
+  Builder b(3, 24, 24);
+  models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 14, .width = 8});
+  const Graph net = std::move(b).take();
+  const auto run = [&](bool recompute) {
+    CudaOptions o = options(CudaFusion::off);
+    o.recompute = recompute;
+    Fusing backend(o);
+    CHECK(backend.memory_hint() == (recompute ? "" : "--recompute"));
+    Executor<Fusing> e(backend, net, {DType::bf16});
+    e.prepare(4, true);
+    return std::pair{e.memory().activations, train(backend, net, DType::bf16).gradients};
+  };
+  const auto kept = run(false), again = run(true);
+  CHECK(again.first < kept.first);
+  CHECK(again.second == kept.second);
+}
+
 TEST_CASE("autotuning takes the faster way, and the trials leave nothing behind") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
