@@ -23,7 +23,9 @@ expect 0 "activations" --dry-run --network resnet --num-layers 20 --batch-size 2
 expect 0 "images/s" "${tiny[@]}" --test-io 1 --disp-batches 1
 [[ ! -e runs ]] || complain "--test-io made a run folder"
 
-# --print-config writes a file that runs again.
+# --print-config writes a file that runs again, and takes what another build or another machine can do.
+expect 0 'strategy = "mpi"' --strategy mpi --print-config
+expect 0 'strategy = "nccl"' --strategy nccl --backend cuda --print-config
 "$program" "${tiny[@]}" --epochs 2 --disp-batches 1 --run-dir a --print-config >config
 expect 0 "epoch 2/2" --config config
 [[ $(key a step step | paste -sd' ') == "1 2 3 4 5 6" ]] || complain "steps: $(cat a/log.jsonl)"
