@@ -41,7 +41,7 @@ is_fashion_mnist() { compgen -G "$1/train-images-idx3-ubyte*" >/dev/null || [[ -
 
 if [[ -z $data ]] && is_cifar10 "$root/data"; then data=$root/data; fi
 
-packages=(g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev libjpeg62-turbo-dev libstb-dev)
+packages=(g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev libjpeg-dev libstb-dev)
 fetch=no
 if [[ -z $data ]] && ! given dataset; then
   fetch=yes

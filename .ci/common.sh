@@ -17,11 +17,59 @@ as_root() {
 
 apt_install() { as_root apt-get install -y --no-install-recommends "$@"; }
 
-# install PACKAGE...: installs what is missing in one go. What cannot be had is said in one line and is no error.
+# dnf_name PACKAGE: what Fedora and Amazon Linux call a package of Debian; nothing where there is no such package.
+dnf_name() {
+  case $1 in
+    g++) echo gcc-c++ ;;
+    clang-1? | clang-format-1? | clang-tidy-1? | libclang-rt-1?-dev | dataset-*) ;; # the tests that need them are skipped
+    libbenchmark-dev) echo google-benchmark-devel ;;
+    libcli11-dev) echo cli11-devel ;;
+    libdnnl-dev) echo onednn-devel ;;
+    libjpeg-dev) echo libjpeg-turbo-devel ;;
+    libopenmpi-dev) echo openmpi-devel ;;
+    lib*-dev) package=${1#lib} && echo "${package%-dev}-devel" ;;
+    *-dev) echo "${1%-dev}-devel" ;;
+    openmpi-bin) echo openmpi ;;
+    openssh-client) echo openssh-clients ;;
+    pkg-config) echo pkgconf-pkg-config ;;
+    procps) echo procps-ng ;;
+    iproute2) echo iproute ;;
+    xz-utils) echo xz ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# dnf_install PACKAGE...: of Debian's names.
+dnf_install() {
+  local package name missing=() unavailable=()
+  for package in "$@"; do
+    name=$(dnf_name "$package")
+    # Amazon Linux has curl-minimal, which a package named curl would push out.
+    if [[ -z $name ]] || rpm -q "$name" >/dev/null 2>&1 || { [[ $name == curl ]] && command -v curl >/dev/null; }; then continue; fi
+    missing+=("$name")
+  done
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)) && ! command -v sudo >/dev/null; then
+    say "not root and no sudo, so these packages are not installed: ${missing[*]}"
+    return 0
+  fi
+  say "installing ${missing[*]}"
+  as_root dnf install -y --setopt=strict=0 --setopt=install_weak_deps=0 "${missing[@]}" >/dev/null 2>&1 ||
+    say "dnf install failed; going on with what is there"
+  for name in "${missing[@]}"; do rpm -q "$name" >/dev/null 2>&1 || unavailable+=("$name"); done
+  ((${#unavailable[@]} == 0)) || say "cannot be had here: ${unavailable[*]}"
+}
+
+# install PACKAGE...: installs what is missing in one go, with apt-get or dnf. What cannot be had is said in one line and
+# is no error.
 install() {
   local package missing=() available=() unavailable=()
   if ! command -v apt-get >/dev/null; then
-    say "not a Debian system; these packages' files must be there: $*"
+    if command -v dnf >/dev/null; then
+      dnf_install "$@"
+    else
+      say "neither apt-get nor dnf is here; these packages' files must be there: $*"
+    fi
     return 0
   fi
   for package in "$@"; do is_installed "$package" || missing+=("$package"); done

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// All-reduce by size, verified while it is timed. Under mpirun: MPI_Allreduce in place beside tutti's shared window, by
-// turns; alone: ranks that are threads; with --comm nccl: a rank a GPU. Every call blocks its thread.
+// All-reduce by size, verified while it is timed. As several processes (tutti-launch -n N, mpirun): MPI_Allreduce in
+// place beside tutti's shared window, by turns; alone: ranks that are threads; with --comm nccl: a rank a GPU. Every
+// call blocks its thread.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -19,6 +20,8 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/dist/launch_answer.hpp>
+#include <tutti/dist/launch_environment.hpp>
 #include <tutti/dist/threads.hpp>
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
@@ -46,7 +49,8 @@ constexpr const char* usage =
     "usage: allreduce [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--mode mpi|shm|plain|tree|all] "
     "[--ranks N] "
     "[--osu] [--comm nccl]\n"
-    "Under mpirun: MPI_Allreduce in place (mpi) beside the shared window of tutti (shm); else --ranks threads.\n"
+    "Under tutti-launch -n N or mpirun: MPI_Allreduce in place (mpi) beside the shared window of tutti (shm); else "
+    "--ranks threads.\n"
     "--mode plain: tutti without shared memory; tree: as if the ranks were on two hosts; each beside mpi.\n"
     "--comm nccl: gradients in the GPUs' memory over NCCL, one rank a GPU: alone one, under tutti-launch -n N as many "
     "as\n"
@@ -333,9 +337,8 @@ int processes(const Args& a) {
 }
 #endif
 
-int gpus([[maybe_unused]] const Args& a) {
+int gpus([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironment& e) {
 #ifdef TUTTI_HAS_NCCL
-  const LaunchEnvironment e = read_launch_environment();
   if (const int there = cuda::count_devices(); e.local_size > there)
     fail<DeviceError>("--comm nccl",
                       "a GPU for each of the " + std::to_string(e.local_size) + " processes on this host",
@@ -378,10 +381,18 @@ int gpus([[maybe_unused]] const Args& a) {
 int main(int argc, char** argv) {
   try {
     const Args a = parse(argc, argv);
-    if (a.comm == "nccl") return gpus(a);
+    const LaunchEnvironment start = read_launch_environment();
+    bool over_mpi = false;
 #ifdef TUTTI_HAS_MPI
-    if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && a.mode != "threads") return processes(a);
+    over_mpi = a.comm != "nccl" && a.mode != "threads";
 #endif
+    if (launcher_asks()) return answer_launcher({a.comm == "nccl" ? "nccl" : over_mpi ? "mpi" : "threads", over_mpi});
+    require_worker(start);
+    if (a.comm == "nccl") return gpus(a, start);
+#ifdef TUTTI_HAS_MPI
+    if (start.mpi && over_mpi) return processes(a);
+#endif
+    require_launched_size(start, over_mpi ? "mpi" : "threads", 1);
     if (a.mode != "all" && a.mode != "threads")
       fail<UsageError>("--mode", "threads, or a program with MPI that mpirun started", a.mode);
     return threads(a);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How well several ranks train together: mpirun -np N build/bench/scaling [options]. Each round trains for a while with
-// gradients summed over the ranks and for a while as N runs that know nothing of each other, so the ratio of the two is
-// what distribution costs on this machine at this time. Prints one line of JSON.
+// How well several ranks train together: tutti-launch -n N or mpirun -np N build/bench/scaling [options]. Each round
+// trains for a while with gradients summed over the ranks and for a while as N runs that know nothing of each other, so
+// the ratio of the two is what distribution costs on this machine at this time. Prints one line of JSON.
 //   --model resnet18|resnet20  --batch N (per rank)  --precision f32|bf16  --threads N (per rank)  --rounds N
 //   --seconds S (of a round)  --bucket-mib N  --plain (no shared memory)  --trace FILE (for scaling/simulate.py)
 #include <algorithm>
@@ -17,6 +17,8 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/dist/all_reduce.hpp>
+#include <tutti/dist/launch_answer.hpp>
+#include <tutti/dist/launch_environment.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/trainer.hpp>
@@ -161,9 +163,15 @@ void write_trace(const std::string& path, const std::vector<StepTrace>& alone, c
 }
 
 int measure(const Args& a) {
+  const LaunchEnvironment start = read_launch_environment();
+  if (launcher_asks()) return answer_launcher({"mpi", true});
+  require_worker(start);
+  // MPI would take each for a job of its own.
+  if (!start.mpi) require_launched_size(start, "mpi", 1);
   MpiOptions how;
   how.shared_memory = !a.plain;
   MpiCommunicator comm(how);
+  require_launched_size(start, "mpi", comm.size());
   const int rank = comm.rank(), world = comm.size();
   Chosen backend({a.threads});
   AllReduce<MpiCommunicator> all_reduce(comm);

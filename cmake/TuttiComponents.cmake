@@ -2,6 +2,19 @@
 # One component is one folder under backends/, one third-party library and one target tutti::<name>.
 list(APPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}/modules")
 
+# tutti_make_global(<target>...): what find_package found in one folder is seen in all; find_package(GLOBAL) needs CMake 3.24.
+function(tutti_make_global)
+  foreach(target IN LISTS ARGN)
+    if(TARGET ${target})
+      get_target_property(imported ${target} IMPORTED)
+      get_target_property(aliased ${target} ALIASED_TARGET)
+      if(imported AND NOT aliased)
+        set_target_properties(${target} PROPERTIES IMPORTED_GLOBAL TRUE)
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
 # tutti_add_backend(<name> PACKAGE <find_package name> TARGETS <imported targets> DEBIAN <packages>
 #                   [VERSION <minimum>] [PC <pkg-config modules>] [PC_LIBS <flags>] [NATIVE_OPTION <option>])
 #
@@ -15,11 +28,7 @@ function(tutti_add_backend name)
   string(TOUPPER ${name} upper)
   list(JOIN arg_DEBIAN " " debian)
 
-  file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
-       "${PROJECT_SOURCE_DIR}/backends/${name}/*.hpp")
-  list(TRANSFORM headers PREPEND "${TUTTI_LINKED_INCLUDES}/tutti/")
   add_library(${target} INTERFACE)
-  target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${TUTTI_LINKED_INCLUDES}" FILES ${headers})
   target_link_libraries(${target} INTERFACE tutti ${arg_TARGETS})
   target_compile_definitions(${target} INTERFACE TUTTI_HAS_${upper}=1)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
@@ -27,10 +36,10 @@ function(tutti_add_backend name)
     target_compile_options(${target} INTERFACE $<BUILD_INTERFACE:-march=native>)
   endif()
 
-  find_package(${arg_PACKAGE} ${arg_VERSION} QUIET GLOBAL)
+  find_package(${arg_PACKAGE} ${arg_VERSION} QUIET)
   if(${arg_PACKAGE}_FOUND)
+    tutti_make_global(${arg_TARGETS})
     add_library(tutti::${name} ALIAS ${target})
-    set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
     message(STATUS "tutti: component ${name}: ${arg_PACKAGE} ${${arg_PACKAGE}_VERSION}")
   else()
     message(STATUS "tutti: component ${name} is not built: no ${arg_PACKAGE} (Debian: apt-get install ${debian})")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-# Headers under include/, everything else under share/: nothing of it depends on the architecture or on where it lies.
+# Headers under include/, programs under bin/, everything else under share/: nothing of it depends on where it lies, and
+# nothing but the programs on the architecture.
+#   cmake --install build                           all but the programs' shared libraries
+#   cmake --install build --component libraries     these alone, under lib/tutti, where the programs look first
+#   cd build && cpack -G DEB (or TGZ)               a Debian package; an archive with the shared libraries in it
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -34,13 +38,16 @@ function(tutti_install_pc tutti_pc_name tutti_pc_what tutti_pc_requires tutti_pc
   install(FILES "${PROJECT_BINARY_DIR}/pkgconfig/${tutti_pc_name}.pc" DESTINATION "${tutti_pc_dir}")
 endfunction()
 
-install(TARGETS tutti EXPORT tutti-targets FILE_SET HEADERS)
+install(DIRECTORY include/tutti DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN *.hpp)
+install(DIRECTORY backends datasets DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tutti" FILES_MATCHING PATTERN *.hpp)
+
+install(TARGETS tutti EXPORT tutti-targets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT tutti-targets NAMESPACE tutti:: DESTINATION "${tutti_cmake_dir}")
 export(EXPORT tutti-targets NAMESPACE tutti:: FILE "${tutti_build_cmake_dir}/tutti-targets.cmake")
 tutti_install_pc(tutti "" "" "-I\${includedir} -pthread" "-pthread")
 
 foreach(component IN LISTS tutti_components)
-  install(TARGETS tutti_${component} EXPORT tutti-${component}-targets FILE_SET HEADERS)
+  install(TARGETS tutti_${component} EXPORT tutti-${component}-targets)
   install(EXPORT tutti-${component}-targets NAMESPACE tutti:: DESTINATION "${tutti_cmake_dir}")
   export(EXPORT tutti-${component}-targets NAMESPACE tutti::
          FILE "${tutti_build_cmake_dir}/tutti-${component}-targets.cmake")
@@ -53,7 +60,56 @@ foreach(component IN LISTS tutti_components)
   tutti_install_pc(tutti-${component} " (component ${component})" "tutti ${requires}" "-DTUTTI_HAS_${upper}=1" "${libs}")
 endforeach()
 
-# The scripts that fetch and check the data sets.
+# The scripts that fetch and check the data sets; those of a cluster, two of them also as programs.
 install(DIRECTORY datasets DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
         FILES_MATCHING PATTERN prepare PATTERN fetch.sh PATTERN SHA256SUMS PATTERN fixture EXCLUDE)
+set(tutti_scripts_dir "${CMAKE_INSTALL_DATADIR}/tutti/scripts")
+install(DIRECTORY infra/scripts DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS)
+install(PROGRAMS tools/pytorch_weights.py DESTINATION "${tutti_scripts_dir}")
+file(RELATIVE_PATH tutti_bin_to_scripts "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${tutti_scripts_dir}")
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+foreach(script IN ITEMS runclust copyclust)
+  file(CREATE_LINK "${tutti_bin_to_scripts}/${script}" "${PROJECT_BINARY_DIR}/bin/${script}" SYMBOLIC)
+  install(FILES "${PROJECT_BINARY_DIR}/bin/${script}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endforeach()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/tutti")
+
+# tutti_install_programs(<target>...): to bin/, where they look for shared libraries in ../lib/tutti first.
+file(RELATIVE_PATH tutti_bin_to_libraries "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/lib/tutti")
+function(tutti_install_programs)
+  foreach(program IN LISTS ARGN)
+    if(TARGET ${program})
+      # As RPATH, which unlike RUNPATH the libraries' own libraries are looked for in too.
+      set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/${tutti_bin_to_libraries}")
+      target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+      install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+      set_property(GLOBAL APPEND PROPERTY TUTTI_PROGRAMS ${program})
+    endif()
+  endforeach()
+endfunction()
+
+# tutti_install_libraries(): the shared libraries of these programs but the C library's, and the packages.
+function(tutti_install_libraries)
+  get_property(programs GLOBAL PROPERTY TUTTI_PROGRAMS)
+  set(files)
+  foreach(program IN LISTS programs)
+    list(APPEND files "$<TARGET_FILE:${program}>")
+  endforeach()
+  list(JOIN files "\" \"" files)
+  install(CODE "set(tutti_programs \"${files}\")\nset(tutti_libraries_dir lib/tutti)" COMPONENT libraries EXCLUDE_FROM_ALL)
+  install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/install_libraries.cmake" COMPONENT libraries EXCLUDE_FROM_ALL)
+
+  set(CPACK_PACKAGE_CONTACT "The tutti authors")
+  set(CPACK_PACKAGE_VENDOR tutti)
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_GENERATOR "DEB;TGZ")
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION science)
+  # The libraries that the programs link, by the packages that are installed here.
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssh-client, rsync")
+  set(CPACK_PROJECT_CONFIG_FILE "${PROJECT_SOURCE_DIR}/cmake/package_options.cmake")
+  include(CPack)
+endfunction()

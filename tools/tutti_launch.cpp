@@ -12,6 +12,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/version.hpp>
 
+#include "launch/ask.hpp"
 #include "launch/commands.hpp"
 #include "launch/guard.hpp"
 #include "launch/launcher.hpp"
@@ -37,6 +38,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
   if (std::filesystem::path(program).filename() == "rsh-agent") become_ssh(program, arguments);
   const std::string mode = arguments.empty() ? "" : arguments[0];
   if (mode == "--exec-ranks" && arguments.size() == 1) return exec_ranks();
+  if (mode == "--ask" && arguments.size() == 1) return ask_here(read_order().second);
   if (mode == "--exec-rank" && arguments.size() == 2) return exec_rank(arguments[1]);
   if (mode == "--kill-here" && arguments.size() <= 2) return kill_here(arguments.size() == 2 ? arguments[1] : "");
 

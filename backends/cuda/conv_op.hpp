@@ -43,13 +43,6 @@ struct PackedWeights {
   [[nodiscard]] std::int64_t count() const { return padded_rows * taps * padded_columns; }
 };
 
-inline void pack_weights(Launcher& l, DType t, const TensorRef& w, void* to) {
-  const PackedWeights p(t, w.shape);
-  l.op(t, OpKernel::pack_weights, l.blocks(p.padded_rows * p.padded_columns), Launcher::block, w.data, to,
-       static_cast<int>(p.rows), static_cast<int>(p.columns), static_cast<int>(p.taps), static_cast<int>(p.padded_rows),
-       static_cast<int>(p.padded_columns));
-}
-
 // One convolution of a plan, made ready: the problem with its padded channels, and places in the workspace.
 struct PreparedConv {
   ConvPass pass;

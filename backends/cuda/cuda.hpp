@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@
 #include <tutti/backends/cuda/step_graph.hpp>
 #include <tutti/backends/cuda/step_update.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
+#include <tutti/backends/cuda/utilisation.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/graph/custom.hpp>
 
@@ -56,7 +58,7 @@ class BasicCuda : public DeviceMemory {
   // Forward and backward read the same packed weights.
   static constexpr bool one_pack = true;
 
-  // DeviceError: no driver, no GPU, one that is too old, a library that is missing.
+  // DeviceError: no driver, no GPU, one that is too old, a library that is missing. UsageError: tf32 where it is not.
   explicit BasicCuda(CudaOptions o = {})
       : DeviceMemory(o.device),
         options_(std::move(o)),
@@ -67,6 +69,9 @@ class BasicCuda : public DeviceMemory {
         loss_(*this, launcher_),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
         gemms_(std::make_unique<G>(device(), gemm_options(options_))) {
+    if (options_.tf32 && !has_tf32(device().architecture()))
+      fail<UsageError>("--tf32", "a GPU of compute capability 8.0 or newer", device().name_and_capability(),
+                       "leave it out, or use --precision f16");
     norms_ = Buffer<DeviceMemory>(*this, squared_norms_bytes);
   }
 
@@ -77,6 +82,11 @@ class BasicCuda : public DeviceMemory {
     cudaRuntimeGetVersion(&runtime);
     return device().name() + " (sm_" + std::to_string(device().architecture()) + "), CUDA " + version_text(runtime) +
            ", driver for CUDA " + version_text(driver);
+  }
+  // See Utilisation; the first call looks for NVML.
+  [[nodiscard]] std::optional<double> utilisation() noexcept {
+    if (!utilisation_) utilisation_.emplace(device().properties());
+    return (*utilisation_)();
   }
   [[nodiscard]] const CudaOptions& options() const noexcept { return options_; }
   [[nodiscard]] Launcher& launcher() noexcept { return launcher_; }
@@ -149,13 +159,7 @@ class BasicCuda : public DeviceMemory {
     }
     return t == DType::f32 ? 0 : static_cast<std::size_t>(d.in[1].shape.numel()) * size_of(t);
   }
-  void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) {
-    device().set_op("pack", name_of(o));
-    if (w.shape.rank() == 4) return pack_weights(launcher_, d.compute, w, to);
-    const std::int64_t n = w.shape.numel();
-    launcher_.op(d.compute, OpKernel::cast, launcher_.blocks(n / vector_of(d.compute)), Launcher::block, w.data, to, n);
-  }
-  // The same for a whole model, made ready once.
+  // The packs of a whole model, made ready once.
   [[nodiscard]] std::shared_ptr<void> prepare_packs(DType compute, std::span<const PackTarget> targets) {
     return std::make_shared<PackTable>(*this, compute, targets);
   }
@@ -302,11 +306,11 @@ class BasicCuda : public DeviceMemory {
   }
   void run(const op::GlobalAvgPool&, Call& c) {
     start("global_avg_pool", c);
-    run_average_pool(launcher_, OpKernel::average_pool, c.in[0].shape, c);
+    run_average_pool(launcher_, forms::average_pool, c.in[0].shape, c);
   }
   void run(const op::GlobalAvgPoolBackward&, Call& c) {
     start("global_avg_pool_backward", c);
-    run_average_pool(launcher_, OpKernel::average_pool_backward, c.out[0].shape, c);
+    run_average_pool(launcher_, forms::average_pool_backward, c.out[0].shape, c);
   }
   void run(const op::Linear&, Call& c) {
     start("linear", c);
@@ -402,6 +406,7 @@ class BasicCuda : public DeviceMemory {
   }
 
   CudaOptions options_;
+  std::optional<Utilisation> utilisation_;
   Lowered lowered_;
   int as_one_ = 0, in_steps_ = 0;
   Launcher launcher_;

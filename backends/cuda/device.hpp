@@ -15,8 +15,11 @@
 
 namespace tutti::cuda {
 
-// The oldest architecture that is supported: compute capability 8.0, the first with bf16 and TF32.
-inline constexpr int oldest_architecture = 80;
+// The oldest architecture that is supported: compute capability 7.5, the oldest that CUDA 13 compiles for. bf16 and
+// TF32 begin with 8.0; before it, 16 bits are f16.
+inline constexpr int oldest_architecture = 75;
+[[nodiscard]] constexpr bool has_bf16(int architecture) noexcept { return architecture >= 80; }
+[[nodiscard]] constexpr bool has_tf32(int architecture) noexcept { return architecture >= 80; }
 
 // How many GPUs there are, asked without touching one: at least one, else the DeviceError that says what is missing.
 [[nodiscard]] inline int count_devices() {
@@ -52,9 +55,7 @@ class Device {
     use();
     check(cudaGetDeviceProperties(&properties_, id), "the GPU's properties");
     if (architecture() < oldest_architecture)
-      fail<DeviceError>("cuda", "a GPU of compute capability 8.0 or newer (Ampere, 2020)",
-                        std::string(properties_.name) + " of compute capability " + std::to_string(properties_.major) +
-                            "." + std::to_string(properties_.minor),
+      fail<DeviceError>("cuda", "a GPU of compute capability 7.5 or newer (Turing, 2018)", name_and_capability(),
                         "use another --backend");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
   }
@@ -72,6 +73,11 @@ class Device {
   [[nodiscard]] int architecture() const noexcept { return 10 * properties_.major + properties_.minor; }
   [[nodiscard]] int multiprocessors() const noexcept { return properties_.multiProcessorCount; }
   [[nodiscard]] std::string name() const { return properties_.name; }
+  // "Tesla T4 of compute capability 7.5"
+  [[nodiscard]] std::string name_and_capability() const {
+    return name() + " of compute capability " + std::to_string(properties_.major) + "." +
+           std::to_string(properties_.minor);
+  }
 
   // Makes this the calling thread's device.
   void use() const { check(cudaSetDevice(id_), "GPU " + std::to_string(id_)); }
@@ -116,5 +122,23 @@ class Device {
   std::string_view kind_, node_;
   std::function<void()> forget_;
 };
+
+// Whether a GPU will do. why: what is the matter with one that is there, its driver or CUDA; empty where there is none.
+struct GpuCheck {
+  bool will_do = false;
+  std::string why;
+};
+[[nodiscard]] inline GpuCheck check_gpu(int id) {
+  try {
+    const Device device(id);
+    return {true, {}};
+  } catch (const DeviceError& e) {
+    int driver = 0, count = 0;
+    cudaDriverGetVersion(&driver);
+    const cudaError_t listed = driver == 0 ? cudaErrorNoDevice : cudaGetDeviceCount(&count);
+    const bool none = listed == cudaErrorNoDevice || (listed == cudaSuccess && count == 0);
+    return {false, none ? std::string() : e.what()};
+  }
+}
 
 }  // namespace tutti::cuda

@@ -137,15 +137,15 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, const PreparedFus
     const std::int64_t n = x.shape.numel();
     const bool vectors = x.shape[1] % vector_of(t) == 0;
     void* const a = w.at<void>(k.activated);
-    l.op(t, vectors ? OpKernel::activate : OpKernel::activate_1, l.blocks(vectors ? n / vector_of(t) : n),
-         Launcher::block, x.data, c.in[2].data, c.in[3].data, a, static_cast<int>(x.shape[1]), n);
+    l.op(t, forms::activate.of(vectors), l.blocks(vectors ? n / vector_of(t) : n), Launcher::block, x.data,
+         c.in[2].data, c.in[3].data, a, static_cast<int>(x.shape[1]), n);
     plain.in[0].data = a;
   }
   run_convolution(library, l, w, k.conv, stream, plain);
   auto* const partial = w.at<float>(0);  // the convolution needs the workspace no more
   if (k.pass == FusedPass::statistics || k.pass == FusedPass::activated_statistics) {
     const NormTiles n = norm_tiles(t, c.out[0].shape);
-    l.op(t, n.of(OpKernel::norm_statistics), n.grid(), 256, c.out[0].data, partial, n.rows, n.channels, n.log_lanes,
+    l.op(t, n.of(forms::norm_statistics), n.grid(), 256, c.out[0].data, partial, n.rows, n.channels, n.log_lanes,
          n.chunk);
     l.op(t, OpKernel::norm_sums_finish, n.finish_grid(), 256, partial, static_cast<int>(n.chunks), n.chunk, n.rows,
          n.channels, c.out[1].data, c.out[2].data);
@@ -153,8 +153,9 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, const PreparedFus
     void *const x = c.in[2].data, *const gamma = c.in[3].data, *const beta = c.in[4].data, *const mean = c.in[5].data,
                 *const inv_std = c.in[6].data, *const none = nullptr;
     const NormTiles n = norm_tiles(t, c.in[2].shape);
-    l.op(t, n.of(OpKernel::norm_backward_sums), n.grid(), 256, c.out[0].data, none, x, none, mean, inv_std, gamma, beta,
-         none, partial, n.rows, n.channels, n.log_lanes, n.chunk, 1);
+    const NormBackwardForm form{1, false, false};
+    l.op(t, form.sums(n), n.grid(), 256, c.out[0].data, none, x, none, mean, inv_std, gamma, beta, none, partial,
+         n.rows, n.channels, n.log_lanes, n.chunk, form.bits());
     l.op(t, OpKernel::norm_backward_factors, n.finish_grid(), 256, partial, static_cast<int>(n.chunks), n.rows,
          n.channels, gamma, mean, inv_std, c.out[1].data, c.out[2].data, c.out[3].data, c.out[4].data, c.out[5].data);
   }
@@ -242,15 +243,16 @@ inline void run_batch_norm_from_sums(Launcher& l, const op::BatchNormFromSums& o
   l.op(x.dtype, OpKernel::norm_from_sums, dim3(static_cast<unsigned>((t.channels + 255) / 256)), 256, c.in[5].data,
        c.in[6].data, t.rows, t.channels, o.eps, o.momentum, c.in[1].data, c.in[2].data, c.in[3].data, c.in[4].data,
        mean, inv_std, o.output ? none : c.out[2].data, o.output ? none : c.out[3].data);
+  const NormApplyForm form{o.relu, o.residual};
   if (o.output)
-    l.op(x.dtype, t.of(OpKernel::norm_apply), t.grid(), 256, x.data, o.residual ? c.in[7].data : none, c.out[0].data,
-         mean, inv_std, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, 0, o.eps, o.relu ? 1 : 0);
+    l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, o.residual ? c.in[7].data : none, c.out[0].data, mean, inv_std,
+         c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, 0, o.eps, form.bits());
 }
 
 inline void run_batch_norm_backward_apply(Launcher& l, const Call& c) {
   const TensorRef& x = c.in[1];
   const NormTiles t = norm_tiles(x.dtype, x.shape);
-  l.op(x.dtype, t.of(OpKernel::norm_backward_affine), t.grid(), 256, c.in[0].data, x.data, c.in[2].data, c.in[3].data,
+  l.op(x.dtype, t.of(forms::norm_backward_affine), t.grid(), 256, c.in[0].data, x.data, c.in[2].data, c.in[3].data,
        c.in[4].data, c.in[5].data, c.in[6].data, c.in[7].data, c.in[8].data, c.out[0].data, t.rows, t.channels,
        t.log_lanes, t.chunk);
 }

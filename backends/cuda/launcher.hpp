@@ -57,6 +57,9 @@ class Launcher {
     if (!is_compute_type(t))
       fail<UsageError>("cuda", "f32 or bf16 or f16", std::string(name_of(t)),
                        "f64 runs on the reference backend alone");
+    if (t == DType::bf16 && !has_bf16(device_.architecture()))
+      fail<UsageError>("cuda", "f16 or f32 on " + device_.name_and_capability() + ", which has no bf16", "bf16",
+                       "use --precision f16");
     if (!ops_[index(t)]) ops_[index(t)] = std::make_unique<Module>(device_, compile(op_source(t)));
     require_updates();
   }

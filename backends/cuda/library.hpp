@@ -4,7 +4,10 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -15,8 +18,10 @@ namespace tutti::cuda {
 // machines that have none of them, and says which one it lacks when it needs it.
 class Library {
  public:
-  // file: "libcudnn.so.9"; package: what to install for it.
-  Library(std::string file, std::string package) : file_(std::move(file)), package_(std::move(package)) {
+  // file: "libcudnn.so.9"; package: what to install for it. companion: how the names of libraries begin that this one
+  // opens by name; where it was found in a folder that the loader does not search, they are opened there first.
+  Library(std::string file, std::string package, const std::string& companion = {})
+      : file_(std::move(file)), package_(std::move(package)) {
     std::vector<std::string> places{file_};
     for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
       if (const char* root = std::getenv(variable); root != nullptr && *root != 0)
@@ -24,7 +29,10 @@ class Library {
     for (const char* folder : {"/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"}) places.push_back(folder + file_);
     for (const std::string& place : places) {
       handle_ = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle_ != nullptr) return;
+      if (handle_ != nullptr) {
+        if (place != file_ && !companion.empty()) open_companions(place, companion);
+        return;
+      }
       // The first reason is the loader's own search, which finds what is installed.
       if (why_.empty())
         if (const char* e = ::dlerror()) why_ = e;
@@ -49,6 +57,16 @@ class Library {
   }
 
  private:
+  // The loader takes an open library for any that is asked for by the same name. What does not open is missed later, by
+  // who needs it.
+  static void open_companions(const std::filesystem::path& place, const std::string& companion) {
+    std::error_code ignored;
+    for (const auto& e : std::filesystem::directory_iterator(place.parent_path(), ignored)) {
+      const std::string name = e.path().filename();
+      if (name.starts_with(companion)) (void)::dlopen(e.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+  }
+
   std::string file_, package_, why_;
   void* handle_ = nullptr;
 };

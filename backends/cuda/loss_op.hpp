@@ -29,8 +29,8 @@ class LossOp {
   }
 
   [[nodiscard]] double* scale() const { return static_cast<double*>(scale_.data()); }
-  void write_scale(const StepScalars& s, DType t = DType::f32) {
-    launcher_.op(t, OpKernel::set_scale, dim3(1), 1, scale_.data(), s.loss_scale * s.inv_global_batch);
+  void write_scale(const StepScalars& s) {
+    launcher_.update(UpdateKernel::set_scale, dim3(1), 1, scale_.data(), s.loss_scale * s.inv_global_batch);
   }
 
   [[nodiscard]] static std::size_t workspace_bytes(std::int64_t rows) {
@@ -43,7 +43,7 @@ class LossOp {
     auto* const losses = w.at<double>(0);
     auto* const ranks = w.at<int>(ranks_at(rows));
     const int classes = static_cast<int>(z.shape[1]);
-    if (with_scalars) write_scale(*c.scalars, z.dtype);
+    if (with_scalars) write_scale(*c.scalars);
     launcher_.op(z.dtype, OpKernel::softmax_rows, dim3(static_cast<unsigned>(rows)), 128, z.data, c.in[1].data,
                  o.backward ? c.out[1].data : nullptr, losses, ranks, scale_.data(), classes, o.label_smoothing);
     launcher_.op(z.dtype, OpKernel::loss_finish, dim3(1), 256, losses, ranks, c.in[1].data, rows, o.top_k, classes,

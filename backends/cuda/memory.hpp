@@ -116,13 +116,24 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// A point in a stream that another stream, or the host, waits for.
+[[nodiscard]] inline bool has_happened(cudaEvent_t e) {
+  const cudaError_t r = cudaEventQuery(e);
+  if (r == cudaErrorNotReady)
+    cudaGetLastError();  // an answer and no error: what a custom op asks for after its launch must not be this
+  else
+    check(r, "an event to happen");
+  return r == cudaSuccess;
+}
+
+// A point in a stream that another stream, or the host, waits for. Who waits sleeps: the processor's cores decode
+// images meanwhile.
 class Event {
  public:
-  // timing: seconds_since() may be asked.
+  // timing: seconds_since() may be asked; such an event is waited for awake.
   explicit Event(const Device& device, bool timing = false) {
     device.use();
-    check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming), "an event");
+    check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming | cudaEventBlockingSync),
+          "an event");
   }
   ~Event() {
     if (event_ != nullptr) cudaEventDestroy(event_);
@@ -134,11 +145,7 @@ class Event {
   // `stream` goes on when everything before record() is done.
   void hold_up(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "a stream that waits"); }
   void wait() const { check(cudaEventSynchronize(event_), "an event to happen"); }
-  [[nodiscard]] bool happened() const {
-    const cudaError_t e = cudaEventQuery(event_);
-    if (e != cudaErrorNotReady) check(e, "an event to happen");
-    return e == cudaSuccess;
-  }
+  [[nodiscard]] bool happened() const { return has_happened(event_); }
   [[nodiscard]] double seconds_since(const Event& start) const {
     float ms = 0;
     check(cudaEventElapsedTime(&ms, start.event_, event_), "the time between two events");

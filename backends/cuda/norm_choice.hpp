@@ -25,30 +25,28 @@ concept FusesNorms = FusesConvolutions<C> &&
 [[nodiscard]] inline std::optional<BatchNormAddRelu> library_norm(const op::BatchNorm& o, const NodeDesc& d) {
   const Shape& x = d.in[0].shape;
   if (x[1] % vector_of(d.compute) != 0) return {};
-  return BatchNormAddRelu{{x[0], x[1], x[2], x[3], d.compute}, o.residual, o.relu, false, o.eps, o.momentum};
+  return BatchNormAddRelu{{x[0], x[1], x[2], x[3], d.compute}, o.residual, o.relu, o.eps, o.momentum};
 }
-// Ours masks by y and adds a second gradient; the library's would want a mask of bits, and a sum.
+// Ours masks by y and adds a second gradient, which the library's has no operands for.
 [[nodiscard]] inline std::optional<BatchNormAddReluBackward> library_norm(const op::BatchNormBackward& o,
                                                                           const NodeDesc& d) {
   const Shape& x = d.out[0].shape;
   if (o.residual || o.second || x[1] % vector_of(d.compute) != 0) return {};
-  using Active = BatchNormAddReluBackward::Active;
-  return BatchNormAddReluBackward{{x[0], x[1], x[2], x[3], d.compute},
-                                  o.relu ? Active::recomputed : Active::everywhere};
+  return BatchNormAddReluBackward{{x[0], x[1], x[2], x[3], d.compute}, o.relu};
 }
 
 inline void run_norm(FusedKernel<BatchNormAddRelu>& k, const Workspace& w, cudaStream_t stream, const op::BatchNorm& o,
                      const Call& c) {
   const auto vector = [](const TensorRef& t) { return static_cast<float*>(t.data); };
   k.run({c.in[0].data, vector(c.in[1]), vector(c.in[2]), o.residual ? c.in[5].data : nullptr, vector(c.in[3]),
-         vector(c.in[4]), c.out[0].data, vector(c.out[1]), vector(c.out[2]), nullptr},
+         vector(c.in[4]), c.out[0].data, vector(c.out[1]), vector(c.out[2])},
         w.at<void>(0), stream);
 }
 inline void run_norm(FusedKernel<BatchNormAddReluBackward>& k, const Workspace& w, cudaStream_t stream,
                      const op::BatchNormBackward&, const Call& c) {
   const auto vector = [](const TensorRef& t) { return static_cast<float*>(t.data); };
-  k.run({c.in[0].data, c.in[1].data, vector(c.in[2]), vector(c.in[3]), vector(c.in[4]), vector(c.in[5]), nullptr,
-         c.out[0].data, vector(c.out[1]), vector(c.out[2]), nullptr},
+  k.run({c.in[0].data, c.in[1].data, vector(c.in[2]), vector(c.in[3]), vector(c.in[4]), vector(c.in[5]), c.out[0].data,
+         vector(c.out[1]), vector(c.out[2])},
         w.at<void>(0), stream);
 }
 inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c) {

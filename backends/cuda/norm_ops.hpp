@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,16 +36,64 @@ struct NormTiles {
   }
 
   [[nodiscard]] dim3 grid() const { return {groups, chunks}; }
-  [[nodiscard]] dim3 finish_grid() const { return dim3(static_cast<unsigned>((channels + 31) / 32)); }
-  [[nodiscard]] OpKernel of(OpKernel with_vectors) const {
-    return vectors ? with_vectors : static_cast<OpKernel>(static_cast<std::size_t>(with_vectors) + 1);
-  }
+  [[nodiscard]] dim3 finish_grid() const { return dim3(static_cast<unsigned>((channels + 7) / 8)); }
+  [[nodiscard]] OpKernel of(Forms<OpKernel> k) const { return k.of(vectors); }
   // Partial sums [chunks][2][channels], then means [2][channels]; f32.
   [[nodiscard]] std::size_t partial_bytes() const {
     return Workspace::round_up(std::size_t{chunks} * 2 * static_cast<std::size_t>(channels) * sizeof(float));
   }
   [[nodiscard]] std::size_t workspace_bytes() const {
     return partial_bytes() + 2 * static_cast<std::size_t>(channels) * sizeof(float);
+  }
+};
+
+// What a batch norm does, in the bits of kernels/norm.hpp, and the kernel for it: the forms that nets run most have one
+// of their own.
+struct NormApplyForm {
+  bool relu = false, residual = false;
+  [[nodiscard]] int bits() const { return (relu ? 1 : 0) + (residual ? 2 : 0); }
+  [[nodiscard]] OpKernel kernel(const NormTiles& t) const {
+    constexpr std::array kernels{OpKernel::norm_apply, OpKernel::norm_apply_relu, OpKernel::norm_apply_any,
+                                 OpKernel::norm_apply_add_relu};
+    return t.vectors ? kernels[static_cast<std::size_t>(bits())] : OpKernel::norm_apply_any_1;
+  }
+};
+struct NormBackwardForm {
+  int mask = 0;         // where the relu was active: 0 everywhere, 1 computed again, 2 the sign of its output
+  bool second = false;  // the gradient comes in two parts
+  bool keep = false;    // the masked sum of them is the residual's gradient
+  [[nodiscard]] int bits() const { return mask + (second ? 4 : 0) + (keep ? 8 : 0); }
+  [[nodiscard]] OpKernel sums(const NormTiles& t) const {
+    if (!t.vectors) return OpKernel::norm_backward_sums_any_1;
+    switch (bits()) {
+      case 0:
+        return OpKernel::norm_backward_sums;
+      case 1:
+        return OpKernel::norm_backward_sums_relu;
+      case 5:
+        return OpKernel::norm_backward_sums_relu_two;
+      case 10:
+        return OpKernel::norm_backward_sums_keep;
+      case 14:
+        return OpKernel::norm_backward_sums_keep_two;
+      default:
+        return OpKernel::norm_backward_sums_any;
+    }
+  }
+  // Of the second pass, which reads what was kept as a gradient that is whole.
+  [[nodiscard]] int apply_bits() const { return keep ? 0 : bits(); }
+  [[nodiscard]] OpKernel apply(const NormTiles& t) const {
+    if (!t.vectors) return OpKernel::norm_backward_apply_any_1;
+    switch (apply_bits()) {
+      case 0:
+        return OpKernel::norm_backward_apply;
+      case 1:
+        return OpKernel::norm_backward_apply_relu;
+      case 5:
+        return OpKernel::norm_backward_apply_relu_two;
+      default:
+        return OpKernel::norm_backward_apply_any;
+    }
   }
 };
 
@@ -55,21 +104,23 @@ inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm&
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);
   auto* const partial = w.at<float>(0);
-  l.op(x.dtype, t.of(OpKernel::norm_statistics), t.grid(), 256, x.data, static_cast<void*>(partial), t.rows, t.channels,
+  l.op(x.dtype, t.of(forms::norm_statistics), t.grid(), 256, x.data, static_cast<void*>(partial), t.rows, t.channels,
        t.log_lanes, t.chunk);
   l.op(x.dtype, OpKernel::norm_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.chunk, t.rows,
        t.channels, o.eps, o.momentum, c.in[3].data, c.in[4].data, c.out[1].data, c.out[2].data);
-  l.op(x.dtype, t.of(OpKernel::norm_apply), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data,
+  const NormApplyForm form{o.relu, o.residual};
+  l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data,
        c.out[1].data, c.out[2].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, 0, o.eps,
-       o.relu ? 1 : 0);
+       form.bits());
 }
 
 inline void run_batch_norm_inference(Launcher& l, const op::BatchNormInference& o, const Call& c) {
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);
-  l.op(x.dtype, t.of(OpKernel::norm_apply), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data,
-       c.in[3].data, c.in[4].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk,
-       o.saved_inv_std ? 0 : 1, o.eps, o.relu ? 1 : 0);
+  const NormApplyForm form{o.relu, o.residual};
+  l.op(x.dtype, form.kernel(t), t.grid(), 256, x.data, o.residual ? c.in[5].data : nullptr, c.out[0].data, c.in[3].data,
+       c.in[4].data, c.in[1].data, c.in[2].data, t.rows, t.channels, t.log_lanes, t.chunk, o.saved_inv_std ? 0 : 1,
+       o.eps, form.bits());
 }
 
 inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::BatchNormBackward& o, const Call& c) {
@@ -83,23 +134,23 @@ inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::B
   void* const inv_std = c.in[k++].data;
   void* const y = o.relu && o.residual ? c.in[k].data : nullptr;
   void* const dresidual = o.residual ? c.out[3].data : nullptr;
-  const int mask = !o.relu ? 0 : y == nullptr ? 1 : 2;
+  const NormBackwardForm form{!o.relu ? 0 : y == nullptr ? 1 : 2, o.second, o.residual};
   const NormTiles t = norm_tiles(x.dtype, x.shape);
   auto* const partial = w.at<float>(0);
   auto* const means = w.at<float>(t.partial_bytes());
-  l.op(x.dtype, t.of(OpKernel::norm_backward_sums), t.grid(), 256, dy, dy2, x.data, y, mean, inv_std, gamma, beta,
-       dresidual, partial, t.rows, t.channels, t.log_lanes, t.chunk, mask);
+  l.op(x.dtype, form.sums(t), t.grid(), 256, dy, dy2, x.data, y, mean, inv_std, gamma, beta, dresidual, partial, t.rows,
+       t.channels, t.log_lanes, t.chunk, form.bits());
   l.op(x.dtype, OpKernel::norm_backward_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.rows,
        t.channels, c.out[1].data, c.out[2].data, means);
-  l.op(x.dtype, t.of(OpKernel::norm_backward_apply), t.grid(), 256, dy, dy2, x.data, mean, inv_std, gamma, beta,
-       dresidual, means, c.out[0].data, t.rows, t.channels, t.log_lanes, t.chunk, mask);
+  l.op(x.dtype, form.apply(t), t.grid(), 256, form.keep ? dresidual : dy, dy2, x.data, mean, inv_std, gamma, beta,
+       means, c.out[0].data, t.rows, t.channels, t.log_lanes, t.chunk, form.apply_bits());
 }
 
 // to[c] = the sum of column c of x, seen as [rows, columns].
 inline void run_column_sums(Launcher& l, const Workspace& w, const TensorRef& x, std::int64_t columns, void* to) {
   const NormTiles t(x.dtype, x.shape.numel() / columns, columns);
   auto* const partial = w.at<float>(0);
-  l.op(x.dtype, t.of(OpKernel::column_sums), t.grid(), 256, x.data, partial, t.rows, t.channels, t.log_lanes, t.chunk);
+  l.op(x.dtype, t.of(forms::column_sums), t.grid(), 256, x.data, partial, t.rows, t.channels, t.log_lanes, t.chunk);
   l.op(x.dtype, OpKernel::column_sums_finish, t.finish_grid(), 256, partial, static_cast<int>(t.chunks), t.channels,
        to);
 }

@@ -57,7 +57,7 @@ class PackTable {
   }
 
  private:
-  static constexpr std::int64_t chunk = 2048;  // places of packed weights with all their taps
+  static constexpr std::int64_t chunk = 256;  // places of packed weights with all their taps: one a thread
 
   // kernels/elementwise.hpp
   struct Job {

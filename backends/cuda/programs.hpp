@@ -21,153 +21,117 @@
 // Our kernels as two programs: the ops of one compute type, and the updates of the master weights.
 namespace tutti::cuda {
 
-// In a name, T is the compute type and V the number of its values in 16 bytes. Kernels that want the channels to be a
-// multiple of V have a second form for one value.
-enum class OpKernel : std::size_t {
-  normalize,
-  normalize_padded_4,
-  normalize_padded_8,
-  relu_forward,
-  relu_backward,
-  gelu_forward,
-  gelu_backward,
-  add,
-  bias_forward,
-  bias_forward_1,
-  bias_cast,
-  change_channels,
-  pack_weights,
-  pack_table,
-  unpack_gradient,
-  cast,
-  norm_statistics,
-  norm_statistics_1,
-  norm_finish,
-  norm_apply,
-  norm_apply_1,
-  norm_backward_sums,
-  norm_backward_sums_1,
-  norm_backward_finish,
-  norm_backward_apply,
-  norm_backward_apply_1,
-  column_sums,
-  column_sums_1,
-  column_sums_finish,
-  norm_sums_finish,
-  norm_from_sums,
-  activate,
-  activate_1,
-  norm_backward_factors,
-  norm_backward_affine,
-  norm_backward_affine_1,
-  max_pool,
-  max_pool_1,
-  max_pool_backward,
-  max_pool_backward_1,
-  average_pool,
-  average_pool_1,
-  average_pool_backward,
-  average_pool_backward_1,
-  set_scale,
-  softmax_rows,
-  loss_finish,
-  count
-};
-inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel::count)> op_kernel_names{
-    "normalize<T, V>",
-    "normalize_padded<T, 4>",
-    "normalize_padded<T, 8>",
-    "relu_forward<T, V>",
-    "relu_backward<T, V>",
-    "gelu_forward<T, V>",
-    "gelu_backward<T, V>",
-    "add<T, V>",
-    "bias_forward<T, V>",
-    "bias_forward<T, 1>",
-    "bias_cast<T>",
-    "change_channels<T>",
-    "pack_weights<T>",
-    "pack_table<T>",
-    "unpack_gradient<T>",
-    "cast<T, V>",
-    "norm_statistics<T, V>",
-    "norm_statistics<T, 1>",
-    "norm_finish",
-    "norm_apply<T, V>",
-    "norm_apply<T, 1>",
-    "norm_backward_sums<T, V>",
-    "norm_backward_sums<T, 1>",
-    "norm_backward_finish",
-    "norm_backward_apply<T, V>",
-    "norm_backward_apply<T, 1>",
-    "column_sums<T, V>",
-    "column_sums<T, 1>",
-    "column_sums_finish",
-    "norm_sums_finish",
-    "norm_from_sums<T>",
-    "activate<T, V>",
-    "activate<T, 1>",
-    "norm_backward_factors",
-    "norm_backward_affine<T, V>",
-    "norm_backward_affine<T, 1>",
-    "max_pool<T, V>",
-    "max_pool<T, 1>",
-    "max_pool_backward<T, V>",
-    "max_pool_backward<T, 1>",
-    "average_pool<T, V>",
-    "average_pool<T, 1>",
-    "average_pool_backward<T, V>",
-    "average_pool_backward<T, 1>",
-    "set_scale",
-    "softmax_rows<T>",
-    "loss_finish"};
+// Kernels are listed once: ONE(number, name), and TWO(name) for those that have a second form for channels that are no
+// multiple of V, `name`_1. In a name, T is the compute type and V the number of its values in 16 bytes. The last
+// argument of batch norm's is their form (kernels/norm.hpp), -1 where it is told at run time.
+#define TUTTI_CUDA_OP_KERNELS(ONE, TWO)                             \
+  ONE(normalize, "normalize<T, V>")                                 \
+  ONE(normalize_padded_4, "normalize_padded<T, 4>")                 \
+  ONE(normalize_padded_8, "normalize_padded<T, 8>")                 \
+  ONE(relu_forward, "relu_forward<T, V>")                           \
+  ONE(relu_backward, "relu_backward<T, V>")                         \
+  ONE(gelu_forward, "gelu_forward<T, V>")                           \
+  ONE(gelu_backward, "gelu_backward<T, V>")                         \
+  ONE(add, "add<T, V>")                                             \
+  TWO(bias_forward)                                                 \
+  ONE(bias_cast, "bias_cast<T>")                                    \
+  ONE(change_channels, "change_channels<T>")                        \
+  ONE(pack_table, "pack_table<T>")                                  \
+  ONE(unpack_gradient, "unpack_gradient<T>")                        \
+  TWO(norm_statistics)                                              \
+  ONE(norm_finish, "norm_finish")                                   \
+  ONE(norm_apply, "norm_apply<T, V, 0>")                            \
+  ONE(norm_apply_relu, "norm_apply<T, V, 1>")                       \
+  ONE(norm_apply_add_relu, "norm_apply<T, V, 3>")                   \
+  ONE(norm_apply_any, "norm_apply<T, V, -1>")                       \
+  ONE(norm_apply_any_1, "norm_apply<T, 1, -1>")                     \
+  ONE(norm_backward_sums, "norm_backward_sums<T, V, 0>")            \
+  ONE(norm_backward_sums_relu, "norm_backward_sums<T, V, 1>")       \
+  ONE(norm_backward_sums_relu_two, "norm_backward_sums<T, V, 5>")   \
+  ONE(norm_backward_sums_keep, "norm_backward_sums<T, V, 10>")      \
+  ONE(norm_backward_sums_keep_two, "norm_backward_sums<T, V, 14>")  \
+  ONE(norm_backward_sums_any, "norm_backward_sums<T, V, -1>")       \
+  ONE(norm_backward_sums_any_1, "norm_backward_sums<T, 1, -1>")     \
+  ONE(norm_backward_finish, "norm_backward_finish")                 \
+  ONE(norm_backward_apply, "norm_backward_apply<T, V, 0>")          \
+  ONE(norm_backward_apply_relu, "norm_backward_apply<T, V, 1>")     \
+  ONE(norm_backward_apply_relu_two, "norm_backward_apply<T, V, 5>") \
+  ONE(norm_backward_apply_any, "norm_backward_apply<T, V, -1>")     \
+  ONE(norm_backward_apply_any_1, "norm_backward_apply<T, 1, -1>")   \
+  TWO(column_sums)                                                  \
+  ONE(column_sums_finish, "column_sums_finish")                     \
+  ONE(norm_sums_finish, "norm_sums_finish")                         \
+  ONE(norm_from_sums, "norm_from_sums<T>")                          \
+  TWO(activate)                                                     \
+  ONE(norm_backward_factors, "norm_backward_factors")               \
+  TWO(norm_backward_affine)                                         \
+  TWO(max_pool)                                                     \
+  TWO(max_pool_backward)                                            \
+  TWO(average_pool)                                                 \
+  TWO(average_pool_backward)                                        \
+  ONE(softmax_rows, "softmax_rows<T>")                              \
+  ONE(loss_finish, "loss_finish")
 
-enum class UpdateKernel : std::size_t {
-  sgd,
-  sgd_1,
-  adamw,
-  adamw_1,
-  squared_norms,
-  squared_norms_1,
-  squared_norms_finish,
-  average,
-  average_1,
-  accumulate,
-  accumulate_1,
-  step_begin,
-  step_metrics,
-  step_norms_1,
-  step_norms_3,
-  step_run_norms,
-  step_decide,
-  step_sgd,
-  step_adamw,
-  step_mean,
-  step_average,
-  count
-};
+// The same for kernels over arenas: the second form is for addresses that are no multiple of 16 bytes.
+#define TUTTI_CUDA_UPDATE_KERNELS(ONE, TWO)         \
+  TWO(sgd)                                          \
+  TWO(adamw)                                        \
+  TWO(squared_norms)                                \
+  ONE(squared_norms_finish, "squared_norms_finish") \
+  TWO(average)                                      \
+  TWO(accumulate)                                   \
+  ONE(set_scale, "set_scale")                       \
+  ONE(step_begin, "step_begin")                     \
+  ONE(step_metrics, "step_metrics")                 \
+  ONE(step_norms_1, "step_norms<1>")                \
+  ONE(step_norms_3, "step_norms<3>")                \
+  ONE(step_run_norms, "step_run_norms")             \
+  ONE(step_decide, "step_decide")                   \
+  ONE(step_sgd, "step_sgd")                         \
+  ONE(step_adamw, "step_adamw")                     \
+  ONE(step_mean, "step_mean")                       \
+  ONE(step_average, "step_average")
+
+#define TUTTI_CUDA_NUMBER(number, name) number,
+#define TUTTI_CUDA_NUMBERS(name) name, name##_1,
+#define TUTTI_CUDA_NAME(number, name) name,
+#define TUTTI_CUDA_OP_NAMES(name) #name "<T, V>", #name "<T, 1>",
+#define TUTTI_CUDA_UPDATE_NAMES(name) #name "<4>", #name "<1>",
+#define TUTTI_CUDA_NO_FORMS(number, name)
+#define TUTTI_CUDA_OP_FORMS(name) inline constexpr Forms<OpKernel> name{OpKernel::name, OpKernel::name##_1};
+#define TUTTI_CUDA_UPDATE_FORMS(name) \
+  inline constexpr Forms<UpdateKernel> name{UpdateKernel::name, UpdateKernel::name##_1};
+
+enum class OpKernel : std::size_t { TUTTI_CUDA_OP_KERNELS(TUTTI_CUDA_NUMBER, TUTTI_CUDA_NUMBERS) count };
+inline constexpr std::array<std::string_view, static_cast<std::size_t>(OpKernel::count)> op_kernel_names{
+    TUTTI_CUDA_OP_KERNELS(TUTTI_CUDA_NAME, TUTTI_CUDA_OP_NAMES)};
+enum class UpdateKernel : std::size_t { TUTTI_CUDA_UPDATE_KERNELS(TUTTI_CUDA_NUMBER, TUTTI_CUDA_NUMBERS) count };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(UpdateKernel::count)> update_kernel_names{
-    "sgd<4>",
-    "sgd<1>",
-    "adamw<4>",
-    "adamw<1>",
-    "squared_norms<4>",
-    "squared_norms<1>",
-    "squared_norms_finish",
-    "average<4>",
-    "average<1>",
-    "accumulate<4>",
-    "accumulate<1>",
-    "step_begin",
-    "step_metrics",
-    "step_norms<1>",
-    "step_norms<3>",
-    "step_run_norms",
-    "step_decide",
-    "step_sgd",
-    "step_adamw",
-    "step_mean",
-    "step_average"};
+    TUTTI_CUDA_UPDATE_KERNELS(TUTTI_CUDA_NAME, TUTTI_CUDA_UPDATE_NAMES)};
+
+// A kernel for whole vectors and the same for one value.
+template <class K>
+struct Forms {
+  K vectors, single;
+  [[nodiscard]] constexpr K of(bool with_vectors) const noexcept { return with_vectors ? vectors : single; }
+};
+namespace forms {
+TUTTI_CUDA_OP_KERNELS(TUTTI_CUDA_NO_FORMS, TUTTI_CUDA_OP_FORMS)
+}  // namespace forms
+namespace update_forms {
+TUTTI_CUDA_UPDATE_KERNELS(TUTTI_CUDA_NO_FORMS, TUTTI_CUDA_UPDATE_FORMS)
+}  // namespace update_forms
+
+#undef TUTTI_CUDA_OP_KERNELS
+#undef TUTTI_CUDA_UPDATE_KERNELS
+#undef TUTTI_CUDA_NUMBER
+#undef TUTTI_CUDA_NUMBERS
+#undef TUTTI_CUDA_NAME
+#undef TUTTI_CUDA_OP_NAMES
+#undef TUTTI_CUDA_UPDATE_NAMES
+#undef TUTTI_CUDA_NO_FORMS
+#undef TUTTI_CUDA_OP_FORMS
+#undef TUTTI_CUDA_UPDATE_FORMS
 
 enum class InputKernel : std::size_t { gather_images, gather_images_1, count };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKernel::count)> input_kernel_names{

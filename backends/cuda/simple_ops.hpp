@@ -15,9 +15,8 @@ namespace tutti::cuda {
 [[nodiscard]] inline int channel_vector(DType t, std::int64_t channels) {
   return channels % vector_of(t) == 0 ? vector_of(t) : 1;
 }
-[[nodiscard]] inline OpKernel by_channels(DType t, std::int64_t channels, OpKernel with_vectors) {
-  return channel_vector(t, channels) > 1 ? with_vectors
-                                         : static_cast<OpKernel>(static_cast<std::size_t>(with_vectors) + 1);
+[[nodiscard]] inline OpKernel by_channels(DType t, std::int64_t channels, Forms<OpKernel> k) {
+  return k.of(channel_vector(t, channels) > 1);
 }
 
 // Element by element: what `out` is made of comes first.
@@ -30,7 +29,7 @@ void run_map(Launcher& l, OpKernel k, const TensorRef& out, P... pointers) {
 inline void run_bias(Launcher& l, const Call& c) {
   const TensorRef& y = c.out[0];
   const std::int64_t channels = y.shape[1], n = y.shape.numel();
-  l.op(y.dtype, by_channels(y.dtype, channels, OpKernel::bias_forward), l.blocks(n / channel_vector(y.dtype, channels)),
+  l.op(y.dtype, by_channels(y.dtype, channels, forms::bias_forward), l.blocks(n / channel_vector(y.dtype, channels)),
        Launcher::block, c.in[0].data, c.in[1].data, y.data, static_cast<int>(channels), n);
 }
 
@@ -53,18 +52,18 @@ struct Pool {
 inline void run_max_pool(Launcher& l, const op::MaxPool& o, const Call& c) {
   const TensorRef& y = c.out[0];
   const std::int64_t channels = y.shape[1], vectors = y.shape.numel() / channel_vector(y.dtype, channels);
-  l.op(y.dtype, by_channels(y.dtype, channels, OpKernel::max_pool), l.blocks(vectors), Launcher::block, c.in[0].data,
+  l.op(y.dtype, by_channels(y.dtype, channels, forms::max_pool), l.blocks(vectors), Launcher::block, c.in[0].data,
        y.data, c.out[1].data, Pool(o, c.in[0].shape, y.shape), vectors);
 }
 inline void run_max_pool_backward(Launcher& l, const op::MaxPoolBackward& o, const Call& c) {
   const TensorRef& dx = c.out[0];
   const std::int64_t channels = dx.shape[1], vectors = dx.shape.numel() / channel_vector(dx.dtype, channels);
-  l.op(dx.dtype, by_channels(dx.dtype, channels, OpKernel::max_pool_backward), l.blocks(vectors), Launcher::block,
+  l.op(dx.dtype, by_channels(dx.dtype, channels, forms::max_pool_backward), l.blocks(vectors), Launcher::block,
        c.in[0].data, c.in[1].data, dx.data, Pool(o, dx.shape, c.in[0].shape), vectors);
 }
 
 // k: average_pool or average_pool_backward. large: the shape with the pixels.
-inline void run_average_pool(Launcher& l, OpKernel k, const Shape& large, const Call& c) {
+inline void run_average_pool(Launcher& l, Forms<OpKernel> k, const Shape& large, const Call& c) {
   const TensorRef& out = c.out[0];
   const std::int64_t channels = large[1], vectors = out.shape.numel() / channel_vector(out.dtype, channels);
   l.op(out.dtype, by_channels(out.dtype, channels, k), l.blocks(vectors), Launcher::block, c.in[0].data, out.data,

@@ -17,6 +17,7 @@
 #include <tutti/backend/device_step.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/tensor/memory.hpp>
 
@@ -223,9 +224,7 @@ class StepUpdate final : public DeviceStep {
   }
   void optimize(const op::AdamwUpdate& o, dim3 chunks) {
     launcher_.update(UpdateKernel::step_adamw, chunks, Launcher::block, u_.weights, u_.gradients, u_.slots[0],
-                     u_.slots[1], chunks_.data(), runs_.data(), state_.data(), static_cast<float>(o.beta1),
-                     static_cast<float>(1 - o.beta1), static_cast<float>(o.beta2), static_cast<float>(1 - o.beta2),
-                     static_cast<float>(o.eps));
+                     u_.slots[1], chunks_.data(), runs_.data(), state_.data(), adamw_numbers(o));
   }
   void average(void* to, const void* from, std::size_t count) {
     const auto n = static_cast<std::int64_t>(count);

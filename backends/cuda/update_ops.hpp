@@ -22,31 +22,34 @@ struct UpdateNumbers {
   return {static_cast<float>(u.lr), static_cast<float>(u.weight_decay), static_cast<float>(u.gradient_scale),
           static_cast<float>(u.factor)};
 }
+struct AdamwNumbers {
+  float beta1, rest1, beta2, rest2, eps;
+};
+[[nodiscard]] inline AdamwNumbers adamw_numbers(const op::AdamwUpdate& o) {
+  return {static_cast<float>(o.beta1), static_cast<float>(1 - o.beta1), static_cast<float>(o.beta2),
+          static_cast<float>(1 - o.beta2), static_cast<float>(o.eps)};
+}
 
 inline void require_master(DType t) {
   if (t != DType::f32) fail<UsageError>("cuda", "f32 master weights", std::string(name_of(t)));
 }
 
-// The kernel for vectors of 16 bytes, or the one after it where an address forbids them.
 template <class... P>
-[[nodiscard]] UpdateKernel by_alignment(UpdateKernel k, const P*... pointers) {
-  const bool aligned = ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
-  return aligned ? k : static_cast<UpdateKernel>(static_cast<std::size_t>(k) + 1);
-}
-[[nodiscard]] inline int width_of(UpdateKernel k) {
-  return update_kernel_names[static_cast<std::size_t>(k)].find("<4>") == std::string_view::npos ? 1 : 4;
+[[nodiscard]] bool aligned(const P*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
+// vectors: whether all addresses are multiples of 16 bytes.
 template <class... A>
-void run_over(Launcher& l, UpdateKernel k, std::int64_t n, A... arguments) {
-  l.update(k, l.blocks((n + width_of(k) - 1) / width_of(k)), Launcher::block, arguments...);
+void run_over(Launcher& l, Forms<UpdateKernel> k, bool vectors, std::int64_t n, A... arguments) {
+  l.update(k.of(vectors), l.blocks(vectors ? (n + 3) / 4 : n), Launcher::block, arguments...);
 }
 
 inline void run_update(Launcher& l, const op::SgdUpdate& o, const UpdateCall& u) {
   require_master(u.dtype);
   const auto n = static_cast<std::int64_t>(u.count);
-  run_over(l, by_alignment(UpdateKernel::sgd, u.weights, u.gradients, u.slots[0]), n, u.weights, u.gradients,
-           u.slots[0], n, update_numbers(u), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
+  run_over(l, update_forms::sgd, aligned(u.weights, u.gradients, u.slots[0]), n, u.weights, u.gradients, u.slots[0], n,
+           update_numbers(u), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
 }
 
 inline void run_update(Launcher& l, const op::AdamwUpdate& o, const UpdateCall& u) {
@@ -54,10 +57,8 @@ inline void run_update(Launcher& l, const op::AdamwUpdate& o, const UpdateCall& 
   const auto n = static_cast<std::int64_t>(u.count);
   const auto step = static_cast<double>(u.step);
   const auto inverse = [&](double beta) { return static_cast<float>(1 / (1 - std::pow(beta, step))); };
-  run_over(l, by_alignment(UpdateKernel::adamw, u.weights, u.gradients, u.slots[0], u.slots[1]), n, u.weights,
-           u.gradients, u.slots[0], u.slots[1], n, update_numbers(u), static_cast<float>(o.beta1),
-           static_cast<float>(1 - o.beta1), static_cast<float>(o.beta2), static_cast<float>(1 - o.beta2),
-           static_cast<float>(o.eps), inverse(o.beta1), inverse(o.beta2));
+  run_over(l, update_forms::adamw, aligned(u.weights, u.gradients, u.slots[0], u.slots[1]), n, u.weights, u.gradients,
+           u.slots[0], u.slots[1], n, update_numbers(u), adamw_numbers(o), inverse(o.beta1), inverse(o.beta2));
 }
 
 // The result, and before it what 1,024 blocks came to.
@@ -71,7 +72,7 @@ inline void run_squared_norms(Launcher& l, const UpdateCall& u, double* to) {
   // 16 values a thread; the number of blocks follows from n alone.
   const std::int64_t blocks = std::clamp<std::int64_t>(n / (16 * Launcher::block), 1, norm_blocks);
   double* const partial = to + 2;
-  l.update(by_alignment(UpdateKernel::squared_norms, u.weights, u.gradients), dim3(static_cast<unsigned>(blocks)),
+  l.update(update_forms::squared_norms.of(aligned(u.weights, u.gradients)), dim3(static_cast<unsigned>(blocks)),
            Launcher::block, u.weights, u.gradients, n, static_cast<float>(u.gradient_scale),
            static_cast<float>(u.weight_decay), partial);
   l.update(UpdateKernel::squared_norms_finish, dim3(1), Launcher::block, partial, static_cast<int>(blocks), to);
@@ -80,13 +81,13 @@ inline void run_squared_norms(Launcher& l, const UpdateCall& u, double* to) {
 inline void run_average(Launcher& l, DType t, void* to, const void* from, std::size_t count, double decay) {
   require_master(t);
   const auto n = static_cast<std::int64_t>(count);
-  run_over(l, by_alignment(UpdateKernel::average, to, from), n, to, from, n, static_cast<float>(decay));
+  run_over(l, update_forms::average, aligned(to, from), n, to, from, n, static_cast<float>(decay));
 }
 
 inline void run_accumulate(Launcher& l, DType t, void* to, const void* from, std::size_t count) {
   require_master(t);
   const auto n = static_cast<std::int64_t>(count);
-  run_over(l, by_alignment(UpdateKernel::accumulate, to, from), n, to, from, n);
+  run_over(l, update_forms::accumulate, aligned(to, from), n, to, from, n);
 }
 
 }  // namespace tutti::cuda

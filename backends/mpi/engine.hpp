@@ -195,6 +195,11 @@ class MpiEngine {
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   }
 
+  // How long after its deadline an operation may still be finding out who is missing.
+  [[nodiscard]] static std::chrono::milliseconds grace() noexcept {
+    return after_leader + MpiWaiter::roll_call + std::chrono::seconds(4);
+  }
+
   // Ends what this rank waits for, and the ranks of its host; ranks of other hosts notice when their deadline passes or
   // when this process ends.
   void give_up() noexcept {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <utility>
 
@@ -19,14 +18,6 @@ class MpiCommunicator : public QueuedCommunicator<MpiEngine> {
  public:
   explicit MpiCommunicator(const MpiOptions& options = {}, std::shared_ptr<MpiSession> session = MpiSession::open())
       : QueuedCommunicator(options.deadline, options, std::move(session)) {}
-  ~MpiCommunicator() {
-    if (std::uncaught_exceptions() > exceptions_) engine().give_up();
-  }
-  MpiCommunicator(const MpiCommunicator&) = delete;
-  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
-
- private:
-  int exceptions_ = std::uncaught_exceptions();
 };
 
 static_assert(Communicator<MpiCommunicator>);

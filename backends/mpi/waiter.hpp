@@ -41,6 +41,9 @@ class MpiWaiter {
   // What a wait is for: ranks that may come at any time, or a transfer that goes on only as often as it is asked for.
   enum class For { ranks, transfer };
 
+  // So long after the deadline the ranks that are there have to say so.
+  static constexpr std::chrono::seconds roll_call{1};
+
   void wait(MPI_Request& request, For what_for, Deadline deadline, std::string_view what) {
     using namespace std::chrono;
     const auto start = steady_clock::now();
@@ -105,7 +108,7 @@ class MpiWaiter {
     here[static_cast<std::size_t>(rank_)] = true;
     for (int r = 0; r < static_cast<int>(names_.size()); ++r)
       if (r != rank_) send(r, call_tag);
-    const auto end = steady_clock::now() + seconds(1);
+    const auto end = steady_clock::now() + roll_call;
     while (steady_clock::now() < end && std::find(here.begin(), here.end(), false) != here.end()) {
       for (int from = 0; take(answer_tag, from);) here[static_cast<std::size_t>(from)] = true;
       answer();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -125,7 +126,7 @@ class NcclCommunicator {
     std::array<std::byte, 4> word{};
     const auto usual = std::exchange(host_deadline_, deadline);
     try {
-      all_reduce(DType::i32, word, Combine::sum, nullptr, "barrier");
+      all_reduce(DType::i32, word, Combine::sum, nullptr, "barrier").wait_host(deadline);
     } catch (...) {
       host_deadline_ = usual;
       throw;
@@ -270,13 +271,7 @@ class NcclCommunicator {
     copy_now(data.data(), copy.data(), data.size(), cudaMemcpyHostToDevice, name);
   }
   void wait_event(cudaEvent_t e, const std::string& name) {
-    group_.wait(
-        [&] {
-          const cudaError_t r = cudaEventQuery(e);
-          if (r != cudaErrorNotReady) cuda::check(r, "an event to happen");
-          return r == cudaSuccess;
-        },
-        host_deadline_, name);
+    group_.wait([&] { return cuda::has_happened(e); }, host_deadline_, name);
   }
   void copy_now(void* to, const void* from, std::size_t n, cudaMemcpyKind kind, const std::string& name) {
     cuda::check(cudaMemcpyAsync(to, from, n, kind, group_.stream()), "a copy");
@@ -290,6 +285,8 @@ class NcclCommunicator {
     std::byte* const device = staging();
     cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(f(device), "an operation of NCCL", name);
+    // A copy into memory that is not pinned would wait in the call itself, where no deadline reaches.
+    wait_stream(group_.stream(), host_deadline_, name);
     copy_now(piece.data(), device, out_bytes, cudaMemcpyDeviceToHost, name);
   }
   // What every rank has, one after the other.
@@ -301,6 +298,7 @@ class NcclCommunicator {
     cuda::check(cudaMemcpyAsync(device, mine.data(), mine.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(ncclAllGather(device, gathered, mine.size(), ncclUint8, group_.comm(), group_.stream()),
                   "ncclAllGather", name);
+    wait_stream(group_.stream(), host_deadline_, name);
     copy_now(all.data(), gathered, all.size(), cudaMemcpyDeviceToHost, name);
   }
   void combine_gathered(DType t, std::span<std::byte> piece, Combine op, const std::string& name) {

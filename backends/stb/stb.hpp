@@ -123,7 +123,7 @@ class StbDecoder final : public ImageDecoder {
     if (header.format == ImageFormat::jpeg && header.components == 4 &&
         (!header.adobe || (header.adobe_transform != 0 && header.adobe_transform != 2)))
       fail<DataError>(where, "a JPEG with 4 components and an Adobe marker", "none",
-                      "install libjpeg62-turbo-dev, whose library reads it, and build again");
+                      "install libjpeg-dev, whose library reads it, and build again");
     if (header.format == ImageFormat::jpeg) stb::check_huffman_tables(bytes, where);
     int width = 0, height = 0, components = 0;
     const auto damaged = [&](std::string_view expected, std::string_view got) {

@@ -13,10 +13,12 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/isa.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "check_cifar10.hpp"
 #include "check_imagenet.hpp"
+#include "check_strategy_options.hpp"
 #include "options.hpp"
 #include "preset.hpp"
 
@@ -48,7 +50,9 @@ inline void check_batch(RunOptions& o, std::int64_t world) {
 }
 
 inline void check_optimizer(RunOptions& o) {
-  std::string optimizer = o.optimizer;
+  if (o.optimizer == "adam")
+    fail<UsageError>("--optimizer", "nag, sgd, adamw, lars, larc or lbsgd", "'adam'",
+                     "adamw is Adam with the weight decay beside the gradient, with --wd 0 Adam itself");
   word("--optimizer", o.optimizer, {"nag", "sgd", "adamw", "lars", "larc", "lbsgd"}, {{"nesterov", "nag"}});
   if (o.optimizer == "lbsgd") {
     // Large-batch SGD is SGD with accumulation and a long warmup.
@@ -57,8 +61,10 @@ inline void check_optimizer(RunOptions& o) {
   }
   const bool adamw = o.optimizer == "adamw";
   // The rate that the programs' own batches of 64 and 256 images want.
-  const double of_batch = static_cast<double>(o.global_batch_size) / (o.program == Program::train_cifar10 ? 64 : 256);
-  if (!o.lr) o.lr = o.use_larc ? 3.7 : (adamw ? 0.001 : 0.1) * of_batch;
+  const bool imagenet = o.program == Program::train_imagenet;
+  const double of_batch = static_cast<double>(o.global_batch_size) / (imagenet ? 256 : 64);
+  if (!o.lr)
+    o.lr = o.use_larc ? 3.7 : adamw ? 0.001 * of_batch : imagenet ? default_lr(o.global_batch_size) : 0.1 * of_batch;
   number("--lr", *o.lr, 0, 1e6);
   number("--mom", o.mom, 0, 0.999999);
   if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
@@ -122,6 +128,22 @@ inline void check_backend(RunOptions& o) {
   word("--cuda-fusion", o.cuda_fusion, {"auto", "on", "off"});
 }
 
+// Where nobody said: what --fp16 asks for and the backend can do. A GPU decides itself, not the processor beside it:
+// bf16, and where it has none, f16.
+inline void choose_precision(RunOptions& o) {
+  if (o.precision != "auto") return;
+  o.precision = "f32";
+  if (o.program == Program::train_cifar10 || !o.fp16) return;
+  if (o.backend == "cuda") {
+    o.precision = "bf16";
+    o.any_half = true;
+  } else if (cpu::detect_isa() >= cpu::Isa::avx512_bf16) {
+    o.precision = "bf16";
+  } else {
+    o.notes.emplace_back("--fp16: this processor computes in f32, because it has no AVX512-BF16");
+  }
+}
+
 inline void check_run(RunOptions& o) {
   if (!o.model_prefix.empty()) {
     if (!o.run_dir.empty() && o.run_dir != o.model_prefix)
@@ -129,6 +151,8 @@ inline void check_run(RunOptions& o) {
     o.run_dir = o.model_prefix;
     if (!o.keep) o.keep = 1'000'000;
   }
+  // One of the two will do.
+  if (o.run_dir.empty()) o.run_dir = o.log_dir;
   if (!o.keep) o.keep = 2;
   number("--keep", *o.keep, 1, 1'000'000);
   if (o.load_epoch) {
@@ -141,8 +165,9 @@ inline void check_run(RunOptions& o) {
   if (o.eval_only && o.resume.empty() && !o.load_epoch && o.pretrained.empty())
     fail<UsageError>("--eval-only", "--resume, --resume=best or --resume=PATH, the weights to evaluate", "none");
   number("--save-period", o.save_period, 0, 10'000'000);
+  number("--save-seconds", o.save_seconds, 0, 1e9);
   number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
-  number("--evaluate-every", o.evaluate_every, 1, 10'000'000);
+  number("--evaluate-every", o.evaluate_every, 0, 10'000'000);
   if (!o.evaluation_batch) o.evaluation_batch = o.batch_size;
   number("--evaluation-batch", *o.evaluation_batch, 1, 1'000'000);
   number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
@@ -199,6 +224,9 @@ inline std::vector<int> gpu_numbers(const std::string& text) {
   return list;
 }
 
+// --gpus with an empty list: the processor, whatever there is.
+inline bool wants_no_gpu(const RunOptions& o) { return o.gpus && o.gpus->empty(); }
+
 inline void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option,
                            const std::string& said) {
   if (std::find(built.begin(), built.end(), o.strategy) != built.end()) return;
@@ -222,10 +250,14 @@ inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
   } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1)) {
     o.backend = "cuda";
   }
-  if (!o.gpus.empty() && o.backend != "cuda")
-    fail<UsageError>("--gpus", "no GPUs, because the cuda backend was not chosen", o.gpus,
-                     "give --backend cuda, or leave --gpus out to train on the processor");
-  (void)gpu_numbers(o.gpus);
+  if (!o.gpus) return;
+  if (o.gpus->empty() && o.backend == "cuda")
+    fail<UsageError>("--gpus", o.strategy == "nccl" ? "GPUs for strategy nccl" : "a GPU for --backend cuda", "none",
+                     "name them, e.g. --gpus 0, or leave --gpus out to take what there is");
+  if (!o.gpus->empty() && o.backend != "cuda")
+    fail<UsageError>("--gpus", "no GPUs, because the cuda backend was not chosen", *o.gpus,
+                     "give --backend cuda, or --gpus '' to train on the processor");
+  (void)gpu_numbers(*o.gpus);
 }
 
 inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built, bool gpu) {
@@ -233,6 +265,7 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
     word("--kv-store", o.kv_store,
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});
   for (char& c : o.strategy) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string said = o.strategy;
   // A backend that is chosen by itself is that of the GPUs only where their processes can work together.
   const bool nccl = std::find(built.begin(), built.end(), "nccl") != built.end();
   const bool gpus = o.backend == "cuda" || (o.backend == "auto" && gpu && nccl);
@@ -249,9 +282,13 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
     o.strategy = processes == 1 ? "solo" : gpus ? "nccl" : "mpi";
     if (processes > 1) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
-  if (processes > 1 && !o.kv_store.empty() && o.strategy == "solo")
-    fail<UsageError>("--kv-store", "dist_sync for the " + std::to_string(processes) + " processes of the launcher",
-                     o.kv_store, "give --strategy solo where each process shall train a net of its own");
+  // Each would train alone, in one run folder, with the batches and the rate of all.
+  if (processes > 1 && o.strategy == "solo")
+    fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",
+                     std::string(o.kv_store.empty() ? "mpi or nccl" : "dist_sync") + " for the " +
+                         std::to_string(processes) + " processes that were started",
+                     o.kv_store.empty() ? o.strategy : o.kv_store,
+                     "nets of their own: start the program once for each, with a --run-dir of its own");
   match_backend_and_strategy(o, processes, gpu);
   number("--bucket-mib", o.bucket_mib, 1, 1024);
   number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
@@ -260,6 +297,7 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
   if (o.gc_type != "none")
     fail<UsageError>("--gc-type", "none, because compressed gradients need a parameter-server strategy", o.gc_type);
   number("--gc-threshold", o.gc_threshold, 1e-12, 1e12);
+  check_strategy_options(o, said);
 }
 
 }  // namespace detail
@@ -270,6 +308,7 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
 inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"},
                   bool gpu = false) {
   detail::check_backend(o);
+  gpu = gpu && !detail::wants_no_gpu(o);
   const bool imagenet = o.program == Program::train_imagenet;
   if (imagenet) {
     detail::check_imagenet_data(o);
@@ -280,7 +319,12 @@ inline void check(RunOptions& o, int processes = 1, const std::vector<std::strin
     detail::check_cifar10_model(o);
   }
   detail::check_distribution(o, processes, built, gpu);
-  detail::check_batch(o, o.strategy == "solo" ? 1 : processes);
+  detail::choose_precision(o);
+  detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
+  if (o.dry_run_ranks > 0 && !o.dry_run)
+    fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));
+  const std::int64_t ranks = o.strategy == "solo" ? 1 : processes;
+  detail::check_batch(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
   detail::fill_recipe(o);
   detail::check_optimizer(o);
   detail::check_schedule(o);

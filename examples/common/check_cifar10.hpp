@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <tutti/optim/schedule_parse.hpp>
@@ -13,9 +15,31 @@
 
 namespace tutti::examples::detail {
 
+// RecordIO takes the place of the binary files.
+inline void check_cifar10_records(RunOptions& o) {
+  word("--decoder", o.decoder, {"auto", "turbojpeg", "stb"}, {{"libjpeg_turbo", "turbojpeg"}});
+  for (const auto& [idx, rec, name] : {std::tuple{&o.data_train_idx, &o.data_train, "--data-train"},
+                                       std::tuple{&o.data_val_idx, &o.data_val, "--data-val"}})
+    if (!idx->empty() && rec->empty())
+      fail<UsageError>(std::string(name) + "-idx", std::string(name) + ", the file that it lists", "none");
+  const bool any = !o.data_train.empty() || !o.data_val.empty();
+  if (!any) {
+    if (o.decoder != "auto") fail<UsageError>("--decoder", "--data-train, images that it decodes", "none");
+    return;
+  }
+  if (o.dataset != "cifar10")
+    fail<UsageError>(o.data_train.empty() ? "--data-val" : "--data-train",
+                     "--dataset cifar10 and no --benchmark beside it", o.dataset, "give one of the two");
+  if (!o.data_dir.empty() && !o.data_dir_from_environment)
+    fail<UsageError>("--data", "no --data-train or --data-val beside it", o.data_dir, "give one of the two");
+  if (o.data_train.empty() && !o.eval_only)
+    fail<UsageError>("--data-train", "the training images", "--data-val alone", "or --eval-only to evaluate on these");
+}
+
 inline void check_cifar10_data(RunOptions& o) {
   word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
   if (o.benchmark) o.dataset = "synthetic";
+  check_cifar10_records(o);
   // A short run has no time to learn what far shifts teach.
   if (!o.pad_size) o.pad_size = o.epochs <= 20 ? 1 : o.epochs <= 60 ? 2 : 4;
   number("--pad-size", *o.pad_size, 0, 65536);
@@ -37,8 +61,14 @@ inline void check_cifar10_data(RunOptions& o) {
   for (const double s : schedule::parse_numbers("--rgb-std", o.rgb_std)) number("--rgb-std", s, 1e-6, 1e6);
 }
 
+// Pixels that the net sees, the larger side.
+inline double image_side(const RunOptions& o) {
+  const auto shape = schedule::parse_numbers("--image-shape", o.image_shape);
+  return shape.size() == 3 ? std::max(shape[1], shape[2]) : o.dataset == "fashion_mnist" ? 28 : 32;
+}
+
 inline void check_cifar10_model(RunOptions& o) {
-  word("--network", o.network, {"resnet", "resnet_preact", "resnet_imagenet", "cifar_fast"});
+  word("--network", o.network, {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast"});
   number("--width", o.width, 1e-3, 64.0);
   number("--tta", o.tta, 0, 2);
   if (o.network != "cifar_fast" && o.width != 1)
@@ -51,13 +81,16 @@ inline void check_cifar10_model(RunOptions& o) {
   }
   const bool imagenet = o.depth == 18 || o.depth == 34 || o.depth == 101 || o.depth == 152;
   if (o.network == "resnet" && imagenet) o.network = "resnet_imagenet";
+  // MXNet's word means this net on small images, and one of torchvision's depths on larger ones.
+  if (o.network == "resnet" && image_side(o) <= 28) o.network = "resnet_preact";
+  const bool bottleneck = o.network == "resnet_preact" && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   if (o.network == "resnet_imagenet") {
     if (!imagenet && o.depth != 50) fail<UsageError>("--depth", "18, 34, 50, 101 or 152", std::to_string(o.depth));
   } else if (o.network == "cifar_fast") {
     for (const auto& [option, value] :
          {std::pair{"--initializer", o.initializer != "he"}, {"--zero-gamma", o.zero_gamma}})
       if (value) fail<UsageError>(option, "its default for --network cifar_fast", "another value");
-  } else if (o.depth < 8 || (o.depth - 2) % 6 != 0 || o.depth > 10000) {
+  } else if (o.depth < 8 || ((o.depth - 2) % 6 != 0 && !bottleneck) || o.depth > 10000) {
     fail<UsageError>("--depth", "6n+2 (8, 20, 32, 44, 50, 56, 110, ...) or 18, 34, 101, 152", std::to_string(o.depth));
   }
   word("--initializer", o.initializer, {"he", "xavier"}, {{"default", "he"}, {"msra", "he"}, {"kaiming", "he"}});

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include <tutti/core/isa.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "check_values.hpp"
@@ -14,7 +14,7 @@ namespace tutti::examples::detail {
 
 inline void check_imagenet_data(RunOptions& o) {
   if (o.benchmark) o.dataset = "synthetic";
-  if (!o.benchmark && o.data_dir.empty() && !o.dry_run)
+  if (!o.benchmark && o.data_dir.empty() && (!o.dry_run || o.print_schedule))
     fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
                      "class folders, TFRecords, RecordIO and packed shards are read as they are");
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
@@ -57,11 +57,12 @@ inline void check_imagenet_run(RunOptions& o) {
   number("--num-batches", o.num_batches, 0, std::int64_t{1} << 40);
   if (o.epochs > 0) o.num_batches = 0;
   if (o.epochs == 0 && o.num_batches == 0) {
-    if (!o.eval_only && !o.dry_run && !o.test_io)
+    if (!o.eval_only && (!o.dry_run || o.print_schedule) && !o.test_io)
       fail<UsageError>("--num-epochs", "a length of the run, here or as --num-batches", "neither");
     o.epochs = 1;
   }
-  number("--num-gpus", o.num_gpus, 1, 1'000'000);
+  if (o.print_schedule) o.dry_run = true;
+  if (o.num_gpus) number("--num-gpus", *o.num_gpus, 1, 1'000'000);
   number("--eval-interval", o.eval_interval, 0, std::int64_t{1} << 40);
   number("--save-summary-steps", o.save_summary_steps, 0, std::int64_t{1} << 40);
   if (o.run_dir.empty()) fail<UsageError>("--log-dir", "a folder", "none");
@@ -69,14 +70,24 @@ inline void check_imagenet_run(RunOptions& o) {
     fail<UsageError>("--log-name", "the name of a file in --log-dir", "'" + o.log_name + "'");
   if (o.clear_log && (o.eval_only || !o.resume.empty()))
     fail<UsageError>("--clear-log", "no --eval and no --resume beside it", "one of them");
+  if (o.eval_only && o.benchmark)
+    fail<UsageError>("--eval", "--data-dir with validation images", "--synthetic",
+                     "synthetic images have no classes that could be told apart");
   if (o.eval_only && o.resume.empty() && o.pretrained.empty()) o.resume = "latest";
   if (o.use_larc) o.optimizer = "larc";
   if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
   if (!o.warmup_epochs) o.warmup_epochs = 0;
   if (!o.keep) o.keep = 1'000'000;
-  // One an epoch is what fit() does of itself.
-  o.save_period = 1;
-  if (o.precision == "auto") o.precision = o.fp16 && cpu::detect_isa() >= cpu::Isa::avx512_bf16 ? "bf16" : "f32";
+  o.save_period = 0;  // fit_options() turns --save-checkpoints-steps 0 into steps
+  number("--intra-op-parallelism-threads", o.intra_op_threads, 0, 4096);
+  if (o.intra_op_threads > 0 && o.threads > 0 && o.threads != o.intra_op_threads)
+    fail<UsageError>("--intra-op-parallelism-threads", "what --threads says, " + std::to_string(o.threads),
+                     std::to_string(o.intra_op_threads), "give one of the two");
+  if (o.intra_op_threads > 0) o.threads = o.intra_op_threads;
+  if (o.inter_op_threads != 0 && o.inter_op_threads != 1)
+    fail<UsageError>("--inter-op-parallelism-threads", "0 or 1, because ops run one after the other",
+                     std::to_string(o.inter_op_threads),
+                     "leave it out; --threads is how many threads compute each op, --num-parallel-calls decode images");
   if (o.loss_scale == "dynamic") return;
   try {
     const auto values = schedule::parse_numbers("--loss-scale", o.loss_scale);
@@ -86,17 +97,37 @@ inline void check_imagenet_run(RunOptions& o) {
   fail<UsageError>("--loss-scale", "a number or dynamic", "'" + o.loss_scale + "'");
 }
 
-// The rates of the mode steps may be given outright.
+// The epochs, rates and factor of the mode steps: each of them chooses it where no mode is given.
 inline void check_imagenet_steps(RunOptions& o) {
+  const bool given = !o.lr_step_epochs.empty() || !o.lr_step_lrs.empty() || o.lr_factor;
+  if (o.lr_schedule == "auto") {
+    o.lr_schedule = given ? "steps" : "poly";
+    if (given)
+      o.notes.push_back(
+          "the learning rate changes in steps (--lr-decay-mode steps), as its epochs, rates or factor ask for");
+  }
   if (o.lr_schedule != "steps") {
-    o.lr_step_epochs.clear();  // older scripts always give them
-    if (!o.lr_step_lrs.empty()) fail<UsageError>("--lr-decay-lrs", "--lr-decay-mode steps beside it", o.lr_schedule);
+    // Scripts of the Horovod trainer write its defaults out, which have no effect in its other modes either.
+    if (schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs) == std::vector<double>{30, 60, 80})
+      o.lr_step_epochs.clear();
+    if (o.lr_factor == 0.1) o.lr_factor.reset();
+    const char* option = !o.lr_step_epochs.empty() ? "--lr-decay-steps"
+                         : !o.lr_step_lrs.empty()  ? "--lr-decay-lrs"
+                                                   : "--lr-decay-factor";
+    if (!o.lr_step_epochs.empty() || !o.lr_step_lrs.empty() || o.lr_factor)
+      fail<UsageError>(option, "--lr-decay-mode steps beside it", o.lr_schedule, "leave one of the two out");
     return;
   }
   if (o.lr_step_epochs.empty()) o.lr_step_epochs = "30,60,80";
   if (o.lr_step_lrs.empty()) return;
-  (void)schedule::Piecewise(schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
-                            schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs));
+  if (o.lr_factor) fail<UsageError>("--lr-decay-factor", "no --lr-decay-lrs beside it", o.lr_step_lrs);
+  const auto epochs = schedule::parse_numbers("--lr-decay-steps", o.lr_step_epochs),
+             rates = schedule::parse_numbers("--lr-decay-lrs", o.lr_step_lrs);
+  if (rates.size() != epochs.size() + 1)
+    fail<UsageError>("--lr-decay-lrs",
+                     std::to_string(epochs.size() + 1) + " rates, one more than the epochs of --lr-decay-steps",
+                     o.lr_step_lrs);
+  (void)schedule::Piecewise(epochs, rates);
 }
 
 }  // namespace tutti::examples::detail

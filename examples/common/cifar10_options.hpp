@@ -15,6 +15,14 @@ void describe_cifar10(RunOptions& o, V& v) {
     "folder of the data set, or its parent; default: $TUTTI_DATA, else data (fashion_mnist: Debian's)",
     Names{"data-dir"});
   v("dataset", o.dataset, "cifar10, fashion_mnist or synthetic", Names{});
+  v("data-train", o.data_train,
+    "training images as RecordIO, a file or a folder with *train*.rec, in place of --data; as --data-val small images "
+    "of one size",
+    Names{});
+  v("data-train-idx", o.data_train_idx, "its list of records; default: the .idx beside it", Names{});
+  v("data-val", o.data_val, "test images as RecordIO, a file or a folder with *val*.rec or *test*.rec", Names{});
+  v("data-val-idx", o.data_val_idx, "its list of records; default: the .idx beside it", Names{});
+  v("decoder", o.decoder, "of these images: auto, turbojpeg or stb", Names{});
   v("image-shape", o.image_shape, "C,H,W of what the net sees, e.g. 3,28,28; default: the data set's", Names{});
   v("rgb-mean", o.rgb_mean, "a mean per channel on the 0..255 scale; default: the data set's", Names{});
   v("rgb-std", o.rgb_std, "a standard deviation per channel; default: the data set's", Names{});
@@ -41,7 +49,9 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("recipe", o.recipe, "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast",
     Names{});
   v("network", o.network,
-    "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images), resnet_preact (6n+2, pre-activation), "
+    "resnet (depth 6n+2, or 18, 34, 101, 152 with a stem for small images; on images of up to 28 pixels "
+    "resnet_preact, as MXNet's scripts), resnet_postact (6n+2), resnet_preact (6n+2, pre-activation; 9n+2 from 164 "
+    "on), "
     "resnet_imagenet, cifar_fast (8 layers, the first one whitens the images)",
     Names{});
   v("depth", o.depth, "layers of the net", Names{"num-layers"});
@@ -87,19 +97,20 @@ void describe_cifar10(RunOptions& o, V& v) {
     "end after the epoch that reaches this training accuracy, 0..1; 0: never", Names{});
 
   v.group("Run");
-  v("run-dir", o.run_dir, "folder for log.jsonl and checkpoints; default: a new one in runs/",
-    Names{"train-dir", "log-dir"});
+  v("run-dir", o.run_dir, "folder of the checkpoints and logs; default: --log-dir, else a new one in runs/",
+    Names{"train-dir"});
+  v("log-dir", o.log_dir, "folder of log.jsonl and the event files; default: --run-dir", Names{});
   describe_checkpoints(o, v);
   v("model-prefix", o.model_prefix, "the run folder by another name, keeping every checkpoint", Names{});
   v("load-epoch", o.load_epoch, "go on after this epoch of the run folder", Names{});
   v("save-period", o.save_period, "epochs between checkpoints; 0: none at the end of epochs", Names{"save-frequency"});
   v("save-steps", o.save_steps, "steps between checkpoints; 0: none within an epoch", Names{});
-  v("evaluate-every", o.evaluate_every, "epochs between evaluations; the last epoch always", Names{});
+  v("evaluate-every", o.evaluate_every, "epochs between evaluations, and at the end; 0: none", Names{});
   v("tta", o.tta,
     "views of each test image at the end of the run: 0 as it is, 1 mirrored too, 2 shifted by a pixel too", Names{});
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
     Names{"log-interval", "display-every"});
-  v("precision", o.precision, "f32, bf16 (bfloat16 with f32 master weights) or, with cuda, f16", Names{"dtype"});
+  v("precision", o.precision, "f32 (auto), bf16 (bfloat16 with f32 master weights) or, with cuda, f16", Names{"dtype"});
   describe_machine(o, v);
   v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume", Names{"eval"});
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -22,6 +23,7 @@
 
 #include "check.hpp"
 #include "config_file.hpp"
+#include "environment.hpp"
 #include "option_table.hpp"
 
 namespace tutti::examples {
@@ -85,24 +87,42 @@ bool is_open(const std::optional<T>& v) {
   return !v;
 }
 
-// Every name, with '-' only, and which of them are switches.
+// Every name, with '-' only, and the first name of its option; which of them are switches.
 struct Names {
-  std::set<std::string> all{"help", "version", "config", "print-config"}, switches{"print-config"};
+  std::map<std::string, std::string> all{
+      {"help", "help"}, {"version", "version"}, {"config", "config"}, {"print-config", "print-config"}};
+  std::set<std::string> switches{"print-config"};
   void group(const char*) {}
   template <class T>
   void operator()(const char* name, T&, const char*, std::initializer_list<const char*> others) {
     std::vector<std::string> names(others.begin(), others.end());
     names.emplace_back(name);
-    all.insert(names.begin(), names.end());
+    for (const auto& n : names) all[n] = name;
     if (std::is_same_v<T, bool>) switches.insert(names.begin(), names.end());
   }
+};
+
+// Refuses two names of one option with different values: one of the two would have no effect.
+class OneName {
+ public:
+  void add(const std::string& where, const std::string& first, const std::string& name, const std::string& value) {
+    const auto [at, fresh] = said_.try_emplace(first, name, value);
+    if (!fresh && at->second.first != name && at->second.second != value)
+      fail<UsageError>(where + "--" + name,
+                       "what --" + at->second.first + " says, another name of this option, '" + at->second.second + "'",
+                       "'" + value + "'", "give one of the two");
+    at->second = {name, value};
+  }
+
+ private:
+  std::map<std::string, std::pair<std::string, std::string>> said_;
 };
 
 Names all_names(Program program) {
   Names names;
   RunOptions o = defaults_of(program);
   describe(o, names);
-  for (const auto& n : neutral_options(program)) names.all.insert(n.name);
+  for (const auto& n : neutral_options(program)) names.all[n.name] = n.name;
   return names;
 }
 
@@ -121,15 +141,22 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-[[noreturn]] void unknown(const std::string& where, const std::string& name, const Names& names) {
-  std::string hint = "--help lists all options";
+// The name that is meant, as far as one can tell; else nothing.
+std::string nearest_name(const std::string& name, const Names& names) {
+  std::string nearest;
   std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
-  for (const auto& n : names.all)
-    if (const std::size_t d = distance(name, n); d < least) {
+  for (const auto& known : names.all)
+    if (const std::size_t d = distance(name, known.first); d < least) {
       least = d;
-      hint = "did you mean --" + n;
+      nearest = known.first;
     }
-  fail<UsageError>(where, "an option", "--" + name + ", which is none", hint);
+  return nearest;
+}
+
+[[noreturn]] void unknown(const std::string& where, const std::string& name, const Names& names) {
+  const std::string nearest = nearest_name(name, names);
+  fail<UsageError>(where, "an option", "--" + name + ", which is none",
+                   nearest.empty() ? "--help lists all options" : "did you mean --" + nearest);
 }
 
 std::string with_dashes(std::string name) {
@@ -137,10 +164,18 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
-// Brings all arguments into the form --name=value or --name value: '_' in a name becomes '-'; switches --x, --no-x,
-// --nox and --x 1 become --x=true and the like; --resume alone becomes --resume=latest.
+// Brings all arguments into the form --name=value or --name, value with each option's first name: '_' in a name becomes
+// '-'; switches --x, --no-x, --nox and --x 1 become --x=true and the like; --resume alone becomes --resume=latest.
 std::vector<std::string> normalised(int argc, char** argv, const Names& names) {
   std::vector<std::string> out;
+  OneName one;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    const std::string& first = names.all.at(name);
+    one.add("", first, name, value);
+    // Stand apart when empty: after '=' CLI11 would take the next argument instead.
+    out.push_back("--" + first + (value.empty() ? "" : "=" + value));
+    if (value.empty()) out.emplace_back();
+  };
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "-h") {
@@ -149,7 +184,7 @@ std::vector<std::string> normalised(int argc, char** argv, const Names& names) {
     }
     if ((argument == "-m" && names.all.contains("model")) || (argument == "-b" && names.all.contains("batch-size"))) {
       if (i + 1 == argc) fail<UsageError>(argument, "a value", "none");
-      out.push_back((argument == "-m" ? "--model=" : "--batch-size=") + std::string(argv[++i]));
+      add(argument == "-m" ? "model" : "batch-size", argv[++i]);
       continue;
     }
     if (!argument.starts_with("--"))
@@ -158,35 +193,76 @@ std::vector<std::string> normalised(int argc, char** argv, const Names& names) {
                                                                        : "--help lists all options");
     const std::size_t equals = argument.find('=');
     std::string name = with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
-    std::string value = equals == std::string::npos ? "" : argument.substr(equals);
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = argument.substr(equals + 1);
     const bool known = names.all.contains(name);
     if (!known && name.starts_with("no")) {
       const std::string positive = name.substr(name.starts_with("no-") ? 3 : 2);
       if (names.switches.contains(positive)) {
-        if (!value.empty()) fail<UsageError>("--" + name, "no value", value.substr(1));
-        out.push_back("--" + positive + "=false");
+        if (value) fail<UsageError>("--" + name, "no value", *value);
+        add(positive, "false");
         continue;
       }
     }
     if (!known) unknown("command line", name, names);
-    if (names.switches.contains(name) && value.empty()) {
-      value = "=true";
+    if (names.switches.contains(name) && !value) {
+      value = "true";
       const std::string next = i + 1 < argc ? argv[i + 1] : "";
       if (!next.empty() && !next.starts_with("-")) {
-        value = "=" + next;
+        value = next;
         ++i;
       }
     }
-    if (name == "resume" && value.empty()) value = "=latest";
-    const bool takes_next = value.empty() && name != "help" && name != "version";
-    out.push_back("--" + name + value);
-    if (!takes_next) continue;
-    if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--"))
+    if (name == "resume" && !value) value = "latest";
+    if (!value && (name == "help" || name == "version")) {
+      out.push_back("--" + name);
+      continue;
+    }
+    const bool none_left = i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--");
+    // A list of GPUs that the shell left out is as empty as one in quotes.
+    if (!value && none_left && name == "gpus") value = "";
+    if (!value && none_left)
       fail<UsageError>("--" + name, "a value", i + 1 == argc ? "none" : std::string("the option ") + argv[i + 1]);
-    out.back() += std::string("=") + argv[++i];
+    add(name, value ? *value : std::string(argv[++i]));
   }
   return out;
 }
+
+// The variables that are options, by each option's first name. UsageError names one that is none.
+std::map<std::string, VariableEntry> options_in_environment(Program program, const Names& names) {
+  static const std::set<std::string> elsewhere{"help", "version", "print-config"};
+  std::map<std::string, VariableEntry> found;
+  OneName one;
+  for (const VariableEntry& e : environment_entries()) {
+    const bool capitals = variable_of_option(e.option) == e.variable;
+    if (!capitals || !names.all.contains(e.option) || elsewhere.contains(e.option)) {
+      const std::string nearest = capitals ? nearest_name(e.option, names) : e.option;
+      fail<UsageError>(
+          "environment " + e.variable,
+          "an option of " + std::string(name_of(program)) + " in capitals, as TUTTI_BATCH_SIZE", "none",
+          (nearest.empty() ? "" : "did you mean " + variable_of_option(nearest) + "; ") + "unset " + e.variable);
+    }
+    const std::string& first = names.all.at(e.option);
+    one.add("environment " + e.variable + ": ", first, e.option, e.value);
+    found[first] = e;
+  }
+  return found;
+}
+
+// Sets what neither the command line nor a file has said.
+struct FromEnvironment {
+  const CLI::App& app;
+  const std::map<std::string, VariableEntry>& found;
+  std::vector<std::pair<std::string, std::string>>& used;
+  void group(const char*) {}
+  template <class T>
+  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>) {
+    const auto at = found.find(name);
+    if (at == found.end() || app.get_option(std::string("--") + name)->count() > 0) return;
+    assign("environment " + at->second.variable, at->second.value, field);
+    used.emplace_back(name, at->second.variable);
+  }
+};
 
 // Lets CLI11 read the files of --config.
 class ConfigReader : public CLI::Config {
@@ -196,6 +272,7 @@ class ConfigReader : public CLI::Config {
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
     std::vector<CLI::ConfigItem> found;
     std::set<std::string> seen;
+    OneName one;
     for (const ConfigEntry& e : parse_config(in)) {
       CLI::ConfigItem item;
       item.name = with_dashes(e.name);
@@ -204,6 +281,9 @@ class ConfigReader : public CLI::Config {
       static const std::set<std::string> elsewhere{"help", "version", "config", "print-config"};
       if (!names_.all.contains(item.name) || elsewhere.contains(item.name)) unknown(where, item.name, names_);
       if (!seen.insert(item.name).second) fail<UsageError>(where, "each option once", item.name + " again");
+      const std::string& first = names_.all.at(item.name);
+      one.add(where + ": ", first, item.name, e.value);
+      item.name = first;
       found.push_back(std::move(item));
     }
     return found;
@@ -255,31 +335,34 @@ struct Register {
   }
 };
 
+// Refuses what is not its neutral value.
+void check_neutral(const std::string& where, const NeutralOption& n, const std::string& value) {
+  const std::string neutral = n.value;
+  double given = 0, wanted = 0;
+  if (value == "none" || value == "None") return;
+  assign(where, value, given);
+  if (neutral.empty()) return;
+  assign(where, neutral, wanted);
+  if (given != wanted) fail<UsageError>(where, neutral + ", because small images are only cropped and mirrored", value);
+}
+
 void register_neutral(CLI::App& app, Program program) {
   std::string list;
   for (const NeutralOption& n : neutral_options(program)) {
-    const std::string name = std::string("--") + n.name, neutral = n.value;
+    const std::string name = std::string("--") + n.name;
     app.add_option_function<std::string>(
-           name,
-           [name, neutral](const std::string& v) {
-             double given = 0, wanted = 0;
-             const bool none = v == "none" || v == "None";
-             if (!none) assign(name, v, given);
-             if (!neutral.empty()) assign(name, neutral, wanted);
-             if (!none && !neutral.empty() && given != wanted)
-               fail<UsageError>(name, neutral + ", because small images are only cropped and mirrored", v);
-           },
-           "")
+           name, [name, n](const std::string& v) { check_neutral(name, n, v); }, "")
         ->group("")
         ->take_last();
     list += (list.empty() ? "" : " ") + name;
   }
-  app.footer("Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) +
-             "\n\nEvery long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
-             "precedence is: command line, --config file, environment (TUTTI_DATA), default. Numbers count for the\n"
-             "whole job (global) unless the text says \"per rank\".\n"
-             "Exit codes: 0 done, 1 internal error, 2 usage, 3 data, 4 device, 5 communication, 6 loss not finite,\n"
-             "130 and 143 interrupted with the state saved.");
+  app.footer(
+      "Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) +
+      "\n\nEvery long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
+      "precedence is: command line, --config file, environment (TUTTI_BATCH_SIZE=64 is --batch-size 64, and so on\n"
+      "for every option), default. Numbers count for the whole job (global) unless the text says \"per rank\".\n"
+      "Exit codes: 0 done, 1 internal error, 2 usage, 3 data, 4 device, 5 communication, 6 loss not finite,\n"
+      "130 and 143 interrupted with the state saved.");
 }
 
 struct WriteConfig {
@@ -331,10 +414,18 @@ Parsed parse(const std::vector<std::string>& arguments, Program program, const s
     std::replace(message.begin(), message.end(), '\n', ' ');
     throw UsageError("[command line] " + message);
   }
-  const char* folder = std::getenv("TUTTI_DATA");
-  if (parsed.options.data_dir.empty() && folder != nullptr && *folder != '\0') {
-    parsed.options.data_dir = folder;
-    parsed.options.data_dir_from_environment = true;
+  if (parsed.help_or_version) return parsed;
+  const auto environment = options_in_environment(program, names);
+  auto& used = parsed.options.from_environment;
+  describe(parsed.options, FromEnvironment{app, environment, used});
+  for (const NeutralOption& n : neutral_options(program))
+    if (const auto at = environment.find(n.name); at != environment.end())
+      check_neutral("environment " + at->second.variable, n, at->second.value);
+  for (const auto& [option, variable] : used) {
+    if (option == "data" || option == "data-dir")
+      parsed.options.data_dir_from_environment = true;
+    else
+      parsed.options.notes.push_back("--" + option + " comes from the environment's " + variable);
   }
   return parsed;
 }
@@ -343,7 +434,13 @@ Parsed parse(const std::vector<std::string>& arguments, Program program, const s
 
 std::optional<RunOptions> parse_command_line(int argc, char** argv, Program program) {
   const Names names = all_names(program);
-  const std::vector<std::string> arguments = normalised(argc, argv, names);
+  std::vector<std::string> arguments = normalised(argc, argv, names);
+  const auto given = [&](const char* option) {
+    return std::any_of(arguments.begin(), arguments.end(), [&](const auto& a) { return a.starts_with(option); });
+  };
+  const char* config = std::getenv("TUTTI_CONFIG");
+  if (config != nullptr && *config != '\0' && !given("--config="))
+    arguments.insert(arguments.begin(), std::string("--config=") + config);
   Parsed parsed = parse(arguments, program, "", "", names);
   if (parsed.help_or_version) return std::nullopt;
   // Once more over the values of the preset or recipe, which the explicit ones override.
@@ -356,7 +453,9 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     // What it says may be meant for another build.
     std::vector<std::string> every;
     for (const detail::StrategyWord& w : detail::strategy_words) every.emplace_back(w.name);
-    check(checked, 1, every);
+    naming_variables(checked, [&] { check(checked, 1, every); });
+    for (const auto& [option, variable] : parsed.options.from_environment)
+      std::printf("# %s comes from the environment's %s\n", option.c_str(), variable.c_str());
     std::fputs(config_text(parsed.options).c_str(), stdout);
     return std::nullopt;
   }

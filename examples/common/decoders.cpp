@@ -23,8 +23,7 @@ ImageDecoders make_decoders(const std::string& word) {
   if (word == "auto" || word == "stb") found.push_back(std::make_shared<StbDecoder>());
 #endif
   if (found.empty())
-    fail<UsageError>("--decoder", "one that this build has", word,
-                     "install libjpeg62-turbo-dev or libstb-dev and build again");
+    fail<UsageError>("--decoder", "one that this build has", word, "install libjpeg-dev or libstb-dev and build again");
   return ImageDecoders(std::move(found));
 }
 

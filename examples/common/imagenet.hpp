@@ -117,14 +117,14 @@ struct Imagenet {
   Task task;
   task.schema = [data](const RunOptions& o) { return data->schema(o); };
   task.images = [data](const RunOptions& o, const Schema&) { return data->images(o); };
-  task.listeners = [](const RunOptions& o, const std::function<double()>& l2) {
+  task.listeners = [](const RunOptions& o, const RunStart& start, const std::function<double()>& l2) {
     std::vector<std::unique_ptr<FitListener>> list;
-    list.push_back(std::make_unique<ImagenetTable>(o, l2));
+    list.push_back(std::make_unique<ImagenetTable>(o, start, l2));
     return list;
   };
-  task.evaluated = [data](const RunOptions& o, const EvaluationReport& e, const Counters& at, const io::Path& path) {
-    data->evaluation.row(o, e, at.step, at.epoch > 0 ? at.samples / at.epoch : 0, path);
-  };
+  task.evaluating = [data](const RunOptions& o, std::int64_t images) { data->evaluation.begin(o, images); };
+  task.evaluated = [data](const EvaluationReport& e, const EvaluatedCheckpoint& c) { data->evaluation.row(e, c); };
+  task.evaluation_done = [data] { data->evaluation.end(); };
   task.shows_progress = false;
   return task;
 }

@@ -49,7 +49,7 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("pretrained", o.pretrained,
     "weights to begin with, a .safetensors file with torchvision's names; the classifier only where it fits", Names{});
   v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Names{"zero-gamma", "last-gamma"});
-  v("adv-conv-init", o.adv_conv_init, "taken for older scripts: convolutions always start as He et al. 2015 say",
+  v("adv-conv-init", o.adv_conv_init, "convolutions start as He et al. 2015 say, else as Glorot and Bengio 2010",
     Names{});
   v("bn-eps", o.bn_eps, "batch norm's epsilon; default: horovod 1e-4, torchvision 1e-5", Names{});
   v("bn-momentum", o.bn_momentum, "what a step keeps of batch norm's running statistics", Names{});
@@ -60,10 +60,11 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{});
   v("accumulate", o.accumulate, "passes per update", Names{});
   v("optimizer", o.optimizer, "nag (SGD with Nesterov momentum), sgd, adamw, lars or larc", Names{});
-  v("use-larc", o.use_larc, "larc", Names{});
+  v("use-larc", o.use_larc, "larc: LARC round Nesterov momentum", Names{});
   v("lr", o.lr, "peak learning rate for the global batch; default: 0.1 per 256 images of it, 3.7 with LARC", Names{});
   v("mom", o.mom, "momentum", Names{"momentum"});
   v("wdecay", o.wd, "weight decay; default: 1e-4 (adamw: 0.05)", Names{"wd", "weight-decay"});
+  v("decay-biases", o.decay_biases, "decay the classifier's bias too, as the Horovod trainer does", Names{});
   v("decay-all", o.decay_all, "decay batch norm and biases too", Names{});
   v("leta", o.eta, "trust coefficient; default: lars 0.001, larc 0.013", Names{"eta"});
   v("loss-scale", o.loss_scale, "what the loss is multiplied by before the backward pass; dynamic: as large as goes",
@@ -77,10 +78,14 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("num-batches", o.num_batches, "length of the run in updates, where --num-epochs is not given", Names{});
   v("max-steps", o.max_steps, "end after this many updates, whatever the schedule; 0: at its end", Names{});
   v("lr-decay-mode", o.lr_schedule,
-    "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant", Names{"lr-schedule"});
-  v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes", Names{"lr-step-epochs"});
-  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: each a tenth of the one before",
-    Names{});
+    "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant; auto: poly, or steps "
+    "where one of its three options below is given",
+    Names{"lr-schedule"});
+  v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
+    Names{"lr-step-epochs"});
+  v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: by --lr-decay-factor", Names{});
+  v("lr-decay-factor", o.lr_factor, "what the rate of steps is multiplied by at each of its epochs; default: 0.1",
+    Names{"lr-factor"});
   v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"});
   v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Names{});
   v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Names{});
@@ -93,30 +98,36 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("clear-log", o.clear_log, "remove the run that --log-dir holds, and begin anew", Names{});
   v("log-name", o.log_name, "the log as text, in --log-dir; eval_ stands before it with --eval", Names{});
   describe_checkpoints(o, v);
-  v("save-checkpoints-steps", o.save_steps, "steps between checkpoints; 0: one an epoch", Names{"save-steps"});
-  v("local-ckpt", o.local_ckpt, "taken for older scripts: rank 0 alone saves", Names{});
-  v("save-summary-steps", o.save_summary_steps,
-    "taken for older scripts: --tensorboard writes what --display-every shows", Names{});
-  v("evaluate-every", o.evaluate_every, "epochs between evaluations while training; the last epoch always", Names{});
+  v("save-checkpoints-steps", o.save_steps, "steps between checkpoints, and at the end; 0: those of an epoch",
+    Names{"save-steps"});
+  v("local-ckpt", o.local_ckpt, "a rank of every host saves in that host's own --log-dir, not rank 0 alone", Names{});
+  v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch",
+    Names{});
+  v("evaluate-every", o.evaluate_every, "epochs between evaluations while training, and at the end; 0: none", Names{});
   v("eval", o.eval_only,
     "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training",
     Names{"eval-only"});
-  v("eval-interval", o.eval_interval, "with --eval: every k-th checkpoint too, the newest always; 0: that one alone",
+  v("eval-interval", o.eval_interval,
+    "with --eval: every k-th checkpoint too, counted from the oldest, and the newest always; 0: that one alone",
     Names{});
-  v("num-gpus", o.num_gpus, "ranks that made the checkpoints, for the column epoch of --eval", Names{});
+  v("num-gpus", o.num_gpus,
+    "ranks that made the checkpoints, for the column epoch of --eval; default: what the checkpoint tells", Names{});
   v("display-every", o.disp_batches, "steps between lines of the table and log entries",
     Names{"disp-batches", "log-interval"});
-  v("fp16", o.fp16, "half precision where the processor has it (bf16), with f32 master weights", Names{});
+  v("fp16", o.fp16,
+    "half precision with f32 master weights: bf16, f16 on GPUs without it; f32 on processors without AVX512-BF16",
+    Names{});
   v("precision", o.precision, "f32, bf16 or, with cuda, f16; auto: by --fp16", Names{"dtype"});
   describe_machine(o, v);
+  v("print-schedule", o.print_schedule, "print step, epoch and rate of every line of the table, and stop", Names{});
+  v("intra-op-parallelism-threads", o.intra_op_threads, "another name of --threads, for the processor", Names{});
+  v("inter-op-parallelism-threads", o.inter_op_threads, "0 or 1: ops run one after the other, each on all threads",
+    Names{});
 
   describe_distribution(o, v);
 }
 
 }  // namespace detail
-
-inline constexpr NeutralOption imagenet_neutral_options[] = {{"intra-op-parallelism-threads", ""},
-                                                             {"inter-op-parallelism-threads", ""}};
 
 // What differs from train_cifar10's defaults.
 inline RunOptions imagenet_defaults() {
@@ -128,11 +139,11 @@ inline RunOptions imagenet_defaults() {
   o.zero_gamma = true;
   o.batch_size = 256;
   o.epochs = 0;
-  o.lr_schedule = "poly";
   o.run_dir = "imagenet_resnet";
   o.save_steps = 1000;
   o.disp_batches = 50;
-  o.precision = "auto";
+  o.decay_biases = true;
+  o.evaluate_every = 0;
   o.loss_scale = "1024";
   return o;
 }

@@ -3,8 +3,6 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
@@ -17,6 +15,7 @@
 #include <tutti/train/report.hpp>
 
 #include "options.hpp"
+#include "task.hpp"
 
 // The tables of the TensorFlow and Horovod ResNet-50 trainer, which scripts read.
 namespace tutti::examples {
@@ -47,26 +46,38 @@ class TextLog {
 [[nodiscard]] inline std::string imagenet_row(const StepReport& r, double epoch, double decay_term) {
   char row[160];
   std::snprintf(row, sizeof row, "%6lld %5.1f %7.1f %6.3f %6.3f %7.5f", static_cast<long long>(r.step), epoch,
-                r.images_per_second, r.train_loss, r.train_loss + decay_term, r.lr);
+                r.images_per_second, r.train_loss, r.train_loss + decay_term, r.next_lr);
   return row;
 }
 
-// Speed is that of the whole job since the row before; FinLoss has the term of weight decay.
+// Of a step of the whole job: as many samples as `step` steps have, in passes over `images`.
+[[nodiscard]] inline double imagenet_epoch(const RunOptions& o, std::int64_t images, std::int64_t step) {
+  return static_cast<double>(step) * static_cast<double>(o.global_batch_size) / static_cast<double>(images);
+}
+
+// Speed is that of the whole job since the row before; FinLoss has the term of weight decay; LR is lr(Step), which the
+// next update will have.
 class ImagenetTable : public FitListener {
  public:
-  ImagenetTable(const RunOptions& o, std::function<double()> decay_term)
-      : log_(o, ""), decay_term_(std::move(decay_term)) {
+  ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> decay_term)
+      : log_(o, ""), o_(o), images_(start.images), decay_term_(std::move(decay_term)) {
+    log_.line(start.versions);
+    log_.line("Horovod size: " + std::to_string(start.ranks));
+    log_.line("Using data from: " + (o.benchmark ? std::string("synthetic images") : o.data_dir));
+    log_.line("Found  " + std::to_string(start.images) + " training samples");
     log_.line("Using a learning rate of " + text(o.lr.value_or(0)));
-    log_.line(o.save_steps > 0 ? "Checkpointing every " + std::to_string(o.save_steps) + " steps"
-                               : std::string("Checkpointing every epoch"));
-    log_.line("Using preprocessing threads per rank: " + std::to_string(o.data_nthreads));
+    log_.line("Checkpointing every " + std::to_string(start.save_every_steps) + " steps");
+    log_.line("Saving summary every " + std::to_string(start.summary_every) + " steps");
+    log_.line("Using preprocessing threads per GPU: " + std::to_string(o.data_nthreads));
     log_.line("  Step Epoch Speed   Loss  FinLoss   LR");
   }
   void step(const StepReport& r) override {
-    const double epoch =
-        static_cast<double>(r.epoch - 1) +
-        static_cast<double>(r.step_in_epoch) / static_cast<double>(std::max<std::int64_t>(r.steps_per_epoch, 1));
-    log_.line(imagenet_row(r, epoch, decay_term_()));
+    log_.line(imagenet_row(r, imagenet_epoch(o_, images_, r.step), decay_term_()));
+  }
+  void finished(double seconds) override {
+    char line[64];
+    std::snprintf(line, sizeof line, "Finished in %.2f", seconds);
+    log_.line(line);
   }
   void epoch(const EpochReport& r) override {
     if (!r.test) return;
@@ -85,6 +96,8 @@ class ImagenetTable : public FitListener {
   }
 
   TextLog log_;
+  RunOptions o_;
+  std::int64_t images_;
   std::function<double()> decay_term_;
 };
 
@@ -94,29 +107,27 @@ class ImagenetTable : public FitListener {
   ::gmtime_r(&saved, &utc);
   char time[32], row[160];
   std::strftime(time, sizeof time, "%Y-%m-%d %H:%M:%S", &utc);
-  std::snprintf(row, sizeof row, "%5lld %5lld %7.3f %7.3f %8.4f   UTC:%s", static_cast<long long>(step),
-                static_cast<long long>(epoch), 100 * e.top1, 100 * e.topk, e.loss, time);
+  std::snprintf(row, sizeof row, "%5lld  %5.1f  %5.3f  %6.2f  %6.2f  UTC:%s", static_cast<long long>(step),
+                static_cast<double>(epoch), 100 * e.top1, 100 * e.topk, e.loss, time);
   return row;
 }
 
-// One row a checkpoint. An epoch is one of --num-gpus ranks with batches of --batch-size.
+// One row a checkpoint.
 class ImagenetEvaluation {
  public:
-  void row(const RunOptions& o, const EvaluationReport& e, std::int64_t step, std::int64_t train_images,
-           const io::Path& checkpoint) {
-    if (!log_) {
-      log_ = std::make_unique<TextLog>(o, "eval_");
-      log_->line("Evaluating");
-      log_->line("Validation dataset size: " + std::to_string(e.images));
-      log_->line(" step  epoch  top1    top5     loss   checkpoint_time");
-    }
-    const double per_epoch = static_cast<double>(train_images) / static_cast<double>(o.batch_size * o.num_gpus);
-    struct stat status {};
-    const bool known = ::stat(checkpoint.c_str(), &status) == 0;
-    log_->line(imagenet_evaluation_row(step,
-                                       std::llround(std::ceil(static_cast<double>(step) / std::max(per_epoch, 1.0))), e,
-                                       known ? status.st_mtime : std::time(nullptr)));
+  void begin(const RunOptions& o, std::int64_t images) {
+    log_ = std::make_unique<TextLog>(o, "eval_");
+    log_->line("Evaluating");
+    log_->line("Validation dataset size: " + std::to_string(images));
+    log_->line(" step  epoch  top1    top5     loss   checkpoint_time");
   }
+  void row(const EvaluationReport& e, const EvaluatedCheckpoint& c) {
+    struct stat status {};
+    const bool known = ::stat(c.path.c_str(), &status) == 0;
+    log_->line(imagenet_evaluation_row(c.step, c.epoch, e, known ? status.st_mtime : std::time(nullptr)) +
+               (c.averaged ? "  averaged weights" : ""));
+  }
+  void end() { log_->line("Finished evaluation"); }
 
  private:
   std::unique_ptr<TextLog> log_;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,8 @@
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "decoders.hpp"
+#include "image_records.hpp"
 #include "task.hpp"
 
 // The data sets that the programs for small images know.
@@ -62,11 +66,32 @@ inline std::filesystem::path data_folder(const RunOptions& o) {
   return folder;
 }
 
+// --data-train or --data-val.
+inline ImageRecords records_of(const RunOptions& o, Split split) {
+  if (split == Split::train) return {"--data-train", o.data_train, o.data_train_idx, split};
+  return {"--data-val", o.data_val, o.data_val_idx, split};
+}
+inline bool reads_records(const RunOptions& o) { return !o.data_train.empty() || !o.data_val.empty(); }
+
+// CIFAR-10's, with the size of the images that there are.
+inline Schema records_schema(const RunOptions& o) {
+  const Split split = o.data_train.empty() ? Split::test : Split::train;
+  Schema s = cifar10::schema(split);
+  std::tie(s.height, s.width) = records_of(o, split).extents(make_decoders(o.decoder));
+  if (o.num_classes > 0 && o.num_classes != s.classes) {
+    s.classes = static_cast<int>(o.num_classes);
+    s.class_names.clear();
+  }
+  return s;
+}
+
 }  // namespace detail
 
-// What the net sees, without reading any data. Throws UsageError where an option does not fit the data set.
+// What the net sees, of RecordIO without reading more than an image. Throws UsageError where an option does not fit the
+// data set.
 inline Schema image_schema(const RunOptions& o) {
-  Schema s = o.dataset == "cifar10"         ? cifar10::schema(Split::train)
+  Schema s = detail::reads_records(o)       ? detail::records_schema(o)
+             : o.dataset == "cifar10"       ? cifar10::schema(Split::train)
              : o.dataset == "fashion_mnist" ? fashion_mnist::schema(Split::train)
                                             : Synthetic(detail::synthetic_options(o)).schema();
   const std::int64_t side = std::min(s.height, s.width);
@@ -113,6 +138,20 @@ inline Images load_images(const RunOptions& o, const Schema& seen) {
     return Images{Augmented(std::move(train), training), Augmented(std::move(test), plain)};
   };
   const auto first = [&](MemoryDataset d) { return o.num_examples > 0 ? d.first(o.num_examples) : d; };
+  if (detail::reads_records(o)) {
+    const Schema stored = detail::records_schema(o);
+    const ImageDecoders decoders = make_decoders(o.decoder);
+    const auto load = [&](Split split, std::int64_t most) {
+      return detail::records_of(o, split).load(stored, decoders, most);
+    };
+    std::optional<MemoryDataset> train, test;
+    if (!o.data_train.empty() && !o.eval_only) train = load(Split::train, o.num_examples);
+    if (!o.data_val.empty()) test = load(Split::test, 0);
+    if (!train && !test) fail<UsageError>("--eval-only", "--data-val, the images to evaluate on", "none");
+    // An evaluation has no use for training images, whose place must not be empty; training goes without a test.
+    if (train && !test) return Images{both(*train, *train).train, std::nullopt};
+    return both(train ? *train : *test, *test);
+  }
   const auto folder = detail::data_folder(o);
   if (o.dataset == "cifar10") {
     return both(first(load_cifar10(folder, Split::train)), load_cifar10(folder, Split::test));

@@ -36,6 +36,9 @@ template <class V>
 void describe_checkpoints(RunOptions& o, V& v) {
   v("resume", o.resume, "go on: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
     Names{});
+  v("save-seconds", o.save_seconds,
+    "seconds between checkpoints, after a step that all ranks have done; 0: none by time",
+    Names{"save-secs", "save-checkpoint-secs"});
   v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{});
   v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size",
     Names{});
@@ -57,9 +60,11 @@ void describe_machine(RunOptions& o, V& v) {
     Names{});
   v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{});
   v("seed", o.seed, "of weights, order and augmentation", Names{});
-  v("tensorboard", o.tensorboard, "write event files for TensorBoard too", Names{});
+  v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Names{});
   v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
   v("dry-run", o.dry_run, "print the net and the memory it takes, and stop", Names{});
+  v("dry-run-ranks", o.dry_run_ranks, "with --dry-run or --print-schedule: as a job of so many ranks; 0: of those here",
+    Names{});
 }
 
 template <class V>
@@ -73,7 +78,8 @@ void describe_distribution(RunOptions& o, V& v) {
     "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: mpi, with GPUs nccl, as nccl; dist_async: "
     "ps_async",
     Names{"kvstore"});
-  v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; needs the cuda backend", Names{});
+  v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: none, train on the processor",
+    Names{});
   v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1", Names{});
   v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});

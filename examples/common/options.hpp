@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 // What can be said on the command line of a training program: plain values, one table of them, and their meaning.
@@ -23,6 +24,7 @@ struct RunOptions {
   std::string data_dir;
   std::string dataset = "cifar10";
   std::string image_shape, rgb_mean, rgb_std;
+  std::string data_train, data_train_idx, data_val, data_val_idx;
   bool random_crop = true, random_mirror = true;
   std::int64_t centre_epochs = 0;
   std::optional<std::int64_t> pad_size;
@@ -55,7 +57,7 @@ struct RunOptions {
   std::optional<double> lr;
   double mom = 0.9;
   std::optional<double> wd;
-  bool decay_all = false;
+  bool decay_all = false, decay_biases = false;
   std::optional<double> eta;
   double clip_norm = 0, ema_decay = 0;
   bool use_larc = false;
@@ -74,23 +76,29 @@ struct RunOptions {
   double lc_periods = 0.47, lc_alpha = 0, lc_beta = 1e-5;
   double stop_at_train_top1 = 0;
   // Run
-  std::string run_dir, resume, model_prefix;
+  std::string run_dir, log_dir, resume, model_prefix;
   std::optional<std::int64_t> load_epoch;
   std::int64_t save_period = 1, save_steps = 0;
+  double save_seconds = 0;
   std::optional<std::int64_t> keep;
   std::int64_t evaluate_every = 1, disp_batches = 20, tta = 0;
   std::optional<std::int64_t> evaluation_batch;
-  std::string precision = "f32", backend = "auto";
+  std::string precision = "auto", backend = "auto";
+  bool any_half = false;  // nobody asked for bf16 itself: f16 where a GPU has no bf16
   std::string data_on_device = "auto", cuda_fusion = "auto";
   bool tf32 = false, autotune = false, deterministic = false, recompute = false, cuda_graph = true;
-  std::int64_t threads = 0;
+  std::int64_t threads = 0, intra_op_threads = 0, inter_op_threads = 0;
   std::uint64_t seed = 1;
-  bool tensorboard = false, audit = false, dry_run = false, eval_only = false;
+  bool tensorboard = true, audit = false, dry_run = false, eval_only = false;
+  bool print_schedule = false;
+  std::int64_t dry_run_ranks = 0;
   bool clear_log = false, local_ckpt = false, fp16 = true;
   std::string log_name = "hvd_train.log";
-  std::int64_t eval_interval = 0, num_gpus = 1, save_summary_steps = 0;
+  std::int64_t eval_interval = 0, save_summary_steps = 0;
+  std::optional<std::int64_t> num_gpus;
   // Distribution
-  std::string strategy = "auto", kv_store, gpus, gc_type = "none";
+  std::string strategy = "auto", kv_store, gc_type = "none";
+  std::optional<std::string> gpus;  // an empty text: none, but the processor
   double gc_threshold = 0.5;
   std::int64_t bucket_mib = 16;
   double comm_deadline = 600;
@@ -99,6 +107,7 @@ struct RunOptions {
 
   // Not options: how the above was understood, for the user to read.
   bool data_dir_from_environment = false;
+  std::vector<std::pair<std::string, std::string>> from_environment;  // options, and the variables that set them
   std::vector<std::string> notes;
 };
 

@@ -20,6 +20,8 @@ inline void apply_preset(RunOptions& o, const std::string& name) {
     o.epochs = 90;
     o.lr_schedule = "steps";
     o.zero_gamma = false;
+    o.decay_biases = false;
+    o.evaluate_every = 1;
     return;
   }
   o.network = "resnet_preact";
@@ -55,6 +57,7 @@ inline void apply_recipe(RunOptions& o, const std::string& name) {
   o.rgb_std = "64";
   o.fill_value = 128;
   o.precision = "bf16";
+  o.any_half = true;
   o.tta = 2;
   o.ema_decay = 0.97;  // in place of Jordan's lookahead
   // At the end alone.

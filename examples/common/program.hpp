@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -45,6 +51,7 @@ inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n"
 inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world) {
   LoaderOptions l;
   l.placement = {training ? o.global_batch_size : *o.evaluation_batch * world, rank, world};
+  if (training && !o.test_io) l.placement.epoch_end = epoch_end_of(o);
   l.seed = o.seed;
   l.shuffle = training;
   l.one_pass = !training;
@@ -88,7 +95,7 @@ MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Sche
   if (!on_host) return m;
   // What is taken in vain ends the process, so it is reckoned from a small plan first.
   m.activations = used.activations * static_cast<std::size_t>(rows) / static_cast<std::size_t>(few);
-  if (!o.dry_run) check_memory(m, o, launched().on_this_host);
+  if (!o.dry_run) check_memory(m, o, launched().local_size);
   if (!o.dry_run || static_cast<std::int64_t>(m.activations) < available_memory()) {
     // The largest plans; shorter batches share their memory.
     trainer.executor().prepare(*o.evaluation_batch, false);
@@ -133,22 +140,57 @@ struct LastCheckpoint : FitListener {
 };
 
 template <Backend B>
+std::string versions(const B& backend, const RunOptions& o, int world) {
+  std::string precision = o.precision;
+  if (o.backend == "cuda" && precision == "f32")
+    precision += o.tf32 ? " by TF32" : " (--tf32 and --precision bf16 are several times as fast)";
+  return std::string("tutti ") + version + ": backend " + std::string(backend.name()) + " (" +
+         std::string(backend.description()) + "), " + precision + ", " + std::to_string(backend.threads()) +
+         " threads, strategy " + o.strategy + (world > 1 ? ", " + std::to_string(world) + " ranks" : "");
+}
+template <Backend B>
 void print_start(const B& backend, const RunOptions& o, int world) {
-  std::printf("tutti %s: backend %s (%s), %s, %d threads, strategy %s%s\n", version,
-              std::string(backend.name()).c_str(), std::string(backend.description()).c_str(), o.precision.c_str(),
-              backend.threads(), o.strategy.c_str(),
-              world > 1 ? (", " + std::to_string(world) + " ranks").c_str() : "");
+  std::printf("%s\n", versions(backend, o, world).c_str());
   for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
+}
+
+// The steps of a run, and the columns of train_imagenet's table that follow from them, without a run.
+inline void print_schedule(const RunOptions& o, std::int64_t images) {
+  const FitOptions f = fit_options(o, images);
+  const EpochEnd end = epoch_end_of(o);
+  const std::int64_t per_epoch = steps_per_epoch(images, o.global_batch_size, end);
+  const std::int64_t total =
+      f.total_steps > 0 ? f.total_steps : steps_left({}, images, o.global_batch_size, end, o.epochs);
+  const std::int64_t last = f.max_steps > 0 ? std::min(total, f.max_steps) : total;
+  const auto ranks = static_cast<int>(o.global_batch_size / (o.batch_size * o.accumulate));
+  std::printf("%lld images, %lld of them an update, %lld updates an epoch, %lld updates, %lld of them warmup\n",
+              static_cast<long long>(images), static_cast<long long>(o.global_batch_size),
+              static_cast<long long>(per_epoch), static_cast<long long>(total),
+              static_cast<long long>(warmup_steps(o, per_epoch)));
+  std::printf("Using a learning rate of %g\n  Step Epoch   LR\n", *o.lr);
+  for (std::int64_t step = 1; step <= last; ++step) {
+    if (step != 1 && step != last && step % o.disp_batches != 0) continue;
+    std::printf("%6lld %5.1f %7.5f\n", static_cast<long long>(step),
+                static_cast<double>(step) * static_cast<double>(o.global_batch_size) / static_cast<double>(images),
+                f.schedule(Progress{step, per_epoch, total, o.global_batch_size, ranks}));
+  }
 }
 
 // What all ranks must have alike beside the trainer's own options: the data and what the run is to do.
 inline Fingerprint facts(const RunOptions& o, const Images& images) {
   Fingerprint f;
   // These may differ from rank to rank or do not shape the training.
-  static constexpr std::string_view own[] = {
-      "data",        "data-dir",     "data-nthreads", "num-parallel-calls", "run-dir",       "log-dir",
-      "resume",      "model-prefix", "threads",       "disp-batches",       "display-every", "keep",
-      "tensorboard", "decoder",      "log-name",      "data-on-device",     "gpus"};
+  static constexpr std::string_view own[] = {"data",          "data-dir",
+                                             "data-train",    "data-train-idx",
+                                             "data-val",      "data-val-idx",
+                                             "data-nthreads", "num-parallel-calls",
+                                             "run-dir",       "log-dir",
+                                             "resume",        "model-prefix",
+                                             "threads",       "disp-batches",
+                                             "display-every", "keep",
+                                             "tensorboard",   "decoder",
+                                             "log-name",      "data-on-device",
+                                             "gpus",          "intra-op-parallelism-threads"};
   const io::Json json = options_json(o);
   for (const auto& [name, value] : json.as_object())
     if (std::find(std::begin(own), std::end(own), name) == std::end(own)) f.add("--" + name, io::write_json(value));
@@ -188,6 +230,42 @@ inline void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {
   o.run_dir = reinterpret_cast<const char*>(name.data());
 }
 
+// The audit files of ranks that this run has no more: what they tell of later steps will be done by others. Before any
+// rank goes on; those that are there do it themselves.
+inline void roll_back_gone_ranks(const io::Path& run_dir, int world, const Counters& at) {
+  constexpr std::string_view begin = "audit-rank", end = ".txt";
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(end)) continue;
+    const auto digits = std::string_view(name).substr(begin.size(), name.size() - begin.size() - end.size());
+    int rank = 0;
+    const auto [p, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    if (error != std::errc{} || p != digits.data() + digits.size() || rank < world) continue;
+    AuditLog(entry.path()).rollback(at.epoch, at.step + 1);
+  }
+}
+
+// Whether this rank saves: the first one of all, with --local-ckpt one on every host, in that host's own folder. Ranks
+// whose folder is the first one's, over a network file system, leave it to that.
+inline bool saves_here(AnyStrategy& strategy, const RunOptions& o) {
+  const bool chief = strategy.rank() == 0;
+  if (!o.local_ckpt || strategy.size() == 1) return chief;
+  double word = chief ? static_cast<double>(::getpid()) : 0;
+  strategy.sum({&word, 1});
+  const io::Path mark = io::Path(o.run_dir) / (".rank-0-saves-here-" + std::to_string(std::llround(word)));
+  if (chief) io::atomic_write_file(mark, "");
+  strategy.sum({&word, 1});  // it is there
+  bool saves = chief;
+  if (!chief && launched().local_rank == 0 && !io::path_exists(mark)) {
+    if (o.clear_log) clear_run(o.run_dir);
+    io::make_directories(o.run_dir);
+    saves = true;
+  }
+  strategy.sum({&word, 1});  // nobody looks for it any more
+  if (chief) io::remove_tree(mark);
+  return saves;
+}
+
 inline void print_evaluation(const char* what, const EvaluationReport& e, std::int64_t top_k) {
   std::printf("%s loss %.4f top-1 %.2f %% top-%lld %.2f %%  (%lld images)\n", what, e.loss, 100 * e.top1,
               static_cast<long long>(top_k), 100 * e.topk, static_cast<long long>(e.images));
@@ -224,42 +302,70 @@ void load_pretrained(Trainer<B, S>& trainer, const RunOptions& o) {
               w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
 }
 
-// The checkpoint that the trainer holds already, and with --eval-interval those before it, on all ranks.
+// The epoch of a checkpoint, from 1: ceil(step * batch / images). --num-gpus ranks of --batch-size made it, or as many
+// as it tells.
+inline std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::Json& made_with) {
+  const auto told = [&](const char* name) {
+    const io::Json* v = made_with.find(name);
+    return v != nullptr ? v->as_integer() : 0;
+  };
+  std::int64_t images = told("train_images"), batch = told("global-batch-size");
+  if (images == 0 && at.epoch > 0) images = (at.samples - at.consumed) / at.epoch;  // earlier checkpoints do not tell
+  if (o.num_gpus) batch = o.batch_size * *o.num_gpus;
+  if (images <= 0 || batch <= 0) return at.epoch + (at.consumed > 0 ? 1 : 0);
+  return at.step * (batch / images) + (at.step * (batch % images) + images - 1) / images;
+}
+
+// The checkpoint that the trainer holds already, and before it with --eval-interval every k-th of those before, counted
+// from the oldest, on all ranks.
 template <Backend B, DistributedStrategy S>
 void evaluate_checkpoints(Trainer<B, S>& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
-                          const Task& task, const io::Path& newest) {
+                          const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
   const bool chief = trainer.strategy().rank() == 0;
   std::vector<io::Path> before;
   if (chief && o.eval_interval > 0) {
+    const auto all = io::CheckpointStore(o.run_dir).list();
     std::int64_t index = 0;
-    for (const io::Path& path : io::CheckpointStore(o.run_dir).list())
-      if (index++ % o.eval_interval == 0 && path.filename() < newest.filename()) before.push_back(path);
+    for (auto path = all.rbegin(); path != all.rend(); ++path)
+      if (index++ % o.eval_interval == 0 && newest != nullptr && path->filename() < newest->path().filename())
+        before.push_back(*path);
   }
   double count = static_cast<double>(before.size());
   trainer.strategy().sum({&count, 1});
-  const auto shown = [&](const char* what, const io::Path& path) {
+  if (chief && task.evaluating) task.evaluating(o, images);
+  const auto shown = [&](const EvaluatedCheckpoint& c) {
     const EvaluationReport e = evaluate(trainer, test);
     if (!chief) return;
     if (task.evaluated)
-      task.evaluated(o, e, trainer.counters(), path);
+      task.evaluated(e, c);
     else
-      print_evaluation(what, e, o.top_k);
+      print_evaluation(c.averaged ? "test of averaged weights" : "test", e, o.top_k);
   };
-  const auto both = [&](const io::Path& path) {
-    shown("test", path);
-    if (trainer.has_ema()) trainer.with_ema([&] { shown("test of averaged weights", path); });
-  };
-  if (count > 0) {
-    for (std::int64_t k = 0; k < static_cast<std::int64_t>(count); ++k) {
-      const io::Path path = chief ? before[static_cast<std::size_t>(k)] : io::Path{};
-      if (chief) checkpoints.resume_from(trainer, path);
-      if (trainer.strategy().size() > 1) trainer.synchronise();
-      both(path);
+  // `loaded`: rank 0's, which the trainer holds; null for weights of no run.
+  const auto both = [&](const io::LoadedCheckpoint* loaded, const io::Path& path) {
+    EvaluatedCheckpoint c;
+    c.path = path;
+    if (loaded != nullptr) {
+      c.step = trainer.counters().step;
+      c.epoch = epoch_of(o, trainer.counters(), loaded->options());
     }
-    if (chief) checkpoints.resume_from(trainer, newest);
+    shown(c);
+    c.averaged = true;
+    if (trainer.has_ema()) trainer.with_ema([&] { shown(c); });
+  };
+  const auto load = [&](const io::LoadedCheckpoint* loaded) {
+    if (loaded != nullptr) checkpoints.resume_from(trainer, *loaded);
     if (trainer.strategy().size() > 1) trainer.synchronise();
+  };
+  for (std::int64_t k = 0; k < static_cast<std::int64_t>(count); ++k) {
+    std::optional<io::LoadedCheckpoint> loaded;
+    if (chief) loaded = io::load_checkpoint(before[static_cast<std::size_t>(k)]);
+    load(loaded ? &*loaded : nullptr);
+    both(loaded ? &*loaded : nullptr, loaded ? loaded->path() : io::Path());
   }
-  both(newest);
+  if (count > 0) load(newest);
+  both(newest, newest != nullptr ? newest->path() : io::Path(o.pretrained));
+  if (chief && task.evaluation_done) task.evaluation_done();
 }
 
 }  // namespace detail
@@ -269,6 +375,8 @@ template <Backend B>
 int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const StopSignals signals;
   const Schema seen = task.schema(o);
+  // check() knows no size that only the records tell.
+  if (o.network == "resnet" && std::max(seen.height, seen.width) <= 28) o.network = "resnet_preact";
   const int rank = strategy.rank(), world = strategy.size();
   const bool chief = rank == 0;  // prints, logs and saves
   if (chief) detail::print_start(backend, o, world);
@@ -277,6 +385,11 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   if (o.test_io) {
     Loader loader(task.images(o, seen).train, detail::loader_options(o, true, rank, world));
     return detail::test_io(o, loader);
+  }
+  if (o.print_schedule) {
+    const std::int64_t there = task.images(o, seen).train.size();
+    if (chief) detail::print_schedule(o, there);
+    return 0;
   }
   TrainerOptions trainer_as = trainer_options(o);
   std::optional<Images> images;
@@ -303,20 +416,33 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const auto source = [&](const AnyDataset& d, bool training) {
     return make_source(backend, d, detail::loader_options(o, training, rank, world), o, resident);
   };
+  if (!o.eval_only && steps_left({}, images->train.size(), o.global_batch_size, epoch_end_of(o),
+                                 fit_options(o, images->train.size()).epochs) == 0)
+    fail<UsageError>("--batch-size",
+                     "a batch of all ranks of no more than the images of --num-epochs passes, " +
+                         std::to_string(images->train.size() * o.epochs),
+                     std::to_string(o.global_batch_size));
   if (!o.eval_only) train = source(images->train, true);
   if (images->test) test = source(*images->test, false);
   const std::int64_t tests = images->test ? images->test->size() : 0;
   if (chief)
-    std::printf("%lld training and %lld test images; files in %s\n", static_cast<long long>(images->train.size()),
-                static_cast<long long>(tests), o.run_dir.c_str());
+    std::printf("%lld training and %lld test images; files in %s%s\n", static_cast<long long>(images->train.size()),
+                static_cast<long long>(tests), o.run_dir.c_str(),
+                log_folder(o) == o.run_dir ? "" : (", log in " + o.log_dir).c_str());
   if (chief && resident > 0)
     std::printf("the device's memory holds their %s\n", format_bytes(static_cast<double>(resident)).c_str());
 
   io::make_directories(o.run_dir);
+  const io::Path logs = log_folder(o);
+  if (chief) io::make_directories(logs);
   const io::Json options = options_json(o);
-  Checkpoints checkpoints(o.run_dir, static_cast<int>(*o.keep), options);
+  io::Json saved_with = options;
+  saved_with.set("train_images", images->train.size());
+  Checkpoints checkpoints(o.run_dir, static_cast<int>(*o.keep), saved_with);
   std::optional<io::LoadedCheckpoint> found;
-  if (chief) found = find_checkpoint(o, detail::warn);
+  while_chief_works(strategy, trainer.options().deadline, "reading a checkpoint", [&] {
+    if (chief) found = find_checkpoint(o, detail::warn);
+  });
   if (found) {
     compare_options(found->options(), options, detail::warn);
     // Not after plain --resume: what could not be read just now may be readable later.
@@ -328,10 +454,11 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
     if (o.eval_only && chief) fail<DataError>("--eval-only", "a checkpoint in " + o.run_dir, "none");
     if (chief) std::printf("no checkpoint in %s yet: beginning anew\n", o.run_dir.c_str());
   }
+  if (chief && o.audit && !o.eval_only) detail::roll_back_gone_ranks(o.run_dir, world, trainer.counters());
   if (world > 1) trainer.synchronise();
   if (o.eval_only) {
     if (!test) fail<DataError>("--eval", "validation images in " + o.data_dir, "none");
-    detail::evaluate_checkpoints(trainer, *test, checkpoints, o, task, found ? found->path() : io::Path(o.pretrained));
+    detail::evaluate_checkpoints(trainer, *test, checkpoints, o, task, found ? &*found : nullptr, tests);
     if (o.tta > 0) {
       const auto of_views = detail::evaluate_views_of(trainer, *test, o);
       if (chief) of_views.print(o);
@@ -339,6 +466,8 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
     return signals.exit_code();
   }
 
+  FitOptions fit_as = fit_options(o, images->train.size());
+  const bool saves = detail::saves_here(strategy, o);
   ProgressOptions shown;
   shown.terminal = stdout_is_terminal();
   shown.top_k = o.top_k;
@@ -351,12 +480,14 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   std::vector<std::unique_ptr<FitListener>> own;
   if (chief) {
     if (task.shows_progress) listeners.push_back(&progress);
-    listeners.insert(listeners.end(), {&log.emplace(o.run_dir, o.top_k, complain), &last});
-    if (task.listeners) own = task.listeners(o, [&] { return trainer.decay_term(); });
+    listeners.insert(listeners.end(), {&log.emplace(logs, o.top_k, complain), &last});
+    const RunStart start{detail::versions(backend, o, world), images->train.size(), world, fit_as.save_every_steps,
+                         fit_as.summary_every};
+    if (task.listeners) own = task.listeners(o, start, [&] { return trainer.decay_term(); });
     for (const auto& l : own) listeners.push_back(l.get());
   }
   std::optional<TensorboardLog> tensorboard;
-  if (o.tensorboard && chief) listeners.push_back(&tensorboard.emplace(o.run_dir, complain));
+  if (o.tensorboard && chief) listeners.push_back(&tensorboard.emplace(logs, complain, fit_as.summary_every > 0));
   std::optional<AuditLog> audit;
   if (o.audit) audit.emplace(io::Path(o.run_dir) / ("audit-rank" + std::to_string(rank) + ".txt"));
   const Counters at = trainer.counters();
@@ -375,7 +506,6 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const auto interrupted_code = [] {
     return StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
   };
-  FitOptions fit_as = fit_options(o, train->steps_per_epoch());
   fit_as.stop_requested = [] { return StopSignals::stop_requested(); };
   fit_as.record_skipped = [rank](const std::string& m) {
     detail::warn("rank " + std::to_string(rank) + " skips a record: " + m);
@@ -383,7 +513,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   std::fflush(stdout);
   try {
     const FitResult result =
-        fit(trainer, *train, test.get(), chief ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
+        fit(trainer, *train, test.get(), saves ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
     std::optional<detail::EvaluationOfViews> of_views;
     if (o.tta > 0 && test && !result.interrupted) of_views = detail::evaluate_views_of(trainer, *test, o);
     if (!chief) return result.interrupted ? interrupted_code() : 0;
@@ -392,8 +522,9 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
     log->end(result.interrupted ? "interrupted" : "finished", result.counters.step);
     if (result.interrupted) {
       const bool saved = !last.path.empty() && !last.failed;
-      std::printf("interrupted after step %lld, state %s; --run-dir %s --resume goes on\n",
-                  static_cast<long long>(result.counters.step), saved ? "saved" : "NOT SAVED", o.run_dir.c_str());
+      std::printf("interrupted after step %lld, state %s; --run-dir %s%s --resume goes on\n",
+                  static_cast<long long>(result.counters.step), saved ? "saved" : "NOT SAVED", o.run_dir.c_str(),
+                  logs == o.run_dir ? "" : (" --log-dir " + logs.string()).c_str());
       return saved ? interrupted_code() : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) detail::print_evaluation("test", *result.last->test, o.top_k);

@@ -49,7 +49,11 @@ struct WriteJson {
   }
   template <class T>
   static io::Json json_of(const std::optional<T>& v) {
-    return v ? io::Json(*v) : io::Json();
+    if (!v) return {};
+    if constexpr (std::is_same_v<T, std::string>)
+      return utf8_text(*v);
+    else
+      return io::Json(*v);
   }
 };
 
@@ -81,6 +85,10 @@ inline io::Json options_json(const RunOptions& options) {
   return std::move(writer.object);
 }
 
+inline std::int64_t warmup_steps(const RunOptions& o, std::int64_t steps_per_epoch) {
+  return std::llround(o.warmup_epochs.value() * static_cast<double>(steps_per_epoch));
+}
+
 inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch) {
   const double lr = o.lr.value();
   const auto decay = [&]() -> Schedule {
@@ -102,7 +110,7 @@ inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch)
     if (o.lr_schedule == "steps") return schedule::parse_lr_step_epochs(o.lr_step_epochs, lr, o.lr_factor.value());
     return schedule::Constant(lr);
   };
-  const std::int64_t warmup = std::llround(o.warmup_epochs.value() * static_cast<double>(steps_per_epoch));
+  const std::int64_t warmup = warmup_steps(o, steps_per_epoch);
   if (warmup == 0) return decay();
   // "Epochs 200 and 250" mean just these; a curve runs from the end of the warmup to the end of the run.
   const bool anew = o.lr_schedule != "steps";
@@ -116,7 +124,8 @@ inline AnyOptimizer make_optimizer(const RunOptions& o) {
   if (o.optimizer == "sgd") return Sgd{o.mom, false};
   if (o.optimizer == "adamw") return Adamw{};
   if (o.optimizer == "lars") return Lars{.momentum = o.mom, .eta = o.eta.value()};
-  if (o.optimizer == "larc") return Larc{.momentum = o.mom, .eta = o.eta.value()};
+  // The Horovod trainer puts LARC round momentum in Nesterov's form.
+  if (o.optimizer == "larc") return Larc{.momentum = o.mom, .nesterov = true, .eta = o.eta.value()};
   return Sgd{o.mom, true};
 }
 
@@ -136,7 +145,15 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
   return t;
 }
 
-inline FitOptions fit_options(const RunOptions& o, std::int64_t steps_per_epoch) {
+// What becomes of the last step of an epoch: train_imagenet counts steps as the TensorFlow and Horovod trainer does,
+// images * epochs / batch rounded down.
+[[nodiscard]] inline EpochEnd epoch_end_of(const RunOptions& o) {
+  return o.program == Program::train_imagenet ? EpochEnd::run_on : EpochEnd::short_step;
+}
+
+// `images`: of the training set.
+inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
+  const std::int64_t steps_per_epoch = tutti::steps_per_epoch(images, o.global_batch_size, epoch_end_of(o));
   FitOptions f;
   f.epochs = o.epochs;
   f.global_batch = o.global_batch_size;
@@ -146,16 +163,21 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t steps_per_epoch)
   f.evaluate_every = o.evaluate_every;
   f.save_every = o.save_period;
   f.save_every_steps = o.save_steps;
+  f.save_every_seconds = o.save_seconds;
   f.max_steps = o.max_steps;
   if (o.num_batches > 0) {
     f.total_steps = o.num_batches;
-    f.epochs = (o.num_batches + steps_per_epoch - 1) / steps_per_epoch;
+    // Enough of them for all steps.
+    f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
     if (f.max_steps == 0 || f.max_steps > o.num_batches) f.max_steps = o.num_batches;
   }
   if (o.program == Program::train_imagenet) {
-    // The rows of its table: step 1 and every --display-every'th.
+    // The rows of its table: step 1 and every --display-every'th; and its intervals, which are steps.
     f.report_first = true;
     f.report_epochs = false;
+    if (f.save_every_steps == 0) f.save_every_steps = steps_per_epoch;
+    f.save_last = true;
+    f.summary_every = o.save_summary_steps > 0 ? o.save_summary_steps : steps_per_epoch;
   }
   f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
@@ -207,6 +229,8 @@ inline Graph make_model(const RunOptions& o, const Schema& schema, const AnyData
     r.classes = schema.classes;
     r.cifar_stem = schema.height < 64;
     r.zero_gamma = o.zero_gamma;
+    r.glorot = !o.adv_conv_init;
+    r.decay_bias = o.decay_biases;
     r.stride_in_1x1 = o.v1;
     if (o.bn_eps) r.bn_eps = static_cast<float>(*o.bn_eps);
     r.bn_momentum = static_cast<float>(1 - o.bn_momentum);

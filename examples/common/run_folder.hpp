@@ -69,6 +69,9 @@ inline void clear_run(const io::Path& folder) {
 
 }  // namespace detail
 
+// Where log.jsonl and the event files go.
+[[nodiscard]] inline io::Path log_folder(const RunOptions& o) { return o.log_dir.empty() ? o.run_dir : o.log_dir; }
+
 // Settles which folder the run writes to; makes nothing yet. A path given to --resume may be a run: then its newest
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
 inline void settle_run_folder(RunOptions& o) {
@@ -106,6 +109,9 @@ inline void settle_run_folder(RunOptions& o) {
                        other_run ? "a run that begins from another one's checkpoint needs a folder of its own"
                                  : "give --resume to go on with that run, or another folder");
   }
+  if (!goes_on && log_folder(o) != o.run_dir && io::path_exists(log_folder(o) / "log.jsonl"))
+    fail<UsageError>("--log-dir", "a folder without a run's log.jsonl", o.log_dir + ", which has one",
+                     "give --resume to go on with that run, or another folder");
 }
 
 // The checkpoint that the options ask for; nothing for a new run. Each one that is passed over is named to `warn`.
@@ -158,6 +164,8 @@ inline void compare_options(const io::Json& before, const io::Json& now, const W
                                                "bn-momentum",
                                                "wdecay",
                                                "leta",
+                                               "decay-biases",
+                                               "adv-conv-init",
                                                "loss-scale",
                                                "num-epochs",
                                                "num-batches",

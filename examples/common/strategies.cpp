@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 
 #include <tutti/dist/solo.hpp>
@@ -22,13 +21,6 @@
 namespace tutti::examples {
 
 namespace {
-
-// The first of these variables that holds a number of at least `least`, else that.
-int number_of(std::initializer_list<const char*> names, int least = 1) {
-  for (const char* name : names)
-    if (const char* value = std::getenv(name); value != nullptr && std::atoi(value) >= least) return std::atoi(value);
-  return least;
-}
 
 [[maybe_unused]] std::chrono::milliseconds deadline_of(const RunOptions& o) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(o.comm_deadline * 1000));
@@ -50,22 +42,18 @@ class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
       : MpiAndNccl(device, options), AllReduce<NcclCommunicator>(MpiAndNccl::nccl) {}
   void abort(const std::string& reason, ExitCode code) noexcept { mpi.abort(reason, code); }
 };
-
-bool started_by_mpirun() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr;
-}
 #endif
 
-AnyStrategy make_nccl(const RunOptions& o, const cuda::Device& device) {
+AnyStrategy make_nccl(const RunOptions& o, const LaunchEnvironment& start, const cuda::Device& device) {
 #ifdef TUTTI_HAS_MPI
-  if (started_by_mpirun()) {
+  if (start.mpi) {
     MpiOptions m;
     m.shared_memory = false;  // MPI carries a few bytes, once
     m.deadline = deadline_of(o);
     return AnyStrategy::make<NcclUnderMpi>(device, m);
   }
 #endif
-  RendezvousOptions meeting = rendezvous_of(read_launch_environment());
+  RendezvousOptions meeting = rendezvous_of(start);
   meeting.deadline = std::min(meeting.deadline, deadline_of(o));
   TcpRendezvous meet(meeting);
   return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
@@ -75,10 +63,10 @@ AnyStrategy make_nccl(const RunOptions& o, const cuda::Device& device) {
 
 }  // namespace
 
-Launched launched() {
-  return {number_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "TUTTI_SIZE", "DMLC_NUM_WORKER"}),
-          number_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "TUTTI_LOCAL_SIZE"}),
-          number_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "TUTTI_LOCAL_RANK"}, 0)};
+LaunchEnvironment launched() {
+  LaunchEnvironment e = read_launch_environment();
+  require_worker(e);
+  return e;
 }
 
 std::vector<std::string> built_strategies() {
@@ -93,16 +81,21 @@ std::vector<std::string> built_strategies() {
   };
 }
 
-AnyStrategy make_strategy(const RunOptions& o, [[maybe_unused]] const cuda::Device* device) {
+namespace {
+
+AnyStrategy make(const RunOptions& o, [[maybe_unused]] const LaunchEnvironment& start,
+                 [[maybe_unused]] const cuda::Device* device) {
 #ifdef TUTTI_HAS_NCCL
   if (o.strategy == "nccl") {
     if (device == nullptr)
       fail<UsageError>("--backend", "cuda, because strategy nccl sums what lies in GPUs", o.backend);
-    return make_nccl(o, *device);
+    return make_nccl(o, start, *device);
   }
 #endif
 #ifdef TUTTI_HAS_MPI
   if (o.strategy == "mpi") {
+    // MPI would take each for a job of its own.
+    if (!start.mpi) require_launched_size(start, o.strategy, 1);
     MpiOptions m;
     m.shared_memory = o.shared_memory;
     m.hierarchical = o.hierarchical;
@@ -113,6 +106,14 @@ AnyStrategy make_strategy(const RunOptions& o, [[maybe_unused]] const cuda::Devi
 #endif
   (void)o;
   return AnyStrategy::make<Solo>();
+}
+
+}  // namespace
+
+AnyStrategy make_strategy(const RunOptions& o, const LaunchEnvironment& start, const cuda::Device* device) {
+  AnyStrategy strategy = make(o, start, device);
+  require_launched_size(start, o.strategy, strategy.size());
+  return strategy;
 }
 
 }  // namespace tutti::examples

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tutti/dist/any_strategy.hpp>
+#include <tutti/dist/launch_environment.hpp>
 
 #include "options.hpp"
 
@@ -15,19 +16,15 @@ class Device;
 
 namespace tutti::examples {
 
-// How a launcher started this process.
-struct Launched {
-  int processes = 1;
-  int on_this_host = 1;
-  int local_rank = 0;
-};
-Launched launched();
+// How this process was started, as a worker; UsageError for anything else.
+LaunchEnvironment launched();
 
 // Their words on the command line.
 std::vector<std::string> built_strategies();
 
-// The strategy that checked options name. device: this process's GPU, which strategy nccl needs and which must outlive
-// it.
-AnyStrategy make_strategy(const RunOptions& options, const cuda::Device* device = nullptr);
+// The strategy that checked options name, for processes that were started so; it has as many ranks. device: this
+// process's GPU, which strategy nccl needs and which must outlive it.
+AnyStrategy make_strategy(const RunOptions& options, const LaunchEnvironment& start,
+                          const cuda::Device* device = nullptr);
 
 }  // namespace tutti::examples

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Sourced by the scripts beside it: the hosts file and what runs on its hosts.
-# A hosts file has a host per line, "name" or "name slots=4"; "#" begins a comment; blank lines and CRLF are fine.
+# A hosts file has a host per line, [USER@]NAME[:PORT] [slots=N], as tutti-launch reads it: an IPv6 address stands in
+# brackets, "#" begins a comment, blank lines and CRLF are fine, a line that says the same again counts once.
 
 say() { printf '%s\n' "$me: $*" >&2; }
 usage() {
@@ -8,31 +9,104 @@ usage() {
   exit 1
 }
 
-# read_hosts FILE: fills the arrays hosts and slots. Anything that is no host is refused, because names end up on
-# command lines.
+# is_name TEXT: letters, digits, ".", "_" and "-", the first one a letter or a digit, so that nobody takes it for an option.
+is_name() {
+  local LC_ALL=C
+  [[ $1 =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && ((${#1} <= 253))
+}
+# is_ipv6 TEXT: eight groups, or fewer with one "::"; the last two may be an IPv4 address; %INTERFACE may follow.
+is_ipv6() {
+  local LC_ALL=C text=$1 group groups count=0 four='(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])'
+  if [[ $text == *%* ]]; then
+    is_name "${text#*%}" || return
+    text=${text%%%*}
+  fi
+  if [[ $text =~ ^(.*:)$four\.$four\.$four\.$four$ ]]; then text=${BASH_REMATCH[1]}0:0; fi
+  [[ $text =~ ^[0-9A-Fa-f:]+$ && $text != *:::* && $text != *::*::* ]] || return
+  [[ ($text != :* || $text == ::*) && ($text != *: || $text == *::) ]] || return
+  IFS=: read -ra groups <<<"$text"
+  for group in "${groups[@]}"; do
+    ((${#group} <= 4)) || return
+    [[ -z $group ]] || count=$((count + 1))
+  done
+  if [[ $text == *::* ]]; then ((count <= 7)); else ((count == 8)); fi
+}
+
+# read_host WORD: sets user, name and port, empty where WORD does not say them.
+read_host() {
+  local LC_ALL=C word=$1 bracket='^\[([^]]*)\](:([0-9]+))?$' plain='^([^]:[]+)(:([0-9]+))?$'
+  user=
+  if [[ $word == *@* ]]; then
+    user=${word%%@*} word=${word#*@}
+    is_name "u$user" && ((${#user} <= 64)) && [[ $user != [.-]* && -n $user ]] || return
+  fi
+  if [[ $word =~ $bracket ]]; then
+    is_ipv6 "${BASH_REMATCH[1]}" || return
+    [[ $word =~ $bracket ]]
+  else
+    [[ $word =~ $plain ]] && is_name "${BASH_REMATCH[1]}" || return
+    [[ $word =~ $plain ]]
+  fi
+  name=${BASH_REMATCH[1]} port=${BASH_REMATCH[3]}
+  [[ -z ${BASH_REMATCH[2]} ]] || ((${#port} <= 5 && 10#$port >= 1 && 10#$port <= 65535)) || return
+  [[ -z $port ]] || port=$((10#$port))
+}
+
+# read_hosts FILE: fills the arrays hosts, users, ports and slots. Anything that is no host is refused, because names
+# end up on command lines.
 read_hosts() {
-  local file=$1 line number=0 name rest
-  hosts=() slots=()
+  local file=$1 line number=0 said words word user name port count
+  declare -A seen=()
+  hosts=() users=() ports=() slots=()
   [[ -r $file ]] || { say "[hosts] expected a hosts file, got nothing to read at $file." && exit 3; }
+  bad() {
+    say "[$file line $number] expected $1, got \"$line\"."
+    exit 2
+  }
   while IFS= read -r line <&9 || [[ -n $line ]]; do
     number=$((number + 1))
     line=${line%$'\r'}
-    line=${line%%#*}
-    read -r name rest <<<"$line" || true
-    [[ -n $name ]] || continue
-    if ! [[ $name =~ ^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$ ]] || ! [[ $rest =~ ^(slots=[1-9][0-9]{0,4})?[[:space:]]*$ ]]; then
-      say "[$file line $number] expected \"host\" or \"host slots=n\", got \"$line\"."
-      exit 2
+    words=()
+    IFS=$' \t' read -ra said <<<"$line" || true
+    for word in "${said[@]}"; do
+      [[ $word != '#'* ]] || break
+      words+=("$word")
+    done
+    ((${#words[@]} > 0)) || continue
+    read_host "${words[0]}" && ((${#words[@]} <= 2)) || bad '"[USER@]NAME[:PORT]" or that and "slots=n"'
+    count=1
+    if ((${#words[@]} == 2)); then
+      [[ ${words[1]} =~ ^slots=([0-9]{1,9})$ ]] || bad '"slots=n" after the host'
+      count=$((10#${BASH_REMATCH[1]}))
+      ((count >= 1 && count <= 4096)) || bad '"slots=n", n from 1 to 4096,'
     fi
-    rest=${rest%%[[:space:]]*}
-    hosts+=("$name")
-    slots+=("${rest#slots=}")
-    [[ -n ${slots[-1]} ]] || slots[-1]=1
+    if [[ -n ${seen[$name]:-} ]]; then
+      [[ ${seen[$name]} == "$user $port $count" ]] || bad "another host, or $name as it was named above"
+      continue
+    fi
+    seen[$name]="$user $port $count"
+    hosts+=("$name") users+=("$user") ports+=("$port") slots+=("$count")
   done 9<"$file"
   ((${#hosts[@]} > 0)) || { say "[$file] expected at least one host, got none." && exit 2; }
 }
 
-# is_here NAME: is it this machine?
-is_here() { [[ $1 == localhost || $1 == 127.0.0.1 || $1 == "$(hostname)" ]]; }
+# is_here INDEX: is that host this machine, reached without ssh?
+is_here() {
+  local name=${hosts[$1]} address
+  [[ -z ${ports[$1]} && (-z ${users[$1]} || ${users[$1]} == "$(id -un)") ]] || return
+  [[ $name != localhost && $name != 127.0.0.1 && $name != ::1 && $name != "$(hostname)" ]] || return 0
+  # A name server that does not answer shall not hold it up for long.
+  address=$(timeout 3 getent ahosts "$name" 2>/dev/null | head -n 1) || return
+  [[ -n $address && " $(hostname -I 2>/dev/null) 127.0.0.1 ::1 " == *" ${address%% *} "* ]]
+}
 
-ssh_options=(-o StrictHostKeyChecking=accept-new -o BatchMode=yes -o ConnectTimeout="${CLUSTER_CONNECT_TIMEOUT:-15}")
+# The same rules as tutti-launch: no password is asked for, a host that is new is trusted, one whose key has changed is
+# not, and nothing of this user's is forwarded.
+ssh_options=(-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ForwardAgent=no -o ForwardX11=no
+  -o ClearAllForwardings=yes -o ConnectTimeout="${CLUSTER_CONNECT_TIMEOUT:-15}")
+# ssh_of INDEX: sets the array ssh, the command up to the host's name.
+ssh_of() {
+  ssh=(ssh "${ssh_options[@]}")
+  [[ -z ${ports[$1]} ]] || ssh+=(-p "${ports[$1]}")
+  [[ -z ${users[$1]} ]] || ssh+=(-l "${users[$1]}")
+}

@@ -11,4 +11,7 @@ n=${1:-8}
 check_devices "$n"
 larc=()
 if ((n >= 128)); then larc=(--use_larc --loss_scale 256); fi
-train "$n" --synthetic --num_epochs 5 --clear_log "${larc[@]}"
+epochs=$(count EPOCHS 5)
+images=()
+if [[ -n ${NUM_EXAMPLES:-} ]]; then images=(--num_examples "$(count NUM_EXAMPLES 0)"); fi
+train "$n" --synthetic --num_epochs "$epochs" --clear_log "${larc[@]}" "${images[@]}"

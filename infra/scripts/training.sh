@@ -4,16 +4,37 @@
 #   HOSTS           the hosts file                                        hosts, in the working folder
 #   DATA_DIR        the ImageNet records                                  ~/data/tf-imagenet
 #   LOG_DIR         the run's folder                                      ~/imagenet_resnet
-#   TRAIN_IMAGENET  the program, at the same path on every host           train_imagenet
+#   TRAIN_IMAGENET  the program, at the same path on every host           train_imagenet on PATH, else the one installed
+#                                                                         with these scripts
 #   MPIRUN          the launcher                                          mpirun
 #   BATCH_SIZE      images per device; by its memory if not given
+#   EXTRA_MPI_PARAMS  more arguments of mpirun, e.g. "-x NCCL_DEBUG=INFO"; NCCL_* and HOROVOD_* go to all hosts anyway
+# For another data set than ImageNet, whose images the program counts itself:
+#   EPOCHS          passes over it                                        90; train_synthetic.sh: 5
+#   WARMUP_EPOCHS   of these with a rising learning rate                  10; train_more_aug.sh: 5
+#   IMAGE_SIZE      height and width of what the net sees                 224
+#   NUM_EXAMPLES    images that train_synthetic.sh makes up               1281167
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/cluster.sh"
 hosts_file=${HOSTS:-hosts}
 data_dir=${DATA_DIR:-$HOME/data/tf-imagenet}
 log_dir=${LOG_DIR:-$HOME/imagenet_resnet}
 program=${TRAIN_IMAGENET:-train_imagenet}
+if [[ -z ${TRAIN_IMAGENET:-} ]] && ! command -v train_imagenet >/dev/null; then
+  installed=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../../bin" 2>/dev/null && pwd)/train_imagenet
+  [[ ! -x $installed ]] || program=$installed
+fi
 mpirun=${MPIRUN:-mpirun}
+size=()
+[[ -z ${IMAGE_SIZE:-} ]] || size+=(--image_size "$IMAGE_SIZE")
+
+# count NAME DEFAULT: a number from the environment.
+count() {
+  local value=${!1:-$2}
+  [[ $value =~ ^[1-9][0-9]{0,11}$ ]] || [[ $1 == WARMUP_EPOCHS && $value == 0 ]] ||
+    { say "[$1] expected a number, 1 or more, got \"$value\"." && exit 2; }
+  echo "$value"
+}
 
 # check_devices N: is it a number, and are there so many slots?
 check_devices() {
@@ -21,6 +42,12 @@ check_devices() {
   read_hosts "$hosts_file"
   local total=0 n
   for n in "${slots[@]}"; do total=$((total + n)); done
+  for n in "${!hosts[@]}"; do
+    [[ -z ${ports[$n]}${users[$n]} ]] && continue
+    say "[$hosts_file] expected hosts as NAME slots=n, which is what mpirun reads, got a port or a user for ${hosts[$n]}." \
+      "hint: write both into ~/.ssh/config, or start the program with tutti-launch -H $hosts_file."
+    exit 2
+  done
   (($1 <= total)) || { say "[N] expected at most $total devices, the slots of $hosts_file, got $1." && exit 2; }
   for n in "$program" "$mpirun"; do
     command -v "$n" >/dev/null || { say "[start] expected the program $n, got nothing of that name." && exit 2; }
@@ -45,7 +72,7 @@ batch_size() {
 devices_here() {
   local i
   for i in "${!hosts[@]}"; do
-    if is_here "${hosts[$i]}"; then echo "${slots[$i]}" && return; fi
+    if is_here "$i"; then echo "${slots[$i]}" && return; fi
   done
   echo "${slots[0]}"
 }
@@ -53,11 +80,15 @@ devices_here() {
 # run_mpi N HOSTFILE ARGUMENT...: this host opens every connection itself, so the others need no keys for each other; a
 # host is filled before the next one; TCP, not over interfaces that other hosts do not see.
 run_mpi() {
-  local n=$1 where=$2
+  local n=$1 where=$2 name more
   shift 2
   local command=("$mpirun" -np "$n" -mca plm_rsh_no_tree_spawn 1 -bind-to socket -map-by slot
     -mca pml ob1 -mca btl "^openib" -mca btl_tcp_if_exclude "${TCP_IF_EXCLUDE:-lo,docker0}"
     -x PATH -x LD_LIBRARY_PATH)
+  # What is set for NCCL or Horovod holds on every host; EXTRA_MPI_PARAMS is the caller's last word.
+  for name in "${!NCCL_@}" "${!HOROVOD_@}"; do command+=(-x "$name"); done
+  read -ra more <<<"${EXTRA_MPI_PARAMS:-}" || true
+  command+=("${more[@]}")
   [[ -z $where ]] || command+=(-hostfile "$where")
   "${command[@]}" "$program" "$@"
 }
@@ -67,8 +98,8 @@ train() {
   local n=$1 batch
   shift
   batch=$(batch_size)
-  run_mpi "$n" "$hosts_file" --batch_size "$batch" --log_dir "$log_dir" "$@" || return
+  run_mpi "$n" "$hosts_file" --batch_size "$batch" --log_dir "$log_dir" "$@" "${size[@]}" || return
   case " $* " in *" --synthetic "*) return ;; esac
   run_mpi "$(devices_here)" "" --batch_size "$batch" --log_dir "$log_dir" --data_dir "$data_dir" --eval --num_gpus "$n" \
-    --num_epochs 90
+    --num_epochs "$epochs" "${size[@]}"
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 #include <tutti/backends/eigen/eigen.hpp>
 
 #include "backend/suite.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 #include <tutti/backends/onednn/onednn.hpp>
 
 #include "backend/suite.hpp"

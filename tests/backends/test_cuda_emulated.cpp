@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // The CUDA backend on a GPU that is played by the processor (cuda_emulator.hpp): our kernels, the memory, the order in
 // which things are started, captured steps. Convolutions and matrix products are loops in place of the libraries'.
 #define TUTTI_CUDA_LINK_LIBRARIES
@@ -266,7 +267,7 @@ TEST_CASE("too little memory: what is needed, what is free, what fits") {
     const Graph net = little_net();
     Executor<Emulated> e(backend, net);
     testing::randomize(e, 1);
-    device.capacity = device.used + (std::size_t{4} << 20);
+    device.capacity = device.memory.used() + (std::size_t{4} << 20);
     CHECK_THROWS_WITH_AS(e.prepare(4000, true),
                          doctest::Contains("a batch of 4000, got 4 MiB free. hint: at most about"), DeviceError);
     CHECK_THROWS_WITH_AS(e.prepare(4000, true),
@@ -319,14 +320,59 @@ TEST_CASE("machines that will not do") {
   device.driver = 13000;
   device.count = 0;
   CHECK(message().find("expected a GPU, got none") != std::string::npos);
+  // None is nothing to speak of where a backend is chosen by itself; one that will not do is.
+  CHECK_FALSE(cuda::check_gpu(0).will_do);
+  CHECK(cuda::check_gpu(0).why.empty());
   device.count = 1;
-  device.major = 7;
-  device.minor = 5;
-  CHECK(message().find("compute capability 8.0 or newer (Ampere, 2020), got emulated GPU of compute capability 7.5") !=
-        std::string::npos);
+  CHECK(cuda::check_gpu(0).will_do);
+  for (const auto& [major, minor] : {std::pair(3, 7), std::pair(5, 2), std::pair(7, 0)}) {
+    device.major = major;
+    device.minor = minor;
+    const std::string capability = std::to_string(major) + "." + std::to_string(minor);
+    CHECK(message().find("compute capability 7.5 or newer (Turing, 2018), got emulated GPU of compute capability " +
+                         capability) != std::string::npos);
+    CHECK_FALSE(cuda::check_gpu(0).will_do);
+    CHECK(cuda::check_gpu(0).why.find("got emulated GPU of compute capability " + capability) != std::string::npos);
+  }
   device.major = 9;
   device.minor = 0;
+  device.driver = 11040;
+  CHECK(cuda::check_gpu(0).why.find("update the NVIDIA driver") != std::string::npos);
+  device.driver = 13000;
   CHECK_THROWS_WITH_AS(cuda::Device(3), doctest::Contains("a GPU number in 0..0, got 3"), DeviceError);
+}
+TEST_CASE("a GPU of compute capability 7.5 computes in f16 and f32") {
+  if (skipped()) return;
+  auto& device = emulator::Device::instance();
+  device.major = 7;
+  device.minor = 5;
+  {
+    Emulated backend(options());
+    CHECK(backend.description().find("(sm_75)") != std::string::npos);
+    CHECK_THROWS_WITH_AS(backend.launcher().require(DType::bf16),
+                         doctest::Contains("emulated GPU of compute capability 7.5, which has no bf16, got bf16. hint: "
+                                           "use --precision f16"),
+                         UsageError);
+    backend.launcher().require(DType::f16);
+    CudaOptions tf32 = options();
+    tf32.tf32 = true;
+    CHECK_THROWS_WITH_AS(Emulated{tf32}, doctest::Contains("[--tf32] expected a GPU of compute capability 8.0"),
+                         UsageError);
+  }
+  device.major = 9;
+  device.minor = 0;
+}
+TEST_CASE("an evaluation sets the scale of the loss without the kernels of ops") {
+  if (skipped()) return;
+  CudaOptions o = options();
+  o.graph = true;
+  o.kernel_folder = emulator::folder() / "no ops";
+  Emulated backend(o);
+  const StepScalars scalars;
+  backend.replay({1}, &scalars, [] {});
+  backend.synchronise();
+  for (const auto& e : std::filesystem::directory_iterator(o.kernel_folder))
+    CHECK(e.path().filename().string().find("ops-") == std::string::npos);
 }
 TEST_CASE("pinned memory is the device's to read until somebody waits") {
   if (skipped()) return;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // How batches come to a GPU, on one that is played by the processor (cuda_emulator.hpp): uploads on a stream of their
 // own, windows cut out of images that lie on the device, and the same training either way. Every case runs with a
 // device whose upload stream does its work as late as it may and with one that does it as early.
@@ -555,9 +556,9 @@ TEST_CASE("where the batches of a run come from") {
   CHECK_THROWS_WITH_AS(resident(host, fixed, "yes"), doctest::Contains("it is for --backend cuda"), UsageError);
   // More than a quarter of what is free, and more than all of it.
   const std::size_t capacity = device.capacity;
-  device.capacity = device.used + 30000;
+  device.capacity = device.memory.used() + 30000;
   CHECK(resident(backend, fixed, "auto") == 0);
-  device.capacity = device.used + 5000;
+  device.capacity = device.memory.used() + 5000;
   CHECK_THROWS_WITH_AS(resident(backend, fixed, "yes"), doctest::Contains("--data-on-device"), DeviceError);
   device.capacity = capacity;
   CHECK(resident(backend, fixed, "auto") > 0);

@@ -5,12 +5,17 @@
 
 #include <doctest/doctest.h>
 
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "data/temp_folder.hpp"
 
@@ -56,21 +61,39 @@ void compile_all(int architecture) {
 
 }  // namespace
 
+TEST_CASE("every kernel compiles for sm_75") { compile_all(75); }
 TEST_CASE("every kernel compiles for sm_80") { compile_all(80); }
 TEST_CASE("every kernel compiles for sm_90") { compile_all(90); }
 TEST_CASE("every kernel compiles for sm_100") { compile_all(100); }
 TEST_CASE("every kernel compiles for sm_120") { compile_all(120); }
 
-TEST_CASE("names of kernels stand in the order of their numbers") {
-  // A second form for one value follows its first.
-  const auto& ops = cuda::op_kernel_names;
-  for (std::size_t i = 1; i < ops.size(); ++i)
-    if (const auto at = ops[i].find("<T, 1>"); at != std::string_view::npos)
-      CHECK(ops[i - 1] == std::string(ops[i].substr(0, at)) + "<T, V>");
-  CHECK(ops[static_cast<std::size_t>(cuda::OpKernel::norm_apply_1)] == "norm_apply<T, 1>");
-  CHECK(ops[static_cast<std::size_t>(cuda::OpKernel::loss_finish)] == "loss_finish");
-  CHECK(cuda::update_kernel_names[static_cast<std::size_t>(cuda::UpdateKernel::adamw_1)] == "adamw<1>");
-  CHECK(cuda::update_kernel_names[static_cast<std::size_t>(cuda::UpdateKernel::accumulate_1)] == "accumulate<1>");
+TEST_CASE("a kernel and its form for one value have the names of their numbers") {
+  const auto name = [](cuda::OpKernel k) { return cuda::op_kernel_names[static_cast<std::size_t>(k)]; };
+  const auto update = [](cuda::UpdateKernel k) { return cuda::update_kernel_names[static_cast<std::size_t>(k)]; };
+  CHECK(name(cuda::forms::max_pool.of(true)) == "max_pool<T, V>");
+  CHECK(name(cuda::forms::max_pool.of(false)) == "max_pool<T, 1>");
+  CHECK(name(cuda::OpKernel::loss_finish) == "loss_finish");
+  CHECK(update(cuda::update_forms::accumulate.of(false)) == "accumulate<1>");
+  // Batch norm's forms: the number in the name is what the kernel is told.
+  const cuda::NormTiles vectors(DType::bf16, 64, 64), odd(DType::bf16, 64, 63);
+  for (bool relu : {false, true})
+    for (bool residual : {false, true}) {
+      const cuda::NormApplyForm f{relu, residual};
+      const std::string own = "norm_apply<T, V, " + std::to_string(f.bits()) + ">";
+      CHECK((name(f.kernel(vectors)) == own || name(f.kernel(vectors)) == "norm_apply<T, V, -1>"));
+      CHECK(name(f.kernel(odd)) == "norm_apply<T, 1, -1>");
+    }
+  for (int mask : {0, 1, 2})
+    for (bool second : {false, true})
+      for (bool keep : {false, true}) {
+        const cuda::NormBackwardForm f{mask, second, keep};
+        const auto check = [&](const std::string& kernel, std::string_view chosen, std::string_view for_odd, int bits) {
+          CHECK((chosen == kernel + "<T, V, " + std::to_string(bits) + ">" || chosen == kernel + "<T, V, -1>"));
+          CHECK(for_odd == kernel + "<T, 1, -1>");
+        };
+        check("norm_backward_sums", name(f.sums(vectors)), name(f.sums(odd)), f.bits());
+        check("norm_backward_apply", name(f.apply(vectors)), name(f.apply(odd)), f.apply_bits());
+      }
 }
 
 TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
@@ -92,6 +115,62 @@ TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
   (void)second.compile(fewer, 90);
   CHECK(second.compiled() == 3);
   CHECK(files_of(cache).size() == 4);
+}
+
+TEST_CASE("a program that is kept is read without NVRTC") {
+  const auto open = [] {
+    const std::string file = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
+    return ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
+  };
+  const bool before = open();  // where this is not the process's first case
+  const test::TempFolder folder;
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (!cuda::nvrtc_library().found()) ::_exit(77);
+    cuda::Compiler c(folder.path());
+    ::_exit(c.compile(small(), 90).cubin.empty() ? 1 : 0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+    std::puts("SKIP: no NVRTC");
+    return;
+  }
+  REQUIRE(status == 0);
+  cuda::Compiler c(folder.path());
+  CHECK_FALSE(c.compile(small(), 90).cubin.empty());
+  CHECK(c.hits() == 1);
+  CHECK(open() == before);
+}
+
+// With no cache of the loader's, NVRTC is found by its path alone, and with it must come what it opens by name.
+TEST_CASE("NVRTC in a folder that the loader does not search compiles") {
+  if (no_nvrtc()) return;
+  const auto output_of = [](const std::string& command) {
+    std::string text;
+    FILE* const pipe = ::popen((command + " 2>&1").c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
+    return std::pair(::pclose(pipe), text);
+  };
+  const std::string hidden = "mount --bind /dev/null /etc/ld.so.cache";
+  std::string without;  // the ld cache
+  for (const char* way : {"unshare -m", "unshare -rm"})
+    if (without.empty() && output_of(std::string(way) + " sh -c '" + hidden + "'").first == 0) without = way;
+  if (without.empty()) {
+    std::puts("SKIP: no mount namespace to hide the loader's cache in");
+    return;
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto [status, text] = output_of(without + " sh -c '" + hidden + " && exec env -u LD_LIBRARY_PATH \"" + self +
+                                        "\" --test-case=\"a compiled program is kept*\"'");
+  if (text.find("SKIP: no NVRTC") != std::string::npos) {
+    std::puts("SKIP: NVRTC is in a folder that the loader alone finds");
+    return;
+  }
+  INFO(text);
+  CHECK(status == 0);
 }
 
 TEST_CASE("a damaged file is compiled anew and replaced") {

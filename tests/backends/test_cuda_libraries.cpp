@@ -229,7 +229,7 @@ TEST_CASE("gpu: a refused fusion is remembered, and what is recommended is not m
   CHECK_FALSE(plan_fusion(again, f, second));
   // Another store knows nothing of it; and a refusal that was stored is told again word by word.
   if (files() > 0) CHECK(first == second);
-  const BatchNormFinalize known{64, 1024};
+  const BatchNormAddRelu known{{4, 64, 8, 8, DType::f16}, false, true};
   o.fallback_fusions = true;
   Planner all(m.device(), o);
   CHECK(plan_fusion(all, known, second));
@@ -362,125 +362,81 @@ TEST_CASE("gpu: batch norm, addition and relu as one, forward and backward") {
         running_variance[c] = 0.9 + 0.1 * norm.variance[c] * rows / (rows - 1);
       }
 
-      const DeviceArray dev_x(m, t, x), dev_add(m, t, add), dev_dy(m, t, dy), dev_y(m, t, n),
-          dev_mask(m, DType::u8, n / 8);
+      const DeviceArray dev_x(m, t, x), dev_add(m, t, add), dev_dy(m, t, dy), dev_y(m, t, n);
       const DeviceArray s(m, DType::f32, scale), b(m, DType::f32, bias);
       const DeviceArray mean(m, DType::f32, floats(norm.mean)), inv_std(m, DType::f32, floats(norm.inv_std));
       const DeviceArray running_m(m, DType::f32, Numbers(64, 0)), running_v(m, DType::f32, Numbers(64, 1));
-      bool have_mask = false;
-      for (const bool mask : {false, true}) {
-        auto plan = fused(planner, BatchNormAddRelu{p, residual, true, mask}, true);
-        if (!plan) continue;
+      if (auto plan = fused(planner, BatchNormAddRelu{p, residual, true}, true)) {
         INFO(plan->fusion().graph().name());
         const DeviceArray got_mean(m, DType::f32, 64), got_inv_std(m, DType::f32, 64);
         const DeviceArray rm(m, DType::f32, Numbers(64, 0)), rv(m, DType::f32, Numbers(64, 1));
         run(m, *plan,
             {dev_x.data(), s.f32(), b.f32(), dev_add.data(), rm.f32(), rv.f32(), dev_y.data(), got_mean.f32(),
-             got_inv_std.f32(), dev_mask.data()});
-        have_mask = have_mask || mask;
+             got_inv_std.f32()});
         CHECK(distance(dev_y.numbers(), y) < tolerance(t));
         CHECK(distance(got_mean.numbers(), norm.mean) < 1e-4);
         CHECK(distance(got_inv_std.numbers(), norm.inv_std) < 1e-4);
         CHECK(distance(rm.numbers(), running_mean) < 1e-4);
         CHECK(distance(rv.numbers(), running_variance) < 1e-4);
       }
-      using Active = BatchNormAddReluBackward::Active;
-      for (const Active active : {Active::mask, Active::recomputed}) {
-        if (active == Active::mask ? !have_mask : residual) continue;
-        auto plan = fused(planner, BatchNormAddReluBackward{p, active, residual}, true);
-        if (!plan) continue;
+      if (residual) continue;
+      if (auto plan = fused(planner, BatchNormAddReluBackward{p, true}, true)) {
         INFO(plan->fusion().graph().name());
-        const DeviceArray got_dx(m, t, n), got_dr(m, t, n), ds(m, DType::f32, 64), db(m, DType::f32, 64);
+        const DeviceArray got_dx(m, t, n), ds(m, DType::f32, 64), db(m, DType::f32, 64);
         run(m, *plan,
-            {dev_dy.data(), dev_x.data(), s.f32(), b.f32(), mean.f32(), inv_std.f32(), dev_mask.data(), got_dx.data(),
-             ds.f32(), db.f32(), got_dr.data()});
+            {dev_dy.data(), dev_x.data(), s.f32(), b.f32(), mean.f32(), inv_std.f32(), got_dx.data(), ds.f32(),
+             db.f32()});
         CHECK(distance(ds.numbers(), dscale) < 0.01);
         CHECK(distance(db.numbers(), dbias) < 0.01);
         CHECK(distance(got_dx.numbers(), dx) < 2 * tolerance(t));
-        if (residual) CHECK(distance(got_dr.numbers(), dr) < 1e-6);
       }
     }
-}
-
-TEST_CASE("gpu: the statistics of a batch become factors") {
-  if (no_gpu()) return;
-  DeviceMemory m(0);
-  Planner planner(m.device(), not_stored());
-  constexpr std::int64_t n = 4096;
-  for (const DType t : types) {
-    auto plan = fused(planner, BatchNormFinalize{64, n, t});
-    if (!plan) continue;
-    const Numbers mean = normal(DType::f32, 64, 1), deviation = normal(DType::f32, 64, 2, 2, 0.1);
-    const Numbers scale = normal(DType::f32, 64, 3, 1, 0.2), bias = normal(DType::f32, 64, 4);
-    Numbers sum(64), squares(64);
-    std::vector<double> inv_std(64), eq_scale(64), eq_bias(64), variance(64), running(64);
-    for (std::size_t c = 0; c < 64; ++c) {
-      variance[c] = static_cast<double>(deviation[c]) * deviation[c];
-      sum[c] = mean[c] * n;
-      squares[c] = static_cast<float>(n * (variance[c] + static_cast<double>(mean[c]) * mean[c]));
-      inv_std[c] = 1 / std::sqrt(variance[c] + 1e-5);
-      eq_scale[c] = scale[c] * inv_std[c];
-      eq_bias[c] = bias[c] - mean[c] * eq_scale[c];
-      running[c] = 0.9 + 0.1 * variance[c] * n / (n - 1.0);
-    }
-    const DeviceArray a(m, DType::f32, sum), q(m, DType::f32, squares), s(m, DType::f32, scale), b(m, DType::f32, bias);
-    const DeviceArray rm(m, DType::f32, Numbers(64, 0)), rv(m, DType::f32, Numbers(64, 1));
-    const DeviceArray got_mean(m, DType::f32, 64), got_inv(m, DType::f32, 64), es(m, t, 64), eb(m, t, 64);
-    run(m, *plan,
-        {a.f32(), q.f32(), s.f32(), b.f32(), rm.f32(), rv.f32(), got_mean.f32(), got_inv.f32(), es.data(), eb.data()});
-    CHECK(distance(got_mean.numbers(), {mean.begin(), mean.end()}) < 1e-5);
-    CHECK(distance(got_inv.numbers(), inv_std) < 1e-4);
-    CHECK(distance(es.numbers(), eq_scale) < tolerance(t) + 1e-4);
-    CHECK(distance(eb.numbers(), eq_bias) < tolerance(t) + 1e-4);
-    CHECK(distance(rv.numbers(), running) < 1e-4);
-  }
 }
 
 TEST_CASE("gpu: dgrad-drelu-batch-norm") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   Planner planner(m.device(), not_stored());
-  for (const DType t : {DType::f16, DType::bf16})
-    for (const bool residual : {false, true}) {
-      const ConvProblem p = problem(t, 3, 1, 64, 64);
-      auto plan = fused(planner, ConvBackwardDataReluBatchNorm{p, residual}, t == DType::f16);
-      if (!plan) continue;
-      INFO(plan->fusion().graph().name());
-      const NormProblem np{p.rows, 64, p.in_height, p.in_width, t};
-      const std::size_t n = count(np.extents());
-      const Run r = operands(ConvPass::backward_data, p);
-      const Numbers x = normal(t, n, 7, 0.5, 2), add = normal(t, n, 8);
-      const Numbers scale = normal(DType::f32, 64, 4, 1, 0.2), bias = normal(DType::f32, 64, 5);
-      const Norm norm = normalise(np, x, scale, bias, 1e-5);
-      auto dr = convolve(ConvPass::backward_data, p, r.a, r.b);
-      std::vector<double> dscale(64), dbias(64), dx(n);
-      for (std::size_t i = 0; i < n; ++i) {
-        if (norm.y[i] + (residual ? static_cast<double>(add[i]) : 0.0) <= 0) dr[i] = 0;
-        dbias[i % 64] += dr[i];
-        dscale[i % 64] += dr[i] * (x[i] - norm.mean[i % 64]) * norm.inv_std[i % 64];
-      }
-      const double rows = static_cast<double>(n) / 64;
-      for (std::size_t i = 0; i < n; ++i) {
-        const std::size_t c = i % 64;
-        const double normal_x = (x[i] - norm.mean[c]) * norm.inv_std[c];
-        dx[i] = scale[c] * norm.inv_std[c] * (dr[i] - dbias[c] / rows - normal_x * dscale[c] / rows);
-      }
-      const DeviceArray dy(m, t, r.a), w(m, t, r.b), dev_x(m, t, x), dev_add(m, t, add), out(m, t, n);
-      const DeviceArray s(m, DType::f32, scale), b(m, DType::f32, bias);
-      const DeviceArray mean(m, DType::f32, floats(norm.mean)), inv_std(m, DType::f32, floats(norm.inv_std));
-      const DeviceArray ds(m, DType::f32, 64), db(m, DType::f32, 64);
-      const DeviceArray fr(m, DType::f32, 64), fx(m, DType::f32, 64), fc(m, DType::f32, 64);
-      run(m, *plan,
-          {dy.data(), w.data(), dev_x.data(), dev_add.data(), mean.f32(), inv_std.f32(), s.f32(), b.f32(), out.data(),
-           ds.f32(), db.f32(), fr.f32(), fx.f32(), fc.f32()});
-      const Numbers got = out.numbers();
-      CHECK(distance(got, dr) < 4 * tolerance(t));
-      CHECK(distance(ds.numbers(), dscale) < 0.02);
-      CHECK(distance(db.numbers(), dbias) < 0.02);
-      // The factors give dx.
-      const Numbers from_dr = fr.numbers(), from_x = fx.numbers(), constant = fc.numbers();
-      Numbers made(n);
-      for (std::size_t i = 0; i < n; ++i) made[i] = from_dr[i % 64] * got[i] + from_x[i % 64] * x[i] + constant[i % 64];
-      CHECK(distance(made, dx) < 4 * tolerance(t));
+  for (const DType t : {DType::f16, DType::bf16}) {
+    const ConvProblem p = problem(t, 3, 1, 64, 64);
+    auto plan = fused(planner, ConvBackwardDataReluBatchNorm{p}, t == DType::f16);
+    if (!plan) continue;
+    INFO(plan->fusion().graph().name());
+    const NormProblem np{p.rows, 64, p.in_height, p.in_width, t};
+    const std::size_t n = count(np.extents());
+    const Run r = operands(ConvPass::backward_data, p);
+    const Numbers x = normal(t, n, 7, 0.5, 2);
+    const Numbers scale = normal(DType::f32, 64, 4, 1, 0.2), bias = normal(DType::f32, 64, 5);
+    const Norm norm = normalise(np, x, scale, bias, 1e-5);
+    auto dr = convolve(ConvPass::backward_data, p, r.a, r.b);
+    std::vector<double> dscale(64), dbias(64), dx(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (norm.y[i] <= 0) dr[i] = 0;
+      dbias[i % 64] += dr[i];
+      dscale[i % 64] += dr[i] * (x[i] - norm.mean[i % 64]) * norm.inv_std[i % 64];
     }
+    const double rows = static_cast<double>(n) / 64;
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t c = i % 64;
+      const double normal_x = (x[i] - norm.mean[c]) * norm.inv_std[c];
+      dx[i] = scale[c] * norm.inv_std[c] * (dr[i] - dbias[c] / rows - normal_x * dscale[c] / rows);
+    }
+    const DeviceArray dy(m, t, r.a), w(m, t, r.b), dev_x(m, t, x), out(m, t, n);
+    const DeviceArray s(m, DType::f32, scale), b(m, DType::f32, bias);
+    const DeviceArray mean(m, DType::f32, floats(norm.mean)), inv_std(m, DType::f32, floats(norm.inv_std));
+    const DeviceArray ds(m, DType::f32, 64), db(m, DType::f32, 64);
+    const DeviceArray fr(m, DType::f32, 64), fx(m, DType::f32, 64), fc(m, DType::f32, 64);
+    run(m, *plan,
+        {dy.data(), w.data(), dev_x.data(), mean.f32(), inv_std.f32(), s.f32(), b.f32(), out.data(), ds.f32(), db.f32(),
+         fr.f32(), fx.f32(), fc.f32()});
+    const Numbers got = out.numbers();
+    CHECK(distance(got, dr) < 4 * tolerance(t));
+    CHECK(distance(ds.numbers(), dscale) < 0.02);
+    CHECK(distance(db.numbers(), dbias) < 0.02);
+    // The factors give dx.
+    const Numbers from_dr = fr.numbers(), from_x = fx.numbers(), constant = fc.numbers();
+    Numbers made(n);
+    for (std::size_t i = 0; i < n; ++i) made[i] = from_dr[i % 64] * got[i] + from_x[i % 64] * x[i] + constant[i % 64];
+    CHECK(distance(made, dx) < 4 * tolerance(t));
+  }
 }

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // Whole training steps on a GPU that is played by the processor (cuda_emulator.hpp): the optimizer, clipping, trust
 // ratios, the loss scale and averages decided on the device, captured and replayed, beside Reference and beside the
 // same backend with the host in charge.
 #define TUTTI_CUDA_LINK_LIBRARIES
+#include <dlfcn.h>
+
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,11 +23,13 @@
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/run_log.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/conformance.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "backends/step_cases.hpp"
+#include "data/temp_folder.hpp"
 
 using namespace tutti;
 
@@ -575,7 +582,10 @@ struct Recorder : FitListener {
 };
 
 template <class B>
-Recorder fitted(B& backend, FitOptions o) {
+Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr) {
+  // Before a library of this name is looked for: the loader takes the open one.
+  static void* const nvml = ::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(nvml != nullptr);
   Solo solo;
   TrainerOptions as;
   as.ema_decay = 0.9;
@@ -587,7 +597,9 @@ Recorder fitted(B& backend, FitOptions o) {
   Recorder r;
   o.global_batch = 8;
   o.epochs = 2;
-  fit(t, train, &test, nullptr, {&r}, o);
+  std::vector<FitListener*> listeners{&r};
+  if (another != nullptr) listeners.push_back(another);
+  fit(t, train, &test, nullptr, listeners, o);
   CHECK(t.counters().samples == 88);
   return r;
 }
@@ -616,5 +628,46 @@ TEST_CASE("the training loop reports the same sums, and asks for them where it r
       CHECK(a.epochs[i].test_ema->loss == doctest::Approx(b.epochs[i].test_ema->loss).epsilon(1e-3));
     }
   }
+  emulator::Device::instance().graph_launches = 0;
+}
+
+TEST_CASE("the log tells the GPU's utilisation") {
+  if (skipped()) return;
+  FitOptions o;
+  o.report_every = 1;
+  const test::TempFolder folder;
+  {
+    RunLog log(folder.path(), 3, [](const std::string& c) { FAIL_CHECK(c); });
+    Emulated backend(options());
+    fitted(backend, o, &log);
+    CHECK(backend.utilisation().has_value());
+  }
+  // The stand-in counts. What it said before the first step is not told; then each row has a reading of its own, and an
+  // epoch the mean of them.
+  double first = 0, last = 0;
+  int epochs = 0;
+  std::ifstream in(folder / "log.jsonl");
+  for (std::string text; std::getline(in, text);) {
+    const io::Json line = io::parse_json(text, "log.jsonl");
+    REQUIRE_MESSAGE(line.find("gpu_utilisation") != nullptr, text);
+    const double told = line.at("gpu_utilisation").as_double();
+    if (line.at("event").as_string() == "step") {
+      if (last > 0) CHECK(told == doctest::Approx(last + 0.01));
+      last = told;
+      if (first == 0) first = told;
+    } else {
+      ++epochs;
+      CHECK(told == doctest::Approx((first + last) / 2));
+      first = 0;
+    }
+  }
+  CHECK(epochs == 2);
+
+  Reference reference;
+  const Recorder none = fitted(reference, o);
+  for (const auto& r : none.steps) CHECK_FALSE(r.gpu_utilisation);
+  for (const auto& r : none.epochs) CHECK_FALSE(r.gpu_utilisation);
+  cudaDeviceProp elsewhere{};
+  CHECK_FALSE(cuda::Utilisation(elsewhere)());
   emulator::Device::instance().graph_launches = 0;
 }

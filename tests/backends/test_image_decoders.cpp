@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -34,8 +35,7 @@ std::vector<ImageDecoders> all_decoders(ImageLimits limits = {}) {
 #if defined(TUTTI_HAS_STB)
   all.push_back(ImageDecoders({std::make_shared<StbDecoder>()}, limits));
 #endif
-  if (all.empty())
-    std::puts("SKIP: neither libjpeg-turbo nor stb (Debian: apt-get install libjpeg62-turbo-dev libstb-dev)");
+  if (all.empty()) std::puts("SKIP: neither libjpeg-turbo nor stb (Debian: apt-get install libjpeg-dev libstb-dev)");
   return all;
 }
 

@@ -66,7 +66,7 @@ ImageDecoders real_decoders() {
   d.push_back(std::make_shared<StbDecoder>());
 #endif
   if (d.empty()) {
-    std::puts("SKIP: neither libjpeg-turbo nor stb (Debian: apt-get install libjpeg62-turbo-dev libstb-dev)");
+    std::puts("SKIP: neither libjpeg-turbo nor stb (Debian: apt-get install libjpeg-dev libstb-dev)");
     d.push_back(std::make_shared<MadeUpDecoder>());
   }
   return ImageDecoders(d);

@@ -46,8 +46,8 @@ constexpr std::size_t most = 1 << 24;
 
 TEST_CASE("what gzip packs comes out again") {
   const TempFolder folder;
-  for (const std::size_t n : {0, 1, 5, 300, 70000, 1000000})
-    for (const unsigned different : {1, 7, 256})
+  for (const std::size_t n : {0U, 1U, 5U, 300U, 70000U, 1000000U})
+    for (const unsigned different : {1U, 7U, 256U})
       for (const std::string options : {"-1", "-9", "-n -6"}) {
         const auto data = mixed(n, different);
         CAPTURE(n);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -65,6 +65,67 @@ TEST_CASE("every sample is seen exactly once an epoch, for all small sizes, batc
       }
 }
 
+TEST_CASE("steps that run on are full, and their endless stream is one epoch after the other") {
+  for (std::int64_t n = 1; n <= 13; ++n)
+    for (std::int64_t g = 1; g <= 2 * n + 3; ++g)
+      for (const int w : {1, 3}) {
+        constexpr std::int64_t epochs = 4;
+        std::vector<Sampler> ranks(static_cast<std::size_t>(w), Sampler(n, 5, true));
+        std::vector<std::vector<std::int64_t>> seen(static_cast<std::size_t>(2 * epochs + 6 * g / n + 8));
+        Position p;
+        std::int64_t steps = 0;
+        for (; steps_left(p, n, g, EpochEnd::run_on, epochs) > 0; ++steps) {
+          REQUIRE(steps_left(p, n, g, EpochEnd::run_on, epochs) == n * epochs / g - steps);
+          REQUIRE(p == Position{steps * g / n, steps * g % n});
+          std::int64_t count = 0;
+          for (int r = 0; r < w; ++r) {
+            Sampler& sampler = ranks[static_cast<std::size_t>(r)];
+            // Resumed here, the step is the same.
+            Sampler anew(n, 5, true);
+            const Placement placement{g, r, w, EpochEnd::run_on};
+            const Share s = sampler.share(p, placement), again = anew.share(p, placement);
+            REQUIRE(std::ranges::equal(s.indices, again.indices));
+            REQUIRE(std::ranges::equal(s.epochs, again.epochs));
+            REQUIRE(s.global_count == g);
+            REQUIRE((s.epochs.empty() || s.epochs.size() == s.indices.size()));
+            count += static_cast<std::int64_t>(s.indices.size());
+            for (std::size_t i = 0; i < s.indices.size(); ++i)
+              seen[static_cast<std::size_t>(s.epochs.empty() ? p.epoch : s.epochs[i])].push_back(s.indices[i]);
+          }
+          REQUIRE(count == g);
+          p = advance(p, n, g, EpochEnd::run_on);
+        }
+        REQUIRE(steps == n * epochs / g);
+        // Whole epochs have every sample once, and in the order of their permutation where one rank reads.
+        for (std::int64_t e = 0; e < p.epoch; ++e) {
+          REQUIRE(exactly_once(seen[static_cast<std::size_t>(e)], n));
+          std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+          permutation(5, e, order);
+          if (w == 1) REQUIRE(seen[static_cast<std::size_t>(e)] == order);
+        }
+        REQUIRE(static_cast<std::int64_t>(seen[static_cast<std::size_t>(p.epoch)].size()) == p.consumed);
+      }
+}
+
+TEST_CASE("steps of the published runs") {
+  constexpr std::int64_t imagenet = 1281167;
+  const struct {
+    std::int64_t devices, epochs, per_epoch, all;
+  } runs[] = {{32, 90, 156, 14075}, {256, 90, 19, 1759}, {160, 90, 31, 2815}, {8, 90, 625, 56301}, {4, 5, 1251, 6255}};
+  for (const auto& r : runs) {
+    CHECK(steps_per_epoch(imagenet, r.devices * 256, EpochEnd::run_on) == r.per_epoch);
+    CHECK(steps_left({}, imagenet, r.devices * 256, EpochEnd::run_on, r.epochs) == r.all);
+  }
+  CHECK(steps_per_epoch(100, 256, EpochEnd::run_on) == 1);
+  // And of the elastic trainers, whose epochs are whole steps.
+  const struct { std::int64_t workers, steps; } cifar[] = {{1, 391}, {2, 196}, {3, 131}, {4, 98}, {8, 49}};
+  for (const auto& c : cifar) CHECK(steps_per_epoch(50000, c.workers * 128) == c.steps);
+  CHECK(steps_per_epoch(imagenet, 4096) == 313);
+  CHECK(steps_left({}, 50000, 128, EpochEnd::short_step, 3) == 3 * 391);
+  CHECK(steps_left({1, 128}, 50000, 128, EpochEnd::short_step, 3) == 2 * 391 - 1);
+  CHECK(steps_left({3, 0}, 50000, 128, EpochEnd::short_step, 3) == 0);
+}
+
 TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches, lose and repeat nothing") {
   constexpr std::int64_t n = 1000;
   for (const bool shuffle : {true, false}) {

@@ -31,7 +31,10 @@ MpiOptions options_of(const std::string& way) {
 
 void sum(MpiCommunicator& c, const std::string& name, std::size_t n = 40'000) {
   std::vector<float> v(n, 1.F);
-  c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, name).wait_host(1h);
+  // As in training: the communication thread has it, and a moment later somebody waits, as long as for any reduction.
+  Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, name);
+  std::this_thread::sleep_for(100ms);
+  w.wait_host(c.deadline());
   if (v[0] != static_cast<float>(c.size())) fail("mpi_faults", "a right sum", std::to_string(v[0]));
 }
 
@@ -55,6 +58,10 @@ void run(MpiCommunicator& c, const std::string& what, int bad) {
     sum(c, "step 12 bucket 3");
   } else if (what == "stops") {
     if (is_bad) raise(SIGSTOP);
+    sum(c, "step 12 bucket 3");
+  } else if (what == "host_stops") {
+    // All of the last host, as where a cable is cut: only ranks of other hosts can tell.
+    if (c.rank() >= c.size() - 2) raise(SIGSTOP);
     sum(c, "step 12 bucket 3");
   } else if (what == "dies") {
     if (is_bad) raise(SIGKILL);

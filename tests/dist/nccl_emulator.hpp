@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -43,6 +44,7 @@ class NcclWorld {
     HostControl control;
     std::atomic<int> joined{0};
     std::atomic<std::uint64_t> identity{0};
+    std::array<std::atomic<std::uint64_t>, 64> reached{};  // operations that a rank's stream has come to
   };
 
   explicit NcclWorld(int size) : size_(size), bytes_(sizeof(Shared) + count() * HostGroup::scratch_bytes) {
@@ -127,6 +129,7 @@ struct ncclComm {
   tutti::HostGroup group;
   int later = 1;  // answers "in progress" before a call counts as done
   bool over = false;
+  std::uint64_t done = 0;                                 // operations
   std::shared_ptr<int> graphs = std::make_shared<int>();  // those that hold its operations hold this too
 };
 
@@ -153,21 +156,32 @@ inline DType dtype_of_nccl(ncclDataType_t t) {
   }
 }
 
-// f(deadline) as work of the stream.
+// f(deadline) as work of the stream. It waits for the other ranks as a kernel does: without an end, and without holding
+// up who only asks.
 template <class F>
 ncclResult_t start(ncclComm_t c, cudaStream_t stream, F&& f) {
   ++nccl.started;
   c->later = 2;
-  const auto held = Device::instance().capture ? c->graphs : nullptr;
-  Device::instance().submit(stream, [c, f, held] {
+  Device& d = Device::instance();
+  const auto held = d.capturing(d.stream_of(stream)) ? c->graphs : nullptr;
+  const auto ready = [c] {
+    if (c->over || !nccl.world) return true;
+    auto& reached = nccl.world->shared().reached;
+    const std::uint64_t mine = c->done + 1;
+    reached[static_cast<std::size_t>(c->rank)].store(mine);
+    return std::all_of(reached.begin(), reached.begin() + c->size, [&](const auto& r) { return r.load() >= mine; });
+  };
+  const auto work = [c, f, held] {
     if (c->over) return;
+    ++c->done;
     try {
       f(std::chrono::steady_clock::now() + std::chrono::seconds(60));
     } catch (const Error& e) {
       std::fprintf(stderr, "emulator: rank %d: %s\n", c->rank, e.what());
       nccl.asynchronous_error = ncclRemoteError;
     }
-  });
+  };
+  d.submit(stream, work, nullptr, ready);
   return ncclInProgress;
 }
 inline std::span<std::byte> bytes_at(void* p, std::size_t n) { return {static_cast<std::byte*>(p), n}; }
@@ -219,8 +233,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t* e) {
 }
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
   ++tutti::emulator::nccl.finalized;
-  for (auto* side : Device::instance().sides) Device::instance().finish(*side);
-  Device::instance().finish();
+  tutti::emulator::Device::instance().finish_all();
   tutti::emulator::require_no_graph(c);
   c->later = 1;
   return ncclInProgress;

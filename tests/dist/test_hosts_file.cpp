@@ -25,9 +25,15 @@ TEST_CASE("lines become hosts") {
       "a_b #c\n"
       "[fe80::1%eth0]:22\n"
       "[2001:db8::2] slots=2\n"
+      "ec2-user@c:22 slots=4\n"
+      "_u.v@10.0.0.3\n"
+      "localhost slots=1  # again\n"
+      "10.0.0.1 slots=8\n"
       "#end",
       "f");
-  REQUIRE(hosts.size() == 6);
+  REQUIRE(hosts.size() == 8);
+  CHECK(hosts[6] == Host{"c", 22, 4, 0, "ec2-user"});
+  CHECK(hosts[7] == Host{"10.0.0.3", 0, 1, 0, "_u.v"});
   CHECK(hosts[0] == Host{"10.0.0.1", 0, 8, 0});
   CHECK(hosts[1] == Host{"node-2.example.com", 2222, 3, 0});
   CHECK(hosts[2] == Host{"localhost", 0, 1, 0});
@@ -37,7 +43,7 @@ TEST_CASE("lines become hosts") {
   CHECK(hosts[0].line == 3);
   CHECK(hosts[5].line == 9);
   CHECK(parse_hosts("last", "f").size() == 1);
-  CHECK(total_slots(hosts) == 16);
+  CHECK(total_slots(hosts) == 21);
   CHECK(host_and_port(hosts[5].name, 7) == "[2001:db8::2]:7");
   CHECK(host_and_port("a", 7) == "a:7");
 }
@@ -77,7 +83,11 @@ TEST_CASE("anything else is refused with its line") {
                                  std::string(".a"),
                                  std::string("_a"),
                                  std::string("a/b"),
-                                 std::string("user@host"),
+                                 std::string("@host"),
+                                 std::string("user@"),
+                                 std::string("-l@host"),
+                                 std::string("a@b@c"),
+                                 std::string("$(x)@host"),
                                  std::string("a#b"),
                                  std::string("a,b"),
                                  std::string("a\rb"),
@@ -91,7 +101,11 @@ TEST_CASE("anything else is refused with its line") {
     CHECK(contains(message, "hosts line 3]"));
     for (const char c : message) CHECK(static_cast<unsigned char>(c) >= 0x20);
   }
-  CHECK(contains(message_of<DataError>([] { (void)parse_hosts("a\nb\na slots=2\n", "f"); }), "first in line 1"));
+  CHECK(contains(message_of<DataError>([] { (void)parse_hosts("a\nb\na slots=2\n", "f"); }), "the same as in line 1"));
+  for (const char* other : {"a:22", "u@a", "a slots=3"})
+    CHECK(!message_of<DataError>([&] { (void)parse_hosts(std::string("a\n") + other + "\n", "f"); }).empty());
+  // Lines that say the same count once, wherever they stand.
+  CHECK(parse_hosts("a\nb\na\n", "f").size() == 2);
   CHECK(contains(message_of<DataError>([] { (void)parse_hosts("# nothing\n\n", "f"); }), "[f] expected a host"));
   CHECK(!message_of<DataError>([] { (void)parse_hosts(std::string(max_hosts_file_bytes + 1, '\n'), "f"); }).empty());
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# processors: 2
+# waits
 # The MPI communicator as processes under mpirun: every way with 1, 2 and 4 ranks, and ranks that fail.
 set -uo pipefail
 folder=${TUTTI_BUILD_DIR:?}/tests/dist
@@ -70,6 +70,7 @@ for way in plain shared hosts; do
   fails $way throws 3 "record 7\] expected 3073 bytes"
   fails $way dies 137 "signal 9"
 done
+fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got nothing from rank 2 on"
 fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"
 
 # A waiting rank leaves its core to others. The bound is far above what it should be, for machines with much to do.

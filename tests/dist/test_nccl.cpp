@@ -54,7 +54,7 @@ TEST_CASE("the identity travels through another communicator, or over TCP") {
   ThreadGroup group(size);
   int port = 0;
   {
-    const TcpRendezvous free({"127.0.0.1", 0, "job", 0, 2, 1s});
+    const TcpRendezvous free({"127.0.0.1", 0, "job", "a secret of the tests", 0, 2, 1s});
     port = free.port();
   }
   std::array<ncclUniqueId, size> first{}, second{};
@@ -63,7 +63,7 @@ TEST_CASE("the identity travels through another communicator, or over TCP") {
     ranks.emplace_back([&, r] {
       const auto i = static_cast<std::size_t>(r);
       ThreadCommunicator c(group, r);
-      TcpRendezvous tcp({"127.0.0.1", port, "job", r, size, 20s});
+      TcpRendezvous tcp({"127.0.0.1", port, "job", "a secret of the tests", r, size, 20s});
       if (r == 0) std::memset(&first[i], 0x5a, sizeof first[i]);
       if (r == 0) std::memset(&second[i], 0xa5, sizeof second[i]);
       const Rendezvous through = rendezvous_through(c), over = std::ref(tcp);

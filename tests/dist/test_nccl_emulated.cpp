@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // The NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every communicator
 // with several ranks, a trainer over it, and what it does when something goes wrong.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -35,7 +38,7 @@ using emulator::nccl;
 namespace {
 
 int free_port() {
-  const TcpRendezvous free({"127.0.0.1", 0, "job", 0, 2, 1s});
+  const TcpRendezvous free({"127.0.0.1", 0, "job", "a secret of the tests", 0, 2, 1s});
   return free.port();
 }
 
@@ -44,7 +47,7 @@ void on_ranks(int size, const std::function<void(DeviceMemory&, NcclCommunicator
   const int port = free_port();
   const auto said = emulator::run_ranks(size, [&](int rank) {
     DeviceMemory m(0);
-    TcpRendezvous meet({"127.0.0.1", port, "job", rank, size, 20s});
+    TcpRendezvous meet({"127.0.0.1", port, "job", "a secret of the tests", rank, size, 20s});
     NcclCommunicator c(m.device(), {.rank = rank, .size = size, .deadline = 60s}, std::ref(meet));
     f(m, c);
   });
@@ -230,11 +233,41 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
   }
 }
 
+TEST_CASE("sums of the host's data end at the deadline where a rank is gone") {
+  // A copy into the host's memory would wait for the kernel, which waits for the other rank: out of any deadline.
+  const auto alone = [](NcclCommunicator& c, const std::function<void()>& sum) {
+    if (c.rank() == 1) ::_exit(0);
+    emulator::Device::instance().patience = 15;
+    return message(sum);
+  };
+  const int port = free_port();
+  const auto said = emulator::run_ranks(2, [&](int rank) {
+    DeviceMemory m(0);
+    TcpRendezvous meet({"127.0.0.1", port, "job", "a secret of the tests", rank, 2, 20s});
+    NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 60s}, std::ref(meet));
+    const std::string why = alone(c, [&] { c.barrier(300ms); });
+    require(contains(why, "[barrier] expected all ranks within the deadline, got no end after 300 ms"), why);
+  });
+  CHECK(said[0] == "");
+  const int other = free_port();
+  const auto gathered = emulator::run_ranks(2, [&](int rank) {
+    DeviceMemory m(0);
+    TcpRendezvous meet({"127.0.0.1", other, "job", "a secret of the tests", rank, 2, 20s});
+    NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 4s}, std::ref(meet));
+    std::array<float, 4> host{1, 2, 3, 4};
+    const std::string why = alone(c, [&] {
+      (void)c.all_reduce(DType::f32, std::as_writable_bytes(std::span(host)), Combine::max, nullptr, "metrics");
+    });
+    require(contains(why, "[metrics] expected all ranks within the deadline, got no end after 4000 ms"), why);
+  });
+  CHECK(gathered[0] == "");
+}
+
 TEST_CASE("an identity of another job is refused") {
   const int port = free_port();
   const auto said = emulator::run_ranks(2, [&](int rank) {
     DeviceMemory m(0);
-    TcpRendezvous meet({"127.0.0.1", port, rank == 0 ? "job" : "other job", rank, 2, 500ms});
+    TcpRendezvous meet({"127.0.0.1", port, rank == 0 ? "job" : "other job", "a secret of the tests", rank, 2, 500ms});
     const NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 1s}, std::ref(meet));
   });
   CHECK_MESSAGE(contains(said[0], "nothing from rank 1"), said[0]);
@@ -244,7 +277,7 @@ TEST_CASE("an identity of another job is refused") {
 TEST_CASE("too little memory for communication is said as such") {
   DeviceMemory m(0);
   auto& device = emulator::Device::instance();
-  const std::size_t before = std::exchange(device.capacity, device.used + 1000);
+  const std::size_t before = std::exchange(device.capacity, device.memory.used() + 1000);
   std::string said;
   try {
     const NcclCommunicator c(m.device());

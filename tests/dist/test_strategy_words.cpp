@@ -55,7 +55,6 @@ TEST_CASE("the strategy by the number of processes and the backend") {
   CHECK(meant("auto", "", "auto", no_nccl) == "mpi on auto");
   CHECK(meant("mpi", "", "auto", four_gpu) == "mpi on auto");
   CHECK(meant("mpi", "", "auto", alone_gpu) == "mpi on cuda");
-  CHECK(meant("solo", "", "auto", four_gpu) == "solo on cuda");
   CHECK(meant("nccl", "", "auto", alone) == "nccl on cuda");
   CHECK(meant("NCCL", "", "CUDA", four) == "nccl on cuda");
 }
@@ -86,6 +85,8 @@ TEST_CASE("what does not go together is one clear line") {
   says(meant("nccl", "", "eigen", alone), "[--backend] expected cuda, because strategy nccl");
   says(meant("mpi", "", "cuda", four), "[--strategy] expected nccl with --backend cuda");
   says(meant("auto", "device", "auto", four), "[--kv-store] expected dist_sync for the 4 processes");
+  says(meant("solo", "", "auto", four),
+       "[--strategy] expected mpi or nccl for the 4 processes that were started, got solo");
   says(meant("nccl", "", "cuda", no_nccl), "install the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)");
   says(meant("auto", "", "cuda", no_nccl),
        "[--strategy] expected solo or mpi, the strategies of this build, got '4 that");

@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <stdlib.h>
+
+#include <algorithm>
 #include <atomic>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include <tutti/core/clock.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/threads.hpp>
+#include <tutti/dist/xxh64.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/train/while_chief_works.hpp>
 
 #include "conformance.hpp"
 
@@ -137,4 +148,196 @@ TEST_CASE("all_reduce strategy: everyone takes rank 0's state") {
     CHECK(v[0] == 3);
     CHECK(v[1] == 3);
   });
+}
+
+TEST_CASE("threads: a rank that throws waits for nobody, and the others hear of it") {
+  constexpr auto deadline = 60s;  // long enough that a wait for it would show
+  const auto start = std::chrono::steady_clock::now();
+  for (const bool alone : {false, true}) {
+    ThreadGroup group(2);
+    std::vector<float> data[3]{std::vector<float>(10), std::vector<float>(10), std::vector<float>(10)};
+    const auto bytes = [&](std::size_t i) { return std::as_writable_bytes(std::span(data[i])); };
+    std::string heard;
+    std::thread other([&] {
+      if (alone) return;
+      std::vector<float> v(10);
+      try {
+        ThreadCommunicator c(group, 1, deadline);
+        for (int i = 0; i < 10; ++i)
+          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "bucket")
+              .wait_host(deadline);
+      } catch (const CommunicationError& e) {
+        heard = e.what();
+      }
+    });
+    const auto throwing = [&] {
+      ThreadCommunicator c(group, 0, deadline);
+      if (!alone) c.all_reduce(DType::f32, bytes(0), Combine::sum, nullptr, "bucket").wait_host(deadline);
+      const Work second = c.all_reduce(DType::f32, bytes(1), Combine::sum, nullptr, "second");
+      const Work third = c.all_reduce(DType::f32, bytes(2), Combine::sum, nullptr, "third");
+      if (alone) std::this_thread::sleep_for(50ms);
+      fail<DataError>("record 7", "3073 bytes", "12");
+    };
+    CHECK_THROWS_AS(throwing(), DataError);
+    other.join();
+    if (!alone) CHECK_MESSAGE(heard.find("rank 0 gave up") != std::string::npos, heard);
+  }
+  CHECK_MESSAGE(std::chrono::steady_clock::now() - start < 20s, "it waited for its deadline");
+}
+
+TEST_CASE("threads: a wait as long as the communicator's deadline leaves the word to who knows the rank") {
+  std::atomic<bool> over{false};
+  std::string text;
+  run_ranks(
+      2,
+      [&](ThreadCommunicator& c) {
+        if (c.rank() == 1) {
+          while (!over) std::this_thread::sleep_for(1ms);
+          return;
+        }
+        std::vector<float> v(10), w(10);
+        // The communication thread has the first of them; the wait begins a little later.
+        const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "first");
+        Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), Combine::sum, nullptr, "second");
+        std::this_thread::sleep_for(20ms);
+        try {
+          b.wait_host(c.deadline());
+        } catch (const CommunicationError& e) {
+          text = e.what();
+        }
+        over = true;
+      },
+      200ms);
+  CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
+}
+
+TEST_CASE("threads: a shorter wait ends when it says") {
+  std::atomic<bool> over{false};
+  std::string text;
+  const auto start = std::chrono::steady_clock::now();
+  run_ranks(
+      2,
+      [&](ThreadCommunicator& c) {
+        if (c.rank() == 1) {
+          while (!over) std::this_thread::sleep_for(1ms);
+          c.abort("over", ExitCode::internal);
+          return;
+        }
+        std::vector<float> v(10);
+        Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "first");
+        try {
+          a.wait_host(100ms);
+        } catch (const CommunicationError& e) {
+          text = e.what();
+        }
+        over = true;
+        CHECK_THROWS_AS(a.wait_host(30s), CommunicationError);
+        CHECK_THROWS_AS(c.barrier(100ms), CommunicationError);
+      },
+      30s);
+  CHECK_MESSAGE(text.find("100 ms") != std::string::npos, text);
+  CHECK(std::chrono::steady_clock::now() - start < 20s);
+}
+
+TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast as the memory nearly is") {
+  CHECK(xxh64("") == 0xef46db3751d8e999);
+  CHECK(xxh64("a") == 0xd24ec4f1a98c6e5b);
+  CHECK(xxh64("abc") == 0x44bc2cf5ad770999);
+  CHECK(xxh64("Nobody inspects the spammish repetition") == 0xfbcea83c8a378bf1);
+  CHECK(xxh64("xxhash") == 0x32dd38952c4bc720);
+  std::string text(101, ' ');
+  for (std::size_t n = 0; n < text.size(); ++n)
+    for (const int bit : {0, 7}) {
+      // Every bit counts, at every length.
+      const auto before = xxh64(std::string_view(text).substr(0, n + 1));
+      text[n] = static_cast<char>(text[n] ^ (1 << bit));
+      CHECK(xxh64(std::string_view(text).substr(0, n + 1)) != before);
+    }
+  const std::string state(90 << 20, 'x');
+  const auto best_of = [](auto&& hash) {
+    double best = 1e9;
+    for (int i = 0; i < 3; ++i) {
+      const Stopwatch watch;
+      CHECK(hash() != 0);
+      best = std::min(best, watch.seconds());
+    }
+    return best;
+  };
+  const double whole = best_of([&] { return xxh64(state); });
+  MESSAGE("90 MiB in " << whole * 1000 << " ms");
+  // FNV-1a, a byte at a time, over a tenth of it.
+  const double bytes = best_of([&] {
+    std::uint64_t h = 0xcbf29ce484222325;
+    for (std::size_t i = 0; i < state.size() / 10; ++i) h = (h ^ static_cast<unsigned char>(state[i])) * 0x100000001b3;
+    return h;
+  });
+  CHECK(whole < bytes * 10 / 2);
+}
+
+TEST_CASE("ranks wait for what rank 0 does beyond a reduction's deadline, but not for ever") {
+  std::atomic<int> passed{0};
+  for (const bool fails : {false, true})
+    run_ranks(
+        3,
+        [&](ThreadCommunicator& c) {
+          AllReduce<ThreadCommunicator> s(c);
+          const auto work = [&] {
+            std::this_thread::sleep_for(1s);
+            if (fails) fail<DataError>("disk", "room", "none");
+          };
+          if (fails && c.rank() == 0)
+            CHECK_THROWS_AS(while_chief_works(s, c.deadline(), "work", work), DataError);
+          else
+            while_chief_works(s, c.deadline(), "work", work);
+          double one = 1;
+          s.sum({&one, 1});
+          passed += one == 3;
+        },
+        400ms);
+  CHECK(passed == 6);
+  std::atomic<int> told{0};
+  run_ranks(
+      2,
+      [&](ThreadCommunicator& c) {
+        AllReduce<ThreadCommunicator> s(c);
+        try {
+          while_chief_works(s, 50ms, "saving a checkpoint", [] { std::this_thread::sleep_for(1500ms); });
+        } catch (const CommunicationError& e) {
+          told += std::string(e.what()).find("saving a checkpoint within 10 times the deadline") != std::string::npos;
+        }
+      },
+      2s);
+  CHECK(told == 2);
+}
+
+TEST_CASE("all_reduce strategy: messages and reports count the job's steps, ahead of a device too") {
+  char name[] = "/tmp/tutti-report-XXXXXX";
+  const io::Path folder = mkdtemp(name);
+  const auto file = ProgressFile::create(folder / "slot", "1f");
+  setenv("TUTTI_REPORT", (folder / "slot").c_str(), 1);
+  setenv("TUTTI_JOB", "1f", 1);
+  run_ranks(1, [&](ThreadCommunicator& c) {
+    AllReduce<ThreadCommunicator> s(c);
+    std::vector<float> v(4);
+    const auto reduce = [&](std::size_t bucket) {
+      return s.reduce({0, 0, 0, 0, bucket}, std::as_writable_bytes(std::span(v)), nullptr);
+    };
+    const auto at = [&] { return *file.read(); };
+    begin_step(s, 41, false);
+    Work w = reduce(3);
+    CHECK(w.name() == "step 41 bucket 3");
+    CHECK(at() == RankProgress{41, 3, ProgressPhase::begin, 0});
+    w.wait_host(1s);
+    s.finish();
+    CHECK(at() == RankProgress{41, 3, ProgressPhase::end, 0});
+    // What a device was told to do has begun; it is over when somebody has waited for it.
+    begin_step(s, 42, true);
+    s.finish();
+    CHECK(at() == RankProgress{42, 3, ProgressPhase::begin, 0});
+    step_settled(s);
+    CHECK(at() == RankProgress{42, 3, ProgressPhase::end, 0});
+  });
+  unsetenv("TUTTI_REPORT");
+  unsetenv("TUTTI_JOB");
+  std::filesystem::remove_all(folder);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# processors: 2
+# waits
 # train_cifar10 as several processes under mpirun.
 set -uo pipefail
 program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
@@ -44,6 +44,46 @@ done
 grep -q '"world":3' r3/log.jsonl || complain "the log does not say 3 ranks"
 [[ $(key r2 step step | tail -n 1) == 8 ]] || complain "2 ranks of 16 images: $(key r2 step step | tail -n 1) steps"
 
+# refused WHAT TEXT COMMAND...: status 2, the text, no folder.
+refused() {
+  local what=$1 text=$2
+  shift 2
+  "$@" --run-dir refused >out 2>&1
+  [[ $? == 2 ]] || complain "$what: not status 2: $(tail -n 5 out)"
+  grep -qF -- "$text" out || complain "$what: it does not say '$text': $(cat out)"
+  [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
+}
+train=("$program" "${tiny[@]}" --epochs 1)
+# What somebody else started, or started as something else, does not train.
+refused "a size by hand" "[environment TUTTI_RANK]" env TUTTI_SIZE=2 "${train[@]}"
+refused "a rank by hand" "'tutti-launch -n 2 --launcher mpi' and 'mpirun -np 2'" env TUTTI_RANK=0 TUTTI_SIZE=2 "${train[@]}"
+refused "a size that is none" "[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'" \
+  env TUTTI_SIZE=abc "${train[@]}"
+refused "a rank beyond" "[environment TUTTI_RANK] expected an integer from 0 to 1, got '9'" \
+  env TUTTI_RANK=9 TUTTI_SIZE=2 "${train[@]}"
+refused "mpirun's size" "[environment OMPI_COMM_WORLD_SIZE]" env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=x "${train[@]}"
+for role in server scheduler; do
+  refused "TUTTI_ROLE=$role" "[environment TUTTI_ROLE] expected worker" env TUTTI_ROLE=$role "${train[@]}"
+  refused "DMLC_ROLE=$role" "[environment DMLC_ROLE] expected worker" env DMLC_ROLE=$role DMLC_NUM_WORKER=2 "${train[@]}"
+done
+refused "another launcher" "tutti-launch -n 2 starts as many" env DMLC_ROLE=worker DMLC_NUM_WORKER=2 "${train[@]}"
+refused "srun" "mpirun -np 2" env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 "${train[@]}"
+refused "solo, twice" "[--strategy] expected mpi or nccl for the 2 processes" "${mpi[@]}" -np 2 "${train[@]}" --strategy solo
+# A variable that is left in a shell changes nothing.
+"${train[@]}" --run-dir lone >out 2>&1 || complain "alone: $(tail -n 5 out)"
+DMLC_NUM_WORKER=4 DMLC_PS_ROOT_URI=a "${train[@]}" --run-dir stray >out 2>&1 || complain "DMLC_NUM_WORKER: $(tail -n 5 out)"
+[[ $(key lone start world) == 1 && $(key stray start world) == 1 ]] || complain "alone: not one rank"
+[[ $(key lone step train_loss) == "$(key stray step train_loss)" ]] || complain "a stray DMLC_NUM_WORKER changes the run"
+
+# tutti-launch without another word starts ranks of one net.
+launch=$TUTTI_BUILD_DIR/tools/tutti-launch
+"$launch" -n 2 "${train[@]}" --run-dir launched >out 2>&1 || complain "tutti-launch: $(tail -n 5 out)"
+[[ $(key launched start world) == 2 ]] || complain "tutti-launch: not one start of two ranks: $(key launched start world)"
+refused "servers" "[--num-servers] expected none, because" "$launch" -n 2 -s 2 "${train[@]}"
+refused "servers in a script" "[environment TUTTI_ROLE] expected worker" \
+  "$launch" -n 1 -s 1 sh -c 'exec "$@" --run-dir refused$([ $TUTTI_ROLE = server ] || echo -not)' sh "${train[@]}"
+rm -rf refused-not
+
 # The automatic strategy, the plain path, the pooled one, bf16 on the wire.
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 1 --run-dir auto >out 2>&1 || complain "auto: $(tail -n 5 out)"
 grep -q "strategy mpi, 2 ranks" out || complain "auto: $(head -n 3 out)"
@@ -52,6 +92,13 @@ for option in --no-shared-memory --no-hierarchical "--comm-wire bf16" "--kv-stor
   "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 1 $option --run-dir "o${option//[ -]/_}" >out 2>&1 ||
     complain "$option: $(tail -n 5 out)"
 done
+
+# Horovod's variables: what has a meaning here acts, what has none is named, once.
+"${mpi[@]}" -np 2 -x HOROVOD_FUSION_THRESHOLD=2097152 -x HOROVOD_CYCLE_TIME=5 -x HOROVOD_TIMELINE=t.json "$program" \
+  "${tiny[@]}" --epochs 1 --run-dir horovod >out 2>&1 || complain "Horovod's variables: $(tail -n 5 out)"
+grep -q '"bucket-mib":2,' horovod/log.jsonl || complain "HOROVOD_FUSION_THRESHOLD: $(head -n 1 horovod/log.jsonl)"
+[[ $(grep -c "nothing is done with HOROVOD_CYCLE_TIME, HOROVOD_TIMELINE (strategy mpi)" out) == 1 ]] ||
+  complain "Horovod's variables are not named: $(cat out)"
 
 # The same seed gives the same bits.
 for run in a b; do
@@ -86,6 +133,52 @@ kill -TERM "$job"
 wait "$job"
 grep -q '"status":"interrupted"' sig/log.jsonl || complain "SIGTERM: $(tail -n 2 sig/log.jsonl) $(tail -n 5 out)"
 ls sig/checkpoints/*/COMPLETE >/dev/null || complain "SIGTERM: no checkpoint"
+
+# Checkpoints by the clock of rank 0; how much of the time went into waiting for the other rank.
+"${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 100000 --save-period 0 --save-seconds 0.2 --run-dir clock >out 2>&1 &
+job=$!
+for ((i = 0; i < 600; ++i)); do
+  ls clock/checkpoints/*/COMPLETE >/dev/null 2>&1 && break
+  sleep 0.1
+done
+kill -KILL "$job"
+wait "$job"
+for ((i = 0; i < 100; ++i)); do
+  pgrep -f "$work" >/dev/null || break
+  sleep 0.1
+done
+ls clock/checkpoints/*/COMPLETE >/dev/null || complain "--save-seconds: no checkpoint"
+key clock step comm_wait | grep -q '[1-9]' || complain "no time waited for the other rank: $(head -n 3 clock/log.jsonl)"
+
+# Fewer ranks go on from an earlier state: what the others did afterwards is taken back, in their files too.
+# once FOLDER EPOCH: the same as seen, of the lines that no rollback takes back.
+once() {
+  awk -v want="$2" 'FNR == 1 { file++ }
+    $1 == "rollback" { for (k in line) { split(k, p, " "); if (p[1] == file && (p[2] > $2 || (p[2] == $2 && p[3] >= $3))) delete line[k] } next }
+    { e = $1; s = $2; $1 = $2 = $3 = ""; line[file " " e " " s] = $0 }
+    END { for (k in line) { split(k, p, " "); if (p[2] == want) { n = split(line[k], i, " "); for (j = 1; j <= n; j++) print i[j] } } }' \
+    "$1"/audit-rank*.txt | sort -n
+}
+"${mpi[@]}" -np 3 "$program" "${tiny[@]}" --epochs 3 --audit --max-steps 5 --run-dir fewer >out 2>&1 || complain "fewer: $(tail -n 5 out)"
+printf '%s' TTPROGR1 >slot # a report's file, as tutti-launch makes it: its mark, the job, and 48 bytes more
+printf '\x1f\0\0\0\0\0\0\0' >>slot && head -c 48 /dev/zero >>slot
+TUTTI_REPORT=$PWD/slot TUTTI_JOB=1f "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 3 --audit --run-dir fewer \
+  --resume=fewer/checkpoints/step-000000003 >out 2>&1 || complain "fewer, resumed: $(tail -n 5 out)"
+for epoch in 0 1 2; do
+  [[ $(once fewer $epoch) == "$(seq 0 100)" ]] || complain "3 ranks, then 2, epoch $epoch: not every image once: $(once fewer $epoch | uniq -c | awk '$1 != 1' | xargs)"
+done
+# Steps count from the job's beginning, in what the launcher is told as well: 3 of 48 images and 8 of 32.
+[[ $(od -An -tu8 -j16 -N8 slot | awk '{ print int($1 / 2 ^ 24) }') == 11 ]] || complain "the report says $(od -An -tx8 -j16 -N8 slot)"
+
+# A disk that takes longer for a checkpoint than a rank may be waited for ends no healthy job.
+if [[ -z ${TUTTI_SANITIZE:-} ]]; then
+  echo '#include <unistd.h>
+    extern "C" int fsync(int) { return usleep(900000); }' >slow.cpp
+  "${TUTTI_CXX:-c++}" -shared -fPIC -o slow.so slow.cpp || complain "no slow disk: $?"
+  "${mpi[@]}" -np 2 -x LD_PRELOAD="$PWD/slow.so" "$program" "${tiny[@]}" --epochs 1 --comm-deadline 2 --run-dir slow >out 2>&1 ||
+    complain "a slow disk: status $?: $(tail -n 5 out)"
+  ls slow/checkpoints/*/COMPLETE >/dev/null || complain "a slow disk: no checkpoint"
+fi
 
 # A rank that is killed ends the job.
 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 100000 --run-dir kill >out 2>&1 &

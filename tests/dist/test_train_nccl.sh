@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# processors: 2
+# waits
 # --strategy nccl and --backend cuda as far as a machine without a GPU goes: each thing that is missing is one line and
 # exit code 4, alone, under tutti-launch and under mpirun; a driver that is too old is played by a library.
 set -uo pipefail
@@ -15,7 +15,8 @@ unset TUTTI_DATA TUTTI_RANK TUTTI_SIZE TUTTI_ROOT TUTTI_JOB
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-tiny=(--dataset synthetic --num-examples 64 --image-shape "3,16,16" --depth 8 --batch-size 16 --epochs 1 --threads 1)
+tiny=(--dataset synthetic --num-examples 64 --image-shape "3,16,16" --network resnet_postact --depth 8 --batch-size 16 --epochs 1
+  --threads 1)
 failures=0
 complain() {
   echo "FAILED: $*"

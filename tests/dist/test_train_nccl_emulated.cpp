@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // Several ranks that train one model on emulated GPUs over an emulated NCCL: the same mathematics as one rank with the
 // whole batch, eager and captured.
 #define TUTTI_CUDA_LINK_LIBRARIES
@@ -101,11 +102,11 @@ double largest_difference(const Trained& a, const Trained& b) {
 }
 
 int free_port() {
-  const TcpRendezvous free({"127.0.0.1", 0, "job", 0, 2, 1s});
+  const TcpRendezvous free({"127.0.0.1", 0, "job", "a secret of the tests", 0, 2, 1s});
   return free.port();
 }
 AnyStrategy make_strategy(Emulated& backend, int port, int rank, int size) {
-  TcpRendezvous meet({"127.0.0.1", port, "job", rank, size, 20s});
+  TcpRendezvous meet({"127.0.0.1", port, "job", "a secret of the tests", rank, size, 20s});
   return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
       backend.device(), NcclOptions{.rank = rank, .size = size, .deadline = 60s}, Rendezvous(std::ref(meet)));
 }

@@ -8,7 +8,10 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <variant>
 #include <vector>
+
+#include <tutti/core/isa.hpp>
 
 #include "data/temp_folder.hpp"
 #include "examples/common/check.hpp"
@@ -24,7 +27,7 @@ using test::message_of;
 namespace {
 
 // Parsed and checked; synthetic images and 90 epochs unless the line says something else.
-RunOptions options(const std::string& line, int processes = 1) {
+RunOptions options(const std::string& line, int processes = 1, bool gpu = false) {
   ::unsetenv("TUTTI_DATA");
   std::istringstream in("train_imagenet --synthetic --num_epochs 90 " + line);
   std::vector<std::string> list;
@@ -33,8 +36,18 @@ RunOptions options(const std::string& line, int processes = 1) {
   for (auto& a : list) argv.push_back(a.data());
   auto o = parse_command_line(static_cast<int>(argv.size()), argv.data(), Program::train_imagenet);
   REQUIRE(o);
-  check(*o, processes, {"solo", "mpi"});
+  check(*o, processes, {"solo", "mpi"}, gpu);
   return *o;
+}
+
+Schema small_images() {
+  Schema s;
+  s.channels = 3;
+  s.height = s.width = 32;
+  s.classes = 4;
+  s.mean = {128, 128, 128};
+  s.stddev = {64, 64, 64};
+  return s;
 }
 
 std::string error(const std::string& line) {
@@ -65,20 +78,29 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
       {"--model resnet18", [](const auto& o) { return o.depth == 18; }},
       {"--data_dir /x --nosynthetic", [](const auto& o) { return o.data_dir == "/x" && o.dataset == "imagenet"; }},
       {"--batch_size 64", [](const auto& o) { return o.batch_size == 64; }},
+      {"--lr_decay_lrs= --display_every 7", [](const auto& o) { return o.disp_batches == 7 && o.lr_step_lrs.empty(); }},
       {"--num_epochs 0 --num_batches 100", [](const auto& o) { return o.num_batches == 100; }},
       {"--num_batches 100", [](const auto& o) { return o.num_batches == 0 && o.epochs == 90; }},
       {"--log_dir /l --clear_log", [](const auto& o) { return o.run_dir == "/l" && o.clear_log; }},
       {"--log_name a.log --local_ckpt", [](const auto& o) { return o.log_name == "a.log" && o.local_ckpt; }},
       {"--display_every 7", [](const auto& o) { return o.disp_batches == 7; }},
-      {"--eval --eval_interval 3 --num_gpus 8",
+      {"--nosynthetic --data_dir /x --eval --eval_interval 3 --num_gpus 8",
        [](const auto& o) { return o.eval_only && o.eval_interval == 3 && o.num_gpus == 8 && o.resume == "latest"; }},
       {"--nofp16", [](const auto& o) { return o.precision == "f32"; }},
       {"--no-fp16", [](const auto& o) { return o.precision == "f32"; }},
       {"--precision bf16 --nofp16", [](const auto& o) { return o.precision == "bf16"; }},
-      {"--intra_op_parallelism_threads 1 --inter_op_parallelism_threads 5", [](const auto&) { return true; }},
+      {"--intra_op_parallelism_threads 3 --inter_op_parallelism_threads 1",
+       [](const auto& o) { return o.threads == 3; }},
       {"--num_parallel_calls 7", [](const auto& o) { return o.data_nthreads == 7; }},
-      {"--save_checkpoints_steps 0", [](const auto& o) { return o.save_steps == 0 && o.save_period == 1; }},
-      {"--save_summary_steps 10", [](const auto& o) { return o.save_summary_steps == 10; }},
+      {"--save_checkpoints_steps 0", [](const auto& o) { return fit_options(o, 100'000).save_every_steps == 390; }},
+      {"--save_checkpoints_steps 7",
+       [](const auto& o) {
+         const FitOptions f = fit_options(o, 100'000);
+         return f.save_every_steps == 7 && f.save_every == 0 && f.save_last && f.evaluate_every == 0;
+       }},
+      {"--save_summary_steps 10", [](const auto& o) { return fit_options(o, 100'000).summary_every == 10; }},
+      {"", [](const auto& o) { return fit_options(o, 100'000).summary_every == 390; }},
+      {"--evaluate-every 2", [](const auto& o) { return fit_options(o, 100'000).evaluate_every == 2; }},
       {"--noadv_bn_init --noadv_conv_init", [](const auto& o) { return !o.zero_gamma && !o.adv_conv_init; }},
       {"--lr 6.4 --mom 0.977 --wdecay 0.0005",
        [](const auto& o) { return o.lr == 6.4 && o.mom == 0.977 && o.wd == 5e-4; }},
@@ -91,7 +113,21 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
       {"--increased_aug --contrast 0.5 --saturation 0.5 --hue 0.1 --brightness 1",
        [](const auto& o) { return o.increased_aug && o.contrast == 0.5 && o.hue == 0.1 && o.brightness == 1; }},
       {"--lr_decay_mode steps", [](const auto& o) { return o.lr_step_epochs == "30,60,80" && o.lr_factor == 0.1; }},
-      {"--lr_decay_steps 30,60,80", [](const auto& o) { return o.lr_schedule == "poly" && o.lr_step_epochs.empty(); }},
+      // Defaults of the Horovod trainer written out have no effect in its other modes; what is said without a mode has.
+      {"--lr_decay_mode poly --lr_decay_steps 30,60,80 --lr_decay_factor 0.1 --lr_decay_lrs=",
+       [](const auto& o) { return o.lr_schedule == "poly" && o.lr_step_epochs.empty() && !o.lr_factor; }},
+      {"--lr-step-epochs 30,60",
+       [](const auto& o) { return o.lr_schedule == "steps" && o.lr_step_epochs == "30,60" && o.notes.size() == 1; }},
+      {"--lr_decay_factor 0.2",
+       [](const auto& o) { return o.lr_schedule == "steps" && o.lr_step_epochs == "30,60,80" && o.lr_factor == 0.2; }},
+      {"--lr_decay_steps 1,2 --lr_decay_lrs 3,2,1", [](const auto& o) { return o.lr_schedule == "steps"; }},
+      {"--lr 6.4 --lr_decay_mode steps --lr_decay_factor 0.1",
+       [](const auto& o) { return o.lr == 6.4 && o.lr_schedule == "steps" && o.lr_factor == 0.1; }},
+      {"", [](const auto& o) { return o.lr_schedule == "poly" && o.notes.size() <= 1; }},
+      {"", [](const auto& o) { return o.decay_biases && !o.decay_all && o.evaluate_every == 0; }},
+      {"--preset torchvision", [](const auto& o) { return !o.decay_biases && o.evaluate_every == 1; }},
+      {"--print-schedule --dry-run-ranks 32",
+       [](const auto& o) { return o.dry_run && o.global_batch_size == 8192 && o.lr == 3.2; }},
       {"--preset torchvision",
        [](const auto& o) { return o.augmentation == "torchvision" && o.lr_schedule == "steps" && *o.bn_eps < 2e-5; }},
       {"--v1 --label_smoothing 0.1", [](const auto& o) { return o.v1 && o.label_smoothing == 0.1; }},
@@ -118,8 +154,17 @@ TEST_CASE("what train_imagenet refuses") {
       {"--on_bad_record ignore", "[--on-bad-record]"},
       {"--loss_scale 1,2", "[--loss-scale]"},
       {"--loss_scale 0", "[--loss-scale]"},
-      {"--lr_decay_lrs 1,2", "[--lr-decay-lrs]"},
-      {"--lr_decay_mode steps --lr_decay_lrs 1,2", "schedule::Piecewise"},
+      {"--lr_decay_lrs 1,2", "[--lr-decay-lrs] expected 4 rates"},
+      {"--lr_decay_mode steps --lr_decay_lrs 1,2", "[--lr-decay-lrs] expected 4 rates"},
+      {"--lr_decay_mode poly --lr_decay_lrs 1,2", "[--lr-decay-lrs] expected --lr-decay-mode steps"},
+      {"--lr_decay_mode cosine --lr-step-epochs 30,60", "[--lr-decay-steps] expected --lr-decay-mode steps"},
+      {"--lr_decay_mode poly --lr_decay_factor 0.5", "[--lr-decay-factor]"},
+      {"--lr_decay_steps 1 --lr_decay_lrs 1,2 --lr_decay_factor 0.5", "[--lr-decay-factor]"},
+      {"--eval", "[--eval] expected --data-dir"},
+      {"--inter_op_parallelism_threads 5", "[--inter-op-parallelism-threads] expected 0 or 1"},
+      {"--intra_op_parallelism_threads 2 --threads 3", "[--intra-op-parallelism-threads]"},
+      {"--dry-run-ranks 4", "[--dry-run-ranks]"},
+      {"--print-schedule --num_epochs 0", "[--num-epochs]"},
       {"--lr_decay_mode other", "[--lr-schedule]"},
       {"--preset cifar-resnet50-28", "[--preset]"},
       {"--log_name a/b", "[--log-name]"},
@@ -154,12 +199,61 @@ TEST_CASE("the six decay modes reach the optimizer") {
   CHECK(rate("--lr_decay_mode steps --lr_decay_lrs 6.4,1,0.5,0.1", 78 * 60) == doctest::Approx(0.5));
 }
 
+TEST_CASE("--fp16 is what the backend computes in, whatever the processor beside a GPU has") {
+  CHECK(options("", 1, true).precision == "bf16");
+  CHECK(options("", 1, true).any_half);  // f16 where the GPU has no bf16
+  CHECK_FALSE(options("--precision bf16", 1, true).any_half);
+  CHECK(options("--backend cuda").precision == "bf16");
+  CHECK(options("--nofp16", 1, true).precision == "f32");
+  CHECK(options("--precision f16", 1, true).precision == "f16");
+  CHECK(options("--gpus=", 1, true).backend != "cuda");
+  const RunOptions o = options("");
+  const bool has = cpu::detect_isa() >= cpu::Isa::avx512_bf16;
+  CHECK(o.precision == (has ? "bf16" : "f32"));
+  CHECK(o.notes.size() == (has ? 0 : 1));
+}
+
+TEST_CASE("--use_larc is LARC round Nesterov momentum") {
+  const AnyOptimizer larc = make_optimizer(options("--use_larc --mom 0.977"));
+  CHECK(larc.per_tensor());
+  const auto& update = std::get<op::SgdUpdate>(larc.update_op());
+  CHECK(update.nesterov);
+  CHECK(update.momentum == 0.977);
+}
+
+TEST_CASE("the classifier's bias decays in the Horovod trainer's recipe, batch norm does not") {
+  const auto decaying = [](const std::string& line) {
+    const RunOptions o = options(line + " --image-size 32 -m resnet18");
+    std::string names;
+    for (const Value& v : make_model(o, small_images()).values)
+      if (v.storage == Storage::parameter && v.decay && !v.name.ends_with("conv1.weight") &&
+          !v.name.ends_with("conv2.weight") && !v.name.ends_with("downsample.0.weight"))
+        names += v.name + " ";
+    return names;
+  };
+  CHECK(decaying("") == "fc.weight fc.bias ");
+  CHECK(decaying("--preset torchvision") == "fc.weight ");
+}
+
+TEST_CASE("--noadv_conv_init starts convolutions as Glorot and Bengio say") {
+  const auto kind = [](const std::string& line) {
+    const RunOptions o = options(line + " --image-size 32 -m resnet18");
+    Init init{};
+    for (const Value& v : make_model(o, small_images()).values)
+      if (v.name == "layer2.0.conv1.weight" && v.storage == Storage::parameter) init = v.init.kind;
+    return init;
+  };
+  CHECK(kind("") == Init::he_normal);
+  CHECK(kind("--noadv_conv_init") == Init::xavier_uniform);
+}
+
 TEST_CASE("the published tables' columns") {
   StepReport r;
   r.step = 50;
   r.images_per_second = 5874.25;
   r.train_loss = 6.91234;
-  r.lr = 0.051249;
+  r.lr = 0.05;
+  r.next_lr = 0.051249;
   CHECK(imagenet_row(r, 1.25, 0.4) == "    50   1.2  5874.2  6.912  7.312 0.05125");
   r.step = 1234567;
   CHECK(imagenet_row(r, 1.25, 0) == "1234567   1.2  5874.2  6.912  6.912 0.05125");
@@ -168,5 +262,5 @@ TEST_CASE("the published tables' columns") {
   e.topk = 0.9291;
   e.loss = 1.0223;
   CHECK(imagenet_evaluation_row(14075, 90, e, 1541030400) ==
-        "14075    90  75.716  92.910   1.0223   UTC:2018-11-01 00:00:00");
+        "14075   90.0  75.716   92.91    1.02  UTC:2018-11-01 00:00:00");
 }

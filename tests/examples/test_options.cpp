@@ -2,11 +2,13 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/temp_folder.hpp"
@@ -68,7 +70,9 @@ TEST_CASE("good command lines") {
       {"--depth 32", [](const auto& o) { return o.depth == 32; }},
       {"--num-layers=32", [](const auto& o) { return o.depth == 32; }},
       {"--num_layers 32", [](const auto& o) { return o.depth == 32; }},
-      {"--epochs 3 --num-epochs 5", [](const auto& o) { return o.epochs == 5; }},
+      {"--epochs 3 --epochs 5", [](const auto& o) { return o.epochs == 5; }},
+      {"--epochs 5 --num-epochs 5", [](const auto& o) { return o.epochs == 5; }},
+      {"--num-epochs 3 --num_epochs 5 --epochs=5", [](const auto& o) { return o.epochs == 5; }},
       {"--batch_size 64", [](const auto& o) { return o.batch_size == 64 && o.global_batch_size == 64; }},
       {"--batch-size 32", [](const auto& o) { return o.lr == 0.05; }},
       {"--batch-size 64 --lr 0.3", [](const auto& o) { return o.lr == 0.3; }},
@@ -89,8 +93,17 @@ TEST_CASE("good command lines") {
       {"--data /x", [](const auto& o) { return o.data_dir == "/x"; }},
       {"--data-dir /x", [](const auto& o) { return o.data_dir == "/x"; }},
       {"--data_dir=/x", [](const auto& o) { return o.data_dir == "/x"; }},
-      {"--train-dir r", [](const auto& o) { return o.run_dir == "r"; }},
-      {"--log_dir r", [](const auto& o) { return o.run_dir == "r"; }},
+      {"--gpus --network resnet_preact",
+       [](const auto& o) { return o.network == "resnet_preact" && o.gpus == "" && o.backend == "auto"; }},
+      {"--gpus= --data= --depth 32", [](const auto& o) { return o.depth == 32 && o.gpus == "" && o.data_dir.empty(); }},
+      {"--depth 32 --gpus", [](const auto& o) { return o.depth == 32 && o.gpus == ""; }},
+      {"--train-dir r", [](const auto& o) { return o.run_dir == "r" && o.log_dir.empty(); }},
+      {"--log_dir r", [](const auto& o) { return o.run_dir == "r" && o.log_dir == "r"; }},
+      {"--train_dir a --log_dir b", [](const auto& o) { return o.run_dir == "a" && o.log_dir == "b"; }},
+      {"", [](const auto& o) { return o.tensorboard; }},
+      {"--no-tensorboard", [](const auto& o) { return !o.tensorboard; }},
+      {"--data-train a.rec --data-train-idx= --data-val b --decoder stb",
+       [](const auto& o) { return o.data_train == "a.rec" && o.data_val == "b" && o.decoder == "stb"; }},
       {"--run-dir r --resume", [](const auto& o) { return o.resume == "latest"; }},
       {"--resume --run-dir r", [](const auto& o) { return o.resume == "latest" && o.run_dir == "r"; }},
       {"--run-dir r --resume=best", [](const auto& o) { return o.resume == "best"; }},
@@ -142,6 +155,9 @@ TEST_CASE("the articles' command lines") {
       "--random-mirror 0 --fill-value 127 --rgb-mean 123.68,116.779,103.939 --rgb-std 1,1,1 --initializer default "
       "--macrobatch-size 0 --warmup-strategy linear --monitor 0");
   CHECK(o.epochs == 300);
+  CHECK(o.network == "resnet_preact");  // MXNet's on images of up to 28 pixels
+  CHECK(options("--network resnet --dataset fashion_mnist").network == "resnet_preact");
+  CHECK(options("--network resnet").network == "resnet");
   CHECK(o.lr == 0.05);
   const Schedule lr = make_schedule(o, 391);
   const auto at = [&](std::int64_t step) { return lr(Progress{step, 391, 391 * 300, 128, 1}); };
@@ -222,6 +238,16 @@ TEST_CASE("bad command lines name the option") {
       {"--strategy mpi", "[--strategy]"},
       {"--kv-store nccl", "[--kv-store]"},
       {"--gpus 0,1", "cuda backend"},
+      {"--data-val b.rec", "[--data-train] expected the training images, got --data-val alone"},
+      {"--data-train a.rec --benchmark 1", "[--data-train]"},
+      {"--data-train a.rec --data d", "[--data]"},
+      {"--data-train-idx a.idx", "[--data-train-idx] expected --data-train"},
+      {"--decoder stb", "[--decoder] expected --data-train"},
+      {"--data-train a.rec --decoder cv2", "[--decoder]"},
+      {"--gpus= --backend cuda", "[--gpus] expected a GPU for --backend cuda, got none"},
+      {"--epochs 3 --num-epochs 5", "[--num-epochs] expected what --epochs says, another name of this option, '3'"},
+      {"--lr= --depth 20", "[--lr] expected a number, got ''"},
+      {"--dataset= --depth 20", "[--dataset]"},
       {"--gc-type 2bit", "parameter-server"},
       {"--gc-type 4bit", "[--gc-type]"},
       {"--max-random-h 36", "[--max-random-h]"},
@@ -237,10 +263,97 @@ TEST_CASE("bad command lines name the option") {
   }
 }
 
+TEST_CASE("an empty value takes nothing of what stands after it") {
+  for (const auto& line : std::vector<std::vector<std::string>>{{"--gpus", "", "--dataset", "synthetic"},
+                                                                {"--gpus=", "--dataset", "synthetic"},
+                                                                {"--gpus", "--dataset", "synthetic"},
+                                                                {"--dataset", "synthetic", "--gpus", ""}}) {
+    auto o = parse(line);
+    REQUIRE(o);
+    CHECK(o->dataset == "synthetic");
+    // The processor, even where there is a GPU.
+    check(*o, 1, {"solo", "mpi", "nccl"}, true);
+    CHECK(o->backend == "auto");
+    CHECK(o->strategy == "solo");
+    o = parse(line);
+    o->kv_store = "dist_device_sync";
+    check(*o, 4, {"solo", "mpi", "nccl"}, true);
+    CHECK(o->backend == "auto");
+    CHECK(o->strategy == "mpi");
+    o = parse(line);
+    o->strategy = "nccl";
+    CHECK(contains(message_of<UsageError>([&] { check(*o, 4, {"solo", "mpi", "nccl"}, true); }), "[--gpus]"));
+  }
+}
+
 TEST_CASE("several processes need a strategy that knows of them") {
   CHECK(contains(error("--kv-store dist_sync", 4), "[--kv-store]"));
   CHECK(contains(error("", 4), "4 that the launcher started"));
-  CHECK(error("--strategy solo", 4).empty());
+  CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi or nccl for the 4 processes"));
+}
+
+TEST_CASE("options that a strategy has no use for are refused or named") {
+  const std::vector<std::string> built{"solo", "mpi", "nccl"};
+  const auto checked = [&](const std::string& line, int processes) {
+    auto o = parse(words(line));
+    check(*o, processes, built);
+    return *o;
+  };
+  for (const char* option : {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory"}) {
+    const std::string nccl = std::string("--backend cuda --strategy nccl ") + option;
+    const std::string said = message_of<UsageError>([&] { (void)checked(nccl, 2); });
+    CHECK_MESSAGE(contains(said, "expected strategy mpi with it, because nccl has no use for it"), said);
+    CHECK(contains(said, words(option)[0]));
+    CHECK_NOTHROW((void)checked(std::string("--strategy mpi ") + option, 2));
+  }
+  CHECK_NOTHROW((void)checked("--backend cuda --strategy nccl --hierarchical --comm-wire f32 --bucket-mib 4", 2));
+  for (const char* option :
+       {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory", "--bucket-mib 4", "--comm-deadline 5"}) {
+    const std::string said =
+        message_of<UsageError>([&] { (void)checked(std::string("--strategy solo ") + option, 1); });
+    CHECK_MESSAGE(contains(said, "expected a strategy of several processes with it, got --strategy solo"), said);
+    // The same line serves one process and many.
+    const auto notes = checked(option, 1).notes;
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0] == "one process trains alone: nothing is done with " + words(option)[0]);
+  }
+  CHECK(contains(message_of<UsageError>([&] { (void)checked("--gc-threshold 0.1", 1); }), "--gc-threshold"));
+}
+
+TEST_CASE("Horovod's variables act, or are named") {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {
+    o.strategy = strategy;
+    apply_horovod_variables(o, v, processes);
+    return o;
+  };
+  auto o = applied({}, "mpi", {{"FUSION_THRESHOLD", "33554432"}, {"HIERARCHICAL_ALLREDUCE", "0"}});
+  CHECK(o.bucket_mib == 32);
+  CHECK_FALSE(o.hierarchical);
+  CHECK(o.notes == std::vector<std::string>{"HOROVOD_FUSION_THRESHOLD=33554432: --bucket-mib 32",
+                                            "HOROVOD_HIERARCHICAL_ALLREDUCE=0: --no-hierarchical"});
+  o = applied({}, "nccl",
+              {{"CYCLE_TIME", "1"}, {"FUSION_THRESHOLD", "0"}, {"HIERARCHICAL_ALLREDUCE", "1"}, {"TIMELINE", "t"}});
+  CHECK(o.bucket_mib == 1);
+  CHECK(o.notes.back() ==
+        "nothing is done with HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
+  CHECK(o.notes.size() == 2);
+  // What is said on the command line comes first.
+  RunOptions said;
+  said.bucket_mib = 4;
+  CHECK(applied(said, "mpi", {{"FUSION_THRESHOLD", "33554432"}}).bucket_mib == 4);
+  CHECK(applied({}, "solo", {{"FUSION_THRESHOLD", "x"}}).notes.size() == 1);
+  for (const auto& [name, value] : Variables{{"FUSION_THRESHOLD", "64MB"},
+                                             {"FUSION_THRESHOLD", "-1"},
+                                             {"FUSION_THRESHOLD", ""},
+                                             {"HIERARCHICAL_ALLREDUCE", "2"},
+                                             {"HIERARCHICAL_ALLREDUCE", "true"}})
+    CHECK(contains(message_of<UsageError>([&] {
+                     (void)applied({}, "mpi", {{name, value}});
+                   }),
+                   "environment HOROVOD_" + name));
+  CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "solo", {{"SIZE", "4"}}, 1); }), "tutti-launch -n 4"));
+  CHECK(applied({}, "solo", {{"SIZE", "1"}}, 1).notes.size() == 1);
 }
 
 TEST_CASE("a preset sets defaults, which options override") {
@@ -319,6 +432,7 @@ TEST_CASE("bad configuration files name the line or the key") {
       {"data = \"\\n\"\n", "line 1"},
       {"rgb-mean = [1, 2\n", "line 1"},
       {"epochs = 3\nepochs = 4\n", "epochs again"},
+      {"epochs = 3\nnum-epochs = 4\n", "line 2: --num-epochs] expected what --epochs says"},
       {"config = \"b.toml\"\n", "line 1"},
       {"print-config = true\n", "line 1"},
   };
@@ -336,7 +450,8 @@ TEST_CASE("what is printed as configuration reads back the same") {
   for (const char* line :
        {"", "--preset cifar-resnet50-28 --lr 0.1", "--lr-step-epochs 5,7 --lr-factor 0.3 --epochs 9 --no-random-crop",
         "--data /a\"b\\c --run-dir r --resume=best --seed 18446744073709551615 --wd 1e-7 --image-shape 3,28,28",
-        "--pad-mode reflect --pad-size 3", "--load-epoch 3 --model-prefix 'm' --keep 4 --dry-run --audit 1"}) {
+        "--pad-mode reflect --pad-size 3", "--load-epoch 3 --model-prefix 'm' --keep 4 --dry-run --audit 1",
+        "--gpus= --epochs 3"}) {
     CAPTURE(line);
     const auto o = parse(words(line));
     REQUIRE(o);
@@ -369,6 +484,62 @@ TEST_CASE("the environment names the data, below file and command line") {
   test::write_text(folder / "c", "data = /file\n");
   CHECK(options("--config " + (folder / "c").string()).data_dir == "/file");
   ::unsetenv("TUTTI_DATA");
+}
+
+TEST_CASE("every option by environment, below file and command line") {
+  struct Set {
+    std::string name;
+    Set(std::string n, const char* value) : name(std::move(n)) { ::setenv(name.c_str(), value, 1); }
+    Set(const Set&) = delete;
+    Set& operator=(const Set&) = delete;
+    ~Set() { ::unsetenv(name.c_str()); }
+  };
+  test::TempFolder folder;
+  test::write_text(folder / "c", "num-layers = 32\nwd = 0.1\n");
+  const std::string config = "--config " + (folder / "c").string();
+  {
+    const Set a("TUTTI_NUM_EPOCHS", "7"), b("TUTTI_DEPTH", "44"), c("TUTTI_WD", "0.2"), d("TUTTI_RANDOM_MIRROR", "0"),
+        e("TUTTI_LR", ""), f("TUTTI_GPUS", ""), g("TUTTI_SIZE", "4"), h("TUTTI_PCA_NOISE", "0");
+    RunOptions o = options(config + " --wd 0.3");
+    CHECK(o.epochs == 7);
+    CHECK(o.depth == 32);
+    CHECK(o.wd == 0.3);
+    CHECK_FALSE(o.random_mirror);
+    CHECK(o.lr == 0.1);
+    CHECK_FALSE(o.gpus);
+    CHECK(o.notes.size() == 2);
+    CHECK(contains(o.notes[0] + o.notes[1], "--epochs comes from the environment's TUTTI_NUM_EPOCHS"));
+    CHECK(options("").depth == 44);
+    CHECK(options("--random-mirror").random_mirror);
+  }
+  {
+    const Set preset("TUTTI_PRESET", "cifar-resnet50-28"), depth("TUTTI_DEPTH", "110");
+    const RunOptions o = options("");
+    CHECK(o.network == "resnet_preact");
+    CHECK(o.depth == 110);
+  }
+  {
+    const Set file("TUTTI_CONFIG", (folder / "c").c_str());
+    CHECK(options("").depth == 32);
+    CHECK(contains(error("--config /no/such/file"), "/no/such/file"));
+  }
+  const std::vector<std::array<const char*, 3>> bad{
+      {"TUTTI_EPOHCS", "3", "environment TUTTI_EPOHCS] expected an option of train_cifar10"},
+      {"TUTTI_EPOHCS", "3", "did you mean TUTTI_EPOCHS"},
+      {"TUTTI_epochs", "3", "did you mean TUTTI_EPOCHS"},
+      {"TUTTI_HELP", "1", "TUTTI_HELP"},
+      {"TUTTI_WHATEVER_ELSE", "1", "unset TUTTI_WHATEVER_ELSE"},
+      {"TUTTI_EPOCHS", "3x", "[environment TUTTI_EPOCHS] expected an integer"},
+      {"TUTTI_PCA_NOISE", "1", "[environment TUTTI_PCA_NOISE]"},
+      {"TUTTI_EVAL_INTERVAL", "1", "TUTTI_EVAL_INTERVAL"}};
+  for (const auto& [name, value, named] : bad) {
+    const Set set(name, value);
+    CAPTURE(name);
+    const std::string message = error("");
+    CHECK_MESSAGE(contains(message, named), "got: ", message);
+  }
+  const Set one("TUTTI_EPOCHS", "3"), other("TUTTI_NUM_EPOCHS", "4");
+  CHECK(contains(error(""), "[environment TUTTI_NUM_EPOCHS: --num-epochs] expected what --epochs says"));
 }
 
 TEST_CASE("schedules") {

@@ -18,6 +18,13 @@ expect 2 "[--num-classes]" --dry-run --num-classes 5
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
 
 expect 0 "758624 parameters" --dry-run --preset cifar-resnet50-28 --batch-size 2
+# MXNet's word on small images; its bottlenecks; the other net by its own name, and on larger images by the old one.
+expect 0 "758624 parameters" --dry-run --network resnet --num-layers 50 --image-shape 3,28,28 --batch-size 2
+expect 0 "1730784 parameters" --dry-run --network resnet --num-layers 110 --image-shape 3,28,28 --batch-size 2
+expect 0 "1703264 parameters" --dry-run --network resnet --num-layers 164 --image-shape 3,28,28 --batch-size 1
+expect 0 "758554 parameters" --dry-run --network resnet_postact --num-layers 50 --image-shape 3,28,28 --batch-size 2
+expect 0 "758554 parameters" --dry-run --network resnet --num-layers 50 --batch-size 2
+expect 2 "[--depth]" --dry-run --network resnet --num-layers 47 --image-shape 3,28,28
 expect 0 "activations" --dry-run --network resnet --num-layers 20 --batch-size 2 --kv-store dist_device_sync
 [[ ! -e runs ]] || complain "--dry-run made a run folder"
 expect 0 "images/s" "${tiny[@]}" --test-io 1 --disp-batches 1
@@ -37,7 +44,7 @@ done
 expect 2 "[--run-dir]" --config config
 
 # Without --run-dir a folder of its own is made.
-expect 0 "files in runs/synthetic-resnet8-" "${tiny[@]}" --max-steps 1
+expect 0 "files in runs/synthetic-resnet_preact8-" "${tiny[@]}" --max-steps 1
 # The same seed gives the same losses; a run in two parts, too.
 expect 0 "epoch 2/2" --config config --run-dir b
 [[ $(key a step train_loss) == "$(key b step train_loss)" ]] || complain "same seed, other losses"
@@ -100,9 +107,92 @@ for signal in INT:130 TERM:143; do
     --run-dir s --resume --max-steps $((last + 1))
 done
 
-# --tensorboard writes its file; nothing of the line that is written anew gets into a pipe.
-expect 0 "done" "${tiny[@]}" --run-dir t --tensorboard --epochs 1
-compgen -G "t/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard"
+# Checkpoints by the clock, which a run that is killed goes on from; how the time of a step was spent.
+"$program" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 --save-seconds 0.2 --disp-batches 1 \
+  --run-dir k >out 2>&1 &
+pid=$!
+for ((i = 0; i < 600; ++i)); do
+  compgen -G "k/checkpoints/step-*/COMPLETE" >/dev/null && break
+  sleep 0.1
+done
+kill -KILL "$pid"
+wait "$pid" || true
+last=$(basename "$(compgen -G "k/checkpoints/step-*" | sort | tail -n 1)" | tr -dc 0-9)
+expect 0 "going on from k/checkpoints/step-$last" "${tiny[@]}" --epochs 100000 --evaluate-every 100000 --save-period 0 \
+  --run-dir k --resume --max-steps $((10#$last + 1))
+expect 2 "[--save-seconds]" --dataset synthetic --save-seconds -1 --dry-run
+for name in data_wait comm_wait compute; do
+  [[ $(key a step "$name" | head -n 1) =~ ^[01] && $(key a epoch "$name" | head -n 1) =~ ^[01] ]] ||
+    complain "no $name in the log: $(head -n 3 a/log.jsonl)"
+done
+
+# Event files for TensorBoard stand beside the log, unless told otherwise; nothing of the line that is written anew
+# gets into a pipe.
+compgen -G "a/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard"
+expect 0 "done" "${tiny[@]}" --run-dir t --no-tensorboard --epochs 1
+! compgen -G "t/events.out.tfevents.*" >/dev/null || complain "a file for TensorBoard in spite of --no-tensorboard"
 ! grep -q $'\r' out || complain "a carriage return in a pipe"
+
+# Checkpoints in one folder, log and event files in another.
+expect 0 "files in td, log in ld" "${tiny[@]}" --train_dir td --log_dir ld --epochs 1
+[[ $(ls td) == checkpoints && -e ld/log.jsonl ]] || complain "--train_dir and --log_dir: $(ls td ld)"
+compgen -G "ld/events.out.tfevents.*" >/dev/null || complain "no file for TensorBoard in --log_dir"
+expect 2 "[--log-dir]" "${tiny[@]}" --train_dir td2 --log_dir ld --epochs 1
+expect 0 "going on from td" "${tiny[@]}" --train_dir td --log_dir ld --epochs 2 --resume
+[[ $(key ld epoch epoch | paste -sd' ') == "1 2" ]] || complain "a resumed run's log: $(cat ld/log.jsonl)"
+
+# Options by environment, a note of each.
+TUTTI_EPOCHS=1 TUTTI_RUN_DIR=ev expect 0 "--epochs comes from the environment's TUTTI_EPOCHS" "${tiny[@]}"
+[[ $(key ev epoch epoch) == 1 ]] || complain "TUTTI_EPOCHS has no effect"
+TUTTI_EPOHCS=1 expect 2 "did you mean TUTTI_EPOCHS" "${tiny[@]}"
+TUTTI_BATCH_SIZE=0 expect 2 "comes from the environment's TUTTI_BATCH_SIZE" --dataset synthetic --dry-run
+TUTTI_LR=0.3 expect 0 "lr comes from the environment's TUTTI_LR" --print-config
+
+# RecordIO of PNG images, as a file, as a folder, with a list of its own.
+python3 - <<'PYTHON'
+import os, random, struct, zlib
+
+def png(size, value):
+    raw = b"".join(b"\0" + bytes(value(x, y, c) for x in range(size) for c in range(3)) for y in range(size))
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b""))
+
+def record(number, label, image):
+    data = struct.pack("<IfQQ", 0, label, number, 0) + image
+    return struct.pack("<II", 0xCED7230A, len(data)) + data + b"\0" * (-len(data) % 4)
+
+random.seed(1)
+os.mkdir("rec")
+def write(path, count, size, classes=10):
+    offset, lines = 0, []
+    with open(path, "wb") as out:
+        for i in range(count):
+            r = record(i, i % classes, png(size, lambda x, y, c: 25 * (i % classes) if c == 0 else (x * y * c) % 256))
+            lines.append(f"{i}\t{offset}\n")
+            offset += out.write(r)
+    return lines
+write("rec/cifar10_train.rec", 60, 20)
+lines = write("rec/cifar10_val.rec", 20, 20)
+open("ten.idx", "w").writelines(lines[::2])
+write("eleven.rec", 20, 20, 11)
+open("sizes.rec", "wb").write(record(0, 0, png(20, lambda *_: 0)) + record(1, 1, png(21, lambda *_: 0)))
+PYTHON
+records=(--depth 8 --batch-size 20 --threads 2 --epochs 2)
+expect 0 "60 training and 20 test images" "${records[@]}" --data-train rec/cifar10_train.rec --data-train-idx '' \
+  --data-val rec/cifar10_val.rec --data-val-idx '' --run-dir ra
+grep -q "images 3x20x20" out || complain "RecordIO of 20x20 images: $(cat out)"
+expect 0 "60 training and 20 test images" "${records[@]}" --data-train rec --data-val rec --run-dir rb
+[[ $(key ra epoch test_loss) == "$(key rb epoch test_loss)" ]] || complain "a folder of RecordIO differs from its files"
+expect 0 "60 training and 10 test images" "${records[@]}" --data-train rec --data-val rec/cifar10_val.rec \
+  --data-val-idx ten.idx --run-dir rc
+expect 0 "(20 images)" "${records[@]}" --data-val rec --eval-only --resume --run-dir ra
+expect 0 "60 training and 0 test images" "${records[@]}" --data-train rec --run-dir rd
+expect 3 "sizes.rec record 1" "${records[@]}" --data-train sizes.rec --run-dir re
+expect 3 "eleven.rec record 10" "${records[@]}" --data-train eleven.rec --run-dir re
+expect 0 "done" "${records[@]}" --data-train eleven.rec --num-classes 11 --run-dir rf
+expect 3 "[--data-train] expected a .rec file" "${records[@]}" --data-train nowhere --run-dir re
+head -c 3000 rec/cifar10_train.rec >cut.rec
+expect 3 "cut.rec record" "${records[@]}" --data-train cut.rec --run-dir re
 
 finish

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# takes long
 # The program train_imagenet from outside: the flags of the Horovod trainer, its tables, runs, evaluation, bad records.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" train_imagenet
@@ -17,18 +18,63 @@ expect 2 "[--model]" --synthetic --num_batches 1 -m resnet20
 expect 2 "[--loss-scale]" "${tiny[@]}" --num_batches 1 --loss_scale much
 expect 2 "[--eval-size]" "${tiny[@]}" --num_batches 1 --eval-size 64
 expect 2 "[--hue]" "${tiny[@]}" --num_batches 1 --hue 2
-expect 2 "[schedule::Piecewise]" "${tiny[@]}" --num_batches 1 --lr_decay_mode steps --lr_decay_steps 1,2 --lr_decay_lrs 1,2
+expect 2 "[--lr-decay-lrs]" "${tiny[@]}" --num_batches 1 --lr_decay_mode steps --lr_decay_steps 1,2 --lr_decay_lrs 1,2
+expect 2 "[--eval] expected --data-dir" --synthetic --eval
+expect 2 "[--inter-op-parallelism-threads]" "${tiny[@]}" --num_batches 1 --inter_op_parallelism_threads 5
+expect 2 "[--batch-size] expected" "${tiny[@]}" --num_epochs 1 -b 49 --log_dir none
 expect 2 "[--log-name]" "${tiny[@]}" --num_batches 1 --log_name ../elsewhere
 expect 3 "nowhere" --data_dir "$work/nowhere" --num_epochs 1
 expect 0 "25557032 parameters" --dry-run -m resnet50 -b 1
+TUTTI_ISA=avx2 expect 0 "f32, because it has no AVX512-BF16" --dry-run -m resnet18 -b 1 --image-size 32
+expect 0 ", 1 threads," --dry-run -m resnet18 -b 1 --image-size 32 --intra_op_parallelism_threads 1 --lr_decay_lrs ''
 expect 0 "60192808 parameters" --dry-run -m resnet152 -b 1 --nofp16
 expect 4 "[memory]" --synthetic --num_batches 1 -b 100000 --log_dir huge
 rm -rf huge
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
 
+# schedule WANTED ARGUMENT...: the program's rows of a run of ImageNet, without training, hold all of WANTED.
+schedule() {
+  local row wanted=$1
+  shift
+  "$program" --synthetic --print-schedule "$@" >out 2>&1 || complain "--print-schedule $*: $(tail -n 3 out)"
+  while read -r row; do
+    grep -qE "(^| )${row// / +}\$" out || complain "--print-schedule $*: no '$row' in: $(head -n 3 out)"
+  done <<<"$wanted"
+}
+# In double precision; TensorFlow's f32 makes 3.13600 of the older script's 3.13601.
+# The published runs: 32, 256, 160, 8 and 4 devices, and the older script's rate of 6.4 over 1000 steps.
+schedule $'8192 of them an update, 156 updates an epoch, 14075 updates, 1560 of them warmup\nUsing a learning rate of 3.2
+1 0.0 0.00305\n50 0.3 0.10353\n100 0.6 0.20606\n150 1.0 0.30860\n400 2.6 0.82126\n1560 10.0 3.20000\n5000 32.0 1.68261
+13750 87.9 0.00217\n13800 88.2 0.00156\n13850 88.6 0.00104\n13900 88.9 0.00064\n13950 89.2 0.00033\n14000 89.5 0.00012
+14050 89.8 0.00002\n14075 90.0 0.00001' --dry-run-ranks 32 --num_epochs 90 --warmup_epochs 10 --display_every 10
+schedule $'19 updates an epoch, 1759 updates, 190 of them warmup\nUsing a learning rate of 3.7
+1400 71.6 0.14850\n1450 74.2 0.10283\n1500 76.7 0.06719\n1550 79.3 0.04059\n1600 81.8 0.02190\n1650 84.4 0.00987
+1700 87.0 0.00313\n1750 89.5 0.00026' --dry-run-ranks 256 --num_epochs 90 --warmup_epochs 10 --use_larc --lr_decay_mode linear_cosine
+schedule $'31 updates an epoch, 2815 updates, 310 of them warmup\nUsing a learning rate of 16' --dry-run-ranks 160 \
+  --num_epochs 90 --warmup_epochs 10
+schedule $'625 updates an epoch, 56301 updates, 0 of them warmup\nUsing a learning rate of 0.8' --dry-run-ranks 8 --num_epochs 90
+schedule $'1251 updates an epoch, 6255 updates, 0 of them warmup' --dry-run-ranks 4 --num_epochs 5
+schedule $'Using a learning rate of 25.6' --dry-run-ranks 256 --num_epochs 90
+schedule $'1 0.0 6.38721\n100 0.1 5.18400\n200 0.2 4.09600\n300 0.2 3.13601\n400 0.3 2.30401\n1000 0.8 0.00001' \
+  --num_batches 1000 --lr 6.4 --dry-run-ranks 4
+schedule $'12 updates an epoch, 25 updates, 12 of them warmup' --num_examples 100 -b 8 --num_epochs 2 --warmup_epochs 1
+[[ $(ls -A) == out ]] || complain "files of a dry run: $(ls -A)"
+
 # The published peak rate and schedule: 0.1 for 256 images, poly to the power of 2, a row at step 1 and every second.
 expect 0 "  Step Epoch Speed   Loss  FinLoss   LR" "${tiny[@]}" --num_batches 8 --lr 0.1 --log_dir a
-[[ $(rows out) == $'1 0.10000\n2 0.07656\n4 0.03907\n6 0.01407\n8 0.00157' ]] || complain "rows: $(rows out)"
+[[ $(rows out) == $'1 0.07656\n2 0.05625\n4 0.02501\n6 0.00626\n8 0.00001' ]] || complain "rows: $(rows out)"
+[[ $(key a step lr | head -n 1) == 0.1 ]] || complain "the first update's rate: $(key a step lr | head -n 1)"
+# What the Horovod trainer says, in its words and order.
+[[ $(sed -E 's/(tutti) .*/\1/; s/ [0-9.]+$/ X/; /^ +[0-9]/d' a/hvd_train.log) == "tutti
+Horovod size: X
+Using data from: synthetic images
+Found  48 training samples
+Using a learning rate of X
+Checkpointing every 1000 steps
+Saving summary every 6 steps
+Using preprocessing threads per GPU: X
+  Step Epoch Speed   Loss  FinLoss   LR
+Finished in X" ]] || complain "messages: $(cat a/hvd_train.log)"
 [[ $(rows a/hvd_train.log) == "$(rows out)" ]] || complain "hvd_train.log: $(cat a/hvd_train.log)"
 [[ $(key a step step | paste -sd' ') == "1 2 4 6 8" ]] || complain "log.jsonl: $(key a step step | paste -sd' ')"
 expect 0 "Using a learning rate of 0.003125" "${tiny[@]}" --num_batches 1 --log_dir b
@@ -46,6 +92,16 @@ expect 2 "[--clear-log]" "${tiny[@]}" --num_batches 2 --log_dir other --clear_lo
 expect 0 done "${tiny[@]}" --num_epochs 2 --log_dir whole --loss_scale dynamic --use_larc --warmup_epochs 1 --save_checkpoints_steps 0
 expect 0 done "${tiny[@]}" --num_epochs 2 --log_dir cut --loss_scale dynamic --use_larc --warmup_epochs 1 --max-steps 6
 expect 0 done "${tiny[@]}" --num_epochs 2 --log_dir cut --loss_scale dynamic --use_larc --warmup_epochs 1
+# Checkpoints by steps and at the end, those of an epoch with 0; no evaluation that nobody asked for.
+checkpoints() { find "$1/checkpoints" -name 'step-*' | sed -E 's/.*step-0*//' | sort -n | paste -sd' '; }
+[[ $(checkpoints whole) == "6 12" ]] || complain "a checkpoint an epoch: $(checkpoints whole)"
+[[ $(checkpoints cut) == "6 12" ]] || complain "at the end alone: $(checkpoints cut)"
+expect 0 "Saving summary every 1 steps" "${tiny[@]}" --num_epochs 2 --log_dir fives --save_checkpoints_steps 5 --tensorboard \
+  --save_summary_steps 1
+[[ $(checkpoints fives) == "5 10 12" ]] || complain "every fifth step and the last: $(checkpoints fives)"
+expect 0 "Saving summary every 100 steps" "${tiny[@]}" --num_epochs 2 --log_dir few --tensorboard --save_summary_steps 100
+(($(cat fives/events* | wc -c) > 4 * $(cat few/events* | wc -c))) || complain "summaries: $(wc -c fives/events* few/events*)"
+! grep -q "Evaluation\|test loss" out || complain "evaluated: $(cat out)"
 [[ $(key whole epoch train_loss | tail -n 1) == "$(key cut epoch train_loss | tail -n 1)" ]] ||
   complain "resumed: $(key whole epoch train_loss | paste -sd' ') and $(key cut epoch train_loss | paste -sd' ')"
 
@@ -63,6 +119,26 @@ if command -v mpirun >/dev/null; then
     --log_dir mpi --threads 1 >out 2>&1 || complain "two ranks: $(tail -n 3 out)"
   grep -q "strategy mpi, 2 ranks" out || complain "two ranks: $(head -n 2 out)"
   [[ $(rows out | wc -l) == 3 ]] || complain "two ranks: $(cat out)"
+  grep -qx "Horovod size: 2" out || complain "two ranks: $(head -n 6 out)"
+  # --local_ckpt: a rank of every host saves in that host's own folder, not in one that they share.
+  cat >as_host <<'S'
+#!/usr/bin/env bash
+cd "$1" && shift
+exec env OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 "$@"
+S
+  chmod +x as_host && mkdir h0 h1
+  on_hosts() { # on_hosts FOLDER FOLDER ARGUMENT...
+    local a=$1 b=$2
+    shift 2
+    mpirun --oversubscribe --bind-to none --mca btl self,vader,tcp -np 1 "$work/as_host" "$a" "$program" "${tiny[@]}" "$@" : \
+      -np 1 "$work/as_host" "$b" "$program" "${tiny[@]}" "$@" >out 2>&1 || complain "two hosts: $(tail -n 3 out)"
+  }
+  on_hosts h0 h1 --num_batches 2 --log_dir run --threads 1 --local_ckpt
+  [[ $(checkpoints h0/run) == 2 && $(checkpoints h1/run) == 2 && ! -e h1/run/hvd_train.log ]] ||
+    complain "--local_ckpt: $(find h0 h1)"
+  on_hosts h0 h0 --num_batches 2 --log_dir shared --threads 1 --local_ckpt
+  [[ $(checkpoints h0/shared) == 2 ]] && ! grep -q "not written" out || complain "--local_ckpt, one folder: $(find h0)"
+  [[ -z $(find h0 -name '.rank*') ]] || complain "left behind: $(find h0)"
 else
   complain "no mpirun (Debian: apt-get install openmpi-bin libopenmpi-dev)"
 fi
@@ -75,11 +151,20 @@ if [[ -f $sample ]]; then
     cp -r "$class" data/train/ && cp -r "$class" data/val/
   done
   real=(--data_dir data -m resnet18 -b 4 --image-size 64 --display_every 1 --nofp16 --seed 5)
-  expect 0 "12 training and 12 test images" "${real[@]}" --num_epochs 2 --log_dir real --increased_aug
+  expect 0 "12 training and 12 test images" "${real[@]}" --num_epochs 2 --log_dir real --increased_aug --evaluate-every 1 \
+    -b 2 --save_checkpoints_steps 2
   grep -q "Evaluation after epoch 2: top1" out || complain "no evaluation: $(tail -n 3 out)"
-  expect 0 " step  epoch  top1    top5     loss   checkpoint_time" "${real[@]}" --eval --eval_interval 1 --log_dir real
-  [[ $(grep -cE "^ +[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+   UTC:" out) == 2 ]] || complain "--eval: $(cat out)"
-  grep -q checkpoint_time real/eval_hvd_train.log || complain "no eval_hvd_train.log"
+  # Ascending, every k-th from the oldest and the last; the epoch of the last step, 6 to an epoch.
+  evaluated() { sed -nE 's/^ *([0-9]+) +([0-9]+)\.0 +[0-9.]+  +[0-9.]+  +[0-9.]+  UTC:[0-9]{4}-[0-9-]+ [0-9:]+$/\1 \2/p' out | paste -sd,; }
+  expect 0 " step  epoch  top1    top5     loss   checkpoint_time" "${real[@]}" -b 2 --eval --eval_interval 1 --log_dir real
+  [[ $(evaluated) == "2 1,4 1,6 1,8 2,10 2,12 2" ]] || complain "--eval: $(cat out)"
+  for text in Evaluating "Validation dataset size: 12" "Finished evaluation"; do
+    grep -qx "$text" real/eval_hvd_train.log || complain "no '$text' in eval_hvd_train.log"
+  done
+  expect 0 "Finished evaluation" "${real[@]}" --eval --eval_interval 2 --log_dir real
+  [[ $(evaluated) == "2 1,6 1,10 2,12 2" ]] || complain "--eval_interval 2: $(cat out)"
+  expect 0 "Finished evaluation" "${real[@]}" -b 1 --eval --num_gpus 4 --log_dir real
+  [[ $(evaluated) == "12 4" ]] || complain "--num_gpus: $(cat out)"
   expect 0 "checkpoint_time" "${real[@]}" --eval --log_dir pre --pretrained "$(ls -d real/checkpoints/step-* | tail -n 1)"
   expect 0 "images/s" "${real[@]}" --test-io
   expect 0 done "${real[@]}" --num_epochs 1 --log_dir tv --preset torchvision

@@ -22,6 +22,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           h.name.find_first_of(std::string_view(" \t\r\n'\"`$;&|<>()@/\\\0", 18)) != h.name.npos)
         std::abort();
       if (h.slots < 1 || h.slots > max_slots || h.port < 0 || h.port > 65535) std::abort();
+      if (!h.user.empty() && (h.user.front() == '-' || !is_user_name(h.user) ||
+                              h.user.find_first_of(std::string_view(" \t\r\n'\"`$;&|<>()@/\\\0", 18)) != h.user.npos))
+        std::abort();
+      if (!h.user.empty()) written += h.user + "@";
       const bool brackets = h.name.find(':') != std::string::npos;
       written += h.port != 0 ? host_and_port(h.name, h.port) : brackets ? "[" + h.name + "]" : h.name;
       written += " slots=" + std::to_string(h.slots) + "\n";

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // header-only
 // A real MPI program for the launcher's tests: each rank says where it is, all sum their ranks, and one may fail.
 //   mpi_rank [abort RANK]
@@ -10,10 +11,14 @@
 #include <string>
 
 #include <tutti/backends/mpi/types.hpp>
+#include <tutti/dist/launch_answer.hpp>
 #include <tutti/dist/launch_environment.hpp>
 #include <tutti/dist/progress_report.hpp>
 
 int main(int argc, char** argv) {
+  // [answer]
+  if (tutti::launcher_asks()) return tutti::answer_launcher({.strategy = "mpi", .over_mpi = true});
+  // [/answer]
   MPI_Init(&argc, &argv);
   int rank = 0, size = 0, sum = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

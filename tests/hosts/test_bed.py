@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+# waits
 """The bed of several hosts: what it gives, and that nothing is left of it however it ends."""
 import os
 import signal

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# processors: 2
+# waits
 """tutti-launch over ssh between hosts of its own network: starting, blame, cut links, bad hosts, nothing left."""
 import os
 import re
@@ -22,8 +22,8 @@ STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 class Ssh(HostsCase):
     def test_three_hosts(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"# the bed\r\n{self.bed.address(0)} slots=2\r\n\n{self.bed.names[1]}\n"
-                         f"{self.bed.address(2)}:2222 slots=2 # two\n")
+        hosts.write_text(f"# the bed\r\n{self.bed.address(0)} slots=2\r\n\nroot@{self.bed.names[1]}\n"
+                         f"{self.bed.address(2)}:2222 slots=2 # two\nroot@{self.bed.names[1]} slots=1 # again\n")
         word = "it's \"$HOME\" `x`; * \\"
         done = self.launch("-H", hosts, "-n", 7, "--env", f"W={word}", "--log-dir", "logs", "sh", "-c",
                            'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_HOST '
@@ -40,11 +40,47 @@ class Ssh(HostsCase):
 
     def test_this_host_too(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(f"localhost\n{self.bed.address(1)}\n")
-        done = self.launch("-H", hosts, "sh", "-c", "echo $(hostname) $TUTTI_ROOT")
+        hosts.write_text(f"{self.bed.address(1)}\nlocalhost\n")
+        # Options of the program by environment reach every host.
+        self.environment["TUTTI_EPOCHS"] = "a b"
+        done = self.launch("-H", hosts, "sh", "-c", 'echo $(hostname) $TUTTI_ROOT; echo "epochs $TUTTI_EPOCHS"')
+        self.assertIn("2 workers on 2 hosts, ssh; rank 0 on localhost", done.err)
         here = os.uname().nodename
+        for rank in range(2):
+            self.assertIn(f"[{rank}] epochs a b\n", done.out)
         self.assertRegex(done.out, re.compile(rf"^\[0\] {here} {self.bed.here}:\d+$", re.M))
         self.assertRegex(done.out, re.compile(rf"^\[1\] {self.bed.names[1]} {self.bed.here}:\d+$", re.M))
+
+    def test_this_host_by_its_address(self):
+        """Reached without ssh, which nobody answers here."""
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"{self.bed.address(1)}\n{self.bed.here}\n")
+        done = self.launch("-H", hosts, "sh", "-c", "echo $(hostname)")
+        self.assertEqual(sorted(done.out.splitlines()), [f"[0] {os.uname().nodename}", f"[1] {self.bed.names[1]}"])
+        self.assertIn(f"rank 0 on {self.bed.here}", done.err)
+
+    def test_program_is_asked_where_rank_0_will_be(self):
+        """It lies on the hosts only, and says there how it is started; another launcher that the same is told."""
+        program = Path(PRIVATE) / "program"
+        text = ("#!/bin/sh\n# tutti-launch may ask this program by TUTTI_ASK\n"
+                'if [ "$TUTTI_ASK" ]; then echo "asked on $(hostname) $A" >&2; exit 3; fi\n')
+        for host in (1, 2):
+            self.bed.run(host, ["sh", "-c", f"cat >{program}; chmod +x {program}"], input=text, text=True, check=True)
+        try:
+            done = self.launch("-H", self.bed.hosts_file(hosts=[1, 2]), "--env", "A=x", program, code=3)
+            self.assertIn(f"[0] asked on {self.bed.names[1]} x\n", done.err)
+            self.assertEqual(done.err.count("asked on"), 1)
+            self.assertIn(f"[worker 0 on {self.bed.address(1)}]", self.message(done))
+        finally:
+            for host in (1, 2):
+                self.bed.run(host, ["rm", "-f", str(program)])
+
+    def test_a_process_for_each_gpu_of_each_host(self):
+        done = self.launch("-n", 2, "-H", self.bed.hosts_file([5, 1, 1]), "sh", "-c",
+                           'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $*"', "sh",
+                           "--network", "resnet", "--gpus", "0,1")
+        self.assertEqual(sorted(done.out.splitlines()),
+                         [f"[{r}] {r}/4 {self.bed.names[r // 2]} {r % 2}/2 --network resnet --gpus 0,1" for r in range(4)])
 
     def test_secret_is_nowhere_but_with_the_process(self):
         secret = "s3cret-" + os.urandom(8).hex()
@@ -198,7 +234,8 @@ class BadHosts(HostsCase):
     def test_bad_lines_are_refused_with_their_number(self):
         good = self.bed.address(0)
         for bad in ("-oProxyCommand=touch proof", "-oProxyCommand=touch", "a;touch proof", "$(touch proof)",
-                    "`touch proof`", "a slots=0", "a slots=two", "a b", "root@a", "a:0", good):
+                    "`touch proof`", "a slots=0", "a slots=two", "a b", "@a", "-l@a", "a@b@c", "a:0",
+                    f"{good} slots=2", f"root@{good}"):
             message = self.refused(3, "-H", self.hosts(f"{good}\n\n{bad}\n"))
             self.assertIn("line 3]", message)
             self.assertFalse((self.folder / "proof").exists())

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# processors: 2
+# waits
 """train_cifar10 as six ranks on three hosts: it learns what six ranks of one host learn, and ends as it should."""
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -20,22 +21,17 @@ STEPS = 20
 class Train(HostsCase):
     def setUp(self):
         super().setUp()
-        self.environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-        self.environment.pop("TUTTI_DATA", None)
-
-    def options(self):
         net = f"{self.bed.net}.0/24"
-        # Ranks that share two cores must not spin inside MPI either.
-        arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca",
-                     "mpi_yield_when_idle", "1"]
-        return [*super().options(), "--launcher", "mpi", *[w for a in arguments for w in ("--mpi-arg", a)]]
+        # What a machine's administrator says once. Ranks that share two cores must not spin inside MPI either.
+        self.environment.update(OMPI_MCA_oob_tcp_if_include=net, OMPI_MCA_btl_tcp_if_include=net,
+                                OMPI_MCA_mpi_yield_when_idle="1")
+        self.environment.pop("TUTTI_DATA", None)
 
     def command(self, run, *more):
         """A net of 78,000 parameters in four buckets or so: the first one is that of the step's word."""
         return [TRAIN, "--dataset", "synthetic", "--num-examples", 960, "--image-shape", "3,16,16", "--depth", 8,
-                "--batch-size", 4, "--threads", 1, "--seed", 3, "--disp-batches", 1, "--lr", 0.01, "--warmup-epochs", 0,
-                "--strategy", "mpi",
-                "--run-dir", self.folder / run, *more]
+                "--network", "resnet_postact", "--batch-size", 4, "--threads", 1, "--seed", 3, "--disp-batches", 1, "--lr", 0.01, "--warmup-epochs", 0,
+                "--kv-store", "dist_device_sync", "--run-dir", self.folder / run, *more]
 
     def losses(self, run):
         events = [json.loads(line) for line in (self.folder / run / "log.jsonl").read_text().splitlines()]
@@ -57,6 +53,31 @@ class Train(HostsCase):
         self.assertLess(sum(three[-5:]), sum(three[:5]))
         for step, (a, b) in enumerate(zip(three, one)):
             self.assertLess(abs(a - b), 1e-5 * abs(b), f"step {step}: {a} and {b}")
+
+    def test_first_command_of_a_cluster(self):
+        """launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync, and no other word: N ranks.
+        This host stands last in the file, has rank 0 and so the run's folder."""
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"root@{self.bed.address(0)}\n{self.bed.names[1]}\nlocalhost\n")
+        for gpus in (["--gpus", ""], ["--gpus"]):
+            done = self.launch("-n", 3, "-H", hosts, TRAIN, *gpus, "--network", "resnet", "--num-layers", 8, "--kv-store",
+                               "dist_device_sync", "--dataset", "synthetic", "--num-examples", 96, "--image-shape",
+                               "3,16,16", "--batch-size", 4, "--max-steps", 2, "--run-dir", f"first{len(gpus)}")
+            self.assertIn("3 workers on 3 hosts, mpi; rank 0 on localhost", done.err)
+            self.assertIn("strategy mpi, 3 ranks", done.out)
+            starts = [e for e in map(json.loads, (self.folder / f"first{len(gpus)}" / "log.jsonl").read_text().splitlines())
+                      if e["event"] == "start"]
+            self.assertEqual([e["world"] for e in starts], [3])
+
+    def test_launcher_that_starts_no_ranks(self):
+        done = self.launch("--launcher", "ssh", "-H", self.bed.hosts_file(), *self.command("no"), code=2)
+        self.assertIn("[--launcher] expected mpi", self.message(done))
+        # What cannot be asked is started as it is, and refuses then.
+        words = shlex.join(str(w) for w in self.command("no"))
+        done = self.launch("-H", self.bed.hosts_file(), "sh", "-c", words, code=2)
+        self.assertIn("[--strategy mpi] expected 3 ranks, as many as processes were started, got 1 rank. hint: "
+                      "'tutti-launch -n 3 --launcher mpi'", done.err)
+        self.assertFalse((self.folder / "no").exists())
 
     def test_without_hierarchy_the_bits_are_those_of_one_host(self):
         three = self.train("three", self.bed.hosts_file(2), "--no-hierarchical", "--no-shared-memory")
@@ -120,9 +141,9 @@ class Train(HostsCase):
 
     def test_other_options_on_one_rank(self):
         script = self.folder / "run.sh"
-        words = " ".join(str(w) for w in self.command("differ"))
+        words = shlex.join(str(w) for w in self.command("differ"))
         script.write_text(f"if [ $TUTTI_RANK = 5 ]; then lr=0.02; else lr=0.01; fi\nexec {words} --lr $lr\n")
-        done = self.launch("--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", "-H",
+        done = self.launch("--launcher", "mpi", "--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", "-H",
                            self.bed.hosts_file(2), "sh", script, code=2)
         self.assertRegex(done.err, r"rank 5 on .*--lr")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# processors: 2
+# processors: all
 """What it costs a user to compile: processor seconds and memory of the umbrella header and of a whole trainer.
 
 The least of three runs counts, because other programs on the machine can only add; where that is too much, of up to nine.
@@ -26,10 +26,18 @@ BUDGETS = [
     ("a ResNet trainer on one backend, header-only", TRAINER, [], (6.0, 500), (14.1, 650)),
     ("a ResNet trainer on one backend, with tutti::compiled", TRAINER, SEPARATE, (6.0, 500), (4.8, 400)),
 ]
-YARDSTICK = ("".join(f"#include <{h}>\n" for h in ("algorithm", "functional", "map", "memory", "regex", "string", "vector")) +
-             "bool matches(const std::string& text, const std::string& pattern) {\n"
-             "  return std::regex_match(text, std::regex(pattern));\n}\n")
-YARDSTICK_SECONDS = 3.65
+# What this machine is compared by: the optimiser's work, and reading headers, which a busy memory slows down more. Sources and
+# the seconds that they took when the budgets were reached; the second by the ratio of tutti.hpp to it.
+YARDSTICKS = [
+    ("".join(f"#include <{h}>\n" for h in ("algorithm", "functional", "map", "memory", "regex", "string", "vector")) +
+     "bool matches(const std::string& text, const std::string& pattern) {\n"
+     "  return std::regex_match(text, std::regex(pattern));\n}\n", 3.65),
+    ("".join(f"#include <{h}>\n" for h in (
+        "algorithm any atomic barrier bit chrono cmath condition_variable deque filesystem fstream functional future "
+        "iomanip iostream list map memory_resource mutex numeric optional random ranges regex semaphore set span "
+        "sstream string thread unordered_map unordered_set variant vector "
+    ).split()), 1.15),
+]
 SLACK = 1.25
 RUNS, MOST_RUNS = 3, 9
 
@@ -46,8 +54,9 @@ def measure(command):
 
 def judge(runs):
     """Whether the least of all runs is over a budget, and that in words."""
-    (reference, _), *costs = [tuple(min(r[i][k] for r in runs) for k in range(2)) for i in range(len(runs[0]))]
-    slower = max(1.0, reference / YARDSTICK_SECONDS)
+    least = [tuple(min(r[i][k] for r in runs) for k in range(2)) for i in range(len(runs[0]))]
+    costs = least[len(YARDSTICKS):]
+    slower = max(1.0, *(used / seconds for (used, _), (_, seconds) in zip(least, YARDSTICKS)))
     failed, lines = False, [f"this machine now: {slower:.2f} times the yardstick"]
     for (name, _, _, target, reached), (used, peak) in zip(BUDGETS, costs):
         used /= slower
@@ -73,8 +82,10 @@ def main():
             return measure([compiler, "-std=c++20", "-O2", "-pthread", f"-I{ROOT}/include", f"-I{BUILD}/include",
                             *backend, *flags, "-c", str(path), "-o", f"{folder}/main.o"])
 
-        yardstick = Path(folder) / "yardstick.cpp"
-        yardstick.write_text(YARDSTICK)
+        yardsticks = []
+        for i, (source, _) in enumerate(YARDSTICKS):
+            yardsticks.append(Path(folder) / f"yardstick{i}.cpp")
+            yardsticks[-1].write_text(source)
         paths = []
         for i, (_, source, *_) in enumerate(BUDGETS):
             path = source
@@ -84,7 +95,7 @@ def main():
             paths.append(path)
         runs = []
         while len(runs) < RUNS or (failed and len(runs) < MOST_RUNS):
-            runs.append([cost(yardstick), *(cost(p, b[2]) for p, b in zip(paths, BUDGETS))])
+            runs.append([*(cost(y) for y in yardsticks), *(cost(p, b[2]) for p, b in zip(paths, BUDGETS))])
             failed, report = judge(runs)
     print(f"{len(runs)} runs; {report}")
     return 1 if failed else 0

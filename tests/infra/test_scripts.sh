@@ -23,13 +23,14 @@ stand_in ssh <<'S'
 host=
 while (($#)); do
   case $1 in
-    -o) shift ;;
+    -o | -l) shift ;;
+    -p) port=:$2 && shift ;;
     --) host=$2 && shift 2 && break ;;
   esac
   shift
 done
 cat # what ssh would eat
-echo "$host: $*"
+echo "$host${port:-}: $*"
 [[ $host != bad ]] || exit 7
 S
 stand_in rsync <<'S'
@@ -41,12 +42,42 @@ printf '%s ' "$@"
 echo
 S
 stand_in train_imagenet <<<''
+stand_in getent <<<'[[ $2 != this-one ]] || echo "127.0.0.1 STREAM this-one"'
 
 printf 'node1 slots=4\r\n# a comment\n\nnode-2   # and another\nlocalhost slots=2' >hosts
 check "runclust visits all hosts in order" $'node1: df -h /\nnode-2: df -h /\nlocalhost: df -h /' \
   "$("$scripts/runclust" hosts "df -h /" <<<"input of the caller")"
 check "runclust verbose" $'On node1\nnode1: x\nOn node-2\nnode-2: x\nOn localhost\nlocalhost: x' \
   "$("$scripts/runclust" hosts x verbose)"
+printf 'a:2222 slots=2\nu@b\n[fe80::1%%eth0]:22\t# far\n[::2]\nb slots=1\n#c\na:02222 slots=02\nu@b\n' >some
+got=$("$scripts/runclust" some x 2>&1)
+check "a host in two ways: $got" "2 some line 5" "$? $(grep -o "some line 5" <<<"$got")"
+sed -i 5d some
+check "hosts with ports, users, IPv6, and again" $'a:2222: x\nb: x\nfe80::1%eth0:22: x\n::2: x' "$("$scripts/runclust" some x)"
+printf 'localhost\n%s slots=3\n127.0.0.1\nthis-one\nother\n%s@localhost\n' "$(hostname)" nobody-here >some
+sed -i '$d' some
+check "copyclust skips this host under all its names" 'some other:/data ' "$("$scripts/copyclust" some some /data)"
+printf 'localhost:2222\n[::9]:7\n' >some
+check "copyclust copies through a port, and to an IPv6 address" $'some localhost:/data \nsome [::9]:/data ' \
+  "$("$scripts/copyclust" some some /data)"
+
+# The launcher reads the very same files: what it refuses for its text is refused here, and nothing else.
+launch=${TUTTI_BUILD_DIR:-/nowhere}/tools/tutti-launch
+if [[ -x $launch ]]; then
+  mkdir refusing && printf '#!/bin/sh\nexit 255\n' >refusing/ssh && chmod +x refusing/ssh
+  for line in a a.b-c_d A1 -a _a a- 'a b' 'a:1' 'a:0' 'a:65535' 'a:65536' 'a:' 'a:b' 'a::1' '[::1]' '[::1]:22' '[::1]:' '[1::2::3]' \
+    '[1:2:3:4:5:6:7:8]' '[1:2:3:4:5:6:7]' '[1:2:3:4:5:6:7:8:9]' '[::ffff:1.2.3.4]' '[::1.2.3.256]' '[12345::]' '[:1]' '[fe80::1%e0]' \
+    '[fe80::1%]' '[]' '::1' 'a slots=1' 'a slots=0' 'a slots=4096' 'a slots=4097' 'a slots=x' 'a slots=1 b' 'a slots=1 # b' 'a#b' \
+    'u@a' '_u@a:7' '@a' 'u@' 'u@v@a' '-u@a' 'a;b' '$(a)' '*' $'a\tslots=2' $'b\nb' $'b\nb slots=1' $'b\nb slots=2' $'b\nb:7' $'b\nu@b' ' ' '#'; do
+    printf '%s\n' "$line" >one
+    (me=test && source "$scripts/cluster.sh" && read_hosts one) 2>/dev/null
+    mine=$?
+    PATH=$folder/refusing:$PATH timeout 20 "$launch" -H one -n 1 --launcher ssh --connect-timeout 1 true >/dev/null 2>said </dev/null
+    theirs=$?
+    ((theirs == 3)) && theirs=2 || theirs=0
+    check "the launcher's reading of \"$line\": $(head -c 200 said)" "$theirs" "$mine"
+  done
+fi
 printf 'bad\nnode1\n' >some
 check "runclust goes on after a failure and reports it" $'bad: x\nnode1: x 7' "$("$scripts/runclust" some x 2>/dev/null) $?"
 check "copyclust skips this host" $'some node1:/data \nsome node-2:/data ' "$("$scripts/copyclust" hosts some /data)"
@@ -84,6 +115,27 @@ check "train_synthetic.sh takes 8, and evaluates nothing" \
   "$(run train_synthetic.sh)"
 check "train_synthetic.sh 128 adds LARC" 1 "$(run train_synthetic.sh 128 | grep -c -- '--use_larc --loss_scale 256')"
 check "train_more_aug.sh" 1 "$(run train_more_aug.sh 256 | grep -c -- '--increased_aug --mom 0.977 --wdecay 0.0005 --loss_scale 256 --use_larc --lr_decay_mode linear_cosine --warmup_epochs 5')"
+check "what is set for NCCL and Horovod reaches every host, and the caller's own arguments follow" \
+  "LD_LIBRARY_PATH -x NCCL_MIN_NRINGS -x HOROVOD_FUSION_THRESHOLD -x A=1 --tag-output -hostfile" \
+  "$(NCCL_MIN_NRINGS=4 HOROVOD_FUSION_THRESHOLD=16777216 EXTRA_MPI_PARAMS="-x A=1 --tag-output" run train_synthetic.sh |
+    grep -o 'LD_LIBRARY_PATH .* -hostfile')"
+for line in 'a:22 slots=128' 'u@a slots=128'; do
+  printf '%s\n' "$line" >far
+  got=$(HOSTS=far "$scripts/train_synthetic.sh" 2>&1)
+  check "mpirun cannot read \"$line\": $got" "2 tutti-launch -H far" "$? $(grep -o "tutti-launch -H far" <<<"$got")"
+done
+# Another data set: its size and its run's length.
+check "train.sh for another data set" \
+  "-np 2 $base -hostfile hosts train_imagenet --batch_size 256 --log_dir /l --data_dir /d --num_epochs 30 --lr_decay_mode poly --warmup_epochs 2 --clear_log --image_size 64 
+-np 128 $base train_imagenet --batch_size 256 --log_dir /l --data_dir /d --eval --num_gpus 2 --num_epochs 30 --image_size 64 " \
+  "$(EPOCHS=30 WARMUP_EPOCHS=2 IMAGE_SIZE=64 run train.sh 2)"
+check "train_more_aug.sh for another data set" 1 \
+  "$(EPOCHS=30 run train_more_aug.sh 256 | grep -c -- '--num_epochs 30 --clear_log')"
+check "train_synthetic.sh for another data set" 1 \
+  "$(EPOCHS=2 NUM_EXAMPLES=50000 run train_synthetic.sh | grep -c -- '--synthetic --num_epochs 2 --clear_log --num_examples 50000')"
+check "nothing says which precision" 0 "$(run train.sh 6 | grep -c -- '--precision\|fp16')"
+EPOCHS=many run train.sh 2
+check "a number of epochs that is none" 2 $?
 run train.sh 257
 check "more devices than slots" 2 $?
 run train.sh 0

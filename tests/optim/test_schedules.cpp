@@ -52,28 +52,6 @@ static_assert(LrSchedule<Constant> && LrSchedule<Poly> && LrSchedule<Cosine> && 
               LrSchedule<Schedule>);
 static_assert(!LrSchedule<int>);
 
-TEST_CASE("steps per epoch and per run of the ImageNet recipes") {
-  const auto drop = ShortBatch::drop;
-  CHECK(steps_per_epoch(imagenet, 32 * 256, drop) == 156);
-  CHECK(steps_across_epochs(imagenet, 90, 32 * 256) == 14075);
-  CHECK(steps_per_epoch(imagenet, 256 * 256, drop) == 19);
-  CHECK(steps_across_epochs(imagenet, 90, 256 * 256) == 1759);
-  CHECK(steps_per_epoch(imagenet, 160 * 256, drop) == 31);
-  CHECK(steps_across_epochs(imagenet, 90, 160 * 256) == 2815);
-  CHECK(10 * steps_per_epoch(imagenet, 160 * 256, drop) == 310);
-  CHECK(steps_per_epoch(imagenet, 8 * 256, drop) == 625);
-  CHECK(steps_across_epochs(imagenet, 90, 8 * 256) == 56301);
-  CHECK(steps_across_epochs(imagenet, 5, 4 * 256) == 6255);
-}
-
-TEST_CASE("epoch sizes of the elastic trainers") {
-  const std::vector<std::pair<int, int>> cifar = {{1, 391}, {2, 196}, {3, 131}, {4, 98}, {8, 49}};
-  for (const auto& [workers, size] : cifar) CHECK(steps_per_epoch(50000 / workers, 128, ShortBatch::keep) == size);
-  CHECK(steps_per_epoch(imagenet, 4096, ShortBatch::keep) == 313);
-  CHECK(steps_per_epoch(512, 128, ShortBatch::keep) == 4);
-  CHECK(steps_per_epoch(0, 128, ShortBatch::keep) == 0);
-}
-
 TEST_CASE("epoch column") {
   const std::vector<std::pair<std::int64_t, double>> rows = {
       {50, 0.3}, {100, 0.6}, {150, 1.0}, {13750, 87.9}, {14050, 89.8}};
@@ -278,8 +256,5 @@ TEST_CASE("bad arguments are named") {
   CHECK(contains(usage_error([] { (void)Sequence({Constant(1.0)}, {10}); }), "expected 2 schedules, got 1"));
   CHECK(contains(usage_error([] { (void)Sequence({Constant(1.0), Constant(1.0)}, {0}); }), "joints"));
   CHECK(contains(usage_error([] { (void)Scaled(-1.0, Constant(1.0)); }), "a factor"));
-  CHECK(contains(usage_error([] { (void)steps_per_epoch(10, 0, ShortBatch::keep); }), "a batch of 1 or more"));
-  CHECK(contains(usage_error([] { (void)steps_per_epoch(-1, 1, ShortBatch::keep); }), "0 samples or more"));
-  CHECK(contains(usage_error([] { (void)steps_across_epochs(1LL << 40, 1LL << 40, 1); }), "2^63"));
   CHECK(contains(usage_error([] { (void)default_lr(0); }), "global batch"));
 }

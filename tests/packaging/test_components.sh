@@ -22,7 +22,7 @@ says "apt-get install libeigen3-dev"
 if try -D DOWNSTREAM_COMPONENTS=mpi "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libopenmpi-dev"
 if try -D DOWNSTREAM_COMPONENTS=turbojpeg "${hide[@]}"; then fail "a component without its library is found"; fi
-says "apt-get install libjpeg62-turbo-dev"
+says "apt-get install libjpeg-dev"
 if try -D DOWNSTREAM_COMPONENTS=stb "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libstb-dev"
 if try -D DOWNSTREAM_COMPONENTS=nonesuch; then fail "a component that does not exist is found"; fi

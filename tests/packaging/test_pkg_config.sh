@@ -16,6 +16,6 @@ IFS=';' read -ra found <<<"$(components)"
 for component in "${found[@]}"; do modules+=("tutti-$component"); done
 # The flags are words that the shell has to split.
 # shellcheck disable=SC2046
-"$CXX" -std=c++20 -O2 "$TUTTI_SOURCE_DIR"/examples/downstream/{main,report}.cpp -o downstream \
+"$CXX" -std=c++20 -O0 "$TUTTI_SOURCE_DIR"/examples/downstream/{main,report}.cpp -o downstream \
   $(pkg-config --cflags --libs "${modules[@]}")
 ./downstream || fail "the downstream program fails"

@@ -5,6 +5,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 
 from data_case import (CLASSES, IMAGES, PROGRAM, DataCase, example, main, make_folder, parse_example, read_tfrecord,
@@ -233,6 +234,27 @@ class Resize(DataCase):
         self.run_tool("resize", "-i", self.input, "-o", "stretched", "-r", 300, "-R")
         for _, image in records(self.folder / "stretched"):
             self.assertEqual(shape(image)[:2], (300, 300))
+
+    def test_several_machines(self):
+        whole = ["-i", self.input, "--shards", 5, "--to", "tfrecord", "-s", "train"]
+        self.run_tool("convert", *whole, "-o", "all")
+        # At once into one folder, and each into its own with the files put together.
+        ranges = [(0, 1), (2, 2), (3, 4)]
+        parts = [subprocess.Popen([PROGRAM, "convert", *map(str, whole), "-o", "shared", "--first-shard", str(first),
+                                   "--last-shard", str(last)], cwd=self.folder, stdout=subprocess.DEVNULL)
+                 for first, last in ranges]
+        self.assertEqual([p.wait() for p in parts], [0, 0, 0])
+        for k, (first, last) in enumerate(ranges):
+            self.run_tool("convert", *whole, "-o", f"part{k}", "--first-shard", first, "--last-shard", last)
+            self.assertEqual(len(list((self.folder / f"part{k}").glob("train-*-of-*"))), last - first + 1)
+            shutil.copytree(self.folder / f"part{k}", self.folder / "together", dirs_exist_ok=True)
+        self.run_tool("convert", *whole, "-o", "together")
+        for name in ("shared", "together"):
+            self.assertEqual(self.bits(name), self.bits("all"), name)
+        done = self.run_tool("convert", *whole, "-o", "x", "--last-shard", 5, code=2)
+        self.assertIn("[--last-shard] expected less than the 5 shards of train, got 5", done.stderr)
+        done = self.run_tool("convert", *whole, "-o", "x", "--first-shard", 3, "--last-shard", 2, code=2)
+        self.assertIn("[--last-shard]", done.stderr)
 
     def test_data_set_names(self):
         self.input.rename(self.folder / "plain")

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// optimised
 // header-only
 // Parts of tutti-data. Images are written with libjpeg-turbo if there is TUTTI_HAS_TURBOJPEG, PNG read with
 // TUTTI_HAS_STB.

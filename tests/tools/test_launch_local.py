@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# processors: 2
+# waits
 """tutti-launch on this host: what processes find, how they end, whose fault it was, and that nothing is left."""
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -29,8 +30,37 @@ class Local(LaunchCase):
         self.assertEqual(len(meeting), 1, lines)
         job, root, old = meeting.pop().split()
         self.assertRegex(job, "^[0-9a-f]{16}$")
-        self.assertEqual(root, old)
-        self.assertTrue(root.startswith("127.0.0.1:"))
+        self.assertNotEqual(root, old)
+        for address in (root, old):
+            self.assertTrue(address.startswith("127.0.0.1:"))
+
+    def test_what_lets_a_process_in_is_the_processes_own(self):
+        done = self.launch("-n", 2, "--log-dir", "logs", "sh", "-c",
+                           'echo "$TUTTI_SECRET" >secret-$TUTTI_RANK; echo "$TUTTI_ROOT_PORTS"; sleep 0.3')
+        first, second = ((self.folder / f"secret-{rank}").read_text().strip() for rank in range(2))
+        self.assertRegex(first, "^[0-9a-f]{64}$")
+        self.assertEqual(first, second)
+        self.assertNotIn(first, done.out + done.err)
+        for log in (self.folder / "logs").iterdir():
+            self.assertNotIn(first, log.read_text())
+
+    def test_the_port_where_ranks_meet(self):
+        with socket.socket() as taken, socket.socket() as probe:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            done = self.launch("-n", 1, "--root-port", port, "true", code=2)
+            self.assertIn(f"[--root-port] expected a port that is free, and the next one too, got {port}, which",
+                          self.message(done))
+            while True:  # two neighbours that are free
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+                with socket.socket() as next_one:
+                    if port < 65535 and next_one.connect_ex(("127.0.0.1", port + 1)) != 0:
+                        break
+            probe.close()
+            done = self.launch("-n", 1, "--root-port", port, "sh", "-c", "echo $TUTTI_ROOT $DMLC_PS_ROOT_PORT")
+            self.assertIn(f"[0] 127.0.0.1:{port} {port + 1}", done.out)
 
     def test_arguments_and_long_lines_arrive_whole(self):
         word = "a 'b' \"c\" $(touch x) `touch y` ; \\ * ~ \xf6"
@@ -236,6 +266,98 @@ class Local(LaunchCase):
         self.finish(job)
         self.assertEqual(job.returncode, 0, job.err)
         self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end\n", job.out[-100:])
+
+    def test_rank_0_is_named(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"localhost slots=2\nlocalhost slots=2\n")
+        done = self.launch("-H", hosts, "sh", "-c", "echo $TUTTI_RANK of $TUTTI_SIZE")
+        self.assertIn("[1] 1 of 2", done.out.splitlines())
+        self.assertRegex(done.err, r"job [0-9a-f]{16}: 2 workers on 1 host, ssh; rank 0 on localhost\n")
+
+    def fake(self, answer, body='echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"'):
+        """A program that says in its file that it may be asked; what it is asked with is in the file asked."""
+        path = self.folder / "fake"
+        path.write_text(f"""#!/bin/sh
+# tutti-launch may ask this program by TUTTI_ASK
+if [ -n "$TUTTI_ASK" ]; then
+  echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_SIZE $A $*" >>asked
+  echo "a library's greeting"
+  {answer}
+  exit
+fi
+{body}
+""")
+        path.chmod(0o755)
+        return path
+
+    def asked(self):
+        path = self.folder / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def test_program_is_asked_once_how_it_is_started(self):
+        fake = self.fake("echo TUTTI-ANSWER 1 strategy=nccl mpi=0 servers=0")
+        done = self.launch("-n", 2, "--env", "A=x", fake, "--k", "v")
+        self.assertEqual(sorted(done.out.splitlines()), ["[0] 0/2 0 --k v", "[1] 1/2 1 --k v"])
+        self.assertEqual(self.asked(), ["0/2 2 x --k v"])
+        self.assertIn("2 workers on 1 host, local; rank 0 on localhost", done.err)
+
+    def test_only_who_says_so_is_asked(self):
+        """Anything else is started as it is, and no more often than that."""
+        self.launch("-n", 2, "sh", "-c", "echo $TUTTI_RANK. $TUTTI_ASK >>ran")
+        self.assertEqual(sorted((self.folder / "ran").read_text().split()), ["0.", "1."])
+
+    def test_ranks_of_mpi_are_not_started_otherwise(self):
+        fake = self.fake("echo TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0")
+        done = self.launch("-n", 2, "--launcher", "local", fake, code=2)
+        self.assertIn("[--launcher] expected mpi, because", self.message(done))
+        self.assertIn("leave --launcher out", self.message(done))
+        self.assertEqual(done.out, "")
+        # One is no job of several.
+        self.assertIn("[0] 0/1 0", self.launch("-n", 1, "--launcher", "local", fake).out)
+
+    def test_servers_of_a_program_that_has_none(self):
+        fake = self.fake("echo TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0")
+        for words in (["-s", 1], ["-s", 2, "--launcher", "local"]):
+            done = self.launch("-n", 2, *words, "--log-dir", "logs", fake, code=2)
+            self.assertIn("[--num-servers] expected none, because", self.message(done))
+            self.assertEqual(done.out, "")
+            self.assertFalse((self.folder / "logs").exists())
+        done = self.launch("-n", 1, "-s", 1, "--launcher", "mpi", "true", code=2)
+        self.assertIn("[--num-servers] expected none with --launcher mpi", self.message(done))
+        fake = self.fake("echo TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1", "echo $TUTTI_ROLE")
+        done = self.launch("-n", 1, "-s", 1, fake)
+        self.assertEqual(sorted(done.out.splitlines()), ["[0] worker", "[s0] server"])
+
+    def test_what_the_program_refuses_is_said_once(self):
+        fake = self.fake("echo 'fake: [--k] expected a value, got none.' >&2; exit 3")
+        done = self.launch("-n", 4, fake, code=3)
+        self.assertEqual((done.out, done.err.count("[--k]")), ("", 1), done.err)
+        self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 3, before anything was started",
+                      self.message(done))
+
+    def test_program_that_answers_something_else(self):
+        """Such as --help, which ends it before it is asked anything."""
+        self.assertIn("[1] 1/2 1", self.launch("-n", 2, self.fake("echo usage")).out)
+        done = self.launch("-n", 1, self.fake("kill -SEGV $$"))
+        self.assertIn("warning:", done.err)
+        self.assertIn("[0] 0/1 0", done.out)
+
+    def test_a_process_for_each_gpu(self):
+        """-n counts hosts then; the list is that of seq -s , and the program gets it whole."""
+        for words in (["-n", 1], []):
+            for gpus in (["--gpus", "0,1,2"], ["--gpus=0,1,2"]):
+                done = self.launch(*words, "sh", "-c", 'echo "$TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK $*"', "sh", *gpus)
+                self.assertEqual(sorted(done.out.splitlines()),
+                                 [f"[{r}] {r}/3 {r} {' '.join(gpus)}" for r in range(3)])
+                self.assertIn("3 workers on 1 host, one for each of the 3 GPUs of --gpus, local", done.err)
+        done = self.launch("-n", 2, "true", "--gpus", "0,1", code=2)
+        self.assertIn("[--num-workers] expected at most 1 host, because with --gpus in the command -n counts them, got 2.",
+                      self.message(done))
+        # Empty, or left out by the shell: processors, and -n counts processes.
+        for gpus in (["--gpus", ""], ["--gpus="], ["--gpus"], ["--gpus", "--network", "resnet"]):
+            self.assertEqual(len(self.launch("-n", 2, "echo", *gpus).out.splitlines()), 2)
+        with_servers = self.launch("-n", 1, "-s", 1, "sh", "-c", "echo $TUTTI_ROLE", "sh", "--gpus", "0,1")
+        self.assertEqual(sorted(with_servers.out.splitlines()), ["[0] worker", "[1] worker", "[s0] server"])
 
     def test_help_and_version(self):
         self.assertIn("--stall-deadline", subprocess.run([LAUNCH, "--help"], capture_output=True, text=True).stdout)

@@ -5,10 +5,12 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,14 +18,19 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/dist/launch_answer.hpp>
 #include <tutti/dist/launch_environment.hpp>
 #include <tutti/dist/progress_report.hpp>
 
 #include "data/temp_folder.hpp"
+#include "examples/common/environment.hpp"
+#include "tools/launch/ask.hpp"
 #include "tools/launch/blame.hpp"
 #include "tools/launch/commands.hpp"
+#include "tools/launch/meeting.hpp"
 #include "tools/launch/mpi.hpp"
 #include "tools/launch/options.hpp"
+#include "tools/launch/plan.hpp"
 #include "tools/launch/progress_board.hpp"
 #include "tools/launch/quote.hpp"
 #include "tools/launch/ssh.hpp"
@@ -79,13 +86,171 @@ TEST_CASE("an environment that makes no sense is refused") {
        {V{{"TUTTI_RANK", "4"}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "x"}, {"TUTTI_SIZE", "4"}},
         V{{"TUTTI_RANK", ""}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "-1"}, {"TUTTI_SIZE", "4"}},
         V{{"TUTTI_RANK", "0"}}, V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "0"}},
-        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}, {"TUTTI_LOCAL_RANK", "1"}},
-        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", "scheduler"}},
-        V{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "two"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}, {"TUTTI_LOCAL_RANK", "1"}}, V{{"TUTTI_SIZE", "abc"}},
+        V{{"TUTTI_SIZE", "2"}}, V{{"TUTTI_RANK", "9"}, {"TUTTI_SIZE", "2"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", "boss"}}, V{{"DMLC_ROLE", "boss"}},
+        V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "two"}}, V{{"PMI_RANK", "2"}, {"PMI_SIZE", "2"}},
+        V{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "x"}},
+        V{{"OMPI_COMM_WORLD_SIZE", "2"}}, V{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "two"}},
         V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}}) {
     CAPTURE(bad.begin()->second);
     CHECK_THROWS_AS((void)environment(bad), UsageError);
   }
+  CHECK(message_of<UsageError>([&] {
+          (void)environment(V{{"TUTTI_SIZE", "abc"}});
+        }).starts_with("[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'."));
+  const auto alone = message_of<UsageError>([&] { (void)environment(V{{"TUTTI_SIZE", "2"}}); });
+  CHECK(contains(alone, "[environment TUTTI_RANK] expected a number beside TUTTI_SIZE 2, got none."));
+  CHECK(contains(alone, "tutti-launch -n N"));
+}
+
+TEST_CASE("who started a process, and whether it may train") {
+  using V = std::map<std::string, std::string>;
+  // What is left in a shell has started nobody.
+  for (const V& stray : {V{{"DMLC_NUM_WORKER", "4"}}, V{{"DMLC_NUM_WORKER", "abc"}},
+                         V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "1"}}, V{{"DMLC_ROLE", ""}},
+                         V{{"DMLC_PS_ROOT_URI", "a"}, {"DMLC_NUM_WORKER", "3"}}}) {
+    const auto e = environment(stray);
+    CHECK((!e.launched && e.size == 1 && e.workers == 1));
+    CHECK_NOTHROW(require_worker(e));
+  }
+  const auto said = [](const V& v) { return message_of<UsageError>([&] { require_worker(environment(v)); }); };
+  for (const char* role : {"server", "scheduler"}) {
+    CHECK(contains(said(V{{"DMLC_ROLE", role}}), "[environment DMLC_ROLE] expected worker"));
+    CHECK(contains(said(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", role}, {"DMLC_ROLE", "worker"}}),
+                   std::string("[environment TUTTI_ROLE] expected worker, because this version of tutti has no "
+                               "parameter server, got '") +
+                       role + "'."));
+  }
+  // A launcher that numbers nobody.
+  CHECK(contains(said(V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}), "tutti-launch -n 2 starts as many"));
+  CHECK(contains(said(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}}), "mpirun -np 2"));
+  CHECK_NOTHROW(require_worker(environment(V{{"SLURM_STEP_NUM_TASKS", "1"}})));
+  CHECK_NOTHROW(require_worker(
+      environment(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})));
+  const V through_mpi{{"TUTTI_RANK", "1"},
+                      {"TUTTI_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                      {"TUTTI_LOCAL_RANK", "1"},
+                      {"TUTTI_LOCAL_SIZE", "2"}};
+  // tutti-launch's word holds before mpirun's.
+  const auto both = environment(through_mpi);
+  CHECK((both.mpi && both.rank == 1 && both.local_rank == 1 && both.local_size == 2));
+  const auto hydra =
+      environment(V{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  CHECK((hydra.mpi && hydra.launched && hydra.rank == 1 && hydra.size == 2 && hydra.local_rank == 1));
+  CHECK_NOTHROW(require_launched_size(both, "mpi", 2));
+  CHECK(contains(message_of<UsageError>([&] { require_launched_size(both, "mpi", 1); }),
+                 "[--strategy mpi] expected 2 ranks, as many as processes were started, got 1 rank."));
+  const auto by_hand = environment(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "3"}});
+  CHECK(contains(message_of<UsageError>([&] { require_launched_size(by_hand, "mpi", 1); }),
+                 "'tutti-launch -n 3 --launcher mpi' and 'mpirun -np 3'"));
+  CHECK(
+      contains(message_of<UsageError>([&] { require_launched_size(environment({}), "mpi", 2); }), "one rank, because"));
+}
+
+TEST_CASE("the answer to the launcher's question") {
+  CHECK_FALSE(launcher_asks());
+  ::setenv("TUTTI_ASK", "launch", 1);
+  CHECK(launcher_asks());
+  ::unsetenv("TUTTI_ASK");
+  const auto a = parse_launch_answer("TUTTI-ANSWER 1 strategy=mpi mpi=1 servers=0");
+  REQUIRE(a.has_value());
+  CHECK((a->strategy == "mpi" && a->over_mpi && !a->servers));
+  for (const char* none : {"", "TUTTI-ANSWER", "TUTTI-ANSWER 2 strategy=mpi mpi=1 servers=0",
+                           "TUTTI-ANSWER 1 strategy= mpi=1 servers=0", "TUTTI-ANSWER 1 strategy=m\x1bi mpi=1 servers=0",
+                           "TUTTI-ANSWER 1 strategy=mpi", "TUTTI-ANSWER 1 strategy=mpi mpi=",
+                           "TUTTI-ANSWER 1 strategy=mpi mpi=1", "TUTTI-ANSWER 1 strategy=mpi mpi=1 servers="})
+    CHECK_FALSE(parse_launch_answer(none).has_value());
+
+  const auto launcher = [](std::vector<std::string> words, const std::optional<LaunchAnswer>& answer, std::size_t n) {
+    words.emplace_back("prog");
+    return launcher_for(parse_options(words), answer, n);
+  };
+  const LaunchAnswer mpi{"mpi", true, false}, nccl{"nccl", false, false}, server{"ps", false, true};
+  CHECK(launcher({"-n", "2"}, {}, 2) == "local");
+  CHECK(launcher({"-H", "f"}, {}, 2) == "ssh");
+  CHECK(launcher({"-n", "2"}, nccl, 2) == "local");
+  CHECK(launcher({"-H", "f"}, nccl, 2) == "ssh");
+  CHECK(launcher({"-n", "2"}, mpi, 2) == "mpi");
+  CHECK(launcher({"-H", "f"}, mpi, 2) == "mpi");
+  CHECK(launcher({"-n", "1"}, mpi, 1) == "local");
+  CHECK(launcher({"-n", "2", "-s", "2"}, server, 2) == "local");
+  CHECK(launcher({"-n", "2", "-s", "2"}, {}, 2) == "local");
+  CHECK(launcher({"-n", "2", "--mpi-arg", "x"}, mpi, 2) == "mpi");
+  const auto refused = [&](const std::vector<std::string>& words, const std::optional<LaunchAnswer>& answer) {
+    return message_of<UsageError>([&] { (void)launcher(words, answer, 2); });
+  };
+  CHECK(contains(
+      refused({"-n", "2", "--launcher", "local"}, mpi),
+      "[--launcher] expected mpi, because prog trains with strategy mpi, got local. hint: leave --launcher out"));
+  CHECK(contains(refused({"-H", "f", "--launcher", "ssh"}, mpi), "[--launcher] expected mpi"));
+  CHECK(contains(refused({"-n", "2", "-s", "1"}, mpi),
+                 "[--num-servers] expected none, because prog trains with strategy mpi, got 1."));
+  CHECK(contains(refused({"-n", "2", "--mpi-arg", "x"}, nccl), "[--mpi-arg]"));
+}
+
+TEST_CASE("no variable of the launcher is taken for an option of the training programs") {
+  for (const std::string_view name : launcher_variables) {
+    CAPTURE(name);
+    CHECK((!name.starts_with("TUTTI_") ||
+           std::find(std::begin(examples::own_variables), std::end(examples::own_variables), name) !=
+               std::end(examples::own_variables)));
+  }
+}
+
+TEST_CASE("who runs where") {
+  const test::TempFolder folder;
+  const auto ranks_of = [&](const std::string& hosts, std::vector<std::string> words) {
+    test::write_text(folder / "hosts", hosts);
+    words.insert(words.begin(), {"-H", (folder / "hosts").string()});
+    const Plan plan = make_plan(parse_options(words));
+    std::string text;
+    for (const std::size_t site : plan.site_of_mpi_rank) text += plan.sites[site].host.name + " ";
+    return text;
+  };
+  // This host, wherever its line stands and whatever it is called there, has rank 0; else the first line.
+  CHECK(ranks_of("203.0.113.1 slots=2\n203.0.113.2\nlocalhost slots=2\n", {"c"}) ==
+        "localhost localhost 203.0.113.1 203.0.113.1 203.0.113.2 ");
+  CHECK(ranks_of("203.0.113.1\n127.0.0.1\n", {"-n", "1", "c"}) == "127.0.0.1 ");
+  CHECK(ranks_of("203.0.113.1\n" + own_node() + "\n", {"c"}) == own_node() + " 203.0.113.1 ");
+  CHECK(ranks_of("203.0.113.1\n203.0.113.2\n203.0.113.1\n", {"c"}) == "203.0.113.1 203.0.113.2 ");
+  // Two names of this host are one.
+  CHECK(ranks_of("localhost slots=2\n203.0.113.1\n127.0.0.1\n", {"c"}) == "localhost localhost 203.0.113.1 localhost ");
+  // The port is that of a host behind this one's address.
+  CHECK(ranks_of("203.0.113.1\nlocalhost:2222\n", {"c"}) == "203.0.113.1 localhost ");
+  CHECK(ranks_of("203.0.113.1\nsomebody-else@localhost\n", {"c"}) == "203.0.113.1 localhost ");
+  for (const std::string& address : own_addresses()) {
+    if (address.find(':') != std::string::npos) continue;
+    CHECK(ranks_of("203.0.113.1\n" + address + "\n", {"c"}) == address + " 203.0.113.1 ");
+  }
+
+  // With --gpus in the command -n counts hosts, each with a process a GPU.
+  const std::string two = "203.0.113.1 slots=5\n203.0.113.2\n";
+  CHECK(ranks_of(two, {"c", "--gpus", "0,1"}) == "203.0.113.1 203.0.113.1 203.0.113.2 203.0.113.2 ");
+  CHECK(ranks_of(two, {"-n", "1", "c", "x", "--gpus=0,1,7"}) == "203.0.113.1 203.0.113.1 203.0.113.1 ");
+  CHECK(ranks_of(two, {"-n", "2", "c", "--gpus", "3"}) == "203.0.113.1 203.0.113.2 ");
+  CHECK(ranks_of(two, {"-n", "3", "c", "--gpus", "3"}) == "203.0.113.1 203.0.113.2 203.0.113.1 ");
+  CHECK(ranks_of(two, {"-n", "2", "c", "--gpus", "0,1", "--gpus", ""}) == "203.0.113.1 203.0.113.1 ");
+  for (const auto& none : std::vector<std::vector<std::string>>{{"--gpus", ""},
+                                                                {"--gpus="},
+                                                                {"--gpus", "--network", "resnet"},
+                                                                {"--gpus"},
+                                                                {"--gpus", "0,0"},
+                                                                {"--gpus", "all"}}) {
+    std::vector<std::string> words{"-n", "2", "c"};
+    words.insert(words.end(), none.begin(), none.end());
+    CHECK(ranks_of(two, words) == "203.0.113.1 203.0.113.1 ");
+  }
+  CHECK(
+      contains(message_of<UsageError>([&] {
+                 (void)ranks_of(two, {"-n", "3", "c", "--gpus", "0,1"});
+               }),
+               "[--num-workers] expected at most 2 hosts, because with --gpus in the command -n counts them, got 3."));
+  CHECK(make_plan(parse_options({"c", "--gpus", "0,1,2"})).site_of_mpi_rank.size() == 3);
 }
 
 TEST_CASE("what a process reports can be read after it") {
@@ -159,13 +324,20 @@ TEST_CASE("a quoted word reaches the shell's command as it is") {
 }
 
 TEST_CASE("ssh sees only host names, after --") {
-  const auto argv = ssh_arguments({}, "b.example", 2222);
+  auto argv = ssh_arguments({}, {"b.example", 2222});
   REQUIRE(argv.size() > 4);
+  for (const char* option :
+       {"BatchMode=yes", "StrictHostKeyChecking=accept-new", "ForwardAgent=no", "ClearAllForwardings=yes"})
+    CHECK(std::find(argv.begin(), argv.end(), option) != argv.end());
   CHECK(argv[argv.size() - 1] == "b.example");
   CHECK(argv[argv.size() - 2] == "--");
   CHECK(argv[argv.size() - 3] == "2222");
-  for (const char* bad : {"-oProxyCommand=touch x", "", "a b", "a;b", "a@b", "--"})
-    CHECK_THROWS_AS((void)ssh_arguments({}, bad, 0), UsageError);
+  for (const char* bad : {"-oProxyCommand=touch x", "", "a b", "a;b", "a@b", "--"}) {
+    CHECK_THROWS_AS((void)ssh_arguments({}, {bad}), UsageError);
+    if (*bad != '\0') CHECK_THROWS_AS((void)ssh_arguments({}, {"b", 0, 1, 0, bad}), UsageError);
+  }
+  argv = ssh_arguments({}, {"b", 0, 1, 0, "ec2-user"});
+  CHECK((argv[argv.size() - 4] == "-l" && argv[argv.size() - 3] == "ec2-user" && argv.back() == "b"));
   ::setenv("TUTTI_TEST_SECRET", "s3cret", 1);
   bool path = false;
   for (const auto& entry : ssh_environment()) {
@@ -176,12 +348,44 @@ TEST_CASE("ssh sees only host names, after --") {
   ::unsetenv("TUTTI_TEST_SECRET");
 }
 
+TEST_CASE("a port that is held is given to nobody else, and rank 0 can listen there") {
+  const Meeting m = choose_meeting(0, true);
+  CHECK((m.port > 0 && m.ps_port > 0 && m.port != m.ps_port && m.ports == 1));
+  // As many as the system gives are others; both kinds are asked for.
+  std::vector<tcp::Socket> others;
+  for (int i = 0; i < 500; ++i) {
+    const tcp::Address any = tcp::any_address(i % 2 == 0 ? AF_INET : AF_INET6, 0);
+    tcp::Socket s(::socket(any.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(s.get(), any.get(), any.size) != 0) continue;
+    CHECK((tcp::port_of(s) != m.port && tcp::port_of(s) != m.ps_port));
+    others.push_back(std::move(s));
+  }
+  CHECK_FALSE(others.empty());
+  int error = 0;
+  std::string why;
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const auto at = tcp::SystemLookup{}(host, m.port, true, why);
+    const auto listener = tcp::listen_on(at.at(0), 8, error);
+    CHECK_MESSAGE((listener || error == EADDRNOTAVAIL), tcp::error_text(error));
+    if (listener)
+      CHECK_THROWS_WITH_AS((void)choose_meeting(m.port, true), doctest::Contains("--root-port"), UsageError);
+  }
+  const Meeting far = choose_meeting(4711, false);
+  CHECK((far.port == 4711 && far.ports == 1 && far.ps_port == 4712));
+  CHECK(choose_meeting(0, false).ports > 1);
+  CHECK(new_secret().size() == 64);
+  CHECK(new_secret() != new_secret());
+}
+
 TEST_CASE("an order arrives as it was sent") {
   Order o;
   o.job = "0123456789abcdef";
   o.host = "b";
   o.folder = "/a b";
   o.root_port = 7;
+  o.root_ports = 3;
+  o.ps_port = 11;
+  o.secret = "s3cret";
   o.through_mpi = true;
   o.command = {"sh", "-c", std::string("echo '\n\0,:5:'", 13), ""};
   o.everywhere = {{"A", "1\n2"}, {"B", ""}};
@@ -227,7 +431,7 @@ TEST_CASE("options, with - and _") {
   ::setenv("TUTTI_TEST_VALUE", "from here", 1);
   const Options o = parse_options({"-n4",
                                    "-s",
-                                   "2",
+                                   "0",
                                    "--hostfile=f",
                                    "--launcher",
                                    "mpi",
@@ -237,7 +441,6 @@ TEST_CASE("options, with - and _") {
                                    "TUTTI_TEST_VALUE",
                                    "--env_worker",
                                    "W:1",
-                                   "--env-server=S=2",
                                    "--log_dir",
                                    "l",
                                    "--stall_warning",
@@ -250,14 +453,14 @@ TEST_CASE("options, with - and _") {
                                    "-n",
                                    "9",
                                    "--env"});
-  CHECK((o.workers == 4 && o.servers == 2 && o.hosts_file == "f" && o.launcher == "mpi" && o.log_dir == "l"));
+  CHECK((o.workers == 4 && o.servers == 0 && o.hosts_file == "f" && o.launcher == "mpi" && o.log_dir == "l"));
   CHECK(o.everywhere == Variables{{"A", "b=c"}, {"TUTTI_TEST_VALUE", "from here"}});
-  CHECK((o.on_workers == Variables{{"W", "1"}} && o.on_servers == Variables{{"S", "2"}}));
+  CHECK(o.on_workers == Variables{{"W", "1"}});
+  CHECK(parse_options({"-n", "1", "-s2", "--env-server=S=2", "c"}).on_servers == Variables{{"S", "2"}});
   CHECK((o.stall_warning == 0.5 && o.mpi_arguments == std::vector<std::string>{"--mca"} && o.sync_dir == "/x"));
   CHECK(o.command == std::vector<std::string>{"cmd", "-n", "9", "--env"});
   CHECK(parse_options({"-n", "1", "--", "-x"}).command == std::vector<std::string>{"-x"});
-  CHECK(parse_options({"-H", "f", "c"}).launcher == "ssh");
-  CHECK(parse_options({"-n", "1", "c"}).launcher == "local");
+  CHECK(parse_options({"-H", "f", "c"}).launcher.empty());
   CHECK(parse_options({"--kill", "--job", "0123456789abcdef"}).kill);
   CHECK(parse_options({"--help", "--nonsense"}).help);
 }
@@ -286,7 +489,9 @@ TEST_CASE("a wrong option is refused by name") {
            {{"-n", "1", "--stall-warning", "-1", "c"}, "--stall-warning"},
            {{"-n", "1", "--stall-deadline", "nan", "c"}, "--stall-deadline"},
            {{"-n", "1", "--host-timeout", "0", "c"}, "--host-timeout"},
-           {{"-n", "1", "--mpi-arg", "x", "c"}, "--mpi-arg"},
+           {{"-n", "1", "--launcher", "local", "--mpi-arg", "x", "c"}, "--mpi-arg"},
+           {{"-n", "1", "--launcher", "mpi", "-s", "1", "c"}, "--num-servers"},
+           {{"c", "--gpus", ""}, "-n N"},
            {{"-n", "1", "--sync-dst-dir", "x", "c"}, "--sync-dst-dir"},
            {{"-n", "1", "--job", "0123456789abcdef", "c"}, "--job"},
            {{"--kill", "--job", "../x"}, "--job"},

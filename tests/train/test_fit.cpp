@@ -41,10 +41,11 @@ struct Folder {
 };
 
 struct Recorder : FitListener {
-  std::vector<StepReport> steps;
+  std::vector<StepReport> steps, summaries;
   std::vector<EpochReport> epochs;
   std::vector<std::string> warnings, paths;
   void step(const StepReport& r) override { steps.push_back(r); }
+  void summary(const StepReport& r) override { summaries.push_back(r); }
   void epoch(const EpochReport& r) override { epochs.push_back(r); }
   void warning(const std::string& w) override { warnings.push_back(w); }
   void saved(const std::string& p) override { paths.push_back(p); }
@@ -52,12 +53,15 @@ struct Recorder : FitListener {
 
 // One process's worth of a run.
 struct Run {
+  Run() = default;
+  explicit Run(EpochEnd end) : epoch_end(end) {}
   Cpu backend{CpuOptions{2}};
   Solo solo;
   Trainer<Cpu> trainer{backend, solo, net(), {.ema_decay = 0.9, .seed = 5}};
   Synthetic train{{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true}};
   Synthetic held{{.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 1000}};
-  Loader loader{train, {.placement = {batch, 0, 1}, .seed = 9, .threads = 2}};
+  EpochEnd epoch_end = EpochEnd::short_step;
+  Loader loader{train, {.placement = {batch, 0, 1, epoch_end}, .seed = 9, .threads = 2}};
   Loader test{held, {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true, .threads = 1}};
   Recorder recorder;
 
@@ -314,4 +318,87 @@ TEST_CASE("max_steps and stop_at_train_top1 end a run") {
   Run easy;
   const FitResult r = easy.go(nullptr, {.epochs = 50, .stop_at_train_top1 = 0.01});
   CHECK(r.counters.epoch == 1);
+}
+
+TEST_CASE("steps that run on across epochs: full ones, as many as fit, and resumed anywhere the same bits") {
+  Folder folder;
+  const std::vector<std::string> paths{(folder.path / "audit").string()};
+  const FitOptions three{.epochs = 3, .report_epochs = false};
+  std::vector<std::byte> whole;
+  {
+    Run run(EpochEnd::run_on);
+    AuditLog audit(paths[0]);
+    const FitResult r = run.go(nullptr, three, &audit);
+    CHECK(r.counters.step == 3 * samples / batch);  // 13, not 15
+    CHECK(r.counters.samples == 13 * batch);
+    CHECK(r.counters.epoch == 2);
+    CHECK(r.counters.consumed == 13 * batch - 2 * samples);
+    REQUIRE(run.recorder.epochs.size() == 3);
+    CHECK(run.recorder.epochs[0].step == 5);
+    CHECK(run.recorder.epochs[1].step == 9);
+    CHECK(run.recorder.epochs[2].step == 13);
+    CHECK(run.recorder.steps.back().steps_per_epoch == 4);
+    // A run that is over stays so.
+    CHECK(run.go(nullptr, three).counters.step == 13);
+    whole = run.bits();
+  }
+  CHECK(check_audit(paths, 0, samples).exactly_once());
+  CHECK(check_audit(paths, 1, samples).exactly_once());
+  CHECK(check_audit(paths, 2, samples).missing == 3 * samples - 13 * batch);
+  for (const std::int64_t cut : {4, 5, 9}) {
+    Folder other;
+    Checkpoints checkpoints(other.path, 2, io::Json::object());
+    {
+      Run run(EpochEnd::run_on);
+      FitOptions o = three;
+      o.max_steps = cut;
+      run.go(&checkpoints, o);
+    }
+    Run run(EpochEnd::run_on);
+    REQUIRE(checkpoints.resume_latest(run.trainer, [](const std::string& w) { FAIL(w); }));
+    run.go(nullptr, three);
+    CHECK(run.bits() == whole);
+  }
+}
+
+TEST_CASE("a report has the rate of its step and of the next, summaries have an interval of their own") {
+  Run run;
+  const Schedule schedule = [](const Progress& p) { return 0.1 - 0.01 * static_cast<double>(p.step); };
+  run.go(nullptr, {.epochs = 2, .schedule = schedule, .summary_every = 4});
+  REQUIRE(run.recorder.steps.size() == 10);
+  for (const StepReport& r : run.recorder.steps) {
+    CHECK(r.lr == schedule(Progress{r.step - 1}));
+    CHECK(r.next_lr == schedule(Progress{r.step}));
+  }
+  const auto& s = run.recorder.summaries;
+  REQUIRE(s.size() == 3);
+  CHECK(s[0].step == 4);
+  CHECK(s[1].step == 8);
+  CHECK(s[2].step == 10);
+  double loss = 0;
+  for (std::size_t i = 0; i < 4; ++i) loss += run.recorder.steps[i].train_loss / 4;
+  CHECK(s[0].train_loss == doctest::Approx(loss));
+}
+
+TEST_CASE("checkpoints by steps alone, at the end too, and no evaluation that nobody asked for") {
+  const auto saved = [](FitOptions o) {
+    Folder folder;
+    Checkpoints checkpoints(folder.path, 100, io::Json::object());
+    Run run;
+    run.go(&checkpoints, o);
+    std::string list;
+    for (const auto& p : run.recorder.paths) list += std::to_string(std::stoi(p.substr(p.rfind('-') + 1))) + " ";
+    for (const EpochReport& e : run.recorder.epochs) CHECK(e.test.has_value() == (o.evaluate_every > 0));
+    return list;
+  };
+  FitOptions o{.epochs = 3, .evaluate_every = 0, .save_every = 0, .save_every_steps = 6};
+  CHECK(saved(o) == "6 12 ");
+  o.save_every_steps = 5;  // the ends of epochs
+  CHECK(saved(o) == "5 10 15 ");
+  o.save_every_steps = 6;
+  o.save_last = true;
+  CHECK(saved(o) == "6 12 15 ");
+  o.evaluate_every = 1;
+  o.save_every_steps = 100;
+  CHECK(saved(o) == "15 ");
 }

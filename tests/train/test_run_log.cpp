@@ -180,6 +180,9 @@ TEST_CASE("TensorBoard gets the same curves") {
   TempFolder folder;
   TensorboardLog log(folder.path(), no_complaint);
   log.step(a_step(20));
+  StepReport on_gpu = a_step(40);
+  on_gpu.gpu_utilisation = 0.5;
+  log.step(on_gpu);
   log.epoch(an_epoch());
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
@@ -188,7 +191,8 @@ TEST_CASE("TensorBoard gets the same curves") {
     std::ifstream in(entry.path(), std::ios::binary);
     std::stringstream text;
     text << in.rdbuf();
-    for (const char* tag : {"train/loss", "train/top1", "train/lr", "test/top1", "test/topk"})
+    for (const char* tag :
+         {"train/loss", "train/top1", "train/lr", "test/top1", "test/topk", "time/data_wait", "time/gpu_utilisation"})
       CHECK_MESSAGE(test::contains(text.str(), tag), tag);
   }
   CHECK(files == 1);

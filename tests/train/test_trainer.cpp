@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include <tutti/backend/cpu/cpu.hpp>
@@ -14,6 +16,9 @@
 using namespace tutti;
 
 namespace {
+
+// Its parts refer to each other.
+static_assert(!std::is_move_constructible_v<Trainer<Reference>> && !std::is_move_assignable_v<Trainer<Reference>>);
 
 constexpr std::int64_t size = 8, classes = 4;
 
@@ -334,6 +339,51 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
     }
     if (norm > 0) CHECK_MESSAGE(std::sqrt(moved) == doctest::Approx(0.01 * std::sqrt(norm)).epsilon(1e-3), s.name);
   }
+}
+
+// In TensorFlow's form, as the Horovod trainer has it: a <- m a + k g; w <- w - r (k g + m a), g with the gradient of
+// L2 and k = min(eta |w| / |g| / r, 1).
+TEST_CASE_TEMPLATE("LARC round Nesterov momentum is what double precision makes of the same gradients", B, Reference,
+                   Cpu) {
+  const Data data(12);
+  B backend;
+  Solo solo;
+  const double momentum = 0.977, eta = 0.013, decay = 0.0005;
+  Trainer<B> t(backend, solo, small_net(true),
+               {.optimizer = Larc{.momentum = momentum, .nesterov = true, .eta = eta}, .weight_decay = decay});
+  const ArenaLayout& layout = t.executor().parameters();
+  std::vector<double> w(layout.count), a(layout.count, 0);
+  const auto now = [&](std::size_t i) {
+    return static_cast<double>(static_cast<const float*>(t.executor().parameter_data())[i]);
+  };
+  for (std::size_t i = 0; i < layout.count; ++i) w[i] = now(i);
+  bool scaled = false, whole = false;
+  for (const double lr : {0.001, 0.5, 2.0, 0.0001}) {
+    t.step(data.view(), 12, lr);
+    const auto* g = static_cast<const float*>(t.executor().gradient_data());
+    for (const Slice& s : layout.slices) {
+      double ww = 0, gg = 0;
+      std::vector<double> grad(s.count);
+      for (std::size_t i = 0; i < s.count; ++i) {
+        const double v = w[s.offset + i];
+        grad[i] = static_cast<double>(g[s.offset + i]) + (s.decay ? decay * v : 0);
+        ww += v * v;
+        gg += grad[i] * grad[i];
+      }
+      const double k = std::min((ww > 0 && gg > 0 ? eta * std::sqrt(ww / gg) : 1) / lr, 1.0);
+      (k < 1 ? scaled : whole) = true;
+      for (std::size_t i = 0; i < s.count; ++i) {
+        double &v = w[s.offset + i], &m = a[s.offset + i];
+        m = momentum * m + k * grad[i];
+        v -= lr * (k * grad[i] + momentum * m);
+        const double got = now(s.offset + i);
+        REQUIRE_MESSAGE(std::abs(got - v) <= 2e-5 * std::max(1.0, std::abs(v)), s.name, " ", i, " rate ", lr);
+        v = got;  // what rounding differs by stays out of the next gradient's step
+      }
+    }
+  }
+  CHECK(scaled);
+  CHECK(whole);
 }
 
 TEST_CASE("a batch without rows still takes part") {

@@ -45,6 +45,7 @@ inline void convert(const Options& o) {
     c.seed = o.seed;
     c.rules = o.rules;
     c.start = o.start;
+    c.last = o.last;
     c.force = o.force;
     c.threads = o.threads;
     work.push_back(std::make_unique<Converter>(std::move(c)));
@@ -61,6 +62,7 @@ inline void resize(const Options& o) {
   c.shard_a_file = true;
   c.rules = o.rules;
   c.start = o.start;
+  c.last = o.last;
   c.force = o.force;
   c.threads = o.threads;
   Converter(std::move(c)).run();

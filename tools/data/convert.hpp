@@ -48,7 +48,8 @@ struct Conversion {
   bool shuffled = false;
   std::uint64_t seed = 0;
   ImageRules rules{};
-  std::int64_t start = 0;  // shards before it are left to somebody else
+  std::int64_t start = 0;              // shards before it are left to somebody else,
+  std::optional<std::int64_t> last{};  // and those after this one
   bool force = false;
   int threads = 1;
 };
@@ -85,10 +86,11 @@ struct ShardPlan {
   return plan;
 }
 
-// Held while it lives; nobody else writes into the folder. None where the file system has no locks.
-[[nodiscard]] inline io::Descriptor lock_folder(const io::Path& folder) {
+// Held while it lives; nobody else writes into the folder, but for those who share it, each for shards of its own. None
+// where the file system has no locks.
+[[nodiscard]] inline io::Descriptor lock_folder(const io::Path& folder, bool shared) {
   io::Descriptor fd = io::Descriptor::open(folder, O_RDONLY | O_DIRECTORY, "open the folder");
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  if (::flock(fd.get(), (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     fail<UsageError>("output " + folder.string(), "a folder that nobody writes into",
                      "one that another tutti-data is writing into");
   return fd;
@@ -141,27 +143,29 @@ class Converter {
     m_.rules = c_.rules;
     m_.input = std::string(imagenet::name_of(c_.source.form())) + " " + c_.source.fingerprint();
     m_.class_names = c_.source.class_names();
-    if (c_.start >= m_.shards)
-      fail<UsageError>("--start-offset", "less than the " + std::to_string(m_.shards) + " shards",
-                       std::to_string(c_.start));
+    const std::string few = "less than the " + std::to_string(m_.shards) + " shards of " + c_.prefix;
+    const char* hint = "-s train and -s validation take a range of their own each";
+    if (c_.start >= m_.shards) fail<UsageError>("--first-shard", few, std::to_string(c_.start), hint);
+    if (c_.last && *c_.last >= m_.shards) fail<UsageError>("--last-shard", few, std::to_string(*c_.last), hint);
+    end_ = c_.last ? *c_.last + 1 : m_.shards;
   }
 
   void run() {
     io::make_directories(c_.out);
     if (std::error_code error; std::filesystem::equivalent(c_.out, c_.source.folder(), error))
       fail<UsageError>("output " + c_.out.string(), "another folder than the input's", "the same");
-    const auto lock = detail::lock_folder(c_.out);
+    const auto lock = detail::lock_folder(c_.out, is_part() && !c_.force);
     const auto path = Manifest::path_in(c_.out, c_.prefix);
     const auto before = prepare(path);
     io::remove_stale_asides(c_.out);
     std::vector<std::int64_t> pending;
     std::int64_t images = 0;
-    for (std::int64_t k = c_.start; k < m_.shards; ++k)
+    for (std::int64_t k = c_.start; k < end_; ++k)
       if (!is_finished(c_.form, shard_path(k))) {
         pending.push_back(k);
         images += plan_.begin(k + 1) - plan_.begin(k);
       }
-    const auto kept = m_.shards - c_.start - static_cast<std::int64_t>(pending.size());
+    const auto kept = end_ - c_.start - static_cast<std::int64_t>(pending.size());
     if (pending.empty() && before && before->complete) {
       std::printf("%s: the %lld shards of %s are there already\n", c_.out.c_str(), static_cast<long long>(m_.shards),
                   c_.prefix.c_str());
@@ -170,7 +174,7 @@ class Converter {
     if (!before || before->complete) m_.save(path);
     if (kept > 0)
       std::fprintf(stderr, "tutti-data: %s: going on; %lld of %lld shards of %s are there\n", c_.out.c_str(),
-                   static_cast<long long>(kept), static_cast<long long>(m_.shards), c_.prefix.c_str());
+                   static_cast<long long>(kept), static_cast<long long>(end_ - c_.start), c_.prefix.c_str());
     Progress progress(c_.prefix, images);
     write_all(pending, progress);
     finish(path);
@@ -183,6 +187,8 @@ class Converter {
   [[nodiscard]] const Manifest& manifest() const noexcept { return m_; }
 
  private:
+  // Are some of the shards left to others?
+  [[nodiscard]] bool is_part() const noexcept { return c_.start > 0 || end_ < m_.shards; }
   [[nodiscard]] io::Path shard_path(std::int64_t shard) const {
     return c_.out / shard_name(c_.form, c_.prefix, c_.first + shard, m_.shards);
   }
@@ -200,8 +206,7 @@ class Converter {
     if (c_.force) {
       if (before && before->form != m_.form)
         detail::remove_all(detail::existing_shards(c_.out, form_of(before->form, path.string()), c_.prefix));
-      for (std::int64_t k = c_.start; same && k < m_.shards; ++k)
-        detail::remove_all(shard_files(c_.form, shard_path(k)));
+      for (std::int64_t k = c_.start; same && k < end_; ++k) detail::remove_all(shard_files(c_.form, shard_path(k)));
       if (!same) {
         detail::remove_all(there);
         io::remove_tree(path);
@@ -284,7 +289,7 @@ class Converter {
 
   void finish(const io::Path& path) {
     for (std::int64_t k = 0; k < m_.shards; ++k)
-      if (!is_finished(c_.form, shard_path(k))) return;  // before --start-offset
+      if (!is_finished(c_.form, shard_path(k))) return;  // somebody else's
     m_.complete = true;
     m_.save(path);
   }
@@ -298,6 +303,7 @@ class Converter {
   Conversion c_;
   detail::ShardPlan plan_;
   Manifest m_;
+  std::int64_t end_ = 0;  // behind the last shard to be written
   std::atomic<bool> stop_{false};
   std::atomic<std::int64_t> changed_{0};
 };

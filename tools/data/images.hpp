@@ -106,7 +106,7 @@ class ImageWork {
     (void)header;
     (void)to;
     fail<UsageError>(where, "a build that writes JPEG, which this image needs", "one without libjpeg-turbo",
-                     "install libjpeg62-turbo-dev and build again");
+                     "install libjpeg-dev and build again");
 #endif
   }
 

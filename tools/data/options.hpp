@@ -41,7 +41,10 @@ tutti-data convert -i IN -o OUT      IN: an image folder, TFRecord, RecordIO or 
       --no-shuffle          they keep the order that they have
       --from WORD           packed, tfrecord, recordio or folder, where IN holds several
       --classes N           of TFRecord and RecordIO files  [what IN tells, else 1000]
-      --start-offset N      leaves the first N shards to somebody else  [0]
+      --first-shard N, --last-shard N
+                            only these of the split's shards, counted from 0; others are left to other machines,
+                            which may write into the same folder at the same time  [0, the last]
+      --start-offset N      the same as --first-shard N
   -f, --force               removes what OUT holds of the split, and starts anew
       --threads N           [all cores]
 tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
@@ -53,7 +56,8 @@ tutti-data preprocess --raw_data_dir RAW --local_scratch_dir SCRATCH
 tutti-data resize -i IN -o OUT       TFRecord to TFRecord, a file for each file, numbered from 1
   -s, --subset_name WORD    train or validation  [train]
   -d, --dataset_name WORD   imagenet (1000 classes) or flowers (5)  [what the path of IN says]
-  -r, --size N  [480]   -R, --stretch   -Q, --quality N  [85]   -f, --force   --start_offset N  [0]
+  -r, --size N  [480]   -R, --stretch   -Q, --quality N  [85]   -f, --force
+      --first-shard, --last-shard, --start_offset as above
       --num_preprocess_threads N  [all cores]   --num_intra_threads, --num_inter_threads: taken, not used
 tutti-data verify DIR       reads every record: checksums, labels, image headers
       --decode              and decodes every image
@@ -76,6 +80,7 @@ struct Options {
   std::int64_t shards = 0, validation_shards = 0;  // 0: the usual numbers
   std::uint64_t seed = 0;
   std::int64_t start = 0;
+  std::optional<std::int64_t> last{};
   int classes = 0, threads = usable_cores();
   bool shuffle = true, force = false, decode = false, help = false, version = false;
 };
@@ -165,7 +170,11 @@ struct Option {
        }},
       {{"--no-shuffle", "--noshuffle"}, "c", false, flag(o.shuffle, false)},
       {{"--classes"}, "crvi", true, number(o.classes, 1, 1 << 24)},
-      {{"--start-offset"}, "cr", true, number(o.start, 0, many)},
+      {{"--start-offset", "--first-shard"}, "cr", true, number(o.start, 0, many)},
+      {{"--last-shard"},
+       "cr",
+       true,
+       [&o](const std::string& n, const std::string& v) { o.last = integer(n, v, 0, many); }},
       {{"-f", "--force"}, "cpr", false, flag(o.force)},
       {{"--threads", "--num-preprocess-threads"},
        "cprv",
@@ -210,6 +219,9 @@ inline void check(Options& o) {
       fail<UsageError>("-d", "imagenet or flowers, here or in the path of the input", "neither", "or --classes N");
     if (o.classes == 0) o.classes = o.dataset == "imagenet" ? 1000 : 5;
   }
+  if (o.last && *o.last < o.start)
+    fail<UsageError>("--last-shard", "--first-shard, " + std::to_string(o.start) + ", or a later one",
+                     std::to_string(*o.last));
   if (o.rules.stretch && o.rules.size == 0) fail<UsageError>("--stretch", "-r N with it", "none");
 }
 

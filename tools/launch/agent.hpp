@@ -104,10 +104,7 @@ class Agent {
   void check_order() {
     std::error_code error;
     if (!fs::is_directory(order_.folder, error)) return refuse("the folder " + order_.folder + ", which is not there");
-    std::string path = std::getenv("PATH") == nullptr ? "/bin:/usr/bin" : std::getenv("PATH");
-    for (const auto& [name, value] : order_.everywhere)
-      if (name == "PATH") path = value;
-    if (!can_run(order_.command.at(0), path, order_.folder))
+    if (program_of(order_).empty())
       return refuse("the program " + order_.command[0] + ", which is not there or cannot be run");
     link_.say("ready");
   }

@@ -157,7 +157,7 @@ struct Problem {
     start.argv.insert(start.argv.end(), mode.begin(), mode.end());
     return start;
   }
-  start.argv = ssh_arguments(ssh_settings(o), host.name, host.port);
+  start.argv = ssh_arguments(ssh_settings(o), host);
   std::string command = "exec " + shell_quoted(remote_program(o));
   for (const auto& word : mode) command += " " + shell_quoted(word);
   start.argv.push_back(command);

@@ -145,8 +145,8 @@ class Guard {
   Clock::time_point watched_{};
 };
 
-// `tutti-launch --exec-ranks`: the order comes on standard input.
-inline int exec_ranks() {
+// The order that comes on standard input, as it came and decoded.
+[[nodiscard]] inline std::pair<std::string, Order> read_order() {
   std::string frame;
   const auto take = [&](std::size_t bytes) {
     char block[16384];
@@ -167,6 +167,12 @@ inline int exec_ranks() {
   Order order = decode(std::string_view(frame).substr(start));
   if (!is_job(order.job) || order.command.empty())
     fail<CommunicationError>("order", "a job and its command", "neither");
+  return {std::move(frame), std::move(order)};
+}
+
+// `tutti-launch --exec-ranks`: runs the processes of this host.
+inline int exec_ranks() {
+  auto [frame, order] = read_order();
   return order.through_mpi ? Guard(std::move(order)).run(frame) : Agent(std::move(order), false).run();
 }
 

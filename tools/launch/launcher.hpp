@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -23,6 +24,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/dist/progress_report.hpp>
 
+#include "ask.hpp"
 #include "blame.hpp"
 #include "commands.hpp"
 #include "link.hpp"
@@ -47,19 +49,19 @@ class Launcher {
   int run() {
     allow_many_descriptors();
     SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
-    const bool needs_agent = !o_.sync_dir.empty() || o_.launcher == "mpi";
-    if (needs_agent) {
-      folder_ = make_job_folder(plan_.job);
-      std::vector<Host> hosts;
-      for (const auto& s : plan_.sites) hosts.push_back(s.host);
-      write_rsh_agent(folder_, own_program(), ssh_settings(o_), hosts);
-    }
     try {
-      if (!o_.sync_dir.empty()) sync_folder(plan_, o_, folder_, signals);
+      if (!o_.sync_dir.empty()) {
+        make_rsh_agent();
+        sync_folder(plan_, o_, folder_, signals);
+      }
+      settle_launcher(signals);
+      if (o_.launcher == "mpi") make_rsh_agent();
       const Order& order = plan_.sites[0].order;
       say("job " + plan_.job + ": " + count_text(static_cast<std::size_t>(order.workers), "worker") +
           (o_.servers > 0 ? ", " + count_text(static_cast<std::size_t>(o_.servers), "server") : "") + " on " +
-          count_text(plan_.sites.size(), "host") + ", " + o_.launcher);
+          count_text(plan_.sites.size(), "host") +
+          (o_.gpus ? ", one for each of the " + std::to_string(*o_.gpus) + " GPUs of --gpus" : "") + ", " +
+          o_.launcher + "; rank 0 on " + plan_.first().host.name);
       for (const auto& s : plan_.sites) links_.emplace_back(s, o_);
       while (!over()) turn(signals);
       end_lost_hosts(signals);
@@ -74,6 +76,31 @@ class Launcher {
   }
 
  private:
+  // For rsync and mpirun, which start ssh themselves.
+  void make_rsh_agent() {
+    if (!folder_.empty()) return;
+    folder_ = make_job_folder(plan_.job);
+    std::vector<Host> hosts;
+    for (const auto& s : plan_.sites) hosts.push_back(s.host);
+    write_rsh_agent(folder_, own_program(), ssh_settings(o_), hosts);
+  }
+
+  // Asks the program how its processes are to be started. What it refuses is said once and nothing runs.
+  void settle_launcher(const SignalQueue& signals) {
+    if (o_.launcher != "mpi") {
+      const Asked asked = ask_program(plan_, o_, signals);
+      if (asked.code > 0 && !asked.answer) {
+        for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
+        throw Error(error_message("worker 0 on " + plan_.first().host.name, "exit code 0",
+                                  "exit code " + std::to_string(asked.code) + ", before anything was started"),
+                    static_cast<ExitCode>(asked.code));
+      }
+      if (asked.code < 0) say("warning: " + printable(o_.command[0]) + " did not answer how it is to be started");
+      o_.launcher = launcher_for(o_, asked.answer, static_cast<std::size_t>(plan_.first().order.workers));
+    }
+    for (auto& s : plan_.sites) s.order.through_mpi = o_.launcher == "mpi";
+  }
+
   void say(const std::string& text) { err_.put("tutti-launch: " + text + "\n"); }
   void remove_own_files() {
     if (folder_.empty()) return;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -61,6 +62,12 @@ namespace tutti::launch {
     start.argv.emplace_back("--bind-to");
     start.argv.emplace_back("none");
   }
+  // Ranks that share processors must not spin inside MPI.
+  for (const Plan::Site& s : plan.sites)
+    if (s.here && s.order.processes.size() > std::thread::hardware_concurrency())
+      start.argv.insert(start.argv.end(), {"--mca", "mpi_yield_when_idle", "1"});
+  // mpirun asks root for this word, who has said what to run already.
+  if (::geteuid() == 0) start.argv.emplace_back("--allow-run-as-root");
   start.argv.insert(start.argv.end(), more.begin(), more.end());
   start.argv.push_back(all_here ? own_program() : remote_program(o));
   start.argv.emplace_back("--exec-rank");

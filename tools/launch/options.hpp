@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -15,6 +16,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/dist/hosts_file.hpp>
+#include <tutti/dist/launch_answer.hpp>
 
 #include "job_state.hpp"
 #include "rank_process.hpp"
@@ -25,13 +27,15 @@ namespace tutti::launch {
 struct Options {
   std::optional<int> workers;
   int servers = 0;
-  std::string hosts_file, launcher;
+  int root_port = 0;
+  std::string hosts_file, launcher;  // launcher: empty where it is not said, see launcher_for
   std::string sync_dir, log_dir, job_name, ssh_config, remote_program;
   Variables everywhere, on_workers, on_servers;
   std::vector<std::string> mpi_arguments, command;
   double connect_timeout = 10, host_timeout = 30, stall_warning = 30, stall_deadline = 600, stop_timeout = 60;
   bool kill = false, help = false, version = false;
   std::string kill_job;
+  std::optional<int> gpus;  // how many --gpus in the command names; absent: none, or no list of numbers
 };
 
 inline constexpr std::string_view help_text =
@@ -41,11 +45,16 @@ Usage: tutti-launch [OPTIONS] [--] COMMAND [ARGUMENTS]
        tutti-launch --kill [-H FILE] [--job ID]
 
 What to start
-  -n, --num-workers N       workers  [all slots of the hosts file]
-  -s, --num-servers N       servers, of which each has TUTTI_ROLE=server  [0]
-  -H, --hostfile FILE       hosts, one a line: NAME[:PORT] [slots=N]; filled in this order, from
-                            the first again beyond the total. "localhost" is this host
-      --launcher WORD       local, ssh or mpi  [ssh with a hosts file, local without one]
+  -n, --num-workers N       workers: processes; hosts where the command has --gpus 0,1,..., of which
+                            each then gets a process for each of these GPUs  [all slots, or hosts]
+  -s, --num-servers N       servers, of which each has TUTTI_ROLE=server; the training programs of
+                            this version know none  [0]
+  -H, --hostfile FILE       hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is
+                            among them, comes first and has rank 0; the others are filled in this
+                            order, from the first again beyond the total. "localhost" is this host
+      --launcher WORD       local, ssh or mpi  [what the program needs: mpi where it says, asked
+                            beforehand, that its ranks meet over MPI; else ssh with a hosts file,
+                            local without one]
       --job-name NAME       name in log files  [the command's]
       --log-dir DIR         one log file per process, ROLE-RANK.log, in this folder
 What they find
@@ -56,6 +65,8 @@ What they find
 How to reach hosts
       --ssh-config FILE     for ssh -F
       --remote-launch PATH  this program on the other hosts  [the path that it has here]
+      --root-port N         port of rank 0's host where the ranks meet; N+1 is for parameter servers
+                            [free ones]
       --mpi-arg ARGUMENT    one more argument for mpirun; repeatable
 Times in seconds
       --connect-timeout S   until a host has answered  [10]
@@ -69,7 +80,8 @@ Ending a job
       --help, --version
 
 Options come before the command, and may be written with - or _. A process finds TUTTI_RANK, _SIZE,
-_LOCAL_RANK, _LOCAL_SIZE, _HOST, _JOB, _ROOT (host:port for a rendezvous), _REPORT, _ROLE, and
+_LOCAL_RANK, _LOCAL_SIZE, _HOST, _JOB, _ROOT (host:port for a rendezvous), _ROOT_PORTS (so many from
+that one on), _SECRET (which no line shows: who knows it is of the job), _REPORT, _ROLE, and
 DMLC_ROLE, DMLC_NUM_WORKER, DMLC_NUM_SERVER, DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT. Each line of its
 output appears with its rank: [0], servers [s0].
 Exit codes: that of the process that failed first; 5 where it was killed, stood still, or its host was
@@ -160,6 +172,7 @@ inline std::vector<Option> option_table(Options& o) {
       {"--sync-dst-dir", true, text(o.sync_dir)},
       {"--ssh-config", true, text(o.ssh_config)},
       {"--remote-launch", true, text(o.remote_program)},
+      {"--root-port", true, [&o](const auto& n, const auto& v) { o.root_port = integer(n, v, 1, 65534); }},
       {"--mpi-arg", true, [&o](const auto&, const auto& v) { o.mpi_arguments.push_back(v); }},
       {"--connect-timeout", true, time(o.connect_timeout, least)},
       {"--host-timeout", true, time(o.host_timeout, least)},
@@ -173,6 +186,30 @@ inline std::vector<Option> option_table(Options& o) {
   };
 }
 
+// How many GPUs the last --gpus among the command's arguments names, as `seq -s , 0 7` prints them; nothing where it is
+// empty, left out by the shell so that another option follows, or no list: then the program has to say so.
+[[nodiscard]] inline std::optional<int> gpus_of_command(const std::vector<std::string>& command) {
+  std::string_view list;
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string_view word = command[i];
+    if (word.starts_with("--gpus=")) list = word.substr(7);
+    if (word == "--gpus") list = i + 1 < command.size() ? std::string_view(command[i + 1]) : std::string_view();
+  }
+  std::set<int> numbers;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const auto number = tutti::detail::number_between(list.substr(at, end - at), 0, 1023);
+    if (!number || !numbers.insert(*number).second) return {};
+    at = end + 1;
+  }
+  return static_cast<int>(numbers.size());
+}
+
+inline void check_mpi_arguments(const Options& o, const std::string& launcher) {
+  if (launcher != "mpi" && !o.mpi_arguments.empty())
+    fail<UsageError>("--mpi-arg", "--launcher mpi", "--launcher " + launcher);
+}
+
 inline void check(Options& o, bool job_given) {
   if (o.kill) {
     if (!o.command.empty()) fail<UsageError>("--kill", "no command", "'" + printable(o.command[0]) + "'");
@@ -183,14 +220,16 @@ inline void check(Options& o, bool job_given) {
   if (job_given) fail<UsageError>("--job", "--kill with it", "none");
   if (o.command.empty()) fail<UsageError>("command line", "a command to run", "none", "--help shows the options");
   if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
-  if (o.launcher.empty()) o.launcher = o.hosts_file.empty() ? "local" : "ssh";
   if (o.launcher == "local" && !o.hosts_file.empty())
     fail<UsageError>("--launcher local", "no hosts file, because everything starts on this host", o.hosts_file);
   if (o.launcher == "ssh" && o.hosts_file.empty()) fail<UsageError>("--launcher ssh", "a hosts file, -H FILE", "none");
-  if (o.hosts_file.empty() && !o.workers)
+  o.gpus = gpus_of_command(o.command);
+  if (o.hosts_file.empty() && !o.workers && !o.gpus)
     fail<UsageError>("command line", "the number of workers, -n N", "neither it nor a hosts file");
-  if (o.launcher != "mpi" && !o.mpi_arguments.empty())
-    fail<UsageError>("--mpi-arg", "--launcher mpi", "--launcher " + o.launcher);
+  if (o.launcher == "mpi" && o.servers > 0)
+    fail<UsageError>("--num-servers", "none with --launcher mpi, because all that mpirun starts are ranks",
+                     std::to_string(o.servers), "servers need --launcher local or ssh");
+  if (!o.launcher.empty()) check_mpi_arguments(o, o.launcher);
   if (!o.sync_dir.empty() && o.sync_dir.front() != '/')
     fail<UsageError>("--sync-dst-dir", "a path that begins with /", "'" + printable(o.sync_dir) + "'");
   if (o.servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
@@ -198,6 +237,24 @@ inline void check(Options& o, bool job_given) {
 }
 
 }  // namespace detail
+
+// The launcher for a program that gave this answer, if any, about so many workers. UsageError names what works.
+[[nodiscard]] inline std::string launcher_for(const Options& o, const std::optional<LaunchAnswer>& answer,
+                                              std::size_t workers) {
+  const std::string program = answer ? printable(o.command.at(0)) : "";
+  if (answer && !answer->servers && o.servers > 0)
+    fail<UsageError>("--num-servers", "none, because " + program + " trains with strategy " + answer->strategy,
+                     std::to_string(o.servers),
+                     "this version of tutti has no parameter server; without -s the workers sum their gradients");
+  const bool over_mpi = answer && answer->over_mpi && workers > 1;
+  if (over_mpi && !o.launcher.empty() && o.launcher != "mpi")
+    fail<UsageError>("--launcher", "mpi, because " + program + " trains with strategy " + answer->strategy, o.launcher,
+                     "leave --launcher out; hosts are reached by ssh then as well");
+  std::string launcher = o.launcher;
+  if (launcher.empty()) launcher = over_mpi ? "mpi" : o.hosts_file.empty() ? "local" : "ssh";
+  detail::check_mpi_arguments(o, launcher);
+  return launcher;
+}
 
 // Reads the command line. UsageError names the option that is wrong.
 [[nodiscard]] inline Options parse_options(const std::vector<std::string>& arguments) {

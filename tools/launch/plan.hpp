@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <pwd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -22,17 +27,68 @@
 #include <tutti/dist/hosts_file.hpp>
 #include <tutti/io/file.hpp>
 
+#include "meeting.hpp"
 #include "options.hpp"
 #include "process.hpp"
 #include "wire.hpp"
 
 namespace tutti::launch {
 
-// Is it this host, reached without ssh?
+// The addresses of this host's interfaces, in numbers.
+[[nodiscard]] inline std::set<std::string> own_addresses() {
+  std::set<std::string> found;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return found;
+  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
+    const auto size =
+        static_cast<socklen_t>(i->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    char text[NI_MAXHOST];
+    if (::getnameinfo(i->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) found.insert(text);
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
+// Is it this host, reached without ssh? By its names, and by what they stand for: hosts files of clusters list this
+// host, too, by the name or address that it has for others.
 [[nodiscard]] inline bool is_here(const Host& h) {
   if (h.port != 0) return false;
-  return h.name == "localhost" || h.name == "127.0.0.1" || h.name == "::1" || h.name == own_node();
+  const passwd* me = ::getpwuid(::geteuid());
+  if (!h.user.empty() && (me == nullptr || h.user != me->pw_name)) return false;
+  if (h.name == "localhost" || h.name == "127.0.0.1" || h.name == "::1" || h.name == own_node()) return true;
+  // A name server that does not answer costs its time-out, once.
+  static const std::set<std::string> mine = own_addresses();
+  static const auto began = Clock::now();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = seconds_since(began) > 3 ? AI_NUMERICHOST : 0;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(h.name.c_str(), nullptr, &hints, &found) != 0) return false;
+  char text[NI_MAXHOST];
+  const bool here =
+      found != nullptr &&
+      ::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 &&
+      (mine.contains(text) || std::string_view(text).starts_with("127."));
+  ::freeaddrinfo(found);
+  return here;
 }
+
+namespace detail {
+
+// With the variables of this process that may be options of the program, TUTTI_EPOCHS and the like, which ssh does not
+// hand on by itself.
+[[nodiscard]] inline Variables with_program_options(Variables v) {
+  for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
+    const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
+    if (!name.starts_with("TUTTI_") || name.size() == entry.size() || is_launcher_variable(name)) continue;
+    if (std::none_of(v.begin(), v.end(), [&](const auto& known) { return known.first == name; }))
+      v.emplace_back(name, entry.substr(name.size() + 1));
+  }
+  return v;
+}
+
+}  // namespace detail
 
 // Who runs where: the hosts that get a process, each with its order.
 struct Plan {
@@ -42,8 +98,11 @@ struct Plan {
     Order order;
   };
   std::string job;
+  Meeting meeting;
   std::vector<Site> sites;
   std::vector<std::size_t> site_of_mpi_rank;  // workers, then servers
+
+  [[nodiscard]] const Site& first() const { return sites[site_of_mpi_rank[0]]; }  // that of rank 0
 };
 
 [[nodiscard]] inline std::string new_job() {
@@ -80,35 +139,52 @@ namespace detail {
   return address.empty() ? own_node() : address;
 }
 
-// A port that is free here and now, 0 if there is none.
-[[nodiscard]] inline int free_port() {
-  const io::Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  socklen_t size = sizeof any;
-  if (fd.get() < 0 || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &size) != 0)
-    return 0;
-  return ntohs(any.sin_port);
+}  // namespace detail
+
+// The hosts in the order in which they are filled: this one before the others, so that rank 0, which logs and saves,
+// is where the user is; as mpirun has it.
+[[nodiscard]] inline std::vector<Host> hosts_of(const Options& o) {
+  std::vector<Host> hosts{{"localhost", 0, o.gpus ? 1 : o.workers.value_or(1), 0}};
+  if (!o.hosts_file.empty()) hosts = read_hosts_file(o.hosts_file);
+  if (const auto here = std::find_if(hosts.begin(), hosts.end(), is_here); here != hosts.end())
+    std::rotate(hosts.begin(), here, here + 1);
+  return hosts;
 }
 
-}  // namespace detail
+// How many workers there are. With --gpus in the command -n counts hosts, and each gets a process for each GPU,
+// whatever its slots say.
+[[nodiscard]] inline std::size_t count_workers(const Options& o, std::vector<Host>& hosts) {
+  if (!o.gpus) return o.workers ? static_cast<std::size_t>(*o.workers) : total_slots(hosts);
+  const std::size_t count = o.workers ? static_cast<std::size_t>(*o.workers) : hosts.size();
+  if (*o.gpus > 1 && count > hosts.size())
+    fail<UsageError>(
+        "--num-workers",
+        "at most " + count_text(hosts.size(), "host") + ", because with --gpus in the command -n counts them",
+        std::to_string(count),
+        "a process is started for each of the " + std::to_string(*o.gpus) + " GPUs of a host: -n " +
+            std::to_string(hosts.size()) + ", or no -n");
+  for (Host& h : hosts) h.slots = *o.gpus;
+  return count * static_cast<std::size_t>(*o.gpus);
+}
 
 // The plan for a command line; DataError for a bad hosts file.
 [[nodiscard]] inline Plan make_plan(const Options& o) {
-  std::vector<Host> hosts{{"localhost", 0, o.workers.value_or(1), 0}};
-  if (!o.hosts_file.empty()) hosts = read_hosts_file(o.hosts_file);
-  const auto workers = o.workers ? static_cast<std::size_t>(*o.workers) : total_slots(hosts);
+  std::vector<Host> hosts = hosts_of(o);
+  const std::size_t workers = count_workers(o, hosts);
   const auto servers = static_cast<std::size_t>(o.servers);
 
   Plan plan;
   plan.job = new_job();
   std::map<std::size_t, std::size_t> site_of_host;
+  std::vector<bool> here;
+  for (const Host& h : hosts) here.push_back(is_here(h));
   const auto place = [&](const std::string& role, std::size_t count) {
     int rank = 0;
-    for (const std::size_t h : place_processes(hosts, count)) {
+    for (std::size_t h : place_processes(hosts, count)) {
+      // Two names of this host are one host, the first.
+      if (here[h]) h = 0;
       const auto [site, fresh] = site_of_host.emplace(h, plan.sites.size());
-      if (fresh) plan.sites.push_back({hosts[h], is_here(hosts[h]), {}});
+      if (fresh) plan.sites.push_back({hosts[h], here[h], {}});
       ProcessOrder p;
       p.role = role;
       p.rank = rank++;
@@ -121,13 +197,15 @@ namespace detail {
   place("server", servers);
 
   // Rank 0's host is where the others meet.
-  const Plan::Site& first = plan.sites[plan.site_of_mpi_rank[0]];
+  const Plan::Site& first = plan.first();
   std::string root = first.here ? "127.0.0.1" : first.host.name;
-  for (const Plan::Site& s : plan.sites)
-    if (first.here && !s.here) root = detail::address_towards(s.host.name);
-  int port = first.here ? detail::free_port() : 0;
-  // Elsewhere nobody can ask; below the ports that systems hand out by themselves it is free in all likelihood.
-  if (port == 0) port = 20000 + static_cast<int>(std::random_device{}() % 10000);
+  for (const Plan::Site& s : plan.sites) {
+    if (!first.here || s.here) continue;
+    root = detail::address_towards(s.host.name);
+    break;
+  }
+  if (plan.sites.size() == 1) root = "127.0.0.1";
+  plan.meeting = choose_meeting(o.root_port, first.here);
 
   Order common;
   common.job = plan.job;
@@ -135,13 +213,15 @@ namespace detail {
   common.folder = o.sync_dir.empty() ? std::filesystem::current_path().string() : o.sync_dir;
   common.log_dir = o.log_dir.empty() ? "" : std::filesystem::absolute(o.log_dir).lexically_normal().string();
   common.root_host = root;
-  common.root_port = port;
+  common.root_port = plan.meeting.port;
+  common.root_ports = plan.meeting.ports;
+  common.ps_port = plan.meeting.ps_port;
+  common.secret = new_secret();
   common.workers = static_cast<int>(workers);
   common.servers = o.servers;
-  common.through_mpi = o.launcher == "mpi";
   common.host_timeout = o.host_timeout;
   common.command = o.command;
-  common.everywhere = o.everywhere;
+  common.everywhere = detail::with_program_options(o.everywhere);
   common.on_workers = o.on_workers;
   common.on_servers = o.on_servers;
   for (Plan::Site& s : plan.sites) {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <optional>
@@ -308,18 +309,22 @@ enum class ReadResult { bytes, nothing, end };
   return name;
 }
 
-// The path of a program as execvp would find it, with this PATH, in this folder; nothing if it cannot be run.
-[[nodiscard]] inline bool can_run(const std::string& program, const std::string& path, const std::string& folder) {
-  const auto runs = [&](std::filesystem::path file) {
+// The path of a program as execvp would find it, with this PATH, in this folder; empty if it cannot be run.
+[[nodiscard]] inline std::filesystem::path find_program(const std::string& program, const std::string& path,
+                                                        const std::string& folder) {
+  const auto runs = [&](std::filesystem::path& file) {
     if (file.is_relative()) file = std::filesystem::path(folder) / file;
     std::error_code error;
     return std::filesystem::is_regular_file(file, error) && ::access(file.c_str(), X_OK) == 0;
   };
-  if (program.find('/') != std::string::npos) return runs(program);
+  std::filesystem::path file(program);
+  if (program.find('/') != std::string::npos) return runs(file) ? file : std::filesystem::path();
   std::istringstream folders(path);
-  for (std::string f; std::getline(folders, f, ':');)
-    if (runs(std::filesystem::path(f.empty() ? "." : f) / program)) return true;
-  return false;
+  for (std::string f; std::getline(folders, f, ':');) {
+    file = std::filesystem::path(f.empty() ? "." : f) / program;
+    if (runs(file)) return file;
+  }
+  return {};
 }
 
 }  // namespace tutti::launch

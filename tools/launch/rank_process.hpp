@@ -43,12 +43,21 @@ struct End {
 
 // The variables that the launcher gives to every process; nobody else may set them.
 inline constexpr std::array launcher_variables{
-    "TUTTI_RANK",      "TUTTI_SIZE",      "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_HOST",
-    "TUTTI_JOB",       "TUTTI_ROOT",      "TUTTI_REPORT",     "TUTTI_ROLE",       "DMLC_ROLE",
-    "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"};
+    "TUTTI_RANK",      "TUTTI_SIZE",      "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",  "TUTTI_HOST",   "TUTTI_JOB",
+    "TUTTI_ROOT",      "TUTTI_REPORT",    "TUTTI_ROLE",       "DMLC_ROLE",         "TUTTI_SECRET", "TUTTI_ROOT_PORTS",
+    "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "TUTTI_ASK"};
 
 [[nodiscard]] inline bool is_launcher_variable(std::string_view name) {
   return std::find(launcher_variables.begin(), launcher_variables.end(), name) != launcher_variables.end();
+}
+
+// Where the program of an order is on this host; empty if it is not, or cannot be run.
+[[nodiscard]] inline fs::path program_of(const Order& order) {
+  const char* own = std::getenv("PATH");
+  std::string path = own == nullptr ? "/bin:/usr/bin" : own;
+  for (const auto& [name, value] : order.everywhere)
+    if (name == "PATH") path = value;
+  return find_program(order.command.at(0), path, order.folder);
 }
 
 // "NAME=value" entries: this process's own, over them what the order says, over that the launcher's.
@@ -57,7 +66,7 @@ inline constexpr std::array launcher_variables{
   const bool server = p.role == "server";
   Variables set = order.everywhere;
   for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
-  const std::string port = std::to_string(order.root_port), workers = std::to_string(order.workers);
+  const std::string workers = std::to_string(order.workers);
   const std::string size = server ? std::to_string(order.servers) : workers;
   for (const auto& [name, value] : Variables{{"TUTTI_RANK", std::to_string(p.rank)},
                                              {"TUTTI_SIZE", size},
@@ -66,13 +75,15 @@ inline constexpr std::array launcher_variables{
                                              {"TUTTI_HOST", order.host},
                                              {"TUTTI_JOB", order.job},
                                              {"TUTTI_ROOT", host_and_port(order.root_host, order.root_port)},
+                                             {"TUTTI_ROOT_PORTS", std::to_string(order.root_ports)},
+                                             {"TUTTI_SECRET", order.secret},
                                              {"TUTTI_REPORT", report},
                                              {"TUTTI_ROLE", p.role},
                                              {"DMLC_ROLE", p.role},
                                              {"DMLC_NUM_WORKER", workers},
                                              {"DMLC_NUM_SERVER", std::to_string(order.servers)},
                                              {"DMLC_PS_ROOT_URI", order.root_host},
-                                             {"DMLC_PS_ROOT_PORT", port}})
+                                             {"DMLC_PS_ROOT_PORT", std::to_string(order.ps_port)}})
     set.emplace_back(name, value);
   std::vector<std::string> entries;
   for (char** e = environ; *e != nullptr; ++e) {

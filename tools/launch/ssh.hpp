@@ -30,11 +30,20 @@ struct SshSettings {
 
 // The arguments up to and with the host name. A name that is none throws UsageError before ssh could see it, and "--"
 // stands before it all the same.
-[[nodiscard]] inline std::vector<std::string> ssh_arguments(const SshSettings& s, const std::string& name, int port) {
-  if (!is_host_name(name) && !is_ipv6_address(name))
-    fail<UsageError>("ssh", "a host name", "'" + printable(name) + "'");
+[[nodiscard]] inline std::vector<std::string> ssh_arguments(const SshSettings& s, const Host& host) {
+  if (!is_host_name(host.name) && !is_ipv6_address(host.name))
+    fail<UsageError>("ssh", "a host name", "'" + printable(host.name) + "'");
+  if (!host.user.empty() && !is_user_name(host.user))
+    fail<UsageError>("ssh", "a user's name", "'" + printable(host.user) + "'");
   const auto whole = [](double seconds) { return std::to_string(std::max(1L, static_cast<long>(seconds + 0.999))); };
   std::vector<std::string> argv{"ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=" + whole(s.connect_timeout)};
+  // A job needs neither this user's keys on its hosts nor the tunnels of his settings; a host that is new is trusted,
+  // one whose key has changed is not.
+  for (const char* option :
+       {"StrictHostKeyChecking=accept-new", "ForwardAgent=no", "ForwardX11=no", "ClearAllForwardings=yes"}) {
+    argv.emplace_back("-o");
+    argv.emplace_back(option);
+  }
   for (const std::string& option : {"ServerAliveInterval=" + whole(s.host_timeout / 3),
                                     std::string("ServerAliveCountMax=3"), std::string("LogLevel=ERROR")}) {
     argv.emplace_back("-o");
@@ -44,12 +53,16 @@ struct SshSettings {
     argv.emplace_back("-F");
     argv.push_back(s.config);
   }
-  if (port != 0) {
+  if (host.port != 0) {
     argv.emplace_back("-p");
-    argv.push_back(std::to_string(port));
+    argv.push_back(std::to_string(host.port));
+  }
+  if (!host.user.empty()) {
+    argv.emplace_back("-l");
+    argv.push_back(host.user);
   }
   argv.emplace_back("--");
-  argv.push_back(name);
+  argv.push_back(host.name);
   return argv;
 }
 
@@ -70,12 +83,12 @@ struct SshSettings {
 }
 
 // mpirun and rsync start ssh themselves. They are given a link to this program, <job folder>/rsh-agent, beside which a
-// file says how to reach each host: line 1 the settings, then "NAME PORT".
+// file says how to reach each host: line 1 the settings, then "NAME PORT USER", "-" for nobody.
 inline void write_rsh_agent(const std::filesystem::path& folder, const std::string& program, const SshSettings& s,
                             const std::vector<Host>& hosts) {
   std::ofstream out(folder / "rsh-agent.hosts");
   out << s.connect_timeout << ' ' << s.host_timeout << ' ' << s.config << '\n';
-  for (const Host& h : hosts) out << h.name << ' ' << h.port << '\n';
+  for (const Host& h : hosts) out << h.name << ' ' << h.port << ' ' << (h.user.empty() ? "-" : h.user) << '\n';
   if (!out.flush()) fail<Error>("rsh-agent", "to write " + folder.string(), error_text(errno));
   if (::symlink(program.c_str(), (folder / "rsh-agent").c_str()) != 0)
     fail<Error>("rsh-agent", "to make a link in " + folder.string(), error_text(errno));
@@ -94,10 +107,10 @@ inline void remove_rsh_agent(const std::filesystem::path& folder) {
   in.get();
   std::getline(in, s.config);
   if (arguments.empty()) fail<UsageError>("rsh-agent", "a host", "none");
-  std::string name;
-  for (int port = 0; in >> name >> port;) {
-    if (name != arguments[0]) continue;
-    std::vector<std::string> argv = ssh_arguments(s, name, port);
+  for (Host host; in >> host.name >> host.port >> host.user;) {
+    if (host.name != arguments[0]) continue;
+    if (host.user == "-") host.user.clear();
+    std::vector<std::string> argv = ssh_arguments(s, host);
     argv.insert(argv.end(), arguments.begin() + 1, arguments.end());
     std::vector<std::string> environment = ssh_environment();
     std::vector<char*> words, entries;

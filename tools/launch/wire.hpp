@@ -20,7 +20,7 @@
 namespace tutti::launch {
 
 inline constexpr char control_mark = '\x1e';
-inline constexpr int protocol = 1;
+inline constexpr int protocol = 2;
 inline constexpr std::size_t max_frame = std::size_t{64} << 20;
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -38,7 +38,8 @@ struct Order {
   std::string folder;   // working folder
   std::string log_dir;  // empty: no log files
   std::string root_host;
-  int root_port = 0, workers = 0, servers = 0;
+  std::string secret;  // TUTTI_SECRET
+  int root_port = 0, root_ports = 1, ps_port = 0, workers = 0, servers = 0;
   bool through_mpi = false;  // the agent only watches what mpirun starts
   double host_timeout = 30;  // seconds without a word from the launcher
   std::vector<std::string> command;
@@ -98,8 +99,10 @@ class FrameReader {
 [[nodiscard]] inline std::string encode(const Order& o) {
   FrameWriter w;
   w.put(std::int64_t{protocol});
-  for (const std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host}) w.put(*text);
-  for (const int number : {o.root_port, o.workers, o.servers, o.through_mpi ? 1 : 0}) w.put(std::int64_t{number});
+  for (const std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret})
+    w.put(*text);
+  for (const int number : {o.root_port, o.root_ports, o.ps_port, o.workers, o.servers, o.through_mpi ? 1 : 0})
+    w.put(std::int64_t{number});
   w.put(static_cast<std::int64_t>(o.host_timeout * 1000));
   w.put(static_cast<std::int64_t>(o.command.size()));
   for (const auto& word : o.command) w.put(word);
@@ -124,8 +127,9 @@ class FrameReader {
   if (r.number() != protocol)
     fail<CommunicationError>("order", "protocol " + std::to_string(protocol), "another",
                              "the programs on both hosts must be of one version");
-  for (std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host}) *text = r.text();
-  for (int* number : {&o.root_port, &o.workers, &o.servers}) *number = r.number();
+  for (std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret})
+    *text = r.text();
+  for (int* number : {&o.root_port, &o.root_ports, &o.ps_port, &o.workers, &o.servers}) *number = r.number();
   o.through_mpi = r.number(0, 1) == 1;
   o.host_timeout = r.number(1) / 1000.0;
   const int words = r.number();

@@ -18,8 +18,11 @@ namespace tutti::cuda {
 
 inline const Library& nvrtc_library() {
   static const std::string major = std::to_string(CUDART_VERSION / 1000);
-  static const Library library("libnvrtc.so." + major, "CUDA " + major + "'s NVRTC (package cuda-nvrtc-" + major +
-                                                           "-x, or pip's nvidia-cuda-nvrtc)");
+  // It opens its builtins by their bare name, and has no path of its own to look for them.
+  static const Library library(
+      "libnvrtc.so." + major,
+      "CUDA " + major + "'s NVRTC (package cuda-nvrtc-" + major + "-x, or pip's nvidia-cuda-nvrtc)",
+      "libnvrtc-builtins.so.");
   return library;
 }
 // Where it is there. For other libraries that open and close it: as long as it is open here, it costs them nothing.
@@ -27,7 +30,6 @@ inline void open_nvrtc() { (void)nvrtc_library().found(); }
 
 }  // namespace tutti::cuda
 
-TUTTI_CUDA_FORWARD(tutti::cuda::nvrtc_library, nvrtcResult, nvrtcVersion, (int* major, int* minor), major, minor)
 TUTTI_CUDA_FORWARD(tutti::cuda::nvrtc_library, const char*, nvrtcGetErrorString, (nvrtcResult result), result)
 TUTTI_CUDA_FORWARD(tutti::cuda::nvrtc_library, nvrtcResult, nvrtcCreateProgram,
                    (nvrtcProgram * program, const char* source, const char* name, int headers, const char* const* texts,

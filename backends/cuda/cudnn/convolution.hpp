@@ -71,7 +71,7 @@ class Convolutions {
     std::string key = f.name();
     if constexpr (requires { f.momentum; })
       for (const float number : {f.epsilon, f.momentum})
-        key += " " + std::to_string(std::bit_cast<std::uint32_t>(number));
+        key.append(" ").append(std::to_string(std::bit_cast<std::uint32_t>(number)));
     const auto [at, first] = kernels_.try_emplace(key);
     std::string why;
     if (first)

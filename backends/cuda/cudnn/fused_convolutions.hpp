@@ -99,9 +99,9 @@ class FusedConvolutions {
     FusedPlan<ConvBackwardDataReluBatchNorm> plan;
     [[nodiscard]] std::size_t workspace_bytes() const { return plan.workspace_bytes(); }
     void run(const FusedOperands& o, void* workspace, cudaStream_t stream) {
-      plan.run({o.a, o.b, o.x, nullptr, o.mean, o.inv_std, o.gamma, o.beta, o.out, o.dgamma, o.dbeta, o.from_g,
-                o.from_x, o.constant},
-               workspace, stream);
+      plan.run(
+          {o.a, o.b, o.x, o.mean, o.inv_std, o.gamma, o.beta, o.out, o.dgamma, o.dbeta, o.from_g, o.from_x, o.constant},
+          workspace, stream);
     }
   };
   using Made = std::variant<Statistics, BackwardWeights, BackwardData>;

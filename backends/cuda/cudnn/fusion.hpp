@@ -148,15 +148,14 @@ struct ScaleBiasReluConvBackwardWeights {
   }
 };
 
-// The gradient that flows back through conv(relu(batch_norm(x) [+ residual])): dr = relu'(..) * backward data(dy, w),
+// The gradient that flows back through conv(relu(batch_norm(x))): dr = relu'(..) * backward data(dy, w),
 // and of the batch norm dscale, dbias and the factors of dx = from_dr * dr + from_x * x + constant, a value a channel.
 // f16 and bf16; cuDNN 9.8 and later, on Ampere and Hopper. The problem is the convolution's: x has its input's extents.
 struct ConvBackwardDataReluBatchNorm {
   ConvProblem problem;
-  bool residual = false;
 
   struct Operands {
-    const void *dy, *w, *x, *residual;  // residual: null without one
+    const void *dy, *w, *x;
     const float *mean, *inv_std, *scale, *bias;
     void* dr;
     float *dscale, *dbias, *from_dr, *from_x, *constant;
@@ -165,7 +164,7 @@ struct ConvBackwardDataReluBatchNorm {
   [[nodiscard]] cudnn::OpGraph graph() const {
     using namespace cudnn;
     require_consistent(problem);
-    OpGraph g(std::string("dgrad-drelu-batch-norm ") + (residual ? "residual " : "") + to_string(problem));
+    OpGraph g("dgrad-drelu-batch-norm " + to_string(problem));
     const cudnnDataType_t type = data_type(problem.type), f32 = CUDNN_DATA_FLOAT;
     const Extents in = input_of(problem), channels = per_channel(problem.in_channels);
     const Tensor& dy = g.tensor(1, "dy", output_of(problem), type);
@@ -180,18 +179,13 @@ struct ConvBackwardDataReluBatchNorm {
     const Tensor& centred = g.inner("x - mean", in);
     const Tensor& normal = g.inner("normalised", in);
     const Tensor& scaled = g.inner("scaled", in);
-    const Tensor* forward = &g.inner("batch norm", in);
+    const Tensor& forward = g.inner("batch norm", in);
     g.pointwise(CUDNN_POINTWISE_ADD, x, mean, centred, -1.F);
     g.pointwise(CUDNN_POINTWISE_MUL, centred, inv_std, normal);
     g.pointwise(CUDNN_POINTWISE_MUL, normal, scale, scaled);
-    g.pointwise(CUDNN_POINTWISE_ADD, scaled, g.tensor(8, "bias", channels, f32), *forward);
-    if (residual) {
-      const Tensor& sum = g.inner("batch norm + residual", in);
-      g.pointwise(CUDNN_POINTWISE_ADD, *forward, g.tensor(4, "residual", in, type), sum);
-      forward = &sum;
-    }
+    g.pointwise(CUDNN_POINTWISE_ADD, scaled, g.tensor(8, "bias", channels, f32), forward);
     const Tensor& dr = g.tensor(9, "dr", in, type);
-    g.relu_backward(into, *forward, dr);
+    g.relu_backward(into, forward, dr);
 
     Descriptor& op = g.operation(CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR, "batch norm's gradients");
     const auto channel_value = [&](std::int64_t uid, const char* name) -> const Descriptor& {
@@ -207,11 +201,8 @@ struct ConvBackwardDataReluBatchNorm {
     return g;
   }
   [[nodiscard]] std::vector<cudnn::Binding> bind(const Operands& o) const {
-    std::vector<cudnn::Binding> b{{1, o.dy},       {2, o.w},       {3, o.x},        {5, o.mean},    {6, o.inv_std},
-                                  {7, o.scale},    {8, o.bias},    {9, o.dr},       {10, o.dscale}, {11, o.dbias},
-                                  {12, o.from_dr}, {13, o.from_x}, {14, o.constant}};
-    if (residual) b.push_back({4, o.residual});
-    return b;
+    return {{1, o.dy}, {2, o.w},       {3, o.x},      {5, o.mean},     {6, o.inv_std}, {7, o.scale},    {8, o.bias},
+            {9, o.dr}, {10, o.dscale}, {11, o.dbias}, {12, o.from_dr}, {13, o.from_x}, {14, o.constant}};
   }
 };
 

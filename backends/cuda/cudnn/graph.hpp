@@ -41,9 +41,6 @@ namespace tutti::cuda::cudnn {
     case CUDNN_DATA_HALF:
     case CUDNN_DATA_BFLOAT16:
       return 2 * count;
-    case CUDNN_DATA_BOOLEAN:
-      return (count + 7) / 8;
-    case CUDNN_DATA_DOUBLE:
     case CUDNN_DATA_INT64:
       return 8 * count;
     default:
@@ -86,8 +83,8 @@ class OpGraph {
     return add(next_++, name, extents, type, true, false);
   }
   // A number that is given with each run, by a pointer to the host's memory.
-  const Tensor& scalar(std::int64_t uid, const std::string& name, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
-    return add(uid, name, {1, 1, 1, 1}, type, false, true);
+  const Tensor& scalar(std::int64_t uid, const std::string& name) {
+    return add(uid, name, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
   }
 
   void convolution(const ConvGeometry& g, const Tensor& x, const Tensor& w, const Tensor& y) {

@@ -172,10 +172,10 @@ class Plan {
   std::vector<Pack> packs_;
 };
 
-// Engine configurations for a graph, the best guess first: those of the heuristics' mode A, then, unless
-// `guessed_only`, the fallbacks.
+// Engine configurations for a graph, the best guess first: all that the heuristics' mode A knows (in f32 those with
+// exact products stand behind two dozen with TF32's), then, unless `guessed_only`, the fallbacks.
 [[nodiscard]] inline std::vector<Descriptor> engine_configs(const Target& target, OpGraph& graph,
-                                                            bool guessed_only = false, std::int64_t most = 16) {
+                                                            bool guessed_only = false) {
   std::vector<Descriptor> found;
   const Descriptor& operations = graph.finish(target.handle());
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
@@ -187,7 +187,7 @@ class Plan {
     std::size_t n = 0;
     try {
       heuristics.finalize();
-      const std::int64_t there = std::min(most, heuristics.count(attr::heuristics_results));
+      const std::int64_t there = heuristics.count(attr::heuristics_results);
       for (std::int64_t i = 0; i < there; ++i)
         some.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine of " + graph.name());
       if (there > 0) n = heuristics.get_into(attr::heuristics_results, std::span(some));

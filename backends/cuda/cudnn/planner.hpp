@@ -35,10 +35,7 @@ struct ConvolutionOptions {
 class Planner {
  public:
   Planner(const Device& device, ConvolutionOptions options)
-      : device_(device), handle_(device), options_(std::move(options)), store_(options_.plan_folder) {
-    // cuDNN 9 opens and closes it for every plan, which takes longer than all the rest.
-    open_nvrtc();
-  }
+      : device_(device), handle_(device), options_(std::move(options)), store_(options_.plan_folder) {}
 
   [[nodiscard]] cudnn::Handle& handle() noexcept { return handle_; }
   [[nodiscard]] const ConvolutionOptions& options() const noexcept { return options_; }
@@ -52,7 +49,7 @@ class Planner {
                                                 bool optional = false) {
     const bool guessed_only = optional && !options_.fallback_fusions;
     const std::string kind = guessed_only ? " of mode A" : "";
-    const std::string timed = key_of(graph, "timed" + kind), guessed = key_of(graph, "guessed" + kind),
+    const std::string timed = key_of(graph, "timed in a graph" + kind), guessed = key_of(graph, "guessed" + kind),
                       refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
     // A timed plan is the better one, whoever timed it.
@@ -65,6 +62,9 @@ class Planner {
         return {};
       }
 
+    // cuDNN 9 opens and closes it for every plan that it makes, which takes longer than all the rest; stored ones take
+    // none.
+    open_nvrtc();
     const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
     cudnn::Refusal refusal;
     std::vector<cudnn::Plan> plans =
@@ -85,7 +85,7 @@ class Planner {
   // stream; the answer is stored. Not while a CUDA graph is captured.
   template <class One, class Other>
   [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
-    const std::string key = key_of(what, "first of two ways");
+    const std::string key = key_of(what, "first of two ways in a graph");
     if (const auto kept = store_.load(key)) return *kept == "yes";
     const bool yes = cudnn::shortest_time(device_, one) <= cudnn::shortest_time(device_, other);
     store_.save(key, yes ? "yes" : "no");
@@ -106,7 +106,8 @@ class Planner {
     if (options_.deterministic) key += " deterministic";
     if (options_.tf32) key += " tf32";
     return key + " | workspace " + std::to_string(options_.workspace_limit) + " | cudnn " +
-           cudnn::version_text(cudnnGetVersion()) + " | " + device_.name() + " sm_" +
+           cudnn::version_text(cudnnGetVersion()) + " | cuda " + cuda::version_text(versions_.runtime) + " driver " +
+           cuda::version_text(versions_.driver) + " | " + device_.name() + " sm_" +
            std::to_string(device_.architecture());
   }
 
@@ -133,10 +134,19 @@ class Planner {
     }
   }
 
+  struct Versions {
+    int driver = 0, runtime = 0;
+    Versions() {
+      cudaDriverGetVersion(&driver);
+      cudaRuntimeGetVersion(&runtime);
+    }
+  };
+
   const Device& device_;
   cudnn::Handle handle_;
   ConvolutionOptions options_;
   PlanStore store_;
+  Versions versions_;
   std::size_t restored_ = 0;
 };
 

@@ -24,7 +24,12 @@ template <class T> T from_float(float f);
 template <> inline float from_float<float>(float f) { return f; }
 template <> inline bf16 from_float<bf16>(float f) {
   bf16 r;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  const unsigned u = __float_as_uint(f);
+  r.bits = f != f ? 0x7fff : (unsigned short)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+#else
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));
+#endif
   return r;
 }
 template <> inline f16 from_float<f16>(float f) {
@@ -51,6 +56,24 @@ template <class T, int V> inline void store_floats(T* p, const float (&f)[V]) {
 
 inline i64 first_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 inline i64 index_step() { return (i64)gridDim.x * blockDim.x; }
+
+// use(at, load(at)) for n places at, at + step, ...: U of them are loaded before the first is used, so that a thread
+// has all these loads under way at once. A loop that is merely unrolled tests for its end after each place, and no load
+// moves over a branch.
+template <int U, class Load, class Use>
+inline void stream(int n, i64 at, i64 step, Load load, Use use) {
+  for (; n >= U; n -= U, at += U * step) {
+    decltype(load(at)) r[U];
+    #pragma unroll
+    for (int u = 0; u < U; ++u) r[u] = load(at + u * step);
+    #pragma unroll
+    for (int u = 0; u < U; ++u) use(at + u * step, r[u]);
+  }
+  for (; n > 0; --n, at += step) use(at, load(at));
+}
+
+// a / b and a % b where neither is negative: most numbers fit 32 bits, in which the device divides five times faster.
+inline i64 quotient(i64 a, int b) { return a >> 32 ? a / b : (i64)((unsigned)a / (unsigned)b); }
 
 // A NaN is not lost.
 inline float relu(float x) { return x < 0 ? 0.0f : x; }

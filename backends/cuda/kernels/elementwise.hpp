@@ -144,19 +144,16 @@ __global__ void change_channels(const T* in, T* out, int from, int to, i64 pixel
 
 // Weights f32 [rows, columns, taps] (OIHW) as T [padded rows, taps, padded columns] (KRSC).
 template <class T>
-inline void pack_place(i64 i, const float* w, T* to, int rows, int columns, int taps, int padded_columns) {
-  const int k = (int)(i / padded_columns), c = (int)(i - (i64)k * padded_columns);
+inline void pack_place(i64 i, const float* __restrict__ w, T* __restrict__ to, int rows, int columns, int taps,
+                       int padded_columns) {
+  const int k = (int)quotient(i, padded_columns), c = (int)(i - (i64)k * padded_columns);
   const bool there = k < rows && c < columns;
-  const float* from = w + ((i64)k * columns + c) * taps;
-  for (int t = 0; t < taps; ++t) to[((i64)k * taps + t) * padded_columns + c] = from_float<T>(there ? from[t] : 0.0f);
+  const float* const from = w + ((i64)k * columns + c) * taps;
+  T* const first = to + (i64)k * taps * padded_columns + c;
+  stream<3>(taps, 0, 1, [&](i64 t) { return there ? from[t] : 0.0f; },
+            [&](i64 t, float v) { first[t * padded_columns] = from_float<T>(v); });
 }
-template <class T>
-__global__ void pack_weights(const float* w, T* to, int rows, int columns, int taps, int padded_rows,
-                             int padded_columns) {
-  for (i64 i = first_index(); i < (i64)padded_rows * padded_columns; i += index_step())
-    pack_place<T>(i, w, to, rows, columns, taps, padded_columns);
-}
-// The same of many tensors, cut into pieces for a block each.
+// Of many tensors, cut into pieces for a block each.
 struct PackJob {
   const float* from;
   void* to;
@@ -175,29 +172,14 @@ __global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
 }
 // The way back, for gradients: what the convolution made, in f32.
 template <class T>
-__global__ void unpack_gradient(const T* packed, float* dw, int rows, int columns, int taps, int padded_columns) {
+__global__ void unpack_gradient(const T* __restrict__ packed, float* __restrict__ dw, int rows, int columns, int taps,
+                                int padded_columns) {
   for (i64 i = first_index(); i < (i64)rows * columns; i += index_step()) {
-    const int k = (int)(i / columns), c = (int)(i - (i64)k * columns);
-    for (int t = 0; t < taps; ++t) dw[i * taps + t] = to_float(packed[((i64)k * taps + t) * padded_columns + c]);
+    const int k = (int)quotient(i, columns), c = (int)(i - (i64)k * columns);
+    const T* const from = packed + (i64)k * taps * padded_columns + c;
+    stream<3>(taps, 0, 1, [&](i64 t) { return from[t * padded_columns]; },
+              [&](i64 t, T v) { dw[i * taps + t] = to_float(v); });
   }
-}
-
-// f32 in another type, one to one.
-template <class T, int V>
-__global__ void cast(const float* in, T* out, i64 n) {
-  for (i64 k = first_index(); k < n / V; k += index_step()) {
-    float f[V];
-    #pragma unroll
-    for (int j = 0; j < V; j += 4) {
-      const Vec<float, 4> a = load<float, 4>(in + k * V + j);
-      f[j] = a.v[0];
-      f[j + 1] = a.v[1];
-      f[j + 2] = a.v[2];
-      f[j + 3] = a.v[3];
-    }
-    store_floats<T, V>(out + k * V, f);
-  }
-  for (i64 i = n / V * V + first_index(); i < n; i += index_step()) out[i] = from_float<T>(in[i]);
 }
 )cuda";
 

@@ -9,13 +9,13 @@ inline constexpr char fused[] = R"cuda(
 // What norm_statistics left per chunk, as the sums of x and of its squares.
 __global__ void norm_sums_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float* sum,
                                  float* square_sum) {
-  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const int c = finish_channel();
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
   const auto count = [&](int k) { return (double)((k + 1) * chunk < all ? chunk : all - k * chunk); };
   const double s = sum_chunks(chunks, [&](int k) { return count(k) * at(k, 0); });
   const double q = sum_chunks(chunks, [&](int k) { return at(k, 1) + count(k) * at(k, 0) * at(k, 0); });
-  if (!there || threadIdx.x >= 32) return;
+  if (!there || threadIdx.x >= finish_lanes) return;
   sum[c] = (float)s;
   square_sum[c] = (float)q;
 }
@@ -62,12 +62,12 @@ __global__ void activate(const T* __restrict__ x, const T* __restrict__ scale, c
 __global__ void norm_backward_factors(const float* partial, int chunks, i64 all, int channels, const float* gamma,
                                       const float* mean, const float* inv_std, float* dgamma, float* dbeta,
                                       float* from_g, float* from_x, float* constant) {
-  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const int c = finish_channel();
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
   const double sum = sum_chunks(chunks, [&](int k) { return at(k, 0); });
   const double dot = sum_chunks(chunks, [&](int k) { return at(k, 1); });
-  if (!there || threadIdx.x >= 32) return;
+  if (!there || threadIdx.x >= finish_lanes) return;
   const double is = inv_std[c], s = gamma[c] * is, n = (double)all;
   dbeta[c] = (float)sum;
   dgamma[c] = (float)dot;
@@ -78,11 +78,12 @@ __global__ void norm_backward_factors(const float* partial, int chunks, i64 all,
 
 // dx = from_g * (g where the relu was active) + from_x * x + constant
 template <class T, int V>
-__global__ void norm_backward_affine(const T* __restrict__ g, const T* __restrict__ x, const float* __restrict__ gamma,
-                                     const float* __restrict__ beta, const float* __restrict__ mean,
-                                     const float* __restrict__ inv_std, const float* __restrict__ from_g,
-                                     const float* __restrict__ from_x, const float* __restrict__ constant,
-                                     T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk) {
+__global__ void __launch_bounds__(256, 2)
+    norm_backward_affine(const T* __restrict__ g, const T* __restrict__ x, const float* __restrict__ gamma,
+                         const float* __restrict__ beta, const float* __restrict__ mean,
+                         const float* __restrict__ inv_std, const float* __restrict__ from_g,
+                         const float* __restrict__ from_x, const float* __restrict__ constant, T* __restrict__ dx,
+                         i64 all, int channels, int lw, i64 chunk) {
   const Tile t(lw, V, all, chunk);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], a[V], b[V], k[V];
@@ -95,19 +96,26 @@ __global__ void norm_backward_affine(const T* __restrict__ g, const T* __restric
     b[j] = from_x[t.channel + j];
     k[j] = constant[t.channel + j];
   }
-  #pragma unroll 2
-  for (i64 r = t.last(); r >= t.begin; r -= t.rows) {
-    const i64 i = r * channels + t.channel;
-    float d[V], f[V];
-    load_floats<T, V>(g + i, d);
-    load_floats<T, V>(x + i, f);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float incoming = fmaf(f[j] - mu[j], scale[j], shift[j]) > 0 ? a[j] * d[j] : 0.0f;
-      d[j] = incoming + fmaf(b[j], f[j], k[j]);
-    }
-    store_floats<T, V>(dx + i, d);
-  }
+  struct Row {
+    Vec<T, V> g, x;
+  };
+  stream<3>(t.mine, t.last(channels), -(i64)t.rows * channels,
+            [&](i64 at) {
+              Row r;
+              r.x = load<T, V>(x + at);
+              r.g = load<T, V>(g + at);
+              return r;
+            },
+            [&](i64 at, const Row& r) {
+              float d[V];
+              #pragma unroll
+              for (int j = 0; j < V; ++j) {
+                const float f = to_float(r.x.v[j]);
+                const float incoming = fmaf(f - mu[j], scale[j], shift[j]) > 0 ? a[j] * to_float(r.g.v[j]) : 0.0f;
+                d[j] = incoming + fmaf(b[j], f, k[j]);
+              }
+              store_floats<T, V>(dx + at, d);
+            });
 }
 )cuda";
 

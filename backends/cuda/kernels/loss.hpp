@@ -5,9 +5,6 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char loss[] = R"cuda(
-// What the loss is multiplied by in this step; lives in device memory, so that a captured graph reads this step's.
-__global__ void set_scale(double* to, double value) { *to = value; }
-
 inline float block_max(float v, float* room) {
   __syncthreads();
   room[threadIdx.x] = v;

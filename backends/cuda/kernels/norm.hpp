@@ -18,11 +18,19 @@ struct Tile {
     channel = (blockIdx.x * lanes + lane) * v;
     begin = blockIdx.y * chunk;
     end = begin + chunk < all ? begin + chunk : all;
+    mine = (int)((end - begin - row + rows - 1) >> (8 - lw));
   }
-  // The thread's last row. A kernel that reads what the one before it has read goes from there back to begin: it meets
+  int mine;  // rows of this thread: every rows-th from its first on
+  inline i64 first(int channels) const { return (begin + row) * channels + channel; }
+  // A kernel that reads what the one before it has read goes from the thread's last row back to its first: it meets
   // first what the L2 cache still holds, and leaves there where the next kernel begins.
-  inline i64 last() const { return begin + row + ((end - begin - row + rows - 1) / rows - 1) * rows; }
+  inline i64 last(int channels) const { return (begin + row + (i64)(mine - 1) * rows) * channels + channel; }
 };
+
+// What batch norm does, in bits: a number that the compiler knows, or -1: it is an argument (`given`). Kernels that nets
+// run most are of the first kind, so that no branch stands between their loads.
+enum { form_relu = 1, form_residual = 2 };                                // norm_apply
+enum { form_mask = 3, form_second = 4, form_keep = 8, form_any = -1 };  // its gradient; the mask: 0, 1 or 2, see below
 
 // Adds up two values per thread over the tile's rows, in a fixed order, and writes them for the chunk.
 template <int V>
@@ -57,8 +65,8 @@ inline void write_partial(const Tile& t, float (&a)[V], float (&b)[V], float* pa
 // Per chunk and channel: the mean, and the sum of squared distances from it. Sums are of distances from the thread's
 // first value, so that a mean far from zero costs no digits; parts are joined as by Chan, Golub and LeVeque 1979.
 template <class T, int V>
-__global__ void norm_statistics(const T* __restrict__ x, float* __restrict__ partial, i64 all, int channels, int lw,
-                                i64 chunk) {
+__global__ void __launch_bounds__(256, 4) norm_statistics(const T* __restrict__ x, float* __restrict__ partial, i64 all,
+                                                          int channels, int lw, i64 chunk) {
   __shared__ float means[256 * V], squares[256 * V], counts[256];
   const Tile t(lw, V, all, chunk);
   const int me = threadIdx.x;
@@ -66,20 +74,18 @@ __global__ void norm_statistics(const T* __restrict__ x, float* __restrict__ par
   #pragma unroll
   for (int j = 0; j < V; ++j) pivot[j] = s1[j] = s2[j] = 0;
   if (t.channel < channels) {
-    const T* p = x + t.channel;
-    if (t.begin + t.row < t.end) load_floats<T, V>(p + (t.begin + t.row) * channels, pivot);
-    #pragma unroll 4
-    for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
-      float f[V];
-      load_floats<T, V>(p + r * channels, f);
-      #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        const float d = f[j] - pivot[j];
-        s1[j] += d;
-        s2[j] = fmaf(d, d, s2[j]);
-      }
-      n += 1;
-    }
+    const i64 first = t.first(channels);
+    if (t.mine > 0) load_floats<T, V>(x + first, pivot);
+    stream<4>(t.mine, first, (i64)t.rows * channels, [&](i64 at) { return load<T, V>(x + at); },
+              [&](i64, const Vec<T, V>& a) {
+                #pragma unroll
+                for (int j = 0; j < V; ++j) {
+                  const float d = to_float(a.v[j]) - pivot[j];
+                  s1[j] += d;
+                  s2[j] = fmaf(d, d, s2[j]);
+                }
+              });
+    n = (float)t.mine;
   }
   counts[me] = n;
   const float inverse = n > 0 ? 1 / n : 0;
@@ -116,26 +122,29 @@ __global__ void norm_statistics(const T* __restrict__ x, float* __restrict__ par
   }
 }
 
-// 256 threads: 32 channels times 8 groups of neighbouring chunks. f(chunk) summed over all chunks, in order; all
-// threads of a channel get the sum.
+// 256 threads: 8 channels (32 bytes, which memory moves together) times 32 groups of neighbouring chunks. f(chunk)
+// summed over all chunks, in an order that follows from their number; all threads of a channel get the sum.
+enum { finish_lanes = 8, finish_groups = 256 / finish_lanes };
+inline int finish_channel() { return blockIdx.x * finish_lanes + (threadIdx.x & (finish_lanes - 1)); }
 template <class F>
 inline double sum_chunks(int chunks, F f) {
   __shared__ double sums[256];
-  const int lane = threadIdx.x & 31, group = threadIdx.x >> 5;
-  const int begin = (int)((i64)chunks * group / 8), end = (int)((i64)chunks * (group + 1) / 8);
+  const int lane = threadIdx.x & (finish_lanes - 1), group = threadIdx.x / finish_lanes;
+  const int begin = (int)((i64)chunks * group / finish_groups), end = (int)((i64)chunks * (group + 1) / finish_groups);
   double sum = 0;
-  for (int k = begin; k < end; ++k) sum += f(k);
+  stream<4>(end - begin, begin, 1, [&](i64 k) { return f((int)k); }, [&](i64, double v) { sum += v; });
   __syncthreads();
   sums[threadIdx.x] = sum;
   __syncthreads();
   sum = 0;
-  for (int g = 0; g < 8; ++g) sum += sums[g * 32 + lane];
+  #pragma unroll
+  for (int g = 0; g < finish_groups; ++g) sum += sums[g * finish_lanes + lane];
   return sum;
 }
 
 __global__ void norm_finish(const float* partial, int chunks, i64 chunk, i64 all, int channels, float eps,
                             float momentum, float* running_mean, float* running_var, float* mean, float* inv_std) {
-  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const int c = finish_channel();
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
   const auto count = [&](int k) { return (double)((k + 1) * chunk < all ? chunk : all - k * chunk); };
@@ -145,7 +154,7 @@ __global__ void norm_finish(const float* partial, int chunks, i64 chunk, i64 all
     const double d = at(k, 0) - mu;
     return at(k, 1) + count(k) * d * d;
   });
-  if (!there || threadIdx.x >= 32) return;
+  if (!there || threadIdx.x >= finish_lanes) return;
   const double var = squares / n, unbiased = all > 1 ? squares / (n - 1) : var;
   mean[c] = (float)mu;
   inv_std[c] = (float)(1 / sqrt(var + (double)eps));
@@ -163,11 +172,13 @@ inline void scale_of(const float* gamma, const float* spread, int c, int from_va
   }
 }
 
-template <class T, int V>
-__global__ void norm_apply(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
-                           const float* __restrict__ mean, const float* __restrict__ spread,
-                           const float* __restrict__ gamma, const float* __restrict__ beta, i64 all, int channels,
-                           int lw, i64 chunk, int from_variance, float eps, int with_relu) {
+template <class T, int V, int FORM>
+__global__ void __launch_bounds__(256, FORM & form_residual ? 3 : 4)
+    norm_apply(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
+               const float* __restrict__ mean, const float* __restrict__ spread, const float* __restrict__ gamma,
+               const float* __restrict__ beta, i64 all, int channels, int lw, i64 chunk, int from_variance, float eps,
+               int given) {
+  const int form = FORM == form_any ? given : FORM;
   const Tile t(lw, V, all, chunk);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V];
@@ -177,80 +188,93 @@ __global__ void norm_apply(const T* __restrict__ x, const T* __restrict__ residu
     mu[j] = mean[t.channel + j];
     shift[j] = beta[t.channel + j];
   }
-  #pragma unroll 4
-  for (i64 r = t.last(); r >= t.begin; r -= t.rows) {
-    const i64 i = r * channels + t.channel;
-    float f[V], add[V];
-    load_floats<T, V>(x + i, f);
-    if (residual) load_floats<T, V>(residual + i, add);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      f[j] = fmaf(f[j] - mu[j], scale[j], shift[j]);
-      if (residual) f[j] += add[j];
-      if (with_relu) f[j] = relu(f[j]);
-    }
-    store_floats<T, V>(y + i, f);
-  }
+  struct Row {
+    Vec<T, V> x, residual;
+  };
+  stream<FORM == form_any ? 1 : FORM & form_residual ? 2 : 4>(
+            t.mine, t.last(channels), -(i64)t.rows * channels,
+            [&](i64 at) {
+              Row r;
+              r.x = load<T, V>(x + at);
+              if (form & form_residual) r.residual = load<T, V>(residual + at);
+              return r;
+            },
+            [&](i64 at, const Row& r) {
+              float f[V];
+              #pragma unroll
+              for (int j = 0; j < V; ++j) {
+                f[j] = fmaf(to_float(r.x.v[j]) - mu[j], scale[j], shift[j]);
+                if (form & form_residual) f[j] += to_float(r.residual.v[j]);
+                if (form & form_relu) f[j] = relu(f[j]);
+              }
+              store_floats<T, V>(y + at, f);
+            });
 }
 
-// The gradient that comes in: dy (+ dy2), zero where the forward relu was not active. mask: 0 none, 1 the sign of the
-// output computed again, 2 the sign of y.
+// What the gradient of a batch norm reads of a row: x and the gradient that comes in, dy (+ dy2), zero where the
+// forward relu was not active. The form's mask: 0 none, 1 the sign of the output computed again, 2 the sign of y.
 template <class T, int V>
-inline void incoming(const T* dy, const T* dy2, const T* y, i64 i, const float (&off)[V], const float (&scale)[V],
-                     const float (&shift)[V], int mask, float (&g)[V]) {
-  load_floats<T, V>(dy + i, g);
-  if (dy2) {
-    float more[V];
-    load_floats<T, V>(dy2 + i, more);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) g[j] += more[j];
-  }
-  if (mask == 1) {
-    #pragma unroll
-    for (int j = 0; j < V; ++j) g[j] = fmaf(off[j], scale[j], shift[j]) > 0 ? g[j] : 0.0f;
-  } else if (mask == 2) {
-    float out[V];
-    load_floats<T, V>(y + i, out);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) g[j] = out[j] > 0 ? g[j] : 0.0f;
-  }
+struct Incoming {
+  Vec<T, V> x, dy, dy2, y;
+};
+template <class T, int V>
+inline Incoming<T, V> load_incoming(const T* x, const T* dy, const T* dy2, const T* y, i64 at, int form) {
+  Incoming<T, V> r;
+  r.x = load<T, V>(x + at);
+  r.dy = load<T, V>(dy + at);
+  if (form & form_second) r.dy2 = load<T, V>(dy2 + at);
+  if ((form & form_mask) == 2) r.y = load<T, V>(y + at);
+  return r;
 }
-
-// Per chunk and channel: the sums of g and of g times the normalised x. Keeps g where dresidual is asked for.
+// Of value j, which is off the mean by so much.
 template <class T, int V>
-__global__ void norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                                   const T* __restrict__ y, const float* __restrict__ mean,
-                                   const float* __restrict__ inv_std, const float* __restrict__ gamma,
-                                   const float* __restrict__ beta, T* __restrict__ dresidual,
-                                   float* __restrict__ partial, i64 all, int channels, int lw, i64 chunk, int mask) {
+inline float gradient_of(const Incoming<T, V>& r, int j, float off, float scale, float shift, int form) {
+  float g = to_float(r.dy.v[j]);
+  if (form & form_second) g += to_float(r.dy2.v[j]);
+  if ((form & form_mask) == 1) g = fmaf(off, scale, shift) > 0 ? g : 0.0f;
+  if ((form & form_mask) == 2) g = to_float(r.y.v[j]) > 0 ? g : 0.0f;
+  return g;
+}
+// How many rows are loaded at once, two to four vectors each, and how many blocks' registers a multiprocessor holds.
+constexpr int rows_at_once(int form) { return form == form_any ? 1 : 2; }
+constexpr int blocks_at_once(int form) { return form == (1 | form_second) ? 2 : 3; }
+
+// Per chunk and channel: the sums of g and of g times the normalised x. Keeps g in dresidual where that is the form.
+template <class T, int V, int FORM>
+__global__ void __launch_bounds__(256, blocks_at_once(FORM))
+    norm_backward_sums(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
+                       const T* __restrict__ y, const float* __restrict__ mean, const float* __restrict__ inv_std,
+                       const float* __restrict__ gamma, const float* __restrict__ beta, T* __restrict__ dresidual,
+                       float* __restrict__ partial, i64 all, int channels, int lw, i64 chunk, int given) {
+  const int form = FORM == form_any ? given : FORM;
   const Tile t(lw, V, all, chunk);
   float sum[V], dot[V];
   #pragma unroll
   for (int j = 0; j < V; ++j) sum[j] = dot[j] = 0;
   if (t.channel < channels) {
-    float mu[V], scale[V], shift[V], is[V];
+    float mu[V], scale[V], shift[V];
     scale_of<V>(gamma, inv_std, t.channel, 0, 0.0f, scale);
     #pragma unroll
     for (int j = 0; j < V; ++j) {
       mu[j] = mean[t.channel + j];
       shift[j] = beta[t.channel + j];
-      is[j] = inv_std[t.channel + j];
     }
-    #pragma unroll 2
-    for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
-      const i64 i = r * channels + t.channel;
-      float off[V], g[V];
-      load_floats<T, V>(x + i, off);
-      #pragma unroll
-      for (int j = 0; j < V; ++j) off[j] -= mu[j];
-      incoming<T, V>(dy, dy2, y, i, off, scale, shift, mask, g);
-      if (dresidual) store_floats<T, V>(dresidual + i, g);
-      #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        sum[j] += g[j];
-        dot[j] = fmaf(g[j], off[j] * is[j], dot[j]);
-      }
-    }
+    stream<rows_at_once(FORM)>(
+        t.mine, t.first(channels), (i64)t.rows * channels,
+        [&](i64 at) { return load_incoming<T, V>(x, dy, dy2, y, at, form); },
+        [&](i64 at, const Incoming<T, V>& r) {
+          float g[V];
+          #pragma unroll
+          for (int j = 0; j < V; ++j) {
+            const float off = to_float(r.x.v[j]) - mu[j];
+            g[j] = gradient_of<T, V>(r, j, off, scale[j], shift[j], form);
+            sum[j] += g[j];
+            dot[j] = fmaf(g[j], off, dot[j]);
+          }
+          if (form & form_keep) store_floats<T, V>(dresidual + at, g);
+        });
+    #pragma unroll
+    for (int j = 0; j < V; ++j) dot[j] *= inv_std[t.channel + j];
   }
   write_partial<V>(t, sum, dot, partial, channels);
 }
@@ -258,25 +282,27 @@ __global__ void norm_backward_sums(const T* __restrict__ dy, const T* __restrict
 // dbeta and dgamma; and their means over all rows, for the second pass.
 __global__ void norm_backward_finish(const float* partial, int chunks, i64 all, int channels, float* dgamma,
                                      float* dbeta, float* means) {
-  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const int c = finish_channel();
   const bool there = c < channels;
   const auto at = [&](int k, int which) { return there ? (double)partial[((i64)k * 2 + which) * channels + c] : 0.0; };
   const double sum = sum_chunks(chunks, [&](int k) { return at(k, 0); });
   const double dot = sum_chunks(chunks, [&](int k) { return at(k, 1); });
-  if (!there || threadIdx.x >= 32) return;
+  if (!there || threadIdx.x >= finish_lanes) return;
   dbeta[c] = (float)sum;
   dgamma[c] = (float)dot;
   means[c] = (float)(sum / (double)all);
   means[channels + c] = (float)(dot / (double)all);
 }
 
-// dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). With dresidual, which holds g, dy is not read again.
-template <class T, int V>
-__global__ void norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
-                                    const float* __restrict__ mean, const float* __restrict__ inv_std,
-                                    const float* __restrict__ gamma, const float* __restrict__ beta,
-                                    const T* __restrict__ dresidual, const float* __restrict__ means,
-                                    T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk, int mask) {
+// dx = gamma * inv_std * (g - mean(g) - xhat * mean(g * xhat)). Where g was kept, it is dy here, and no more is done to it.
+template <class T, int V, int FORM>
+__global__ void __launch_bounds__(256, blocks_at_once(FORM))
+    norm_backward_apply(const T* __restrict__ dy, const T* __restrict__ dy2, const T* __restrict__ x,
+                        const float* __restrict__ mean, const float* __restrict__ inv_std,
+                        const float* __restrict__ gamma, const float* __restrict__ beta,
+                        const float* __restrict__ means, T* __restrict__ dx, i64 all, int channels, int lw, i64 chunk,
+                        int given) {
+  const int form = FORM == form_any ? given : FORM;
   const Tile t(lw, V, all, chunk);
   if (t.channel >= channels) return;
   float mu[V], scale[V], shift[V], mean_g[V], slope[V];
@@ -288,47 +314,42 @@ __global__ void norm_backward_apply(const T* __restrict__ dy, const T* __restric
     mean_g[j] = means[t.channel + j];
     slope[j] = inv_std[t.channel + j] * means[channels + t.channel + j];
   }
-  #pragma unroll 2
-  for (i64 r = t.last(); r >= t.begin; r -= t.rows) {
-    const i64 i = r * channels + t.channel;
-    float off[V], g[V];
-    load_floats<T, V>(x + i, off);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) off[j] -= mu[j];
-    if (dresidual)
-      load_floats<T, V>(dresidual + i, g);
-    else
-      incoming<T, V>(dy, dy2, (const T*)nullptr, i, off, scale, shift, mask, g);
-    #pragma unroll
-    for (int j = 0; j < V; ++j) g[j] = scale[j] * (g[j] - mean_g[j] - off[j] * slope[j]);
-    store_floats<T, V>(dx + i, g);
-  }
+  stream<rows_at_once(FORM)>(
+      t.mine, t.last(channels), -(i64)t.rows * channels,
+      [&](i64 at) { return load_incoming<T, V>(x, dy, dy2, (const T*)nullptr, at, form); },
+      [&](i64 at, const Incoming<T, V>& r) {
+        float g[V];
+        #pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const float off = to_float(r.x.v[j]) - mu[j];
+          g[j] = gradient_of<T, V>(r, j, off, scale[j], shift[j], form);
+          g[j] = scale[j] * fmaf(-off, slope[j], g[j] - mean_g[j]);
+        }
+        store_floats<T, V>(dx + at, g);
+      });
 }
 
 // Sums of the columns of [all, channels], per chunk.
 template <class T, int V>
-__global__ void column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 all, int channels, int lw,
-                            i64 chunk) {
+__global__ void __launch_bounds__(256, 4) column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 all,
+                                                      int channels, int lw, i64 chunk) {
   const Tile t(lw, V, all, chunk);
   float sum[V], none[V];
   #pragma unroll
   for (int j = 0; j < V; ++j) sum[j] = none[j] = 0;
-  if (t.channel < channels) {
-    #pragma unroll 4
-    for (i64 r = t.begin + t.row; r < t.end; r += t.rows) {
-      float f[V];
-      load_floats<T, V>(x + r * channels + t.channel, f);
-      #pragma unroll
-      for (int j = 0; j < V; ++j) sum[j] += f[j];
-    }
-  }
+  if (t.channel < channels)
+    stream<4>(t.mine, t.first(channels), (i64)t.rows * channels, [&](i64 at) { return load<T, V>(x + at); },
+              [&](i64, const Vec<T, V>& a) {
+                #pragma unroll
+                for (int j = 0; j < V; ++j) sum[j] += to_float(a.v[j]);
+              });
   write_partial<V>(t, sum, none, partial, channels);
 }
 __global__ void column_sums_finish(const float* partial, int chunks, int channels, float* to) {
-  const int c = blockIdx.x * 32 + (threadIdx.x & 31);
+  const int c = finish_channel();
   const double sum =
       sum_chunks(chunks, [&](int k) { return c < channels ? (double)partial[(i64)k * 2 * channels + c] : 0.0; });
-  if (c < channels && threadIdx.x < 32) to[c] = (float)sum;
+  if (c < channels && threadIdx.x < finish_lanes) to[c] = (float)sum;
 }
 )cuda";
 

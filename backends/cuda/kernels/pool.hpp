@@ -14,10 +14,9 @@ template <class T, int V>
 __global__ void max_pool(const T* x, T* y, u8* which, Pool p, i64 vectors) {
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 pixel = k / groups;
+    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.out_w), image = quotient(line, p.out_h);
     const int c = (int)(k - pixel * groups) * V;
-    const int q = (int)(pixel % p.out_w), row = (int)(pixel / p.out_w % p.out_h);
-    const i64 image = pixel / ((i64)p.out_w * p.out_h);
+    const int q = (int)(pixel - line * p.out_w), row = (int)(line - image * p.out_h);
     float best[V];
     int place[V];
     #pragma unroll
@@ -54,20 +53,20 @@ template <class T, int V>
 __global__ void max_pool_backward(const T* dy, const u8* which, T* dx, Pool p, i64 vectors) {
   const int groups = p.channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 pixel = k / groups;
+    const i64 pixel = quotient(k, groups), line = quotient(pixel, p.width), image = quotient(line, p.height);
     const int c = (int)(k - pixel * groups) * V;
-    const int w = (int)(pixel % p.width), h = (int)(pixel / p.width % p.height);
-    const i64 image = pixel / ((i64)p.width * p.height);
+    const int w = (int)(pixel - line * p.width), h = (int)(line - image * p.height);
+    // The windows that hold the pixel: of those with its place i the row is (h + padding - i) / stride, where that is
+    // whole.
+    const int low = (h + p.padding) / p.stride, left = (w + p.padding) / p.stride;
     float sum[V];
     #pragma unroll
     for (int j = 0; j < V; ++j) sum[j] = 0;
-    for (int i = 0; i < p.kernel_h; ++i) {
-      const int ph = h + p.padding - i;
-      if (ph < 0 || ph % p.stride != 0 || ph / p.stride >= p.out_h) continue;
-      for (int l = 0; l < p.kernel_w; ++l) {
-        const int qw = w + p.padding - l;
-        if (qw < 0 || qw % p.stride != 0 || qw / p.stride >= p.out_w) continue;
-        const i64 at = ((image * p.out_h + ph / p.stride) * p.out_w + qw / p.stride) * p.channels + c;
+    for (int i = h + p.padding - low * p.stride, row = low; i < p.kernel_h; i += p.stride, --row) {
+      if (row < 0 || row >= p.out_h) continue;
+      for (int l = w + p.padding - left * p.stride, q = left; l < p.kernel_w; l += p.stride, --q) {
+        if (q < 0 || q >= p.out_w) continue;
+        const i64 at = ((image * p.out_h + row) * p.out_w + q) * p.channels + c;
         const Vec<u8, V> place = load<u8, V>(which + at);
         float f[V];
         load_floats<T, V>(dy + at, f);
@@ -85,7 +84,7 @@ template <class T, int V>
 __global__ void average_pool(const T* x, T* y, int channels, int pixels, i64 vectors) {
   const int groups = channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 image = k / groups;
+    const i64 image = quotient(k, groups);
     const int c = (int)(k - image * groups) * V;
     float sum[V];
     #pragma unroll
@@ -106,9 +105,9 @@ template <class T, int V>
 __global__ void average_pool_backward(const T* dy, T* dx, int channels, int pixels, i64 vectors) {
   const int groups = channels / V;
   for (i64 k = first_index(); k < vectors; k += index_step()) {
-    const i64 image = k / ((i64)groups * pixels);
+    const i64 pixel = quotient(k, groups), image = quotient(pixel, pixels);
     float f[V];
-    load_floats<T, V>(dy + image * channels + (int)(k % groups) * V, f);
+    load_floats<T, V>(dy + image * channels + (int)(k - pixel * groups) * V, f);
     #pragma unroll
     for (int j = 0; j < V; ++j) f[j] /= (float)pixels;
     store_floats<T, V>(dx + k * V, f);

@@ -227,17 +227,14 @@ __global__ void step_sgd(float* w, const float* g, float* a, const Chunk* chunks
     load_floats<float, 4>(g + i, gi);
     load_floats<float, 4>(a + i, ai);
     #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float grad = r.factor * (scale * gi[j] + r.weight_decay * wi[j]);
-      ai[j] = momentum * ai[j] + grad;
-      wi[j] -= lr * (nesterov ? grad + momentum * ai[j] : ai[j]);
-    }
+    for (int j = 0; j < 4; ++j)
+      sgd_element(wi[j], gi[j], ai[j], lr, scale, r.weight_decay, r.factor, momentum, nesterov);
     store_floats<float, 4>(a + i, ai);
     store_floats<float, 4>(w + i, wi);
   });
 }
 __global__ void step_adamw(float* w, const float* g, float* m, float* v, const Chunk* chunks, const Run* runs,
-                           const StepState* s, float beta1, float rest1, float beta2, float rest2, float eps) {
+                           const StepState* s, Adamw o) {
   each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
     const float lr = (float)(s->lr * r.rate), scale = s->gradient_scale, c1 = s->c1, c2 = s->c2;
     float wi[4], gi[4], mi[4], vi[4];
@@ -246,12 +243,8 @@ __global__ void step_adamw(float* w, const float* g, float* m, float* v, const C
     load_floats<float, 4>(m + i, mi);
     load_floats<float, 4>(v + i, vi);
     #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float grad = r.factor * scale * gi[j];
-      mi[j] = beta1 * mi[j] + rest1 * grad;
-      vi[j] = beta2 * vi[j] + rest2 * grad * grad;
-      wi[j] = wi[j] * (1 - lr * r.weight_decay) - lr * (mi[j] * c1) / (sqrtf(vi[j] * c2) + eps);
-    }
+    for (int j = 0; j < 4; ++j)
+      adamw_element(wi[j], gi[j], mi[j], vi[j], lr, scale, r.weight_decay, r.factor, o, c1, c2);
     store_floats<float, 4>(m + i, mi);
     store_floats<float, 4>(v + i, vi);
     store_floats<float, 4>(w + i, wi);
@@ -271,7 +264,7 @@ __global__ void step_average(float* to, const float* from, i64 n, const StepStat
     load_floats<float, 4>(to + i, a);
     load_floats<float, 4>(from + i, b);
     #pragma unroll
-    for (int j = 0; j < 4; ++j) a[j] = decay * a[j] + (1 - decay) * b[j];
+    for (int j = 0; j < 4; ++j) a[j] = average_element(a[j], b[j], decay);
     store_floats<float, 4>(to + i, a);
   }
 }

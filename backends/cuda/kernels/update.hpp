@@ -5,6 +5,9 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char update[] = R"cuda(
+// What the loss is multiplied by in this step; lives in device memory, so that a captured graph reads this step's.
+__global__ void set_scale(double* to, double value) { *to = value; }
+
 // f(i, n): elements i .. i + n, with n == V but at the end.
 template <int V, class F>
 inline void each(i64 n, F f) {
@@ -27,6 +30,30 @@ struct Numbers {
   float lr, weight_decay, gradient_scale, factor;
 };
 
+// What an update makes of one element. Every product and sum is spelled out, so that no compiler joins them in one
+// kernel and not in another: whichever kernel updates, the bits are the same.
+inline void sgd_element(float& w, float g, float& a, float lr, float gradient_scale, float weight_decay, float factor,
+                        float momentum, int nesterov) {
+  const float grad = __fmul_rn(factor, fmaf(gradient_scale, g, __fmul_rn(weight_decay, w)));
+  a = fmaf(momentum, a, grad);
+  w = fmaf(-lr, nesterov ? fmaf(momentum, a, grad) : a, w);
+}
+struct Adamw {
+  float beta1, rest1, beta2, rest2, eps;  // rest: 1 - beta, which is exact on the host
+};
+// c1, c2: 1 / (1 - beta^step).
+inline void adamw_element(float& w, float g, float& m, float& v, float lr, float gradient_scale, float weight_decay,
+                          float factor, const Adamw& o, float c1, float c2) {
+  const float grad = __fmul_rn(__fmul_rn(factor, gradient_scale), g);
+  m = fmaf(o.beta1, m, __fmul_rn(o.rest1, grad));
+  v = fmaf(o.beta2, v, __fmul_rn(__fmul_rn(o.rest2, grad), grad));
+  const float root = __fadd_rn(sqrtf(__fmul_rn(v, c2)), o.eps);
+  w = fmaf(w, fmaf(-lr, weight_decay, 1.0f), -(__fmul_rn(lr, __fmul_rn(m, c1)) / root));
+}
+inline float average_element(float to, float from, float decay) {
+  return fmaf(decay, to, __fmul_rn(__fsub_rn(1.0f, decay), from));
+}
+
 template <int V>
 __global__ void sgd(float* w, const float* g, float* a, i64 n, Numbers u, float momentum, int nesterov) {
   each<V>(n, [&](i64 i, int count) {
@@ -35,20 +62,15 @@ __global__ void sgd(float* w, const float* g, float* a, i64 n, Numbers u, float 
     read<V>(g + i, count, gi);
     read<V>(a + i, count, ai);
     #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float grad = u.factor * (u.gradient_scale * gi[j] + u.weight_decay * wi[j]);
-      ai[j] = momentum * ai[j] + grad;
-      wi[j] -= u.lr * (nesterov ? grad + momentum * ai[j] : ai[j]);
-    }
+    for (int j = 0; j < V; ++j)
+      sgd_element(wi[j], gi[j], ai[j], u.lr, u.gradient_scale, u.weight_decay, u.factor, momentum, nesterov);
     write<V>(a + i, count, ai);
     write<V>(w + i, count, wi);
   });
 }
 
-// rest: 1 - beta, which is exact on the host. c1, c2: 1 / (1 - beta^step).
 template <int V>
-__global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbers u, float beta1, float rest1,
-                      float beta2, float rest2, float eps, float c1, float c2) {
+__global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbers u, Adamw o, float c1, float c2) {
   each<V>(n, [&](i64 i, int count) {
     float wi[V], gi[V], mi[V], vi[V];
     read<V>(w + i, count, wi);
@@ -56,12 +78,8 @@ __global__ void adamw(float* w, const float* g, float* m, float* v, i64 n, Numbe
     read<V>(m + i, count, mi);
     read<V>(v + i, count, vi);
     #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float grad = u.factor * u.gradient_scale * gi[j];
-      mi[j] = beta1 * mi[j] + rest1 * grad;
-      vi[j] = beta2 * vi[j] + rest2 * grad * grad;
-      wi[j] = wi[j] * (1 - u.lr * u.weight_decay) - u.lr * (mi[j] * c1) / (sqrtf(vi[j] * c2) + eps);
-    }
+    for (int j = 0; j < V; ++j)
+      adamw_element(wi[j], gi[j], mi[j], vi[j], u.lr, u.gradient_scale, u.weight_decay, u.factor, o, c1, c2);
     write<V>(m + i, count, mi);
     write<V>(v + i, count, vi);
     write<V>(w + i, count, wi);
@@ -118,7 +136,7 @@ __global__ void average(float* to, const float* from, i64 n, float decay) {
     read<V>(to + i, count, a);
     read<V>(from + i, count, b);
     #pragma unroll
-    for (int j = 0; j < V; ++j) a[j] = decay * a[j] + (1 - decay) * b[j];
+    for (int j = 0; j < V; ++j) a[j] = average_element(a[j], b[j], decay);
     write<V>(to + i, count, a);
   });
 }

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <tutti/backend/call.hpp>
@@ -49,9 +50,22 @@ concept RunsUpdates = requires(B& b, const UpdateCall& u, void* p, const void* q
 };
 
 template <class B>
-concept PacksWeights = requires(B& b, const Op& o, const NodeDesc& d, const TensorRef& w, void* to) {
+concept PacksAtOnce = requires(B& b, DType compute, const std::vector<PackTarget>& targets, const void* prepared) {
+  { b.prepare_packs(compute, targets) } -> std::same_as<std::shared_ptr<void>>;
+  b.pack_all(compute, prepared);
+};
+template <class B>
+concept PacksWeights = requires(B& b, const Op& o, const NodeDesc& d) {
   { b.pack_bytes(o, d) } -> std::same_as<std::size_t>;
-  b.pack(o, d, w, to);
+}
+&&(PacksAtOnce<B> ||
+   requires(B & b, const Op& o, const NodeDesc& d, const TensorRef& w, void* to) { b.pack(o, d, w, to); });
+
+// A device that tells the share of its last second or less in which it computed, 0..1, by its own counters; nothing
+// where it cannot. Asking is cheap and never throws.
+template <class B>
+concept TellsUtilisation = requires(B& b) {
+  { b.utilisation() } -> std::same_as<std::optional<double>>;
 };
 
 // Where tensors live, what runs the ops, and how work is spread over threads.

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
 #include <tutti/core/bf16.hpp>
+#include <tutti/core/error.hpp>
 
 // Instruction sets of our own kernels. Each kernel is one always-inline body; functions that carry a target attribute
 // inline it once an instruction set, and the table of the best one is picked at run time. So a program that is compiled
@@ -29,8 +31,9 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
   return "?";
 }
 
-// What this processor has, or less where TUTTI_ISA=baseline|avx2|avx512 asks for it.
-[[nodiscard]] inline Isa detect_isa() noexcept {
+// What this processor has, or less where TUTTI_ISA=baseline|avx2|avx512 asks for it. UsageError where it asks for what
+// is no instruction set, or for one that this processor lacks.
+[[nodiscard]] inline Isa detect_isa() {
   Isa isa = Isa::baseline;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -39,17 +42,24 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
     isa = __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
 #endif
-  if (const char* wanted = std::getenv("TUTTI_ISA"))
-    for (Isa lower : {Isa::baseline, Isa::avx2, Isa::avx512})
-      if (name_of(lower) == wanted && lower < isa) return lower;
-  return isa;
+  const char* wanted = std::getenv("TUTTI_ISA");
+  if (wanted == nullptr || *wanted == '\0') return isa;
+  std::string known;
+  for (Isa lower : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+    if (lower > isa) break;
+    if (name_of(lower) == wanted) return lower;
+    known += (known.empty() ? "" : ", ") + std::string(name_of(lower));
+  }
+  fail<UsageError>("environment TUTTI_ISA", "an instruction set of this processor: " + known,
+                   "'" + std::string(wanted) + "'");
 }
 
 }  // namespace tutti::cpu
 
-// Before a loop whose iterations do not depend on each other.
+// Before a loop whose iterations do not depend on each other. Clang checks that at run time, once a loop; told in
+// advance, it warns of every loop that it then does not vectorise, which are all of them below -O2.
 #if defined(__clang__)
-#define TUTTI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define TUTTI_INDEPENDENT
 #else
 #define TUTTI_INDEPENDENT _Pragma("GCC ivdep")
 #endif

@@ -4,7 +4,7 @@
 // Separate compilation. By default tutti is header-only, and every translation unit compiles all that it uses. With
 // TUTTI_SEPARATE_COMPILATION defined, as the CMake target tutti::compiled does, large templates are declared as
 // instantiated elsewhere: in the one translation unit that defines TUTTI_SOURCE_CORE (src/core.cpp), and for a backend
-// in its own (backends/<name>/src.cpp). Either way a program computes the same.
+// in its own (src/<name>.cpp). Either way a program computes the same.
 //
 // TUTTI_CORE_INSTANCE(template R f<>(A)): an explicit instantiation that belongs to src/core.cpp. Only functions that
 // are defined outside a class profit: a compiler may look into inline ones wherever they are.

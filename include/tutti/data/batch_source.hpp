@@ -21,13 +21,16 @@ struct Batch {
   // Of the `count` samples, those that could not be read (LoaderOptions::skip_bad_records): their label is
   // skipped_label. Known to this rank only; who wants the mean over the samples that were read sums it over the ranks.
   std::int64_t skipped = 0;
-  std::int64_t epoch = 0;          // from 0
+  std::int64_t epoch = 0;          // from 0; of the first of all ranks' samples
   std::int64_t step_in_epoch = 0;  // from 0; in steps of the present global batch
   bool last_of_epoch = false;
   Position after;  // where to go on once this step is committed
   // Where the data set lies in a backend's memory: no images, but which parts of which of its images.
   const ResidentImages* resident = nullptr;
   std::span<const ImageWindow> windows{};  // [count]
+  std::span<const std::int64_t> epochs{};  // [count], in a step that runs on into another epoch; else empty
+
+  [[nodiscard]] std::int64_t epoch_of(std::size_t sample) const { return epochs.empty() ? epoch : epochs[sample]; }
 };
 
 // Where a training loop or an evaluation takes its batches from. All calls come from one thread.
@@ -52,17 +55,23 @@ class BatchSource {
   // Seconds that next() has waited for data, in all.
   [[nodiscard]] virtual double seconds_waited() const = 0;
   [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;
+  // Steps from p to the end of `epochs` passes.
+  [[nodiscard]] virtual std::int64_t steps_left(Position p, std::int64_t epochs) const = 0;
 
  protected:
   // The batch of this share of the step that starts at p, without its data.
-  [[nodiscard]] static Batch batch_at(Position p, const Share& share, std::int64_t size, std::int64_t global_batch) {
+  [[nodiscard]] static Batch batch_at(Position p, const Share& share, std::int64_t size, const Placement& placement) {
+    const std::int64_t global_batch = placement.global_batch;
     Batch b;
     b.indices = share.indices;
+    b.epochs = share.epochs;
     b.count = static_cast<std::int64_t>(share.indices.size());
     b.global_count = share.global_count;
     b.epoch = p.epoch;
-    b.step_in_epoch = tutti::steps_per_epoch(p.consumed, global_batch);
-    b.after = advance(p, size, global_batch);
+    // Where steps run on, the one that crossed into this epoch belongs to the epoch before.
+    b.step_in_epoch = placement.epoch_end == EpochEnd::run_on ? p.consumed / global_batch
+                                                              : tutti::steps_per_epoch(p.consumed, global_batch);
+    b.after = advance(p, size, global_batch, placement.epoch_end);
     b.last_of_epoch = b.after.epoch != p.epoch;
     return b;
   }

@@ -83,8 +83,7 @@ class ImageDecoders {
       : decoders_(std::move(decoders)), limits_(limits) {
     std::erase(decoders_, nullptr);
     if (decoders_.empty())
-      fail<UsageError>("image decoders", "one or more", "none",
-                       "install libjpeg62-turbo-dev or libstb-dev and build again");
+      fail<UsageError>("image decoders", "one or more", "none", "install libjpeg-dev or libstb-dev and build again");
   }
 
   [[nodiscard]] const ImageLimits& limits() const noexcept { return limits_; }

@@ -88,7 +88,10 @@ class Loader final : public BatchSource {
   // With no threads: the time it took to read.
   [[nodiscard]] double seconds_waited() const noexcept override { return waited_; }
   [[nodiscard]] std::int64_t steps_per_epoch() const noexcept override {
-    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch);
+    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end);
+  }
+  [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const noexcept override {
+    return tutti::steps_left(p, sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end, epochs);
   }
   [[nodiscard]] const AnyDataset& dataset() const noexcept { return dataset_; }
   [[nodiscard]] const LoaderOptions& options() const noexcept { return options_; }
@@ -107,7 +110,7 @@ class Loader final : public BatchSource {
     std::shared_ptr<void> memory;
     std::uint8_t* images = nullptr;
     std::vector<std::int32_t> labels;
-    std::vector<std::int64_t> indices;
+    std::vector<std::int64_t> indices, epochs;
     Batch batch;
     std::int64_t pending = 0;  // rows not read yet
     std::exception_ptr error;

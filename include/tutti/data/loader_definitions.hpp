@@ -94,19 +94,20 @@ TUTTI_CORE_FUNCTION void Loader::stop() {
 TUTTI_CORE_FUNCTION void Loader::reserve() {
   options_.placement.check();
   const Placement& p = options_.placement;
-  const auto rows = static_cast<std::size_t>(part_of(std::min(p.global_batch, sampler_.size()), 0, p.world).count);
+  const std::int64_t most = step_count({}, sampler_.size(), p.global_batch, p.epoch_end);
+  const auto rows = static_cast<std::size_t>(part_of(most, 0, p.world).count);
   if (rows <= rows_) return;
   for (Ring& r : ring_) {
     r.memory = options_.allocate ? options_.allocate(rows * row_bytes_) : aligned(rows * row_bytes_);
     r.images = static_cast<std::uint8_t*>(r.memory.get());
     r.labels.resize(rows);
     r.indices.resize(rows);
+    if (p.epoch_end == EpochEnd::run_on) r.epochs.reserve(rows);
   }
   rows_ = rows;
 }
 
 TUTTI_CORE_FUNCTION void Loader::open() {
-  const std::int64_t size = sampler_.size(), global_batch = options_.placement.global_batch;
   const Share share = sampler_.share(position_, options_.placement);
   Ring& r = ring_[static_cast<std::size_t>(opened_ % options_.slots)];
   const std::size_t n = share.indices.size();
@@ -114,7 +115,9 @@ TUTTI_CORE_FUNCTION void Loader::open() {
   r.error = nullptr;
   r.bad.clear();
   r.pending = static_cast<std::int64_t>(n);
-  r.batch = batch_at(position_, share, size, global_batch);
+  r.batch = batch_at(position_, share, sampler_.size(), options_.placement);
+  r.epochs.assign(share.epochs.begin(), share.epochs.end());
+  r.batch.epochs = r.epochs;
   r.batch.images = {r.images, n * row_bytes_};
   r.batch.labels = {r.labels.data(), n};
   r.batch.indices = {r.indices.data(), n};
@@ -157,7 +160,7 @@ TUTTI_CORE_FUNCTION void Loader::run_one(std::unique_lock<std::mutex>& lock) {
 
 TUTTI_CORE_FUNCTION void Loader::read(Ring& r, std::size_t row) const {
   const std::int64_t index = r.indices[row];
-  Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(r.batch.epoch),
+  Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(r.batch.epoch_of(row)),
           static_cast<std::uint64_t>(index));
   dataset_.read(index, rng, Slot{{r.images + row * row_bytes_, row_bytes_}, r.labels[row]});
 }

@@ -17,8 +17,8 @@
 // Who reads which sample when. An epoch is a permutation of the samples that depends on (seed, epoch) only; a step
 // takes the next global_batch indices of it, and the ranks divide these among themselves. So what has been seen is
 // always a prefix of the permutation, one integer says how far the job is, and the number of ranks as well as the
-// global batch may change between any two steps without losing or repeating a sample. The last step of an epoch is
-// short: nothing is padded.
+// global batch may change between any two steps without losing or repeating a sample. Nothing is padded: the last step
+// of an epoch is short, or runs on into the next epoch.
 namespace tutti {
 
 // How far a job is: `consumed` samples of the epoch's permutation have been seen, by all ranks together.
@@ -28,11 +28,18 @@ struct Position {
   friend bool operator==(const Position&, const Position&) = default;
 };
 
+// What becomes of a step that the rest of an epoch does not fill.
+enum class EpochEnd : std::uint8_t {
+  short_step,  // it has the rest alone: an epoch is whole steps and holds every sample once
+  run_on       // it goes on with the next epoch: steps are full, as those of trainers that read an endless stream
+};
+
 // How a step is divided.
 struct Placement {
   std::int64_t global_batch = 128;  // samples of a step, all ranks together
   int rank = 0;
   int world = 1;
+  EpochEnd epoch_end = EpochEnd::short_step;
   friend bool operator==(const Placement&, const Placement&) = default;
 
   void check() const {
@@ -53,18 +60,34 @@ struct Part {
 }
 
 // Samples of the step that starts at p.
-[[nodiscard]] constexpr std::int64_t step_count(Position p, std::int64_t size, std::int64_t global_batch) noexcept {
-  return std::min(global_batch, size - p.consumed);
+[[nodiscard]] constexpr std::int64_t step_count(Position p, std::int64_t size, std::int64_t global_batch,
+                                                EpochEnd end = EpochEnd::short_step) noexcept {
+  return end == EpochEnd::run_on ? global_batch : std::min(global_batch, size - p.consumed);
 }
 
-// The position after the step that starts at p; after the last one it is {epoch + 1, 0}.
-[[nodiscard]] constexpr Position advance(Position p, std::int64_t size, std::int64_t global_batch) noexcept {
-  p.consumed += step_count(p, size, global_batch);
-  return p.consumed >= size ? Position{p.epoch + 1, 0} : p;
+// The position after the step that starts at p; after the last one of an epoch of whole steps it is {epoch + 1, 0}.
+[[nodiscard]] constexpr Position advance(Position p, std::int64_t size, std::int64_t global_batch,
+                                         EpochEnd end = EpochEnd::short_step) noexcept {
+  p.consumed += step_count(p, size, global_batch, end);
+  return {p.epoch + p.consumed / size, p.consumed % size};
 }
 
-[[nodiscard]] constexpr std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch) noexcept {
+// Rounded up where the last step is short. Where steps run on, rounded down, as the TensorFlow and Horovod trainer
+// counts them, but 1 at least.
+[[nodiscard]] constexpr std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch,
+                                                     EpochEnd end = EpochEnd::short_step) noexcept {
+  if (end == EpochEnd::run_on) return std::max<std::int64_t>(size / global_batch, 1);
   return size / global_batch + (size % global_batch != 0 ? 1 : 0);
+}
+
+// Full steps that `epochs` passes have from p on; where the last step of an epoch is short, that one too.
+[[nodiscard]] constexpr std::int64_t steps_left(Position p, std::int64_t size, std::int64_t global_batch, EpochEnd end,
+                                                std::int64_t epochs) noexcept {
+  if (p.epoch >= epochs) return 0;
+  if (end == EpochEnd::short_step)
+    return (epochs - p.epoch - 1) * steps_per_epoch(size, global_batch) +
+           steps_per_epoch(size - p.consumed, global_batch);
+  return ((epochs - p.epoch) * size - p.consumed) / global_batch;
 }
 
 // Fills `out` with the permutation of [0, out.size()) of an epoch, by Fisher and Yates.
@@ -125,6 +148,7 @@ TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std
 struct Share {
   std::span<const std::int64_t> indices;
   std::int64_t global_count = 0;
+  std::span<const std::int64_t> epochs{};  // of each index, in a step that runs on into another epoch; else empty
 };
 
 // Keeps the permutation of one epoch. Without shuffling the order is 0, 1, 2, ...
@@ -150,27 +174,41 @@ class Sampler {
                        "the data set may not be the one the run was started with");
   }
 
-  // The span is valid until share() is asked for another epoch.
+  // The spans are valid until share() is called again.
   [[nodiscard]] Share share(Position p, const Placement& placement) {
     check(p);
     placement.check();
-    if (shuffle_ && p.epoch != epoch_) {
-      permutation(seed_, p.epoch, order_, block_);
-      epoch_ = p.epoch;
-    }
-    const std::int64_t count = step_count(p, size(), placement.global_batch);
+    const std::int64_t count = step_count(p, size(), placement.global_batch, placement.epoch_end);
     const Part part = part_of(count, placement.rank, placement.world);
-    return {std::span<const std::int64_t>(order_).subspan(static_cast<std::size_t>(p.consumed + part.begin),
-                                                          static_cast<std::size_t>(part.count)),
-            count};
+    if (p.consumed + count <= size()) return {order_of(p.epoch, p.consumed + part.begin, part.count), count};
+    joined_.clear();
+    epochs_.clear();
+    for (std::int64_t at = p.consumed + part.begin, left = part.count; left > 0;) {
+      const std::int64_t epoch = p.epoch + at / size(), from = at % size(), n = std::min(left, size() - from);
+      const auto some = order_of(epoch, from, n);
+      joined_.insert(joined_.end(), some.begin(), some.end());
+      epochs_.insert(epochs_.end(), some.size(), epoch);
+      at += n;
+      left -= n;
+    }
+    return {joined_, count, epochs_};
   }
 
  private:
+  std::span<const std::int64_t> order_of(std::int64_t epoch, std::int64_t from, std::int64_t n) {
+    if (shuffle_ && epoch != epoch_) {
+      permutation(seed_, epoch, order_, block_);
+      epoch_ = epoch;
+    }
+    return std::span<const std::int64_t>(order_).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(n));
+  }
+
   std::uint64_t seed_;
   bool shuffle_;
   std::int64_t block_;
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;
+  std::vector<std::int64_t> joined_, epochs_;  // of a step that runs on
 };
 
 }  // namespace tutti

@@ -72,7 +72,22 @@ class AllReduce {
     report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
     return c_.all_reduce(dtype_, gradients, Combine::sum, ready, bucket_name(bucket));
   }
-  void finish() { report_.end(static_cast<std::uint64_t>(++step_), last_bucket_); }
+  // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
+  // comes when it has been told to, settled() when it is over.
+  void begin_step(std::int64_t step, bool runs_ahead) {
+    step_ = step - 1;
+    runs_ahead_ = runs_ahead;
+  }
+  void finish() {
+    ++step_;
+    if (runs_ahead_)
+      report_.begin(static_cast<std::uint64_t>(step_), last_bucket_);
+    else
+      report_.end(static_cast<std::uint64_t>(step_), last_bucket_);
+  }
+  void settled() {
+    if (runs_ahead_ && step_ > 0) report_.end(static_cast<std::uint64_t>(step_), last_bucket_);
+  }
 
   void sum(std::span<double> values) {
     // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
@@ -104,7 +119,8 @@ class AllReduce {
 
   C& c_;
   DType dtype_ = DType::f32;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0;  // that was finished last
+  bool runs_ahead_ = false;
   int last_bucket_ = 0;
   ProgressReporter report_;  // tells the launcher how far this rank is
   std::string name_;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -36,6 +37,8 @@ class AnyStrategy {
   void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
     held_->wait_until(done, deadline, what);
   }
+  void begin_step(std::int64_t step, bool runs_ahead) { held_->begin_step(step, runs_ahead); }
+  void settled() { held_->settled(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
@@ -54,6 +57,8 @@ class AnyStrategy {
     virtual Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) = 0;
     virtual void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
                             const std::string& what) = 0;
+    virtual void begin_step(std::int64_t step, bool runs_ahead) = 0;
+    virtual void settled() = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
@@ -83,6 +88,8 @@ class AnyStrategy {
       else
         poll(done, deadline, what);
     }
+    void begin_step(std::int64_t step, bool runs_ahead) override { tutti::begin_step(s, step, runs_ahead); }
+    void settled() override { step_settled(s); }
     void finish() override { s.finish(); }
     void sum(std::span<double> values) override { s.sum(values); }
     void abort(const std::string& reason, ExitCode code) noexcept override { s.abort(reason, code); }

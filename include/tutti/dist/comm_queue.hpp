@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -23,11 +24,13 @@ namespace tutti {
 // the caller computes. Who waits for an operation that nobody has begun runs it, and those before it, itself: a
 // blocking call costs no change of threads. `Request` is a small value; `Engine::run(const Request&, name, deadline)`
 // does the work, in one thread at a time. The first exception is everybody's: later operations fail with it.
+// An operation ends by its deadline, or up to `grace` later while the engine finds out whose fault it is; a wait as
+// long as the deadline leaves that word to the engine.
 template <class Engine, class Request>
 class CommQueue {
  public:
-  CommQueue(Engine& engine, std::chrono::milliseconds deadline)
-      : shared_(std::make_shared<Shared>(engine, deadline)),
+  CommQueue(Engine& engine, std::chrono::milliseconds deadline, std::chrono::milliseconds grace)
+      : shared_(std::make_shared<Shared>(engine, deadline, grace)),
         thread_(start_thread("communication", [s = shared_] { s->serve(); })) {}
   ~CommQueue() {
     {
@@ -40,11 +43,13 @@ class CommQueue {
   CommQueue(const CommQueue&) = delete;
   CommQueue& operator=(const CommQueue&) = delete;
 
-  Work post(const Request& request, const std::string& name) {
+  Work post(const Request& request, const std::string& name) { return post(request, name, shared_->deadline); }
+  Work post(const Request& request, const std::string& name, std::chrono::milliseconds deadline) {
     const std::lock_guard lock(shared_->mutex);
     auto job = shared_->fresh_job();
     job->request = request;
     job->name_ = name;
+    job->deadline = deadline;
     job->done_.store(false, std::memory_order_relaxed);
     job->error = nullptr;
     shared_->waiting.push_back(job);
@@ -52,26 +57,34 @@ class CommQueue {
     return Work(job);
   }
 
+  // Nothing that is queued is begun any more; it fails.
+  void give_up() noexcept {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->gave_up = true;
+    shared_->wake.notify_all();
+  }
+
  private:
   struct Shared;
   struct Job final : Work::State {
     Request request{};
     std::string name_;
+    std::chrono::milliseconds deadline{0};
     std::atomic<bool> done_{false};
     std::exception_ptr error;
     Shared* shared = nullptr;
 
     [[nodiscard]] std::string name() const override { return name_; }
     [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
-    void wait_device(void*) override { wait_host(shared->deadline); }
-    void wait_host(std::chrono::milliseconds deadline) override {
-      if (!done()) shared->wait(*this, deadline);
+    void wait_device(void*) override { wait_host(deadline); }
+    void wait_host(std::chrono::milliseconds at_most) override {
+      if (!done()) shared->wait(*this, at_most);
       if (error) std::rethrow_exception(error);
     }
   };
 
   struct Shared {
-    Shared(Engine& e, std::chrono::milliseconds d) : engine(e), deadline(d) {}
+    Shared(Engine& e, std::chrono::milliseconds d, std::chrono::milliseconds g) : engine(e), deadline(d), grace(g) {}
 
     // A job that nobody holds any more, so that steady work allocates nothing.
     std::shared_ptr<Job> fresh_job() {
@@ -90,10 +103,14 @@ class CommQueue {
       if (failed) {
         job->error = failed;
       } else {
+        const auto end = std::chrono::steady_clock::now() + job->deadline;
+        speaks_until = end + grace;
+        const bool refused = gave_up;
         lock.unlock();
         std::exception_ptr error;
         try {
-          engine.run(job->request, job->name_, std::chrono::steady_clock::now() + deadline);
+          if (refused) fail<CommunicationError>(job->name_, "all ranks", "this rank gave up");
+          engine.run(job->request, job->name_, end);
         } catch (...) {
           error = std::current_exception();
         }
@@ -123,23 +140,31 @@ class CommQueue {
     void wait(Job& job, std::chrono::milliseconds at_most) {
       std::unique_lock lock(mutex);
       const auto end = std::chrono::steady_clock::now() + at_most;
+      // Who runs an operation is in it for its whole deadline; who has less time leaves it to the thread.
+      const bool patient = at_most >= job.deadline;
       while (!job.done()) {
-        if (!busy && !waiting.empty()) {
+        if (patient && !busy && !waiting.empty()) {
           run_first(lock);
-        } else if (wake.wait_until(lock, end) == std::cv_status::timeout && !job.done()) {
+          continue;
+        }
+        // Whoever runs it knows more of it than the clock does.
+        const auto until = patient ? std::max(end, speaks_until) : end;
+        if (wake.wait_until(lock, until) == std::cv_status::timeout && !job.done() &&
+            (!patient || std::chrono::steady_clock::now() >= speaks_until)) {
           fail<CommunicationError>(job.name_, "an answer within " + std::to_string(at_most.count()) + " ms", "none");
         }
       }
     }
 
     Engine& engine;
-    const std::chrono::milliseconds deadline;
+    const std::chrono::milliseconds deadline, grace;
+    std::chrono::steady_clock::time_point speaks_until{};  // of the operation that runs
     std::mutex mutex;
     std::condition_variable wake;
     std::vector<std::shared_ptr<Job>> waiting;  // a handful at most
     std::vector<std::shared_ptr<Job>> pool;
     std::exception_ptr failed;
-    bool busy = false, stop = false, idle = false;
+    bool busy = false, stop = false, idle = false, gave_up = false;
   };
 
   std::shared_ptr<Shared> shared_;

@@ -14,6 +14,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/xxh64.hpp>
 
 namespace tutti {
 
@@ -23,13 +24,8 @@ class Fingerprint {
   void add(std::string name, std::string value) { facts_.emplace_back(std::move(name), std::move(value)); }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
 
-  // FNV-1a, 64 bits.
   [[nodiscard]] std::uint64_t hash() const noexcept { return hash_of(text()); }
-  [[nodiscard]] static std::uint64_t hash_of(std::string_view bytes) noexcept {
-    std::uint64_t h = 0xcbf29ce484222325ULL;
-    for (const char c : bytes) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-    return h;
-  }
+  [[nodiscard]] static std::uint64_t hash_of(std::string_view bytes) noexcept { return xxh64(bytes); }
 
   [[nodiscard]] std::string text() const {
     std::string t;

@@ -111,6 +111,7 @@ class HostGroup {
   // all: size() times mine.size() bytes, in the order of the ranks.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     const std::size_t n = mine.size();
+    if (n == 0) return;  // and no addresses, perhaps
     std::memcpy(all.data() + static_cast<std::size_t>(rank_) * n, mine.data(), n);
     if (size_ == 1) return;
     std::size_t done = 0;

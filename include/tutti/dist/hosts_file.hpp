@@ -19,19 +19,21 @@
 #include <tutti/io/file.hpp>
 
 // The hosts file: one host a line,
-//     NAME[:PORT] [slots=N]        # comment
-// NAME is a host name, an IPv4 address or an IPv6 address in brackets, PORT that of its sshd, N how many processes it
-// takes (1 where it is not said). Blank lines, comments and CRLF are allowed, anything else is refused.
+//     [USER@]NAME[:PORT] [slots=N]        # comment
+// NAME is a host name, an IPv4 address or an IPv6 address in brackets, PORT that of its sshd, USER who logs in there, N
+// how many processes it takes (1 where it is not said). Blank lines, comments and CRLF are allowed, and lines that say
+// the same count once; anything else is refused.
 namespace tutti {
 
 struct Host {
   std::string name;  // without brackets
   int port = 0;      // 0: whatever ssh takes by itself
   int slots = 1;
-  int line = 0;  // in the file, from 1
+  int line = 0;        // in the file, from 1
+  std::string user{};  // empty: whoever ssh takes by itself
 
   [[nodiscard]] bool operator==(const Host& other) const {
-    return name == other.name && port == other.port && slots == other.slots;
+    return name == other.name && port == other.port && slots == other.slots && user == other.user;
   }
 };
 
@@ -77,6 +79,12 @@ inline constexpr int max_slots = 4096;
          ::inet_pton(AF_INET6, number.c_str(), &ignored) == 1;
 }
 
+// Letters, digits, '.', '_' and '-', the first one a letter, a digit or '_'.
+[[nodiscard]] inline bool is_user_name(std::string_view name) noexcept {
+  return !name.empty() && name.size() <= 64 && (name.front() == '_' || is_host_name(name.substr(0, 1))) &&
+         is_host_name("u" + std::string(name));
+}
+
 // "name:port", an IPv6 address in brackets.
 [[nodiscard]] inline std::string host_and_port(const std::string& name, int port) {
   const bool brackets = name.find(':') != std::string::npos;
@@ -93,10 +101,15 @@ namespace detail {
   return value;
 }
 
-// NAME[:PORT]; nothing if it is neither.
+// [USER@]NAME[:PORT]; nothing if it is something else.
 [[nodiscard]] inline std::optional<Host> parse_host_name(std::string_view text) {
   Host host;
   std::string_view rest;
+  if (const std::size_t at = text.find('@'); at != std::string_view::npos) {
+    if (!is_user_name(text.substr(0, at))) return {};
+    host.user = text.substr(0, at);
+    text.remove_prefix(at + 1);
+  }
   if (!text.empty() && text.front() == '[') {
     const std::size_t close = text.find(']');
     if (close == std::string_view::npos || !is_ipv6_address(text.substr(1, close - 1))) return {};
@@ -133,7 +146,7 @@ namespace detail {
   if (text.size() > max_hosts_file_bytes)
     fail<DataError>(where, "at most " + std::to_string(max_hosts_file_bytes) + " bytes", std::to_string(text.size()));
   std::vector<Host> hosts;
-  std::map<std::string, int, std::less<>> first_line;
+  std::map<std::string, std::size_t, std::less<>> index;
   int number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -146,7 +159,7 @@ namespace detail {
     if (words.empty()) continue;
     auto host = detail::parse_host_name(words[0]);
     if (!host)
-      fail<DataError>(here, "a host as NAME, NAME:PORT or [IPv6]:PORT", "'" + printable(words[0]) + "'",
+      fail<DataError>(here, "a host as NAME, USER@NAME, NAME:PORT or [IPv6]:PORT", "'" + printable(words[0]) + "'",
                       "a name has letters, digits, '.', '_' and '-', and begins with a letter or a digit");
     host->line = number;
     if (words.size() > 1) {
@@ -158,10 +171,11 @@ namespace detail {
       host->slots = *slots;
     }
     if (words.size() > 2) fail<DataError>(here, "nothing after slots=N", "'" + printable(words[2]) + "'");
-    const auto [first, fresh] = first_line.emplace(host->name, number);
+    const auto [first, fresh] = index.emplace(host->name, hosts.size());
+    if (!fresh && hosts[first->second] == *host) continue;
     if (!fresh)
-      fail<DataError>(here, "each host once", host->name + " again, first in line " + std::to_string(first->second),
-                      "slots=N says how many processes a host takes");
+      fail<DataError>(here, "the same as in line " + std::to_string(hosts[first->second].line) + ", or another host",
+                      host->name + " with another user, port or slots", "slots=N says how many processes a host takes");
     hosts.push_back(std::move(*host));
   }
   if (hosts.empty()) fail<DataError>(where, "a host", "none");

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,12 +19,24 @@ namespace tutti {
 // Makes a Communicator of an engine whose operations block: a queue and one thread. The engine has rank(), size(),
 // name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what) and all_reduce, broadcast,
 // all_gather, reduce_scatter as HostGroup has them. It is called from one thread at a time, not always the same one.
+// give_up(), from any thread, ends what it waits for; grace() is how long after its deadline an operation may still be
+// finding out who is missing. Destroyed while an exception is on the way, it waits for no other rank.
 template <class Engine>
 class QueuedCommunicator {
  public:
   template <class... A>
   explicit QueuedCommunicator(std::chrono::milliseconds deadline, A&&... of_engine)
-      : engine_(std::forward<A>(of_engine)...), deadline_(deadline), runner_{engine_}, queue_(runner_, deadline) {}
+      : engine_(std::forward<A>(of_engine)...),
+        deadline_(deadline),
+        runner_{engine_},
+        queue_(runner_, deadline, engine_.grace()) {}
+  ~QueuedCommunicator() {
+    if (std::uncaught_exceptions() <= exceptions_) return;
+    queue_.give_up();
+    engine_.give_up();
+  }
+  QueuedCommunicator(const QueuedCommunicator&) = delete;
+  QueuedCommunicator& operator=(const QueuedCommunicator&) = delete;
 
   [[nodiscard]] int rank() const { return engine_.rank(); }
   [[nodiscard]] int size() const { return engine_.size(); }
@@ -48,7 +61,7 @@ class QueuedCommunicator {
     return queue_.post({Kind::reduce_scatter, t, op, 0, data, {}, 0}, name);
   }
   void barrier(std::chrono::milliseconds deadline) {
-    queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier").wait_host(deadline);
+    queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier", deadline).wait_host(deadline);
   }
   void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
@@ -89,6 +102,7 @@ class QueuedCommunicator {
     }
   };
 
+  int exceptions_ = std::uncaught_exceptions();
   Engine engine_;
   std::chrono::milliseconds deadline_;
   Runner runner_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/dist/hmac_sha256.hpp>
 #include <tutti/dist/hosts_file.hpp>
 #include <tutti/dist/launch_environment.hpp>
 #include <tutti/dist/tcp.hpp>
@@ -30,36 +33,53 @@ namespace tutti {
 struct RendezvousOptions {
   std::string host;
   int port = 0;
-  std::string job;  // so that ranks of another job are told apart; at most 64 characters
+  std::string job;     // its public name, so that ranks of another job are told apart; at most 64 characters
+  std::string secret;  // what only the ranks of the job know; it is never sent
   int rank = 0, size = 1;
   std::chrono::milliseconds deadline = std::chrono::seconds(120);
+  int ports = 1;          // rank 0 takes the first that is free of so many, from `port` on
+  bool one_host = false;  // all ranks are on rank 0's host
 };
 
-// As whoever started this process says (TUTTI_ROOT, TUTTI_JOB). UsageError where they say nothing of it.
+// As whoever started this process says (TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET). UsageError where they say nothing of it.
 [[nodiscard]] inline RendezvousOptions rendezvous_of(const LaunchEnvironment& e) {
-  RendezvousOptions o{"", 0, e.job, e.rank, e.size, std::chrono::seconds(120)};
+  RendezvousOptions o;
+  o.job = e.job;
+  o.secret = e.secret;
+  o.rank = e.rank;
+  o.size = e.size;
+  o.one_host = e.local_size == e.size;
   if (e.size == 1) return o;
   const auto root = detail::parse_host_name(e.root);
   if (!root || root->port == 0)
-    fail<UsageError>("environment TUTTI_ROOT", "host:port where rank 0 may listen",
-                     e.root.empty() ? "nothing" : "'" + printable(e.root) + "'",
-                     "start the job with tutti-launch, or set TUTTI_ROOT, TUTTI_JOB, TUTTI_RANK and TUTTI_SIZE");
+    fail<UsageError>(
+        "environment TUTTI_ROOT", "host:port where rank 0 may listen",
+        e.root.empty() ? "nothing" : "'" + printable(e.root) + "'",
+        "start the job with tutti-launch, or set TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET, TUTTI_RANK and TUTTI_SIZE");
+  constexpr std::size_t least = 16;
+  if (e.secret.size() < least)
+    fail<UsageError>("environment TUTTI_SECRET", "16 characters or more that only the ranks of the job know",
+                     e.secret.empty() ? "none" : std::to_string(e.secret.size()),
+                     "start the job with tutti-launch, or give all ranks what `openssl rand -hex 32` prints once");
   o.host = root->name;
   o.port = root->port;
+  o.ports = std::min(e.root_ports, 65536 - o.port);
   return o;
 }
 
 // Gives bytes of rank 0 to all ranks, once all have come: the identity of a communicator, say. A function object; all
-// ranks call it equally often. Whoever is not of this job, and whatever else arrives at the port, is turned away.
-// CommunicationError names the ranks that did not come before the deadline; those that did are told so too.
+// ranks call it equally often. Both sides prove that they know the job's secret, by a keyed hash over numbers that both
+// have drawn; whoever cannot is turned away, takes nobody's place and holds nobody up. What rank 0 gives travels in
+// clear. CommunicationError names the ranks that did not come before the deadline; those that did are told so too.
 class TcpRendezvous {
  public:
   // Rank 0 listens from here on, so that calls of the others find it.
   explicit TcpRendezvous(RendezvousOptions options) : o_(std::move(options)) {
-    if (o_.size < 1 || o_.rank < 0 || o_.rank >= o_.size || o_.job.size() > max_job)
-      fail<UsageError>("rendezvous", "a rank of a job",
+    if (o_.size < 1 || o_.rank < 0 || o_.rank >= o_.size || o_.job.size() > max_job || o_.ports < 1 ||
+        (o_.size > 1 && o_.secret.empty()))
+      fail<UsageError>("rendezvous", "a rank of a job with a name and a secret",
                        "rank " + std::to_string(o_.rank) + " of " + std::to_string(o_.size));
-    if (o_.size > 1 && o_.rank == 0) listener_ = tcp::listen_at(o_.port, std::max(o_.size, 128));
+    if (o_.size > 1 && o_.rank == 0) listener_ = listen();
   }
 
   // Where rank 0 listens; what the system chose where the options said 0.
@@ -78,46 +98,125 @@ class TcpRendezvous {
 
  private:
   static constexpr std::size_t max_job = 64, max_data = std::size_t{1} << 16, max_text = 1024;
-  static constexpr std::array<char, 8> magic{'t', 'u', 't', 't', 'i', 'r', 'v', '1'};
-  // A stranger gets so long to say that he is none, and so many may be there at once.
-  static constexpr std::chrono::seconds patience{10};
+  static constexpr std::array<char, 8> magic{'t', 'u', 't', 't', 'i', 'r', 'v', '2'};
+  // A stranger gets so long to prove that he is none, and so many may be there at once; then the first has to go.
+  static constexpr std::chrono::seconds patience{1};
   static constexpr std::size_t max_strangers = 256;
+  // Of several ports one that says nothing is left after this time.
+  static constexpr std::chrono::seconds silence{2};
   static constexpr std::chrono::seconds after_rank_0{3};
 
-  // Both are sent as they lie in memory: the hosts of a job are of one kind.
+  // In this order; all are sent as they lie in memory: the hosts of a job are of one kind. The rank proves itself by
+  // the hash of "rank", Hello and Challenge, rank 0 by that of "root", Hello, Challenge, the answer and what follows
+  // it.
   struct Hello {
     std::array<char, 8> magic;
     std::uint32_t rank, size, round, bytes;
     std::array<char, max_job> job;
+    Digest256 nonce;
+  };
+  struct Challenge {
+    std::array<char, 8> magic;
+    std::uint32_t good, bytes;  // good: 0, and so many bytes say why not
+    Digest256 nonce;
   };
   struct Answer {
     std::array<char, 8> magic;
     std::uint32_t good, bytes;  // of what follows: the data, or why not
+    Digest256 proof;
   };
   struct Guest {
     tcp::Socket socket;
-    tcp::Deadline until;  // when he must have said who he is
-    std::array<std::byte, sizeof(Hello)> hello{};
-    std::size_t got = 0;
-    int rank = -1;  // once it is known
+    tcp::Deadline until;  // when he must have proved who he is
+    Hello hello{};
+    Challenge challenge{};
+    Digest256 proof{};
+    std::size_t got = 0;      // bytes of the hello, or of the proof
+    bool challenged = false;  // the hello is there
+    int rank = -1;            // once it is proved
   };
+
+  template <class T>
+  [[nodiscard]] static std::span<const std::byte> bytes_of(const T& t) noexcept {
+    return std::as_bytes(std::span(&t, 1));
+  }
+  [[nodiscard]] static Digest256 draw() {
+    Digest256 n{};
+    if (::getrandom(n.data(), n.size(), 0) == static_cast<ssize_t>(n.size())) return n;
+    std::random_device device;
+    for (std::byte& b : n) b = static_cast<std::byte>(device());
+    return n;
+  }
+  [[nodiscard]] Digest256 rank_proof(const Hello& h, const Challenge& c) const {
+    return HmacSha256(o_.secret).add("tutti rank").add(bytes_of(h)).add(bytes_of(c)).digest();
+  }
+  [[nodiscard]] Digest256 root_proof(const Hello& h, const Challenge& c, Answer a,
+                                     std::span<const std::byte> data) const {
+    a.proof = {};
+    return HmacSha256(o_.secret)
+        .add("tutti root")
+        .add(bytes_of(h))
+        .add(bytes_of(c))
+        .add(bytes_of(a))
+        .add(data)
+        .digest();
+  }
 
   [[nodiscard]] Hello hello(std::size_t bytes) const {
     Hello h{magic,  static_cast<std::uint32_t>(o_.rank), static_cast<std::uint32_t>(o_.size),
-            round_, static_cast<std::uint32_t>(bytes),   {}};
+            round_, static_cast<std::uint32_t>(bytes),   {},
+            draw()};
     std::copy(o_.job.begin(), o_.job.end(), h.job.begin());
     return h;
   }
   [[nodiscard]] std::string where() const { return "rendezvous at " + host_and_port(o_.host, port()); }
 
-  static void answer(const Guest& g, bool good, std::span<const std::byte> bytes, tcp::Deadline deadline) {
-    const Answer a{magic, good ? 1U : 0U, static_cast<std::uint32_t>(bytes.size())};
-    if (tcp::send_all(g.socket, std::as_bytes(std::span(&a, 1)), deadline) == tcp::Transfer::done)
+  // Rank 0 listens where it has to: on all addresses only where others come from elsewhere to a name, because they may
+  // know it by an address that this host does not.
+  [[nodiscard]] tcp::Socket listen() const {
+    const int backlog = std::max(o_.size, 1024);
+    int error = EADDRINUSE;
+    for (int p = o_.port; p < o_.port + o_.ports; ++p) {
+      std::string why;
+      std::vector<tcp::Address> at = tcp::SystemLookup{}(o_.host, p, true, why);
+      const bool is_number = !at.empty();
+      if (!is_number && (o_.one_host || o_.host == "localhost"))
+        at = tcp::addresses_of(o_.host, p, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
+      for (const tcp::Address& a : at)
+        if (auto s = tcp::listen_on(a, backlog, error)) return *std::move(s);
+      if (!at.empty() && error == EADDRINUSE) continue;
+      // An address that is not this host's: translated on the way, perhaps.
+      for (const int family : {AF_INET6, AF_INET}) {
+        if (auto s = tcp::listen_on(tcp::any_address(family, p), backlog, error)) return *std::move(s);
+        if (error == EADDRINUSE) break;
+      }
+    }
+    const std::string last = std::to_string(o_.port + o_.ports - 1);
+    fail<CommunicationError>(
+        "rendezvous",
+        "to listen at " + host_and_port(o_.host, o_.port) + (o_.ports > 1 ? " or a port up to " + last : ""),
+        tcp::error_text(error), error == EADDRINUSE ? "tutti-launch --root-port chooses another port" : "");
+  }
+
+  // Where it does not fit into the socket at once the guest is not one who listens.
+  template <class... Part>
+  static bool say(const Guest& g, const Part&... part) {
+    const auto now = std::chrono::steady_clock::now();
+    return ((tcp::send_all(g.socket, part, now) == tcp::Transfer::done) && ...);
+  }
+  void answer(const Guest& g, bool good, std::span<const std::byte> bytes, tcp::Deadline deadline) const {
+    Answer a{magic, good ? 1U : 0U, static_cast<std::uint32_t>(bytes.size()), {}};
+    a.proof = root_proof(g.hello, g.challenge, a, bytes);
+    if (tcp::send_all(g.socket, bytes_of(a), deadline) == tcp::Transfer::done)
       (void)tcp::send_all(g.socket, bytes, deadline);
   }
-  static void refuse(const Guest& g, std::string_view why) {
-    const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-    answer(g, false, std::as_bytes(std::span(why.data(), std::min(why.size(), max_text))), soon);
+  void refuse(const Guest& g, std::string_view why) const {
+    answer(g, false, std::as_bytes(std::span(why.substr(0, max_text))), std::chrono::steady_clock::now());
+  }
+  // Before he has proved anything; he is free to believe it.
+  static void turn_away(const Guest& g, std::string_view why) {
+    (void)say(g, bytes_of(Challenge{magic, 0, static_cast<std::uint32_t>(why.size()), {}}),
+              std::as_bytes(std::span(why)));
   }
 
   // Rank 0.
@@ -125,53 +224,78 @@ class TcpRendezvous {
     std::vector<Guest> guests;
     const auto known = [](const Guest& g) { return g.rank >= 0; };
     const auto there = [&] { return std::count_if(guests.begin(), guests.end(), known); };
+    tcp::Deadline accepts_from{};  // after trouble, so that it is not asked for ever
     while (there() < o_.size - 1) {
       if (tcp::over(deadline)) give_up(guests);
-      std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
+      const bool accepts = tcp::over(accepts_from);
+      std::vector<pollfd> polled{{accepts ? listener_.get() : -1, POLLIN, 0}};
       for (const Guest& g : guests) polled.push_back({g.socket.get(), POLLIN, 0});
       // A signal is as good as nothing.
-      if (::poll(polled.data(), polled.size(), tcp::left(deadline, 200)) < 0) continue;
+      if (::poll(polled.data(), polled.size(), tcp::left(deadline, accepts ? 200 : 20)) < 0) continue;
       for (std::size_t i = guests.size(); i-- > 0;) {
         const bool late = !known(guests[i]) && tcp::over(guests[i].until);
         if (late || (polled[i + 1].revents != 0 && !listen_to(guests, i, data.size())))
           guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      while (static_cast<std::size_t>(std::count_if(guests.begin(), guests.end(), std::not_fn(known))) <
-             max_strangers) {
-        const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) break;
-        guests.push_back({tcp::Socket(fd), std::min(deadline, std::chrono::steady_clock::now() + patience)});
-      }
+      if (polled[0].revents != 0 && !let_in(guests, deadline))
+        accepts_from = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
     }
     for (const Guest& g : guests)
       if (known(g)) answer(g, true, data, deadline);
   }
 
+  // Takes those who are at the door, a few at a time. False: the system has no room for another.
+  bool let_in(std::vector<Guest>& guests, tcp::Deadline deadline) const {
+    const auto stranger = [](const Guest& g) { return g.rank < 0; };
+    for (int few = 0; few < 64; ++few) {
+      const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+      if (static_cast<std::size_t>(std::count_if(guests.begin(), guests.end(), stranger)) >= max_strangers)
+        guests.erase(std::find_if(guests.begin(), guests.end(), stranger));
+      Guest& g = guests.emplace_back();
+      g.socket = tcp::Socket(fd);
+      g.until = std::min(deadline, std::chrono::steady_clock::now() + patience);
+    }
+    return true;
+  }
+
   // Reads what a guest has to say. False: he is to go.
   bool listen_to(std::vector<Guest>& guests, std::size_t i, std::size_t bytes) const {
     Guest& g = guests[i];
-    const auto rest = std::span(g.hello).subspan(g.got);
-    if (rest.empty()) {
+    if (g.rank >= 0) {
       // Of the ranks that wait nothing comes any more but their end.
       std::byte more{};
       return ::recv(g.socket.get(), &more, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
     }
-    const ssize_t n = ::recv(g.socket.get(), rest.data(), rest.size(), 0);
+    const auto all =
+        g.challenged ? std::as_writable_bytes(std::span(&g.proof, 1)) : std::as_writable_bytes(std::span(&g.hello, 1));
+    const ssize_t n = ::recv(g.socket.get(), all.data() + g.got, all.size() - g.got, 0);
     if (n < 0) return errno == EAGAIN || errno == EINTR;
     if (n == 0) return false;
     g.got += static_cast<std::size_t>(n);
-    const std::size_t first = std::min(g.got, magic.size());
-    if (std::memcmp(g.hello.data(), magic.data(), first) != 0) return false;
-    if (g.got < g.hello.size()) return true;
-    Hello h{};
-    std::memcpy(&h, g.hello.data(), sizeof h);
-    const Hello mine = hello(bytes);
-    if (h.job != mine.job) return refuse(g, "another job is at this port"), false;
-    if (h.size != mine.size || h.rank == 0 || h.rank >= mine.size)
-      return refuse(g, "rank 0 counts " + std::to_string(mine.size) + " ranks"), false;
-    if (h.round != mine.round || h.bytes != mine.bytes)
-      return refuse(g, "rank 0 is elsewhere: its call " + std::to_string(mine.round) + " of " +
-                           std::to_string(mine.bytes) + " bytes"),
+    if (!g.challenged && std::memcmp(&g.hello, magic.data(), std::min(g.got, magic.size())) != 0) return false;
+    if (g.got < all.size()) return true;
+    return g.challenged ? admit(guests, g, bytes) : challenge(g);
+  }
+  bool challenge(Guest& g) const {
+    const std::string_view job(g.hello.job.data(), g.hello.job.size());
+    if (!job.starts_with(o_.job) || job.find_first_not_of('\0', o_.job.size()) != job.npos)
+      return turn_away(g, "another job is at this port"), false;
+    g.challenge = {magic, 1, 0, draw()};
+    g.challenged = true;
+    g.got = 0;
+    return say(g, bytes_of(g.challenge));
+  }
+  // His proof is there.
+  bool admit(const std::vector<Guest>& guests, Guest& g, std::size_t bytes) const {
+    const Hello& h = g.hello;
+    if (!same_digest(g.proof, rank_proof(h, g.challenge))) return refuse(g, "rank 0 has another TUTTI_SECRET"), false;
+    const auto size = static_cast<std::uint32_t>(o_.size);
+    if (h.size != size || h.rank == 0 || h.rank >= size)
+      return refuse(g, "rank 0 counts " + std::to_string(size) + " ranks"), false;
+    if (h.round != round_ || h.bytes != bytes)
+      return refuse(g, "rank 0 is elsewhere: its call " + std::to_string(round_) + " of " + std::to_string(bytes) +
+                           " bytes"),
              false;
     const auto rank = static_cast<int>(h.rank);
     if (std::any_of(guests.begin(), guests.end(), [&](const Guest& o) { return o.rank == rank; }))
@@ -196,20 +320,18 @@ class TcpRendezvous {
   // The others.
   void ask(std::span<std::byte> data, tcp::Deadline deadline) const {
     std::string why = "nobody there";
+    bool heard = false;
     auto pause = std::chrono::milliseconds(10);
-    while (!tcp::over(deadline)) {
-      if (const auto socket = tcp::connect_to(o_.host, o_.port, deadline, why)) {
-        const Hello h = hello(data.size());
-        Answer a{};
-        why = "no answer from rank 0";
-        // Rank 0 has the first word on who is missing.
-        const auto later = deadline + after_rank_0;
-        if (tcp::send_all(*socket, std::as_bytes(std::span(&h, 1)), deadline) == tcp::Transfer::done &&
-            tcp::receive_all(*socket, std::as_writable_bytes(std::span(&a, 1)), later) == tcp::Transfer::done) {
-          why = "an answer of something else";
-          if (a.magic == magic && receive(*socket, a, data, later)) return;
-        }
-      }
+    for (int turn = 0; !tcp::over(deadline); ++turn) {
+      const auto now = std::chrono::steady_clock::now();
+      const auto soon = o_.ports > 1 ? std::min(deadline, now + silence) : deadline;
+      std::string reason;
+      const auto socket = tcp::connect_to(o_.host, o_.port + turn % o_.ports, soon, reason);
+      if (socket && meet(*socket, data, soon, deadline, reason)) return;
+      // What somebody said counts for more than that nobody is there now, or at the next port.
+      if (!reason.empty() && (socket || !heard)) why = reason;
+      heard = heard || socket;
+      if ((turn + 1) % o_.ports != 0) continue;
       // Rank 0 may not have come yet.
       std::this_thread::sleep_until(std::min(std::chrono::steady_clock::now() + pause, deadline));
       pause = std::min(2 * pause, std::chrono::milliseconds(500));
@@ -217,13 +339,55 @@ class TcpRendezvous {
     fail<CommunicationError>(where(), "rank 0 within " + time(), why,
                              "look at what rank 0 does, and whether this host reaches it");
   }
-  // Whether the data came. Throws what rank 0 says against it.
-  bool receive(const tcp::Socket& socket, const Answer& a, std::span<std::byte> data, tcp::Deadline deadline) const {
-    if (a.good == 1) return a.bytes == data.size() && tcp::receive_all(socket, data, deadline) == tcp::Transfer::done;
-    std::string text(std::min<std::size_t>(a.bytes, max_text), ' ');
-    if (tcp::receive_all(socket, std::as_writable_bytes(std::span(text)), deadline) != tcp::Transfer::done)
+
+  // Whether the data came. Throws what rank 0 says against it; who cannot prove that he is rank 0 is not believed, and
+  // `why` tells of it.
+  bool meet(const tcp::Socket& socket, std::span<std::byte> data, tcp::Deadline soon, tcp::Deadline deadline,
+            std::string& why) const {
+    using tcp::Transfer;
+    const Hello h = hello(data.size());
+    Challenge c{};
+    Answer a{};
+    // Rank 0 has the first word on who is missing.
+    const auto later = deadline + after_rank_0;
+    why = "no answer from rank 0";
+    if (tcp::send_all(socket, bytes_of(h), deadline) != Transfer::done ||
+        tcp::receive_all(socket, std::as_writable_bytes(std::span(&c, 1)), o_.ports > 1 ? soon : later) !=
+            Transfer::done)
       return false;
-    fail<CommunicationError>(where(), "to be let in as rank " + std::to_string(o_.rank), printable(text));
+    why = "an answer of something else";
+    if (c.magic != magic) return false;
+    if (c.good != 1) {
+      std::vector<std::byte> text;
+      if (receive_text(socket, c.bytes, text, deadline)) why = readable(text);
+      return false;
+    }
+    why = "no answer from rank 0";
+    const Digest256 proof = rank_proof(h, c);
+    if (tcp::send_all(socket, bytes_of(proof), deadline) != Transfer::done ||
+        tcp::receive_all(socket, std::as_writable_bytes(std::span(&a, 1)), later) != Transfer::done)
+      return false;
+    why = "an answer of something else";
+    if (a.magic != magic || (a.good == 1 && a.bytes != data.size())) return false;
+    std::vector<std::byte> more;
+    if (!receive_text(socket, a.bytes, more, later)) return false;
+    if (!same_digest(a.proof, root_proof(h, c, a, more))) {
+      why = a.good == 1 ? "an answer of somebody who does not know TUTTI_SECRET" : readable(more);
+      return false;
+    }
+    if (a.good != 1)
+      fail<CommunicationError>(where(), "to be let in as rank " + std::to_string(o_.rank), readable(more));
+    std::copy(more.begin(), more.end(), data.begin());
+    return true;
+  }
+  static bool receive_text(const tcp::Socket& socket, std::uint32_t size, std::vector<std::byte>& to,
+                           tcp::Deadline deadline) {
+    if (size > max_data) return false;
+    to.resize(size);
+    return tcp::receive_all(socket, to, deadline) == tcp::Transfer::done;
+  }
+  [[nodiscard]] static std::string readable(std::span<const std::byte> text) {
+    return printable({reinterpret_cast<const char*>(text.data()), text.size()});
   }
 
   RendezvousOptions o_;

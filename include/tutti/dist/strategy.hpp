@@ -24,7 +24,7 @@ struct StateSpan {
 // What every rank says in each step; all ranks see the union and decide the same. The word travels with the first
 // bucket: all of it is known before the backward pass, and no weight needs to wait for the last bucket.
 namespace step_flag {
-inline constexpr std::uint32_t stop = 1, membership = 2, not_finite = 4;
+inline constexpr std::uint32_t stop = 1, membership = 2, not_finite = 4, save = 8;
 }
 
 struct Membership {
@@ -34,7 +34,8 @@ struct Membership {
 
 // How several processes train one model. The trainer calls attach once, then in every step reduce for each bucket the
 // moment its gradients are final, finish after the update, and sum for the metrics. A strategy of one rank need not do
-// any of it.
+// any of it. Where it has begin_step(step, runs_ahead) and settled(), it learns the number of the job's step, too, and
+// when a step that a device does on its own is over (AllReduce).
 template <class S>
 concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const Fingerprint& fingerprint,
                                        std::span<StateSpan> state, const Bucket& bucket, std::span<std::byte> gradients,
@@ -59,5 +60,14 @@ concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& lay
   s.abort(reason, code);
   { cs.membership() } -> std::same_as<Membership>;
 };
+
+template <class S>
+void begin_step(S& s, std::int64_t step, bool runs_ahead) {
+  if constexpr (requires { s.begin_step(step, runs_ahead); }) s.begin_step(step, runs_ahead);
+}
+template <class S>
+void step_settled(S& s) {
+  if constexpr (requires { s.settled(); }) s.settled();
+}
 
 }  // namespace tutti

@@ -12,14 +12,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -53,31 +56,111 @@ using Socket = io::Descriptor;
   }
 }
 
+// An address with its port.
+struct Address {
+  sockaddr_storage bytes{};
+  socklen_t size = 0;
+
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
+  [[nodiscard]] int family() const noexcept { return bytes.ss_family; }
+  // 127.0.0.0/8 or ::1.
+  [[nodiscard]] bool is_loopback() const noexcept {
+    if (family() == AF_INET)
+      return (ntohl(reinterpret_cast<const sockaddr_in*>(&bytes)->sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+    return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&bytes)->sin6_addr);
+  }
+};
+
+// Finds the addresses of a host: in the system's way, which may ask the network and knows no deadline.
+struct SystemLookup {
+  std::vector<Address> operator()(const std::string& host, int port, bool numbers_only, std::string& why) const {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    if (numbers_only) hints.ai_flags = AI_NUMERICHOST;
+    addrinfo* raw = nullptr;
+    std::vector<Address> found;
+    if (const int e = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &raw); e != 0) {
+      why = ::gai_strerror(e);
+      return found;
+    }
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
+    for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+      Address& to = found.emplace_back();
+      to.size = std::min(a->ai_addrlen, socklen_t{sizeof to.bytes});
+      std::memcpy(&to.bytes, a->ai_addr, to.size);
+    }
+    return found;
+  }
+};
+
+// The addresses of a host; none where it has none or the answer is not there before the deadline, and `why` says so.
+// The lookup goes on in a thread of its own, which is left alone where it takes too long.
+template <class Lookup = SystemLookup>
+[[nodiscard]] std::vector<Address> addresses_of(const std::string& host, int port, Deadline deadline, std::string& why,
+                                                Lookup lookup = {}) {
+  // What is a number needs nobody's help.
+  if (auto numbers = SystemLookup{}(host, port, true, why); !numbers.empty()) return numbers;
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable done;
+    bool there = false;
+    std::vector<Address> found;
+    std::string why;
+  };
+  const auto shared = std::make_shared<Shared>();
+  try {
+    std::thread([shared, host, port, lookup] {
+      std::string reason;
+      auto found = lookup(host, port, false, reason);
+      const std::lock_guard lock(shared->mutex);
+      shared->found = std::move(found);
+      shared->why = std::move(reason);
+      shared->there = true;
+      shared->done.notify_all();
+    }).detach();
+  } catch (const std::system_error& e) {
+    why = e.what();
+    return {};
+  }
+  std::unique_lock lock(shared->mutex);
+  if (!shared->done.wait_until(lock, deadline, [&] { return shared->there; })) {
+    why = "no address of that name in time";
+    return {};
+  }
+  why = shared->why;
+  return std::move(shared->found);
+}
+
+// A socket that listens at this address. Nothing where that fails; `error` is the system's number.
+[[nodiscard]] inline std::optional<Socket> listen_on(const Address& a, int backlog, int& error) {
+  Socket s(::socket(a.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1, off = 0;
+  if (s.get() >= 0) {
+    ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (a.family() == AF_INET6) ::setsockopt(s.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (::bind(s.get(), a.get(), a.size) == 0 && ::listen(s.get(), backlog) == 0) return s;
+  }
+  error = errno;
+  return {};
+}
+
+// All addresses of this host; for AF_INET6 those of IPv4 too.
+[[nodiscard]] inline Address any_address(int family, int port) {
+  Address any;
+  any.bytes.ss_family = static_cast<sa_family_t>(family);
+  any.size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  auto& number = family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&any.bytes)->sin6_port
+                                    : reinterpret_cast<sockaddr_in*>(&any.bytes)->sin_port;
+  number = htons(static_cast<std::uint16_t>(port));
+  return any;
+}
+
 // Listens at a port of all of this host's addresses; port 0: one that is free. CommunicationError if it is taken.
 [[nodiscard]] inline Socket listen_at(int port, int backlog) {
-  const auto attempt = [&](int family, int& error) -> Socket {
-    Socket s(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int on = 1, off = 0;
-    sockaddr_in6 six{};
-    sockaddr_in four{};
-    six.sin6_family = AF_INET6;
-    six.sin6_port = four.sin_port = htons(static_cast<std::uint16_t>(port));
-    four.sin_family = AF_INET;
-    const auto* address =
-        family == AF_INET6 ? reinterpret_cast<const sockaddr*>(&six) : reinterpret_cast<const sockaddr*>(&four);
-    const socklen_t size = family == AF_INET6 ? sizeof six : sizeof four;
-    if (s.get() >= 0) {
-      ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-      if (family == AF_INET6) ::setsockopt(s.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-      if (::bind(s.get(), address, size) == 0 && ::listen(s.get(), backlog) == 0) return s;
-    }
-    error = errno;
-    return Socket();
-  };
   int error = 0;
   // A host without IPv6 still has IPv4.
   for (const int family : {AF_INET6, AF_INET})
-    if (Socket s = attempt(family, error); s.get() >= 0) return s;
+    if (auto s = listen_on(any_address(family, port), backlog, error)) return *std::move(s);
   fail<CommunicationError>("tcp", "to listen at port " + std::to_string(port), error_text(error),
                            error == EADDRINUSE ? "another program has the port; choose another one" : "");
 }
@@ -90,36 +173,57 @@ using Socket = io::Descriptor;
   return ntohs(a.ss_family == AF_INET6 ? six->sin6_port : four->sin_port);
 }
 
-// One attempt to connect, at each address of the host. Nothing where that fails; `why` says how.
+// One attempt to connect, to whichever of the addresses answers first: each gets a head start of `stagger` over the
+// next, which begins at once where one fails (RFC 8305). Nothing where all fail; `why` says how.
+[[nodiscard]] inline std::optional<Socket> connect_first(
+    std::span<const Address> addresses, Deadline deadline, std::string& why,
+    std::chrono::milliseconds stagger = std::chrono::milliseconds(250)) {
+  std::vector<Socket> tried;
+  const auto connected = [](Socket& s) {
+    const int on = 1;
+    ::setsockopt(s.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return std::optional<Socket>(std::move(s));
+  };
+  std::size_t next = 0;
+  for (Deadline turn = std::chrono::steady_clock::now();;) {
+    if (next < addresses.size() && (tried.empty() || over(turn))) {
+      const Address& a = addresses[next++];
+      turn = std::chrono::steady_clock::now() + stagger;
+      Socket s(::socket(a.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (s.get() >= 0 && ::connect(s.get(), a.get(), a.size) == 0) return connected(s);
+      if (s.get() >= 0 && errno == EINPROGRESS)
+        tried.push_back(std::move(s));
+      else
+        why = error_text(errno);
+      continue;
+    }
+    if (tried.empty()) return {};
+    if (over(deadline)) {
+      why = error_text(ETIMEDOUT);
+      return {};
+    }
+    std::vector<pollfd> polled;
+    polled.reserve(tried.size());
+    for (const Socket& s : tried) polled.push_back({s.get(), POLLOUT, 0});
+    const Deadline until = next < addresses.size() ? std::min(turn, deadline) : deadline;
+    if (::poll(polled.data(), polled.size(), left(until)) <= 0) continue;
+    for (std::size_t i = tried.size(); i-- > 0;) {
+      if (polled[i].revents == 0) continue;
+      int error = 0;
+      socklen_t size = sizeof error;
+      if (::getsockopt(tried[i].get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+      if (error == 0) return connected(tried[i]);
+      why = error_text(error);
+      tried.erase(tried.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+// One attempt to connect to a host, at any of its addresses. Nothing where that fails; `why` says how.
 [[nodiscard]] inline std::optional<Socket> connect_to(const std::string& host, int port, Deadline deadline,
                                                       std::string& why) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* raw = nullptr;
-  if (const int e = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &raw); e != 0) {
-    why = ::gai_strerror(e);
-    return {};
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
-  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
-    Socket s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (s.get() < 0) continue;
-    int error = ::connect(s.get(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
-    if (error == EINPROGRESS) {
-      socklen_t size = sizeof error;
-      if (!wait_for(s.get(), POLLOUT, deadline))
-        error = ETIMEDOUT;
-      else if (::getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-        error = errno;
-    }
-    if (error == 0) {
-      const int on = 1;
-      ::setsockopt(s.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      return s;
-    }
-    why = error_text(error);
-  }
-  return {};
+  const auto addresses = addresses_of(host, port, deadline, why);
+  return connect_first(addresses, deadline, why);
 }
 
 enum class Transfer : std::uint8_t { done, late, closed };

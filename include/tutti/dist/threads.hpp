@@ -61,6 +61,9 @@ class ThreadEngine {
   }
   void barrier(Deadline deadline, std::string_view what) { group_.barrier(deadline, what); }
   void abort(const std::string&, ExitCode) noexcept { group_.abort(); }
+  void give_up() noexcept { group_.abort(); }
+  // A barrier names who is missing at once; this is for a machine with much to do.
+  [[nodiscard]] static std::chrono::milliseconds grace() noexcept { return std::chrono::seconds(5); }
   // Threads reach all memory: there is no need for any of a special kind.
   std::span<std::byte> allocate(std::size_t, Deadline) { return {}; }
 

@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-// Something a strategy has begun. Waiting rethrows what went wrong on the thread that did it.
-class Work {
+// Something a strategy has begun. Waiting rethrows what went wrong on the thread that did it, so nobody drops one.
+class [[nodiscard]] Work {
  public:
   struct State {
     virtual ~State() = default;

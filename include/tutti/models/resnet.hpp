@@ -17,6 +17,8 @@ struct ResnetOptions {
   bool cifar_stem = false;     // a 3x3 stem without pooling, for small images
   bool stride_in_1x1 = false;  // the original form (v1); default is v1.5, which strides in the 3x3
   bool zero_gamma = false;     // the last batch norm of a block starts at 0: Goyal et al. 2017
+  bool glorot = false;         // convolutions start as Glorot and Bengio 2010 say, uniformly; else as He et al. 2015
+  bool decay_bias = false;     // weight decay holds for the classifier's bias too
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;
   float label_smoothing = 0;
@@ -26,24 +28,29 @@ struct ResnetOptions {
 namespace detail {
 
 template <class = void>
+nn::ConvOptions resnet_conv(const ResnetOptions& o, std::int64_t out, int kernel, int stride) {
+  return {out, kernel, stride, -1, false, {o.glorot ? Init::xavier_uniform : Init::he_normal, 1}};
+}
+
+template <class = void>
 ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,
                      int stride, bool bottleneck) {
   const std::int64_t out = bottleneck ? 4 * width : width;
   const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   ValueId shortcut = x;
   if (stride != 1 || b.shape(x)[1] != out)
-    shortcut = nn::conv_bn(b, name + ".downsample.0", name + ".downsample.1", x,
-                           {.out = out, .kernel = 1, .stride = stride}, {.eps = o.bn_eps, .momentum = o.bn_momentum});
+    shortcut = nn::conv_bn(b, name + ".downsample.0", name + ".downsample.1", x, resnet_conv(o, out, 1, stride),
+                           {.eps = o.bn_eps, .momentum = o.bn_momentum});
   const nn::BatchNormOptions last{
       .relu = true, .residual = shortcut, .eps = o.bn_eps, .momentum = o.bn_momentum, .zero_gamma = o.zero_gamma};
   if (!bottleneck) {
-    const ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, {.out = width, .stride = stride}, relu);
-    return nn::conv_bn(b, name + ".conv2", name + ".bn2", y, {.out = out}, last);
+    const ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, resnet_conv(o, width, 3, stride), relu);
+    return nn::conv_bn(b, name + ".conv2", name + ".bn2", y, resnet_conv(o, out, 3, 1), last);
   }
   const int first = o.stride_in_1x1 ? stride : 1;
-  ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, {.out = width, .kernel = 1, .stride = first}, relu);
-  y = nn::conv_bn(b, name + ".conv2", name + ".bn2", y, {.out = width, .stride = stride / first}, relu);
-  return nn::conv_bn(b, name + ".conv3", name + ".bn3", y, {.out = out, .kernel = 1}, last);
+  ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn1", x, resnet_conv(o, width, 1, first), relu);
+  y = nn::conv_bn(b, name + ".conv2", name + ".bn2", y, resnet_conv(o, width, 3, stride / first), relu);
+  return nn::conv_bn(b, name + ".conv3", name + ".bn3", y, resnet_conv(o, out, 1, 1), last);
 }
 
 }  // namespace detail
@@ -71,16 +78,15 @@ void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
   }
   const bool bottleneck = o.depth >= 50;
   const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
-  x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 64, .kernel = o.cifar_stem ? 3 : 7, .stride = o.cifar_stem ? 1 : 2},
-                  relu);
+  x = nn::conv_bn(b, "conv1", "bn1", x, detail::resnet_conv(o, 64, o.cifar_stem ? 3 : 7, o.cifar_stem ? 1 : 2), relu);
   if (!o.cifar_stem) x = b.max_pool("maxpool", x, {3, 3, 2, 1});
   for (int stage = 0; stage < 4; ++stage)
     for (int i = 0; i < blocks[static_cast<std::size_t>(stage)]; ++i)
       x = detail::resnet_block(b, o, "layer" + std::to_string(stage + 1) + "." + std::to_string(i), x,
                                std::int64_t{64} << stage, stage > 0 && i == 0 ? 2 : 1, bottleneck);
   x = b.global_avg_pool("avgpool", x);
-  b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}), o.label_smoothing,
-                          o.top_k);
+  b.softmax_cross_entropy(nn::linear(b, "fc", x, o.classes, {Init::he_uniform, 0.4082482904638631}, o.decay_bias),
+                          o.label_smoothing, o.top_k);
 }
 
 TUTTI_CORE_INSTANCE(template void resnet<>(Builder&, ValueId, const ResnetOptions&));

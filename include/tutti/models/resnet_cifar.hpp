@@ -18,7 +18,8 @@ struct ResnetCifarOptions {
   bool zero_gamma = false;  // the last batch norm of a block starts at 0: Goyal et al. 2017
   bool xavier = false;      // instead of He's initializer
   // Pre-activation units (He et al. 2016b) with a batch norm on the input and a projection in the first unit of every
-  // stage: the network that the elastic MXNet scripts call resnet on images of up to 28 pixels.
+  // stage: the network that the elastic MXNet scripts call resnet on images of up to 28 pixels. From depth 164 on where
+  // that is 9n+2, the units are bottlenecks with four times the channels.
   bool preactivation = false;
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;
@@ -57,13 +58,25 @@ ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const std::s
   return b.add(name + ".add", nn::conv(b, name + ".conv2", y, cifar_conv(o, out, 3, 1)), shortcut);
 }
 
+template <class = void>
+ValueId preactivation_bottleneck(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
+                                 std::int64_t out, int stride, bool project) {
+  const nn::BatchNormOptions bn{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
+  const ValueId a = nn::batch_norm(b, name + ".bn1", x, bn);
+  const ValueId shortcut = project ? nn::conv(b, name + ".downsample.0", a, cifar_conv(o, out, 1, stride)) : x;
+  ValueId y = nn::conv_bn(b, name + ".conv1", name + ".bn2", a, cifar_conv(o, out / 4, 1, 1), bn);
+  y = nn::conv_bn(b, name + ".conv2", name + ".bn3", y, cifar_conv(o, out / 4, 3, stride), bn);
+  return b.add(name + ".add", nn::conv(b, name + ".conv3", y, cifar_conv(o, out, 1, 1)), shortcut);
+}
+
 }  // namespace detail
 
 // Records the network and its loss on the builder's images.
 template <class = void>
 void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
-  const int n = (o.depth - 2) / 6;
-  if (n < 1 || 6 * n + 2 != o.depth)
+  const bool bottleneck = o.preactivation && o.depth >= 164 && (o.depth - 2) % 9 == 0;
+  const int n = (o.depth - 2) / (bottleneck ? 9 : 6);
+  if (n < 1 || (!bottleneck && 6 * n + 2 != o.depth))
     fail<UsageError>("resnet_cifar", "a depth of 6n+2 (8, 14, 20, 32, 44, 50, 56, 110, ...)", std::to_string(o.depth));
   if (o.width < 1 || o.classes < 2)
     fail<UsageError>("resnet_cifar", "a width of 1 or more and 2 classes or more",
@@ -79,9 +92,10 @@ void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
     for (int block = 0; block < n; ++block) {
       const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
       const int stride = stage > 0 && block == 0 ? 2 : 1;
-      const std::int64_t out = o.width << stage;
-      x = o.preactivation ? detail::preactivation_unit(b, o, name, x, out, stride, block == 0)
-                          : detail::basic_block(b, o, name, x, out, stride);
+      const std::int64_t out = (bottleneck ? 4 : 1) * o.width << stage;
+      x = bottleneck        ? detail::preactivation_bottleneck(b, o, name, x, out, stride, block == 0)
+          : o.preactivation ? detail::preactivation_unit(b, o, name, x, out, stride, block == 0)
+                            : detail::basic_block(b, o, name, x, out, stride);
     }
   if (o.preactivation) x = nn::batch_norm(b, "bn1", x, bn);
   x = b.global_avg_pool("avgpool", x);

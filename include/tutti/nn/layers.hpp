@@ -63,10 +63,11 @@ inline ValueId conv_bn(Builder& b, const std::string& conv_name, const std::stri
 }
 
 // x [N,C] or [N,C,1,1] -> [N,out]. Parameters name.weight [out,C], name.bias.
-inline ValueId linear(Builder& b, const std::string& name, ValueId x, std::int64_t out, Initializer init) {
+inline ValueId linear(Builder& b, const std::string& name, ValueId x, std::int64_t out, Initializer init,
+                      bool decay_bias = false) {
   if (out < 1) fail<ShapeError>(name, "1 output or more", std::to_string(out));
   const ValueId w = b.parameter(name + ".weight", Shape{out, b.shape(x).row_numel()}, std::move(init));
-  return b.linear(name, x, w, b.parameter(name + ".bias", Shape{out}, {Init::zeros}, false));
+  return b.linear(name, x, w, b.parameter(name + ".bias", Shape{out}, {Init::zeros}, decay_bias));
 }
 
 }  // namespace tutti::nn

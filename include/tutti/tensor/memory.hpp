@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -75,6 +76,10 @@ class Checkpoints {
   template <class Trainer>
   void resume_from(Trainer& trainer, const std::filesystem::path& path) {
     restore(trainer, io::load_checkpoint(path));
+  }
+  template <class Trainer>
+  void resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
+    restore(trainer, loaded);
   }
 
  private:

@@ -65,6 +65,7 @@ class DeviceSteps {
     if (next_ >= settled_ + DeviceStep::kept) (void)look_at(next_ - DeviceStep::kept);
     send_scale();
     const std::int64_t step = counters_.step + 1;
+    begin_step(s_, step, true);
     const std::uint64_t number =
         device_->send({lr, 1.0 / static_cast<double>(global_rows), o_.loss_scale,
                        WeightAverage<B>::decay(o_.ema_decay, step), step, flags, counts, begins_sums_});
@@ -86,6 +87,7 @@ class DeviceSteps {
     if (settled_ == next_) return;
     settled_flags_ = look_at(next_ - 1);
     settled_ = next_;
+    step_settled(s_);
   }
   // Waits for the last step; its flags are not told again.
   [[nodiscard]] StepResult last() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +21,8 @@
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
+#include <tutti/train/utilisation.hpp>
+#include <tutti/train/while_chief_works.hpp>
 
 namespace tutti {
 
@@ -29,10 +32,13 @@ struct FitOptions {
   int accumulate = 1;  // micro-batches a step: each rank's share is cut into this many
   Schedule schedule = schedule::Constant{0.1};
   std::int64_t report_every = 20;     // steps
-  std::int64_t evaluate_every = 1;    // epochs; the last one always
-  std::int64_t save_every = 1;        // epochs; 0: never
+  std::int64_t summary_every = 0;     // steps; 0: no summaries
+  std::int64_t evaluate_every = 1;    // epochs, and at the end of the run; 0: never
+  std::int64_t save_every = 1;        // epochs, and at the end of the run; 0: never
   std::int64_t save_every_steps = 0;  // 0: never
-  std::int64_t max_steps = 0;         // stop after this many updates in all; 0: run all epochs
+  double save_every_seconds = 0;      // since the last checkpoint, by the clock of rank 0; 0: never
+  bool save_last = false;             // at the end of the run, whatever the intervals
+  std::int64_t max_steps = 0;         // stop after this many updates in all; 0: run all epochs. See EpochEnd for theirs
   std::int64_t total_steps = 0;       // that the schedule spans; 0: those of all epochs
   bool report_first = false;          // the first step too
   bool report_epochs = true;          // the last step of an epoch too; of the run always
@@ -61,6 +67,10 @@ class Rate {
     before_ = seconds();
     running_ = false;
   }
+  void resume() {
+    running_ = true;
+    watch_.restart();
+  }
   [[nodiscard]] double seconds() const { return before_ + (running_ ? watch_.seconds() : 0); }
   [[nodiscard]] double value() const { return seconds() > 0 ? static_cast<double>(images_) / seconds() : 0; }
   void restart() {
@@ -76,6 +86,26 @@ class Rate {
   bool running_ = true;
   Stopwatch watch_;
 };
+
+// What happened since the last report of one kind.
+struct ReportWindow {
+  Metrics metrics;
+  Rate rate;
+  double waited = 0, exchanged = 0;  // seconds for data and for other ranks, at its start
+};
+
+}  // namespace detail
+
+namespace detail {
+
+// A step that runs on into another epoch has a line in each.
+inline void write_audit(AuditLog& audit, const Batch& b, std::int64_t step, int rank) {
+  if (b.epochs.empty()) return audit.step(b.epoch, step, rank, b.indices);
+  for (std::size_t begin = 0, end = 0; begin < b.indices.size(); begin = end) {
+    while (end < b.indices.size() && b.epochs[end] == b.epochs[begin]) ++end;
+    audit.step(b.epochs[begin], step, rank, b.indices.subspan(begin, end - begin));
+  }
+}
 
 }  // namespace detail
 
@@ -99,8 +129,9 @@ EvaluationReport evaluate(Trainer<B, S>& trainer, BatchSource& source) {
           sum.rows / std::max(watch.seconds(), 1e-9)};
 }
 
-// The training loop: from the trainer's counters to the end of the last epoch. Reports to the listeners, evaluates,
-// commits and saves. `test` and `checkpoints` and `audit` may be null.
+// The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
+// (EpochEnd) to the last full step of all epochs. Reports to the listeners, evaluates, commits and saves. `test` and
+// `audit` may be null, and `checkpoints` on ranks that save nothing.
 template <Backend B, DistributedStrategy S>
 FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
               const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit = nullptr) {
@@ -109,19 +140,43 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
   FitResult result;
   const Stopwatch since_start;
   const auto schedule_at = [&](std::int64_t step) {
-    return o.schedule(Progress{step, per_epoch, o.total_steps > 0 ? o.total_steps : per_epoch * o.epochs,
+    return o.schedule(Progress{step, per_epoch, o.total_steps > 0 ? o.total_steps : train.steps_left({}, o.epochs),
                                o.global_batch, trainer.strategy().size()});
   };
   const auto warn = [&](const std::string& text) {
     for (auto* l : listeners) l->warning(text);
   };
-  const auto save = [&] {
+  Stopwatch since_save;
+  // All ranks call it. Whether rank 0 has saved, and if it is told a metric of the state, whether that is the best yet.
+  bool best = false;
+  const auto save = [&](std::optional<double> metric = {}) {
     trainer.commit();
-    if (checkpoints == nullptr || trainer.strategy().rank() != 0) return false;
+    since_save.restart();
+    best = false;
     try {
-      const std::string path = checkpoints->save(trainer);
+      std::string path;
+      std::vector<std::string> complaints;
+      const auto write = [&] {
+        if (checkpoints == nullptr) return;
+        path = checkpoints->save(trainer);
+        if (metric)
+          best = checkpoints->mark_if_best(at.step, *metric, [&](const std::string& c) { complaints.push_back(c); });
+      };
+      // Ranks that save beside rank 0, in folders of their own; what goes wrong there waits for what all do.
+      std::exception_ptr error;
+      try {
+        if (trainer.strategy().rank() != 0) write();
+      } catch (const Error&) {
+        error = std::current_exception();
+      }
+      while_chief_works(trainer.strategy(), trainer.options().deadline, "saving a checkpoint", write);
+      if (error) std::rethrow_exception(error);
+      if (path.empty()) return false;
       for (auto* l : listeners) l->saved(path);
+      for (const auto& c : complaints) warn(c);
       return true;
+    } catch (const CommunicationError&) {
+      throw;
     } catch (const Error& e) {
       // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
       warn("checkpoint not written: " + std::string(e.what()));
@@ -130,15 +185,29 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
   };
   // What the file tells of later steps is of a run that ended before it could save them.
   if (audit != nullptr && !audit->empty()) audit->rollback(at.epoch, at.step + 1);
-  const auto ends = [&] { return at.epoch >= o.epochs || (o.max_steps > 0 && at.step >= o.max_steps); };
+  const auto ends = [&] {
+    return train.steps_left({at.epoch, at.consumed}, o.epochs) <= 0 || (o.max_steps > 0 && at.step >= o.max_steps);
+  };
   if (ends()) {
+    for (auto* l : listeners) l->finished(0);
     result.counters = at;
     return result;
   }
+  std::function<std::optional<double>()> read_utilisation;
+  if (!listeners.empty()) read_utilisation = [&] { return trainer.utilisation(); };
+  detail::UtilisationReadings busy(read_utilisation);
   train.start({at.epoch, at.consumed});
-  Metrics window, epoch;
-  detail::Rate window_rate, epoch_rate;
-  double waited = train.seconds_waited();
+  Metrics epoch;
+  detail::Rate epoch_rate;
+  detail::ReportWindow steps, summaries;
+  for (auto* w : {&steps, &summaries}) {
+    w->waited = train.seconds_waited();
+    w->exchanged = trainer.seconds_waited().value_or(0);
+  }
+  double epoch_waited = steps.waited, epoch_exchanged = steps.exchanged;
+  const auto share = [](double seconds, const detail::Rate& rate) {
+    return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
+  };
   std::int64_t skipped_before = train.skipped();
   Stopwatch epoch_watch;
   std::vector<BatchView> parts;
@@ -146,7 +215,12 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
   while (!ends()) {
     const Batch& batch = train.next();
     const double lr = schedule_at(at.step);
-    const std::uint32_t wanted = o.stop_requested() ? step_flag::stop : 0;
+    std::uint32_t wanted = o.stop_requested() ? step_flag::stop : 0;
+    // One clock for all: they save after the same step.
+    if (o.save_every_seconds > 0 && trainer.strategy().rank() == 0 && since_save.seconds() >= o.save_every_seconds) {
+      wanted |= step_flag::save;
+      since_save.restart();
+    }
     const std::int64_t n = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
     parts.clear();
     for (std::int64_t p = 0; p < n; ++p)
@@ -155,27 +229,31 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
     skipped_rows += static_cast<double>(batch.skipped);
     if (batch.skipped > 0)
       for (const auto& m : train.take_skip_messages()) o.record_skipped(m);
-    if (audit != nullptr) audit->step(batch.epoch, at.step, trainer.strategy().rank(), batch.indices);
+    if (audit != nullptr) detail::write_audit(*audit, batch, at.step, trainer.strategy().rank());
     at.epoch = batch.after.epoch;
     at.consumed = batch.after.consumed;
-    window_rate.add(batch.global_count);
+    steps.rate.add(batch.global_count);
+    summaries.rate.add(batch.global_count);
     epoch_rate.add(batch.global_count);
     const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
-    // A run that max_steps ends within an epoch is reported, evaluated and saved like the end of one.
-    const bool epoch_done = batch.last_of_epoch || (o.max_steps > 0 && at.step >= o.max_steps);
+    // A run that ends within an epoch is reported, evaluated and saved like the end of one.
+    const bool epoch_done = batch.last_of_epoch || ends();
     const bool due = at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || (o.report_first && at.step == 1);
     const bool reports = due || (epoch_done && (o.report_epochs || ends()));
+    const bool summarises = o.summary_every > 0 && (at.step % o.summary_every == 0 || ends());
     // Where steps run ahead, asking waits for them.
-    if (!trainer.runs_ahead() || reports || epoch_done) {
+    if (!trainer.runs_ahead() || reports || summarises || epoch_done) {
       Metrics mine = trainer.take_metrics();
       mine.rows -= std::exchange(skipped_rows, 0);
-      window += mine;
+      steps.metrics += mine;
+      summaries.metrics += mine;
       epoch += mine;
     }
-    if (reports) {
-      const Metrics all = trainer.reduce(window);
-      const double wait = train.seconds_waited() - waited;
-      waited += wait;
+    busy.step(reports, summarises, epoch_done);
+    const auto report_on = [&](detail::ReportWindow& w, detail::UtilisationMean& of_window) {
+      const Metrics all = trainer.reduce(w.metrics);
+      const double wait = train.seconds_waited() - w.waited;
+      const auto exchanged = trainer.seconds_waited();
       const StepReport r{epoch_number,
                          at.step,
                          step_in_epoch,
@@ -183,18 +261,34 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
                          o.epochs,
                          all.mean_loss(),
                          all.top1_rate(),
-                         window_rate.value(),
+                         w.rate.value(),
                          lr,
-                         wait / std::max(window_rate.seconds(), 1e-9),
-                         since_start.seconds()};
+                         schedule_at(at.step),
+                         share(wait, w.rate),
+                         since_start.seconds(),
+                         exchanged ? std::optional(share(*exchanged - w.exchanged, w.rate)) : std::nullopt,
+                         of_window.take()};
+      w.exchanged = exchanged.value_or(0);
+      w.metrics = {};
+      w.waited += wait;
+      w.rate.restart();
+      return r;
+    };
+    if (reports) {
+      const StepReport r = report_on(steps, busy.steps);
       for (auto* l : listeners) l->step(r);
-      window = {};
-      window_rate.restart();
+    }
+    if (summarises) {
+      const StepReport r = report_on(summaries, busy.summaries);
+      for (auto* l : listeners) l->summary(r);
     }
     const bool stop = (flags & step_flag::stop) != 0;
+    const auto saves_by_steps = [&] {
+      return (o.save_every_steps > 0 && at.step % o.save_every_steps == 0) || (flags & step_flag::save) != 0;
+    };
     bool reached = false;
     if (epoch_done) {
-      epoch_rate.pause();
+      for (auto* r : {&epoch_rate, &steps.rate, &summaries.rate}) r->pause();
       const Metrics all = trainer.reduce(epoch);
       EpochReport r{epoch_number,
                     at.step,
@@ -209,29 +303,35 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
                     0,
                     false,
                     0};
+      const double data = train.seconds_waited();
+      r.data_wait = share(data - std::exchange(epoch_waited, data), epoch_rate);
+      if (const auto exchanged = trainer.seconds_waited())
+        r.comm_wait = share(*exchanged - std::exchange(epoch_exchanged, *exchanged), epoch_rate);
+      r.gpu_utilisation = busy.epoch.take();
       auto skipped = static_cast<double>(train.skipped() - skipped_before);
       skipped_before = train.skipped();
       trainer.strategy().sum({&skipped, 1});
       r.skipped = std::llround(skipped);
       reached = o.stop_at_train_top1 > 0 && r.train_top1 >= o.stop_at_train_top1;
       const bool last_epoch = ends() || reached;
-      if (test != nullptr && (last_epoch || epoch_number % std::max<std::int64_t>(o.evaluate_every, 1) == 0)) {
+      if (test != nullptr && o.evaluate_every > 0 && (last_epoch || epoch_number % o.evaluate_every == 0)) {
         r.test = evaluate(trainer, *test);
         if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, *test); });
       }
-      const bool saves = o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0);
-      if (saves && save() && r.test)
-        r.best = checkpoints->mark_if_best(at.step,
-                                           r.test_ema ? std::max(r.test->top1, r.test_ema->top1) : r.test->top1, warn);
+      const bool saves = (o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0)) ||
+                         (o.save_last && last_epoch) || saves_by_steps();
+      std::optional<double> metric;
+      if (r.test) metric = r.test_ema ? std::max(r.test->top1, r.test_ema->top1) : r.test->top1;
+      if (saves && save(metric)) r.best = best;
       r.seconds = epoch_watch.seconds();
       for (auto* l : listeners) l->epoch(r);
       result.last = r;
       epoch = {};
       epoch_rate.restart();
-      window_rate.restart();
       epoch_watch.restart();
-      waited = train.seconds_waited();
-    } else if (!stop && o.save_every_steps > 0 && at.step % o.save_every_steps == 0) {
+      for (auto* w : {&steps, &summaries}) w->rate.resume();
+      busy.pause_is_over();
+    } else if (!stop && saves_by_steps()) {
       save();
     }
     if (reached) break;
@@ -242,6 +342,8 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
     }
   }
   train.release();
+  if (!result.interrupted)
+    for (auto* l : listeners) l->finished(since_start.seconds());
   result.counters = at;
   return result;
 }

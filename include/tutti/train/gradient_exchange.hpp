@@ -70,6 +70,9 @@ class GradientExchange {
     since_ = since;
   }
 
+  // Seconds that this rank has waited for reductions.
+  [[nodiscard]] double seconds_waited() const noexcept { return seconds_waited_; }
+
   void begin() noexcept { next_ = 0; }
   // Hands over the buckets whose gradients are final, now that the first `ready` slices are. write_word() is called
   // ahead of the first.
@@ -92,7 +95,7 @@ class GradientExchange {
   }
   void wait_for(std::size_t bucket) {
     const double before = trace_ != nullptr ? since_->seconds() : 0;
-    works_[bucket].wait_host(o_.deadline);
+    wait_for(works_[bucket]);
     if (trace_ == nullptr || bucket >= trace_->buckets.size()) return;
     trace_->buckets[bucket].taken = since_->seconds();
     trace_->waited += since_->seconds() - before;
@@ -110,7 +113,7 @@ class GradientExchange {
   // rank evaluates the same net, and what one rank saves is the state of all.
   void take_states() {
     if (alone() || host_states_.empty()) return;
-    states_work_.wait_host(o_.deadline);
+    wait_for(states_work_);
     b_.copy_out(host_states_.data(), shared_states_, host_states_.size());
     const auto divide = [&](auto n) {
       for (std::size_t i = 0; i < host_states_.size(); i += sizeof n) {
@@ -149,6 +152,11 @@ class GradientExchange {
       fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'", "one of the host",
                        "use --strategy nccl, or a backend on the processor");
   }
+  void wait_for(Work& work) {
+    const Stopwatch watch;
+    work.wait_host(o_.deadline);
+    seconds_waited_ += watch.seconds();
+  }
   void reduce_states() {
     const std::size_t n = host_states_.size();
     if (n == 0) return;
@@ -168,6 +176,7 @@ class GradientExchange {
   std::vector<Bucket> buckets_;
   std::vector<Work> works_;
   Work states_work_;
+  double seconds_waited_ = 0;
   StepTrace* trace_ = nullptr;
   const Stopwatch* since_ = nullptr;
 };

@@ -96,7 +96,7 @@ class TimeEstimate {
   return line;
 }
 
-// The same for a file: one line a report, with the step and the share of time that waited for data.
+// The same for a file: one line a report, with the step, the share of time that waited for data, the GPU's utilisation.
 [[nodiscard]] inline std::string step_line(const StepReport& r, const TimeLeft& left) {
   char text[320];
   std::snprintf(text, sizeof text,
@@ -105,6 +105,14 @@ class TimeEstimate {
                 static_cast<long long>(r.steps_per_epoch), static_cast<long long>(r.step), r.images_per_second,
                 r.train_loss, 100 * r.train_top1, r.lr, 100 * r.data_wait);
   std::string line = text;
+  if (r.comm_wait && *r.comm_wait > 0) {
+    std::snprintf(text, sizeof text, " communication %.0f %%", 100 * *r.comm_wait);
+    line += text;
+  }
+  if (r.gpu_utilisation) {
+    std::snprintf(text, sizeof text, " GPU %.0f %%", 100 * *r.gpu_utilisation);
+    line += text;
+  }
   if (left.run >= 0) line += "  left " + format_duration(left.run);
   return line;
 }
@@ -124,6 +132,17 @@ class TimeEstimate {
   if (r.test_ema) evaluation("test of averaged weights", *r.test_ema);
   std::snprintf(text, sizeof text, "  %.1f images/s  lr %.4g  ", r.images_per_second, r.lr);
   line += text + format_duration(r.seconds);
+  if (r.data_wait) {
+    const auto part = [&](const char* name, double share) {
+      std::snprintf(text, sizeof text, " %s %.0f %%", name, 100 * share);
+      line += text;
+    };
+    line += " ";
+    if (r.comm_wait) part("compute", std::max(0.0, 1 - *r.data_wait - *r.comm_wait));
+    part("data wait", *r.data_wait);
+    if (r.comm_wait && *r.comm_wait > 0) part("communication", *r.comm_wait);
+    if (r.gpu_utilisation) part("GPU", *r.gpu_utilisation);
+  }
   if (r.best) line += "  best so far";
   return line;
 }

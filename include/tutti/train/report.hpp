@@ -18,9 +18,16 @@ struct StepReport {
   double train_loss = 0;  // cross entropy, without L2
   double train_top1 = 0;  // 0..1
   double images_per_second = 0;
-  double lr = 0;
+  double lr = 0;         // of this step
+  double next_lr = 0;    // of the step after it
   double data_wait = 0;  // share of the time that waited for data, 0..1
   double seconds = 0;    // since the start of this process's training
+  // Share of the time in which the update waited for the other ranks' gradients, 0..1; what is left was computing.
+  // Nothing where a device waits by itself.
+  std::optional<double> comm_wait{};
+  // Share of the time in which rank 0's GPU computed, 0..1, by the GPU's own counters: the mean of a reading a second,
+  // each of the last second or less, at least one. Nothing where there is no GPU or it does not tell.
+  std::optional<double> gpu_utilisation{};
 };
 
 struct EvaluationReport {
@@ -35,11 +42,13 @@ struct EpochReport {
   std::int64_t epochs = 0;
   double train_loss = 0, train_top1 = 0, train_topk = 0;
   std::optional<EvaluationReport> test, test_ema;
-  double images_per_second = 0;  // of training alone
-  double lr = 0;                 // of the epoch's last step
-  double seconds = 0;            // training and evaluation
-  bool best = false;             // the best test_top1 so far
-  std::int64_t skipped = 0;      // training records that could not be read
+  double images_per_second = 0;                    // of training alone
+  double lr = 0;                                   // of the epoch's last step
+  double seconds = 0;                              // training and evaluation
+  bool best = false;                               // the best test_top1 so far
+  std::int64_t skipped = 0;                        // training records that could not be read
+  std::optional<double> data_wait{}, comm_wait{};  // as a step's, of the time of training alone
+  std::optional<double> gpu_utilisation{};         // as a step's
 };
 
 // Who listens to a training loop: progress lines, log files. Called on every rank's loop thread.
@@ -47,10 +56,14 @@ class FitListener {
  public:
   virtual ~FitListener() = default;
   virtual void step(const StepReport&) {}
+  // The same in an interval of its own, FitOptions::summary_every.
+  virtual void summary(const StepReport&) {}
   virtual void epoch(const EpochReport&) {}
   // Something the user must see although training goes on, e.g. a checkpoint that could not be written.
   virtual void warning(const std::string&) {}
   virtual void saved(const std::string& /*path*/) {}
+  // All steps are done, so many seconds after fit() was called.
+  virtual void finished(double /*seconds*/) {}
 };
 
 }  // namespace tutti

@@ -110,11 +110,11 @@ class ResidentSource final : public BatchSource {
     if (exhausted_) fail<UsageError>("resident images", "start() after the last batch of a pass", "next()");
     const Stopwatch watch;
     const Placement& placement = options_.placement;
-    batch_ = batch_at(position_, sampler_.share(position_, placement), sampler_.size(), placement.global_batch);
+    batch_ = batch_at(position_, sampler_.share(position_, placement), sampler_.size(), placement);
     const StoredImages& stored = *dataset_.stored();
     for (std::size_t i = 0; i < batch_.indices.size(); ++i) {
       const std::int64_t index = batch_.indices[i];
-      Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(position_.epoch),
+      Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(batch_.epoch_of(i)),
               static_cast<std::uint64_t>(index));
       windows_[i] = stored.window(rng);
       windows_[i].image = static_cast<std::int32_t>(index);
@@ -134,7 +134,10 @@ class ResidentSource final : public BatchSource {
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return {}; }
   [[nodiscard]] double seconds_waited() const override { return waited_; }
   [[nodiscard]] std::int64_t steps_per_epoch() const override {
-    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch);
+    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end);
+  }
+  [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const noexcept override {
+    return tutti::steps_left(p, sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end, epochs);
   }
   [[nodiscard]] const ResidentImages& images() const noexcept { return resident_; }
 
@@ -143,7 +146,8 @@ class ResidentSource final : public BatchSource {
   void reserve() {
     options_.placement.check();
     const Placement& p = options_.placement;
-    const auto rows = static_cast<std::size_t>(part_of(std::min(p.global_batch, sampler_.size()), 0, p.world).count);
+    const std::int64_t most = step_count({}, sampler_.size(), p.global_batch, p.epoch_end);
+    const auto rows = static_cast<std::size_t>(part_of(most, 0, p.world).count);
     if (windows_.size() >= rows) return;
     windows_.resize(rows);
     labels_of_batch_.resize(rows);

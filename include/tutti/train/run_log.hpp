@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <tutti/io/json_lines.hpp>
 #include <tutti/io/tfevents.hpp>
@@ -53,6 +54,16 @@ class CarefulWriter {
   bool failing_ = false;
 };
 
+// Where a step's time went: waiting for data, for other ranks, and computing. Null where a device waits by itself. The
+// GPU's utilisation where one tells it.
+inline void set_shares(io::Json& line, double data_wait, const std::optional<double>& comm_wait,
+                       const std::optional<double>& gpu_utilisation) {
+  line.set("data_wait", finite(data_wait));
+  line.set("comm_wait", comm_wait ? finite(*comm_wait) : io::Json());
+  line.set("compute", comm_wait ? finite(std::max(0.0, 1 - data_wait - *comm_wait)) : io::Json());
+  if (gpu_utilisation) line.set("gpu_utilisation", finite(*gpu_utilisation));
+}
+
 }  // namespace detail
 
 // A run's diary, RUN/log.jsonl: one JSON object a line, appended and visible at once. "event" is "start", "resume",
@@ -93,15 +104,15 @@ class RunLog : public FitListener {
   }
 
   void step(const StepReport& r) override {
-    write(event("step")
-              .set("epoch", r.epoch)
-              .set("step", r.step)
-              .set("train_loss", detail::finite(r.train_loss))
-              .set("train_top1", detail::finite(r.train_top1))
-              .set("images_per_second", detail::finite(r.images_per_second))
-              .set("lr", detail::finite(r.lr))
-              .set("data_wait", detail::finite(r.data_wait))
-              .set("seconds", detail::finite(r.seconds)));
+    io::Json line = event("step")
+                        .set("epoch", r.epoch)
+                        .set("step", r.step)
+                        .set("train_loss", detail::finite(r.train_loss))
+                        .set("train_top1", detail::finite(r.train_top1))
+                        .set("images_per_second", detail::finite(r.images_per_second))
+                        .set("lr", detail::finite(r.lr));
+    detail::set_shares(line, r.data_wait, r.comm_wait, r.gpu_utilisation);
+    write(line.set("seconds", detail::finite(r.seconds)));
   }
   void epoch(const EpochReport& r) override {
     io::Json line = event("epoch")
@@ -115,6 +126,7 @@ class RunLog : public FitListener {
         .set("lr", detail::finite(r.lr))
         .set("seconds", detail::finite(r.seconds))
         .set("best", r.best);
+    if (r.data_wait) detail::set_shares(line, *r.data_wait, r.comm_wait, r.gpu_utilisation);
     if (r.skipped > 0) line.set("skipped", r.skipped);
     write(line);
   }
@@ -139,16 +151,15 @@ class RunLog : public FitListener {
 // The same curves for TensorBoard: RUN/events.out.tfevents.*.
 class TensorboardLog : public FitListener {
  public:
-  TensorboardLog(const io::Path& run_dir, std::function<void(const std::string&)> complain)
-      : careful_("the file for TensorBoard", std::move(complain)), events_(run_dir) {}
+  // `summaries`: points are those of FitOptions::summary_every, not of every report.
+  TensorboardLog(const io::Path& run_dir, std::function<void(const std::string&)> complain, bool summaries = false)
+      : careful_("the file for TensorBoard", std::move(complain)), events_(run_dir), summaries_(summaries) {}
 
   void step(const StepReport& r) override {
-    careful_([&] {
-      events_.scalars(r.step, {{"train/loss", static_cast<float>(r.train_loss)},
-                               {"train/top1", static_cast<float>(r.train_top1)},
-                               {"train/images_per_second", static_cast<float>(r.images_per_second)},
-                               {"train/lr", static_cast<float>(r.lr)}});
-    });
+    if (!summaries_) point(r);
+  }
+  void summary(const StepReport& r) override {
+    if (summaries_) point(r);
   }
   void epoch(const EpochReport& r) override {
     const auto evaluation = [&](const std::string& name, const EvaluationReport& e) {
@@ -163,8 +174,20 @@ class TensorboardLog : public FitListener {
   }
 
  private:
+  void point(const StepReport& r) {
+    std::vector<io::Scalar> values{{"train/loss", static_cast<float>(r.train_loss)},
+                                   {"train/top1", static_cast<float>(r.train_top1)},
+                                   {"train/images_per_second", static_cast<float>(r.images_per_second)},
+                                   {"train/lr", static_cast<float>(r.lr)},
+                                   {"time/data_wait", static_cast<float>(r.data_wait)},
+                                   {"time/comm_wait", static_cast<float>(r.comm_wait.value_or(0))}};
+    if (r.gpu_utilisation) values.push_back({"time/gpu_utilisation", static_cast<float>(*r.gpu_utilisation)});
+    careful_([&] { events_.scalars(r.step, values); });
+  }
+
   detail::CarefulWriter careful_;
   io::EventWriter events_;
+  bool summaries_;
 };
 
 }  // namespace tutti

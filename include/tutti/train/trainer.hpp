@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -50,6 +51,10 @@ class Trainer {
     if constexpr (EndsStepsOnDevice<B>) make_device_steps();
     s_.attach(executor_->parameters(), fingerprint());
   }
+
+  // Its parts refer to each other.
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   [[nodiscard]] Executor<B>& executor() noexcept { return *executor_; }
   [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
@@ -125,6 +130,7 @@ class Trainer {
     const StepScalars scalars{loss_scale(), 1.0 / static_cast<double>(global_rows)};
     const bool sole = first && last, alone = exchange_.alone();
     if (first) settle();
+    if (first) begin_step(s_, counters_.step + 1, false);
     exchange_.begin();
     if (trace_ != nullptr && first) {
       *trace_ = {};
@@ -181,6 +187,18 @@ class Trainer {
     counters_.step = step;
     if (has_ema()) ema_.update(WeightAverage<B>::decay(o_.ema_decay, counters_.step));
     return flags_;
+  }
+
+  // Seconds that this rank has waited for the others' gradients; nothing where a device does so by itself.
+  [[nodiscard]] std::optional<double> seconds_waited() const {
+    if (device_ && !exchange_.alone()) return std::nullopt;
+    return exchange_.seconds_waited();
+  }
+
+  // The share of its last second or less in which this rank's device computed, 0..1, where it tells.
+  [[nodiscard]] std::optional<double> utilisation() const {
+    if constexpr (TellsUtilisation<B>) return executor_->backend().utilisation();
+    return std::nullopt;
   }
 
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.

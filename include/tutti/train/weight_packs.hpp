@@ -22,11 +22,7 @@ class WeightPacks {
  public:
   // All ops that read a parameter packed read the same packed form.
   static constexpr bool once = requires { requires B::one_pack; };
-  // The backend packs all of them at once.
-  static constexpr bool together = requires(B & b, DType t, const std::vector<PackTarget>& targets, const void* table) {
-    b.prepare_packs(t, targets);
-    b.pack_all(t, table);
-  };
+  static constexpr bool together = PacksAtOnce<B>;
 
   explicit WeightPacks(B& backend) : b_(backend) {}
 

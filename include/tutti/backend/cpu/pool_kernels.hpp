@@ -79,8 +79,7 @@ TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
             }
           best = most > 0x7f800000 ? (F<I>)most : best;
           store<I>(y + c, best);
-          *reinterpret_cast<typename Vec<I>::ByteAt*>(which + c) =
-              __builtin_convertvector(__builtin_convertvector(place, Ints), typename Vec<I>::ByteValue);
+          write(which + c, __builtin_convertvector(__builtin_convertvector(place, Ints), typename Vec<I>::Byte));
         }
         for (; c < a.channels; ++c) {
           float best = static_cast<float>(x[(r.begin * a.w + s.begin) * a.channels + c]);
@@ -122,8 +121,9 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
           for (std::int64_t p = r.begin; p < r.end; ++p)
             for (std::int64_t q = s.begin; q < s.end; ++q) {
               const std::int64_t k = ((image + p) * a.out_w + q) * a.channels + c;
-              const Ints from =
-                  __builtin_convertvector(*reinterpret_cast<const typename Vec<I>::ByteAt*>(a.which + k), Ints);
+              typename Vec<I>::Byte b;
+              read(b, a.which + k);
+              const Ints from = __builtin_convertvector(b, Ints);
               F<I> g;
               load<I>(g, static_cast<const T*>(a.y + k));
               sum += from == place(p, q) ? g : F<I>{};

@@ -75,7 +75,6 @@ TUTTI_INLINE void to_columns(const float* const* from, std::int64_t pixels, std:
 template <Isa I>
 TUTTI_INLINE void to_columns(const bf16* const* from, std::int64_t pixels, std::int64_t columns, float* to) {
   using U = typename Vec<I>::U;
-  using HalfAt = typename Vec<I>::HalfAt;
   static constexpr bf16 zeros[32] = {};
   for (std::int64_t k = 0; k < pixels; k += 2, to += 16) {
     const bool second = k + 1 < pixels && from[k + 1] != nullptr;
@@ -85,20 +84,21 @@ TUTTI_INLINE void to_columns(const bf16* const* from, std::int64_t pixels, std::
     std::int64_t c = 0;
 #if !defined(__clang__)
     using Wide = std::uint16_t __attribute__((vector_size(64)));
-    using WideAt = std::uint16_t __attribute__((vector_size(64), aligned(2), may_alias));
     const Wide low{0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                    8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const Wide high = low + 16;
     for (; c + 2 <= columns; c += 2) {
-      const Wide x = *reinterpret_cast<const WideAt*>(a + c * a_step),
-                 y = *reinterpret_cast<const WideAt*>(b + c * b_step);
+      Wide x, y;
+      read(x, a + c * a_step);
+      read(y, b + c * b_step);
       store<I>(to + c * column_floats, (F<I>)__builtin_shuffle(x, y, low));
       store<I>(to + (c + 1) * column_floats, (F<I>)__builtin_shuffle(x, y, high));
     }
 #endif
     for (; c < columns; ++c) {
-      const typename Vec<I>::HalfValue x = *reinterpret_cast<const HalfAt*>(a + c * a_step);
-      const typename Vec<I>::HalfValue y = *reinterpret_cast<const HalfAt*>(b + c * b_step);
+      typename Vec<I>::Half x, y;
+      read(x, a + c * a_step);
+      read(y, b + c * b_step);
       store<I>(to + c * column_floats, (F<I>)(__builtin_convertvector(x, U) | (__builtin_convertvector(y, U) << 16)));
     }
   }

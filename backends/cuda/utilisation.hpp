@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdio>
+#include <optional>
+
+#include <tutti/backends/cuda/library.hpp>
+
+namespace tutti::cuda {
+
+// How busy a GPU is, by the driver's management library, NVML. Never throws: where there is no such library, or it does
+// not tell (a part of a GPU under MIG), there is no number.
+class Utilisation {
+ public:
+  // Looks the GPU up by its place on the bus: NVML does not know CUDA_VISIBLE_DEVICES.
+  explicit Utilisation(const cudaDeviceProp& gpu) noexcept {
+    try {
+      const Library nvml("libnvidia-ml.so.1", "the NVIDIA driver");
+      if (!nvml.found()) return;
+      const auto init = nvml.function<int()>("nvmlInit_v2");
+      const auto find = nvml.function<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
+      const auto rates = nvml.function<int(void*, Rates*)>("nvmlDeviceGetUtilizationRates");
+      std::array<char, 32> place{};
+      std::snprintf(place.data(), place.size(), "%08x:%02x:%02x.0", static_cast<unsigned>(gpu.pciDomainID),
+                    static_cast<unsigned>(gpu.pciBusID), static_cast<unsigned>(gpu.pciDeviceID));
+      if (init() == success && find(place.data(), &handle_) == success) rates_ = rates;
+    } catch (...) {  // an old library, or no memory: no number
+    }
+  }
+
+  // The share of a recent time in which any kernel ran, of this process or another, 0..1. NVML's own mean over 1/6 to
+  // 1 s, by GPU. Source: nvmlUtilization_t in NVIDIA's NVML API reference.
+  [[nodiscard]] std::optional<double> operator()() const noexcept {
+    Rates now;
+    if (rates_ == nullptr || rates_(handle_, &now) != success || now.gpu > 100) return std::nullopt;
+    return now.gpu / 100.0;
+  }
+
+ private:
+  // NVML's C interface, which is older than all GPUs that we know: declared here, for not every toolkit's package has
+  // its header.
+  static constexpr int success = 0;
+  struct Rates {
+    unsigned gpu = 0, memory = 0;  // percent
+  };
+
+  int (*rates_)(void*, Rates*) = nullptr;
+  void* handle_ = nullptr;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: MIT
+# Read by cpack for each kind of package: an archive brings the shared libraries, a Debian package asks for them.
+if(CPACK_GENERATOR STREQUAL "TGZ")
+  set(CPACK_PACKAGING_INSTALL_PREFIX "")
+  list(GET CPACK_INSTALL_CMAKE_PROJECTS 0 tutti_build)
+  list(APPEND CPACK_INSTALL_CMAKE_PROJECTS "${tutti_build}" tutti libraries /)
+endif()

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/hosts_file.hpp>
+
+#include "options.hpp"
+
+// Options and variables about how ranks work together, where the strategy has a use for them; where it has none they
+// are refused or named.
+namespace tutti::examples {
+
+namespace detail {
+
+// One that is not at its default, and who knows it.
+struct StrategyOption {
+  const char* name;
+  bool given;
+  std::string value;
+  const char* hint;  // for strategy nccl; null: it acts there
+};
+inline std::vector<StrategyOption> strategy_options(const RunOptions& o) {
+  const RunOptions usual;
+  const auto number = [](double v) { return std::to_string(static_cast<std::int64_t>(v)); };
+  return {{"--comm-wire", o.comm_wire != usual.comm_wire, o.comm_wire,
+           "leave it out: NCCL carries gradients as they are; --strategy mpi knows both"},
+          {"--no-hierarchical", !o.hierarchical, "given",
+           "leave it out: NCCL chooses its ways itself; NCCL_ALGO=Ring or Tree chooses for it"},
+          {"--no-shared-memory", !o.shared_memory, "given",
+           "leave it out; the variable NCCL_SHM_DISABLE=1 keeps NCCL from shared memory"},
+          {"--bucket-mib", o.bucket_mib != usual.bucket_mib, std::to_string(o.bucket_mib), nullptr},
+          {"--comm-deadline", o.comm_deadline != usual.comm_deadline, number(o.comm_deadline), nullptr}};
+}
+
+// said: the strategy as it was asked for, "auto" where it was not.
+inline void check_strategy_options(RunOptions& o, const std::string& said) {
+  if (o.gc_threshold != RunOptions().gc_threshold)
+    fail<UsageError>("--gc-threshold", "--gc-type 2bit with it, which this version does not have", "--gc-type none",
+                     "leave it out");
+  std::string idle;
+  for (const StrategyOption& option : strategy_options(o)) {
+    if (!option.given) continue;
+    if (o.strategy == "nccl" && option.hint != nullptr)
+      fail<UsageError>(option.name, "strategy mpi with it, because nccl has no use for it", option.value, option.hint);
+    if (o.strategy == "solo" && said == "solo")
+      fail<UsageError>(option.name, "a strategy of several processes with it", "--strategy solo",
+                       "leave out one of the two; mpirun -np N and tutti-launch -n N start N processes");
+    if (o.strategy == "solo") idle += (idle.empty() ? "" : ", ") + std::string(option.name);
+  }
+  if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);
+}
+
+// A whole number of a variable of Horovod's.
+inline std::int64_t horovod_number(const std::string& name, const std::string& value, std::int64_t most) {
+  if (!value.empty() && value.size() < 16 && value.find_first_not_of("0123456789") == value.npos)
+    if (const std::int64_t n = std::stoll(value); n <= most) return n;
+  fail<UsageError>("environment " + name, "a number from 0 to " + std::to_string(most), "'" + printable(value) + "'",
+                   "unset " + name);
+}
+
+}  // namespace detail
+
+// What Horovod's variables mean here, after check(). `variables`: names, without HOROVOD_, and values.
+inline void apply_horovod_variables(RunOptions& o, const std::vector<std::pair<std::string, std::string>>& variables,
+                                    int processes) {
+  std::string idle;
+  for (const auto& [rest, value] : variables) {
+    const std::string name = "HOROVOD_" + rest;
+    if (rest == "SIZE" && processes == 1 && detail::horovod_number(name, value, 1 << 24) > 1)
+      fail<UsageError>("environment HOROVOD_SIZE",
+                       "no horovodrun, whose " + value + " processes would each train alone", value,
+                       "start them with tutti-launch -n " + value + ", or with mpirun -np " + value);
+    if (rest == "FUSION_THRESHOLD" && o.strategy != "solo") {
+      const std::int64_t bytes = detail::horovod_number(name, value, std::int64_t{1} << 40);
+      if (o.bucket_mib == RunOptions().bucket_mib)
+        o.bucket_mib = std::clamp<std::int64_t>((bytes + (1 << 19)) >> 20, 1, 1024);
+      o.notes.push_back(name + "=" + value + ": --bucket-mib " + std::to_string(o.bucket_mib));
+    } else if (rest == "HIERARCHICAL_ALLREDUCE" && o.strategy == "mpi") {
+      if (detail::horovod_number(name, value, 1) == 0) o.hierarchical = false;
+      o.notes.push_back(name + "=" + value + ": " + (o.hierarchical ? "--hierarchical" : "--no-hierarchical"));
+    } else {
+      idle += (idle.empty() ? "" : ", ") + name;
+    }
+  }
+  if (!idle.empty()) o.notes.push_back("nothing is done with " + idle + " (strategy " + o.strategy + ")");
+}
+
+}  // namespace tutti::examples

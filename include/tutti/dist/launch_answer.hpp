@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+// tutti-launch asks a program, before it starts it N times, how these N are to be started: it runs it once with its
+// arguments, the environment of rank 0, and TUTTI_ASK set. The program reads its command line, answers and stops:
+//     if (launcher_asks()) return answer_launcher({"mpi", true});
+// Only a program that holds the text of launcher_asks() is asked, so that nobody else's runs once more than it should.
+namespace tutti {
+
+struct LaunchAnswer {
+  std::string strategy{};  // the word for messages
+  bool over_mpi = false;   // its ranks find each other only where mpirun starts them
+  bool servers = false;    // it knows what to do as a server
+};
+
+// Is this the run in which the launcher asks?
+[[nodiscard]] inline bool launcher_asks() {
+  // The launcher looks for this in the program's file.
+  [[gnu::used]] static const char text[] = "tutti-launch may ask this program by TUTTI_ASK";
+  return std::getenv(text + sizeof text - sizeof "TUTTI_ASK") != nullptr;
+}
+
+// Prints the answer; the result is main's.
+inline int answer_launcher(const LaunchAnswer& a) {
+  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
+              a.servers ? 1 : 0);
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+// The launcher's side: the answer in a line, nothing where the line is none.
+[[nodiscard]] inline std::optional<LaunchAnswer> parse_launch_answer(std::string_view line) {
+  const auto take = [&](std::string_view start) {
+    const bool there = line.starts_with(start);
+    if (there) line.remove_prefix(start.size());
+    return there;
+  };
+  LaunchAnswer a;
+  if (!take("TUTTI-ANSWER 1 strategy=")) return {};
+  const std::size_t end = line.find(' ');
+  if (end == 0 || end == std::string_view::npos) return {};
+  a.strategy = line.substr(0, end);
+  if (a.strategy.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
+      std::string::npos)
+    return {};
+  line.remove_prefix(end);
+  if (!take(" mpi=") || line.empty()) return {};
+  a.over_mpi = line.front() == '1';
+  line.remove_prefix(1);
+  if (!take(" servers=") || line.empty()) return {};
+  a.servers = line.front() == '1';
+  return a;
+}
+
+}  // namespace tutti

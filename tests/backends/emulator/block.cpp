@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#include "block.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "memory.hpp"
+
+namespace tutti::emulator {
+
+Block& Block::instance() {
+  static Block b;
+  return b;
+}
+
+template <class T>
+void Block::arrange(std::vector<T>& list, ThreadOrder order) {
+  if (order == ThreadOrder::backwards) std::reverse(list.begin(), list.end());
+  if (order != ThreadOrder::random) return;
+  for (std::size_t i = list.size(); i > 1; --i) {
+    random_ ^= random_ << 13U;  // Marsaglia's xorshift
+    random_ ^= random_ >> 17U;
+    random_ ^= random_ << 5U;
+    std::swap(list[i - 1], list[random_ % i]);
+  }
+}
+
+void Block::run(unsigned threads, ThreadOrder order, const std::function<void()>& kernel) {
+  order_.resize(threads);
+  std::iota(order_.begin(), order_.end(), 0U);
+  arrange(order_, order);
+  next_ = 0;
+  kernel_ = &kernel;
+  while (next_ < order_.size()) resume(idle());
+  while (!waiting_.empty()) {
+    // Threads that have left for good and threads at a barrier do not go together.
+    if (waiting_.size() != threads) give_up("a barrier that not all threads of a block reach");
+    auto now = std::exchange(waiting_, {});
+    arrange(now, order);
+    for (auto& [fiber, position] : now) {
+      machine.thread = position;
+      resume(fiber);
+    }
+  }
+}
+
+Block::Fiber* Block::idle() {
+  for (auto& f : fibers_)
+    if (!f->busy) return f.get();
+  fibers_.push_back(std::make_unique<Fiber>());
+  return fibers_.back().get();
+}
+void Block::resume(Fiber* f) {
+  current_ = f;
+  if (_setjmp(scheduler_) != 0) return;
+  if (f->started) _longjmp(f->state, 1);
+  f->started = true;
+  getcontext(&f->context);
+  f->context.uc_stack.ss_sp = f->stack.data();
+  f->context.uc_stack.ss_size = f->stack.size();
+  makecontext(&f->context, &Block::enter, 0);
+  setcontext(&f->context);
+}
+void Block::enter() {
+  Block& b = instance();
+  for (;;) {
+    Fiber* const me = b.current_;
+    me->busy = true;
+    while (b.next_ < b.order_.size()) {
+      b.machine.thread = {b.order_[b.next_++], 0, 0};
+      (*b.kernel_)();
+    }
+    me->busy = false;
+    b.leave(me);
+  }
+}
+void Block::leave(Fiber* me) {
+  if (_setjmp(me->state) == 0) _longjmp(scheduler_, 1);
+}
+void Block::barrier() {
+  Block& b = instance();
+  Fiber* const me = b.current_;
+  b.waiting_.emplace_back(me, b.machine.thread);
+  b.leave(me);
+}
+
+}  // namespace tutti::emulator

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tutti::emulator {
+
+// A folder of this process, and of those that it forks.
+[[nodiscard]] std::filesystem::path folder();
+
+// A program as NVRTC gets it, compiled by the C++ compiler.
+struct Program {
+  std::string source, name;
+  std::vector<std::string> kernels, symbols;
+  std::string log, machine_code;  // the shared objects' paths, a line each: without contraction, and with
+
+  bool build();
+};
+// Whether the processor has instructions that multiply and add.
+[[nodiscard]] bool contracts();
+
+}  // namespace tutti::emulator

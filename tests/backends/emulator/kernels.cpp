@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+// Kernels of the emulated device: how they are loaded and started, and NVRTC in front of the C++ compiler.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nvrtc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/f16.hpp>
+
+#include "block.hpp"
+#include "compile.hpp"
+#include "device.hpp"
+
+namespace tutti::emulator {
+namespace {
+
+using Call = void (*)(void**);
+
+// A kernel of a loaded program, without contraction and with.
+struct Kernel {
+  std::string name;
+  std::array<Call, 2> calls{};
+  const std::size_t* sizes = nullptr;
+  const std::vector<std::pair<char*, char*>>* shared = nullptr;
+};
+struct Loaded {
+  std::vector<void*> objects;
+  std::vector<std::pair<char*, char*>> shared;  // memory of blocks, of all its kernels
+  std::map<std::string, std::unique_ptr<Kernel>> kernels;
+};
+
+template <class F>
+F symbol(void* object, const std::string& name) {
+  return reinterpret_cast<F>(::dlsym(object, name.c_str()));
+}
+
+bool contracted(const Kernel& k) {
+  const Device& d = Device::instance();
+  if (k.calls[1] == nullptr || d.contraction == Contraction::none) return false;
+  if (d.contraction == Contraction::all) return true;
+  std::uint32_t h = 2166136261U ^ d.seed;
+  for (const char c : k.name) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
+  return (h >> 16 & 1U) != 0;
+}
+
+// Names the kernel that faults, and leaves the rest to whoever handled the signal before.
+class Faults {
+ public:
+  explicit Faults(const std::string& kernel) {
+    name = kernel.c_str();
+    struct sigaction mine {};
+    mine.sa_handler = [](int signal) {
+      const Machine& m = Block::instance().machine;
+      std::array<char, 400> text{};
+      const int n = std::snprintf(
+          text.data(), text.size(), "emulator: %s in kernel %s, block %u,%u, thread %u\n",
+          signal == SIGILL ? "data that is not aligned, or an index out of bounds" : "memory that is not allocated",
+          name, m.block.x, m.block.y, m.thread.x);
+      if (::write(2, text.data(), static_cast<std::size_t>(n)) < 0) return;
+      restore();
+    };
+    mine.sa_flags = SA_ONSTACK;
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &mine, &before[i]);
+  }
+  ~Faults() { restore(); }
+  Faults(const Faults&) = delete;
+  Faults& operator=(const Faults&) = delete;
+
+ private:
+  static void restore() {
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &before[i], nullptr);
+  }
+  static constexpr std::array signals{SIGILL, SIGSEGV, SIGBUS};
+  static inline std::array<struct sigaction, signals.size()> before;
+  static inline const char* name = "";
+};
+
+// A kernel with its arguments.
+class Launch {
+ public:
+  Launch(const Kernel& k, dim3 grid, dim3 block, void** arguments) : kernel_(k), grid_(grid), block_(block) {
+    for (const std::size_t* size = k.sizes; *size != 0; ++size, ++arguments) {
+      copies_.emplace_back((*size + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+      std::memcpy(copies_.back().data(), *arguments, *size);
+    }
+  }
+  void operator()() {
+    std::vector<void*> pointers;
+    for (auto& c : copies_) pointers.push_back(c.data());
+    const Call call = kernel_.calls[contracted(kernel_) ? 1 : 0];
+    const std::function<void()> thread = [&] { call(pointers.data()); };
+    Block& b = Block::instance();
+    b.machine.blocks = {grid_.x, grid_.y, grid_.z};
+    b.machine.threads = {block_.x, block_.y, block_.z};
+    const Faults faults(kernel_.name);
+    for (unsigned y = 0; y < grid_.y; ++y)
+      for (unsigned x = 0; x < grid_.x; ++x) {
+        // Other blocks used it, or other programs.
+        for (const auto& [from, to] : *kernel_.shared) std::memset(from, 0xff, static_cast<std::size_t>(to - from));
+        b.machine.block = {x, y, 0};
+        b.run(block_.x, static_cast<ThreadOrder>((x + y) % 3), thread);
+      }
+  }
+
+ private:
+  const Kernel& kernel_;
+  dim3 grid_, block_;
+  std::vector<std::vector<std::max_align_t>> copies_;
+};
+
+}  // namespace
+}  // namespace tutti::emulator
+
+extern "C" {
+using namespace tutti::emulator;
+
+// Kernels.
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
+                                cudaLibraryOption*, void**, unsigned) {
+  if (const cudaError_t e = refused("cudaLibraryLoadData")) return e;
+  auto l = std::make_unique<Loaded>();
+  const std::string paths = static_cast<const char*>(code);
+  for (std::size_t at = 0, end = 0; (end = paths.find('\n', at)) != std::string::npos; at = end + 1) {
+    void* const object = ::dlopen(paths.substr(at, end - at).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (object == nullptr) give_up(::dlerror());
+    using From = float (*)(unsigned short);
+    using To = unsigned short (*)(float);
+    std::array<char*, 2> shared{};
+    symbol<void (*)(Machine*, From, To, char**)>(object, "tutti_bind")(
+        &Block::instance().machine, [](unsigned short b) { return static_cast<float>(tutti::f16::from_bits(b)); },
+        [](float f) -> unsigned short { return tutti::f16(f).bits; }, shared.data());
+    l->objects.push_back(object);
+    l->shared.emplace_back(shared[0], shared[1]);
+  }
+  *library = reinterpret_cast<cudaLibrary_t>(l.release());
+  return cudaSuccess;
+}
+// The name: the kernel's number in its program, and its name.
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  auto* const l = reinterpret_cast<Loaded*>(library);
+  const std::string text = name, number = text.substr(0, text.find(' '));
+  auto k = std::make_unique<Kernel>();
+  k->name = text.substr(number.size() + (number.size() < text.size() ? 1 : 0));
+  k->shared = &l->shared;
+  for (std::size_t i = 0; i < l->objects.size(); ++i) {
+    k->calls[i] = symbol<Call>(l->objects[i], "tutti_run_" + number);
+    const auto sizes = symbol<const std::size_t* (*)()>(l->objects[i], "tutti_sizes_" + number);
+    if (k->calls[i] == nullptr || sizes == nullptr) return done(cudaErrorSymbolNotFound);
+    k->sizes = sizes();
+  }
+  auto& place = l->kernels[text] = std::move(k);
+  *kernel = reinterpret_cast<cudaKernel_t>(place.get());
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
+  auto* const l = reinterpret_cast<Loaded*>(library);
+  Device::instance().finish_all();
+  for (void* object : l->objects) ::dlclose(object);
+  delete l;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
+  if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x == 0 || block.x > 1024)
+    return done(cudaErrorInvalidConfiguration);
+  Device::instance().submit(stream, Launch(*static_cast<const Kernel*>(kernel), grid, block, arguments));
+  return cudaSuccess;
+}
+
+// NVRTC.
+nvrtcResult nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return NVRTC_SUCCESS;
+}
+const char* nvrtcGetErrorString(nvrtcResult r) { return r == NVRTC_SUCCESS ? "success" : "failure"; }
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* p, const char* text, const char* name, int, const char* const*,
+                               const char* const*) {
+  *p = reinterpret_cast<nvrtcProgram>(new Program{text, name, {}, {}, {}, {}});
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
+  delete reinterpret_cast<Program*>(*p);
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcAddNameExpression(nvrtcProgram p, const char* name) {
+  reinterpret_cast<Program*>(p)->kernels.emplace_back(name);
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
+  return reinterpret_cast<Program*>(p)->build() ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
+}
+nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram p, size_t* n) {
+  *n = reinterpret_cast<Program*>(p)->log.size() + 1;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetProgramLog(nvrtcProgram p, char* log) {
+  std::strcpy(log, reinterpret_cast<Program*>(p)->log.c_str());
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetCUBINSize(nvrtcProgram p, size_t* n) {
+  *n = reinterpret_cast<Program*>(p)->machine_code.size() + 1;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* cubin) {
+  std::strcpy(cubin, reinterpret_cast<Program*>(p)->machine_code.c_str());
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetLoweredName(nvrtcProgram p, const char* name, const char** lowered) {
+  auto& program = *reinterpret_cast<Program*>(p);
+  for (size_t i = 0; i < program.kernels.size(); ++i)
+    if (program.kernels[i] == name) {
+      *lowered = program.symbols[i].c_str();
+      return NVRTC_SUCCESS;
+    }
+  return NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID;
+}
+}

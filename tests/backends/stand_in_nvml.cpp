@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+// Built as libnvidia-ml.so.1: stands in for NVML where there is no GPU. It knows the emulated GPU, by its place on the
+// bus, and says that it is busier by a percent each time that it is asked: 1, 2, 3.
+#include <cstring>
+
+// NOLINTBEGIN(readability-identifier-naming): these are the library's own names
+extern "C" {
+
+int nvmlInit_v2() { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char* place, void** device) {
+  static char gpu;
+  *device = &gpu;
+  return std::strcmp(place, "00000001:3b:02.0") == 0 ? 0 : 6;  // NVML_ERROR_NOT_FOUND
+}
+int nvmlDeviceGetUtilizationRates(void*, unsigned* rates) {
+  static unsigned percent;
+  rates[0] = ++percent;
+  rates[1] = 99;  // of the memory's time, which is another matter
+  return 0;
+}
+}
+// NOLINTEND(readability-identifier-naming)

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What the compiler makes of our CUDA kernels, read from the machine code; no GPU is needed. A kernel that waits for
+memory must have several loads under way before it uses the first, keep everything in registers, and leave room for
+enough blocks on a multiprocessor."""
+import ctypes
+import ctypes.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import machine_code_tools
+
+ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+CUDA = ROOT / "backends" / "cuda"
+ARCHITECTURES = (90, 80)
+
+# Kernels with loops over rows, by what their names begin with: at least how many loads of 16 bytes are under way at
+# once, at most how many registers (65,536 / 256 threads / blocks). The last number of a name is its form.
+ROWS = {
+    "norm_statistics<T, V>": (4, 64),
+    "norm_apply<T, V, 0>": (4, 64),
+    "norm_apply<T, V, 1>": (4, 64),
+    "norm_apply<T, V, 3>": (4, 80),
+    "norm_backward_sums<T, V, 0>": (4, 80),
+    "norm_backward_sums<T, V, 1>": (4, 80),
+    "norm_backward_sums<T, V, 5>": (6, 128),
+    "norm_backward_sums<T, V, 10>": (6, 80),
+    "norm_backward_sums<T, V, 14>": (8, 80),
+    "norm_backward_apply<T, V, 0>": (4, 80),
+    "norm_backward_apply<T, V, 1>": (4, 80),
+    "norm_backward_apply<T, V, 5>": (6, 128),
+    "norm_backward_affine<T, V>": (6, 128),
+    "column_sums<T, V>": (4, 64),
+}
+
+
+def skip(why):
+    print("SKIP:", why)
+    sys.exit(77)
+
+
+def text(header):
+    """The kernels' source in a header."""
+    return re.search(r'R"cuda\((.*?)\)cuda"', (CUDA / "kernels" / header).read_text(), re.S).group(1)
+
+
+def names():
+    """Of the kernels with a form that the compiler knows, as programs.hpp lists them."""
+    source = (CUDA / "programs.hpp").read_text()
+    listed = re.findall(r'ONE\(\w+, "([^"]*)"\)', source)
+    listed += [f"{name}<T, V>" for name in re.findall(r"TWO\((\w+)\)", source)]
+    return [n for n in listed if n.startswith(("norm_", "column_sums")) and "<" in n and "-1" not in n and "<T>" not in n]
+
+
+def open_nvrtc():
+    places = ["libnvrtc.so"] + [f"libnvrtc.so.{v}" for v in (13, 12)]
+    for place in places + [f"/usr/local/cuda/lib64/{p}" for p in places]:
+        try:
+            return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    skip("no NVRTC")
+    return None
+
+
+def compile_kernels(nvrtc, source, kernels, architecture):
+    """Machine code and the symbols of the kernels; the options are those of nvrtc.hpp."""
+    options = re.search(r"static std::vector<std::string> options.*?return \{(.*?)\};", (CUDA / "nvrtc.hpp").read_text(),
+                        re.S).group(1)
+    flags = [f"--gpu-architecture=sm_{architecture}"] + [o for o in re.findall(r'"(--[^"]*)"', options)
+                                                         if not o.endswith("sm_")]
+    program = ctypes.c_void_p()
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    for k in kernels:
+        assert nvrtc.nvrtcAddNameExpression(program, k.encode()) == 0
+    arguments = (ctypes.c_char_p * len(flags))(*[f.encode() for f in flags])
+    size = ctypes.c_size_t()
+    if nvrtc.nvrtcCompileProgram(program, len(flags), arguments) != 0:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        sys.exit(log.value.decode())
+    symbols = {}
+    for k in kernels:
+        lowered = ctypes.c_char_p()
+        assert nvrtc.nvrtcGetLoweredName(program, k.encode(), ctypes.byref(lowered)) == 0
+        symbols[lowered.value.decode()] = k
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, code)
+    return code.raw, symbols
+
+
+def loads_under_way(instructions):
+    """The most loads of 16 bytes that are started before one of their values is used or a branch may be taken."""
+    best = 0
+    for i, first in enumerate(instructions):
+        if "LDG.E.128" not in first:
+            continue
+        waiting, count = set(), 0
+        for instruction in instructions[i:]:
+            if re.search(r"\b(BRA|EXIT|BAR)\b", instruction):
+                break
+            load = re.search(r"LDG\.E\.128\S* R(\d+)", instruction)
+            used = {int(r) for r in re.findall(r"\bR(\d+)\b", instruction.partition(",")[2])}
+            if used & waiting:
+                break
+            if load:
+                waiting |= {int(load.group(1)) + k for k in range(4)}
+                count += 1
+        best = max(best, count)
+    return best
+
+
+def main():
+    nvrtc = open_nvrtc()
+    try:
+        tools = machine_code_tools.folder()
+    except LookupError as e:
+        skip(str(e))
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"  # cuobjdump starts nvdisasm
+    listed = names()
+    faults = [f"{k} is no kernel of programs.hpp" for k in ROWS if k not in listed]
+    source = "".join(text(h) for h in ("common.hpp", "elementwise.hpp", "norm.hpp", "fused.hpp"))
+    instance = {k: k.replace("T", "bf16").replace("V", "8") for k in listed}
+    patterns = {v: k for k, v in instance.items()}
+    for architecture in ARCHITECTURES:
+        code, symbols = compile_kernels(nvrtc, source, list(instance.values()), architecture)
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
+            f.write(code)
+            f.flush()
+            out = subprocess.run([tools / "cuobjdump", "-sass", "-res-usage", f.name], capture_output=True, text=True,
+                                 check=True)
+        listing = out.stdout + out.stderr
+        usage = {m[0]: [int(n) for n in m[1:]]
+                 for m in re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", listing)}
+        for part in re.split(r"\n\t\tFunction : ", listing)[1:]:
+            symbol = part.split("\n", 1)[0].strip()
+            if symbol not in symbols:
+                continue
+            kernel = patterns[symbols[symbol]]
+            where = f"{kernel} for sm_{architecture}"
+            registers, stack, local = usage[symbol]
+            if stack or local:
+                faults.append(f"{where}: {stack} bytes of stack, {local} of local memory")
+            least, most = ROWS.get(kernel, (0, 128))
+            loads = loads_under_way(re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", part))
+            if kernel in ROWS:
+                print(f"{where}: {loads} loads under way, {registers} registers")
+            if loads < least:
+                faults.append(f"{where}: {loads} loads under way, expected at least {least}")
+            if registers > most:
+                faults.append(f"{where}: {registers} registers, expected at most {most}")
+    for fault in faults:
+        print("FAIL:", fault)
+    sys.exit(1 if faults else 0)
+
+
+main()

@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# tests/gpu/run.sh on a machine whose GPU, compiler and programs are played: its limits, its order, what it waits for
+# and what it leaves.
+set -euo pipefail
+root=${TUTTI_SOURCE_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+python=$(command -v python3) || { echo "SKIP: no python3" && exit 77; }
+real_timeout=$(command -v timeout)
+
+fake() { cat >"$work/bin/$1" && chmod +x "$work/bin/$1"; }
+mkdir -p "$work/bin" "$work/headers/doctest" "$work/headers/CLI" "$work/log"
+touch "$work/headers/doctest/doctest.h" "$work/headers/CLI/CLI.hpp"
+fake nvidia-smi <<'EOF'
+#!/bin/bash
+case $1 in
+  -L) for ((i = 0; i < ${FAKE_GPUS:-1}; ++i)); do echo "GPU $i: NVIDIA H200 (UUID: GPU-0)"; done ;;
+  *) echo "NVIDIA H200, 9.0" ;;
+esac
+EOF
+# Time goes sixty times as fast for what runs under a limit.
+fake timeout <<EOF
+#!/bin/bash
+shift
+echo "\$1 \$(basename "\$2")" >>"$work/log/limits"
+exec "$real_timeout" --kill-after=1 "\$(awk "BEGIN { print \$1 / 60 }")" "\${@:2}"
+EOF
+fake cmake <<EOF
+#!/bin/bash
+work=$work
+[[ \$* == *'--target help'* ]] && exec cat "$work/targets"
+if [[ \$1 != --build ]]; then
+  echo "-- tutti: component cuda: CUDAdnn 13.0"
+  exit
+fi
+tree=\$2
+for t in "\${@:3}"; do
+  case \$t in
+    tests_*) t=\${t#tests_} && file=\$tree/tests/\${t%%_*}/\${t#*_} ;;
+    bench_*) file=\$tree/bench/\${t#bench_} ;;
+    train_cifar10) file=\$tree/examples/\$t ;;
+    tutti-launch) file=\$tree/tools/\$t ;;
+    *) continue ;;
+  esac
+  mkdir -p "\$(dirname "\$file")"
+  cp "$work/program" "\$file"
+done
+EOF
+cat >"$work/program" <<EOF
+#!/bin/bash
+name=\$(basename "\$0")
+echo "\$(date +%s.%N) \$name \$*" >>"$work/log/started"
+case \$name in
+  test_cuda) exec sleep 600 ;;
+  test_*) echo "[doctest] test cases: 3 | 3 passed | 0 failed | 0 skipped" ;;
+  train_cifar10) echo "test, 6 views of each image: loss 0.5000 top-1 94.01 % top-5 99.80 %  (10000 images)" ;;
+  describe_device) echo '{"deviceVer": 900}' ;;
+  tutti_step)
+    [[ \$1 != --help ]] || { echo "[--nccl]" && exit; }
+    while [[ \$# -gt 0 ]]; do
+      case \$1 in
+        --model) model=\$2 ;;
+        --batch) batch=\$2 ;;
+        --precision) precision=\$2 ;;
+      esac
+      shift
+    done
+    echo "{\"model\": \"\$model\", \"batch\": \$batch, \"precision\": \"\$precision\", \"images_per_second\": 6000.0}" ;;
+esac
+EOF
+chmod +x "$work/program"
+(cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA' ./*/test_*.cpp | sed -E 's|^\./||; s|/|_|; s|\.cpp$||; s|^|tests_|') >"$work/targets"
+printf '%s: phony\n' tests_backends_describe_device bench_tutti_step bench_allreduce train_cifar10 tutti-launch >>"$work/targets"
+sed -i 's/$/: phony/; s/: phony: phony/: phony/' "$work/targets"
+fake ncu <<'EOF'
+#!/bin/bash
+cat <<'CSV'
+==PROF== Connected
+"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","void norm_apply<bf16, 8>(const T1 *)","dram__throughput.avg.pct_of_peak_sustained_elapsed","%","70"
+"0","void norm_apply<bf16, 8>(const T1 *)","gpu__time_duration.sum","us","30"
+"1","void norm_apply<bf16, 8>(const T1 *)","dram__throughput.avg.pct_of_peak_sustained_elapsed","%","40"
+"1","void norm_apply<bf16, 8>(const T1 *)","gpu__time_duration.sum","us","10"
+CSV
+EOF
+fake compute-sanitizer <<'EOF'
+#!/bin/bash
+echo "========= ERROR SUMMARY: 0 errors"
+EOF
+# PyTorch: ready after three seconds, then it waits for its turn.
+fake python3 <<EOF
+#!/bin/bash
+case "\$*" in
+  "-c import torch, torchvision") exit 0 ;;
+  *torch_step.py*)
+    while [[ \$# -gt 0 ]]; do
+      [[ \$1 != --ready ]] || ready=\$2
+      [[ \$1 != --go ]] || go=\$2
+      shift
+    done
+    echo "nice \$(nice)" >"$work/log/torch"
+    sleep 3
+    date +%s.%N >"$work/log/ready"
+    touch "\$ready"
+    for ((i = 0; i < 300; ++i)); do [[ ! -e \$go ]] || break && sleep 0.1; done
+    echo '{"model": "resnet50", "batch": 256, "precision": "bf16", "mode": "eager", "images_per_second": 3000.0}' ;;
+  *) exec "$python" "\$@" ;;
+esac
+EOF
+
+run() {
+  rm -rf "$work/out" "$work/log" && mkdir -p "$work/log"
+  PATH=$work/bin:$PATH OUT=$work/out TUTTI_GPU_BUILD=$work/build "$root/tests/gpu/run.sh" "$@" "$work/headers" >"$work/printed" 2>&1
+}
+
+echo "== a whole run in which one program hangs"
+status=0
+run --minutes 8 || status=$?
+cat "$work/out/table.txt"
+[[ $status == 1 ]] || fail "a step failed, and the status was $status"
+files=$(cd "$work/out" && echo *)
+[[ $files == "device.json logs.tar.gz table.txt" ]] || fail "it left: $files"
+tar -tzf "$work/out/logs.tar.gz" | grep -q '^logs/conformance.log$' || fail "no log in logs.tar.gz"
+[[ $(cat "$work/out/device.json") == '{"deviceVer": 900}' ]] || fail "device.json: $(cat "$work/out/device.json")"
+order=$(sed -n '/^steps/,/^measured/p' "$work/out/table.txt" | awk 'NR > 2 && NF { print $1 }' | grep -v measured | tr '\n' ' ')
+[[ $order == "configure torch build describe conformance step fusion "*" nccl golden sanitizer " ]] || fail "order: $order"
+grep -qE '^  conformance +FAILED .*not done after 90 s' "$work/out/table.txt" || fail "the program that hangs is not told of"
+grep -qE '^  step +ok ' "$work/out/table.txt" || fail "after one that hangs the others do not go on"
+grep -q 'NVIDIA H200, compute capability 9.0, 1 of them' "$work/out/table.txt" || fail "the GPU is not told of"
+grep -q "NCCL's kernels, links and aborts were not tested" "$work/out/table.txt" || fail "one rank passes for a test of NCCL"
+grep -qE 'norm_apply: 62 % of the memory.s speed, 0.04 ms' "$work/out/table.txt" || fail "Nsight's numbers are not there"
+grep -qE 'batch 256, --autotune --fusion .*off 6000, auto 6000, on 6000' "$work/out/table.txt" || fail "no row of f16 with all fusions"
+
+echo "== PyTorch compiles first, with the lowest claim"
+grep -q 'nice 1[0-9]' "$work/log/torch" || fail "PyTorch compiles with $(cat "$work/log/torch")"
+ready=$(cat "$work/log/ready") first=$(grep ' tutti_step ' "$work/log/started" | head -n 1 | cut -d' ' -f1)
+awk "BEGIN { exit !($first >= $ready) }" || fail "a step was timed at $first, and PyTorch was ready at $ready"
+
+echo "== every program of a step has what is left of the step's time"
+awk '$2 ~ /^test_/ && $1 > 90 { exit 1 }' "$work/log/limits" || fail "$(cat "$work/log/limits")"
+awk '$2 == "test_cuda" { hung = 1; next } hung && $2 ~ /^test_cuda/ && $1 >= 90 { exit 1 }' "$work/log/limits" ||
+  fail "programs behind the one that hangs have the whole limit again: $(grep test_ "$work/log/limits")"
+
+echo "== nothing goes on behind the end of the whole"
+run --minutes 1 --only describe,step,golden || true
+awk '$1 > 50 { exit 1 }' "$work/log/limits" || fail "limits behind the end: $(cat "$work/log/limits")"
+
+echo "== a second GPU gets a rank"
+FAKE_GPUS=2 run --minutes 8 --only configure,build,allreduce || true
+if grep -q '^  allreduce *skipped' "$work/out/table.txt"; then
+  echo "no nccl.h: not tested"
+else
+  grep -q 'tutti-launch -n 2 ' "$work/log/started" || fail "one GPU was left: $(cat "$work/log/started")"
+fi
+! grep -q 'were not tested' "$work/out/table.txt" || fail "two GPUs pass for one"
+
+echo "== CIFAR-10 as RecordIO, named as tutti-data names it or with its own name"
+for prefix in "" cifar10_; do
+  mkdir -p "$work/rec$prefix"
+  touch "$work/rec$prefix/${prefix}train.rec" "$work/rec$prefix/${prefix}val.rec"
+  run --only cifar10 --data "$work/rec$prefix" || fail "$(cat "$work/printed")"
+  [[ $(grep -cF -- "--data-train $work/rec$prefix/${prefix}train.rec --data-val $work/rec$prefix/${prefix}val.rec" "$work/log/started") == 2 ]] ||
+    fail "started: $(cat "$work/log/started")"
+  grep -q 'CIFAR-10 from JPEGs.* 94.01 %' "$work/out/table.txt" || fail "$(cat "$work/out/table.txt")"
+done
+
+echo "$failures failed"
+exit $((failures > 0))

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The installed programs and scripts, moved afterwards, find each other; the Debian package asks for the libraries that
+# they link; the archive with its shared libraries runs where there is a C library and nothing else.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+programs=(tutti-launch)
+for program in train_cifar10 train_imagenet; do
+  [[ ! -x $TUTTI_BUILD_DIR/examples/$program ]] || programs+=("$program")
+done
+[[ ! -x $TUTTI_BUILD_DIR/tools/tutti-data ]] || programs+=(tutti-data)
+prefix="$work/pre fix"
+install_moved "$prefix"
+
+for program in "${programs[@]}"; do
+  "$prefix/bin/$program" --help >log || fail "the installed $program does not run"
+  if readelf -d "$prefix/bin/$program" | grep -E 'RPATH|RUNPATH' | grep -vF '[$ORIGIN/../lib/tutti]'; then
+    fail "the installed $program looks for libraries elsewhere"
+  fi
+done
+[[ $("$prefix/bin/prepare-data" --help) == *"usage: prepare-data"* ]] || fail "the installed prepare-data does not run"
+
+# The scripts: each other through a link, and the program that was installed with them.
+mkdir fakes
+printf '#!/bin/sh\necho "$@"\n' | tee fakes/ssh fakes/mpirun >/dev/null
+chmod +x fakes/*
+echo "localhost slots=2" >hosts
+[[ $(PATH="$work/fakes:$PATH" "$prefix/bin/runclust" hosts "some command") == *"localhost some command" ]] || fail "runclust fails"
+status=0
+"$prefix/bin/copyclust" 2>/dev/null || status=$?
+[[ $status == 1 ]] || fail "copyclust ends with $status"
+if [[ " ${programs[*]} " == *" train_imagenet "* ]]; then
+  for script in train_synthetic.sh train.sh train_more_aug.sh; do
+    PATH="$work/fakes:/usr/bin:/bin" "$prefix/share/tutti/scripts/$script" 2 >log 2>&1 || fail "$script: $(cat log)"
+    grep -qF "$prefix/bin/train_imagenet" log || fail "$script does not find the installed train_imagenet: $(cat log)"
+  done
+fi
+
+# pack KIND: makes a package in the folder packages.
+pack() {
+  if ! cpack --config "$TUTTI_BUILD_DIR/CPackConfig.cmake" -B "$work/packages" -G "$1" >log 2>&1; then
+    cat log
+    fail "cpack -G $1 fails"
+  fi
+}
+if command -v dpkg-shlibdeps >/dev/null; then
+  pack DEB
+  package=$(echo "$work"/packages/*.deb)
+  depends=$(dpkg-deb -f "$package" Depends)
+  wanted=(libc6)
+  if ldd "$TUTTI_BUILD_DIR/examples/train_cifar10" 2>/dev/null | grep -q libdnnl; then wanted+=(libdnnl); fi
+  if ldd "$TUTTI_BUILD_DIR/examples/train_cifar10" 2>/dev/null | grep -q libmpi; then wanted+=(libopenmpi); fi
+  for want in "${wanted[@]}"; do
+    [[ $depends == *$want* ]] || fail "the Debian package does not depend on $want but on: $depends"
+  done
+  dpkg-deb -x "$package" unpacked
+  for program in "${programs[@]}"; do "unpacked/usr/bin/$program" --help >log || fail "$program of the Debian package does not run"; done
+  if [[ -e unpacked/usr/lib/tutti ]]; then fail "the Debian package brings libraries of other packages"; fi
+fi
+
+pack TGZ
+mkdir bare
+tar -xzf "$work"/packages/*.tar.gz -C bare --strip-components 1
+mkdir -p bare/tmp bare/lib bare/lib64
+of_c=$(dirname "$(ldd "$TUTTI_BUILD_DIR/tools/tutti-launch" | sed -n 's/.*libc\.so\.6 => \([^ ]*\) .*/\1/p')")
+for library in libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libutil.so.1 libresolv.so.2; do
+  [[ ! -e $of_c/$library ]] || cp -L "$of_c/$library" bare/lib
+done
+cp -L "$(readelf -l /bin/sh | sed -n 's/.*interpreter: \(.*\)\]/\1/p')" bare/lib64
+# In a mount namespace of its own with /proc, by which the loader knows where a program lies.
+mkdir bare/proc
+isolate=(unshare --mount)
+((EUID == 0)) || isolate+=(--user --map-root-user)
+if ! "${isolate[@]}" true 2>/dev/null; then
+  echo "SKIP: no namespaces, which take root or a setting: the archive was not run"
+  exit 77
+fi
+# bare PROGRAM ARGUMENT...: runs it there
+bare() { "${isolate[@]}" sh -c 'mount --rbind /proc bare/proc && exec chroot bare "$@"' _ "$@" >log 2>&1; }
+for program in "${programs[@]}"; do
+  bare "/bin/$program" --help || fail "$program of the archive does not run on a bare host: $(cat log)"
+done
+if [[ " ${programs[*]} " == *" train_cifar10 "* ]]; then
+  bare /bin/train_cifar10 --dataset synthetic --num-examples 96 --image-shape 3,16,16 \
+    --depth 8 --batch-size 32 --max-steps 1 --run-dir /tmp/run ||
+    fail "train_cifar10 of the archive does not train on a bare host: $(cat log)"
+fi
