@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,7 @@
 #include <tutti/train/progress.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/signals.hpp>
+#include <tutti/train/while_ranks_work.hpp>
 #include <tutti/version.hpp>
 
 #include "batches.hpp"
@@ -127,6 +129,13 @@ inline int test_io(const RunOptions& o, Loader& loader) {
               static_cast<double>(images) / all.seconds());
   return StopSignals::exit_code();
 }
+
+// What a rank that saves beside rank 0 has to say: it has no other listener.
+struct LocalWarnings : FitListener {
+  explicit LocalWarnings(int r) : rank(r) {}
+  int rank;
+  void warning(const std::string& w) override { warn("rank " + std::to_string(rank) + ": " + w); }
+};
 
 // The newest checkpoint of this process, and whether the last attempt at one came to nothing.
 struct LastCheckpoint : FitListener {
@@ -247,7 +256,7 @@ inline void roll_back_gone_ranks(const io::Path& run_dir, int world, const Count
 
 // Whether this rank saves: the first one of all, with --local-ckpt one on every host, in that host's own folder. Ranks
 // whose folder is the first one's, over a network file system, leave it to that.
-inline bool saves_here(AnyStrategy& strategy, const RunOptions& o) {
+inline bool saves_here(AnyStrategy& strategy, std::chrono::milliseconds deadline, const RunOptions& o) {
   const bool chief = strategy.rank() == 0;
   if (!o.local_ckpt || strategy.size() == 1) return chief;
   double word = chief ? static_cast<double>(::getpid()) : 0;
@@ -255,13 +264,13 @@ inline bool saves_here(AnyStrategy& strategy, const RunOptions& o) {
   const io::Path mark = io::Path(o.run_dir) / (".rank-0-saves-here-" + std::to_string(std::llround(word)));
   if (chief) io::atomic_write_file(mark, "");
   strategy.sum({&word, 1});  // it is there
-  bool saves = chief;
-  if (!chief && launched().local_rank == 0 && !io::path_exists(mark)) {
+  const bool saves = chief || (launched().local_rank == 0 && !io::path_exists(mark));
+  while_ranks_work(strategy, deadline, "making a run folder", [&] {
+    if (chief || !saves) return;
     if (o.clear_log) clear_run(o.run_dir);
     io::make_directories(o.run_dir);
-    saves = true;
-  }
-  strategy.sum({&word, 1});  // nobody looks for it any more
+  });
+  // Nobody looks for it any more.
   if (chief) io::remove_tree(mark);
   return saves;
 }
@@ -322,14 +331,18 @@ template <Backend B, DistributedStrategy S>
 void evaluate_checkpoints(Trainer<B, S>& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
                           const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
   const bool chief = trainer.strategy().rank() == 0;
+  const auto chief_reads = [&](const std::function<void()>& f) {
+    while_ranks_work(trainer.strategy(), trainer.options().deadline, "reading a checkpoint", chief ? f : nullptr);
+  };
   std::vector<io::Path> before;
-  if (chief && o.eval_interval > 0) {
+  chief_reads([&] {
+    if (o.eval_interval <= 0) return;
     const auto all = io::CheckpointStore(o.run_dir).list();
     std::int64_t index = 0;
     for (auto path = all.rbegin(); path != all.rend(); ++path)
       if (index++ % o.eval_interval == 0 && newest != nullptr && path->filename() < newest->path().filename())
         before.push_back(*path);
-  }
+  });
   double count = static_cast<double>(before.size());
   trainer.strategy().sum({&count, 1});
   if (chief && task.evaluating) task.evaluating(o, images);
@@ -359,7 +372,7 @@ void evaluate_checkpoints(Trainer<B, S>& trainer, BatchSource& test, Checkpoints
   };
   for (std::int64_t k = 0; k < static_cast<std::int64_t>(count); ++k) {
     std::optional<io::LoadedCheckpoint> loaded;
-    if (chief) loaded = io::load_checkpoint(before[static_cast<std::size_t>(k)]);
+    chief_reads([&] { loaded = io::load_checkpoint(before[static_cast<std::size_t>(k)]); });
     load(loaded ? &*loaded : nullptr);
     both(loaded ? &*loaded : nullptr, loaded ? loaded->path() : io::Path());
   }
@@ -440,7 +453,8 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   saved_with.set("train_images", images->train.size());
   Checkpoints checkpoints(o.run_dir, static_cast<int>(*o.keep), saved_with);
   std::optional<io::LoadedCheckpoint> found;
-  while_chief_works(strategy, trainer.options().deadline, "reading a checkpoint", [&] {
+  const auto deadline = trainer.options().deadline;
+  while_ranks_work(strategy, deadline, "reading a checkpoint", [&] {
     if (chief) found = find_checkpoint(o, detail::warn);
   });
   if (found) {
@@ -448,7 +462,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
     // Not after plain --resume: what could not be read just now may be readable later.
     const bool chosen = !o.resume.empty() ? o.resume != "latest" : o.load_epoch.has_value();
     if (!o.eval_only && chosen) give_up_later_checkpoints(o, found->step(), detail::warn);
-    checkpoints.resume_from(trainer, found->path());
+    checkpoints.resume_from(trainer, *found);
     std::printf("going on from %s\n", found->path().c_str());
   } else if (!o.resume.empty()) {
     if (o.eval_only && chief) fail<DataError>("--eval-only", "a checkpoint in " + o.run_dir, "none");
@@ -467,7 +481,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   }
 
   FitOptions fit_as = fit_options(o, images->train.size());
-  const bool saves = detail::saves_here(strategy, o);
+  const bool saves = detail::saves_here(strategy, deadline, o);
   ProgressOptions shown;
   shown.terminal = stdout_is_terminal();
   shown.top_k = o.top_k;
@@ -476,8 +490,10 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const auto complain = [&](const std::string& w) { progress.warning(w); };
   std::optional<RunLog> log;
   detail::LastCheckpoint last;
+  detail::LocalWarnings local_warnings(rank);
   std::vector<FitListener*> listeners;
   std::vector<std::unique_ptr<FitListener>> own;
+  if (saves && !chief) listeners.push_back(&local_warnings);
   if (chief) {
     if (task.shows_progress) listeners.push_back(&progress);
     listeners.insert(listeners.end(), {&log.emplace(logs, o.top_k, complain), &last});

@@ -19,36 +19,12 @@
 #include <tutti/dist/threads.hpp>
 #include <tutti/dist/xxh64.hpp>
 #include <tutti/io/file.hpp>
-#include <tutti/train/while_chief_works.hpp>
 
 #include "conformance.hpp"
+#include "thread_ranks.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;
-
-namespace {
-
-// Runs f(rank's communicator) in `size` threads; the first exception is thrown here.
-void run_ranks(int size, const std::function<void(ThreadCommunicator&)>& f, std::chrono::milliseconds deadline = 60s) {
-  ThreadGroup group(size);
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r)
-    threads.emplace_back([&, r] {
-      ThreadCommunicator c(group, r, deadline);
-      try {
-        f(c);
-      } catch (...) {
-        errors[static_cast<std::size_t>(r)] = std::current_exception();
-        c.abort("test failed", ExitCode::internal);
-      }
-    });
-  for (auto& t : threads) t.join();
-  for (auto& e : errors)
-    if (e) std::rethrow_exception(e);
-}
-
-}  // namespace
 
 TEST_CASE("threads: conformance") {
   for (const int size : {1, 2, 3, 4, 7})
@@ -272,42 +248,6 @@ TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast a
     return h;
   });
   CHECK(whole < bytes * 10 / 2);
-}
-
-TEST_CASE("ranks wait for what rank 0 does beyond a reduction's deadline, but not for ever") {
-  std::atomic<int> passed{0};
-  for (const bool fails : {false, true})
-    run_ranks(
-        3,
-        [&](ThreadCommunicator& c) {
-          AllReduce<ThreadCommunicator> s(c);
-          const auto work = [&] {
-            std::this_thread::sleep_for(1s);
-            if (fails) fail<DataError>("disk", "room", "none");
-          };
-          if (fails && c.rank() == 0)
-            CHECK_THROWS_AS(while_chief_works(s, c.deadline(), "work", work), DataError);
-          else
-            while_chief_works(s, c.deadline(), "work", work);
-          double one = 1;
-          s.sum({&one, 1});
-          passed += one == 3;
-        },
-        400ms);
-  CHECK(passed == 6);
-  std::atomic<int> told{0};
-  run_ranks(
-      2,
-      [&](ThreadCommunicator& c) {
-        AllReduce<ThreadCommunicator> s(c);
-        try {
-          while_chief_works(s, 50ms, "saving a checkpoint", [] { std::this_thread::sleep_for(1500ms); });
-        } catch (const CommunicationError& e) {
-          told += std::string(e.what()).find("saving a checkpoint within 10 times the deadline") != std::string::npos;
-        }
-      },
-      2s);
-  CHECK(told == 2);
 }
 
 TEST_CASE("all_reduce strategy: messages and reports count the job's steps, ahead of a device too") {

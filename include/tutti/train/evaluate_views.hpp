@@ -22,6 +22,7 @@
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
+#include <tutti/train/while_ranks_work.hpp>
 
 // Evaluation by the mean logits of several views of each image.
 namespace tutti {
@@ -187,6 +188,7 @@ EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, con
   std::vector<ImageWindow> windows;
   detail::ViewLogits<B> logits(executor, views, kept_bytes);
   Metrics sum;
+  PiecewiseWork pass(trainer.strategy(), trainer.options().deadline);
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
@@ -207,9 +209,11 @@ EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, con
       }
     }
     sum.rows -= static_cast<double>(batch.skipped);
+    pass.go_on();
   }
   sum += logits.take();
   source.release();
+  pass.end();
   sum = trainer.reduce(sum);
   return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
           sum.rows / std::max(watch.seconds(), 1e-9)};

@@ -22,7 +22,7 @@
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/utilisation.hpp>
-#include <tutti/train/while_chief_works.hpp>
+#include <tutti/train/while_ranks_work.hpp>
 
 namespace tutti {
 
@@ -109,21 +109,25 @@ inline void write_audit(AuditLog& audit, const Batch& b, std::int64_t step, int 
 
 }  // namespace detail
 
-// One pass over a data set with the present weights (or their EMA), over all ranks.
+// One pass over a data set with the present weights (or their EMA), over all ranks. A batch, not the pass, has the
+// deadline of a reduction.
 template <Backend B, DistributedStrategy S>
 EvaluationReport evaluate(Trainer<B, S>& trainer, BatchSource& source) {
   const Stopwatch watch;
   Metrics sum;
   EvaluationSum<B> of_batches(trainer.executor());
+  PiecewiseWork pass(trainer.strategy(), trainer.options().deadline);
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
     if (batch.count > 0) of_batches.add(view_of(batch, 0, batch.count));
     sum.rows -= static_cast<double>(batch.skipped);
     last = batch.last_of_epoch;
+    pass.go_on();
   }
   sum += of_batches.take();
   source.release();
+  pass.end();
   sum = trainer.reduce(sum);
   return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
           sum.rows / std::max(watch.seconds(), 1e-9)};
@@ -147,7 +151,8 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
     for (auto* l : listeners) l->warning(text);
   };
   Stopwatch since_save;
-  // All ranks call it. Whether rank 0 has saved, and if it is told a metric of the state, whether that is the best yet.
+  // All ranks call it. Whether this one has saved, and if it is told a metric of the state, whether that is the best
+  // yet.
   bool best = false;
   const auto save = [&](std::optional<double> metric = {}) {
     trainer.commit();
@@ -157,20 +162,12 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
       std::string path;
       std::vector<std::string> complaints;
       const auto write = [&] {
-        if (checkpoints == nullptr) return;
         path = checkpoints->save(trainer);
         if (metric)
           best = checkpoints->mark_if_best(at.step, *metric, [&](const std::string& c) { complaints.push_back(c); });
       };
-      // Ranks that save beside rank 0, in folders of their own; what goes wrong there waits for what all do.
-      std::exception_ptr error;
-      try {
-        if (trainer.strategy().rank() != 0) write();
-      } catch (const Error&) {
-        error = std::current_exception();
-      }
-      while_chief_works(trainer.strategy(), trainer.options().deadline, "saving a checkpoint", write);
-      if (error) std::rethrow_exception(error);
+      while_ranks_work(trainer.strategy(), trainer.options().deadline, "saving a checkpoint",
+                       checkpoints != nullptr ? std::function<void()>(write) : nullptr);
       if (path.empty()) return false;
       for (auto* l : listeners) l->saved(path);
       for (const auto& c : complaints) warn(c);
