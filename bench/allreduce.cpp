@@ -344,7 +344,9 @@ int gpus([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironmen
                       "a GPU for each of the " + std::to_string(e.local_size) + " processes on this host",
                       std::to_string(there), "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
   cuda::DeviceMemory memory(e.local_rank);
-  TcpRendezvous meet(rendezvous_of(e));
+  RendezvousOptions meeting = rendezvous_of(e);
+  meeting.warn = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  TcpRendezvous meet(meeting);
   NcclCommunicator c(memory.device(), {.rank = e.rank, .size = e.size, .deadline = std::chrono::seconds(120)},
                      std::ref(meet));
   const Buffer<cuda::DeviceMemory> buffer(memory, a.max);

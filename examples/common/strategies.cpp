@@ -55,6 +55,7 @@ AnyStrategy make_nccl(const RunOptions& o, const LaunchEnvironment& start, const
 #endif
   RendezvousOptions meeting = rendezvous_of(start);
   meeting.deadline = std::min(meeting.deadline, deadline_of(o));
+  meeting.warn = [](const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); };
   TcpRendezvous meet(meeting);
   return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
       device, NcclOptions{meeting.rank, meeting.size, deadline_of(o)}, Rendezvous(std::ref(meet)));

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <random>
 #include <span>
 #include <string>
@@ -24,53 +23,16 @@
 #include <tutti/core/error.hpp>
 #include <tutti/dist/hmac_sha256.hpp>
 #include <tutti/dist/hosts_file.hpp>
-#include <tutti/dist/launch_environment.hpp>
+#include <tutti/dist/rendezvous_options.hpp>
 #include <tutti/dist/tcp.hpp>
 
 namespace tutti {
 
-// Where the ranks of a job meet: rank 0 listens at host:port, the others connect.
-struct RendezvousOptions {
-  std::string host;
-  int port = 0;
-  std::string job;     // its public name, so that ranks of another job are told apart; at most 64 characters
-  std::string secret;  // what only the ranks of the job know; it is never sent
-  int rank = 0, size = 1;
-  std::chrono::milliseconds deadline = std::chrono::seconds(120);
-  int ports = 1;          // rank 0 takes the first that is free of so many, from `port` on
-  bool one_host = false;  // all ranks are on rank 0's host
-};
-
-// As whoever started this process says (TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET). UsageError where they say nothing of it.
-[[nodiscard]] inline RendezvousOptions rendezvous_of(const LaunchEnvironment& e) {
-  RendezvousOptions o;
-  o.job = e.job;
-  o.secret = e.secret;
-  o.rank = e.rank;
-  o.size = e.size;
-  o.one_host = e.local_size == e.size;
-  if (e.size == 1) return o;
-  const auto root = detail::parse_host_name(e.root);
-  if (!root || root->port == 0)
-    fail<UsageError>(
-        "environment TUTTI_ROOT", "host:port where rank 0 may listen",
-        e.root.empty() ? "nothing" : "'" + printable(e.root) + "'",
-        "start the job with tutti-launch, or set TUTTI_ROOT, TUTTI_JOB, TUTTI_SECRET, TUTTI_RANK and TUTTI_SIZE");
-  constexpr std::size_t least = 16;
-  if (e.secret.size() < least)
-    fail<UsageError>("environment TUTTI_SECRET", "16 characters or more that only the ranks of the job know",
-                     e.secret.empty() ? "none" : std::to_string(e.secret.size()),
-                     "start the job with tutti-launch, or give all ranks what `openssl rand -hex 32` prints once");
-  o.host = root->name;
-  o.port = root->port;
-  o.ports = std::min(e.root_ports, 65536 - o.port);
-  return o;
-}
-
 // Gives bytes of rank 0 to all ranks, once all have come: the identity of a communicator, say. A function object; all
 // ranks call it equally often. Both sides prove that they know the job's secret, by a keyed hash over numbers that both
 // have drawn; whoever cannot is turned away, takes nobody's place and holds nobody up. What rank 0 gives travels in
-// clear. CommunicationError names the ranks that did not come before the deadline; those that did are told so too.
+// clear. CommunicationError names the ranks that did not come before the deadline; those that did are told so too. A
+// rank whose secret is not that of the one who listens ends at once, unless rank 0 may listen at another port.
 class TcpRendezvous {
  public:
   // Rank 0 listens from here on, so that calls of the others find it.
@@ -131,6 +93,7 @@ class TcpRendezvous {
     Hello hello{};
     Challenge challenge{};
     Digest256 proof{};
+    tcp::Address from;
     std::size_t got = 0;      // bytes of the hello, or of the proof
     bool challenged = false;  // the hello is there
     int rank = -1;            // once it is proved
@@ -213,6 +176,14 @@ class TcpRendezvous {
   void refuse(const Guest& g, std::string_view why) const {
     answer(g, false, std::as_bytes(std::span(why.substr(0, max_text))), std::chrono::steady_clock::now());
   }
+  // Rank 0 goes on, because anybody may come with a wrong secret, and says it once.
+  void refuse_secret(const Guest& g) {
+    refuse(g, "rank 0 has another TUTTI_SECRET");
+    if (++refused_ > 1) return;
+    refused_first_ = "as rank " + std::to_string(g.hello.rank) + " from " + g.from.text();
+    if (o_.warn)
+      o_.warn(where() + ": somebody who came " + refused_first_ + " has another TUTTI_SECRET and was refused");
+  }
   // Before he has proved anything; he is free to believe it.
   static void turn_away(const Guest& g, std::string_view why) {
     (void)say(g, bytes_of(Challenge{magic, 0, static_cast<std::uint32_t>(why.size()), {}}),
@@ -248,19 +219,22 @@ class TcpRendezvous {
   bool let_in(std::vector<Guest>& guests, tcp::Deadline deadline) const {
     const auto stranger = [](const Guest& g) { return g.rank < 0; };
     for (int few = 0; few < 64; ++few) {
-      const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      tcp::Address from;
+      from.size = sizeof from.bytes;
+      const int fd = ::accept4(listener_.get(), from.data(), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
       if (static_cast<std::size_t>(std::count_if(guests.begin(), guests.end(), stranger)) >= max_strangers)
         guests.erase(std::find_if(guests.begin(), guests.end(), stranger));
       Guest& g = guests.emplace_back();
       g.socket = tcp::Socket(fd);
+      g.from = from;
       g.until = std::min(deadline, std::chrono::steady_clock::now() + patience);
     }
     return true;
   }
 
   // Reads what a guest has to say. False: he is to go.
-  bool listen_to(std::vector<Guest>& guests, std::size_t i, std::size_t bytes) const {
+  bool listen_to(std::vector<Guest>& guests, std::size_t i, std::size_t bytes) {
     Guest& g = guests[i];
     if (g.rank >= 0) {
       // Of the ranks that wait nothing comes any more but their end.
@@ -287,9 +261,9 @@ class TcpRendezvous {
     return say(g, bytes_of(g.challenge));
   }
   // His proof is there.
-  bool admit(const std::vector<Guest>& guests, Guest& g, std::size_t bytes) const {
+  bool admit(const std::vector<Guest>& guests, Guest& g, std::size_t bytes) {
     const Hello& h = g.hello;
-    if (!same_digest(g.proof, rank_proof(h, g.challenge))) return refuse(g, "rank 0 has another TUTTI_SECRET"), false;
+    if (!same_digest(g.proof, rank_proof(h, g.challenge))) return refuse_secret(g), false;
     const auto size = static_cast<std::uint32_t>(o_.size);
     if (h.size != size || h.rank == 0 || h.rank >= size)
       return refuse(g, "rank 0 counts " + std::to_string(size) + " ranks"), false;
@@ -311,14 +285,17 @@ class TcpRendezvous {
         missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
     for (const Guest& g : guests)
       if (g.rank >= 0) refuse(g, "without " + missing);
-    fail<CommunicationError>(where(), "all " + std::to_string(o_.size) + " ranks within " + time(),
-                             "nothing from " + missing,
-                             "look at what these ranks do, and whether they reach this host");
+    std::string got = "nothing from " + missing;
+    if (refused_ > 0)
+      got += ", and " + std::to_string(refused_) + " that have another TUTTI_SECRET, the first " + refused_first_;
+    fail<CommunicationError>(where(), "all " + std::to_string(o_.size) + " ranks within " + time(), got,
+                             refused_ > 0 ? "give all ranks of the job the same secret, as tutti-launch does"
+                                          : "look at what these ranks do, and whether they reach this host");
   }
   [[nodiscard]] std::string time() const { return std::to_string(o_.deadline.count()) + " ms"; }
 
   // The others.
-  void ask(std::span<std::byte> data, tcp::Deadline deadline) const {
+  void ask(std::span<std::byte> data, tcp::Deadline deadline) {
     std::string why = "nobody there";
     bool heard = false;
     auto pause = std::chrono::milliseconds(10);
@@ -343,7 +320,7 @@ class TcpRendezvous {
   // Whether the data came. Throws what rank 0 says against it; who cannot prove that he is rank 0 is not believed, and
   // `why` tells of it.
   bool meet(const tcp::Socket& socket, std::span<std::byte> data, tcp::Deadline soon, tcp::Deadline deadline,
-            std::string& why) const {
+            std::string& why) {
     using tcp::Transfer;
     const Hello h = hello(data.size());
     Challenge c{};
@@ -372,13 +349,24 @@ class TcpRendezvous {
     std::vector<std::byte> more;
     if (!receive_text(socket, a.bytes, more, later)) return false;
     if (!same_digest(a.proof, root_proof(h, c, a, more))) {
-      why = a.good == 1 ? "an answer of somebody who does not know TUTTI_SECRET" : readable(more);
+      why = "an answer of somebody who does not know TUTTI_SECRET";
+      if (a.good == 0) learn_of_refusal(why);
       return false;
     }
     if (a.good != 1)
       fail<CommunicationError>(where(), "to be let in as rank " + std::to_string(o_.rank), readable(more));
     std::copy(more.begin(), more.end(), data.begin());
     return true;
+  }
+  // Rank 0 of another secret, or somebody else: nobody can tell. Where there is one port alone, whoever has it keeps
+  // rank 0 from listening there; of several, rank 0 may have another.
+  void learn_of_refusal(std::string& why) {
+    why = "rank 0 has another TUTTI_SECRET than this rank";
+    if (o_.ports == 1)
+      fail<CommunicationError>(where(), "to be let in as rank " + std::to_string(o_.rank), why,
+                               "give all ranks of the job the same secret, as tutti-launch does");
+    if (++refused_ == 1 && o_.warn)
+      o_.warn(where() + ": who listens there has another TUTTI_SECRET than rank " + std::to_string(o_.rank));
   }
   static bool receive_text(const tcp::Socket& socket, std::uint32_t size, std::vector<std::byte>& to,
                            tcp::Deadline deadline) {
@@ -393,6 +381,8 @@ class TcpRendezvous {
   RendezvousOptions o_;
   tcp::Socket listener_;
   std::uint32_t round_ = 0;
+  std::int64_t refused_ = 0;   // because of the secret
+  std::string refused_first_;  // who was
 };
 
 }  // namespace tutti

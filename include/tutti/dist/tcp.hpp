@@ -62,6 +62,13 @@ struct Address {
   socklen_t size = 0;
 
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
+  [[nodiscard]] sockaddr* data() noexcept { return reinterpret_cast<sockaddr*>(&bytes); }
+  // Without the port, for messages.
+  [[nodiscard]] std::string text() const {
+    std::string name(NI_MAXHOST, '\0');
+    if (::getnameinfo(get(), size, name.data(), NI_MAXHOST, nullptr, 0, NI_NUMERICHOST) != 0) return "nowhere";
+    return name.c_str();
+  }
   [[nodiscard]] int family() const noexcept { return bytes.ss_family; }
   // 127.0.0.0/8 or ::1.
   [[nodiscard]] bool is_loopback() const noexcept {
@@ -155,15 +162,6 @@ template <class Lookup = SystemLookup>
   return any;
 }
 
-// Listens at a port of all of this host's addresses; port 0: one that is free. CommunicationError if it is taken.
-[[nodiscard]] inline Socket listen_at(int port, int backlog) {
-  int error = 0;
-  // A host without IPv6 still has IPv4.
-  for (const int family : {AF_INET6, AF_INET})
-    if (auto s = listen_on(any_address(family, port), backlog, error)) return *std::move(s);
-  fail<CommunicationError>("tcp", "to listen at port " + std::to_string(port), error_text(error),
-                           error == EADDRINUSE ? "another program has the port; choose another one" : "");
-}
 [[nodiscard]] inline int port_of(const Socket& s) {
   sockaddr_storage a{};
   socklen_t size = sizeof a;
