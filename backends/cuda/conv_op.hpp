@@ -9,6 +9,7 @@
 #include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/graph/ops.hpp>
 
@@ -87,6 +88,11 @@ struct PreparedConv {
   [[nodiscard]] bool unpacks() const {
     return problem.type != DType::f32 || taps() > 1 || problem.in_channels != columns || pads_out();
   }
+  // What the library makes of that gradient.
+  [[nodiscard]] WeightGradients::Form gradient_form() const {
+    return {out_channels, static_cast<int>(columns), static_cast<int>(taps()), static_cast<int>(problem.in_channels),
+            static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * size_of(problem.type)};
+  }
   [[nodiscard]] std::int64_t in_pixels() const { return problem.rows * problem.in_height * problem.in_width; }
   [[nodiscard]] std::int64_t out_pixels() const { return problem.rows * problem.out_height * problem.out_width; }
 
@@ -97,8 +103,6 @@ struct PreparedConv {
         pads_in() ? static_cast<std::size_t>(in_pixels() * problem.in_channels) * unit : std::size_t{0};
     const std::size_t y =
         pads_out() ? static_cast<std::size_t>(out_pixels() * problem.out_channels) * unit : std::size_t{0};
-    const std::size_t dw =
-        unpacks() ? static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * unit : 0;
     std::size_t at = 0;
     const auto take = [&](std::size_t bytes) { return std::exchange(at, at + Workspace::round_up(bytes)); };
     switch (pass) {
@@ -113,7 +117,6 @@ struct PreparedConv {
       case ConvPass::backward_weights:
         a_offset = take(x);
         b_offset = take(y);
-        out_offset = take(dw);
         break;
     }
     rest = at;
@@ -142,13 +145,9 @@ class ConvSteps {
     change(y, w_.at<void>(offset), k_.out_channels, p_.out_channels, k_.out_pixels());
     return w_.at<void>(offset);
   }
-  // Where the library writes the gradient of the weights, and what makes the graph's of it.
-  [[nodiscard]] void* gradient(void* dw) const { return k_.unpacks() ? w_.at<void>(k_.out_offset) : dw; }
-  void unpack_gradient(void* dw) const {
-    if (k_.unpacks())
-      l_.op(p_.type, OpKernel::unpack_gradient, l_.blocks(k_.out_channels * k_.columns), Launcher::block,
-            w_.at<void>(k_.out_offset), dw, static_cast<int>(k_.out_channels), static_cast<int>(k_.columns),
-            static_cast<int>(k_.taps()), static_cast<int>(p_.in_channels));
+  // Where the library writes the gradient of the weights.
+  [[nodiscard]] void* gradient(WeightGradients& g, void* dw) const {
+    return k_.unpacks() ? g.place(p_.type, k_.gradient_form(), dw) : dw;
   }
 
  private:
@@ -158,10 +157,10 @@ class ConvSteps {
   const ConvProblem& p_;
 };
 
-// Runs what was made ready. C: a class with the library's run().
+// Runs what was made ready; a gradient of weights is there after g.finish(). C: a class with the library's run().
 template <class C>
-void run_convolution(C& library, Launcher& l, const Workspace& w, const PreparedConv& k, cudaStream_t stream,
-                     const Call& c) {
+void run_convolution(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedConv& k,
+                     cudaStream_t stream, const Call& c) {
   const ConvProblem& p = k.problem;
   const ConvSteps steps(l, w, k);
   void* const out = c.out[0].data;
@@ -181,8 +180,7 @@ void run_convolution(C& library, Launcher& l, const Workspace& w, const Prepared
     case ConvPass::backward_weights: {
       const void* const x = steps.padded_in(c.in[0].data, k.a_offset);
       const void* const dy = steps.padded_out(c.in[1].data, k.b_offset);
-      library.run(k.pass, p, x, dy, steps.gradient(out), rest, stream);
-      steps.unpack_gradient(out);
+      library.run(k.pass, p, x, dy, steps.gradient(g, out), rest, stream);
       break;
     }
   }

@@ -34,6 +34,7 @@
 #include <tutti/backends/cuda/step_update.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/backends/cuda/utilisation.hpp>
+#include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/graph/custom.hpp>
 
@@ -64,6 +65,7 @@ class BasicCuda : public DeviceMemory {
         options_(std::move(o)),
         launcher_(device(), Compiler(options_.kernel_folder)),
         workspace_(*this),
+        gradients_(*this, launcher_),
         staging_(*this, launcher_),
         graphs_(device()),
         loss_(*this, launcher_),
@@ -128,7 +130,7 @@ class BasicCuda : public DeviceMemory {
   void replay(const std::vector<std::uint64_t>& key, const StepScalars* scalars, F&& f) {
     if (!options_.graph) return f();
     if (scalars != nullptr) loss_.write_scale(*scalars);
-    graphs_.run(key, workspace_.data(), f);
+    graphs_.run(key, {workspace_.data(), gradients_.data()}, f);
   }
 
   // What takes less memory.
@@ -145,6 +147,14 @@ class BasicCuda : public DeviceMemory {
   [[nodiscard]] const Lowered& lowered() const noexcept { return lowered_; }
   // Of the fused ops in the plans so far: those that the library runs as one, and those that go step by step.
   [[nodiscard]] std::pair<int, int> fusions() const noexcept { return {as_one_, in_steps_}; }
+
+  // The gradients of convolutions' weights wait for one launch that brings many of them into place.
+  void begin_gradients() noexcept { gradients_.begin(); }
+  void finish_gradients() {
+    if (!gradients_.waiting()) return;
+    device().set_op("unpack_gradients");
+    gradients_.finish();
+  }
 
   template <class O>
   [[nodiscard]] Partition partition(const O&, const NodeDesc&) const {
@@ -372,19 +382,21 @@ class BasicCuda : public DeviceMemory {
     auto k = std::make_shared<PreparedConv>(pass, o, x.dtype, x.shape, w, y.shape);
     k->lay_out(convolutions_->workspace_bytes(pass, k->problem));
     workspace_.reserve(k->workspace_bytes);
+    if (pass == ConvPass::backward_weights && k->unpacks()) gradients_.reserve(k->gradient_form().bytes);
     return k;
   }
   std::shared_ptr<void> fusion(FusedPass pass, const op::Window& o, const NodeDesc& d, const TensorDesc& x,
                                const Shape& w, const TensorDesc& y) {
     launcher_.require(d.compute);
-    auto k = prepare_fusion(*convolutions_, launcher_, workspace_, device(), options_, pass, o, d, x.shape, w, y.shape);
+    auto k = prepare_fusion(*convolutions_, launcher_, workspace_, gradients_, device(), options_, pass, o, d, x.shape,
+                            w, y.shape);
     ++(k->fused ? as_one_ : in_steps_);
     return k;
   }
   void fused(std::string_view kind, Call& c) {
     start(kind, c);
-    run_fusion(*convolutions_, launcher_, workspace_, *static_cast<const PreparedFusion*>(c.state), device().stream(),
-               c);
+    run_fusion(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedFusion*>(c.state),
+               device().stream(), c);
   }
   std::shared_ptr<void> product(LinearPass pass, const PrepareInfo& i, const TensorDesc& x, const TensorDesc& y) {
     launcher_.require(i.desc.compute);
@@ -393,7 +405,7 @@ class BasicCuda : public DeviceMemory {
   }
   void convolve(std::string_view kind, Call& c) {
     start(kind, c);
-    run_convolution(*convolutions_, launcher_, workspace_, *static_cast<const PreparedConv*>(c.state),
+    run_convolution(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedConv*>(c.state),
                     device().stream(), c);
   }
 
@@ -411,6 +423,7 @@ class BasicCuda : public DeviceMemory {
   int as_one_ = 0, in_steps_ = 0;
   Launcher launcher_;
   Workspace workspace_;
+  WeightGradients gradients_;
   Staging staging_;
   StepGraphs graphs_;
   LossOp loss_;

@@ -89,8 +89,8 @@ namespace detail {
 inline float* floats(const TensorRef& t) { return static_cast<float*>(t.data); }
 
 template <class C>
-void run_as_one(C& library, Launcher& l, const Workspace& w, const PreparedFusion& k, cudaStream_t stream,
-                const Call& c) {
+void run_as_one(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
+                cudaStream_t stream, const Call& c) {
   const ConvSteps steps(l, w, k.conv);
   FusedOperands o;
   o.a = c.in[0].data;
@@ -108,7 +108,7 @@ void run_as_one(C& library, Launcher& l, const Workspace& w, const PreparedFusio
       o.square_sum = floats(c.out[2]);
       break;
     case FusedPass::activated_backward_weights:
-      o.out = steps.gradient(o.out);
+      o.out = steps.gradient(g, o.out);
       break;
     case FusedPass::backward_data_norm:
       o.x = c.in[2].data;
@@ -124,12 +124,11 @@ void run_as_one(C& library, Launcher& l, const Workspace& w, const PreparedFusio
       break;
   }
   library.run_fused(k.pass, k.conv.problem, o, w.at<void>(k.conv.rest), stream);
-  if (k.pass == FusedPass::activated_backward_weights) steps.unpack_gradient(c.out[0].data);
 }
 
 template <class C>
-void run_in_steps(C& library, Launcher& l, const Workspace& w, const PreparedFusion& k, cudaStream_t stream,
-                  const Call& c) {
+void run_in_steps(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
+                  cudaStream_t stream, const Call& c) {
   Call plain = c;
   const DType t = k.conv.problem.type;
   if (k.activates()) {
@@ -141,7 +140,7 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, const PreparedFus
          c.in[2].data, c.in[3].data, a, static_cast<int>(x.shape[1]), n);
     plain.in[0].data = a;
   }
-  run_convolution(library, l, w, k.conv, stream, plain);
+  run_convolution(library, l, w, g, k.conv, stream, plain);
   auto* const partial = w.at<float>(0);  // the convolution needs the workspace no more
   if (k.pass == FusedPass::statistics || k.pass == FusedPass::activated_statistics) {
     const NormTiles n = norm_tiles(t, c.out[0].shape);
@@ -192,20 +191,22 @@ class TrialCall {
 
 // Runs what was made ready.
 template <class C>
-void run_fusion(C& library, Launcher& l, const Workspace& w, const PreparedFusion& k, cudaStream_t stream,
-                const Call& c) {
+void run_fusion(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
+                cudaStream_t stream, const Call& c) {
   if constexpr (FusesConvolutions<C>)
-    if (k.fused) return detail::run_as_one(library, l, w, k, stream, c);
-  detail::run_in_steps(library, l, w, k, stream, c);
+    if (k.fused) return detail::run_as_one(library, l, w, g, k, stream, c);
+  detail::run_in_steps(library, l, w, g, k, stream, c);
 }
 
 // Makes ready: as one where the library has a plan for these extents and, where that is measured, is the faster for it.
 // x, y: of the convolution in the forward direction.
 template <class C>
-[[nodiscard]] std::shared_ptr<PreparedFusion> prepare_fusion(C& library, Launcher& l, Workspace& w,
+[[nodiscard]] std::shared_ptr<PreparedFusion> prepare_fusion(C& library, Launcher& l, Workspace& w, WeightGradients& g,
                                                              const Device& device, const CudaOptions& o, FusedPass pass,
                                                              const op::Window& window, const NodeDesc& d,
                                                              const Shape& x, const Shape& weights, const Shape& y) {
+  if (plain_pass(pass) == ConvPass::backward_weights)
+    g.reserve(PreparedConv(ConvPass::backward_weights, window, d.compute, x, weights, y).gradient_form().bytes);
   const auto made = [&] { return std::make_shared<PreparedFusion>(pass, window, d.compute, x, weights, y); };
   const auto steps = [&] {
     auto k = made();
@@ -225,7 +226,10 @@ template <class C>
     const detail::TrialCall trial(device, d, static_cast<std::size_t>(packed.count()) * size_of(d.compute));
     if (trial.call() == nullptr) return k;
     const auto run = [&](const PreparedFusion& which) {
-      return [&] { run_fusion(library, l, w, which, device.stream(), *trial.call()); };
+      return [&] {
+        run_fusion(library, l, w, g, which, device.stream(), *trial.call());
+        g.begin();  // what follows is the same either way
+      };
     };
     return library.no_slower(to_string(pass) + " " + to_string(k->conv.problem), run(*k), run(*other)) ? k : other;
   } else {

@@ -37,7 +37,7 @@ namespace tutti::cuda {
   ONE(bias_cast, "bias_cast<T>")                                    \
   ONE(change_channels, "change_channels<T>")                        \
   ONE(pack_table, "pack_table<T>")                                  \
-  ONE(unpack_gradient, "unpack_gradient<T>")                        \
+  ONE(unpack_gradients, "unpack_gradients<T>")                      \
   TWO(norm_statistics)                                              \
   ONE(norm_finish, "norm_finish")                                   \
   ONE(norm_apply, "norm_apply<T, V, 0>")                            \

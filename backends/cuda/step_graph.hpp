@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <utility>
 #include <vector>
@@ -31,11 +32,11 @@ class StepGraphs {
   // Graphs that are replayed.
   [[nodiscard]] std::size_t captured() const noexcept { return captured_; }
 
-  // key: what f's ops depend on, addresses above all; they use `workspace` too.
+  // key: what f's ops depend on, addresses above all; they use memory at `shared` too.
   template <class F>
-  void run(const std::vector<std::uint64_t>& key, const void* workspace, F&& f) {
+  void run(const std::vector<std::uint64_t>& key, std::initializer_list<const void*> shared, F&& f) {
     key_.assign(key.begin(), key.end());  // in the same memory: a steady step allocates nothing
-    key_.push_back(reinterpret_cast<std::uintptr_t>(workspace));
+    for (const void* at : shared) key_.push_back(reinterpret_cast<std::uintptr_t>(at));
     const auto at = graphs_.find(key_);
     if (at == graphs_.end()) {
       f();

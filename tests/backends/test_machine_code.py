@@ -36,6 +36,8 @@ ROWS = {
     "norm_backward_affine<T, V>": (6, 128),
     "column_sums<T, V>": (4, 64),
 }
+# The same for one with loads of 2 bytes.
+VALUES = {"unpack_gradients<T>": (4, 32)}
 
 
 def skip(why):
@@ -53,7 +55,8 @@ def names():
     source = (CUDA / "programs.hpp").read_text()
     listed = re.findall(r'ONE\(\w+, "([^"]*)"\)', source)
     listed += [f"{name}<T, V>" for name in re.findall(r"TWO\((\w+)\)", source)]
-    return [n for n in listed if n.startswith(("norm_", "column_sums")) and "<" in n and "-1" not in n and "<T>" not in n]
+    return [n for n in listed if n in VALUES or
+            (n.startswith(("norm_", "column_sums")) and "<" in n and "-1" not in n and "<T>" not in n)]
 
 
 def open_nvrtc():
@@ -95,22 +98,22 @@ def compile_kernels(nvrtc, source, kernels, architecture):
     return code.raw, symbols
 
 
-def loads_under_way(instructions):
-    """The most loads of 16 bytes that are started before one of their values is used or a branch may be taken."""
+def loads_under_way(instructions, size="128"):
+    """The most loads of `size` bits that are started before one of their values is used or a branch may be taken."""
     best = 0
     for i, first in enumerate(instructions):
-        if "LDG.E.128" not in first:
+        if f"LDG.E.{size}" not in first:
             continue
         waiting, count = set(), 0
         for instruction in instructions[i:]:
             if re.search(r"\b(BRA|EXIT|BAR)\b", instruction):
                 break
-            load = re.search(r"LDG\.E\.128\S* R(\d+)", instruction)
+            load = re.search(rf"LDG\.E\.{size}\S* R(\d+)", instruction)
             used = {int(r) for r in re.findall(r"\bR(\d+)\b", instruction.partition(",")[2])}
             if used & waiting:
                 break
             if load:
-                waiting |= {int(load.group(1)) + k for k in range(4)}
+                waiting |= {int(load.group(1)) + k for k in range(4 if size == "128" else 1)}
                 count += 1
         best = max(best, count)
     return best
@@ -124,7 +127,8 @@ def main():
         skip(str(e))
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"  # cuobjdump starts nvdisasm
     listed = names()
-    faults = [f"{k} is no kernel of programs.hpp" for k in ROWS if k not in listed]
+    bounds = {**ROWS, **VALUES}
+    faults = [f"{k} is no kernel of programs.hpp" for k in bounds if k not in listed]
     source = "".join(text(h) for h in ("common.hpp", "elementwise.hpp", "norm.hpp", "fused.hpp"))
     instance = {k: k.replace("T", "bf16").replace("V", "8") for k in listed}
     patterns = {v: k for k, v in instance.items()}
@@ -147,9 +151,10 @@ def main():
             registers, stack, local = usage[symbol]
             if stack or local:
                 faults.append(f"{where}: {stack} bytes of stack, {local} of local memory")
-            least, most = ROWS.get(kernel, (0, 128))
-            loads = loads_under_way(re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", part))
-            if kernel in ROWS:
+            least, most = bounds.get(kernel, (0, 128))
+            instructions = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", part)
+            loads = loads_under_way(instructions, "U16" if kernel in VALUES else "128")
+            if kernel in bounds:
                 print(f"{where}: {loads} loads under way, {registers} registers")
             if loads < least:
                 faults.append(f"{where}: {loads} loads under way, expected at least {least}")

@@ -170,16 +170,47 @@ __global__ void pack_table(const PackJob* jobs, const PackChunk* chunks) {
   for (int i = threadIdx.x; i < c.count; i += blockDim.x)
     pack_place<T>(c.begin + i, j.from, (T*)j.to, j.rows, j.columns, j.taps, j.padded_columns);
 }
-// The way back, for gradients: what the convolution made, in f32.
+// The way back, for gradients: what convolutions made, in f32. Of many tensors, each cut into pieces for a block each;
+// a block's tensor is the last that begins no later. In the order of dw, which is written four bytes at a time; what is
+// read apart lies near enough to be in cache.
+struct UnpackJob {
+  const void* from;
+  float* to;
+  i64 count;
+  int columns, taps, padded_columns;
+  unsigned first_block;
+};
+struct UnpackJobs {
+  UnpackJob of[64];
+  int count;
+};
+// TAPS: how many, 0 where that is told at run time. From the first row on that has a part in the piece 32 bits count.
+template <class T, int TAPS>
+inline void unpack_piece(const UnpackJob& j, i64 begin, int n) {
+  const int taps = TAPS > 0 ? TAPS : j.taps, columns = j.columns, padded_columns = j.padded_columns;
+  const i64 row = quotient(quotient(begin, taps), columns), first = row * columns * taps;
+  const T* __restrict__ const packed = (const T*)j.from + row * taps * padded_columns;
+  float* __restrict__ const dw = j.to + first;
+  const int mine = (n - (int)threadIdx.x + (int)blockDim.x - 1) / (int)blockDim.x;
+  stream<4>(mine, (begin - first) + threadIdx.x, blockDim.x,
+            [&](i64 i) {
+              const unsigned place = (unsigned)i / (unsigned)taps, k = place / (unsigned)columns;
+              const unsigned t = (unsigned)i - place * taps, c = place - k * columns;
+              return packed[(k * taps + t) * (unsigned)padded_columns + c];
+            },
+            [&](i64 i, T v) { dw[i] = to_float(v); });
+}
 template <class T>
-__global__ void unpack_gradient(const T* __restrict__ packed, float* __restrict__ dw, int rows, int columns, int taps,
-                                int padded_columns) {
-  for (i64 i = first_index(); i < (i64)rows * columns; i += index_step()) {
-    const int k = (int)quotient(i, columns), c = (int)(i - (i64)k * columns);
-    const T* const from = packed + (i64)k * taps * padded_columns + c;
-    stream<3>(taps, 0, 1, [&](i64 t) { return from[t * padded_columns]; },
-              [&](i64 t, T v) { dw[i * taps + t] = to_float(v); });
-  }
+__global__ void unpack_gradients(const UnpackJobs jobs) {
+  int at = 0;
+  for (int step = 32; step > 0; step /= 2)
+    if (at + step < jobs.count && jobs.of[at + step].first_block <= blockIdx.x) at += step;
+  const UnpackJob j = jobs.of[at];
+  const i64 begin = (i64)(blockIdx.x - j.first_block) * 2048, left = j.count - begin;
+  const int n = left < 2048 ? (int)left : 2048;
+  if (j.taps == 1) unpack_piece<T, 1>(j, begin, n);
+  else if (j.taps == 9) unpack_piece<T, 9>(j, begin, n);
+  else unpack_piece<T, 0>(j, begin, n);
 }
 )cuda";
 

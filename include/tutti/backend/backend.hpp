@@ -61,6 +61,19 @@ concept PacksWeights = requires(B& b, const Op& o, const NodeDesc& d) {
 &&(PacksAtOnce<B> ||
    requires(B & b, const Op& o, const NodeDesc& d, const TensorRef& w, void* to) { b.pack(o, d, w, to); });
 
+// A backend may put off the last step of gradients and do it for many at once: begin_gradients() ahead of a run forgets
+// what one left that did not come to its end, finish_gradients() starts it for all that wait. Whatever is started after
+// that sees them final.
+template <class B>
+concept PutsOffGradients = requires(B& b) {
+  b.begin_gradients();
+  b.finish_gradients();
+};
+template <class B>
+void finish_gradients(B& b) {
+  if constexpr (PutsOffGradients<B>) b.finish_gradients();
+}
+
 // A device that tells the share of its last second or less in which it computed, 0..1, by its own counters; nothing
 // where it cannot. Asking is cheap and never throws.
 template <class B>

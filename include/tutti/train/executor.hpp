@@ -37,7 +37,8 @@ template <Backend B>
 class Executor {
  public:
   using Options = ExecutorOptions;
-  // Called during a training run when the first `slices` slices of the gradient arena are final.
+  // Called during a training run when the first `slices` slices of the gradient arena are final, but for what
+  // finish_gradients() is called for (backend.hpp).
   using OnReady = typename PlanWalk<B>::OnReady;
 
   // `forward`: a model recorded on a Builder. `gradients`: memory of parameters().bytes() in the backend's space to use

@@ -88,6 +88,7 @@ class GradientExchange {
         begin -= StepWord::bytes;
         bytes += StepWord::bytes;
       }
+      finish_gradients(b_);
       if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_->seconds(), 0});
       works_[next_++] = s_.reduce(k, {begin, bytes}, nullptr);
       if (next_ == 1) reduce_states();

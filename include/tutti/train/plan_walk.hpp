@@ -24,7 +24,8 @@ namespace tutti {
 template <Backend B>
 class PlanWalk {
  public:
-  // Called when the first `slices` slices of the gradient arena are final.
+  // Called when the first `slices` slices of the gradient arena are final, but for what finish_gradients() is called
+  // for (backend.hpp).
   using OnReady = std::function<void(std::size_t slices)>;
   // Nanoseconds of CPU time per node and phase, summed over workers.
   struct Profile {
@@ -40,6 +41,7 @@ class PlanWalk {
 
   void run(const PreparedPlan<B>& p, const OnReady& on_ready) {
     packs_.run();
+    if constexpr (PutsOffGradients<B>) b_.begin_gradients();
     std::size_t ready = 0;
     for (const Segment& seg : p.plan.segments) {
       if (seg.whole)
@@ -51,6 +53,7 @@ class PlanWalk {
         if (on_ready) on_ready(ready);
       }
     }
+    finish_gradients(b_);
   }
 
   // Where a value begins; null for those that lie nowhere.

@@ -120,6 +120,7 @@ class Device {
   GuardedMemory memory, pinned;  // what is allocated
   std::size_t capacity = std::size_t{4} << 30;
   std::size_t graph_launches = 0;
+  std::map<std::string, std::size_t> kernels;           // started or captured, by name
   std::size_t stream_waits = 0, event_waits = 0;        // of the host, for all that was started and for a point of it
   int count = 1, driver = 13000, major = 9, minor = 0;  // what is said of the machine
   cudaError_t fault = cudaSuccess;                      // what waiting for the stream answers

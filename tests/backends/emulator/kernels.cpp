@@ -176,6 +176,7 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
   if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x == 0 || block.x > 1024)
     return done(cudaErrorInvalidConfiguration);
+  ++Device::instance().kernels[static_cast<const Kernel*>(kernel)->name];
   Device::instance().submit(stream, Launch(*static_cast<const Kernel*>(kernel), grid, block, arguments));
   return cudaSuccess;
 }
