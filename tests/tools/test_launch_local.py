@@ -330,10 +330,11 @@ fi
 
     def test_what_the_program_refuses_is_said_once(self):
         fake = self.fake("echo 'fake: [--k] expected a value, got none.' >&2; exit 3")
-        done = self.launch("-n", 4, fake, code=3)
-        self.assertEqual((done.out, done.err.count("[--k]")), ("", 1), done.err)
-        self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 3, before anything was started",
-                      self.message(done))
+        for words in ([], ["--launcher", "local"], ["--launcher", "mpi"]):
+            done = self.launch("-n", 4, *words, fake, code=3)
+            self.assertEqual((done.out, done.err.count("[--k]")), ("", 1), done.err)
+            self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 3, before anything was started",
+                          self.message(done))
 
     def test_program_that_answers_something_else(self):
         """Such as --help, which ends it before it is asked anything."""

@@ -87,17 +87,16 @@ class Launcher {
 
   // Asks the program how its processes are to be started. What it refuses is said once and nothing runs.
   void settle_launcher(const SignalQueue& signals) {
-    if (o_.launcher != "mpi") {
-      const Asked asked = ask_program(plan_, o_, signals);
-      if (asked.code > 0 && !asked.answer) {
-        for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
-        throw Error(error_message("worker 0 on " + plan_.first().host.name, "exit code 0",
-                                  "exit code " + std::to_string(asked.code) + ", before anything was started"),
-                    static_cast<ExitCode>(asked.code));
-      }
-      if (asked.code < 0) say("warning: " + printable(o_.command[0]) + " did not answer how it is to be started");
-      o_.launcher = launcher_for(o_, asked.answer, static_cast<std::size_t>(plan_.first().order.workers));
+    const Asked asked = ask_program(plan_, o_, signals);
+    if (asked.code > 0 && !asked.answer) {
+      for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
+      throw Error(error_message("worker 0 on " + plan_.first().host.name, "exit code 0",
+                                "exit code " + std::to_string(asked.code) + ", before anything was started"),
+                  static_cast<ExitCode>(asked.code));
     }
+    if (asked.code < 0) say("warning: " + printable(o_.command[0]) + " did not answer how it is to be started");
+    if (o_.launcher != "mpi")
+      o_.launcher = launcher_for(o_, asked.answer, static_cast<std::size_t>(plan_.first().order.workers));
     for (auto& s : plan_.sites) s.order.through_mpi = o_.launcher == "mpi";
   }
 

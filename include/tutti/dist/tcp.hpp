@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -65,9 +66,9 @@ struct Address {
   [[nodiscard]] sockaddr* data() noexcept { return reinterpret_cast<sockaddr*>(&bytes); }
   // Without the port, for messages.
   [[nodiscard]] std::string text() const {
-    std::string name(NI_MAXHOST, '\0');
-    if (::getnameinfo(get(), size, name.data(), NI_MAXHOST, nullptr, 0, NI_NUMERICHOST) != 0) return "nowhere";
-    return name.c_str();
+    std::array<char, NI_MAXHOST> name{};
+    if (::getnameinfo(get(), size, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "nowhere";
+    return name.data();
   }
   [[nodiscard]] int family() const noexcept { return bytes.ss_family; }
   // 127.0.0.0/8 or ::1.
