@@ -16,6 +16,8 @@ if(TUTTI_SANITIZE)
   target_compile_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
                                                          -fno-sanitize-recover=all -g)
   target_link_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
+  # An index beyond the size of a vector or span, which may lie within memory that is valid.
+  target_compile_definitions(tutti_program_options INTERFACE _GLIBCXX_ASSERTIONS)
 endif()
 
 # The components and other libraries that a source file names in its #include lines, followed through "quoted" includes.

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds the C++ tests with Clang's sanitizers and runs them. Not part of ./test.sh, whose time it would double.
-#   tests/sanitize.sh [--only AREA[,AREA...]] [--preset asan|ubsan|tsan]... [--compiler CLANG++] [--jobs N]
+#   tests/sanitize.sh [--only AREA[,AREA...]] [--preset asan|ubsan|tsan]... [--compiler CLANG++] [--jobs N] [--seconds N]
 # An area is a folder of tests/; without --only all of them. Without --preset: asan and ubsan. Without --compiler: the
-# first of clang++-16, clang++-14 and clang++ that has its sanitizers. Builds in build-PRESET-clang. Ends with 1 if a
-# test fails, with 2 if it is not told well what to do.
+# first of clang++-16, clang++-14 and clang++ that has its sanitizers. A program that takes longer than --seconds, 1800
+# without it, is ended and fails. Builds in build-PRESET-clang. Test scripts with a line "# sanitized: TARGET..." run too,
+# after these targets were built. Names at the end what failed, what was skipped and what could not be built. Ends with 1
+# if a test fails or does not compile, with 2 if it is not told well what to do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() {
@@ -18,10 +20,10 @@ for file in tests/*/test_*.cpp; do
   area=$(basename "$(dirname "$file")")
   [[ " ${areas[*]} " == *" $area "* ]] || areas+=("$area")
 done
-presets=() compiler='' jobs=$(nproc)
+presets=() compiler='' jobs=$(nproc) seconds=1800
 while (($#)); do
   case $1 in
-    --only | --preset | --compiler | --jobs) (($# >= 2)) || die "[$1] expected a value, got none" ;;&
+    --only | --preset | --compiler | --jobs | --seconds) (($# >= 2)) || die "[$1] expected a value, got none" ;;&
     --only)
       all=" ${areas[*]} "
       IFS=, read -ra areas <<<"$2"
@@ -35,7 +37,11 @@ while (($#)); do
       ;;
     --compiler) compiler=$2 ;;
     --jobs) jobs=$2 ;;
-    *) die "[options] expected --only, --preset, --compiler or --jobs, got \"$1\"" ;;
+    --seconds)
+      [[ $2 =~ ^[1-9][0-9]*$ ]] || die "[--seconds] expected a number of seconds, got \"$2\""
+      seconds=$2
+      ;;
+    *) die "[options] expected --only, --preset, --compiler, --jobs or --seconds, got \"$1\"" ;;
   esac
   shift 2
 done
@@ -57,28 +63,77 @@ done
 # What Open MPI, OpenCL and OpenMP keep until the process ends is not ours.
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
-failed=() passed=0
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+failed=() skipped=() passed=0
+# judge NAME COMMAND...: runs a test within the time that it has, and notes how it ended.
+judge() {
+  local name=$1 status=0 start=$SECONDS
+  shift
+  echo "== $name"
+  timeout --kill-after=10 "$seconds" "$@" >"$output" 2>&1 || status=$?
+  cat "$output"
+  echo "== $name: status $status, $((SECONDS - start)) s"
+  while IFS= read -r line; do skipped+=("$name: ${line#SKIP: }"); done < <(grep -a '^SKIP: ' "$output" || true)
+  case $status in
+    0) passed=$((passed + 1)) ;;
+    77) ;;
+    124 | 137) failed+=("$name (longer than $seconds s)") ;;
+    *) failed+=("$name") ;;
+  esac
+}
 for preset in "${presets[@]}"; do
   build=build-$preset-clang
-  cmake --preset "$preset" -B "$build" -D CMAKE_CXX_COMPILER="$found" -D TUTTI_WERROR=OFF -D TUTTI_BUILD_EXAMPLES=OFF \
-    -D TUTTI_BUILD_TOOLS=OFF
-  # A program whose library is absent is no target.
+  cmake --preset "$preset" -B "$build" -D CMAKE_CXX_COMPILER="$found" -D TUTTI_WERROR=OFF | tee "$output"
+  said=$(<"$output")
   known=$(cmake --build "$build" --target help)
-  programs=() targets=()
+  is_target() { grep -qE "(^|[ /])$1(:|$)" <<<"$known"; }
+  targets=() programs=() scripts=()
   for area in "${areas[@]}"; do
     for source in "tests/$area"/test_*.cpp; do
-      name=$(basename "$source" .cpp)
-      if [[ $known == *"tests_${area}_$name"* ]]; then
-        targets+=("tests_${area}_$name")
-        programs+=("$build/tests/$area/$name")
+      target=tests_${area}_$(basename "$source" .cpp)
+      if is_target "$target"; then
+        targets+=("$target")
+        programs+=("$area/$(basename "$source" .cpp)")
+      else
+        # A program whose library is absent.
+        why=$(sed -n "s/.*tutti: $target is not built: //p" <<<"$said")
+        skipped+=("$preset $area/$(basename "$source" .cpp): not built: ${why:-see what CMake says}")
       fi
     done
+    for script in "tests/$area"/test_*.{sh,py}; do
+      read -ra needed < <(sed -n 's/^# sanitized: //p' "$script") || continue
+      absent=()
+      for target in "${needed[@]}"; do
+        if is_target "$target"; then targets+=("$target"); else absent+=("$target"); fi
+      done
+      if ((${#absent[@]})); then skipped+=("$preset $script: no ${absent[*]}"); else scripts+=("$script"); fi
+    done
   done
-  cmake --build "$build" --parallel "$jobs" --target "${targets[@]}"
+  # What does not compile fails by itself, below, and holds nothing else up.
+  ((!${#targets[@]})) || cmake --build "$build" --parallel "$jobs" --target "${targets[@]}" -- -k 0 || true
+  export TUTTI_SOURCE_DIR=$PWD TUTTI_BUILD_DIR=$PWD/$build
+  case $preset in
+    asan) export TUTTI_SANITIZE=address ;;
+    ubsan) export TUTTI_SANITIZE=undefined ;;
+    tsan) export TUTTI_SANITIZE=thread ;;
+  esac
   for program in "${programs[@]}"; do
-    echo "== $program"
-    if "$program" --no-colors=true; then passed=$((passed + 1)); else failed+=("$program"); fi
+    # Else a program of an earlier build would answer for one that no longer compiles.
+    if ! cmake --build "$build" --target "tests_${program/\//_}" >"$output" 2>&1; then
+      failed+=("$preset $program (does not compile)")
+      continue
+    fi
+    judge "$preset $program" "$build/tests/$program" --no-colors=true --duration=true
+  done
+  for script in "${scripts[@]}"; do
+    interpreter=bash
+    [[ $script == *.sh ]] || interpreter=python3
+    judge "$preset $script" "$interpreter" "$script"
   done
 done
-echo "sanitize.sh: $passed programs pass with ${presets[*]} of $found, ${#failed[@]} fail: ${failed[*]}"
+((!${#skipped[@]})) || printf 'sanitize.sh: skipped: %s\n' "${skipped[@]}"
+((!${#failed[@]})) || printf 'sanitize.sh: FAILED: %s\n' "${failed[@]}"
+version=$("$found" --version | head -n 1)
+echo "sanitize.sh: $passed tests pass with ${presets[*]} of $version, ${#failed[@]} fail, ${#skipped[@]} are skipped"
 ((${#failed[@]} == 0))

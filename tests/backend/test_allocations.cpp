@@ -21,6 +21,7 @@
 #include <new>
 
 #include "backend/suite.hpp"
+#include "core/sanitizers.hpp"
 
 namespace {
 
@@ -64,7 +65,7 @@ void count(const void* caller) noexcept {
 
 }  // namespace
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__GLIBC__) && !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);

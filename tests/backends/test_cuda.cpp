@@ -195,7 +195,8 @@ TEST_CASE("gpu: batches in pinned slots and out of images on the device are the 
   Schema s;
   s.name = "test";
   s.classes = 10;
-  for (const auto& [channels, side] : {std::pair<std::int64_t, std::int64_t>{3, 32}, {1, 28}, {3, 30}, {3, 224}}) {
+  for (const auto& shape : {std::pair<std::int64_t, std::int64_t>{3, 32}, {1, 28}, {3, 30}, {3, 224}}) {
+    const std::int64_t channels = shape.first, side = shape.second;
     const std::int64_t size = side == 224 ? 60 : 1000, batch = side == 224 ? 25 : 256;
     s.channels = channels;
     s.height = s.width = side;

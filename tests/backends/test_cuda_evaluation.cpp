@@ -287,8 +287,9 @@ TEST_CASE("views: more logits than the device keeps at once") {
   evaluate_views(run.trainer, *source, views);
   // 8 batches, of 6 views of 8 images with 3 logits of 4 bytes.
   constexpr std::size_t batch = 6 * 8 * 3 * 4;
-  for (const auto& [bytes, fetches] :
-       {std::pair{3 * batch - 1, 4}, {2 * batch, 4}, {7 * batch, 2}, {std::size_t{0}, 8}}) {
+  for (const auto& limit : {std::pair{3 * batch - 1, 4}, {2 * batch, 4}, {7 * batch, 2}, {std::size_t{0}, 8}}) {
+    const auto bytes = limit.first;
+    const int fetches = limit.second;
     CAPTURE(bytes);
     const std::size_t before = waits();
     CHECK(same(evaluate_views(run.trainer, *source, views, bytes), expected));

@@ -110,16 +110,18 @@ TEST_CASE("a window that the device cuts is what the host's augmentation makes, 
   // CIFAR-10 and Fashion-MNIST; rows that are no whole vectors; one pixel.
   for (const Size& size : {Size{3, 32, 32}, {1, 28, 28}, {3, 5, 7}, {4, 6, 6}, {5, 3, 4}, {1, 1, 1}, {2, 8, 16}}) {
     const MemoryDataset source = images_of(7, size.channels, size.height, size.width);
-    for (const auto& [pad, mode] : {std::pair<std::int64_t, PadMode>{0, PadMode::constant},
-                                    {1, PadMode::constant},
-                                    {4, PadMode::constant},
-                                    {0, PadMode::reflect},
-                                    {1, PadMode::reflect},
-                                    {2, PadMode::reflect},
-                                    {4, PadMode::reflect}})
+    for (const auto& border : {std::pair<std::int64_t, PadMode>{0, PadMode::constant},
+                               {1, PadMode::constant},
+                               {4, PadMode::constant},
+                               {0, PadMode::reflect},
+                               {1, PadMode::reflect},
+                               {2, PadMode::reflect},
+                               {4, PadMode::reflect}})
       for (const bool crop : {false, true})
         for (const bool mirror : {false, true})
           for (const std::int64_t cut : {0, 1}) {
+            const std::int64_t pad = border.first;
+            const PadMode mode = border.second;
             if (mode == PadMode::reflect && pad >= std::min(size.height, size.width)) continue;
             Augment a;
             a.pad = pad;

@@ -151,9 +151,9 @@ TEST_CASE("cuDNN knows every convolution of our nets, in every type") {
     CHECK(nets[0].convolutions.size() > 15);
     CHECK(nets[1].convolutions.size() > 4);
     for (const auto& net : nets)
-      for (auto& [name, graph] : graphs_of(net, 128, t, false)) {
-        INFO(name);
-        CHECK(engines(std::move(graph)) > 20);
+      for (auto& named : graphs_of(net, 128, t, false)) {
+        INFO(named.name);
+        CHECK(engines(std::move(named.graph)) > 20);
       }
   }
 }
@@ -170,9 +170,9 @@ TEST_CASE("cuDNN knows every fusion for our nets") {
   const std::int64_t general = engines(std::move(two));
   for (const DType t : {DType::bf16, DType::f16}) {
     for (const auto& net : {testing::resnet50_shapes(256, t), testing::cifar_shapes(20, 128, t)})
-      for (auto& [name, graph] : graphs_of(net, 256, t, true)) {
-        INFO(name);
-        const std::int64_t n = engines(std::move(graph));
+      for (auto& named : graphs_of(net, 256, t, true)) {
+        INFO(named.name);
+        const std::int64_t n = engines(std::move(named.graph));
         CHECK(n > 0);
         CHECK(n != general);
       }
@@ -213,9 +213,10 @@ TEST_CASE("operands of fusions come in pairs with their graphs") {
     const auto wanted = graph.operands();
     const auto bound = fusion.bind({});
     CHECK(bound.size() == wanted.size() + numbers);
-    for (const auto& [uid, bytes] : wanted) {
+    for (const auto& tensor : wanted) {
+      const auto uid = tensor.first;
       INFO(uid);
-      CHECK(std::count_if(bound.begin(), bound.end(), [u = uid](const auto& b) { return b.uid == u; }) == 1);
+      CHECK(std::count_if(bound.begin(), bound.end(), [uid](const auto& b) { return b.uid == uid; }) == 1);
     }
   };
   const ConvProblem p = small(DType::bf16);

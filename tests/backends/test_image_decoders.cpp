@@ -150,7 +150,8 @@ TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an e
   const ImageHeader h = d.header(bytes, "large");
   const Picture whole = decode(d, bytes);
   DecodedImage image;
-  for (const auto& [wanted, reduction] : {std::pair{160, 1}, {80, 1}, {75, 2}, {37, 4}, {18, 8}, {1, 8}}) {
+  for (const auto& size : {std::pair{160, 1}, {80, 1}, {75, 2}, {37, 4}, {18, 8}, {1, 8}}) {
+    const int wanted = size.first, reduction = size.second;
     CAPTURE(wanted);
     d.decode(bytes, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::fast}, "large", image);
     REQUIRE(image.reduction == reduction);

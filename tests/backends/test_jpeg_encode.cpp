@@ -61,8 +61,9 @@ TEST_CASE("what is encoded decodes to nearly the same") {
   struct Size {
     int width, height;
   };
-  for (const auto [width, height] : {Size{1, 1}, Size{7, 3}, Size{64, 48}, Size{301, 203}, Size{1, 700}})
+  for (const auto size : {Size{1, 1}, Size{7, 3}, Size{64, 48}, Size{301, 203}, Size{1, 700}})
     for (const int channels : {1, 3}) {
+      const int width = size.width, height = size.height;
       CAPTURE(width);
       CAPTURE(channels);
       const Bytes pixels = picture(width, height, channels);

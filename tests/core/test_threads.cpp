@@ -13,6 +13,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/threads.hpp>
 
+#include "core/sanitizers.hpp"
 #include "core/startable.hpp"
 
 using namespace tutti;
@@ -20,7 +21,7 @@ using namespace tutti;
 namespace {
 
 // Sanitizers make a generation far slower.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(TUTTI_TEST_TSAN) || defined(TUTTI_TEST_ASAN)
 constexpr int generations = 3000;
 #else
 constexpr int generations = 60000;

@@ -20,6 +20,8 @@
 #include <tutti/tensor/memory.hpp>
 #include <tutti/tensor/view.hpp>
 
+#include "core/sanitizers.hpp"
+
 using namespace tutti;
 
 namespace {
@@ -281,7 +283,7 @@ TEST_CASE("memory: buffers are aligned, zero, and move") {
   CHECK(b.bytes() == 100);
   const Buffer<HostMemory> c(std::move(b));
   CHECK(c.data() == p);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose malloc ends the program instead
+#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // whose malloc ends the program instead
   CHECK_THROWS_AS((void)m.allocate(std::size_t{1} << 62), DeviceError);
 #endif
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
+# sanitized: tests_dist_mpi_conformance tests_dist_mpi_faults
 # The MPI communicator as processes under mpirun: every way with 1, 2 and 4 ranks, and ranks that fail.
 set -uo pipefail
 folder=${TUTTI_BUILD_DIR:?}/tests/dist

@@ -67,9 +67,11 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("every case with 1, 2 and 4 ranks") {
-  for (const auto& [size, hasty] : {std::pair{1, false}, {2, false}, {2, true}, {4, false}}) {
+  for (const auto& run : {std::pair{1, false}, {2, false}, {2, true}, {4, false}}) {
+    const int size = run.first;
+    const bool hasty = run.second;
     CAPTURE(size);
-    on_ranks(size, [hasty = hasty](DeviceMemory& m, NcclCommunicator& c) {
+    on_ranks(size, [hasty](DeviceMemory& m, NcclCommunicator& c) {
       // NCCL's stream works as early as what it waits for allows, or as late.
       emulator::Device::instance().hasty = hasty;
       conformance::all_cases(m, c);
@@ -119,7 +121,7 @@ TEST_CASE("operations are captured with what is around them, and replayed") {
   cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
   step();
   // A maximum of floating values goes by the host, which cannot be captured.
-  CHECK_THROWS_AS(c.all_reduce(DType::f32, v.bytes(), Combine::max, nullptr, "max"), UsageError);
+  CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), Combine::max, nullptr, "max"), UsageError);
   cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
   cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
   CHECK(nccl.started == before + 1);

@@ -436,7 +436,8 @@ TEST_CASE("bad configuration files name the line or the key") {
       {"config = \"b.toml\"\n", "line 1"},
       {"print-config = true\n", "line 1"},
   };
-  for (const auto& [text, named] : cases) {
+  for (const auto& wrong : cases) {
+    const auto &text = std::get<0>(wrong), &named = std::get<1>(wrong);
     CAPTURE(text);
     test::write_text(file, text);
     const std::string message = error("--config " + file);
@@ -532,7 +533,8 @@ TEST_CASE("every option by environment, below file and command line") {
       {"TUTTI_EPOCHS", "3x", "[environment TUTTI_EPOCHS] expected an integer"},
       {"TUTTI_PCA_NOISE", "1", "[environment TUTTI_PCA_NOISE]"},
       {"TUTTI_EVAL_INTERVAL", "1", "TUTTI_EVAL_INTERVAL"}};
-  for (const auto& [name, value, named] : bad) {
+  for (const auto& wrong : bad) {
+    const auto &name = std::get<0>(wrong), &value = std::get<1>(wrong), &named = std::get<2>(wrong);
     const Set set(name, value);
     CAPTURE(name);
     const std::string message = error("");

@@ -165,15 +165,15 @@ TEST_CASE("gpu: every depth, cuda") {
 
 TEST_CASE("parameters of each depth") {
   // Of 1000 classes; torchvision's counts.
-  for (const auto& [depth, count] :
-       {std::pair{18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}}) {
+  for (const auto& net : {std::pair{18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}}) {
+    const int depth = net.first;
     Builder b(3, 224, 224);
     models::resnet(b, b.normalize({0, 0, 0}, {1, 1, 1}), {.depth = depth});
     std::int64_t sum = 0;
     for (const Value& v : b.graph().values)
       if (v.storage == Storage::parameter) sum += v.shape.numel();
     CAPTURE(depth);
-    CHECK(sum == count);
+    CHECK(sum == net.second);
   }
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
+# sanitized: tests_io_checkpoint_writer
 # test_checkpoint_killed.sh [WRITER]: runs the writer of checkpoints under strace, kills it at every file system call in
 # turn, and then makes every such call fail in turn. After each, the newest checkpoint must be whole, no older than the
 # last one that the writer called saved, and the only thing visible; the next run must clean up.

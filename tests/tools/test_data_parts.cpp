@@ -225,12 +225,13 @@ TEST_CASE("what is no manifest is refused by name") {
     return message_of<DataError>([&] { (void)Manifest::load(path); });
   };
   CHECK(message("tutti-data", "tutti-data") == "");
-  for (const auto& [from, to] : std::map<std::string, std::string>{{"{", "["},
-                                                                   {"\"tutti-data\"", "\"other\""},
-                                                                   {"\"classes\": 1", "\"classes\": 99999999"},
-                                                                   {"\"classes\": 1", "\"klasses\": 1"},
-                                                                   {"\"seed\": \"0\"", "\"seed\": \"-1\""},
-                                                                   {"\"shards\": 1", "\"shards\": \"1\""}}) {
+  for (const auto& change : std::map<std::string, std::string>{{"{", "["},
+                                                               {"\"tutti-data\"", "\"other\""},
+                                                               {"\"classes\": 1", "\"classes\": 99999999"},
+                                                               {"\"classes\": 1", "\"klasses\": 1"},
+                                                               {"\"seed\": \"0\"", "\"seed\": \"-1\""},
+                                                               {"\"shards\": 1", "\"shards\": \"1\""}}) {
+    const auto &from = change.first, &to = change.second;
     CAPTURE(to);
     CHECK(contains(message(from, to), path.string()));
   }
@@ -277,7 +278,7 @@ TEST_CASE("options: the names of older tools, and what is wrong by name") {
   const auto message = [](std::vector<std::string> words) {
     return message_of<UsageError>([&] { (void)parse_options(words); });
   };
-  for (const auto& [words, part] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+  for (const auto& refused : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{}, "a command"},
            {{"copy"}, "'copy'"},
            {{"convert", "-o", "b"}, "-i"},
@@ -297,7 +298,8 @@ TEST_CASE("options: the names of older tools, and what is wrong by name") {
            {{"preprocess", "--local_scratch_dir", "s", "--imagenet_username", "u"}, "--imagenet_access_key"},
            {{"verify"}, "a folder"},
            {{"verify", "a", "b"}, "'b'"}}) {
+    const std::string& part = refused.second;
     CAPTURE(part);
-    CHECK(contains(message(words), part));
+    CHECK(contains(message(refused.first), part));
   }
 }

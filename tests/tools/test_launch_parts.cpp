@@ -467,7 +467,7 @@ TEST_CASE("options, with - and _") {
 
 TEST_CASE("a wrong option is refused by name") {
   using Words = std::vector<std::string>;
-  for (const auto& [words, part] : std::vector<std::pair<Words, std::string>>{
+  for (const auto& refused : std::vector<std::pair<Words, std::string>>{
            {{}, "a command"},
            {{"-n", "0", "c"}, "--num-workers"},
            {{"-n", "x", "c"}, "--num-workers"},
@@ -497,6 +497,8 @@ TEST_CASE("a wrong option is refused by name") {
            {{"--kill", "--job", "../x"}, "--job"},
            {{"--kill", "c"}, "--kill"},
            {{"--kill=1"}, "--kill"}}) {
+    const Words& words = refused.first;
+    const std::string& part = refused.second;
     CAPTURE(part);
     CHECK(contains(message_of<UsageError>([&] { (void)parse_options(words); }), part));
   }

@@ -82,7 +82,7 @@ TEST_CASE("views of each level, their weights") {
     for (const TestView& v : test_views(level)) sum += v.weight;
     CHECK(sum == doctest::Approx(1));
   }
-  CHECK_THROWS_AS(test_views(3), UsageError);
+  CHECK_THROWS_AS((void)test_views(3), UsageError);
 }
 
 TEST_CASE("loss and hits are those of the mean logits, and of one view those of an evaluation") {

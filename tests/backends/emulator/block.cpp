@@ -2,11 +2,37 @@
 #include "block.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
+#include "core/sanitizers.hpp"
 #include "memory.hpp"
 
+#if defined(TUTTI_TEST_ASAN)
+// Of the compiler's <sanitizer/common_interface_defs.h>, which need not be installed.
+extern "C" {
+void __sanitizer_start_switch_fiber(void** shadow, const void* stack, std::size_t bytes);
+void __sanitizer_finish_switch_fiber(void* shadow, const void** from, std::size_t* bytes);
+}
+#endif
+
 namespace tutti::emulator {
+
+namespace {
+
+// Tell the address sanitizer that another stack comes, and that it is there.
+void goes([[maybe_unused]] void** shadow, [[maybe_unused]] const void* stack, [[maybe_unused]] std::size_t bytes) {
+#if defined(TUTTI_TEST_ASAN)
+  __sanitizer_start_switch_fiber(shadow, stack, bytes);
+#endif
+}
+void came([[maybe_unused]] void* shadow, [[maybe_unused]] const void** from, [[maybe_unused]] std::size_t* bytes) {
+#if defined(TUTTI_TEST_ASAN)
+  __sanitizer_finish_switch_fiber(shadow, from, bytes);
+#endif
+}
+
+}  // namespace
 
 Block& Block::instance() {
   static Block b;
@@ -52,7 +78,11 @@ Block::Fiber* Block::idle() {
 }
 void Block::resume(Fiber* f) {
   current_ = f;
-  if (_setjmp(scheduler_) != 0) return;
+  if (_setjmp(scheduler_) != 0) {
+    came(shadow_, nullptr, nullptr);
+    return;
+  }
+  goes(&shadow_, f->stack.data(), f->stack.size());
   if (f->started) _longjmp(f->state, 1);
   f->started = true;
   getcontext(&f->context);
@@ -63,6 +93,7 @@ void Block::resume(Fiber* f) {
 }
 void Block::enter() {
   Block& b = instance();
+  b.arrived(nullptr);
   for (;;) {
     Fiber* const me = b.current_;
     me->busy = true;
@@ -75,8 +106,14 @@ void Block::enter() {
   }
 }
 void Block::leave(Fiber* me) {
-  if (_setjmp(me->state) == 0) _longjmp(scheduler_, 1);
+  if (_setjmp(me->state) == 0) {
+    goes(&me->shadow, stack_, stack_bytes_);
+    _longjmp(scheduler_, 1);
+  }
+  arrived(me->shadow);
 }
+// The stack that a fibre comes from is the scheduler's.
+void Block::arrived(void* shadow) { came(shadow, &stack_, &stack_bytes_); }
 void Block::barrier() {
   Block& b = instance();
   Fiber* const me = b.current_;

@@ -37,6 +37,7 @@ class Block {
     std::vector<char> stack = std::vector<char>(64 * 1024);
     jmp_buf state;
     bool started = false, busy = false;
+    void* shadow = nullptr;  // what the address sanitizer keeps of the fibre
   };
 
   Block() { machine.sync = &Block::barrier; }
@@ -44,6 +45,7 @@ class Block {
   void resume(Fiber* f);
   static void enter();
   void leave(Fiber* me);
+  void arrived(void* shadow);
   static void barrier();
   template <class T>
   void arrange(std::vector<T>& list, ThreadOrder order);
@@ -55,6 +57,9 @@ class Block {
   std::vector<std::pair<Fiber*, Position>> waiting_;
   Fiber* current_ = nullptr;
   jmp_buf scheduler_;
+  void* shadow_ = nullptr;       // as a fibre's
+  const void* stack_ = nullptr;  // the scheduler's
+  std::size_t stack_bytes_ = 0;
   std::uint32_t random_ = 2463534242U;
 };
 

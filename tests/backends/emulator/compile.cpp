@@ -101,6 +101,13 @@ std::string compiler() {
   return named != nullptr && *named != '\0' ? named : "c++";
 }
 
+// Clang has no such symbols and refuses GCC's option against them.
+const std::string& no_unique_symbols() {
+  static const std::string option =
+      std::system((compiler() + " --version 2>&1 | grep -q clang").c_str()) == 0 ? "" : " -fno-gnu-unique";
+  return option;
+}
+
 // 64 bits of everything that a shared object depends on.
 std::string key_of(const std::string& text, const std::string& command) {
   std::error_code e;
@@ -177,10 +184,8 @@ bool Program::build() {
         "TUTTI_EXPORT const std::size_t* tutti_sizes_" + number + "() { return tutti_sizes(&" + kernels[i] + "); }\n";
   }
   // A GPU faults where x86 reads what is not aligned; it knows no names of other programs either.
-  const std::string command =
-      compiler() +
-      " -std=c++17 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden -fno-gnu-unique"
-      " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error";
+  const std::string command = compiler() + " -std=c++17 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden" +
+                              no_unique_symbols() + " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error";
   const std::filesystem::path kept = std::filesystem::path(TUTTI_BUILD_DIR) / "emulated_kernels";
   std::error_code e;
   std::filesystem::create_directories(kept, e);

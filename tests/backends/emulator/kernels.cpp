@@ -63,17 +63,20 @@ class Faults {
   explicit Faults(const std::string& kernel) {
     name = kernel.c_str();
     struct sigaction mine {};
-    mine.sa_handler = [](int signal) {
+    mine.sa_sigaction = [](int signal, siginfo_t* info, void*) {
       const Machine& m = Block::instance().machine;
       std::array<char, 400> text{};
       const int n = std::snprintf(
           text.data(), text.size(), "emulator: %s in kernel %s, block %u,%u, thread %u\n",
-          signal == SIGILL ? "data that is not aligned, or an index out of bounds" : "memory that is not allocated",
+          // Clang leaves an unaligned copy of a struct to the processor, which gives no address when it refuses.
+          signal == SIGILL || (signal == SIGSEGV && info->si_code == SI_KERNEL)
+              ? "data that is not aligned, or an index out of bounds"
+              : "memory that is not allocated",
           name, m.block.x, m.block.y, m.thread.x);
       if (::write(2, text.data(), static_cast<std::size_t>(n)) < 0) return;
       restore();
     };
-    mine.sa_flags = SA_ONSTACK;
+    mine.sa_flags = SA_ONSTACK | SA_SIGINFO;
     for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &mine, &before[i]);
   }
   ~Faults() { restore(); }
