@@ -74,7 +74,8 @@ foreach(script IN ITEMS runclust copyclust)
 endforeach()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/tutti")
 
-# tutti_install_programs(<target>...): to bin/, where they look for shared libraries in ../lib/tutti first.
+# tutti_install_programs(<target>...): to bin/, where they look for shared libraries in ../lib/tutti first. Of a tree in
+# which some are not built, the others are installed, and the installation says so.
 file(RELATIVE_PATH tutti_bin_to_libraries "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/lib/tutti")
 function(tutti_install_programs)
   foreach(program IN LISTS ARGN)
@@ -82,7 +83,10 @@ function(tutti_install_programs)
       # As RPATH, which unlike RUNPATH the libraries' own libraries are looked for in too.
       set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/${tutti_bin_to_libraries}")
       target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
-      install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+      install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
+      install(CODE "if(NOT EXISTS \"$<TARGET_FILE:${program}>\")
+        message(STATUS \"Not installed, because it is not built: ${program}\")
+      endif()")
       set_property(GLOBAL APPEND PROPERTY TUTTI_PROGRAMS ${program})
     endif()
   endforeach()

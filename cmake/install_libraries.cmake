@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: MIT
 # Part of an installation: copies the shared libraries of tutti_programs to tutti_libraries_dir, but those that belong to
 # the C library, which every host has its own of.
+foreach(program IN LISTS tutti_programs)
+  if(NOT EXISTS "${program}")
+    list(REMOVE_ITEM tutti_programs "${program}")
+  endif()
+endforeach()
 file(
   GET_RUNTIME_DEPENDENCIES
   EXECUTABLES ${tutti_programs}

@@ -56,6 +56,38 @@ if command -v dpkg-shlibdeps >/dev/null; then
   dpkg-deb -x "$package" unpacked
   for program in "${programs[@]}"; do "unpacked/usr/bin/$program" --help >log || fail "$program of the Debian package does not run"; done
   if [[ -e unpacked/usr/lib/tutti ]]; then fail "the Debian package brings libraries of other packages"; fi
+  # dpkg takes it where this host's packages are installed, and not where none is; and takes it away again.
+  as_root=()
+  ((EUID == 0)) || as_root=(unshare --user --map-root-user)
+  if "${as_root[@]}" true 2>/dev/null; then
+    name=$(dpkg-deb -f "$package" Package)
+    mkdir -p none/updates none/info host root
+    touch none/status
+    cp -r /var/lib/dpkg/. host
+    rm -f host/lock*
+    # in_root DATABASE ARGUMENT...: dpkg with this database, on files in the folder root. Triggers are other packages'.
+    in_root() {
+      local database=$1
+      shift
+      PATH=/usr/sbin:/sbin:$PATH "${as_root[@]}" dpkg --log=dpkg.log --admindir="$work/$database" --instdir="$work/root" --no-triggers "$@" >log 2>&1
+    }
+    if in_root none -i "$package"; then fail "dpkg installs the Debian package where nothing is"; fi
+    grep -q "depends on libc6" log || fail "dpkg refuses the Debian package for another reason: $(cat log)"
+    rm -rf root && mkdir root
+    in_root host -i "$package" || fail "dpkg does not install the Debian package: $(tail -n 5 log)"
+    [[ $(dpkg-query --admindir="$work/host" -W -f '${Status} ${Version}' "$name") == "install ok installed $(dpkg-deb -f "$package" Version)" ]] ||
+      fail "dpkg has not installed the Debian package: $(dpkg-query --admindir="$work/host" -W "$name")"
+    dpkg-query --admindir="$work/host" -L "$name" >listed
+    for program in "${programs[@]}"; do
+      grep -qx "/usr/bin/$program" listed || fail "the Debian package has no $program: $(cat listed)"
+      "root/usr/bin/$program" --help >log || fail "$program does not run as dpkg installs it"
+    done
+    in_root host --verify "$name" || fail "dpkg finds other files than it installed: $(cat log)"
+    in_root host -r "$name" || fail "dpkg does not remove the Debian package: $(tail -n 5 log)"
+    [[ -z $(find root -type f -o -type l) ]] || fail "the Debian package leaves files behind: $(find root -type f -o -type l | head -n 5)"
+  else
+    echo "no user namespaces: the Debian package was not installed"
+  fi
 fi
 
 pack TGZ
