@@ -63,7 +63,7 @@ if command -v dpkg-shlibdeps >/dev/null; then
     name=$(dpkg-deb -f "$package" Package)
     mkdir -p none/updates none/info host root
     touch none/status
-    cp -r /var/lib/dpkg/. host
+    cp -r /var/lib/dpkg/. host 2>/dev/null || [[ -s host/status ]] # the locks are root's
     rm -f host/lock*
     # in_root DATABASE ARGUMENT...: dpkg with this database, on files in the folder root. Triggers are other packages'.
     in_root() {
