@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/call.hpp>
+#include <tutti/backend/device_step.hpp>
+#include <tutti/backends/cuda/conv_op.hpp>
+#include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/backends/cuda/loss_op.hpp>
+#include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/options.hpp>
+#include <tutti/backends/cuda/pack_table.hpp>
+#include <tutti/backends/cuda/staging.hpp>
+#include <tutti/backends/cuda/step_graph.hpp>
+#include <tutti/backends/cuda/step_update.hpp>
+#include <tutti/backends/cuda/update_ops.hpp>
+#include <tutti/backends/cuda/utilisation.hpp>
+#include <tutti/backends/cuda/weight_gradients.hpp>
+#include <tutti/backends/cuda/workspace.hpp>
+
+namespace tutti::cuda {
+
+// The CUDA backend without the ops of graphs (cuda.hpp): what it says of itself, memory, batches, captured runs, packed
+// weights and the ends of steps.
+class Core : public DeviceMemory {
+ public:
+  static constexpr bool has_f64 = false, has_f16 = true;
+  // In 16 bits the library makes gradients of convolutions' weights in the compute type.
+  static constexpr bool rounds_weight_gradients = true;
+  // Forward and backward read the same packed weights.
+  static constexpr bool one_pack = true;
+
+  // DeviceError: no driver, no GPU, one that is too old. UsageError: tf32 where it is not.
+  explicit Core(CudaOptions o)
+      : DeviceMemory(o.device),
+        options_(std::move(o)),
+        launcher_(device(), Compiler(options_.kernel_folder)),
+        workspace_(*this),
+        gradients_(*this, launcher_),
+        staging_(*this, launcher_),
+        graphs_(device()),
+        loss_(*this, launcher_) {
+    if (options_.tf32 && !has_tf32(device().architecture()))
+      fail<UsageError>("--tf32", "a GPU of compute capability 8.0 or newer", device().name_and_capability(),
+                       "leave it out, or use --precision f16");
+    norms_ = Buffer<DeviceMemory>(*this, squared_norms_bytes);
+  }
+
+  [[nodiscard]] std::string name() const { return "cuda"; }
+  [[nodiscard]] std::string description() const {
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    return device().name() + " (sm_" + std::to_string(device().architecture()) + "), CUDA " + version_text(runtime) +
+           ", driver for CUDA " + version_text(driver);
+  }
+  // See Utilisation; the first call looks for NVML.
+  [[nodiscard]] std::optional<double> utilisation() noexcept {
+    if (!utilisation_) utilisation_.emplace(device().properties());
+    return (*utilisation_)();
+  }
+  [[nodiscard]] const CudaOptions& options() const noexcept { return options_; }
+  [[nodiscard]] Launcher& launcher() noexcept { return launcher_; }
+  [[nodiscard]] int threads() const { return 1; }
+  [[nodiscard]] int lanes() const { return 1; }
+  [[nodiscard]] std::size_t chunk_bytes() const { return std::size_t{1} << 40; }
+  template <class F>
+  void parallel(int tasks, F&& f) {
+    for (int t = 0; t < tasks; ++t) f(t, 0);
+  }
+
+  void copy_out(void* to, const void* from, std::size_t n) {
+    DeviceMemory::copy_out(to, from, n);
+    loss_.throw_report();
+  }
+  void synchronise() {
+    DeviceMemory::synchronise();
+    loss_.throw_report();
+  }
+
+  // A batch into the slot that steps read (staging.hpp), uploaded while earlier steps go on: from the host, or out of
+  // images on the device. Images in pinned memory must stay as they are until wait_for_uploads().
+  void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
+              void* image_slot, void* label_slot) {
+    staging_.upload(images, image_bytes, labels, label_bytes, image_slot, label_slot);
+  }
+  void wait_for_uploads() const { staging_.wait(); }
+  void gather_images(const ResidentImages& from, const ImageWindow* windows, std::int64_t rows, void* image_slot,
+                     void* label_slot) {
+    staging_.gather(from, windows, rows, image_slot, label_slot);
+  }
+  // For LoaderOptions::allocate.
+  [[nodiscard]] std::shared_ptr<void> allocate_pinned(std::size_t bytes) const { return cuda::allocate_pinned(bytes); }
+
+  // Runs `f`, which starts ops, by replaying what was captured of an earlier call with the same key: the addresses and
+  // whatever else the ops depend on. Numbers that change from step to step are written before, and host code of custom
+  // ops runs no more once it is captured. scalars: null where `f` sees to the scale of the loss (DeviceStep::begin).
+  template <class F>
+  void replay(const std::vector<std::uint64_t>& key, const StepScalars* scalars, F&& f) {
+    if (!options_.graph) return f();
+    if (scalars != nullptr) loss_.write_scale(*scalars);
+    graphs_.run(key, {workspace_.data(), gradients_.data()}, f);
+  }
+
+  // What takes less memory.
+  [[nodiscard]] std::string memory_hint() const { return options_.recompute ? "" : "--recompute"; }
+
+  // The gradients of convolutions' weights wait for one launch that brings many of them into place.
+  void begin_gradients() noexcept { gradients_.begin(); }
+  void finish_gradients() {
+    if (!gradients_.waiting()) return;
+    device().set_op("unpack_gradients");
+    gradients_.finish();
+  }
+
+  [[nodiscard]] std::size_t pack_bytes(const Op&, const NodeDesc& d) const {
+    const DType t = d.compute;
+    if (d.in[1].shape.rank() == 4) {
+      const PackedWeights p(t, d.in[1].shape);
+      return p.is_master(t) ? 0 : static_cast<std::size_t>(p.count()) * size_of(t);
+    }
+    return t == DType::f32 ? 0 : static_cast<std::size_t>(d.in[1].shape.numel()) * size_of(t);
+  }
+  // The packs of a whole model, made ready once.
+  [[nodiscard]] std::shared_ptr<void> prepare_packs(DType compute, std::span<const PackTarget> targets) {
+    return std::make_shared<PackTable>(*this, compute, targets);
+  }
+  void pack_all(DType compute, const void* prepared) {
+    device().set_op("pack");
+    static_cast<const PackTable*>(prepared)->run(launcher_, compute);
+  }
+
+  template <class U>
+  void update(const U& o, const UpdateCall& u) {
+    device().set_op("update");
+    run_update(launcher_, o, u);
+  }
+  // Waits for the result.
+  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
+    device().set_op("squared_norms");
+    run_squared_norms(launcher_, u, static_cast<double*>(norms_.data()));
+    std::array<double, 2> r{};
+    copy_out(r.data(), norms_.data(), sizeof r);
+    return {r[0], r[1]};
+  }
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+    device().set_op("average");
+    run_average(launcher_, t, to, from, n, decay);
+  }
+  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+    device().set_op("accumulate");
+    run_accumulate(launcher_, t, to, from, n);
+  }
+  // The end of training steps without the host; lives no longer than this.
+  [[nodiscard]] std::unique_ptr<DeviceStep> device_step(const DeviceUpdate& u) {
+    return std::make_unique<StepUpdate>(
+        *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, u);
+  }
+
+ protected:
+  CudaOptions options_;
+  Launcher launcher_;
+  Workspace workspace_;
+  WeightGradients gradients_;
+  Staging staging_;
+  StepGraphs graphs_;
+  LossOp loss_;
+
+ private:
+  std::optional<Utilisation> utilisation_;
+  Buffer<DeviceMemory> norms_;
+};
+
+}  // namespace tutti::cuda
