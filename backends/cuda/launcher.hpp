@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,23 +69,24 @@ class Launcher {
     if (!updates_) updates_ = std::make_unique<Module>(device_, compile(update_source()));
   }
 
-  // Starts a kernel on the device's stream. The arguments' types are exactly those of the kernel's parameters.
+  // Starts a kernel on the device's stream. The arguments' types are exactly those of the kernel's parameters; where
+  // assertions are on, their number and sizes are checked.
   template <class... A>
   void op(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
     require(t);
-    launch((*ops_[index(t)])[static_cast<std::size_t>(k)], grid, threads, arguments...);
+    launch(*ops_[index(t)], op_kernel_names, k, grid, threads, arguments...);
   }
   template <class... A>
   void update(UpdateKernel k, dim3 grid, unsigned threads, A... arguments) {
     require_updates();
-    launch((*updates_)[static_cast<std::size_t>(k)], grid, threads, arguments...);
+    launch(*updates_, update_kernel_names, k, grid, threads, arguments...);
   }
 
   // Their program is compiled when the first batch wants it, ahead of any capture.
   template <class... A>
   void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
     if (!inputs_) inputs_ = std::make_unique<Module>(device_, compile(input_source()));
-    launch((*inputs_)[static_cast<std::size_t>(k)], grid, threads, arguments...);
+    launch(*inputs_, input_kernel_names, k, grid, threads, arguments...);
   }
 
   // Blocks for n threads that take strides over what is more than the device holds at once.
@@ -97,12 +100,36 @@ class Launcher {
   static std::size_t index(DType t) { return static_cast<std::size_t>(t); }
   [[nodiscard]] Binary compile(const Source& s) { return compiler_.compile(s, device_.architecture()); }
 
-  template <class... A>
-  void launch(cudaKernel_t k, dim3 grid, unsigned threads, A... arguments) const {
+  template <class Names, class K, class... A>
+  void launch(const Module& module, const Names& names, K which, dim3 grid, unsigned threads, A... arguments) const {
+    const auto i = static_cast<std::size_t>(which);
+    const auto* const kernel = reinterpret_cast<const void*>(module[i]);
+#if !defined(NDEBUG)
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is what the kernel gets
+    require_parameters(kernel, names[i], std::array<std::size_t, sizeof...(A)>{sizeof(A)...});
+#else
+    (void)names;
+#endif
     std::array<void*, sizeof...(A)> pointers{static_cast<void*>(&arguments)...};
-    device_.check_op(
-        cudaLaunchKernel(reinterpret_cast<const void*>(k), grid, dim3(threads), pointers.data(), 0, device_.stream()),
-        "a kernel started");
+    device_.check_op(cudaLaunchKernel(kernel, grid, dim3(threads), pointers.data(), 0, device_.stream()),
+                     "a kernel started");
+  }
+  // The compiler has no idea of a kernel's parameters: an int where it wants 64 bits would compile, and read beyond.
+  static void require_parameters(const void* kernel, std::string_view name, std::span<const std::size_t> sizes) {
+    std::string expected, got;
+    for (std::size_t i = 0;; ++i) {
+      std::size_t offset = 0, size = 0;
+      const cudaError_t e = cudaFuncGetParamInfo(kernel, i, &offset, &size);
+      if (e != cudaSuccess) {
+        cudaGetLastError();                                // an answer and no error
+        if (e != cudaErrorInvalidValue || i == 0) return;  // a driver that does not tell
+        break;
+      }
+      expected += (i > 0 ? ", " : "") + std::to_string(size);
+    }
+    for (const std::size_t size : sizes) got += (got.empty() ? "" : ", ") + std::to_string(size);
+    if (got != expected)
+      fail("kernel " + std::string(name), "arguments of these bytes: " + expected, got, "a mistake in tutti");
   }
 
   const Device& device_;

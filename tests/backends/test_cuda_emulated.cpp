@@ -377,6 +377,24 @@ TEST_CASE("an evaluation sets the scale of the loss without the kernels of ops")
   for (const auto& e : std::filesystem::directory_iterator(o.kernel_folder))
     CHECK(e.path().filename().string().find("ops-") == std::string::npos);
 }
+TEST_CASE("a launch with other arguments than the kernel's is refused") {
+  if (skipped()) return;
+  Emulated backend(options());
+  Buffer<Emulated> b(backend, 64);
+  auto& l = backend.launcher();
+  const auto add = [&](auto... arguments) { l.op(DType::f32, cuda::OpKernel::add, dim3(1), 32, arguments...); };
+  void* const p = b.data();
+  add(p, p, p, std::int64_t{16});
+  backend.synchronise();
+  CHECK_THROWS_WITH_AS(
+      add(p, p, p, 16),
+      doctest::Contains("[kernel add<T, V>] expected arguments of these bytes: 8, 8, 8, 8, got 8, 8, 8, 4"), Error);
+  CHECK_THROWS_AS(add(p, p, p), Error);
+  CHECK_THROWS_AS(add(p, p, p, std::int64_t{16}, 0), Error);
+  CHECK_THROWS_WITH_AS(l.update(cuda::UpdateKernel::set_scale, dim3(1), 1, p, 1.0F),
+                       doctest::Contains("[kernel set_scale]"), Error);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
 TEST_CASE("pinned memory is the device's to read until somebody waits") {
   if (skipped()) return;
   Emulated backend(options());

@@ -176,6 +176,16 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
   delete l;
   return cudaSuccess;
 }
+cudaError_t cudaFuncGetParamInfo(const void* kernel, size_t i, size_t* offset, size_t* size) {
+  const std::size_t* const sizes = static_cast<const Kernel*>(kernel)->sizes;
+  *offset = *size = 0;
+  for (std::size_t k = 0; k <= i; ++k) {
+    if (sizes[k] == 0) return done(cudaErrorInvalidValue);
+    *offset = (*offset + *size + sizes[k] - 1) / sizes[k] * sizes[k];
+    *size = sizes[k];
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
   if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x == 0 || block.x > 1024)
     return done(cudaErrorInvalidConfiguration);
