@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
@@ -38,6 +40,12 @@ inline thread_local cudaStream_t custom_stream = nullptr;
 // For kernels of custom ops (CustomOp::forward["cuda"]): the stream to start work on.
 [[nodiscard]] inline cudaStream_t stream_in_use() noexcept { return detail::custom_stream; }
 
+// A library that takes a while to open and to make its handle does so on a thread of its own from begin() on.
+template <class L>
+concept BeginsAhead = requires(L& library) {
+  library.begin();
+};
+
 // One GPU: convolutions by C, matrix products by G, everything else by our own kernels; f32, bf16 and f16. Ops are
 // started in order on one stream and run on their own; copy_out() and synchronise() wait. All calls come from the
 // thread that made it.
@@ -49,10 +57,18 @@ class BasicCuda : public Core {
   explicit BasicCuda(CudaOptions o = {})
       : Core(std::move(o)),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
-        gemms_(std::make_unique<G>(device(), gemm_options(options_))) {}
+        gemms_(std::make_unique<G>(device(), gemm_options(options_))) {
+    if constexpr (BeginsAhead<C>) convolutions_->begin();
+  }
 
-  // Makes one op of several in a training graph, where that pays (fused_ops.hpp); lowered() says of which layers.
+  // Makes one op of several in a training graph, where that pays (fused_ops.hpp); lowered() says of which layers. From
+  // here on it is known which kernels and libraries a run needs: they are made ready while cuDNN's plans are.
   void lower(Graph& g, DType compute) {
+    launcher_.begin(compute);
+    if constexpr (BeginsAhead<G>)
+      if (std::any_of(g.nodes.begin(), g.nodes.end(),
+                      [](const Node& n) { return std::holds_alternative<op::Linear>(n.op); }))
+        gemms_->begin();
     const auto o = FusesConvolutions<C> || options_.fusion == CudaFusion::on
                        ? lowering_options(options_, device().architecture(), compute)
                        : LoweringOptions{false, false, false, !options_.recompute};
@@ -70,11 +86,11 @@ class BasicCuda : public Core {
 
   template <class O>
   [[nodiscard]] std::shared_ptr<void> prepare(const O&, const PrepareInfo& i) {
-    launcher_.require(i.desc.compute);
+    launcher_.begin(i.desc.compute);
     return {};
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Normalize& o, const PrepareInfo& i) {
-    launcher_.require(i.desc.compute);
+    launcher_.begin(i.desc.compute);
     const std::size_t bytes = o.mean.size() * sizeof(float);
     auto b = std::make_shared<Buffer<DeviceMemory>>(*this, 2 * bytes);
     copy_in(b->data(), o.mean.data(), bytes);
@@ -108,7 +124,7 @@ class BasicCuda : public Core {
     return norm(o, i.desc);
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::BiasBackward&, const PrepareInfo& i) {
-    launcher_.require(i.desc.compute);
+    launcher_.begin(i.desc.compute);
     workspace_.reserve(norm_tiles(i.desc.in[0].dtype, i.desc.in[0].shape).workspace_bytes());
     return {};
   }
@@ -122,7 +138,7 @@ class BasicCuda : public Core {
     return product(LinearPass::backward_weights, i, i.desc.in[0], i.desc.in[1]);
   }
   [[nodiscard]] std::shared_ptr<void> prepare(const op::SoftmaxCrossEntropy&, const PrepareInfo& i) {
-    launcher_.require(i.desc.compute);
+    launcher_.begin(i.desc.compute);
     workspace_.reserve(LossOp::workspace_bytes(i.desc.in[0].shape[0]));
     return {};
   }
@@ -236,12 +252,12 @@ class BasicCuda : public Core {
 
   template <class O>
   std::shared_ptr<void> norm(const O& o, const NodeDesc& d) {
-    launcher_.require(d.compute);
+    launcher_.begin(d.compute);
     return prepare_norm(*convolutions_, launcher_, workspace_, device(), options_, o, d);
   }
   std::shared_ptr<void> convolution(ConvPass pass, const op::Window& o, const PrepareInfo& i, const TensorDesc& x,
                                     const Shape& w, const TensorDesc& y) {
-    launcher_.require(i.desc.compute);
+    launcher_.begin(i.desc.compute);
     auto k = std::make_shared<PreparedConv>(pass, o, x.dtype, x.shape, w, y.shape);
     k->lay_out(convolutions_->workspace_bytes(pass, k->problem));
     workspace_.reserve(k->workspace_bytes);
@@ -250,7 +266,7 @@ class BasicCuda : public Core {
   }
   std::shared_ptr<void> fusion(FusedPass pass, const op::Window& o, const NodeDesc& d, const TensorDesc& x,
                                const Shape& w, const TensorDesc& y) {
-    launcher_.require(d.compute);
+    launcher_.begin(d.compute);
     auto k = prepare_fusion(*convolutions_, launcher_, workspace_, gradients_, device(), options_, pass, o, d, x.shape,
                             w, y.shape);
     ++(k->fused ? as_one_ : in_steps_);
@@ -262,7 +278,7 @@ class BasicCuda : public Core {
                device().stream(), c);
   }
   std::shared_ptr<void> product(LinearPass pass, const PrepareInfo& i, const TensorDesc& x, const TensorDesc& y) {
-    launcher_.require(i.desc.compute);
+    launcher_.begin(i.desc.compute);
     workspace_.reserve(linear_workspace_bytes(*gemms_, pass, linear_problem(pass, x, y)));
     return {};
   }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/cuda/ahead.hpp>
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/cuda/nvrtc.hpp>
 #include <tutti/backends/cuda/programs.hpp>
@@ -47,26 +48,36 @@ class Module {
   std::vector<cudaKernel_t> kernels_;
 };
 
-// Our kernels on one device, compiled when a type is first asked for.
+// Our kernels on one device. Used by one thread.
 class Launcher {
  public:
   static constexpr unsigned block = 256;
 
   Launcher(const Device& device, Compiler compiler) : device_(device), compiler_(std::move(compiler)) {}
 
-  // Compiles and loads what a run in this type needs; not while a graph is captured.
-  void require(DType t) {
+  // Begins to compile and load what a run in this type needs, on threads of their own: the first launch waits for it.
+  void begin(DType t) {
     if (!is_compute_type(t))
       fail<UsageError>("cuda", "f32 or bf16 or f16", std::string(name_of(t)),
                        "f64 runs on the reference backend alone");
     if (t == DType::bf16 && !has_bf16(device_.architecture()))
       fail<UsageError>("cuda", "f16 or f32 on " + device_.name_and_capability() + ", which has no bf16", "bf16",
                        "use --precision f16");
-    if (!ops_[index(t)]) ops_[index(t)] = std::make_unique<Module>(device_, compile(op_source(t)));
+    ops_[index(t)].begin([this, t] { return load(op_source(t)); });
+    begin_updates();
+  }
+  void begin_updates() {
+    updates_.begin([this] { return load(update_source()); });
+  }
+  // Waits for that; not while a graph is captured.
+  void require(DType t) {
+    begin(t);
+    (void)ops_[index(t)].get();
     require_updates();
   }
   void require_updates() {
-    if (!updates_) updates_ = std::make_unique<Module>(device_, compile(update_source()));
+    begin_updates();
+    (void)updates_.get();
   }
 
   // Starts a kernel on the device's stream. The arguments' types are exactly those of the kernel's parameters; where
@@ -74,18 +85,18 @@ class Launcher {
   template <class... A>
   void op(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
     require(t);
-    launch(*ops_[index(t)], op_kernel_names, k, grid, threads, arguments...);
+    launch(ops_[index(t)].made(), op_kernel_names, k, grid, threads, arguments...);
   }
   template <class... A>
   void update(UpdateKernel k, dim3 grid, unsigned threads, A... arguments) {
     require_updates();
-    launch(*updates_, update_kernel_names, k, grid, threads, arguments...);
+    launch(updates_.made(), update_kernel_names, k, grid, threads, arguments...);
   }
 
   // Their program is compiled when the first batch wants it, ahead of any capture.
   template <class... A>
   void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
-    if (!inputs_) inputs_ = std::make_unique<Module>(device_, compile(input_source()));
+    if (!inputs_) inputs_ = load(input_source());
     launch(*inputs_, input_kernel_names, k, grid, threads, arguments...);
   }
 
@@ -98,7 +109,10 @@ class Launcher {
 
  private:
   static std::size_t index(DType t) { return static_cast<std::size_t>(t); }
-  [[nodiscard]] Binary compile(const Source& s) { return compiler_.compile(s, device_.architecture()); }
+  // From several threads at once.
+  [[nodiscard]] std::unique_ptr<Module> load(const Source& s) {
+    return std::make_unique<Module>(device_, compiler_.compile(s, device_.architecture()));
+  }
 
   template <class Names, class K, class... A>
   void launch(const Module& module, const Names& names, K which, dim3 grid, unsigned threads, A... arguments) const {
@@ -134,8 +148,9 @@ class Launcher {
 
   const Device& device_;
   Compiler compiler_;
-  std::array<std::unique_ptr<Module>, static_cast<std::size_t>(DType::f16) + 1> ops_;
-  std::unique_ptr<Module> updates_, inputs_;
+  std::array<Ahead<Module>, static_cast<std::size_t>(DType::f16) + 1> ops_;
+  Ahead<Module> updates_;
+  std::unique_ptr<Module> inputs_;
 };
 
 }  // namespace tutti::cuda

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -44,17 +45,17 @@ class Compiler {
   explicit Compiler(std::filesystem::path folder = default_cache_folder()) : folder_(std::move(folder)) {}
 
   // Compiles for compute capability architecture / 10 (90 for 9.0), or reads what was compiled before. DeviceError with
-  // the compiler's log where the source does not compile.
+  // the compiler's log where the source does not compile. Several threads may do so at once.
   [[nodiscard]] Binary compile(const Source& source, int architecture) {
     const std::string key = key_of(source, architecture);
     const auto file = folder_ / (source.name + "-sm_" + std::to_string(architecture) + "-" + key + ".bin");
     if (!folder_.empty())
       if (auto kept = read(file, key, source.kernels.size())) {
-        ++hits_;
+        std::atomic_ref(hits_).fetch_add(1);
         return *std::move(kept);
       }
     Binary made = make(source, architecture);
-    ++compiled_;
+    std::atomic_ref(compiled_).fetch_add(1);
     if (!folder_.empty()) write(file, key, made);
     return made;
   }

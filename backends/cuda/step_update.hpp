@@ -71,7 +71,7 @@ class StepUpdate final : public DeviceStep {
   StepUpdate(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
              const DeviceUpdate& u)
       : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), u_(u) {
-    launcher_.require_updates();
+    launcher_.begin_updates();
     require_aligned();
     numbers_ = std::static_pointer_cast<step::Numbers>(allocate_pinned(kept * sizeof(step::Numbers)));
     outcomes_ = std::static_pointer_cast<step::Outcome>(allocate_pinned(kept * sizeof(step::Outcome)));

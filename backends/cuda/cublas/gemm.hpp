@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/backends/cuda/ahead.hpp>
 #include <tutti/backends/cuda/api/cublaslt.hpp>
 #include <tutti/backends/cuda/cublas/gemm_layout.hpp>
 #include <tutti/backends/cuda/device.hpp>
@@ -117,11 +118,19 @@ class GemmDescription {
 class Gemms {
  public:
   explicit Gemms(const Device& device, GemmOptions options = {}) : device_(device), options_(options) {}
-  ~Gemms() {
-    if (handle_ != nullptr) cublasLtDestroy(handle_);
-  }
   Gemms(const Gemms&) = delete;
   Gemms& operator=(const Gemms&) = delete;
+
+  // Opens the library, half a gigabyte, and makes its handle meanwhile: the first problem waits for it. Nothing else
+  // opens it.
+  void begin() {
+    handle_.begin([&d = device_] {
+      d.use();
+      auto h = std::make_unique<Handle>();
+      check_cublas(cublasLtCreate(&h->raw), "handle", "a handle of " + d.name());
+      return h;
+    });
+  }
 
   // Bytes that run() needs for this problem. DeviceError where cuBLASLt has no kernel for it.
   [[nodiscard]] std::size_t workspace_bytes(LinearPass pass, const LinearProblem& p, bool with_bias) {
@@ -161,12 +170,18 @@ class Gemms {
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
   };
 
-  [[nodiscard]] cublasLtHandle_t handle() {
-    if (handle_ == nullptr) {
-      device_.use();
-      check_cublas(cublasLtCreate(&handle_), "handle", "a handle of " + device_.name());
+  struct Handle {
+    cublasLtHandle_t raw = nullptr;
+    Handle() = default;
+    ~Handle() {
+      if (raw != nullptr) cublasLtDestroy(raw);
     }
-    return handle_;
+    Handle(const Handle&) = delete;
+    Handle& operator=(const Handle&) = delete;
+  };
+  [[nodiscard]] cublasLtHandle_t handle() {
+    begin();
+    return handle_.get().raw;
   }
 
   Chosen& chosen(LinearPass pass, const LinearProblem& p, bool with_bias) {
@@ -210,7 +225,7 @@ class Gemms {
 
   const Device& device_;
   GemmOptions options_;
-  cublasLtHandle_t handle_ = nullptr;
+  Ahead<Handle> handle_;
   std::map<Key, Chosen> chosen_;
 };
 

@@ -32,6 +32,9 @@ class Convolutions {
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
+  // Opens the library and makes its handle meanwhile: the first plan waits for it.
+  void begin() { planner_.handle().begin(); }
+
   // Bytes that run() needs for this problem. Makes the plan, which may take seconds and device memory of its own; not
   // while a CUDA graph is captured. ShapeError: extents that do not fit together. DeviceError: cuDNN has no engine for
   // the problem.

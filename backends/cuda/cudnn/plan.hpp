@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,29 +15,32 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/cuda/ahead.hpp>
 #include <tutti/backends/cuda/cudnn/descriptor.hpp>
 #include <tutti/backends/cuda/cudnn/graph.hpp>
 #include <tutti/backends/cuda/device.hpp>
 
 namespace tutti::cuda::cudnn {
 
-// cuDNN's handle of a device; made when it is first needed, because that takes a while.
+// cuDNN's handle of a device; made when it is first needed, or from begin() on, because that takes a while.
 class Handle {
  public:
   explicit Handle(const Device& device) : device_(device) {}
-  ~Handle() {
-    if (raw_ != nullptr) cudnnDestroy(raw_);
-  }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
+  void begin() {
+    made_.begin([&d = device_] {
+      d.use();
+      auto h = std::make_unique<Owned>();
+      check(cudnnCreate(&h->raw), "handle", "a handle of " + d.name());
+      return h;
+    });
+  }
   [[nodiscard]] cudnnHandle_t get() {
-    if (raw_ == nullptr) {
-      device_.use();
-      check(cudnnCreate(&raw_), "handle", "a handle of " + device_.name());
-    }
-    return raw_;
+    begin();
+    return made_.get().raw;
   }
   [[nodiscard]] cudnnHandle_t on(cudaStream_t stream) {
     cudnnHandle_t h = get();
@@ -48,8 +52,18 @@ class Handle {
   }
 
  private:
+  struct Owned {
+    cudnnHandle_t raw = nullptr;
+    Owned() = default;
+    ~Owned() {
+      if (raw != nullptr) cudnnDestroy(raw);
+    }
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
+  };
+
   const Device& device_;
-  cudnnHandle_t raw_ = nullptr;
+  Ahead<Owned> made_;
   std::optional<cudaStream_t> stream_;
 };
 

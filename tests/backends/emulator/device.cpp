@@ -116,6 +116,7 @@ cudaError_t Device::refuse(cudaError_t e, const std::string& what) {
   return e;
 }
 cudaError_t Device::outside_capture(const char* call) {
+  const std::lock_guard lock(capture_changes_);
   if (!capture || capture->thread != std::this_thread::get_id()) return cudaSuccess;
   return refuse(cudaErrorStreamCaptureUnsupported, call);
 }
@@ -143,6 +144,7 @@ cudaError_t Device::wait(Stream* s, const Event& e) {
 }
 
 cudaError_t Device::begin_capture(Stream* s) {
+  const std::lock_guard lock(capture_changes_);
   if (capture) return cudaErrorIllegalState;
   capture = std::make_unique<Capture>(Capture{++captures_, std::this_thread::get_id(), {s, {}}, {{s, {}}}});
   return cudaSuccess;
@@ -151,7 +153,10 @@ cudaError_t Device::end_capture(Stream* s, Graph** graph) {
   *graph = nullptr;
   if (!capture || capture->graph.origin != s) return cudaErrorStreamCaptureUnmatched;
   if (capture->thread != std::this_thread::get_id()) return cudaErrorStreamCaptureWrongThread;
-  const auto ended = std::exchange(capture, nullptr);
+  const auto ended = [&] {
+    const std::lock_guard lock(capture_changes_);
+    return std::exchange(capture, nullptr);
+  }();
   if (ended->broken) return cudaErrorStreamCaptureInvalidated;
   for (const auto& [stream, clock] : ended->streams)
     if (!covers(ended->streams[s], clock)) return cudaErrorStreamCaptureUnjoined;

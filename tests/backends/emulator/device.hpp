@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -125,7 +126,9 @@ class Device {
   int count = 1, driver = 13000, major = 9, minor = 0;  // what is said of the machine
   cudaError_t fault = cudaSuccess;                      // what waiting for the stream answers
   cudaError_t last_error = cudaSuccess;                 // what cudaGetLastError() answers
-  int patience = 60;                                    // seconds
+  // Asked by NVRTC's stand-in on the thread that compiles: whether a program of this name does; null: as it is.
+  std::function<bool(const std::string& program)> compiles;
+  int patience = 60;  // seconds
   // Of kernels that are started from now on; what TUTTI_EMULATOR_CONTRACTION says, none, all or some.
   Contraction contraction = chosen_contraction();
   unsigned seed = 0;
@@ -138,6 +141,7 @@ class Device {
   void hurry();
 
   Stream own_;
+  std::mutex capture_changes_;  // threads that load kernels ask whether they capture
   bool hurries_ = false;
   std::size_t captures_ = 0;
 };

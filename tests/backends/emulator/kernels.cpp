@@ -215,7 +215,9 @@ nvrtcResult nvrtcAddNameExpression(nvrtcProgram p, const char* name) {
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
-  return reinterpret_cast<Program*>(p)->build() ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
+  auto& program = *reinterpret_cast<Program*>(p);
+  const auto& compiles = Device::instance().compiles;
+  return (!compiles || compiles(program.name)) && program.build() ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
 }
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram p, size_t* n) {
   *n = reinterpret_cast<Program*>(p)->log.size() + 1;

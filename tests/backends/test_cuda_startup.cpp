@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+// How the CUDA backend starts: what takes a while is under way at once, what fails is told to who needs it, and what
+// nobody needs is not begun. On an emulated GPU (cuda_emulator.hpp), with stand-ins for the libraries' handles.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/train/executor.hpp>
+
+#include "backend/conformance.hpp"
+#include "backends/emulated_cuda.hpp"
+
+using namespace tutti;
+
+namespace {
+
+// What is made ready on threads of its own comes by here.
+class Makers {
+ public:
+  // Waits until as many as `together` have come, and while `held`. Whether to succeed.
+  bool enter(const std::string& name) {
+    std::unique_lock lock(mutex_);
+    ++begun[name];
+    ++count_;
+    changed_.notify_all();
+    const auto may_go = [&] { return alone || (count_ >= together && held.count(name) == 0); };
+    if (!changed_.wait_for(lock, std::chrono::seconds(60), may_go)) {
+      alone = true;
+      changed_.notify_all();
+    }
+    ++ended[name];
+    return failing.count(name) == 0;
+  }
+  // From here on nobody is held and all succeed.
+  void release() {
+    const std::lock_guard lock(mutex_);
+    held.clear();
+    failing.clear();
+    changed_.notify_all();
+  }
+  void reset() {
+    begun.clear(), ended.clear(), failing.clear(), held.clear();
+    together = count_ = 0;
+    alone = false;
+  }
+  std::map<std::string, int> begun, ended;
+  std::set<std::string> failing, held;
+  int together = 0;
+  bool alone = false;  // somebody waited for others in vain
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+} makers;
+
+}  // namespace
+
+extern "C" {
+cudnnStatus_t cudnnCreate(cudnnHandle_t* h) {
+  *h = nullptr;
+  if (!makers.enter("cudnn")) return CUDNN_STATUS_NOT_INITIALIZED;
+  *h = reinterpret_cast<cudnnHandle_t>(1);
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t) { return CUDNN_STATUS_SUCCESS; }
+void cudnnGetLastErrorString(char* text, std::size_t) { *text = '\0'; }
+const char* cudnnGetErrorString(cudnnStatus_t) { return "CUDNN_STATUS_NOT_INITIALIZED"; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
+  *h = reinterpret_cast<cublasLtHandle_t>(1);
+  return makers.enter("cublaslt") ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+const char* cublasLtGetStatusName(cublasStatus_t) { return "CUBLAS_STATUS_NOT_INITIALIZED"; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "not initialised"; }
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t) { return CUBLAS_STATUS_SUCCESS; }
+}
+
+namespace {
+
+bool skipped() { return testing::no_emulator(); }
+
+// Loops, with the handles of the libraries' own classes.
+class Convolutions : public testing::LoopConvolutions {
+ public:
+  Convolutions(cuda::Device& d, const cuda::ConvolutionOptions& o) : LoopConvolutions(d, o), handle_(d) {}
+  void begin() { handle_.begin(); }
+  [[nodiscard]] std::size_t workspace_bytes(cuda::ConvPass pass, const cuda::ConvProblem& p) {
+    (void)handle_.get();
+    return LoopConvolutions::workspace_bytes(pass, p);
+  }
+
+ private:
+  cuda::cudnn::Handle handle_;
+};
+class Gemms : public testing::LoopGemms {
+ public:
+  Gemms(cuda::Device& d, const cuda::GemmOptions& o) : LoopGemms(d, o), real_(d, o) {}
+  void begin() { real_.begin(); }
+
+ private:
+  cuda::Gemms real_;
+};
+using Started = cuda::BasicCuda<Convolutions, Gemms>;
+static_assert(cuda::BeginsAhead<cuda::Convolutions> && cuda::BeginsAhead<cuda::Gemms>);
+
+Graph net(bool linear) {
+  Builder b(3, 8, 8);
+  ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
+  x = b.global_avg_pool("pool", nn::conv_bn(b, "conv1", "bn1", x, {.out = 8}, {.relu = true}));
+  if (linear) {
+    x = nn::linear(b, "fc", x, 4, {});
+  } else {
+    auto flat = std::make_shared<CustomOp>();
+    flat->name = "flat";
+    flat->shape = [](const CustomOp::Shapes& s) { return CustomOp::Shapes{{s.at(0)[0], s.at(0)[1]}}; };
+    flat->forward["cuda"] = flat->backward["cuda"] = [](std::span<const TensorRef> in, std::span<const TensorRef> out) {
+      const std::size_t bytes = static_cast<std::size_t>(out[0].shape.numel()) * size_of(out[0].dtype);
+      emulator::Device::instance().submit(
+          [to = out[0].data, from = in[0].data, bytes] { std::memcpy(to, from, bytes); });
+    };
+    x = b.custom("flat", flat, {x}).at(0);
+  }
+  b.softmax_cross_entropy(x);
+  return std::move(b).take();
+}
+
+// With programs that nobody has compiled yet.
+CudaOptions options() {
+  static int folders = 0;
+  CudaOptions o = testing::emulated_options();
+  o.kernel_folder = emulator::folder() / ("start" + std::to_string(folders++));
+  emulator::Device::instance().compiles = [](const std::string& program) { return makers.enter(program); };
+  makers.reset();
+  return o;
+}
+struct End {
+  ~End() {
+    makers.release();
+    emulator::Device::instance().compiles = {};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what is made ahead is there when it is asked for, and its error too") {
+  cuda::Ahead<int> a;
+  CHECK_FALSE(a.begun());
+  a.begin([] { return std::make_unique<int>(7); });
+  CHECK(a.begun());
+  a.begin([]() -> std::unique_ptr<int> { throw std::runtime_error("begun twice"); });
+  CHECK(a.get() == 7);
+  CHECK(&a.get() == &a.made());
+  cuda::Ahead<int> bad;
+  bad.begin([]() -> std::unique_ptr<int> { throw std::runtime_error("none"); });
+  CHECK_THROWS_WITH_AS((void)bad.get(), "none", std::runtime_error);
+  CHECK_FALSE(bad.begun());
+  bad.begin([] { return std::make_unique<int>(8); });
+  CHECK(bad.get() == 8);
+  // Who goes waits for its end.
+  bool done = false;
+  std::mutex m;
+  {
+    std::unique_lock lock(m);
+    cuda::Ahead<int> slow;
+    slow.begin([&] {
+      const std::lock_guard waits(m);
+      done = true;
+      return std::make_unique<int>(9);
+    });
+    lock.unlock();
+  }
+  CHECK(done);
+}
+
+TEST_CASE("libraries' handles and programs are made ready at once") {
+  if (skipped()) return;
+  const End end;
+  const CudaOptions o = options();
+  makers.together = 4;
+  const Graph graph = net(true);
+  Started backend(o);
+  Executor<Started> e(backend, graph);
+  testing::randomize(e, 1);
+  CHECK(e.train(testing::random_batch(graph, 4, 1).view(), {1, 0.25}).rows == 4);
+  CHECK_FALSE(makers.alone);
+  const std::map<std::string, int> once{{"cudnn", 1}, {"cublaslt", 1}, {"ops-f32.cu", 1}, {"updates.cu", 1}};
+  CHECK(makers.begun == once);
+  CHECK(makers.ended == once);
+}
+
+TEST_CASE("an error reaches who needs what was not made, and the others come to their end") {
+  if (skipped()) return;
+  const End end;
+  const Graph graph = net(true);
+  const auto batch = testing::random_batch(graph, 4, 1);
+  {
+    const CudaOptions o = options();
+    makers.failing = {"cudnn"};
+    makers.held = {"ops-f32.cu"};
+    makers.together = 4;
+    {
+      Started backend(o);
+      Executor<Started> e(backend, graph);
+      CHECK_THROWS_WITH_AS(e.prepare(4, true), doctest::Contains("[cudnn handle] expected a handle of emulated GPU"),
+                           DeviceError);
+      makers.release();
+    }
+    CHECK(makers.ended == makers.begun);
+    CHECK(makers.begun.size() == 4);
+    CHECK_FALSE(makers.alone);
+  }
+  for (const std::string program : {"ops-f32", "updates"}) {
+    const CudaOptions o = options();
+    makers.failing = {program + ".cu"};
+    Started backend(o);
+    Executor<Started> e(backend, graph);
+    testing::randomize(e, 1);
+    e.prepare(4, true);
+    CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}),
+                         doctest::Contains(("[nvrtc] expected " + program + " compiled for sm_90").c_str()),
+                         DeviceError);
+    // Nothing of it stays.
+    makers.release();
+    CHECK(e.train(batch.view(), {1, 0.25}).rows == 4);
+    CHECK(makers.begun[program + ".cu"] == 2);
+  }
+}
+
+TEST_CASE("cuBLASLt is opened for nets with a fully connected layer, and not before there is one") {
+  if (skipped()) return;
+  const End end;
+  const CudaOptions o = options();
+  Started backend(o);
+  {
+    const Graph graph = net(false);
+    Executor<Started> e(backend, graph);
+    testing::randomize(e, 1);
+    e.train(testing::random_batch(graph, 4, 1).view(), {1, 0.25});
+  }
+  CHECK(makers.begun.count("cublaslt") == 0);
+  CHECK(makers.begun["cudnn"] == 1);
+  for (int i = 0; i < 2; ++i) {
+    const Graph graph = net(true);
+    Executor<Started> e(backend, graph);
+    testing::randomize(e, 1);
+    e.train(testing::random_batch(graph, 4, 1).view(), {1, 0.25});
+  }
+  CHECK(makers.begun["cublaslt"] == 1);
+  CHECK(makers.begun["cudnn"] == 1);
+}
