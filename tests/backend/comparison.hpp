@@ -152,13 +152,16 @@ class Comparison {
   std::size_t compared = 0;
   double floor = 0;  // added to each tolerance: half of what the smallest number of the type is
 
-  void value(const std::string& what, std::size_t i, double got, double expected, double tolerance) {
+  // `what`: anything that std::string is made of, and is not unless the values differ: tests compare millions.
+  template <class What>
+  void value(const What& what, std::size_t i, double got, double expected, double tolerance) {
     ++compared;
     tolerance += floor;
     // Both not a number, or both the same infinity, is equal.
     if (std::fabs(got - expected) <= tolerance || got == expected || (std::isnan(got) && std::isnan(expected))) return;
-    if (failures.size() < 20 && blamed_.insert(what).second)
-      failures.push_back(what + " [" + std::to_string(i) + "]: expected " + std::to_string(expected) + ", got " +
+    const std::string name(what);
+    if (failures.size() < 20 && blamed_.insert(name).second)
+      failures.push_back(name + " [" + std::to_string(i) + "]: expected " + std::to_string(expected) + ", got " +
                          std::to_string(got) + ", off by " + std::to_string(std::fabs(got - expected) / tolerance) +
                          " tolerances");
   }

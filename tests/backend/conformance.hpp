@@ -56,9 +56,16 @@ class NodeChecker {
     return o;
   }
   [[nodiscard]] Operand result(std::size_t k) const { return operand(node_->outputs[k]); }
-  [[nodiscard]] std::string label(std::size_t k) const {
-    return std::string(name_of(node_->op)) + " '" + node_->name + "' output " + std::to_string(k);
-  }
+  // The name of an output, spelled when it is blamed.
+  struct Label {
+    const Node& node;
+    std::size_t output;
+    const char* part;
+    explicit operator std::string() const {
+      return std::string(name_of(node.op)) + " '" + node.name + "' output " + std::to_string(output) + part;
+    }
+  };
+  [[nodiscard]] Label label(std::size_t k, const char* part = "") const { return {*node_, k, part}; }
   // Weights as the op sees them.
   void round_weights() {
     if (e_.compute() != DType::bf16 && e_.compute() != DType::f16) return;
@@ -353,7 +360,7 @@ class NodeChecker {
     const auto &x = in_[0].data, &gamma = in_[1].data, &beta = in_[2].data;
     const std::size_t channels = gamma.size(), first = o.output ? 1 : 0;
     const auto &mean = expected[first].data, &spread = expected[first + 1].data;
-    const auto near = [&](const std::string& what, std::size_t c, double got, double want, double size) {
+    const auto near = [&](const Label& what, std::size_t c, double got, double want, double size) {
       to_.value(what, c, got, want, 4 * u_master_ * (std::fabs(want) + size));
     };
     const auto got_mean = result(first).data, got_spread = result(first + 1).data;
@@ -362,8 +369,8 @@ class NodeChecker {
     for (std::size_t c = 0; c < channels; ++c) {
       near(label(first), c, got_mean[c], mean[c], 0);
       near(label(first + 1), c, got_spread[c], spread[c], 0);
-      near(label(0) + " running mean", c, running_mean[c], states_after_[3].data[c], 0);
-      near(label(0) + " running var", c, running_var[c], states_after_[4].data[c], 0);
+      near(label(0, " running mean"), c, running_mean[c], states_after_[3].data[c], 0);
+      near(label(0, " running var"), c, running_var[c], states_after_[4].data[c], 0);
     }
     if (!o.output) {
       const auto scale = result(2).data, bias = result(3).data;
@@ -485,9 +492,9 @@ class NodeChecker {
       relative[c] = var_tolerance * is * is + 2 * u_master_;
       to_.value(label(1), c, mean[c], mu, mean_tolerance[c]);
       to_.value(label(2), c, inv_std[c], is, relative[c] * is);
-      to_.value(label(0) + " running mean", c, running_mean[c], states_after_[3].data[c],
+      to_.value(label(0, " running mean"), c, running_mean[c], states_after_[3].data[c],
                 m * mean_tolerance[c] + 2 * u_master_ * std::fabs(states_after_[3].data[c]));
-      to_.value(label(0) + " running var", c, running_var[c], states_after_[4].data[c],
+      to_.value(label(0, " running var"), c, running_var[c], states_after_[4].data[c],
                 2 * m * var_tolerance + 2 * u_master_ * std::fabs(states_after_[4].data[c]));
     }
     for (std::size_t i = 0; i < y.size(); ++i) {
