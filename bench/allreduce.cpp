@@ -349,7 +349,7 @@ int gpus([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironmen
   TcpRendezvous meet(meeting);
   NcclCommunicator c(memory.device(), {.rank = e.rank, .size = e.size, .deadline = std::chrono::seconds(120)},
                      std::ref(meet));
-  const Buffer<cuda::DeviceMemory> buffer(memory, a.max);
+  const Buffer buffer(memory, a.max);
   const std::shared_ptr<void> pinned = cuda::allocate_pinned(a.max);
   const auto on_gpu = [&](std::span<float> d) { return std::span(buffer.at(0), d.size_bytes()); };
   const auto forever = std::chrono::hours(1);

@@ -125,7 +125,7 @@ struct Side {
   }
 
   S& strategy;
-  Trainer<Chosen, S> trainer;
+  Trainer trainer;
   Loader loader;
   StepTrace step;
   std::vector<StepTrace> traces;

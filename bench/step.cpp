@@ -88,8 +88,7 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-template <Backend B>
-void fill_weights(Executor<B>& e) {
+inline void fill_weights(Executor& e) {
   for (const Value& v : e.graph().values) {
     if (v.storage != Storage::parameter && v.storage != Storage::state) continue;
     const bool state = v.storage == Storage::state;
@@ -99,9 +98,8 @@ void fill_weights(Executor<B>& e) {
   e.parameters_changed();
 }
 
-template <Backend B>
-void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p, double steps, double cpu_seconds,
-                   double update_seconds) {
+inline void print_profile(const Executor& e, const Executor::Profile& p, double steps, double cpu_seconds,
+                          double update_seconds) {
   std::map<std::string, double> by_op;
   double all = 0;
   for (std::size_t i = 0; i < p.nodes.size(); ++i)
@@ -129,10 +127,9 @@ void print_profile(const Executor<B>& e, const typename Executor<B>::Profile& p,
                1e3 * update_seconds / steps, 1e3 * (cpu_seconds - update_seconds) / steps - all);
 }
 
-template <Backend B>
-void measure(B& backend, const Args& a) {
+inline void measure(Backend& backend, const Args& a) {
   const Builder b = build(a.model);
-  Executor<B> e(backend, b.graph(), {dtype_of_words(a.precision)});
+  Executor e(backend, b.graph(), {dtype_of_words(a.precision)});
   fill_weights(e);
   const Shape s = b.shape(b.images());
   std::vector<std::uint8_t> images(static_cast<std::size_t>(a.batch * s.row_numel()));
@@ -162,7 +159,7 @@ void measure(B& backend, const Args& a) {
     e.parameters_changed();
   };
   for (int i = 0; i < 3; ++i) step();
-  typename Executor<B>::Profile profile;
+  Executor::Profile profile;
   if (a.profile) e.profile(&profile);
   std::vector<double> windows;
   double steps = 0;
@@ -200,7 +197,7 @@ void measure_on_gpu(Cuda& backend, S& strategy, const Args& a) {
   o.compute = dtype_of_words(a.precision);
   o.optimizer = Sgd{0.9, false};
   o.dynamic_loss_scale = o.compute == DType::f16;
-  Trainer<Cuda, S> trainer(backend, strategy, b.graph(), o);
+  Trainer trainer(backend, strategy, b.graph(), o);
   const std::int64_t row = b.shape(b.images()).row_numel();
   const auto images = cuda::allocate_pinned(static_cast<std::size_t>(a.batch * row));
   const auto labels = cuda::allocate_pinned(static_cast<std::size_t>(a.batch) * sizeof(std::int32_t));

@@ -9,9 +9,10 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include <tutti/backend/call.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/backend/device_step.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
@@ -31,14 +32,8 @@ namespace tutti::cuda {
 
 // The CUDA backend without the ops of graphs (cuda.hpp): what it says of itself, memory, batches, captured runs, packed
 // weights and the ends of steps.
-class Core : public DeviceMemory {
+class Core : public Backend, public DeviceMemory {
  public:
-  static constexpr bool has_f64 = false, has_f16 = true;
-  // In 16 bits the library makes gradients of convolutions' weights in the compute type.
-  static constexpr bool rounds_weight_gradients = true;
-  // Forward and backward read the same packed weights.
-  static constexpr bool one_pack = true;
-
   // DeviceError: no driver, no GPU, one that is too old. UsageError: tf32 where it is not.
   explicit Core(CudaOptions o)
       : DeviceMemory(o.device),
@@ -52,11 +47,17 @@ class Core : public DeviceMemory {
     if (options_.tf32 && !has_tf32(device().architecture()))
       fail<UsageError>("--tf32", "a GPU of compute capability 8.0 or newer", device().name_and_capability(),
                        "leave it out, or use --precision f16");
-    norms_ = Buffer<DeviceMemory>(*this, squared_norms_bytes);
+    norms_ = Buffer(*this, squared_norms_bytes);
   }
 
-  [[nodiscard]] std::string name() const { return "cuda"; }
-  [[nodiscard]] std::string description() const {
+  [[nodiscard]] Memory& memory() noexcept override { return *this; }
+  [[nodiscard]] std::string name() const override { return "cuda"; }
+  [[nodiscard]] bool computes_in(DType t) const override {
+    return t == DType::f32 || t == DType::bf16 || t == DType::f16;
+  }
+  // In 16 bits the library makes gradients of convolutions' weights in the compute type.
+  [[nodiscard]] bool rounds_weight_gradients() const override { return true; }
+  [[nodiscard]] std::string description() const override {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -64,25 +65,19 @@ class Core : public DeviceMemory {
            ", driver for CUDA " + version_text(driver);
   }
   // See Utilisation; the first call looks for NVML.
-  [[nodiscard]] std::optional<double> utilisation() noexcept {
+  [[nodiscard]] std::optional<double> utilisation() noexcept override {
     if (!utilisation_) utilisation_.emplace(device().properties());
     return (*utilisation_)();
   }
   [[nodiscard]] const CudaOptions& options() const noexcept { return options_; }
   [[nodiscard]] Launcher& launcher() noexcept { return launcher_; }
-  [[nodiscard]] int threads() const { return 1; }
-  [[nodiscard]] int lanes() const { return 1; }
-  [[nodiscard]] std::size_t chunk_bytes() const { return std::size_t{1} << 40; }
-  template <class F>
-  void parallel(int tasks, F&& f) {
-    for (int t = 0; t < tasks; ++t) f(t, 0);
-  }
+  [[nodiscard]] std::size_t chunk_bytes() const override { return std::size_t{1} << 40; }
 
-  void copy_out(void* to, const void* from, std::size_t n) {
+  void copy_out(void* to, const void* from, std::size_t n) override {
     DeviceMemory::copy_out(to, from, n);
     loss_.throw_report();
   }
-  void synchronise() {
+  void synchronise() override {
     DeviceMemory::synchronise();
     loss_.throw_report();
   }
@@ -90,33 +85,35 @@ class Core : public DeviceMemory {
   // A batch into the slot that steps read (staging.hpp), uploaded while earlier steps go on: from the host, or out of
   // images on the device. Images in pinned memory must stay as they are until wait_for_uploads().
   void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
-              void* image_slot, void* label_slot) {
+              void* image_slot, void* label_slot) override {
     staging_.upload(images, image_bytes, labels, label_bytes, image_slot, label_slot);
   }
-  void wait_for_uploads() const { staging_.wait(); }
+  void wait_for_uploads() override { staging_.wait(); }
+  [[nodiscard]] bool gathers_images() const override { return true; }
   void gather_images(const ResidentImages& from, const ImageWindow* windows, std::int64_t rows, void* image_slot,
-                     void* label_slot) {
+                     void* label_slot) override {
     staging_.gather(from, windows, rows, image_slot, label_slot);
   }
-  // For LoaderOptions::allocate.
-  [[nodiscard]] std::shared_ptr<void> allocate_pinned(std::size_t bytes) const { return cuda::allocate_pinned(bytes); }
+  [[nodiscard]] bool pins_memory() const override { return true; }
+  [[nodiscard]] std::shared_ptr<void> allocate_pinned(std::size_t bytes) override {
+    return cuda::allocate_pinned(bytes);
+  }
 
   // Runs `f`, which starts ops, by replaying what was captured of an earlier call with the same key: the addresses and
   // whatever else the ops depend on. Numbers that change from step to step are written before, and host code of custom
   // ops runs no more once it is captured. scalars: null where `f` sees to the scale of the loss (DeviceStep::begin).
-  template <class F>
-  void replay(const std::vector<std::uint64_t>& key, const StepScalars* scalars, F&& f) {
+  void replay(std::span<const std::uint64_t> key, const StepScalars* scalars, FunctionRef<void()> f) override {
     if (!options_.graph) return f();
     if (scalars != nullptr) loss_.write_scale(*scalars);
     graphs_.run(key, {workspace_.data(), gradients_.data()}, f);
   }
 
   // What takes less memory.
-  [[nodiscard]] std::string memory_hint() const { return options_.recompute ? "" : "--recompute"; }
+  [[nodiscard]] std::string memory_hint() const override { return options_.recompute ? "" : "--recompute"; }
 
   // The gradients of convolutions' weights wait for one launch that brings many of them into place.
-  void begin_gradients() noexcept { gradients_.begin(); }
-  void finish_gradients() {
+  void begin_gradients() noexcept override { gradients_.begin(); }
+  void finish_gradients() override {
     if (!gradients_.waiting()) return;
     device().set_op("unpack_gradients");
     gradients_.finish();
@@ -130,38 +127,49 @@ class Core : public DeviceMemory {
     }
     return t == DType::f32 ? 0 : static_cast<std::size_t>(d.in[1].shape.numel()) * size_of(t);
   }
-  // The packs of a whole model, made ready once.
-  [[nodiscard]] std::shared_ptr<void> prepare_packs(DType compute, std::span<const PackTarget> targets) {
-    return std::make_shared<PackTable>(*this, compute, targets);
+  void pack(const Op&, const NodeDesc& d, const TensorRef& weights, void* to) {
+    const PackTarget one{weights, to};
+    cuda::PackTable(*this, d.compute, {&one, 1}).run(launcher_, d.compute);
   }
-  void pack_all(DType compute, const void* prepared) {
-    device().set_op("pack");
-    static_cast<const PackTable*>(prepared)->run(launcher_, compute);
+  // Forward and backward read the same packed weights.
+  [[nodiscard]] bool packs_once() const override { return true; }
+  [[nodiscard]] std::unique_ptr<Backend::PackTable> pack_table(DType compute,
+                                                               std::span<const PackTarget> targets) override {
+    struct Packs final : Backend::PackTable {
+      Packs(Core& b, DType t, std::span<const PackTarget> to) : backend(b), compute(t), table(b, t, to) {}
+      void run() override {
+        backend.device().set_op("pack");
+        table.run(backend.launcher_, compute);
+      }
+      Core& backend;
+      DType compute;
+      cuda::PackTable table;
+    };
+    return std::make_unique<Packs>(*this, compute, targets);
   }
 
-  template <class U>
-  void update(const U& o, const UpdateCall& u) {
+  void update(const UpdateOp& any, const UpdateCall& u) override {
     device().set_op("update");
-    run_update(launcher_, o, u);
+    std::visit([&](const auto& o) { run_update(launcher_, o, u); }, any);
   }
   // Waits for the result.
-  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
+  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override {
     device().set_op("squared_norms");
     run_squared_norms(launcher_, u, static_cast<double*>(norms_.data()));
     std::array<double, 2> r{};
     copy_out(r.data(), norms_.data(), sizeof r);
     return {r[0], r[1]};
   }
-  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) override {
     device().set_op("average");
     run_average(launcher_, t, to, from, n, decay);
   }
-  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+  void accumulate(DType t, void* to, const void* from, std::size_t n) override {
     device().set_op("accumulate");
     run_accumulate(launcher_, t, to, from, n);
   }
   // The end of training steps without the host; lives no longer than this.
-  [[nodiscard]] std::unique_ptr<DeviceStep> device_step(const DeviceUpdate& u) {
+  [[nodiscard]] std::unique_ptr<DeviceStep> device_step(const DeviceUpdate& u) override {
     return std::make_unique<StepUpdate>(
         *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, u);
   }
@@ -177,7 +185,7 @@ class Core : public DeviceMemory {
 
  private:
   std::optional<Utilisation> utilisation_;
-  Buffer<DeviceMemory> norms_;
+  Buffer norms_;
 };
 
 }  // namespace tutti::cuda

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
+#include <tutti/backend/op_kernel.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/core.hpp>
 #include <tutti/backends/cuda/cublas/gemm.hpp>
@@ -61,9 +62,11 @@ class BasicCuda : public Core {
     if constexpr (BeginsAhead<C>) convolutions_->begin();
   }
 
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+
   // Makes one op of several in a training graph, where that pays (fused_ops.hpp); lowered() says of which layers. From
   // here on it is known which kernels and libraries a run needs: they are made ready while cuDNN's plans are.
-  void lower(Graph& g, DType compute) {
+  void rewrite(Graph& g, DType compute) override {
     launcher_.begin(compute);
     if constexpr (BeginsAhead<G>)
       if (std::any_of(g.nodes.begin(), g.nodes.end(),
@@ -92,7 +95,7 @@ class BasicCuda : public Core {
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Normalize& o, const PrepareInfo& i) {
     launcher_.begin(i.desc.compute);
     const std::size_t bytes = o.mean.size() * sizeof(float);
-    auto b = std::make_shared<Buffer<DeviceMemory>>(*this, 2 * bytes);
+    auto b = std::make_shared<Buffer>(*this, 2 * bytes);
     copy_in(b->data(), o.mean.data(), bytes);
     copy_in(b->at(bytes), o.inv_std.data(), bytes);
     return b;
@@ -145,7 +148,7 @@ class BasicCuda : public Core {
 
   void run(const op::Normalize& o, Call& c) {
     start("normalize", c);
-    const auto& constants = *static_cast<Buffer<DeviceMemory>*>(c.state);
+    const auto& constants = *static_cast<Buffer*>(c.state);
     const TensorRef& x = c.out[0];
     const auto channels = static_cast<std::int64_t>(o.mean.size());
     const bool padded = x.shape[1] != channels;  // stem.hpp
@@ -244,8 +247,6 @@ class BasicCuda : public Core {
     start("softmax_cross_entropy", c);
     loss_.run(workspace_, o, c, c.scalars != nullptr && !graphs_.capturing());
   }
-  void run(const op::Custom& o, Call& c) { run_custom(o.def->name, c); }
-  void run(const op::CustomBackward& o, Call& c) { run_custom(o.def->name, c); }
 
  private:
   void start(std::string_view kind, const Call& c) noexcept { device().set_op(kind, c.node); }
@@ -288,13 +289,21 @@ class BasicCuda : public Core {
                     device().stream(), c);
   }
 
-  void run_custom(const std::string& custom, Call& c) {
-    device().set_op(custom, c.node);
-    detail::custom_stream = device().stream();
-    (*static_cast<const CustomOp::Kernel*>(c.state))(
-        std::span<const TensorRef>(c.in.data(), static_cast<std::size_t>(c.inputs)),
-        std::span<const TensorRef>(c.out.data(), static_cast<std::size_t>(c.outputs)));
-  }
+  class Custom final : public Kernel {
+   public:
+    Custom(Device& device, std::string name, const CustomOp::Kernel& code)
+        : device_(device), name_(std::move(name)), code_(code) {}
+    void run(Call& c) override {
+      device_.set_op(name_, c.node);
+      detail::custom_stream = device_.stream();
+      run_custom(code_, c);
+    }
+
+   private:
+    Device& device_;
+    std::string name_;
+    CustomOp::Kernel code_;
+  };
 
   Lowered lowered_;
   int as_one_ = 0, in_steps_ = 0;
@@ -302,21 +311,30 @@ class BasicCuda : public Core {
   std::unique_ptr<G> gemms_;
 };
 
+template <class C, class G>
+std::unique_ptr<Kernel> BasicCuda<C, G>::kernel(const Op& op, const NodeDesc& desc) {
+  if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
+    return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
+  return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
+                      op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
+                      op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
+                      op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
+                      op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Conv2dStatistics,
+                      op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
+                      op::BatchNormBackwardApply>(*this, op, desc);
+}
+
 }  // namespace cuda
 
 using Cuda = cuda::BasicCuda<cuda::Convolutions, cuda::Gemms>;
 
-static_assert(Backend<Cuda> && EndsStepsOnDevice<Cuda>);
-
 }  // namespace tutti
 
 #if defined(TUTTI_SEPARATE_COMPILATION)
-#include <tutti/train/executor.hpp>
-
 namespace tutti {
 #if !defined(TUTTI_SOURCE_CUDA)
 extern
 #endif
-    template class Executor<Cuda>;
+    template class cuda::BasicCuda<cuda::Convolutions, cuda::Gemms>;
 }  // namespace tutti
 #endif

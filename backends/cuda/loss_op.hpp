@@ -65,7 +65,7 @@ class LossOp {
 
   Launcher& launcher_;
   std::shared_ptr<int> report_;  // kernels/loss.hpp
-  Buffer<DeviceMemory> scale_;
+  Buffer scale_;
 };
 
 }  // namespace tutti::cuda

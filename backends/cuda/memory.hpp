@@ -11,6 +11,7 @@
 
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/tensor/memory.hpp>
 
 // Memory of the device and pinned memory of the host; streams and events.
 namespace tutti::cuda {
@@ -28,9 +29,9 @@ namespace tutti::cuda {
   return text;
 }
 
-// The device's memory as a backend sees it (the concept MemorySpace). Everything happens in the order of the device's
+// The device's memory. Everything happens in the order of the device's
 // stream; copy_out() and synchronise() wait for it, and so report errors of the ops before.
-class DeviceMemory {
+class DeviceMemory : public Memory {
  public:
   // id: of the GPU.
   explicit DeviceMemory(int id) : device_(std::make_unique<Device>(id)) {}
@@ -38,7 +39,7 @@ class DeviceMemory {
   [[nodiscard]] Device& device() noexcept { return *device_; }
   [[nodiscard]] const Device& device() const noexcept { return *device_; }
 
-  [[nodiscard]] void* allocate(std::size_t bytes) {
+  [[nodiscard]] void* allocate(std::size_t bytes) override {
     device_->use();
     void* p = nullptr;
     const cudaError_t e = cudaMalloc(&p, bytes > 0 ? bytes : 1);
@@ -53,27 +54,27 @@ class DeviceMemory {
     return p;
   }
   // Waits for the ops that may still use it. Never throws.
-  void deallocate(void* p, std::size_t bytes) noexcept {
+  void deallocate(void* p, std::size_t bytes) noexcept override {
     allocated_ -= bytes;
     cudaStreamSynchronize(device_->stream());
     cudaFree(p);
   }
-  void zero(void* p, std::size_t n) {
+  void zero(void* p, std::size_t n) override {
     if (n > 0) device_->check_op(cudaMemsetAsync(p, 0, n, device_->stream()), "zeros");
   }
   // From pinned memory the copy may go on after the call: `from` must stay until the next copy_out() or synchronise().
-  void copy_in(void* to, const void* from, std::size_t n) { transfer(to, from, n, cudaMemcpyHostToDevice); }
-  void copy_out(void* to, const void* from, std::size_t n) {
+  void copy_in(void* to, const void* from, std::size_t n) override { transfer(to, from, n, cudaMemcpyHostToDevice); }
+  void copy_out(void* to, const void* from, std::size_t n) override {
     transfer(to, from, n, cudaMemcpyDeviceToHost);
     device_->synchronise();
   }
-  void copy(void* to, const void* from, std::size_t n) { transfer(to, from, n, cudaMemcpyDeviceToDevice); }
-  void synchronise() { device_->synchronise(); }
+  void copy(void* to, const void* from, std::size_t n) override { transfer(to, from, n, cudaMemcpyDeviceToDevice); }
+  void synchronise() override { device_->synchronise(); }
 
   // What allocate() gave out and deallocate() has not got back.
-  [[nodiscard]] std::size_t allocated_bytes() const noexcept { return allocated_; }
+  [[nodiscard]] std::size_t allocated_bytes() const noexcept override { return allocated_; }
   // What can still be allocated.
-  [[nodiscard]] std::size_t free_bytes() const {
+  [[nodiscard]] std::size_t free_bytes() const override {
     device_->use();
     std::size_t available = 0, total = 0;
     device_->check_op(cudaMemGetInfo(&available, &total), "the amount of free memory");

@@ -47,8 +47,8 @@ class PackTable {
       jobs.push_back(j);
     }
     blocks_ = static_cast<unsigned>(chunks.size());
-    jobs_ = Buffer<DeviceMemory>(memory, std::max<std::size_t>(jobs.size(), 1) * sizeof(Job));
-    chunks_ = Buffer<DeviceMemory>(memory, std::max<std::size_t>(chunks.size(), 1) * sizeof(Chunk));
+    jobs_ = Buffer(memory, std::max<std::size_t>(jobs.size(), 1) * sizeof(Job));
+    chunks_ = Buffer(memory, std::max<std::size_t>(chunks.size(), 1) * sizeof(Chunk));
     memory.copy_in(jobs_.data(), jobs.data(), jobs.size() * sizeof(Job));
     memory.copy_in(chunks_.data(), chunks.data(), chunks.size() * sizeof(Chunk));
   }
@@ -70,7 +70,7 @@ class PackTable {
     std::int32_t job, count;
   };
 
-  Buffer<DeviceMemory> jobs_, chunks_;
+  Buffer jobs_, chunks_;
   unsigned blocks_ = 0;
 };
 

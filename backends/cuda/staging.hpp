@@ -30,7 +30,7 @@ namespace tutti::cuda {
 class UploadRing {
  public:
   struct Place {
-    Buffer<DeviceMemory> device;
+    Buffer device;
     std::shared_ptr<void> pinned;
     std::size_t pinned_bytes = 0;
     Event uploaded, emptied;
@@ -50,7 +50,7 @@ class UploadRing {
     if (std::exchange(p.used, true)) wait_for(p);
     if (p.device.bytes() < device_bytes) {
       p.device = {};
-      p.device = Buffer<DeviceMemory>(memory_, device_bytes);
+      p.device = Buffer(memory_, device_bytes);
       emptied(p);  // when the other stream has written its zeros
     }
     if (p.pinned_bytes < pinned_bytes) {

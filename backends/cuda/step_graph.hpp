@@ -33,8 +33,7 @@ class StepGraphs {
   [[nodiscard]] std::size_t captured() const noexcept { return captured_; }
 
   // key: what f's ops depend on, addresses above all; they use memory at `shared` too.
-  template <class F>
-  void run(const std::vector<std::uint64_t>& key, std::initializer_list<const void*> shared, F&& f) {
+  void run(std::span<const std::uint64_t> key, std::initializer_list<const void*> shared, FunctionRef<void()> f) {
     key_.assign(key.begin(), key.end());  // in the same memory: a steady step allocates nothing
     for (const void* at : shared) key_.push_back(reinterpret_cast<std::uintptr_t>(at));
     const auto at = graphs_.find(key_);

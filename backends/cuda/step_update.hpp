@@ -77,8 +77,8 @@ class StepUpdate final : public DeviceStep {
     outcomes_ = std::static_pointer_cast<step::Outcome>(allocate_pinned(kept * sizeof(step::Outcome)));
     std::fill_n(outcomes_.get(), kept, step::Outcome{});
     for (std::uint64_t i = 0; i < kept; ++i) ends_.push_back(std::make_unique<Event>(memory_.device()));
-    sent_ = Buffer<DeviceMemory>(memory_, sizeof(step::Numbers));
-    state_ = Buffer<DeviceMemory>(memory_, sizeof(step::State));
+    sent_ = Buffer(memory_, sizeof(step::Numbers));
+    state_ = Buffer(memory_, sizeof(step::State));
     cut();
   }
 
@@ -207,13 +207,13 @@ class StepUpdate final : public DeviceStep {
     chunks_ = table(chunks);
     first_ = table(first);
     runs_ = table(runs);
-    partial_ = Buffer<DeviceMemory>(memory_, std::max<std::size_t>(chunks.size(), 1) * 3 * sizeof(double));
-    norms_ = Buffer<DeviceMemory>(memory_, std::max<std::size_t>(runs.size(), 1) * 3 * sizeof(double));
+    partial_ = Buffer(memory_, std::max<std::size_t>(chunks.size(), 1) * 3 * sizeof(double));
+    norms_ = Buffer(memory_, std::max<std::size_t>(runs.size(), 1) * 3 * sizeof(double));
   }
   template <class T>
-  [[nodiscard]] Buffer<DeviceMemory> table(const std::vector<T>& rows) {
+  [[nodiscard]] Buffer table(const std::vector<T>& rows) {
     static_assert(std::is_trivially_copyable_v<T>);
-    Buffer<DeviceMemory> b(memory_, std::max<std::size_t>(rows.size(), 1) * sizeof(T));
+    Buffer b(memory_, std::max<std::size_t>(rows.size(), 1) * sizeof(T));
     memory_.copy_in(b.data(), rows.data(), rows.size() * sizeof(T));
     return b;
   }
@@ -242,7 +242,7 @@ class StepUpdate final : public DeviceStep {
   std::shared_ptr<step::Numbers> numbers_;
   std::shared_ptr<step::Outcome> outcomes_;
   std::vector<std::unique_ptr<Event>> ends_;
-  Buffer<DeviceMemory> sent_, state_, chunks_, first_, runs_, partial_, norms_;
+  Buffer sent_, state_, chunks_, first_, runs_, partial_, norms_;
   std::uint64_t next_ = 0;
 };
 

@@ -41,7 +41,7 @@ class WeightGradients {
     if (std::max(largest_, std::min(all_, room_)) <= places_.bytes()) return;
     const std::size_t grown = std::max(largest_, std::min(std::max(all_, 2 * places_.bytes()), room_));
     places_ = {};
-    places_ = Buffer<DeviceMemory>(memory_, grown);
+    places_ = Buffer(memory_, grown);
   }
   [[nodiscard]] void* data() const noexcept { return places_.data(); }
 
@@ -87,7 +87,7 @@ class WeightGradients {
   DeviceMemory& memory_;
   Launcher& launcher_;
   std::size_t room_, all_ = 0, largest_ = 0;
-  Buffer<DeviceMemory> places_;
+  Buffer places_;
   std::size_t used_ = 0;
   DType type_ = DType::f32;
   Jobs jobs_{};

@@ -22,7 +22,7 @@ class Workspace {
   void reserve(std::size_t bytes) {
     if (bytes <= buffer_.bytes()) return;
     buffer_ = {};
-    buffer_ = Buffer<DeviceMemory>(memory_, round_up(bytes));
+    buffer_ = Buffer(memory_, round_up(bytes));
   }
   [[nodiscard]] void* data() const noexcept { return buffer_.data(); }
   template <class T>
@@ -33,7 +33,7 @@ class Workspace {
 
  private:
   DeviceMemory& memory_;
-  Buffer<DeviceMemory> buffer_;
+  Buffer buffer_;
 };
 
 }  // namespace tutti::cuda

@@ -22,16 +22,16 @@ class EigenBackend : public Cpu {
  public:
   explicit EigenBackend(CpuOptions o = {}) : Cpu(o) { scratch_.resize(static_cast<std::size_t>(threads())); }
 
-  [[nodiscard]] std::string name() const { return "eigen"; }
-  [[nodiscard]] std::string description() const {
+  [[nodiscard]] std::string name() const override { return "eigen"; }
+  [[nodiscard]] std::string description() const override {
     return "Eigen " + std::to_string(EIGEN_WORLD_VERSION) + "." + std::to_string(EIGEN_MAJOR_VERSION) + "." +
            std::to_string(EIGEN_MINOR_VERSION) + " (" + Eigen::SimdInstructionSetsInUse() + "), own kernels " +
            std::string(cpu::name_of(isa()));
   }
 
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+
   using Cpu::partition;
-  using Cpu::prepare;
-  using Cpu::run;
 
   [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
@@ -140,27 +140,23 @@ class EigenBackend : public Cpu {
   void need(std::int64_t floats) {
     const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
     for (auto& room : scratch_)
-      if (room.bytes() < bytes) room = Buffer<HostMemory>(host_, bytes);
+      if (room.bytes() < bytes) room = Buffer(host_, bytes);
   }
   [[nodiscard]] float* scratch(const Call& c) const {
     return reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(c.worker)].at(0));
   }
 
   HostMemory host_;
-  std::vector<Buffer<HostMemory>> scratch_;  // per worker: copies of inputs, sums, a part of the weights
+  std::vector<Buffer> scratch_;  // per worker: copies of inputs, sums, a part of the weights
 };
 
-static_assert(Backend<EigenBackend>);
+#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_EIGEN)
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> EigenBackend::kernel(const Op& op, const NodeDesc& desc) {
+  if (auto k = kernel_among<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
+                            op::LinearBackwardData>(*this, op, desc))
+    return k;
+  return Cpu::kernel(op, desc);
+}
+#endif
 
 }  // namespace tutti
-
-#if defined(TUTTI_SEPARATE_COMPILATION)
-#include <tutti/train/executor.hpp>
-
-namespace tutti {
-#if !defined(TUTTI_SOURCE_EIGEN)
-extern
-#endif
-    template class Executor<EigenBackend>;
-}  // namespace tutti
-#endif

@@ -27,20 +27,17 @@ class Onednn : public Cpu {
     scratch_.resize(static_cast<std::size_t>(threads()));
   }
 
-  [[nodiscard]] std::string name() const { return "onednn"; }
-  [[nodiscard]] std::string description() const {
+  [[nodiscard]] std::string name() const override { return "onednn"; }
+  [[nodiscard]] std::string description() const override {
     return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa()));
   }
 
-  template <class F>
-  void parallel(int tasks, F&& f) {
+  void parallel(int tasks, FunctionRef<void(int, int)> f) override {
     const onednn::OneOmpThread guard;
     Cpu::parallel(tasks, f);
   }
 
-  using Cpu::partition;
-  using Cpu::prepare;
-  using Cpu::run;
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
   [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
@@ -306,7 +303,7 @@ class Onednn : public Cpu {
   }
   void reserve(std::size_t bytes) {
     for (auto& room : scratch_)
-      if (room.bytes() < bytes) room = Buffer<HostMemory>(host_, bytes);
+      if (room.bytes() < bytes) room = Buffer(host_, bytes);
   }
 
   [[nodiscard]] std::byte* scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)].at(0); }
@@ -319,20 +316,16 @@ class Onednn : public Cpu {
   dnnl::engine engine_;
   onednn::Convolutions convolutions_;
   HostMemory host_;
-  std::vector<Buffer<HostMemory>> scratch_;  // per worker: oneDNN's scratchpad, then one weight gradient
+  std::vector<Buffer> scratch_;  // per worker: oneDNN's scratchpad, then one weight gradient
 };
 
-static_assert(Backend<Onednn>);
+#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_ONEDNN)
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> Onednn::kernel(const Op& op, const NodeDesc& desc) {
+  if (auto k = kernel_among<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
+                            op::LinearBackwardData>(*this, op, desc))
+    return k;
+  return Cpu::kernel(op, desc);
+}
+#endif
 
 }  // namespace tutti
-
-#if defined(TUTTI_SEPARATE_COMPILATION)
-#include <tutti/train/executor.hpp>
-
-namespace tutti {
-#if !defined(TUTTI_SOURCE_ONEDNN)
-extern
-#endif
-    template class Executor<Onednn>;
-}  // namespace tutti
-#endif

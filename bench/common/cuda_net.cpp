@@ -3,10 +3,10 @@
 
 #ifdef TUTTI_HAS_CUDA
 #include <map>
+#include <memory>
 #include <optional>
-#include <typeindex>
+#include <string>
 #include <utility>
-#include <variant>
 
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/train/executor.hpp>
@@ -32,24 +32,13 @@ class TimedCuda : public Cuda {
  public:
   TimedCuda() : Cuda(unfused()) {}
 
-  template <class O>
-  requires RunsOp<Cuda, O>
-  void run(const O& o, Call& c) {
-    Span& s = spans_[{std::string(c.node), std::type_index(typeid(O))}];
-    if (!s.begin) {
-      s.begin.emplace(device(), true);
-      s.end.emplace(device(), true);
-    }
-    if (s.step != step_) s.begin->record(device().stream());
-    s.step = step_;
-    Cuda::run(o, c);
-    s.end->record(device().stream());
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
+    return std::make_unique<Timed>(*this, op.index(), Cuda::kernel(op, desc));
   }
   void begin_step() { ++step_; }
   // Of the last step, which has ended.
   [[nodiscard]] double seconds(const Node& n) const {
-    const auto kind = std::visit([](const auto& o) { return std::type_index(typeid(o)); }, n.op);
-    const auto found = spans_.find({n.name, kind});
+    const auto found = spans_.find({n.name, n.op.index()});
     if (found == spans_.end() || found->second.step != step_)
       fail<UsageError>("bench", "an op of its own in layer '" + n.name + "'", "one that was fused with another");
     found->second.end->wait();
@@ -61,7 +50,33 @@ class TimedCuda : public Cuda {
     std::optional<cuda::Event> begin, end;
     std::int64_t step = -1;
   };
-  std::map<std::pair<std::string, std::type_index>, Span> spans_;
+  // A kernel between two events.
+  class Timed final : public Kernel {
+   public:
+    Timed(TimedCuda& b, std::size_t kind, std::unique_ptr<Kernel> kernel)
+        : b_(b), kind_(kind), kernel_(std::move(kernel)) {}
+    [[nodiscard]] Partition cut() override { return kernel_->cut(); }
+    [[nodiscard]] std::size_t packed_bytes() override { return kernel_->packed_bytes(); }
+    void pack(const TensorRef& weights, void* to) override { kernel_->pack(weights, to); }
+    void prepare(const PrepareInfo& info) override { kernel_->prepare(info); }
+    void run(Call& c) override {
+      Span& s = b_.spans_[{std::string(c.node), kind_}];
+      if (!s.begin) {
+        s.begin.emplace(b_.device(), true);
+        s.end.emplace(b_.device(), true);
+      }
+      if (s.step != b_.step_) s.begin->record(b_.device().stream());
+      s.step = b_.step_;
+      kernel_->run(c);
+      s.end->record(b_.device().stream());
+    }
+
+   private:
+    TimedCuda& b_;
+    std::size_t kind_;
+    std::unique_ptr<Kernel> kernel_;
+  };
+  std::map<std::pair<std::string, std::size_t>, Span> spans_;
   std::int64_t step_ = 0;
 };
 
@@ -86,7 +101,7 @@ class CudaNet final : public Net {
 
  private:
   TimedCuda backend_;
-  Executor<TimedCuda> executor_;
+  Executor executor_;
   testing::Batch batch_;
 };
 

@@ -2,7 +2,6 @@
 #include "net.hpp"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include <tutti/backend/reference.hpp>
@@ -21,13 +20,11 @@ namespace tutti::bench {
 
 namespace {
 
-template <Backend B>
 class NetOn final : public Net {
  public:
-  template <class... A>
-  NetOn(const Graph& model, DType precision, std::int64_t rows, A&&... backend)
-      : backend_(std::forward<A>(backend)...),
-        executor_(backend_, model, {precision}),
+  NetOn(std::unique_ptr<Backend> backend, const Graph& model, DType precision, std::int64_t rows)
+      : backend_(std::move(backend)),
+        executor_(*backend_, model, {precision}),
         batch_(testing::random_batch(model, rows, 1)),
         plan_(executor_.prepare(rows, true)) {
     testing::randomize(executor_, 1);
@@ -47,7 +44,7 @@ class NetOn final : public Net {
     return sum;
   }
   [[nodiscard]] const Graph& graph() const override { return executor_.graph(); }
-  [[nodiscard]] int threads() const override { return backend_.threads(); }
+  [[nodiscard]] int threads() const override { return backend_->threads(); }
 
  private:
   // Threads that a phase of a node is spread over.
@@ -55,14 +52,14 @@ class NetOn final : public Net {
     if (p == Phase::finish) return 1;
     const Partition& part = plan_.partitions[node];
     const auto lanes = static_cast<int>(std::min<std::int64_t>(plan_.lanes, plan_.rows));
-    return std::max(1, std::min(backend_.threads(), part.division == Division::whole ? part.tasks : lanes));
+    return std::max(1, std::min(backend_->threads(), part.division == Division::whole ? part.tasks : lanes));
   }
 
-  B backend_;
-  Executor<B> executor_;
+  std::unique_ptr<Backend> backend_;
+  Executor executor_;
   testing::Batch batch_;
   const Plan& plan_;
-  typename Executor<B>::Profile profile_;
+  Executor::Profile profile_;
 };
 
 }  // namespace
@@ -83,14 +80,16 @@ std::vector<BackendInfo> backends() {
 std::unique_ptr<Net> make_net(const std::string& backend, [[maybe_unused]] int threads, const Graph& model,
                               DType precision, std::int64_t rows) {
   if (backend == "cuda") return make_cuda_net(model, precision, rows);
+  std::unique_ptr<Backend> on;
 #ifdef TUTTI_HAS_ONEDNN
-  if (backend == "onednn") return std::make_unique<NetOn<Onednn>>(model, precision, rows, CpuOptions{threads});
+  if (backend == "onednn") on = std::make_unique<Onednn>(CpuOptions{threads});
 #endif
 #ifdef TUTTI_HAS_EIGEN
-  if (backend == "eigen") return std::make_unique<NetOn<EigenBackend>>(model, precision, rows, CpuOptions{threads});
+  if (backend == "eigen") on = std::make_unique<EigenBackend>(CpuOptions{threads});
 #endif
-  if (backend == "reference") return std::make_unique<NetOn<Reference>>(model, precision, rows);
-  fail<UsageError>("bench", "a backend that was built", backend);
+  if (backend == "reference") on = std::make_unique<Reference>();
+  if (!on) fail<UsageError>("bench", "a backend that was built", backend);
+  return std::make_unique<NetOn>(std::move(on), model, precision, rows);
 }
 
 }  // namespace tutti::bench

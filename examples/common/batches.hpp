@@ -20,44 +20,37 @@ namespace tutti::examples {
 namespace detail {
 
 // Whether the images go to the backend's memory, once and whole.
-template <class B>
-bool fits_on_device(const B& backend, const AnyDataset& d, const RunOptions& o) {
+inline bool fits_on_device(Backend& backend, const AnyDataset& d, const RunOptions& o) {
   if (o.data_on_device == "no") return false;
   const bool asked = o.data_on_device == "yes";
-  if constexpr (!GathersImages<B>) {
+  if (!backend.gathers_images()) {
     if (asked)
-      fail<UsageError>("--data-on-device", "auto or no with backend " + std::string(backend.name()), "yes",
+      fail<UsageError>("--data-on-device", "auto or no with backend " + backend.name(), "yes",
                        "it is for --backend cuda");
     return false;
-  } else {
-    const std::size_t bytes = resident_bytes(d), there = backend.free_bytes();
-    if (asked && bytes == 0)
-      fail<UsageError>("--data-on-device", "auto or no for " + d.schema().name, "yes",
-                       "its images are made anew each time they are read");
-    if (asked && bytes > there)
-      fail<DeviceError>("--data-on-device", format_bytes(static_cast<double>(bytes)) + " for " + d.schema().name,
-                        format_bytes(static_cast<double>(there)) + " free", "leave it out");
-    // Most of the memory is for larger batches.
-    return asked || (bytes > 0 && bytes <= std::min(std::size_t{1} << 30, there / 4));
   }
+  const std::size_t bytes = resident_bytes(d), there = backend.memory().free_bytes();
+  if (asked && bytes == 0)
+    fail<UsageError>("--data-on-device", "auto or no for " + d.schema().name, "yes",
+                     "its images are made anew each time they are read");
+  if (asked && bytes > there)
+    fail<DeviceError>("--data-on-device", format_bytes(static_cast<double>(bytes)) + " for " + d.schema().name,
+                      format_bytes(static_cast<double>(there)) + " free", "leave it out");
+  // Most of the memory is for larger batches.
+  return asked || (bytes > 0 && bytes <= std::min(std::size_t{1} << 30, there / 4));
 }
 
 }  // namespace detail
 
 // Batches of a data set. `resident`: counts the bytes that lie in the backend's memory.
-template <class B>
-std::unique_ptr<BatchSource> make_source(B& backend, const AnyDataset& d, LoaderOptions l, const RunOptions& o,
-                                         std::size_t& resident) {
-  if constexpr (GathersImages<B>) {
-    if (detail::fits_on_device(backend, d, o)) {
-      resident += resident_bytes(d);
-      return std::make_unique<ResidentSource<B>>(backend, d, std::move(l));
-    }
-  } else {
-    (void)detail::fits_on_device(backend, d, o);
+inline std::unique_ptr<BatchSource> make_source(Backend& backend, const AnyDataset& d, LoaderOptions l,
+                                                const RunOptions& o, std::size_t& resident) {
+  if (detail::fits_on_device(backend, d, o)) {
+    resident += resident_bytes(d);
+    return std::make_unique<ResidentSource>(backend, d, std::move(l));
   }
   // Slots that the device reads by itself, as long as it takes.
-  if constexpr (requires { backend.wait_for_uploads(); }) {
+  if (backend.pins_memory()) {
     l.allocate = [&backend](std::size_t bytes) { return backend.allocate_pinned(bytes); };
     l.before_reuse = [&backend] { backend.wait_for_uploads(); };
   }

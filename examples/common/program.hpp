@@ -74,11 +74,10 @@ inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks
                     fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
 }
 
-template <Backend B, DistributedStrategy S>
-MemoryEstimate memory_of(Trainer<B, S>& trainer, const RunOptions& o, const Schema& seen) {
+inline MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
   const std::int64_t rows = std::max(o.batch_size, *o.evaluation_batch), few = std::min<std::int64_t>(rows, 4);
   // A device has memory of its own, of which its executor says itself what is lacking, before it allocates any.
-  constexpr bool on_host = std::is_base_of_v<HostMemory, B>;
+  const bool on_host = trainer.executor().backend().memory().on_host();
   trainer.executor().prepare(on_host ? few : o.batch_size, true);
   if (!on_host) trainer.executor().prepare(*o.evaluation_batch, false);
   auto used = trainer.executor().memory();
@@ -148,8 +147,7 @@ struct LastCheckpoint : FitListener {
   void warning(const std::string&) override { failed = true; }
 };
 
-template <Backend B>
-std::string versions(const B& backend, const RunOptions& o, int world) {
+inline std::string versions(const Backend& backend, const RunOptions& o, int world) {
   std::string precision = o.precision;
   if (o.backend == "cuda" && precision == "f32")
     precision += o.tf32 ? " by TF32" : " (--tf32 and --precision bf16 are several times as fast)";
@@ -157,8 +155,7 @@ std::string versions(const B& backend, const RunOptions& o, int world) {
          std::string(backend.description()) + "), " + precision + ", " + std::to_string(backend.threads()) +
          " threads, strategy " + o.strategy + (world > 1 ? ", " + std::to_string(world) + " ranks" : "");
 }
-template <Backend B>
-void print_start(const B& backend, const RunOptions& o, int world) {
+inline void print_start(const Backend& backend, const RunOptions& o, int world) {
   std::printf("%s\n", versions(backend, o, world).c_str());
   for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
 }
@@ -291,8 +288,7 @@ struct EvaluationOfViews {
     print_evaluation((what + std::to_string(views) + " views of each image:").c_str(), report, o.top_k);
   }
 };
-template <Backend B, DistributedStrategy S>
-EvaluationOfViews evaluate_views_of(Trainer<B, S>& trainer, BatchSource& test, const RunOptions& o) {
+inline EvaluationOfViews evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o) {
   const auto views = test_views(static_cast<int>(o.tta));
   EvaluationOfViews e{static_cast<std::int64_t>(views.size()), trainer.has_ema(), {}};
   const auto evaluate = [&] { e.report = evaluate_views(trainer, test, views); };
@@ -304,8 +300,7 @@ EvaluationOfViews evaluate_views_of(Trainer<B, S>& trainer, BatchSource& test, c
 }
 
 // Rank 0's; the others take them from it.
-template <Backend B, DistributedStrategy S>
-void load_pretrained(Trainer<B, S>& trainer, const RunOptions& o) {
+inline void load_pretrained(Trainer& trainer, const RunOptions& o) {
   const LoadedWeights w = load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
   std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
               w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
@@ -327,9 +322,8 @@ inline std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::
 
 // The checkpoint that the trainer holds already, and before it with --eval-interval every k-th of those before, counted
 // from the oldest, on all ranks.
-template <Backend B, DistributedStrategy S>
-void evaluate_checkpoints(Trainer<B, S>& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
-                          const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
+inline void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoints& checkpoints, const RunOptions& o,
+                                 const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
   const bool chief = trainer.strategy().rank() == 0;
   const auto chief_reads = [&](const std::function<void()>& f) {
     while_ranks_work(trainer.strategy(), trainer.options().deadline, "reading a checkpoint", chief ? f : nullptr);
@@ -384,8 +378,7 @@ void evaluate_checkpoints(Trainer<B, S>& trainer, BatchSource& test, Checkpoints
 }  // namespace detail
 
 // Prints what will be trained and the memory it takes; then trains, evaluates or stops, as the options say.
-template <Backend B>
-int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
+inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
   const StopSignals signals;
   const Schema seen = task.schema(o);
   // check() knows no size that only the records tell.
@@ -411,7 +404,7 @@ int run(B& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
     trainer_as.must_agree = detail::facts(o, *images);
   }
   const Graph model = make_model(o, seen, images ? &images->train : nullptr);
-  Trainer<B, AnyStrategy> trainer(backend, strategy, model, trainer_as);
+  Trainer trainer(backend, strategy, model, trainer_as);
   std::string text = summary(model);
   // The table of layers is for who asks; the totals are for everybody.
   if (!o.dry_run) text = text.substr(text.rfind("total:"));

@@ -25,7 +25,7 @@ int main() try {
                 {.placement = {.global_batch = 16}, .seed = 1});
   Chosen backend;
   Solo solo;
-  Trainer<Chosen> trainer(backend, solo, b.graph(), {.optimizer = Sgd{0.9, true}});
+  Trainer trainer(backend, solo, b.graph(), {.optimizer = Sgd{0.9, true}});
   const Schedule schedule = schedule::Warmup(0.01, 0.1, 4, schedule::Cosine(0.1));
   double first = 0, last = 0;
   for (std::int64_t step = 0; step < 16; ++step) {

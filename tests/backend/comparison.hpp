@@ -53,11 +53,20 @@ inline std::vector<double> to_doubles(const TensorRef& t) {
   return r;
 }
 
+// The memory of a backend, or that memory itself.
+template <class B>
+Memory& memory_of(B& b) {
+  if constexpr (std::is_base_of_v<Memory, B>)
+    return b;
+  else
+    return b.memory();
+}
+
 // What lies in a backend's memory, as bytes of the host.
 template <class B>
 std::vector<std::byte> fetch(B& backend, const void* from, std::size_t n) {
   std::vector<std::byte> host(n);
-  backend.copy_out(host.data(), from, n);
+  memory_of(backend).copy_out(host.data(), from, n);
   return host;
 }
 template <class B>
@@ -68,35 +77,37 @@ std::vector<double> fetch(B& backend, const TensorRef& t) {
 // Changes what lies in a backend's memory: f(elements).
 template <class T, class B, class F>
 void modify(B& backend, void* data, std::size_t count, F&& f) {
+  Memory& memory = memory_of(backend);
   std::vector<T> host(count);
-  backend.copy_out(host.data(), data, count * sizeof(T));
+  memory.copy_out(host.data(), data, count * sizeof(T));
   f(host.data());
-  backend.copy_in(data, host.data(), count * sizeof(T));
+  memory.copy_in(data, host.data(), count * sizeof(T));
 }
 // A vector in a backend's memory.
-template <class B, class T>
+template <class T>
 class Held {
  public:
-  Held(B& backend, const std::vector<T>& v) : b_(backend), count_(v.size()), buffer_(backend, v.size() * sizeof(T)) {
-    b_.copy_in(buffer_.data(), v.data(), v.size() * sizeof(T));
+  template <class B>
+  Held(B& backend, const std::vector<T>& v)
+      : memory_(memory_of(backend)), count_(v.size()), buffer_(memory_, v.size() * sizeof(T)) {
+    memory_.copy_in(buffer_.data(), v.data(), v.size() * sizeof(T));
   }
   [[nodiscard]] T* data() const { return static_cast<T*>(buffer_.data()); }
   [[nodiscard]] std::vector<T> fetch() const {
     std::vector<T> v(count_);
-    b_.copy_out(v.data(), buffer_.data(), count_ * sizeof(T));
+    memory_.copy_out(v.data(), buffer_.data(), count_ * sizeof(T));
     return v;
   }
 
  private:
-  B& b_;
+  Memory& memory_;
   std::size_t count_;
-  Buffer<B> buffer_;
+  Buffer buffer_;
 };
 
 // Fills all parameters and running statistics with numbers that depend on the seed and the names only, rounded to f32
 // so that every precision starts from the same.
-template <Backend B>
-void randomize(Executor<B>& e, std::uint64_t seed) {
+inline void randomize(Executor& e, std::uint64_t seed) {
   for (const Value& v : e.graph().values) {
     const bool state = v.storage == Storage::state;
     if (!state && v.storage != Storage::parameter) continue;
@@ -117,11 +128,11 @@ void randomize(Executor<B>& e, std::uint64_t seed) {
     }
     const std::vector<float> floats(values.begin(), values.end());
     if (layout.dtype == DType::f64)
-      e.backend().copy_in(data + s.offset * sizeof(double), values.data(), s.count * sizeof(double));
+      e.backend().memory().copy_in(data + s.offset * sizeof(double), values.data(), s.count * sizeof(double));
     else
-      e.backend().copy_in(data + s.offset * sizeof(float), floats.data(), s.count * sizeof(float));
+      e.backend().memory().copy_in(data + s.offset * sizeof(float), floats.data(), s.count * sizeof(float));
   }
-  e.backend().synchronise();
+  e.backend().memory().synchronise();
   e.parameters_changed();
 }
 

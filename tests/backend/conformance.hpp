@@ -25,12 +25,10 @@
 // summands: a random walk, and the drift where all terms are alike, as they are after an average pool.
 namespace tutti::testing {
 
-template <Backend B>
 class NodeChecker {
  public:
   // `states`: the running statistics before the run.
-  NodeChecker(const Executor<B>& e, const Graph& g, std::vector<double> states, const StepScalars& scalars,
-              Comparison& to)
+  NodeChecker(const Executor& e, const Graph& g, std::vector<double> states, const StepScalars& scalars, Comparison& to)
       : e_(e), g_(g), states_(std::move(states)), scalars_(scalars), to_(to) {
     const DType t = e.compute();
     u_out_ = t == DType::bf16 ? 0x1p-8 : t == DType::f16 ? 0x1p-10 : t == DType::f32 ? 0x1p-23 : 0x1p-52;
@@ -300,7 +298,7 @@ class NodeChecker {
     const Operand& dy = in_[1];
     const Shape ws = e_.value(node_->outputs[0]).shape;
     double rounding = u_of(0);
-    if constexpr (requires { requires B::rounds_weight_gradients; }) rounding = std::max(rounding, u_out_);
+    if (e_.backend().rounds_weight_gradients()) rounding = std::max(rounding, u_out_);
     conv(static_cast<std::size_t>(ws.numel()), rounding, [&](std::size_t i, auto add) {
       auto k = static_cast<std::int64_t>(i);
       const std::int64_t s = k % ws[3], r = k / ws[3] % ws[2], c = k / (ws[3] * ws[2]) % ws[1],
@@ -574,7 +572,7 @@ class NodeChecker {
   template <class O>
   void check(const O&) {}  // custom ops
 
-  const Executor<B>& e_;
+  const Executor& e_;
   const Graph& g_;
   std::vector<double> states_;
   StepScalars scalars_;
@@ -585,10 +583,10 @@ class NodeChecker {
 };
 
 // Trains one step and evaluates one batch on a model, and compares every node of both.
-template <Backend B>
-Comparison check_model(B& backend, const Graph& model, std::int64_t rows, DType precision, std::uint64_t seed = 1) {
+inline Comparison check_model(Backend& backend, const Graph& model, std::int64_t rows, DType precision,
+                              std::uint64_t seed = 1) {
   Comparison r;
-  Executor<B> e(backend, model, {precision, true});
+  Executor e(backend, model, {precision, true});
   randomize(e, seed);
   const Batch batch = random_batch(model, rows, seed);
   // In f16 small gradients need a loss scale.
@@ -597,10 +595,10 @@ Comparison check_model(B& backend, const Graph& model, std::int64_t rows, DType 
       fetch(backend, {e.state_data(), e.states().dtype, Shape{static_cast<std::int64_t>(e.states().count)}});
   const Metrics m = e.train(batch.view(), scalars);
   r.value("rows", 0, m.rows, static_cast<double>(rows), 0);
-  NodeChecker<B>(e, e.graph(), states, scalars, r).run();
+  NodeChecker(e, e.graph(), states, scalars, r).run();
   const Graph evaluation = inference(fuse(model));
   e.evaluate(batch.view());
-  NodeChecker<B>(e, evaluation, states, scalars, r).run();
+  NodeChecker(e, evaluation, states, scalars, r).run();
   return r;
 }
 

@@ -38,12 +38,13 @@ inline constexpr std::array<std::array<double, 3>, 21> gelu_values{{
 }};
 
 // One op of one output on vectors of T, by itself.
-template <class T, class B, class O>
-std::vector<double> run_alone(B& backend, DType t, const O& o, const std::vector<std::vector<double>>& operands) {
+template <class T>
+std::vector<double> run_alone(Backend& backend, DType t, const Op& o,
+                              const std::vector<std::vector<double>>& operands) {
   const Shape shape{1, static_cast<std::int64_t>(operands[0].size())};
   const std::vector<TensorDesc> in(operands.size(), TensorDesc{shape, t});
   const PrepareInfo info{{in, {TensorDesc{shape, t}}, t, 1, 1, nullptr}, {}, {1}, 1};
-  std::vector<Held<B, T>> held;
+  std::vector<Held<T>> held;
   held.reserve(operands.size() + 1);
   Call c;
   for (const auto& v : operands) {
@@ -55,17 +56,17 @@ std::vector<double> run_alone(B& backend, DType t, const O& o, const std::vector
   held.emplace_back(backend, std::vector<T>(operands[0].size()));
   c.out[static_cast<std::size_t>(c.outputs++)] = {held.back().data(), t, shape};
   c.count_rows = 1;
-  const auto state = backend.prepare(o, info);
-  c.state = state.get();
-  backend.run(o, c);
-  backend.synchronise();
+  const auto kernel = backend.kernel(o, info.desc);
+  kernel->prepare(info);
+  kernel->run(c);
+  backend.memory().synchronise();
   const auto out = held.back().fetch();
   return std::vector<double>(out.begin(), out.end());
 }
 
 // `relative`: what storing a result may cost. `off`: how far the formula may be off on top.
-template <class T, class B>
-void check_gelu(B& backend, DType t, double relative, double off) {
+template <class T>
+void check_gelu(Backend& backend, DType t, double relative, double off) {
   CAPTURE(name_of(t));
   const double nan = std::numeric_limits<double>::quiet_NaN(), gradients[] = {1, -2.5, 0.75};
   std::vector<double> x, dy, y, dx, y_off, dx_off;
@@ -104,12 +105,11 @@ void check_gelu(B& backend, DType t, double relative, double off) {
 }
 
 // The op by itself, in every precision of the backend: known values, and what is exact.
-template <Backend B>
-void check_gelu(B& backend) {
+inline void check_gelu(Backend& backend) {
   check_gelu<float>(backend, DType::f32, 0x1p-23, 2.5e-7);
   check_gelu<bf16>(backend, DType::bf16, 0x1p-8, 2.5e-7);
-  if constexpr (requires { requires B::has_f16; }) check_gelu<f16>(backend, DType::f16, 0x1p-10, 2.5e-7);
-  if constexpr (requires { requires B::has_f64; }) check_gelu<double>(backend, DType::f64, 1e-15, 1e-16);
+  if (backend.computes_in(DType::f16)) check_gelu<f16>(backend, DType::f16, 0x1p-10, 2.5e-7);
+  if (backend.computes_in(DType::f64)) check_gelu<double>(backend, DType::f64, 1e-15, 1e-16);
 }
 
 }  // namespace tutti::testing

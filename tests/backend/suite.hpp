@@ -42,47 +42,41 @@ class IsaGuard {
   std::unique_ptr<std::string> before_;
 };
 
-// f64 is the oracle's own.
-template <Backend B>
-std::vector<DType> precisions() {
-  if constexpr (std::is_same_v<B, Reference>) return {DType::f64, DType::f32, DType::bf16};
-  if constexpr (requires { requires B::has_f16; }) return {DType::f32, DType::bf16, DType::f16};
-  return {DType::f32, DType::bf16};
+inline std::vector<DType> precisions(const Backend& b) {
+  std::vector<DType> all;
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    if (b.computes_in(t)) all.push_back(t);
+  return all;
 }
 // Without f64, which the fast backends lack.
-template <Backend B>
-std::vector<DType> fast_precisions() {
-  auto all = precisions<B>();
+inline std::vector<DType> fast_precisions(const Backend& b) {
+  auto all = precisions(b);
   std::erase(all, DType::f64);
   return all;
 }
 
-template <Backend B>
-void check_no_f64(B& backend) {
+inline void check_no_f64(Backend& backend) {
   const Graph g = op_case(square_conv("any", 1, 1, 3, 1, 3, 1)).graph();
   const auto run = [&] {
-    Executor<B> e(backend, g, {DType::f64});
+    Executor e(backend, g, {DType::f64});
     e.prepare(1, true);
   };
   CHECK_THROWS_WITH_AS(run(), doctest::Contains("f32 or bf16"), Error);
 }
 
-template <Backend B>
-void check_case(B& backend, const OpCase& c, DType precision) {
+inline void check_case(Backend& backend, const OpCase& c, DType precision) {
   const Comparison r = check_model(backend, c.graph(), c.rows, precision);
   CHECK_MESSAGE(r.failures.empty(), c.name << ", " << name_of(precision) << ", " << backend.description() << ":\n"
                                            << r.text());
   CHECK(r.compared > 0);
 }
 
-template <Backend B>
-void check_convolutions(B& backend, const std::vector<ConvCase>& cases) {
-  for (DType t : fast_precisions<B>())
+inline void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases) {
+  for (DType t : fast_precisions(backend))
     for (const ConvCase& c : cases) check_case(backend, op_case(c), t);
 }
 
-template <Backend B>
-void check_other_ops(B& backend, DType precision) {
+inline void check_other_ops(Backend& backend, DType precision) {
   for (const OpCase& c : other_op_cases()) check_case(backend, c, precision);
 }
 
@@ -94,9 +88,8 @@ inline Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int6
 }
 
 // Whole nets: fused batch norms with residuals, gradients that meet, lanes of uneven rows.
-template <Backend B>
-void check_models(B& backend) {
-  for (DType t : fast_precisions<B>()) {
+inline void check_models(Backend& backend) {
+  for (DType t : fast_precisions(backend)) {
     for (bool preactivation : {false, true}) {
       const Comparison r = check_model(backend, small_resnet(preactivation), 11, t);
       CHECK_MESSAGE(r.failures.empty(), "resnet_cifar, " << name_of(t) << ":\n" << r.text());
@@ -114,12 +107,11 @@ struct RunResult {
   std::vector<double> losses;
 };
 
-template <Backend B>
-RunResult short_run(B& backend, const Graph& model, std::int64_t rows, DType precision, int steps) {
-  Executor<B> e(backend, model, {precision});
+inline RunResult short_run(Backend& backend, const Graph& model, std::int64_t rows, DType precision, int steps) {
+  Executor e(backend, model, {precision});
   randomize(e, 9);
   RunResult r;
-  const Held<B, float> momentum(backend, std::vector<float>(e.parameters().count));
+  const Held<float> momentum(backend, std::vector<float>(e.parameters().count));
   for (int i = 0; i < steps; ++i) {
     // A short batch now and then, whose plan shares the arenas.
     const std::int64_t n = i % 3 == 2 ? rows / 2 : rows;
@@ -150,8 +142,7 @@ RunResult short_run(B& backend, const Graph& model, std::int64_t rows, DType pre
 // The same seed gives the same bits: run after run, and with one thread as with two or three.
 template <class Make>
 void check_determinism(Make&& make, std::int64_t width = 16, std::int64_t size = 32) {
-  using B = std::decay_t<decltype(*make(1))>;
-  for (DType t : fast_precisions<B>())
+  for (DType t : fast_precisions(*make(1)))
     for (bool preactivation : {false, true}) {
       const Graph model = small_resnet(preactivation, width, size);
       auto one = make(1), two = make(2), three = make(3);
@@ -166,13 +157,12 @@ void check_determinism(Make&& make, std::int64_t width = 16, std::int64_t size =
 }
 
 // keep_all changes where values lie and nothing else: what is kept in scratch otherwise is computed alike.
-template <Backend B>
-void check_keep_all(B& backend, std::int64_t width = 16, std::int64_t size = 32) {
+inline void check_keep_all(Backend& backend, std::int64_t width = 16, std::int64_t size = 32) {
   const Graph model = small_resnet(false, width, size);
-  for (DType t : fast_precisions<B>()) {
+  for (DType t : fast_precisions(backend)) {
     std::vector<std::vector<std::byte>> gradients;
     for (bool keep : {false, true}) {
-      Executor<B> e(backend, model, {t, keep});
+      Executor e(backend, model, {t, keep});
       randomize(e, 2);
       const Batch batch = random_batch(model, 13, 4);
       e.train(batch.view(), {1, 1.0 / 13});
@@ -182,8 +172,7 @@ void check_keep_all(B& backend, std::int64_t width = 16, std::int64_t size = 32)
   }
 }
 
-template <class B, class U>
-void check_update(B& backend, const U& o, std::size_t count, std::int64_t step) {
+inline void check_update(Backend& backend, const UpdateOp& o, std::size_t count, std::int64_t step) {
   Reference reference;
   Rng r(count, Purpose::user);
   std::vector<double> w64(count), g64(count), a64(count), b64(count);
@@ -207,7 +196,7 @@ void check_update(B& backend, const U& o, std::size_t count, std::int64_t step) 
   exact.gradients = g64.data();
   exact.slots = {a64.data(), b64.data()};
   const SquaredNorms n64 = reference.squared_norms(exact);
-  const Held<B, float> dw(backend, w), dg(backend, g), da(backend, a), db(backend, b);
+  const Held<float> dw(backend, w), dg(backend, g), da(backend, a), db(backend, b);
   u.weights = dw.data();
   u.gradients = dg.data();
   u.slots = {da.data(), db.data()};
@@ -229,8 +218,7 @@ void check_update(B& backend, const U& o, std::size_t count, std::int64_t step) 
   CHECK_MESSAGE(c.failures.empty(), c.text());
 }
 
-template <Backend B>
-void check_updates(B& backend) {
+inline void check_updates(Backend& backend) {
   for (std::size_t count : {1U, 15U, 16U, 1000U, 16384U, 16385U, 70001U})
     for (std::int64_t step : {1, 2, 1000}) {
       check_update(backend, op::SgdUpdate{0.9, false}, count, step);
@@ -242,13 +230,13 @@ void check_updates(B& backend) {
   for (std::size_t count : {1U, 17U, 5000U}) {
     std::vector<float> to(count, 2), from(count);
     for (std::size_t i = 0; i < count; ++i) from[i] = static_cast<float>(i);
-    const Held<B, float> held(backend, to), held_from(backend, from);
+    const Held<float> held(backend, to), held_from(backend, from);
     backend.average(DType::f32, held.data(), held_from.data(), count, 0.75);
     CHECK(held.fetch().back() == doctest::Approx(1.5 + 0.25 * static_cast<double>(count - 1)));
     backend.accumulate(DType::f32, held.data(), held_from.data(), count);
     CHECK(held.fetch().back() == doctest::Approx(1.5 + 1.25 * static_cast<double>(count - 1)));
     std::vector<double> to64(count, 2), from64(from.begin(), from.end());
-    if constexpr (std::is_same_v<B, Reference>) {
+    if (backend.computes_in(DType::f64)) {
       backend.average(DType::f64, to64.data(), from64.data(), count, 0.75);
       backend.accumulate(DType::f64, to64.data(), from64.data(), count);
       CHECK(to64.back() == 1.5 + 1.25 * static_cast<double>(count - 1));
@@ -275,19 +263,18 @@ inline Graph loss_only(int classes, float smoothing = 0, int top_k = 5) {
   return std::move(b).take();
 }
 
-template <Backend B>
-void check_loss(B& backend) {
+inline void check_loss(Backend& backend) {
   const std::vector<std::uint8_t> images(10 * 4, 1);
   const auto run = [&](const Graph& g, const std::vector<float>& logits, const std::vector<std::int32_t>& labels,
                        DType t, StepScalars scalars, std::vector<double>* gradient = nullptr) {
-    Executor<B> e(backend, g, {t, true});
+    Executor e(backend, g, {t, true});
     const Slice& s = *e.parameters().find("fc.bias");
     auto* const at = static_cast<std::byte*>(e.parameter_data()) + s.offset * size_of(e.parameters().dtype);
     const std::vector<double> wide(logits.begin(), logits.end());
     if (t == DType::f64)
-      backend.copy_in(at, wide.data(), wide.size() * sizeof(double));
+      backend.memory().copy_in(at, wide.data(), wide.size() * sizeof(double));
     else
-      backend.copy_in(at, logits.data(), logits.size() * sizeof(float));
+      backend.memory().copy_in(at, logits.data(), logits.size() * sizeof(float));
     e.parameters_changed();
     const Metrics m = e.train({images.data(), labels.data(), static_cast<std::int64_t>(labels.size())}, scalars);
     if (gradient != nullptr) {
@@ -298,7 +285,7 @@ void check_loss(B& backend) {
     return m;
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (DType t : precisions<B>()) {
+  for (DType t : precisions(backend)) {
     // Constant logits: log(K), and no hits by ties but for the first class.
     Metrics m = run(loss_only(4), {1, 1, 1, 1}, {0, 1, 2, 3}, t, {});
     CHECK(m.loss == doctest::Approx(4 * std::log(4.0)));
@@ -368,15 +355,14 @@ void check_loss(B& backend) {
 }
 
 // Not-a-number in the weights comes out as a loss that is not a number, through relu, gelu, pool and batch norm.
-template <Backend B>
-void check_nan_is_not_lost(B& backend) {
-  for (DType t : fast_precisions<B>()) {
+inline void check_nan_is_not_lost(Backend& backend) {
+  for (DType t : fast_precisions(backend)) {
     Builder b(3, 8, 8);
     ValueId x = nn::conv(b, "c", b.normalize({0, 0, 0}, {1 / 255.F, 1 / 255.F, 1 / 255.F}), {.out = 16});
     x = b.max_pool("p", b.gelu("ge", b.relu("r", x)), {3, 3, 2, 1});
     x = nn::batch_norm(b, "bn", x, {.relu = true});
     b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("g", x), 3, {}));
-    Executor<B> e(backend, b.graph(), {t});
+    Executor e(backend, b.graph(), {t});
     randomize(e, 1);
     const Batch batch = random_batch(b.graph(), 3, 1);
     CHECK(std::isfinite(e.train(batch.view(), {}).loss));

@@ -130,15 +130,14 @@ using namespace tutti;
 namespace {
 
 // Allocations of four steps (training, update, evaluation) after two to warm up.
-template <Backend B>
-long steady_allocations(B& backend, DType precision, bool preactivation) {
+inline long steady_allocations(Backend& backend, DType precision, bool preactivation) {
   const Graph model = testing::small_resnet(preactivation, 4, 12);
-  Executor<B> e(backend, model, {precision});
+  Executor e(backend, model, {precision});
   testing::randomize(e, 1);
   const testing::Batch batch = testing::random_batch(model, 11, 1);
   std::vector<double> slots(2 * e.parameters().count);
   std::size_t ready = 0;
-  const typename Executor<B>::OnReady on_ready = [&ready](std::size_t slices) { ready = slices; };
+  const Executor::OnReady on_ready = [&ready](std::size_t slices) { ready = slices; };
   const auto step = [&] {
     e.train(batch.view(), {1, 1.0 / 11}, on_ready);
     UpdateCall u;

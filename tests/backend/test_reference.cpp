@@ -20,7 +20,7 @@ namespace {
 // Central differences of the loss over every parameter (a sample of the large ones).
 int finite_differences(const Graph& model, std::int64_t rows) {
   Reference reference;
-  Executor<Reference> e(reference, model, {DType::f64});
+  Executor e(reference, model, {DType::f64});
   testing::randomize(e, 3);
   const testing::Batch batch = testing::random_batch(model, rows, 5);
   const auto loss = [&] {

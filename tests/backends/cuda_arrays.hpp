@@ -82,7 +82,7 @@ class DeviceArray {
  private:
   cuda::DeviceMemory* memory_;
   DType type_;
-  Buffer<cuda::DeviceMemory> buffer_;
+  Buffer buffer_;
 };
 
 // The largest difference, as a part of the largest number wanted.

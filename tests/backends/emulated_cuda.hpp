@@ -149,7 +149,6 @@ class LoopGemms {
 };
 
 using Emulated = cuda::BasicCuda<LoopConvolutions, LoopGemms>;
-static_assert(Backend<Emulated>);
 
 inline CudaOptions emulated_options(bool graph = false) {
   CudaOptions o;
@@ -168,3 +167,10 @@ inline bool no_emulator() {
 }
 
 }  // namespace tutti::testing
+
+namespace tutti {
+#if !defined(TUTTI_SOURCE_EMULATED)
+extern
+#endif
+    template class cuda::BasicCuda<testing::LoopConvolutions, testing::LoopGemms>;
+}  // namespace tutti

@@ -35,7 +35,7 @@ inline Graph small_net(double rate = 1) {
 template <class T>
 std::vector<float> floats(T& trainer, const void* from, std::size_t count) {
   std::vector<float> v(count);
-  trainer.executor().backend().copy_out(v.data(), from, count * sizeof(float));
+  trainer.executor().backend().memory().copy_out(v.data(), from, count * sizeof(float));
   return v;
 }
 template <class T>
@@ -104,8 +104,8 @@ void check_steps_beside_reference(Make&& make, double tolerance) {
     using B = std::decay_t<decltype(*backend)>;
     Reference reference;
     Solo solo;
-    Trainer<B> t(*backend, solo, net, recipe.options);
-    Trainer<Reference> r(reference, solo, net, recipe.options);
+    Trainer t(*backend, solo, net, recipe.options);
+    Trainer r(reference, solo, net, recipe.options);
     REQUIRE(t.runs_ahead());
     CHECK(!r.runs_ahead());
     for (int i = 0; i < 8; ++i) {
@@ -156,7 +156,7 @@ void check_steps_beside_host(Make&& make, With&& with, int steps = 5) {
         with(*backend, [&](auto& strategy) {
           using B = std::decay_t<decltype(*backend)>;
           using S = std::decay_t<decltype(strategy)>;
-          Trainer<B, S> t(*backend, strategy, net, o);
+          Trainer t(*backend, strategy, net, o);
           StepTrace trace;
           if (way == 2) t.trace(&trace);
           CHECK(t.runs_ahead() == (way != 2));

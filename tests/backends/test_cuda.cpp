@@ -115,7 +115,7 @@ TEST_CASE("gpu: captured steps compute what steps do") {
       TrainerOptions o;
       o.compute = t;
       o.dynamic_loss_scale = t == DType::f16;
-      Trainer<Cuda> trainer(backend, solo, net, o);
+      Trainer trainer(backend, solo, net, o);
       std::vector<double> losses;
       for (int i = 0; i < 12; ++i) {
         const std::int64_t rows = i % 3 == 2 ? 17 : 32;
@@ -150,7 +150,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
     TrainerOptions o;
     o.compute = t;
     o.dynamic_loss_scale = t == DType::f16;
-    Trainer<Cuda> trainer(backend, solo, net, o);
+    Trainer trainer(backend, solo, net, o);
     const double before = trainer.step(batch.view(), 64, 0.05).metrics.loss;
     double after = before;
     for (int i = 0; i < 60; ++i) after = trainer.step(batch.view(), 64, 0.05).metrics.loss;
@@ -161,7 +161,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
 TEST_CASE("gpu: memory, streams, events, pinned memory") {
   if (no_gpu()) return;
   Cuda backend;
-  Buffer<Cuda> a(backend, 1000), b(backend, 1000);
+  Buffer a(backend, 1000), b(backend, 1000);
   const auto pinned = cuda::allocate_pinned(1000);
   auto* const bytes = static_cast<unsigned char*>(pinned.get());
   for (int i = 0; i < 1000; ++i) bytes[i] = static_cast<unsigned char>(i);
@@ -218,12 +218,12 @@ TEST_CASE("gpu: batches in pinned slots and out of images on the device are the 
       slots.allocate = [&](std::size_t n) { return backend.allocate_pinned(n); };
       slots.before_reuse = [&] { backend.wait_for_uploads(); };
       Loader expected(d, plain), pinned(d, slots);
-      ResidentSource<Cuda> resident(backend, d, plain);
+      ResidentSource resident(backend, d, plain);
       // Many steps ahead of the device: what each one found in its slot is kept.
       constexpr int steps = 12;
       const auto most = static_cast<std::size_t>(batch * s.image_bytes());
       const std::size_t most_labels = static_cast<std::size_t>(batch) * sizeof(std::int32_t), each = most + most_labels;
-      Buffer<Cuda> slot(backend, most), label_slot(backend, most_labels), seen(backend, 2 * steps * each);
+      Buffer slot(backend, most), label_slot(backend, most_labels), seen(backend, 2 * steps * each);
       const auto keep = [&](std::size_t at) {
         backend.copy(seen.at(at * each), slot.data(), most);
         backend.copy(seen.at(at * each + most), label_slot.data(), most_labels);

@@ -108,7 +108,7 @@ template <class B>
 Trained train(B& backend, TrainerOptions o, int steps) {
   Solo solo;
   const Graph net = little_net();
-  Trainer<B> t(backend, solo, net, o);
+  Trainer t(backend, solo, net, o);
   Trained r;
   for (int i = 0; i < steps; ++i) {
     // Every third batch is short, and its plan shares the arenas.
@@ -146,7 +146,7 @@ TEST_CASE("the scale of the loss is read by a captured step, not kept in it") {
   if (skipped()) return;
   Emulated backend(options(true));
   const Graph net = little_net();
-  Executor<Emulated> e(backend, net);
+  Executor e(backend, net);
   testing::randomize(e, 1);
   const auto batch = testing::random_batch(net, 4, 1);
   std::vector<float> first;
@@ -166,7 +166,7 @@ TEST_CASE("a captured step goes on after a label that is no class") {
   if (skipped()) return;
   Emulated backend(options(true));
   const Graph net = little_net();
-  Executor<Emulated> e(backend, net);
+  Executor e(backend, net);
   testing::randomize(e, 1);
   auto batch = testing::random_batch(net, 4, 1);
   const double loss = e.train(batch.view(), {1, 0.25}).loss;
@@ -186,7 +186,7 @@ TEST_CASE("training with f16 lowers the loss; a scale that is too large is halve
   TrainerOptions o;
   o.compute = DType::f16;
   o.dynamic_loss_scale = true;
-  Trainer<Emulated> t(backend, solo, net, o);
+  Trainer t(backend, solo, net, o);
   t.counters().scale_exponent = 40;
   const auto batch = testing::random_batch(net, 16, 3);
   const double before = t.step(batch.view(), 16, 0.02).metrics.loss;
@@ -206,9 +206,9 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, besid
     o.optimizer = optimizer;
     o.clip_norm = 1;
     o.ema_decay = 0.9;
-    Trainer<Emulated> t(backend, solo, net, o);
+    Trainer t(backend, solo, net, o);
     Reference reference;
-    Trainer<Reference> r(reference, solo, net, o);
+    Trainer r(reference, solo, net, o);
     const auto batch = testing::random_batch(net, 6, 3);
     for (int i = 0; i < 3; ++i) {
       t.accumulate(batch.view(), 12, true, false);
@@ -243,7 +243,7 @@ TEST_CASE("custom ops start their work on the backend's stream") {
   Emulated backend(options());
   const auto batch = testing::random_batch(b.graph(), 2, 1);
   {
-    Executor<Emulated> e(backend, b.graph());
+    Executor e(backend, b.graph());
     CHECK_THROWS_WITH_AS(e.evaluate(batch.view()), doctest::Contains("backend 'cuda'"), UsageError);
   }
   bool streamed = false;
@@ -254,7 +254,7 @@ TEST_CASE("custom ops start their work on the backend's stream") {
         static_cast<float*>(to.data)[i] = 2 * static_cast<const float*>(from.data)[i];
     });
   };
-  Executor<Emulated> e(backend, b.graph());
+  Executor e(backend, b.graph());
   CHECK(std::isfinite(e.evaluate(batch.view()).loss));
   CHECK(streamed);
 }
@@ -265,7 +265,7 @@ TEST_CASE("too little memory: what is needed, what is free, what fits") {
   {
     Emulated backend(options());
     const Graph net = little_net();
-    Executor<Emulated> e(backend, net);
+    Executor e(backend, net);
     testing::randomize(e, 1);
     device.capacity = device.memory.used() + (std::size_t{4} << 20);
     CHECK_THROWS_WITH_AS(e.prepare(4000, true),
@@ -292,7 +292,7 @@ TEST_CASE("an asynchronous error names the op, and nothing throws while the stac
   {
     Emulated backend(options());
     const Graph net = little_net();
-    Executor<Emulated> e(backend, net);
+    Executor e(backend, net);
     e.start_evaluation(testing::random_batch(net, 4, 1).view());
     device.fault = cudaErrorIllegalAddress;
     CHECK_THROWS_WITH_AS((void)e.metrics(), doctest::Contains("the last op started was softmax_cross_entropy 'loss'"),
@@ -372,7 +372,7 @@ TEST_CASE("an evaluation sets the scale of the loss without the kernels of ops")
   o.kernel_folder = emulator::folder() / "no ops";
   Emulated backend(o);
   const StepScalars scalars;
-  backend.replay({1}, &scalars, [] {});
+  backend.replay(std::array<std::uint64_t, 1>{1}, &scalars, [] {});
   backend.synchronise();
   for (const auto& e : std::filesystem::directory_iterator(o.kernel_folder))
     CHECK(e.path().filename().string().find("ops-") == std::string::npos);
@@ -380,7 +380,7 @@ TEST_CASE("an evaluation sets the scale of the loss without the kernels of ops")
 TEST_CASE("a launch with other arguments than the kernel's is refused") {
   if (skipped()) return;
   Emulated backend(options());
-  Buffer<Emulated> b(backend, 64);
+  Buffer b(backend, 64);
   auto& l = backend.launcher();
   const auto add = [&](auto... arguments) { l.op(DType::f32, cuda::OpKernel::add, dim3(1), 32, arguments...); };
   void* const p = b.data();
@@ -400,7 +400,7 @@ TEST_CASE("pinned memory is the device's to read until somebody waits") {
   Emulated backend(options());
   const auto pinned = cuda::allocate_pinned(16);
   auto* const numbers = static_cast<int*>(pinned.get());
-  Buffer<Emulated> there(backend, 16);
+  Buffer there(backend, 16);
   numbers[0] = 7;
   backend.copy_in(there.data(), numbers, 4);
   int back = 0;

@@ -69,7 +69,7 @@ enum class How { pageable, pinned, resident };
 struct Run {
   Emulated backend;
   Solo solo;
-  Trainer<Emulated, Solo> trainer;
+  Trainer trainer;
 
   explicit Run(bool graph = true, double ema_decay = 0)
       : backend(testing::emulated_options(graph)), trainer(backend, solo, net(), {.ema_decay = ema_decay, .seed = 5}) {}
@@ -144,7 +144,7 @@ TEST_CASE("the host waits once for many batches, and the sums are those of batch
 
 TEST_CASE("more batches than the device keeps the metrics of") {
   if (testing::no_emulator()) return;
-  constexpr std::int64_t kept = Executor<Emulated>::kept_metrics;
+  constexpr std::int64_t kept = Executor::kept_metrics;
   for (const std::int64_t size : {kept, 2 * kept + 5}) {
     const AnyDataset d(images_of(size));
     Run run;
@@ -204,7 +204,7 @@ TEST_CASE("an evaluation that fails leaves nothing to the next one") {
   CHECK(same(evaluate(run.trainer, *source), expected));
   // One that was given up in the middle.
   {
-    EvaluationSum<Emulated> given_up(run.trainer.executor());
+    EvaluationSum given_up(run.trainer.executor());
     source->start({0, 0});
     for (int i = 0; i < 3; ++i) {
       const Batch& b = source->next();
@@ -220,7 +220,7 @@ namespace {
 
 // By the views of each image, when the host fetched the logits of every view.
 Metrics fetched(Run& run, BatchSource& source, const std::vector<TestView>& views) {
-  Executor<Emulated>& e = run.trainer.executor();
+  Executor& e = run.trainer.executor();
   const Shape image{1, 3, 8, 8};
   op::SoftmaxCrossEntropy loss;
   for (const Node& n : e.graph().nodes)

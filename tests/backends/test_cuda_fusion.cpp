@@ -200,7 +200,6 @@ static_assert(cuda::FusesNorms<FusingConvolutions> && cuda::FusesNorms<cuda::Con
 static_assert(!cuda::FusesConvolutions<testing::LoopConvolutions>);
 
 using Fusing = cuda::BasicCuda<FusingConvolutions, testing::LoopGemms>;
-static_assert(Backend<Fusing>);
 static_assert(RunsOp<Cuda, op::Conv2dStatistics> && RunsOp<Cuda, op::Conv2dBackwardWeightsActivated> &&
               RunsOp<Cuda, op::BatchNormFromSums> && RunsOp<Cuda, op::Conv2dBackwardDataNorm> &&
               RunsOp<Cuda, op::BatchNormBackwardApply>);
@@ -221,7 +220,7 @@ struct Result {
 };
 template <class B>
 Result train(B& backend, const Graph& net, DType t, int steps = 1) {
-  Executor<B> e(backend, net, {t});
+  Executor e(backend, net, {t});
   testing::randomize(e, 5);
   const auto batch = testing::random_batch(net, 4, 5);
   Result r;
@@ -321,7 +320,7 @@ TEST_CASE("what is fused where nothing is said") {
   const auto lowered = [&](DType t, CudaOptions o) {
     FusingConvolutions::reset();
     Fusing backend(std::move(o));
-    const Executor<Fusing> e(backend, net, {t});
+    const Executor e(backend, net, {t});
     return backend.lowered();
   };
   Lowered l = lowered(DType::f32, options(CudaFusion::automatic));
@@ -353,7 +352,7 @@ TEST_CASE("what is fused where nothing is said") {
   device.major = 9;
   // A library that does not fuse: only where it must be so.
   testing::Emulated without(options(CudaFusion::automatic));
-  const Executor<testing::Emulated> e(without, net, {DType::bf16});
+  const Executor e(without, net, {DType::bf16});
   CHECK_FALSE(without.lowered().any());
   testing::Emulated steps(options(CudaFusion::on)), off(options(CudaFusion::off));
   CHECK(difference(train(steps, net, DType::f32), train(off, net, DType::f32)) < 1e-4);
@@ -374,7 +373,7 @@ TEST_CASE("activations are kept, or with --recompute made again: less memory, th
     o.recompute = recompute;
     Fusing backend(o);
     CHECK(backend.memory_hint() == (recompute ? "" : "--recompute"));
-    Executor<Fusing> e(backend, net, {DType::bf16});
+    Executor e(backend, net, {DType::bf16});
     e.prepare(4, true);
     return std::pair{e.memory().activations, train(backend, net, DType::bf16).gradients};
   };
@@ -396,7 +395,7 @@ TEST_CASE("autotuning takes the faster way, and the trials leave nothing behind"
   Fusing slow(options(CudaFusion::automatic, false, true));
   const std::size_t before = device.memory.used();
   {
-    Executor<Fusing> e(slow, net, {DType::f16});
+    Executor e(slow, net, {DType::f16});
     testing::randomize(e, 5);
     e.prepare(4, true);
     const auto trials = FusingConvolutions::started;
@@ -449,7 +448,7 @@ TEST_CASE("captured steps of a lowered net compute what steps do") {
     Solo solo;
     TrainerOptions o;
     o.compute = DType::bf16;
-    Trainer<Fusing> t(backend, solo, net, o);
+    Trainer t(backend, solo, net, o);
     std::vector<double> losses;
     for (int i = 0; i < 6; ++i) {
       const std::int64_t rows = i % 3 == 2 ? 3 : 6;
@@ -471,7 +470,7 @@ TEST_CASE("training a lowered net lowers the loss") {
   const Graph net = bottlenecks();
   TrainerOptions o;
   o.compute = DType::bf16;
-  Trainer<Fusing> t(backend, solo, net, o);
+  Trainer t(backend, solo, net, o);
   const auto batch = testing::random_batch(net, 16, 3);
   const double before = t.step(batch.view(), 16, 0.02).metrics.loss;
   double after = before;

@@ -38,9 +38,6 @@ using testing::Emulated;
 
 namespace {
 
-static_assert(GathersImages<Emulated>);
-static_assert(!GathersImages<HostMemory>);
-
 // Calls f with either kind of device.
 template <class F>
 void with_both(F&& f) {
@@ -82,7 +79,7 @@ Slot gathered(Emulated& backend, const Batch& b) {
   Slot s;
   s.images.resize(static_cast<std::size_t>(b.count * from.out_height * from.out_width * from.channels));
   s.labels.resize(static_cast<std::size_t>(b.count));
-  Buffer<Emulated> images(backend, s.images.size()), labels(backend, s.labels.size() * sizeof(std::int32_t));
+  Buffer images(backend, s.images.size()), labels(backend, s.labels.size() * sizeof(std::int32_t));
   // What no byte is written to shows.
   std::vector<std::uint8_t> never(s.images.size(), 0xab);
   backend.copy_in(images.data(), never.data(), never.size());
@@ -141,7 +138,7 @@ TEST_CASE("a window that the device cuts is what the host's augmentation makes, 
             o.seed = 3;
             o.threads = 0;
             Loader loader(d, o);
-            ResidentSource<Emulated> resident(backend, d, o);
+            ResidentSource resident(backend, d, o);
             int wrong = 0;
             for (int step = 0; step < 4; ++step) {
               const Batch &expected = loader.next(), &got = resident.next();
@@ -166,7 +163,7 @@ TEST_CASE("images that are their own samples, and what cannot lie on the device"
   for (const AnyDataset& d : {AnyDataset(images_of(6, 3, 8, 8)), AnyDataset(images_of(6, 1, 3, 3)),
                               AnyDataset(Synthetic({.size = 6, .height = 5, .width = 5, .learnable = true}))}) {
     Loader loader(d, o);
-    ResidentSource<Emulated> resident(backend, d, o);
+    ResidentSource resident(backend, d, o);
     for (int step = 0; step < 3; ++step) {
       const Batch &expected = loader.next(), &got = resident.next();
       CHECK(same_step(expected, got));
@@ -186,7 +183,7 @@ TEST_CASE("images that are their own samples, and what cannot lie on the device"
   for (const AnyDataset& d : {AnyDataset(Random{}), AnyDataset(Augmented(Random{}, Augment::cifar()))}) {
     CHECK(d.stored() == nullptr);
     CHECK(resident_bytes(d) == 0);
-    CHECK_THROWS_WITH_AS(ResidentSource<Emulated>(backend, d, o), doctest::Contains("images that are always the same"),
+    CHECK_THROWS_WITH_AS(ResidentSource(backend, d, o), doctest::Contains("images that are always the same"),
                          UsageError);
   }
 }
@@ -205,7 +202,7 @@ TEST_CASE("resident batches are the loader's: several ranks, another batch size,
         o.one_pass = one_pass;
         o.shuffle = !one_pass;
         Loader loader(d, o);
-        ResidentSource<Emulated> resident(backend, d, o);
+        ResidentSource resident(backend, d, o);
         CHECK(loader.steps_per_epoch() == resident.steps_per_epoch());
         const auto compare = [&](int steps) {
           for (int i = 0; i < steps; ++i) {
@@ -238,7 +235,7 @@ TEST_CASE("uploads: each step reads its batch, and the host may go on when it ha
   with_both([] {
     Emulated backend(testing::emulated_options(true));
     constexpr std::size_t images = 4000, rows = 50, steps = 9;
-    Buffer<Emulated> slot(backend, images), labels(backend, rows * 4), seen(backend, steps * images),
+    Buffer slot(backend, images), labels(backend, rows * 4), seen(backend, steps * images),
         seen_labels(backend, steps * rows * 4);
     const auto pinned = backend.allocate_pinned(images);
     auto* const pixels = static_cast<std::uint8_t*>(pinned.get());
@@ -274,7 +271,7 @@ TEST_CASE("uploads: each step reads its batch, and the host may go on when it ha
 TEST_CASE("what is written over before it has been read is seen to be wrong") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
-  Buffer<Emulated> slot(backend, 64), labels(backend, 4);
+  Buffer slot(backend, 64), labels(backend, 4);
   const auto pinned = backend.allocate_pinned(64);
   const std::int32_t label = 1;
   const auto first_byte = [&](bool waits) {
@@ -299,9 +296,9 @@ TEST_CASE("windows of many steps at once: each step gets its own") {
     o.placement.global_batch = 6;
     o.threads = 0;
     Loader loader(d, o);
-    ResidentSource<Emulated> resident(backend, d, o);
+    ResidentSource resident(backend, d, o);
     constexpr std::size_t bytes = 6 * 3 * 8 * 8, steps = 20;
-    Buffer<Emulated> slot(backend, bytes), labels(backend, 24), seen(backend, steps * bytes);
+    Buffer slot(backend, bytes), labels(backend, 24), seen(backend, steps * bytes);
     for (std::size_t step = 0; step < steps; ++step) {
       const Batch& b = resident.next();
       backend.gather_images(*b.resident, b.windows.data(), b.count, slot.data(), labels.data());
@@ -334,7 +331,7 @@ enum class How { pageable, pinned, resident };
 struct Run {
   Emulated backend;
   Solo solo;
-  Trainer<Emulated, Solo> trainer;
+  Trainer trainer;
   std::unique_ptr<BatchSource> train, test;
 
   explicit Run(How how, bool graph = true)
@@ -483,10 +480,10 @@ TEST_CASE("views of test images: windows on the device, or copies on the host") 
                 Augment{.height = 8, .pad = 2, .pad_mode = PadMode::reflect, .random_crop = true, .mirror = true}));
   Emulated backend(testing::emulated_options());
   Solo solo;
-  Trainer<Emulated, Solo> trainer(backend, solo, net(), {.seed = 5});
+  Trainer trainer(backend, solo, net(), {.seed = 5});
   const LoaderOptions o{.placement = {5, 0, 1}, .seed = 4, .one_pass = true, .threads = 0};
   Loader loader(d, o);
-  ResidentSource<Emulated> resident(backend, d, o);
+  ResidentSource resident(backend, d, o);
   for (const int level : {0, 1, 2}) {
     const EvaluationReport a = evaluate_views(trainer, loader, test_views(level)),
                            b = evaluate_views(trainer, resident, test_views(level));
@@ -520,7 +517,7 @@ TEST_CASE("batches of another size than the net's are refused") {
   Run run(How::resident);
   LoaderOptions o;
   o.threads = 0;
-  ResidentSource<Emulated> other(run.backend, images_of(4, 3, 9, 8), o);
+  ResidentSource other(run.backend, images_of(4, 3, 9, 8), o);
   const Batch& b = other.next();
   CHECK_THROWS_WITH_AS(run.trainer.evaluate(view_of(b, 0, b.count)), doctest::Contains("windows of 3 channels, 9x8"),
                        ShapeError);
@@ -569,7 +566,7 @@ TEST_CASE("where the batches of a run come from") {
 TEST_CASE("a loader's pinned slots are not given back while an upload may read them") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
-  Buffer<Emulated> slot(backend, 4096), labels(backend, 64);
+  Buffer slot(backend, 4096), labels(backend, 64);
   const AnyDataset d = images_of(9, 3, 8, 8);
   examples::RunOptions o;
   o.data_on_device = "no";
@@ -621,9 +618,9 @@ TEST_CASE("images are normalised into four channels where convolutions alone rea
         y = b.add("add", y, nn::conv_bn(b, "second", "second_bn", b.relu("relu", x), {.out = 8, .kernel = 3}, {}));
       b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", y), 3, {}));
       const Graph net = std::move(b).take();
-      Executor<Emulated> e(backend, net, {DType::f32, true});
+      Executor e(backend, net, {DType::f32, true});
       Reference reference;
-      Executor<Reference> r(reference, net);
+      Executor r(reference, net);
       testing::randomize(e, 1);
       testing::randomize(r, 1);
       const auto batch = testing::random_batch(net, 3, 1);

@@ -87,7 +87,7 @@ Run operands(ConvPass pass, const ConvProblem& p) {
 Numbers run(DeviceMemory& m, Convolutions& c, ConvPass pass, const ConvProblem& p, const Run& r) {
   const DeviceArray a(m, p.type, r.a), b(m, p.type, r.b);
   const DeviceArray out(m, p.type, count(r.out));
-  const Buffer<DeviceMemory> workspace(m, c.workspace_bytes(pass, p) + 256);
+  const Buffer workspace(m, c.workspace_bytes(pass, p) + 256);
   c.run(pass, p, a.data(), b.data(), out.data(), workspace.data(), m.device().stream());
   return out.numbers();
 }
@@ -110,7 +110,7 @@ std::optional<FusedPlan<F>> fused(Planner& planner, const F& f, bool must = fals
 }
 template <class F>
 void run(DeviceMemory& m, FusedPlan<F>& plan, const typename F::Operands& o) {
-  const Buffer<DeviceMemory> workspace(m, plan.workspace_bytes() + 256);
+  const Buffer workspace(m, plan.workspace_bytes() + 256);
   plan.run(o, workspace.data(), m.device().stream());
   m.synchronise();
 }
@@ -269,7 +269,7 @@ TEST_CASE("gpu: linear layers agree with loops") {
           const DeviceArray a(m, t, pass == LinearPass::backward_data ? dy : x), b(m, t, weights ? dy : w);
           const DeviceArray extra(m, DType::f32, bias);
           const DeviceArray out(m, weights || wide ? DType::f32 : t, want.size());
-          const Buffer<DeviceMemory> workspace(m, gemms.workspace_bytes(pass, p, true) + 256);
+          const Buffer workspace(m, gemms.workspace_bytes(pass, p, true) + 256);
           const bool done =
               gemms.run(pass, p, a.data(), b.data(), extra.data(), out.data(), workspace.data(), m.device().stream());
           CHECK(done == gemms.handles_bias(pass, p));

@@ -33,7 +33,7 @@ void check(Cuda& backend, const Graph& net, DType t) {
 }
 
 std::vector<double> gradients(Cuda& backend, const Graph& net, DType t) {
-  Executor<Cuda> e(backend, net, {t});
+  Executor e(backend, net, {t});
   testing::randomize(e, 5);
   CHECK(std::isfinite(e.train(testing::random_batch(net, 8, 5).view(), {1, 0.125}).loss));
   return testing::fetch(

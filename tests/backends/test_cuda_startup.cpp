@@ -192,7 +192,7 @@ TEST_CASE("libraries' handles and programs are made ready at once") {
   makers.together = 4;
   const Graph graph = net(true);
   Started backend(o);
-  Executor<Started> e(backend, graph);
+  Executor e(backend, graph);
   testing::randomize(e, 1);
   CHECK(e.train(testing::random_batch(graph, 4, 1).view(), {1, 0.25}).rows == 4);
   CHECK_FALSE(makers.alone);
@@ -213,7 +213,7 @@ TEST_CASE("an error reaches who needs what was not made, and the others come to 
     makers.together = 4;
     {
       Started backend(o);
-      Executor<Started> e(backend, graph);
+      Executor e(backend, graph);
       CHECK_THROWS_WITH_AS(e.prepare(4, true), doctest::Contains("[cudnn handle] expected a handle of emulated GPU"),
                            DeviceError);
       makers.release();
@@ -226,7 +226,7 @@ TEST_CASE("an error reaches who needs what was not made, and the others come to 
     const CudaOptions o = options();
     makers.failing = {program + ".cu"};
     Started backend(o);
-    Executor<Started> e(backend, graph);
+    Executor e(backend, graph);
     testing::randomize(e, 1);
     e.prepare(4, true);
     CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}),
@@ -246,7 +246,7 @@ TEST_CASE("cuBLASLt is opened for nets with a fully connected layer, and not bef
   Started backend(o);
   {
     const Graph graph = net(false);
-    Executor<Started> e(backend, graph);
+    Executor e(backend, graph);
     testing::randomize(e, 1);
     e.train(testing::random_batch(graph, 4, 1).view(), {1, 0.25});
   }
@@ -254,7 +254,7 @@ TEST_CASE("cuBLASLt is opened for nets with a fully connected layer, and not bef
   CHECK(makers.begun["cudnn"] == 1);
   for (int i = 0; i < 2; ++i) {
     const Graph graph = net(true);
-    Executor<Started> e(backend, graph);
+    Executor e(backend, graph);
     testing::randomize(e, 1);
     e.train(testing::random_batch(graph, 4, 1).view(), {1, 0.25});
   }

@@ -76,8 +76,8 @@ TEST_CASE("micro-batches, one of them without rows") {
     Solo solo;
     TrainerOptions o;
     o.clip_norm = 0.5;
-    Trainer<Emulated> t(backend, solo, net, o);
-    Trainer<Reference> r(reference, solo, net, o);
+    Trainer t(backend, solo, net, o);
+    Trainer r(reference, solo, net, o);
     for (int i = 0; i < 5; ++i) {
       t.step_async(parts, 9, rate_at(i));
       r.step_async(parts, 9, rate_at(i));
@@ -101,7 +101,7 @@ TEST_CASE("a steady step is one graph, and the host waits for nothing but the st
     CAPTURE(recipe.name);
     Emulated backend(options());
     Solo solo;
-    Trainer<Emulated> t(backend, solo, net, recipe.options);
+    Trainer t(backend, solo, net, recipe.options);
     const auto batch = testing::random_batch(net, 8, 1);
     const BatchView view = batch.view();
     const auto steps = [&](int n) {
@@ -132,8 +132,8 @@ TEST_CASE("step() tells of its own step; the others are in take_metrics()") {
   Emulated backend(options());
   Reference reference;
   Solo solo;
-  Trainer<Emulated> t(backend, solo, net, {});
-  Trainer<Reference> r(reference, solo, net, {});
+  Trainer t(backend, solo, net, {});
+  Trainer r(reference, solo, net, {});
   double waiting = 0;
   for (int i = 0; i < 9; ++i) {
     const auto batch = testing::random_batch(net, 7, static_cast<std::uint64_t>(i));
@@ -168,7 +168,7 @@ TEST_CASE("a loss scale that overflows comes down, on the device as on the host"
   o.ema_decay = 0.5;
   Emulated backend(options()), other(options());
   Solo solo;
-  Trainer<Emulated> t(backend, solo, net, o), h(other, solo, net, o);
+  Trainer t(backend, solo, net, o), h(other, solo, net, o);
   StepTrace trace;
   h.trace(&trace);
   const auto start = weights_of(t);
@@ -206,13 +206,13 @@ TEST_CASE("a loss scale that overflows comes down, on the device as on the host"
 namespace {
 
 // A float of the parameters.
-void set_parameter(Trainer<Emulated>& t, const char* name, float value) {
+void set_parameter(Trainer& t, const char* name, float value) {
   auto& e = t.executor();
   const std::size_t at = e.parameters().find(name)->offset * sizeof(float);
-  e.backend().copy_in(static_cast<std::byte*>(e.parameter_data()) + at, &value, sizeof value);
+  e.backend().memory().copy_in(static_cast<std::byte*>(e.parameter_data()) + at, &value, sizeof value);
   e.parameters_changed();
 }
-float get_parameter(Trainer<Emulated>& t, const char* name) {
+float get_parameter(Trainer& t, const char* name) {
   return weights_of(t)[t.executor().parameters().find(name)->offset];
 }
 
@@ -230,7 +230,7 @@ TEST_CASE("a loss that is not finite: no later step changes weights, and the err
       TrainerOptions o;
       o.dynamic_loss_scale = dynamic;
       o.ema_decay = 0.9;
-      Trainer<Emulated> t(backend, solo, net, o);
+      Trainer t(backend, solo, net, o);
       const auto step = [&] { t.step_async({&view, 1}, 8, 0.05); };
       for (int i = 0; i < 3; ++i) step();
       const float bias = get_parameter(t, "fc.bias");
@@ -276,7 +276,7 @@ TEST_CASE("gradients that are not finite at a scale of 1 end the run") {
   o.dynamic_loss_scale = true;
   Emulated backend(options());
   Solo solo;
-  Trainer<Emulated> t(backend, solo, net, o);
+  Trainer t(backend, solo, net, o);
   t.step_async({&view, 1}, 8, 0.01);
   // A loss that is finite, and a gradient that overflows on its way back.
   auto w = weights_of(t);
@@ -312,7 +312,7 @@ TEST_CASE("a label that is no class: nothing is learned from it") {
   const BatchView view = batch.view();
   Emulated backend(options());
   Solo solo;
-  Trainer<Emulated> t(backend, solo, net, {});
+  Trainer t(backend, solo, net, {});
   for (int round = 0; round < 2; ++round) {
     t.step_async({&view, 1}, 8, 0.05);
     const auto before = weights_of(t);
@@ -337,7 +337,7 @@ TEST_CASE("a committed state, and a step with the host in between") {
   Solo solo;
   TrainerOptions o;
   o.ema_decay = 0.9;
-  Trainer<Emulated> t(backend, solo, net, o);
+  Trainer t(backend, solo, net, o);
   t.step_async({&view, 1}, 8, 0.05);
   t.commit();
   const auto next = [&] {
@@ -374,7 +374,7 @@ TEST_CASE("an optimizer with code of its own for each tensor runs with the host"
   Solo solo;
   TrainerOptions o;
   o.optimizer = Halving{};
-  Trainer<Emulated> t(backend, solo, net, o);
+  Trainer t(backend, solo, net, o);
   CHECK(!t.runs_ahead());
   const auto batch = testing::random_batch(net, 8, 3);
   const BatchView view = batch.view();
@@ -394,7 +394,7 @@ TEST_CASE("an error of the device names the op, and is told once") {
     Solo solo;
     TrainerOptions o;
     o.dynamic_loss_scale = true;
-    Trainer<Emulated> t(backend, solo, net, o);
+    Trainer t(backend, solo, net, o);
     for (int i = 0; i < 3; ++i) t.step_async({&view, 1}, 8, 0.05);
     device.fault = cudaErrorIllegalAddress;
     CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("the last op started was"), DeviceError);
@@ -464,8 +464,8 @@ TEST_CASE("several ranks: reductions are part of the captured step, and come to 
     Emulated backend(options()), other(options());
     Solo solo;
     Twins twins;
-    Trainer<Emulated> alone(other, solo, net, shared(dynamic));
-    Trainer<Emulated, Twins> t(backend, twins, net, shared(dynamic));
+    Trainer alone(other, solo, net, shared(dynamic));
+    Trainer t(backend, twins, net, shared(dynamic));
     REQUIRE(t.runs_ahead());
     for (int i = 0; i < 7; ++i) {
       const auto batch = testing::random_batch(net, 8, static_cast<std::uint64_t>(i % 3));
@@ -512,7 +512,7 @@ TEST_CASE("several ranks: a flag of any of them is known one step later") {
   const BatchView view = batch.view();
   Emulated backend(options());
   Twins twins;
-  Trainer<Emulated, Twins> t(backend, twins, net, shared());
+  Trainer t(backend, twins, net, shared());
   const auto step = [&](std::uint32_t mine = 0) { return t.step_async({&view, 1}, 16, 0.01, mine); };
   auto& device = emulator::Device::instance();
   for (int round = 0; round < 3; ++round) {
@@ -543,7 +543,7 @@ TEST_CASE("several ranks: a loss that is not finite on another rank stops this o
   const BatchView view = batch.view();
   Emulated backend(options());
   Twins twins;
-  Trainer<Emulated, Twins> t(backend, twins, net, shared());
+  Trainer t(backend, twins, net, shared());
   auto& device = emulator::Device::instance();
   const auto step = [&] { t.step_async({&view, 1}, 16, 0.01); };
   for (int i = 0; i < 3; ++i) step();
@@ -568,7 +568,7 @@ TEST_CASE("a strategy that reads the host's memory does not train on a device") 
   };
   Emulated backend(options());
   Host host;
-  CHECK_THROWS_WITH_AS((Trainer<Emulated, Host>(backend, host, small_net(), shared())),
+  CHECK_THROWS_WITH_AS((Trainer(backend, host, small_net(), shared())),
                        doctest::Contains("a strategy that reads the memory of backend 'cuda'"), UsageError);
 }
 
@@ -589,7 +589,7 @@ Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr) {
   Solo solo;
   TrainerOptions as;
   as.ema_decay = 0.9;
-  Trainer<B> t(backend, solo, small_net(), as);
+  Trainer t(backend, solo, small_net(), as);
   Synthetic images({.size = 44, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true});
   Synthetic held({.size = 20, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 1000});
   Loader train(images, {.placement = {8, 0, 1}, .seed = 9, .threads = 1}),

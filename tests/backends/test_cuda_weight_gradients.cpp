@@ -41,7 +41,7 @@ struct Gradients {
   DType type;
   std::vector<Form> forms;
   std::vector<Numbers> made;
-  std::vector<Buffer<cuda::DeviceMemory>> to;
+  std::vector<Buffer> to;
 
   Gradients(Emulated& backend, DType t, std::vector<Form> f) : type(t), forms(std::move(f)) {
     for (std::size_t i = 0; i < forms.size(); ++i) {
@@ -147,7 +147,7 @@ TEST_CASE("a step's gradients take one launch, captured or not, and a listener h
   for (DType t : {DType::f32, DType::f16}) {
     CAPTURE(name_of(t));
     Emulated backend(options(true));
-    Executor<Emulated> e(backend, graph, {t});
+    Executor e(backend, graph, {t});
     testing::randomize(e, 1);
     launches(t);
     std::vector<std::byte> first;
@@ -166,7 +166,7 @@ TEST_CASE("a step's gradients take one launch, captured or not, and a listener h
       const std::size_t end = ready < e.parameters().slices.size() ? e.parameters().slices[ready].offset * sizeof(float)
                                                                    : e.parameters().bytes();
       if (++asked % 3 != 0 && ready < e.parameters().slices.size()) return;
-      finish_gradients(backend);
+      backend.finish_gradients();
       backend.copy_out(seen.data() + from, static_cast<std::byte*>(e.gradient_data()) + from, end - from);
       from = end;
     });
@@ -206,13 +206,13 @@ TEST_CASE("a run that did not come to its end leaves nothing to the next one") {
   Emulated backend(options());
   launches(t);
   {
-    Executor<Emulated> e(backend, graph, {t});
+    Executor e(backend, graph, {t});
     CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}), "half way", std::runtime_error);
     CHECK(launches(t) == 0);
   }
   // Its gradients' memory is gone: what wrote there would fault.
   fails = false;
-  Executor<Emulated> e(backend, net(), {t});
+  Executor e(backend, net(), {t});
   e.train(testing::random_batch(net(), 4, 1).view(), {1, 0.25});
   CHECK(launches(t) == 1);
 }

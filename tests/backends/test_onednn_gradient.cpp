@@ -33,7 +33,7 @@ std::vector<testing::ConvCase> cases() {
 
 std::vector<std::byte> gradients(const Graph& g, std::int64_t rows, DType precision, int threads) {
   Onednn backend({threads});
-  Executor<Onednn> e(backend, g, {precision});
+  Executor e(backend, g, {precision});
   testing::randomize(e, 1);
   const auto batch = testing::random_batch(g, rows, 1);
   e.train(batch.view(), {1, 1.0 / static_cast<double>(rows)});

@@ -274,14 +274,14 @@ TEST_CASE("arena: buckets cover all that learns, once, and end at slice ends") {
 
 TEST_CASE("memory: buffers are aligned, zero, and move") {
   HostMemory m;
-  Buffer<HostMemory> a(m, 100), b;
+  Buffer a(m, 100), b;
   CHECK(reinterpret_cast<std::uintptr_t>(a.data()) % 64 == 0);
   CHECK(std::all_of(a.at(0), a.at(100), [](std::byte x) { return x == std::byte{0}; }));
   void* p = a.data();
   b = std::move(a);
   CHECK(b.data() == p);
   CHECK(b.bytes() == 100);
-  const Buffer<HostMemory> c(std::move(b));
+  const Buffer c(std::move(b));
   CHECK(c.data() == p);
 #if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // whose malloc ends the program instead
   CHECK_THROWS_AS((void)m.allocate(std::size_t{1} << 62), DeviceError);

@@ -34,7 +34,7 @@ struct OnDevice {
     return v;
   }
   cuda::DeviceMemory& memory;
-  Buffer<cuda::DeviceMemory> buffer;
+  Buffer buffer;
   std::size_t n;
 };
 

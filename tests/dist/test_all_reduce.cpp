@@ -66,7 +66,7 @@ TrainerOptions options(DType compute) {
 template <class B, class S>
 Run train(B& backend, S& strategy, const TrainerOptions& o, std::int64_t begin, std::int64_t end, const Data& data,
           int parts = 1) {
-  Trainer<B, S> t(backend, strategy, net(), o);
+  Trainer t(backend, strategy, net(), o);
   Run run;
   const auto rows = static_cast<std::int64_t>(data.labels.size());
   for (int step = 0; step < 20; ++step) {
@@ -162,7 +162,7 @@ TEST_CASE("clipping by the norm of all buckets") {
 namespace {
 
 // Runs f(trainer) on every rank.
-void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(Trainer<Reference, Strategy>&)>& f) {
+void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(Trainer&)>& f) {
   ThreadGroup group(ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r)
@@ -170,7 +170,7 @@ void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(
       ThreadCommunicator c(group, r);
       Strategy s(c);
       Reference backend;
-      Trainer<Reference, Strategy> t(backend, s, net(), o);
+      Trainer t(backend, s, net(), o);
       f(t);
     });
   for (auto& t : threads) t.join();
@@ -181,7 +181,7 @@ void with_trainers(int ranks, const TrainerOptions& o, const std::function<void(
 TEST_CASE("a flag of one rank is seen by all in the same step") {
   const Data data(12);
   for (const std::uint32_t flag : {step_flag::stop, step_flag::membership, step_flag::stop | step_flag::membership})
-    with_trainers(3, options(DType::f32), [&](Trainer<Reference, Strategy>& t) {
+    with_trainers(3, options(DType::f32), [&](Trainer& t) {
       for (int step = 0; step < 4; ++step) {
         const bool mine = step == 2 && t.strategy().rank() == 1;
         const auto r = t.step(data.view(0, 4), 12, 0.01, mine ? flag : 0);
@@ -192,7 +192,7 @@ TEST_CASE("a flag of one rank is seen by all in the same step") {
 
 TEST_CASE("a loss that is not finite on one rank stops all, with the weights as they were") {
   const Data data(12);
-  with_trainers(3, options(DType::f32), [&](Trainer<Reference, Strategy>& t) {
+  with_trainers(3, options(DType::f32), [&](Trainer& t) {
     t.step(data.view(0, 4), 12, 0.01);
     std::vector<std::byte> before(t.executor().parameters().bytes()), after(before.size());
     std::memcpy(before.data(), t.executor().parameter_data(), before.size());
@@ -221,7 +221,7 @@ TEST_CASE("ranks with other options or another net do not start") {
       o.must_agree.add("--data", "cifar10 of 50000");
       if (r == 1) o.weight_decay = 0.5;
       try {
-        Trainer<Reference, Strategy> t(backend, s, net(), o);
+        Trainer t(backend, s, net(), o);
       } catch (const UsageError& e) {
         said[r] = e.what();
       }
@@ -234,7 +234,7 @@ TEST_CASE("ranks with other options or another net do not start") {
 
 TEST_CASE("everyone goes on from rank 0's state") {
   const Data data(12);
-  with_trainers(3, options(DType::f32), [&](Trainer<Reference, Strategy>& t) {
+  with_trainers(3, options(DType::f32), [&](Trainer& t) {
     if (t.strategy().rank() == 0) {
       static_cast<float*>(t.executor().parameter_data())[0] = 0.125F;
       t.counters().step = 7;
@@ -282,7 +282,7 @@ TEST_CASE("the first bucket is on its way before the backward pass ends") {
       ThreadCommunicator c(group, r);
       Watching s{Strategy(c)};
       Reference backend;
-      Trainer<Reference, Watching> t(backend, s, net(), options(DType::f32));
+      Trainer t(backend, s, net(), options(DType::f32));
       const auto& layout = t.executor().parameters();
       auto* gradients = static_cast<float*>(t.executor().gradient_data());
       s.last_gradient = gradients + layout.slices.back().offset;

@@ -127,7 +127,7 @@ TEST_CASE("an evaluation may take a rank longer than a reduction, a batch may no
           [&](ThreadCommunicator& c) {
             Strategy s(c);
             Reference backend;
-            Trainer<Reference, Strategy> trainer(backend, s, net(), {.deadline = c.deadline()});
+            Trainer trainer(backend, s, net(), {.deadline = c.deadline()});
             const auto data = images();
             Loader loader(data, {.placement = {8, c.rank(), 2}, .shuffle = false, .one_pass = true, .threads = 1});
             SlowSource source(loader, c.rank() == 1 ? time : 0ms);

@@ -78,7 +78,7 @@ struct Trained {
 template <class S>
 Trained train(S& strategy, Emulated& backend, const Graph& graph, const TrainerOptions& o, std::int64_t begin,
               std::int64_t end) {
-  Trainer<Emulated, S> t(backend, strategy, graph, o);
+  Trainer t(backend, strategy, graph, o);
   Trained r;
   for (int i = 0; i < steps; ++i) {
     const auto all = testing::random_batch(graph, rows, static_cast<std::uint64_t>(i % 2));
@@ -168,7 +168,7 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
     const auto said = emulator::run_ranks(2, [&](int rank) {
       Emulated backend(testing::emulated_options(true));
       AnyStrategy strategy = make_strategy(backend, port, rank, 2);
-      Trainer<Emulated, AnyStrategy> trainer(backend, strategy, graph, options(t));
+      Trainer trainer(backend, strategy, graph, options(t));
       std::uint32_t flags = 0;
       for (int i = 0; i < steps; ++i) {
         const auto batch = testing::random_batch(graph, 4, static_cast<std::uint64_t>(10 * i + rank));
@@ -208,7 +208,7 @@ TEST_CASE("a strategy of the host is refused for gradients in a GPU's memory") {
   };
   Emulated backend(testing::emulated_options());
   OfTheHost strategy;
-  using Refused = Trainer<Emulated, OfTheHost>;
+  using Refused = Trainer;
   CHECK_THROWS_WITH_AS(Refused(backend, strategy, net(), options()), doctest::Contains("use --strategy nccl"),
                        UsageError);
 }

@@ -91,8 +91,7 @@ struct Tolerances {
   bool directions = false;  // of the gradients
 };
 
-template <Backend B>
-void check_resnet8(B& backend, DType precision, const Tolerances& t) {
+inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t) {
   CAPTURE(backend.description());
   CAPTURE(name_of(precision));
   const Golden g("resnet8.safetensors");
@@ -108,7 +107,7 @@ void check_resnet8(B& backend, DType precision, const Tolerances& t) {
   const BatchView batch{images.data(), labels.data(), static_cast<std::int64_t>(labels.size())};
   const StepScalars scalars{1, 1.0 / static_cast<double>(labels.size())};
 
-  Executor<B> e(backend, b.graph(), {precision, true});
+  Executor e(backend, b.graph(), {precision, true});
   // What lies in the backend's memory, and into it.
   const auto values = [&](const ArenaLayout& l, void* data, const Slice& s) {
     auto* const at = static_cast<std::byte*>(data) + s.offset * size_of(l.dtype);
@@ -120,11 +119,11 @@ void check_resnet8(B& backend, DType precision, const Tolerances& t) {
       const Doubles from = g.plain("init." + s.name);
       const std::vector<float> singles(from.begin(), from.end());
       const bool f64 = l.dtype == DType::f64;
-      backend.copy_in(static_cast<std::byte*>(data) + s.offset * size_of(l.dtype),
-                      f64 ? static_cast<const void*>(from.data()) : static_cast<const void*>(singles.data()),
-                      s.count * size_of(l.dtype));
+      backend.memory().copy_in(static_cast<std::byte*>(data) + s.offset * size_of(l.dtype),
+                               f64 ? static_cast<const void*>(from.data()) : static_cast<const void*>(singles.data()),
+                               s.count * size_of(l.dtype));
     }
-    backend.synchronise();
+    backend.memory().synchronise();
   };
   const auto start = [&] {
     load(e.parameters(), e.parameter_data());
@@ -171,7 +170,7 @@ void check_resnet8(B& backend, DType precision, const Tolerances& t) {
   start();
   Doubles losses;
   const std::size_t count = e.parameters().count;
-  Buffer<B> momentum(backend, count * size_of(e.parameters().dtype));
+  Buffer momentum(backend.memory(), count * size_of(e.parameters().dtype));
   for (std::size_t step = 0; step < g.plain("losses").size(); ++step) {
     losses.push_back(e.train(batch, scalars).mean_loss());
     UpdateCall u;

@@ -63,8 +63,7 @@ Graph net() {
 }
 
 // Parameters and statistics by formula, but for the first layer's.
-template <Backend B>
-void fill(B& backend, Executor<B>& e) {
+inline void fill(Backend& backend, Executor& e) {
   const auto put = [&](const ArenaLayout& l, void* data) {
     for (const Slice& s : l.slices) {
       if (s.name == "whitening.weight" || s.name == "fc.bias") continue;
@@ -108,8 +107,7 @@ void check_digest(const std::string& what, const std::string& probe_name, const 
                 what << ": product " << product * scale << ", expected " << expected[1]);
 }
 
-template <Backend B>
-void check(B& backend, DType precision, const Tolerances& t) {
+inline void check(Backend& backend, DType precision, const Tolerances& t) {
   CAPTURE(backend.description());
   CAPTURE(name_of(precision));
   const auto images = pixels();
@@ -117,7 +115,7 @@ void check(B& backend, DType precision, const Tolerances& t) {
   for (const double l : values("labels")) labels.push_back(static_cast<std::int32_t>(l));
   const BatchView batch{images.data(), labels.data(), rows};
 
-  Executor<B> e(backend, net(), {precision, true});
+  Executor e(backend, net(), {precision, true});
   {
     // The initial values are those given.
     const Slice* w = e.parameters().find("whitening.weight");
@@ -184,8 +182,8 @@ void check(B& backend, DType precision, const Tolerances& t) {
     check_digest("running." + s.name, s.name, slice(e.states(), e.state_data(), s), 1, t.values);
 
   Solo solo;
-  Trainer<B> trainer(backend, solo, net(),
-                     {.compute = precision, .optimizer = Sgd{0.85, true}, .weight_decay = 0.02, .seed = 1});
+  Trainer trainer(backend, solo, net(),
+                  {.compute = precision, .optimizer = Sgd{0.85, true}, .weight_decay = 0.02, .seed = 1});
   fill(backend, trainer.executor());
   const auto losses = values("losses");
   for (std::size_t i = 0; i < losses.size(); ++i)

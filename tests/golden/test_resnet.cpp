@@ -55,22 +55,21 @@ struct Tolerances {
   double eval, train, gradient;
 };
 
-template <Backend B>
-void check(B& backend, DType precision, int depth, bool v1, const Tolerances& t) {
+inline void check(Backend& backend, DType precision, int depth, bool v1, const Tolerances& t) {
   const std::string name = "resnet" + std::to_string(depth) + (v1 ? "_v1" : "");
   CAPTURE(name);
   CAPTURE(backend.description());
-  Executor<B> e(backend, net(depth, v1), {precision});
+  Executor e(backend, net(depth, v1), {precision});
   const auto fill = [&](const ArenaLayout& l, void* data) {
     for (const Slice& s : l.slices) {
       const auto from = testing::formula_values(s.name, s.shape);
       const std::vector<double> doubles(from.begin(), from.end());
       const bool f64 = l.dtype == DType::f64;
-      backend.copy_in(static_cast<std::byte*>(data) + s.offset * size_of(l.dtype),
-                      f64 ? static_cast<const void*>(doubles.data()) : static_cast<const void*>(from.data()),
-                      s.count * size_of(l.dtype));
+      backend.memory().copy_in(static_cast<std::byte*>(data) + s.offset * size_of(l.dtype),
+                               f64 ? static_cast<const void*>(doubles.data()) : static_cast<const void*>(from.data()),
+                               s.count * size_of(l.dtype));
     }
-    backend.synchronise();
+    backend.memory().synchronise();
   };
   fill(e.parameters(), e.parameter_data());
   fill(e.states(), e.state_data());
@@ -123,8 +122,7 @@ void check(B& backend, DType precision, int depth, bool v1, const Tolerances& t)
 }
 
 // A relu whose input is rounded to the other side of zero moves single gradients by some percent.
-template <Backend B>
-void check_all(B& backend) {
+inline void check_all(Backend& backend) {
   for (const int depth : {18, 34, 50}) check(backend, DType::f32, depth, false, {1e-5, 1e-4, 5e-2});
   check(backend, DType::f32, 50, true, {1e-5, 1e-4, 5e-2});
   for (const int depth : {101, 152}) check(backend, DType::f32, depth, false, {1e-5, 0, 0});

@@ -281,10 +281,11 @@ Made check_plan(const Graph& forward, PlanOptions o, Rng* random) {
   const Graph g = o.training ? train : inference(fused);
   Made m;
   m.parameters = parameter_layout(train, o.master);
-  const PlanQueries q{[&](const Op& op, const NodeDesc& d) { return divide(op, d, random); },
-                      [&](const Op&, const NodeDesc& d) {
-                        return d.compute == d.in[1].dtype ? std::size_t{0}
-                                                          : static_cast<std::size_t>(d.in[1].shape.numel()) * 2;
+  const auto op_of = [&](NodeId node) -> const Op& { return g.nodes[at(node)].op; };
+  const PlanQueries q{[&](NodeId node, const NodeDesc& d) { return divide(op_of(node), d, random); },
+                      [&](NodeId node) {
+                        const Value& w = g[g.nodes[at(node)].inputs[1]];
+                        return o.compute == o.master ? std::size_t{0} : static_cast<std::size_t>(w.shape.numel()) * 2;
                       }};
   m.plan = make_plan(g, o, q, m.parameters, state_layout(train, o.master));
   PlanCheck(g, m.plan, m.parameters, o.keep_all).run();
@@ -383,7 +384,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
     b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("p", y), 2, {}));
     return std::pair{std::move(b).take(), std::pair{x, y}};
   };
-  const auto fill = [](Executor<Reference>& e) {
+  const auto fill = [](Executor& e) {
     Rng r(1, Purpose::user);
     auto* w = static_cast<double*>(e.parameter_data());
     for (std::size_t i = 0; i < e.parameters().count; ++i) w[i] = r.normal() / 2;
@@ -393,7 +394,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
   const std::vector<std::int32_t> labels{1};
   Reference reference;
   const auto [g, values] = net(testing::square_op());
-  Executor<Reference> e(reference, g, {DType::f64, true});
+  Executor e(reference, g, {DType::f64, true});
   fill(e);
   const Metrics m = e.train({images.data(), labels.data(), 1}, {});
   const auto x = e.value(values.first).view<double>(), y = e.value(values.second).view<double>();
@@ -422,7 +423,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
     for (double& v : out[0].view<double>()) v = 7;
   };
   const auto [h, named_values] = net(named);
-  Executor<Reference> own(reference, h, {DType::f64, true});
+  Executor own(reference, h, {DType::f64, true});
   fill(own);
   own.train({images.data(), labels.data(), 1}, {});
   CHECK(own.value(named_values.second).view<double>()[3] == 7);
@@ -433,7 +434,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
     kernels["cuda"] = kernels["host"];
     kernels.erase("host");
     const auto made = net(missing);
-    Executor<Reference> broken(reference, made.first, {DType::f64});
+    Executor broken(reference, made.first, {DType::f64});
     CHECK_THROWS_WITH_AS(broken.prepare(4, true), doctest::Contains("kernel of the custom op 'square' for backend"),
                          UsageError);
     if (backward) CHECK_NOTHROW(broken.prepare(4, false));
@@ -443,6 +444,6 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
 TEST_CASE("executor: a value that the plan does not keep is an error, not garbage") {
   Reference reference;
   const Graph g = cifar(8, false);
-  Executor<Reference> e(reference, g);
+  Executor e(reference, g);
   CHECK_THROWS_AS((void)e.value(g.logits), UsageError);  // nothing ran
 }

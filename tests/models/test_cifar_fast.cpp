@@ -73,7 +73,7 @@ TEST_CASE("dirac: the first outputs of a convolution are its inputs") {
     std::vector<std::uint8_t> pixels(2 * 6 * 6 * 5);
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 73 % 251);
     const std::vector<std::int32_t> labels{0, 1};
-    Executor<Reference> e(backend, b.graph(), {DType::f64, true});
+    Executor e(backend, b.graph(), {DType::f64, true});
     std::vector<double> w;
     for (const Value& v : e.graph().values) {
       if (v.storage != Storage::parameter) continue;
@@ -114,7 +114,7 @@ TEST_CASE("the first layer learns its biases alone, all else learns") {
   const Images images(12);
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, net(), {.optimizer = Sgd{0.85, true}, .weight_decay = 1e-3, .ema_decay = 0.5});
+  Trainer t(backend, solo, net(), {.optimizer = Sgd{0.85, true}, .weight_decay = 1e-3, .ema_decay = 0.5});
   std::vector<std::byte> before(t.executor().parameters().bytes());
   std::memcpy(before.data(), t.executor().parameter_data(), before.size());
   double first = 0, last = 0;
@@ -144,8 +144,8 @@ TEST_CASE("a rate multiplies the learning rate and leaves what weight decay take
   Reference backend;
   Solo solo;
   const auto moved = [&](double beta_rate, double decay) {
-    Trainer<Reference> t(backend, solo, net(1, beta_rate),
-                         {.compute = DType::f64, .optimizer = Sgd{0, false}, .weight_decay = decay});
+    Trainer t(backend, solo, net(1, beta_rate),
+              {.compute = DType::f64, .optimizer = Sgd{0, false}, .weight_decay = decay});
     // The biases begin at 0, where decay has nothing to take off.
     auto* w = static_cast<double*>(t.executor().parameter_data());
     const Slice* s = t.executor().parameters().find("layer2.bn1.bias");
@@ -169,8 +169,8 @@ TEST_CASE("the linear layer learns as if its scale stood behind it") {
   Reference backend;
   Solo solo;
   constexpr double scale = 0.5, lr = 0.05, decay = 0.1, momentum = 0.9;
-  Trainer<Reference> t(backend, solo, net(scale),
-                       {.compute = DType::f64, .optimizer = Sgd{momentum, true}, .weight_decay = decay});
+  Trainer t(backend, solo, net(scale),
+            {.compute = DType::f64, .optimizer = Sgd{momentum, true}, .weight_decay = decay});
   const Slice* s = t.executor().parameters().find("fc.weight");
   const auto before = tensor<double>(t, "fc.weight");
   t.step(images.view(), 8, lr);

@@ -41,7 +41,7 @@ void run(const std::string& weights, const std::string& folder, int depth, int c
   models::resnet(b, b.normalize({120, 124, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = depth, .classes = classes});
   AnyBackend backend({2});
   Solo solo;
-  Trainer<AnyBackend> trainer(backend, solo, b.graph(), {});
+  Trainer trainer(backend, solo, b.graph(), {});
   load_weights(trainer, weights);
   const auto images = testing::formula_images(rows * size * size * 3);
   const std::vector<std::int32_t> labels(rows);

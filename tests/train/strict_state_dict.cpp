@@ -25,7 +25,7 @@ void run(const std::string& folder) {
   models::resnet_cifar(b, b.normalize({120, 124, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = 8, .width = 4});
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> trainer(backend, solo, b.graph(), {.ema_decay = 0.9, .seed = 3});
+  Trainer trainer(backend, solo, b.graph(), {.ema_decay = 0.9, .seed = 3});
 
   Rng rng(1, Purpose::user);
   std::vector<std::uint8_t> images(rows * 3 * size * size);

@@ -35,7 +35,7 @@ Synthetic data() {
   return Synthetic({.size = 37, .height = side, .width = side, .classes = classes, .seed = 2, .learnable = true});
 }
 
-std::vector<double> logits(Trainer<Cpu>& t, const std::vector<std::uint8_t>& image) {
+std::vector<double> logits(Trainer& t, const std::vector<std::uint8_t>& image) {
   const std::int32_t label = 0;
   t.evaluate({image.data(), &label, 1});
   const TensorRef z = t.executor().value(t.executor().graph().logits);
@@ -88,7 +88,7 @@ TEST_CASE("views of each level, their weights") {
 TEST_CASE("loss and hits are those of the mean logits, and of one view those of an evaluation") {
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, net(), {.seed = 3});
+  Trainer t(backend, solo, net(), {.seed = 3});
   Loader loader(data(), {.placement = {.global_batch = 10}, .shuffle = false, .one_pass = true});
   const EvaluationReport plain = evaluate(t, loader), one = evaluate_views(t, loader, test_views(0));
   CHECK(one.images == 37);

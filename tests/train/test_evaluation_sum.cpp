@@ -37,13 +37,13 @@ Synthetic data(std::int64_t size) {
 TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, however many", B, Reference, Cpu) {
   B backend;
   Solo solo;
-  Trainer<B> t(backend, solo, net(), {.seed = 3});
-  constexpr std::int64_t kept = Executor<B>::kept_metrics;
+  Trainer t(backend, solo, net(), {.seed = 3});
+  constexpr std::int64_t kept = Executor::kept_metrics;
   for (const std::int64_t size : {std::int64_t{1}, 3 * kept - 1, 3 * kept, 3 * kept + 1, 7 * kept}) {
     CAPTURE(size);
     Loader loader(data(size), {.placement = {.global_batch = 3}, .shuffle = false, .one_pass = true});
     Metrics one_by_one;
-    EvaluationSum<B> sum(t.executor());
+    EvaluationSum sum(t.executor());
     loader.start({0, 0});
     for (bool last = false; !last;) {
       const Batch& b = loader.next();

@@ -57,7 +57,7 @@ struct Run {
   explicit Run(EpochEnd end) : epoch_end(end) {}
   Cpu backend{CpuOptions{2}};
   Solo solo;
-  Trainer<Cpu> trainer{backend, solo, net(), {.ema_decay = 0.9, .seed = 5}};
+  Trainer trainer{backend, solo, net(), {.ema_decay = 0.9, .seed = 5}};
   Synthetic train{{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true}};
   Synthetic held{{.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 1000}};
   EpochEnd epoch_end = EpochEnd::short_step;
@@ -242,7 +242,7 @@ TEST_CASE("a checkpoint of another model is refused") {
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> other(backend, solo, net(), {});  // no EMA
+  Trainer other(backend, solo, net(), {});  // no EMA
   CHECK_THROWS_AS(checkpoints.resume_latest(other, [](const std::string&) {}), DataError);
 }
 

@@ -46,7 +46,7 @@ struct Run {
   }
   Cpu backend{{1}};
   Solo solo;
-  Trainer<Cpu> trainer;
+  Trainer trainer;
 };
 
 const io::TensorRecord& find(const std::vector<io::TensorRecord>& list, const std::string& name) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <tutti/backend/reference.hpp>
 #include <tutti/nn/layers.hpp>
@@ -16,20 +17,20 @@ namespace {
 constexpr std::size_t mib = std::size_t{1} << 20;
 
 // A backend that says how much memory is left.
-struct Short {
+struct Short : Reference {
   std::size_t free = 100 * mib;
-  [[nodiscard]] std::string name() const { return "short"; }
-  [[nodiscard]] std::size_t free_bytes() const { return free; }
+  [[nodiscard]] std::string name() const override { return "short"; }
+  [[nodiscard]] std::size_t free_bytes() const override { return free; }
 };
 // And what it holds, and what else helps.
 struct Knowing : Short {
-  std::string hint = "--option";
-  [[nodiscard]] std::size_t allocated_bytes() const { return 70 * mib; }
-  [[nodiscard]] std::string memory_hint() const { return hint; }
+  explicit Knowing(std::string advice = "--option") : hint(std::move(advice)) {}
+  std::string hint;
+  [[nodiscard]] std::size_t allocated_bytes() const noexcept override { return 70 * mib; }
+  [[nodiscard]] std::string memory_hint() const override { return hint; }
 };
 
-template <class B>
-std::string refusal(B b, std::int64_t rows, std::size_t a_row, std::size_t own = 0) {
+std::string refusal(Backend&& b, std::int64_t rows, std::size_t a_row, std::size_t own = 0) {
   try {
     require_room(b, {rows, static_cast<std::size_t>(rows) * a_row, own, 50 * mib},
                  [&](std::int64_t n) { return static_cast<std::size_t>(n) * a_row; });
@@ -50,8 +51,8 @@ Graph net() {
 // Reference, with little memory.
 struct Little : Reference {
   std::size_t free = 1 * mib;
-  [[nodiscard]] std::size_t free_bytes() const { return free; }
-  [[nodiscard]] std::string memory_hint() const { return "--smaller"; }
+  [[nodiscard]] std::size_t free_bytes() const override { return free; }
+  [[nodiscard]] std::string memory_hint() const override { return "--smaller"; }
 };
 
 }  // namespace
@@ -63,7 +64,7 @@ TEST_CASE("what is wanted, held and free, and the largest batch that fits") {
         "of 101, got 100 MiB free. hint: at most about 100 rows fit: use --batch-size, or --precision bf16.");
   // What earlier runs allocated counts as free, and not as held.
   CHECK(refusal(Knowing{}, 120, mib, 20 * mib) == "");
-  CHECK(refusal(Knowing{{}, ""}, 300, mib, 20 * mib) ==
+  CHECK(refusal(Knowing{""}, 300, mib, 20 * mib) ==
         "[short] expected 300 MiB of memory beside the 50 MiB of parameters, gradients and optimizer state for a batch "
         "of 300, got 120 MiB free. hint: at most about 120 rows fit: use --batch-size, or --precision bf16.");
   CHECK(refusal(Short{}, 2, 200 * mib) ==
@@ -80,7 +81,7 @@ TEST_CASE("a backend's own advice stands behind the rest") {
 
 TEST_CASE("an executor asks before it allocates, and what was said to fit does fit") {
   Little b;
-  Executor<Little> e(b, net());
+  Executor e(b, net());
   std::string said;
   try {
     e.prepare(4000, true);

@@ -18,7 +18,7 @@ using namespace tutti;
 namespace {
 
 // Its parts refer to each other.
-static_assert(!std::is_move_constructible_v<Trainer<Reference>> && !std::is_move_assignable_v<Trainer<Reference>>);
+static_assert(!std::is_move_constructible_v<Trainer> && !std::is_move_assignable_v<Trainer>);
 
 constexpr std::int64_t size = 8, classes = 4;
 
@@ -53,16 +53,14 @@ struct Data {
   [[nodiscard]] BatchView view() const { return view(0, static_cast<std::int64_t>(labels.size())); }
 };
 
-template <class B>
-std::vector<std::byte> weights(Trainer<B>& t) {
+std::vector<std::byte> weights(Trainer& t) {
   auto& e = t.executor();
   std::vector<std::byte> w(e.parameters().bytes());
   std::memcpy(w.data(), e.parameter_data(), w.size());
   return w;
 }
 
-template <class B>
-double norm_of_change(Trainer<B>& t, const std::vector<std::byte>& before) {
+double norm_of_change(Trainer& t, const std::vector<std::byte>& before) {
   double sum = 0;
   const auto* a = reinterpret_cast<const float*>(before.data());
   const auto* b = static_cast<const float*>(t.executor().parameter_data());
@@ -78,7 +76,7 @@ TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same 
   const auto run = [&](std::uint64_t seed) {
     B backend;
     Solo solo;
-    Trainer<B> t(backend, solo, small_net(true), {.seed = seed});
+    Trainer t(backend, solo, small_net(true), {.seed = seed});
     double first = 0, last = 0;
     for (int i = 0; i < 12; ++i) {
       last = t.step(data.view(), 12, 0.1).metrics.mean_loss();
@@ -96,7 +94,7 @@ TEST_CASE_TEMPLATE("step_async() on the host is step(), and its metrics wait unt
   const Data data(12);
   B backend;
   Solo solo;
-  Trainer<B> a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {});
+  Trainer a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {});
   CHECK(!a.runs_ahead());
   Metrics sum;
   const std::vector<BatchView> parts{data.view(0, 5), data.view(5, 12)};
@@ -127,7 +125,7 @@ TEST_CASE("gradient accumulation is the mathematics of one large batch") {
   const auto run = [&](std::vector<std::int64_t> cuts) {
     Reference backend;
     Solo solo;
-    Trainer<Reference> t(backend, solo, small_net(false), {.compute = DType::f64});
+    Trainer t(backend, solo, small_net(false), {.compute = DType::f64});
     for (int i = 0; i < 3; ++i) {
       Metrics m;
       for (std::size_t k = 0; k + 1 < cuts.size(); ++k)
@@ -147,7 +145,7 @@ TEST_CASE("the committed copy takes everything back, the counters too") {
   const Data data(12);
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.ema_decay = 0.9});
+  Trainer t(backend, solo, small_net(true), {.ema_decay = 0.9});
   t.step(data.view(), 12, 0.1);
   t.commit();
   const auto committed = weights(t);
@@ -169,7 +167,7 @@ TEST_CASE("the committed copy takes everything back, the counters too") {
 TEST_CASE("committed tensors have their names") {
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.ema_decay = 0.9});
+  Trainer t(backend, solo, small_net(true), {.ema_decay = 0.9});
   t.commit();
   const auto has = [](const std::vector<StateSpan>& list, const std::string& name) {
     for (const auto& s : list)
@@ -189,7 +187,7 @@ TEST_CASE("the global norm is clipped") {
   Cpu backend;
   Solo solo;
   TrainerOptions o{.optimizer = Sgd{0, false}, .weight_decay = 0, .clip_norm = 0.01};
-  Trainer<Cpu> t(backend, solo, small_net(true), o);
+  Trainer t(backend, solo, small_net(true), o);
   const auto before = weights(t);
   t.step(data.view(), 12, 1.0);
   CHECK(norm_of_change(t, before) == doctest::Approx(0.01).epsilon(1e-3));
@@ -200,7 +198,7 @@ TEST_CASE("a loss scale changes nothing but what overflows") {
   Cpu backend;
   Solo solo;
   const auto trained = [&](const TrainerOptions& o) {
-    Trainer<Cpu> t(backend, solo, small_net(true), o);
+    Trainer t(backend, solo, small_net(true), o);
     for (int i = 0; i < 3; ++i) t.step(data.view(), 12, 0.1);
     return weights(t);
   };
@@ -212,7 +210,7 @@ TEST_CASE("a loss scale changes nothing but what overflows") {
   CHECK(trained(o) == plain);
 
   // From a scale that overflows it comes down, a step at a time without any effect; then it trains.
-  Trainer<Cpu> t(backend, solo, small_net(true), o);
+  Trainer t(backend, solo, small_net(true), o);
   auto* w = static_cast<float*>(t.executor().parameter_data());
   for (const Slice& s : t.executor().parameters().slices)
     if (s.name == "fc.weight")
@@ -244,7 +242,7 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
   const Data data(4);
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.dynamic_loss_scale = true});
+  Trainer t(backend, solo, small_net(true), {.dynamic_loss_scale = true});
   t.counters().scale_exponent = 0;
   const auto before = weights(t);
   t.accumulate(data.view(), 4, true, true);
@@ -256,7 +254,7 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
 TEST_CASE("batch norm and biases do not decay") {
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0.5});
+  Trainer t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0.5});
   auto& e = t.executor();
   auto* w = static_cast<float*>(e.parameter_data());
   for (const Slice& s : e.parameters().slices) w[s.offset] = 2;
@@ -275,7 +273,7 @@ TEST_CASE("a loss that is not finite stops the run before the weights change") {
   const Data data(4);
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {});
+  Trainer t(backend, solo, small_net(true), {});
   auto& e = t.executor();
   static_cast<float*>(e.parameter_data())[e.parameters().find("fc.bias")->offset] =
       std::numeric_limits<float>::quiet_NaN();
@@ -295,7 +293,7 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
   const Data data(12);
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.ema_decay = 0.5});
+  Trainer t(backend, solo, small_net(true), {.ema_decay = 0.5});
   const auto start = weights(t);
   t.step(data.view(), 12, 0.1);
   const auto trained = weights(t);
@@ -310,7 +308,7 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
     t.evaluate(data.view());
   });
   CHECK(weights(t) == trained);
-  Trainer<Cpu> none(backend, solo, small_net(true), {});
+  Trainer none(backend, solo, small_net(true), {});
   CHECK_THROWS_AS(none.with_ema([] {}), UsageError);
 }
 
@@ -324,7 +322,7 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
   const Data data(12);
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.optimizer = Lars{.momentum = 0, .eta = 0.01}, .weight_decay = 0});
+  Trainer t(backend, solo, small_net(true), {.optimizer = Lars{.momentum = 0, .eta = 0.01}, .weight_decay = 0});
   const auto& slices = t.executor().parameters().slices;
   const auto before = weights(t);
   t.step(data.view(), 12, 1.0);
@@ -349,8 +347,8 @@ TEST_CASE_TEMPLATE("LARC round Nesterov momentum is what double precision makes 
   B backend;
   Solo solo;
   const double momentum = 0.977, eta = 0.013, decay = 0.0005;
-  Trainer<B> t(backend, solo, small_net(true),
-               {.optimizer = Larc{.momentum = momentum, .nesterov = true, .eta = eta}, .weight_decay = decay});
+  Trainer t(backend, solo, small_net(true),
+            {.optimizer = Larc{.momentum = momentum, .nesterov = true, .eta = eta}, .weight_decay = decay});
   const ArenaLayout& layout = t.executor().parameters();
   std::vector<double> w(layout.count), a(layout.count, 0);
   const auto now = [&](std::size_t i) {
@@ -389,7 +387,7 @@ TEST_CASE_TEMPLATE("LARC round Nesterov momentum is what double precision makes 
 TEST_CASE("a batch without rows still takes part") {
   Cpu backend;
   Solo solo;
-  Trainer<Cpu> t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0});
+  Trainer t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0});
   const auto before = weights(t);
   t.step({nullptr, nullptr, 0}, 12, 0.1);
   CHECK(weights(t) == before);

@@ -1,99 +1,111 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <tutti/backend/call.hpp>
+#include <tutti/backend/device_step.hpp>
+#include <tutti/backend/kernel.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/function_ref.hpp>
+#include <tutti/core/image_window.hpp>
+#include <tutti/graph/graph.hpp>
 #include <tutti/graph/update_ops.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti {
 
-template <class B, class O>
-concept RunsOp = requires(B& b, const O& o, Call& call, const NodeDesc& d, const PrepareInfo& info) {
-  b.run(o, call);
-  { b.partition(o, d) } -> std::same_as<Partition>;
-  { b.prepare(o, info) } -> std::convertible_to<std::shared_ptr<void>>;
-};
+// What runs a plan's nodes, in which memory, on which threads. What has a default below is optional: a backend
+// overrides what it does better.
+class Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
 
-// One named requirement an op, so that the compiler's message says which one a backend lacks.
-// clang-format off
-template <class B> concept RunsNormalize = RunsOp<B, op::Normalize>;
-template <class B> concept RunsConv2d = RunsOp<B, op::Conv2d>;
-template <class B> concept RunsConv2dBackwardData = RunsOp<B, op::Conv2dBackwardData>;
-template <class B> concept RunsConv2dBackwardWeights = RunsOp<B, op::Conv2dBackwardWeights>;
-template <class B> concept RunsBatchNorm = RunsOp<B, op::BatchNorm>;
-template <class B> concept RunsBatchNormInference = RunsOp<B, op::BatchNormInference>;
-template <class B> concept RunsBatchNormBackward = RunsOp<B, op::BatchNormBackward>;
-template <class B> concept RunsRelu = RunsOp<B, op::Relu> && RunsOp<B, op::ReluBackward>;
-template <class B> concept RunsGelu = RunsOp<B, op::Gelu> && RunsOp<B, op::GeluBackward>;
-template <class B> concept RunsAdd = RunsOp<B, op::Add>;
-template <class B> concept RunsBias = RunsOp<B, op::Bias> && RunsOp<B, op::BiasBackward>;
-template <class B> concept RunsMaxPool = RunsOp<B, op::MaxPool> && RunsOp<B, op::MaxPoolBackward>;
-template <class B> concept RunsGlobalAvgPool = RunsOp<B, op::GlobalAvgPool> && RunsOp<B, op::GlobalAvgPoolBackward>;
-template <class B> concept RunsLinear = RunsOp<B, op::Linear> && RunsOp<B, op::LinearBackwardData> && RunsOp<B, op::LinearBackwardWeights>;
-template <class B> concept RunsSoftmaxCrossEntropy = RunsOp<B, op::SoftmaxCrossEntropy>;
-template <class B> concept RunsCustom = RunsOp<B, op::Custom> && RunsOp<B, op::CustomBackward>;
-// clang-format on
+  [[nodiscard]] virtual Memory& memory() noexcept = 0;
+  [[nodiscard]] virtual std::string name() const = 0;         // "onednn"
+  [[nodiscard]] virtual std::string description() const = 0;  // library version, instruction set
+  [[nodiscard]] virtual bool computes_in(DType t) const = 0;
+  // How this node runs; null: it does not here. The op and what the description names outlive the kernel.
+  [[nodiscard]] virtual std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) = 0;
+  // Calls f(task, worker) for every task, worker below threads(), and returns when all are done.
+  virtual void parallel(int tasks, FunctionRef<void(int task, int worker)> f) {
+    for (int t = 0; t < tasks; ++t) f(t, 0);
+  }
+  [[nodiscard]] virtual int threads() const { return 1; }
+  // Fixed shares of a batch, each with a partial sum of its own.
+  [[nodiscard]] virtual int lanes() const { return 1; }
+  // About so many bytes of activations go through a chain of ops at once.
+  [[nodiscard]] virtual std::size_t chunk_bytes() const { return 256 * 1024; }
 
-template <class B>
-concept RunsUpdates = requires(B& b, const UpdateCall& u, void* p, const void* q, DType t, std::size_t n, double d) {
-  b.update(op::SgdUpdate{}, u);
-  b.update(op::AdamwUpdate{}, u);
-  { b.squared_norms(u) } -> std::same_as<SquaredNorms>;  // for LARS, LARC and clipping
-  b.average(t, p, q, n, d);                              // p = d * p + (1 - d) * q, for the weight EMA
-  b.accumulate(t, p, q, n);                              // p += q, for gradient accumulation
-};
+  // Passes over the arenas between backward and the next step.
+  virtual void update(const UpdateOp& op, const UpdateCall& u) = 0;
+  [[nodiscard]] virtual SquaredNorms squared_norms(const UpdateCall& u) = 0;  // for LARS, LARC and clipping
+  // to = decay * to + (1 - decay) * from, for the weight EMA.
+  virtual void average(DType t, void* to, const void* from, std::size_t n, double decay) = 0;
+  // to += from, for gradient accumulation.
+  virtual void accumulate(DType t, void* to, const void* from, std::size_t n) = 0;
+  // Steps that the device ends without the host; null: the host ends them.
+  [[nodiscard]] virtual std::unique_ptr<DeviceStep> device_step(const DeviceUpdate&) { return nullptr; }
 
-template <class B>
-concept PacksAtOnce = requires(B& b, DType compute, const std::vector<PackTarget>& targets, const void* prepared) {
-  { b.prepare_packs(compute, targets) } -> std::same_as<std::shared_ptr<void>>;
-  b.pack_all(compute, prepared);
-};
-template <class B>
-concept PacksWeights = requires(B& b, const Op& o, const NodeDesc& d) {
-  { b.pack_bytes(o, d) } -> std::same_as<std::size_t>;
-}
-&&(PacksAtOnce<B> ||
-   requires(B & b, const Op& o, const NodeDesc& d, const TensorRef& w, void* to) { b.pack(o, d, w, to); });
+  // Whether all nodes that read a parameter packed read the same packed form, and a model's weights packed at once.
+  [[nodiscard]] virtual bool packs_once() const { return false; }
+  struct PackTable {
+    virtual ~PackTable() = default;
+    virtual void run() = 0;
+  };
+  // All of a model's weights, packed by one call; null: each by Kernel::pack().
+  [[nodiscard]] virtual std::unique_ptr<PackTable> pack_table(DType /*compute*/, std::span<const PackTarget>) {
+    return nullptr;
+  }
 
-// A backend may put off the last step of gradients and do it for many at once: begin_gradients() ahead of a run forgets
-// what one left that did not come to its end, finish_gradients() starts it for all that wait. Whatever is started after
-// that sees them final.
-template <class B>
-concept PutsOffGradients = requires(B& b) {
-  b.begin_gradients();
-  b.finish_gradients();
-};
-template <class B>
-void finish_gradients(B& b) {
-  if constexpr (PutsOffGradients<B>) b.finish_gradients();
-}
+  // Makes one op of chains of ops in a training graph, where that pays here.
+  virtual void rewrite(Graph&, DType /*compute*/) {}
+  // Runs f, which starts ops; or replays what was captured of an earlier call with the same key. scalars: null where f
+  // sees to the scale of the loss (DeviceStep::begin).
+  virtual void replay(std::span<const std::uint64_t> /*key*/, const StepScalars* /*scalars*/, FunctionRef<void()> f) {
+    f();
+  }
 
-// A device that tells the share of its last second or less in which it computed, 0..1, by its own counters; nothing
-// where it cannot. Asking is cheap and never throws.
-template <class B>
-concept TellsUtilisation = requires(B& b) {
-  { b.utilisation() } -> std::same_as<std::optional<double>>;
-};
+  // It may put off the last step of gradients and do it for many at once: begin_gradients() ahead of a run forgets what
+  // one left that did not come to its end, finish_gradients() starts it for all that wait. Whatever is started after
+  // that sees them final.
+  virtual void begin_gradients() noexcept {}
+  virtual void finish_gradients() {}
 
-// Where tensors live, what runs the ops, and how work is spread over threads.
-template <class B>
-concept Backend = MemorySpace<B> && RunsNormalize<B> && RunsConv2d<B> && RunsConv2dBackwardData<B> &&
-    RunsConv2dBackwardWeights<B> && RunsBatchNorm<B> && RunsBatchNormInference<B> && RunsBatchNormBackward<B> &&
-    RunsRelu<B> && RunsGelu<B> && RunsAdd<B> && RunsBias<B> && RunsMaxPool<B> && RunsGlobalAvgPool<B> &&
-    RunsLinear<B> && RunsSoftmaxCrossEntropy<B> && RunsCustom<B> && RunsUpdates<B> && PacksWeights<B> &&
-    requires(B& b, const B& cb) {
-  { cb.name() } -> std::convertible_to<std::string>;         // "onednn"
-  { cb.description() } -> std::convertible_to<std::string>;  // library version, instruction set
-  { cb.threads() } -> std::same_as<int>;
-  { cb.lanes() } -> std::same_as<int>;
-  { cb.chunk_bytes() } -> std::same_as<std::size_t>;
-  b.parallel(1, [](int /*task*/, int /*worker*/) {});
+  // A batch of the host into the slot that runs read. Where the images lie in pinned memory they must stay as they are
+  // until wait_for_uploads().
+  virtual void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
+                      void* image_slot, void* label_slot) {
+    memory().copy_in(image_slot, images, image_bytes);
+    memory().copy_in(label_slot, labels, label_bytes);
+  }
+  virtual void wait_for_uploads() {}
+  // Memory of the host that it reads fastest; null: any.
+  [[nodiscard]] virtual std::shared_ptr<void> allocate_pinned(std::size_t) { return nullptr; }
+  [[nodiscard]] virtual bool pins_memory() const { return false; }
+  // Cuts windows out of a data set in its memory: [rows] windows of the host into images [rows, out_height, out_width,
+  // channels] and labels [rows] of its own. The host's may be written over when the call is back.
+  [[nodiscard]] virtual bool gathers_images() const { return false; }
+  virtual void gather_images(const ResidentImages&, const ImageWindow*, std::int64_t /*rows*/, void* /*image_slot*/,
+                             void* /*label_slot*/) {
+    fail<UsageError>("Executor", "images of the host", "images in the memory of another backend");
+  }
+
+  // The option that takes less memory, such as "--option"; none: "".
+  [[nodiscard]] virtual std::string memory_hint() const { return ""; }
+  // Whether gradients of weights are rounded to the compute type on their way to the arena.
+  [[nodiscard]] virtual bool rounds_weight_gradients() const { return false; }
+  // The share of its last second or less in which the device computed, 0..1, by its own counters; nothing where it
+  // cannot tell. Asking is cheap and never throws.
+  [[nodiscard]] virtual std::optional<double> utilisation() { return std::nullopt; }
 };
 
 }  // namespace tutti

@@ -42,8 +42,7 @@ struct Call {
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }
 };
 
-// Weights to be packed, and where to. A backend packs one at a time, pack(), or all of a model's at once:
-// prepare_packs() and pack_all().
+// Weights to be packed, and where to.
 struct PackTarget {
   TensorRef weights;
   void* to = nullptr;

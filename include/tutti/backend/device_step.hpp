@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,7 +10,7 @@
 
 #include <tutti/graph/update_ops.hpp>
 
-// What a backend offers whose device can end a training step without the host: B::device_step(const DeviceUpdate&).
+// What a backend offers whose device can end a training step without the host: Backend::device_step().
 namespace tutti {
 
 // The update of a whole model: fixed for as long as it trains. Addresses are the backend's, types f32.
@@ -95,11 +94,6 @@ class DeviceStep {
   virtual void set_scale(std::int64_t exponent, std::int64_t steps) = 0;
   // Goes on after a step that was not finite.
   virtual void resume() = 0;
-};
-
-template <class B>
-concept EndsStepsOnDevice = requires(B& b, const DeviceUpdate& u) {
-  { b.device_step(u) } -> std::same_as<std::unique_ptr<DeviceStep>>;
 };
 
 }  // namespace tutti

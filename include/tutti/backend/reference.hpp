@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <memory>
-#include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 
 #include <tutti/backend/backend.hpp>
+#include <tutti/backend/op_kernel.hpp>
 #include <tutti/backend/reference_conv.hpp>
 #include <tutti/backend/reference_fused.hpp>
 #include <tutti/backend/reference_misc.hpp>
 #include <tutti/backend/reference_norm.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/graph/custom.hpp>
 
 namespace tutti {
 
 // Every op with obvious loops: the living definition of the ops and what a new backend on the host inherits from. An op
-// that it does not override runs whole, on one thread. F64: also in f64; the fast backends leave it out, since every
+// that it has no kernel for runs whole, on one thread. F64: also in f64; the fast backends leave it out, since every
 // program that includes them would compile it.
 template <bool F64>
-class ReferenceOps : public HostMemory {
+class ReferenceOps : public Backend, public HostMemory {
  public:
-  static constexpr bool has_f64 = F64;
-  [[nodiscard]] int threads() const { return 1; }
-  [[nodiscard]] int lanes() const { return 1; }
-  [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
-
-  template <class F>
-  void parallel(int tasks, F&& f) {
-    for (int t = 0; t < tasks; ++t) f(t, 0);
+  [[nodiscard]] Memory& memory() noexcept override { return *this; }
+  [[nodiscard]] bool computes_in(DType t) const override {
+    return t == DType::f32 || t == DType::bf16 || (F64 && t == DType::f64);
   }
 
   template <class O>
@@ -183,17 +182,14 @@ class ReferenceOps : public HostMemory {
   void run(const op::BatchNormBackwardApply&, Call& c) requires F64 {
     types(c.in[0], c.in[2], [&](auto t, auto m) { reference::batch_norm_backward_apply<decltype(t), decltype(m)>(c); });
   }
-  void run(const op::Custom&, Call& c) { run_custom(c); }
-  void run(const op::CustomBackward&, Call& c) { run_custom(c); }
 
-  template <class U>
-  void update(const U& o, const UpdateCall& u) {
-    float_type(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); });
+  void update(const UpdateOp& any, const UpdateCall& u) override {
+    std::visit([&](const auto& o) { float_type(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); }); }, any);
   }
-  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
+  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override {
     return float_type(u.dtype, [&](auto m) { return reference::squared_norms<decltype(m)>(u); });
   }
-  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) override {
     float_type(t, [&](auto m) {
       using M = decltype(m);
       for (std::size_t i = 0; i < n; ++i) {
@@ -203,8 +199,7 @@ class ReferenceOps : public HostMemory {
       }
     });
   }
-
-  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+  void accumulate(DType t, void* to, const void* from, std::size_t n) override {
     float_type(t, [&](auto m) {
       using M = decltype(m);
       for (std::size_t i = 0; i < n; ++i) {
@@ -236,22 +231,33 @@ class ReferenceOps : public HostMemory {
     });
   }
 
- private:
-  // The executor found the kernel when the plan was made.
-  static void run_custom(Call& c) {
-    (*static_cast<const CustomOp::Kernel*>(c.state))(
-        std::span<const TensorRef>(c.in.data(), static_cast<std::size_t>(c.inputs)),
-        std::span<const TensorRef>(c.out.data(), static_cast<std::size_t>(c.outputs)));
+  // A custom op's code for this backend, or for any on the host.
+  [[nodiscard]] std::unique_ptr<Kernel> custom_kernel(const Op& op) const {
+    const std::string own = name();
+    const CustomOp::Kernel* code = custom_code(op, std::array<std::string_view, 2>{own, "host"});
+    return code != nullptr ? std::make_unique<CustomKernel>(*code) : nullptr;
   }
 };
 
 // The oracle of the tests.
 class Reference : public ReferenceOps<true> {
  public:
-  [[nodiscard]] static std::string name() { return "reference"; }
-  [[nodiscard]] static std::string description() { return "obvious loops"; }
+  [[nodiscard]] std::string name() const override { return "reference"; }
+  [[nodiscard]] std::string description() const override { return "obvious loops"; }
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 };
 
-static_assert(Backend<Reference>);
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> Reference::kernel(const Op& op, const NodeDesc& desc) {
+  if (auto k = custom_kernel(op)) return k;
+  return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
+                      op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
+                      op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
+                      op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
+                      op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Conv2dStatistics,
+                      op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
+                      op::BatchNormBackwardApply>(*this, op, desc);
+}
+#endif
 
 }  // namespace tutti

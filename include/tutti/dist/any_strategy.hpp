@@ -14,9 +14,16 @@
 
 namespace tutti {
 
-// Any strategy as a value, chosen at run time: a program compiles its trainer once, and the strategies elsewhere.
+// Any strategy as a value, chosen at run time: what trains is compiled once, for all of them.
 class AnyStrategy {
  public:
+  // Refers to a strategy that outlives it.
+  template <DistributedStrategy S>
+  [[nodiscard]] static AnyStrategy refer(S& strategy) {
+    AnyStrategy any;
+    any.held_ = std::make_unique<Held<S&>>(strategy);
+    return any;
+  }
   // Owns an S made of these arguments.
   template <DistributedStrategy S, class... A>
   [[nodiscard]] static AnyStrategy make(A&&... arguments) {
@@ -64,7 +71,7 @@ class AnyStrategy {
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
     [[nodiscard]] virtual Membership membership() const = 0;
   };
-  template <class S>
+  template <class S>  // or S&
   struct Held final : Interface {
     template <class... A>
     explicit Held(A&&... arguments) : s(std::forward<A>(arguments)...) {}

@@ -84,14 +84,14 @@ struct NodeDesc {
   DType compute = DType::f32;
   std::int64_t rows = 0;
   int lanes = 1;
-  const void* state = nullptr;  // when weights are packed: what the backend's prepare() returned for the node
+  const void* state = nullptr;  // when weights are packed: what OpKernel prepared
 };
 
 // What the planner asks of a backend.
 struct PlanQueries {
-  std::function<Partition(const Op&, const NodeDesc&)> partition;
-  // Bytes of the packed form of a node's weights; 0: the op reads the master weights.
-  std::function<std::size_t(const Op&, const NodeDesc&)> pack_bytes;
+  std::function<Partition(NodeId, const NodeDesc&)> partition;
+  // Bytes of the packed form of the weights of a node that was asked about before; 0: the op reads the master weights.
+  std::function<std::size_t(NodeId)> pack_bytes;
   // All nodes that read a parameter packed read the same packed form.
   bool one_pack = false;
 };

@@ -139,9 +139,9 @@ class Planner {
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
       const NodeDesc d = node_desc(n);
-      p_.partitions.push_back(q_.partition(n.op, d));
+      p_.partitions.push_back(q_.partition(static_cast<NodeId>(i), d));
       if (!reads_weights(n.op)) continue;
-      const std::size_t bytes = q_.pack_bytes(n.op, d);
+      const std::size_t bytes = q_.pack_bytes(static_cast<NodeId>(i));
       if (bytes == 0) continue;
       if (q_.one_pack) {
         const auto same =

@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <concepts>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -15,24 +14,41 @@
 
 namespace tutti {
 
-// Where a backend's tensors live and how bytes move in and out of it.
-template <class M>
-concept MemorySpace = requires(M& m, void* p, const void* q, std::size_t n) {
-  { m.allocate(n) } -> std::same_as<void*>;
-  m.deallocate(p, n);
-  m.zero(p, n);
-  m.copy_in(p, q, n);   // host -> space
-  m.copy_out(p, q, n);  // space -> host
-  m.copy(p, q, n);      // within the space
-  m.synchronise();
+// Where tensors live and how bytes move in and out of it.
+class Memory {
+ public:
+  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+  virtual ~Memory() = default;
+  // Throws DeviceError where there is not so much.
+  [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* p, std::size_t bytes) noexcept = 0;
+  virtual void zero(void* p, std::size_t n) = 0;
+  virtual void copy_in(void* to, const void* from, std::size_t n) = 0;   // from the host
+  virtual void copy_out(void* to, const void* from, std::size_t n) = 0;  // to the host; waits for what was started
+  virtual void copy(void* to, const void* from, std::size_t n) = 0;      // within the space
+  // Waits for what was started.
+  virtual void synchronise() = 0;
+
+  // Whether the processor reads it like its own.
+  [[nodiscard]] virtual bool on_host() const noexcept { return false; }
+  // What can still be allocated, where the memory is short and says so; and what was allocated of it.
+  [[nodiscard]] virtual std::size_t free_bytes() const { return unlimited; }
+  [[nodiscard]] virtual std::size_t allocated_bytes() const noexcept { return 0; }
+
+ protected:
+  Memory() = default;
+  Memory(const Memory&) = default;
+  Memory& operator=(const Memory&) = default;
 };
 
 // The host's own memory, aligned to 64 bytes.
-struct HostMemory {
+class HostMemory : public Memory {
+ public:
   static constexpr std::size_t alignment = 64, huge_page = std::size_t{2} << 20;
 
   // Not inlined: GCC 12 mixes up the sizes of the two alignments and warns of it.
-  [[nodiscard, gnu::noinline]] void* allocate(std::size_t bytes) {
+  [[nodiscard, gnu::noinline]] void* allocate(std::size_t bytes) override {
     if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - huge_page)
       fail<DeviceError>("HostMemory", "a size that fits in memory", std::to_string(bytes) + " bytes");
     // Large arenas in huge pages, where the system has them: fewer misses of the address cache.
@@ -45,20 +61,20 @@ struct HostMemory {
     if (align == huge_page) ::madvise(p, rounded, MADV_HUGEPAGE);
     return p;
   }
-  void deallocate(void* p, std::size_t) noexcept { std::free(p); }
-  void zero(void* p, std::size_t n) noexcept { std::memset(p, 0, n); }
-  void copy_in(void* to, const void* from, std::size_t n) noexcept { std::memcpy(to, from, n); }
-  void copy_out(void* to, const void* from, std::size_t n) noexcept { std::memcpy(to, from, n); }
-  void copy(void* to, const void* from, std::size_t n) noexcept { std::memcpy(to, from, n); }
-  void synchronise() noexcept {}
+  void deallocate(void* p, std::size_t) noexcept override { std::free(p); }
+  void zero(void* p, std::size_t n) noexcept override { std::memset(p, 0, n); }
+  void copy_in(void* to, const void* from, std::size_t n) noexcept override { std::memcpy(to, from, n); }
+  void copy_out(void* to, const void* from, std::size_t n) noexcept override { std::memcpy(to, from, n); }
+  void copy(void* to, const void* from, std::size_t n) noexcept override { std::memcpy(to, from, n); }
+  void synchronise() noexcept override {}
+  [[nodiscard]] bool on_host() const noexcept override { return true; }
 };
 
 // One allocation in a memory space, given back on destruction.
-template <class M>
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(M& memory, std::size_t bytes) : memory_(&memory), data_(memory.allocate(bytes)), bytes_(bytes) {
+  Buffer(Memory& memory, std::size_t bytes) : memory_(&memory), data_(memory.allocate(bytes)), bytes_(bytes) {
     memory.zero(data_, bytes);
   }
   Buffer(Buffer&& o) noexcept { swap(o); }
@@ -81,7 +97,7 @@ class Buffer {
     std::swap(bytes_, o.bytes_);
   }
 
-  M* memory_ = nullptr;
+  Memory* memory_ = nullptr;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

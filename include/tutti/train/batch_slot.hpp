@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
+#include <tutti/backend/backend.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -17,13 +17,10 @@ namespace tutti {
 // Where the ops of a run find its batch. On the host that is the batch itself; on a device one slot, into which each
 // batch is uploaded or gathered. The slot is of the largest plan's size from the beginning, because what is captured
 // keeps its address.
-template <class B>
 class BatchSlot {
  public:
-  static constexpr bool on_host = std::is_base_of_v<HostMemory, B>;
-
   // Of a model's images; g outlives this.
-  BatchSlot(B& backend, const Graph& g) : b_(backend), graph_(g) {}
+  BatchSlot(Backend& backend, const Graph& g) : b_(backend), graph_(g), on_host_(backend.memory().on_host()) {}
 
   [[nodiscard]] const std::uint8_t* images() const noexcept { return batch_.images; }
   [[nodiscard]] const std::int32_t* labels() const noexcept { return batch_.labels; }
@@ -32,50 +29,36 @@ class BatchSlot {
   [[nodiscard]] std::size_t bytes_for(std::int64_t rows) const { return image_bytes(rows) + label_bytes(rows); }
 
   void reserve(std::int64_t rows) {
-    if constexpr (!on_host) {
-      Arenas<B>::grow(b_, images_, image_bytes(rows));
-      Arenas<B>::grow(b_, labels_, label_bytes(rows));
-    }
+    if (on_host_) return;
+    Arenas::grow(b_.memory(), images_, image_bytes(rows));
+    Arenas::grow(b_.memory(), labels_, label_bytes(rows));
   }
 
   // The next run's batch.
   void bind(const BatchView& batch) {
-    if constexpr (on_host) {
+    if (on_host_) {
       batch_ = batch;
-    } else {
-      reserve(batch.rows);
-      if (batch.resident != nullptr)
-        gather(batch);
-      else
-        upload(batch);
-      batch_ = {static_cast<const std::uint8_t*>(images_.data()), static_cast<const std::int32_t*>(labels_.data()),
-                batch.rows};
+      return;
     }
+    reserve(batch.rows);
+    if (batch.resident != nullptr)
+      gather(batch);
+    else
+      b_.upload(batch.images, image_bytes(batch.rows), batch.labels, label_bytes(batch.rows), images_.data(),
+                labels_.data());
+    batch_ = {static_cast<const std::uint8_t*>(images_.data()), static_cast<const std::int32_t*>(labels_.data()),
+              batch.rows};
   }
 
  private:
-  void upload(const BatchView& batch) {
-    void *const images = images_.data(), *const labels = labels_.data();
-    const std::size_t of_images = image_bytes(batch.rows), of_labels = label_bytes(batch.rows);
-    if constexpr (requires { b_.upload(images, of_images, labels, of_labels, images, labels); }) {
-      b_.upload(batch.images, of_images, batch.labels, of_labels, images, labels);
-    } else {
-      b_.copy_in(images, batch.images, of_images);
-      b_.copy_in(labels, batch.labels, of_labels);
-    }
-  }
   void gather(const BatchView& batch) {
-    void *const images = images_.data(), *const labels = labels_.data();
     const Shape& s = shape();
     const ResidentImages& from = *batch.resident;
     if (from.channels != s[1] || from.out_height != s[2] || from.out_width != s[3])
       fail<ShapeError>("Executor", "images " + to_string(s),
                        "windows of " + std::to_string(from.channels) + " channels, " + std::to_string(from.out_height) +
                            "x" + std::to_string(from.out_width));
-    if constexpr (requires { b_.gather_images(from, batch.windows, batch.rows, images, labels); })
-      b_.gather_images(from, batch.windows, batch.rows, images, labels);
-    else
-      fail<UsageError>("Executor", "images of the host", "images in the memory of another backend");
+    b_.gather_images(from, batch.windows, batch.rows, images_.data(), labels_.data());
   }
 
   [[nodiscard]] const Shape& shape() const { return graph_[graph_.images].shape; }
@@ -86,9 +69,10 @@ class BatchSlot {
     return static_cast<std::size_t>(rows) * sizeof(std::int32_t);
   }
 
-  B& b_;
+  Backend& b_;
   const Graph& graph_;
-  Buffer<B> images_, labels_;
+  bool on_host_;
+  Buffer images_, labels_;
   BatchView batch_;
 };
 

@@ -14,7 +14,7 @@
 
 #include <tutti/backend/device_step.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/strategy.hpp>
+#include <tutti/dist/any_strategy.hpp>
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/gradient_exchange.hpp>
@@ -40,12 +40,11 @@ namespace tutti {
 // captured piece where the backend captures. The host stays at most a few steps ahead, and learns afterwards what they
 // came to: of a single rank when somebody asks or `DeviceStep::kept` steps later, of several ranks one step later, at
 // the same step on all of them.
-template <Backend B, DistributedStrategy S>
 class DeviceSteps {
  public:
-  // update: where things lie and the runs of parameters. counters: of the trainer, who outlives this.
-  DeviceSteps(B& backend, S& strategy, const TrainerOptions& o, Executor<B>& executor, GradientExchange<B, S>& exchange,
-              GradientSum<B>& sum, Counters& counters, const DeviceUpdate& update) requires EndsStepsOnDevice<B>
+  // device: made with what lies where (DeviceUpdate). counters: of the trainer, who outlives this.
+  DeviceSteps(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o, Executor& executor,
+              GradientExchange& exchange, GradientSum& sum, Counters& counters, std::unique_ptr<DeviceStep> device)
       : b_(backend),
         s_(strategy),
         o_(o),
@@ -53,7 +52,7 @@ class DeviceSteps {
         exchange_(exchange),
         sum_(sum),
         counters_(counters),
-        device_(backend.device_step(update)) {
+        device_(std::move(device)) {
     // One bucket's readiness calls back into the exchange.
     if (!exchange_.alone()) on_ready_ = [this](std::size_t ready) { exchange_.reduce_until(ready, [this] { add(); }); };
   }
@@ -65,10 +64,10 @@ class DeviceSteps {
     if (next_ >= settled_ + DeviceStep::kept) (void)look_at(next_ - DeviceStep::kept);
     send_scale();
     const std::int64_t step = counters_.step + 1;
-    begin_step(s_, step, true);
+    s_.begin_step(step, true);
     const std::uint64_t number =
         device_->send({lr, 1.0 / static_cast<double>(global_rows), o_.loss_scale,
-                       WeightAverage<B>::decay(o_.ema_decay, step), step, flags, counts, begins_sums_});
+                       WeightAverage::decay(o_.ema_decay, step), step, flags, counts, begins_sums_});
     begins_sums_ = false;
     for (std::size_t i = 0; i < parts.size(); ++i) start_part(parts[i], i == 0, i + 1 == parts.size());
     device_->started(number);
@@ -87,7 +86,7 @@ class DeviceSteps {
     if (settled_ == next_) return;
     settled_flags_ = look_at(next_ - 1);
     settled_ = next_;
-    step_settled(s_);
+    s_.settled();
   }
   // Waits for the last step; its flags are not told again.
   [[nodiscard]] StepResult last() {
@@ -133,7 +132,7 @@ class DeviceSteps {
   }
   void end_part(bool sole) {
     const ArenaLayout& p = e_.parameters();
-    if (part_rows_ == 0) b_.zero(e_.gradient_data(), p.bytes());
+    if (part_rows_ == 0) b_.memory().zero(e_.gradient_data(), p.bytes());
     const bool shares = last_ && !exchange_.alone();
     if (!shares) add();
     if (!sole) sum_.add(p, e_.gradient_data(), first_, last_);
@@ -179,11 +178,7 @@ class DeviceSteps {
   void wait_for(std::uint64_t number) {
     if (exchange_.alone()) return device_->wait(number);
     // Who waits for other ranks' gradients notices that one is gone.
-    const std::function<bool()> done = [&] { return device_->done(number); };
-    if constexpr (requires { s_.wait_until(done, o_.deadline, std::string()); })
-      s_.wait_until(done, o_.deadline, "a step");
-    else
-      poll(done, o_.deadline, "a step");
+    s_.wait_until([&] { return device_->done(number); }, o_.deadline, "a step");
   }
   [[noreturn]] void stop(const StepOutcome& o) {
     wait(next_ - 1);
@@ -197,15 +192,15 @@ class DeviceSteps {
                         ? "one on another rank that is not"
                         : std::to_string(o.halted_rows > 0 ? o.halted_loss / o.halted_rows : o.halted_loss));
   }
-  B& b_;
-  S& s_;
+  Backend& b_;
+  AnyStrategy& s_;
   const TrainerOptions& o_;
-  Executor<B>& e_;
-  GradientExchange<B, S>& exchange_;
-  GradientSum<B>& sum_;
+  Executor& e_;
+  GradientExchange& exchange_;
+  GradientSum& sum_;
   Counters& counters_;
   std::unique_ptr<DeviceStep> device_;
-  typename Executor<B>::OnReady on_ready_, silent_;
+  Executor::OnReady on_ready_, silent_;
   std::vector<std::uint64_t> key_;
   std::uint64_t next_ = 0, settled_ = 0;  // steps started, and of those looked at
   std::uint32_t settled_flags_ = 0;       // of the last of these

@@ -17,6 +17,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/f16.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/report.hpp>
@@ -103,11 +104,10 @@ inline void add_values(DType t, const std::byte* from, std::size_t count, double
 
 // Logits of the views of some batches: in the backend's memory until it is full, so that where a device evaluates the
 // host waits seldom.
-template <Backend B>
 class ViewLogits {
  public:
   // Of the model of e; both outlive this. kept_bytes: of memory, or as much as the views of one batch take.
-  ViewLogits(Executor<B>& e, const std::vector<TestView>& views, std::size_t kept_bytes)
+  ViewLogits(Executor& e, const std::vector<TestView>& views, std::size_t kept_bytes)
       : e_(e), views_(views), kept_bytes_(kept_bytes), classes_(e.graph()[e.graph().logits].shape[1]) {
     for (const Node& n : e.graph().nodes)
       if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss_ = *o;
@@ -121,11 +121,11 @@ class ViewLogits {
       type_ = z.dtype;
       if (used_ + views_.size() * bytes > memory_.bytes()) {
         fetch();
-        Arenas<B>::grow(e_.backend(), memory_, std::max(views_.size() * bytes, kept_bytes_));
+        Arenas::grow(e_.backend().memory(), memory_, std::max(views_.size() * bytes, kept_bytes_));
       }
       batches_.emplace_back(labels.begin(), labels.end());
     }
-    e_.backend().copy(memory_.at(used_), z.data, bytes);
+    e_.backend().memory().copy(memory_.at(used_), z.data, bytes);
     used_ += bytes;
   }
   // Of all batches.
@@ -139,7 +139,7 @@ class ViewLogits {
     std::vector<std::byte> host(std::exchange(used_, 0));
     auto batches = std::exchange(batches_, {});
     if (batches.empty()) return;
-    e_.backend().copy_out(host.data(), memory_.data(), host.size());
+    e_.backend().memory().copy_out(host.data(), memory_.data(), host.size());
     const std::byte* at = host.data();
     std::vector<double> mean;
     for (auto& labels : batches) {
@@ -156,13 +156,13 @@ class ViewLogits {
     }
   }
 
-  Executor<B>& e_;
+  Executor& e_;
   const std::vector<TestView>& views_;
   std::size_t kept_bytes_;
   std::int64_t classes_;
   op::SoftmaxCrossEntropy loss_;
   DType type_ = DType::f32;
-  Buffer<B> memory_;
+  Buffer memory_;
   std::size_t used_ = 0;
   std::vector<std::vector<std::int32_t>> batches_;  // their labels
   Metrics sum_;                                     // of those before
@@ -173,20 +173,23 @@ class ViewLogits {
 // One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
 // Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
 // up to 1. kept_bytes: of logits that a device keeps before the host waits for them.
-template <Backend B, DistributedStrategy S>
-EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, const std::vector<TestView>& views,
-                                std::size_t kept_bytes = std::size_t{1} << 20) {
+EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std::vector<TestView>& views,
+                                std::size_t kept_bytes = std::size_t{1} << 20);
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source,
+                                                    const std::vector<TestView>& views, std::size_t kept_bytes) {
   double weights = 0;
   for (const TestView& v : views) weights += v.weight;
   if (!(std::abs(weights - 1) < 1e-9))
     fail<UsageError>("evaluate_views", "views whose weights add up to 1", std::to_string(weights));
   const Stopwatch watch;
-  Executor<B>& executor = trainer.executor();
+  Executor& executor = trainer.executor();
   const Graph& graph = executor.graph();
   const Shape image = graph[graph.images].shape;
   std::vector<std::uint8_t> pixels;
   std::vector<ImageWindow> windows;
-  detail::ViewLogits<B> logits(executor, views, kept_bytes);
+  detail::ViewLogits logits(executor, views, kept_bytes);
   Metrics sum;
   PiecewiseWork pass(trainer.strategy(), trainer.options().deadline);
   source.start({0, 0});
@@ -218,5 +221,7 @@ EvaluationReport evaluate_views(Trainer<B, S>& trainer, BatchSource& source, con
   return {sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
           sum.rows / std::max(watch.seconds(), 1e-9)};
 }
+
+#endif
 
 }  // namespace tutti

@@ -12,10 +12,9 @@ namespace tutti {
 
 // The metrics of evaluations, summed in the order of the batches. Where a device evaluates, the host starts one batch
 // after the other and waits in take(), and once in `Executor::kept_metrics` batches. One at a time for an executor.
-template <Backend B>
 class EvaluationSum {
  public:
-  explicit EvaluationSum(Executor<B>& e) : e_(e) {}
+  explicit EvaluationSum(Executor& e) : e_(e) {}
 
   // Evaluates a batch of one row or more.
   void add(const BatchView& batch) {
@@ -31,17 +30,17 @@ class EvaluationSum {
   }
 
  private:
-  static constexpr std::size_t kept = Executor<B>::kept_metrics;
+  static constexpr std::size_t kept = Executor::kept_metrics;
 
   void fetch() {
     std::array<std::array<double, 4>, kept> host;
     const std::size_t n = std::exchange(count_, 0);
     if (n == 0) return;
-    e_.backend().copy_out(host.data(), e_.kept_metrics_data(), n * sizeof host[0]);
+    e_.backend().memory().copy_out(host.data(), e_.kept_metrics_data(), n * sizeof host[0]);
     for (std::size_t i = 0; i < n; ++i) sum_ += Metrics{host[i][0], host[i][1], host[i][2], host[i][3]};
   }
 
-  Executor<B>& e_;
+  Executor& e_;
   std::size_t count_ = 0;  // of evaluations whose metrics the executor keeps
   Metrics sum_;            // of those before
 };

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
@@ -33,22 +35,21 @@ struct ExecutorOptions {
 };
 
 // Runs a model on a backend: owns its arenas, makes a plan per batch size and mode, and walks the plan's segments.
-template <Backend B>
 class Executor {
  public:
   using Options = ExecutorOptions;
   // Called during a training run when the first `slices` slices of the gradient arena are final, but for what
-  // finish_gradients() is called for (backend.hpp).
-  using OnReady = typename PlanWalk<B>::OnReady;
+  // Backend::finish_gradients() is called for.
+  using OnReady = PlanWalk::OnReady;
 
   // `forward`: a model recorded on a Builder. `gradients`: memory of parameters().bytes() in the backend's space to use
   // as gradient arena, or null.
-  Executor(B& backend, const Graph& forward, Options options = {}, void* gradients = nullptr);
+  Executor(Backend& backend, const Graph& forward, Options options = {}, void* gradients = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  [[nodiscard]] B& backend() const noexcept { return b_; }
+  [[nodiscard]] Backend& backend() const noexcept { return b_; }
   [[nodiscard]] const Graph& graph() const noexcept { return train_; }
   [[nodiscard]] const ArenaLayout& parameters() const noexcept { return parameters_; }
   [[nodiscard]] const ArenaLayout& states() const noexcept { return states_; }
@@ -74,21 +75,17 @@ class Executor {
   // what belongs behind; a backend that captures such parts replays all of it, unless begin, on_ready or end would do
   // other things than before, which `key` tells. The backend has the numbers of the step from elsewhere (DeviceStep),
   // and end() repacks the weights it changes. Of a batch without rows, begin() and end() alone.
-  template <class Begin, class End>
-  void start(const BatchView& batch, const std::vector<std::uint64_t>& key, const OnReady& on_ready, Begin&& begin,
-             End&& end);
+  void start(const BatchView& batch, std::span<const std::uint64_t> key, const OnReady& on_ready,
+             FunctionRef<void()> begin, FunctionRef<void()> end);
   // After weights have changed, in the order of the backend's work.
-  void repack() {
-    packs_.set_stale(true);
-    packs_.run();
-  }
+  void repack();
   // Forward with the running statistics.
   Metrics evaluate(const BatchView& batch);
   // The same that nobody waits for, where a device runs it; keep_metrics() then keeps what it came to, in the backend's
   // memory behind that of other evaluations, as four f64 each (evaluation_sum.hpp).
   static constexpr std::size_t kept_metrics = 256;
   void start_evaluation(const BatchView& batch);
-  void keep_metrics(std::size_t place) { b_.copy(kept_.at(place * metrics_bytes), metrics_data(), metrics_bytes); }
+  void keep_metrics(std::size_t place);
   [[nodiscard]] const void* kept_metrics_data() const noexcept { return kept_.data(); }
 
   // Where a value of the last run lies: logits always, others with keep_all.
@@ -102,7 +99,7 @@ class Executor {
             arenas_.activations().bytes(), arenas_.scratch().bytes(), packs_.bytes()};
   }
 
-  using Profile = typename PlanWalk<B>::Profile;
+  using Profile = PlanWalk::Profile;
   // Fills it from now on; null ends it.
   void profile(Profile* p) {
     walk_.profile(p);
@@ -111,115 +108,44 @@ class Executor {
 
  private:
   static constexpr std::size_t metrics_bytes = 4 * sizeof(double);
-  static constexpr bool replays = requires(B & b, const std::vector<std::uint64_t>& key, const StepScalars* s) {
-    b.replay(key, s, [] {});
-  };
 
-  PreparedPlan<B>& prepared(std::int64_t rows, bool training) {
-    auto& slot = plans_[{rows, training}];
-    if (!slot) slot = make(rows, training);
-    return *slot;
-  }
-
-  std::unique_ptr<PreparedPlan<B>> make(std::int64_t rows, bool training) {
-    auto p = std::make_unique<PreparedPlan<B>>();
-    p->graph = training ? &train_ : &eval_;
-    PlanOptions o;
-    o.compute = options_.compute;
-    o.master = parameters_.dtype;
-    o.training = training;
-    o.lanes = b_.lanes();
-    o.chunk_bytes = b_.chunk_bytes();
-    o.keep_all = options_.keep_all;
-    const PlanQueries queries = plan_queries(b_);
-    const auto plan_of = [&](std::int64_t n) {
-      o.rows = n;
-      return make_plan(*p->graph, o, queries, parameters_, states_);
-    };
-    p->plan = plan_of(rows);
-    if constexpr (CountsFreeMemory<B>)
-      require_room(b_,
-                   {rows, run_bytes(p->plan),
-                    arenas_.activations().bytes() + arenas_.scratch().bytes() + packs_.bytes() + slot_.bytes(),
-                    2 * parameters_.bytes() + states_.bytes()},
-                   [&](std::int64_t n) { return run_bytes(plan_of(n)); });
-    prepare_ops(b_, *p);
-    slot_.reserve(rows);
-    arenas_.reserve(p->plan);
-    if (!training) Arenas<B>::grow(b_, kept_, kept_metrics * metrics_bytes);
-    if (training && packs_.bytes() < p->plan.packed_bytes)
-      packs_.describe(train_, p->plan, parameters_, arenas_.parameters(), p->states);
-    // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
-    if (!training && packs_.bytes() < p->plan.packed_bytes) prepared(rows, true);
-    return p;
-  }
+  PreparedPlan& prepared(std::int64_t rows, bool training);
+  std::unique_ptr<PreparedPlan> make(std::int64_t rows, bool training);
   // Of memory that a run with this plan allocates, on a device.
-  [[nodiscard]] std::size_t run_bytes(const Plan& p) const {
-    return p.activation_bytes + p.scratch_bytes + p.packed_bytes + slot_.bytes_for(p.rows);
-  }
+  [[nodiscard]] std::size_t run_bytes(const Plan& p) const;
+  void run(PreparedPlan& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready);
+  void make_key(const PreparedPlan* p);
 
-  void run(PreparedPlan<B>& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {
-    slot_.bind(batch);
-    scalars_ = scalars;
-    walk_.set_scalars(&scalars_);
-    last_ = &p;
-    // A backend that can replay what it was told before does so, where nobody listens in between.
-    if constexpr (replays) {
-      if (!on_ready) {
-        make_key(&p);
-        b_.replay(key_, &scalars_, [&] { walk_.run(p, on_ready); });
-        packs_.set_stale(false);
-        return;
-      }
-    }
-    walk_.run(p, on_ready);
-  }
-
-  // Everything that decides what a walk asks of the backend; p: null for a part without rows.
-  void make_key(const PreparedPlan<B>* p) {
-    key_.assign({p != nullptr ? p->id : 0, id_, packs_.id(), packs_.stale() ? 1U : 0U});
-    for (const void* at :
-         {static_cast<const void*>(slot_.images()), static_cast<const void*>(slot_.labels()),
-          static_cast<const void*>(arenas_.activations().data()), static_cast<const void*>(arenas_.scratch().data())})
-      key_.push_back(reinterpret_cast<std::uintptr_t>(at));
-  }
-
-  B& b_;
+  Backend& b_;
   Options options_;
   Graph train_, eval_;
   ArenaLayout parameters_, states_;
-  Arenas<B> arenas_{b_};
-  BatchSlot<B> slot_{b_, train_};
-  WeightPacks<B> packs_{b_};
-  PlanWalk<B> walk_{b_, arenas_, slot_, packs_};
-  std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PreparedPlan<B>>> plans_;
-  PreparedPlan<B>* last_ = nullptr;
-  Buffer<B> kept_;  // metrics of evaluations
+  Arenas arenas_{b_.memory()};
+  BatchSlot slot_{b_, train_};
+  WeightPacks packs_{b_};
+  PlanWalk walk_{b_, arenas_, slot_, packs_};
+  std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PreparedPlan>> plans_;
+  PreparedPlan* last_ = nullptr;
+  Buffer kept_;  // metrics of evaluations
   StepScalars scalars_;
   std::uint64_t id_ = next_run_id();
   std::vector<std::uint64_t> key_;  // of the run, in the same memory each time
 };
 
-// What is called from outside is defined out here, so that it can be compiled elsewhere.
-
-template <Backend B>
-Executor<B>::Executor(B& backend, const Graph& forward, Options options, void* gradients)
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, Options options, void* gradients)
     : b_(backend), options_(options) {
   if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64 &&
       options.compute != DType::f16)
     fail<UsageError>("Executor", "a compute type of f32, bf16, f16 or f64", std::string(name_of(options.compute)));
-  if constexpr (!requires { requires B::has_f16; })
-    if (options.compute == DType::f16)
-      fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f16",
-                       "f16 runs on the cuda backend alone");
-  if constexpr (requires { requires !B::has_f64; })
-    if (options.compute == DType::f64)
-      fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'", "f64",
-                       "f64 runs on the reference backend alone");
+  if (!b_.computes_in(options.compute))
+    fail<UsageError>("Executor", "a compute type of f32 or bf16 on backend '" + b_.name() + "'",
+                     std::string(name_of(options.compute)),
+                     options.compute == DType::f16 ? "f16 runs on the cuda backend alone"
+                                                   : "f64 runs on the reference backend alone");
   const Graph fused = fuse(forward);
   train_ = differentiate(fused);
-  // A backend may run chains of ops as one.
-  if constexpr (requires { b_.lower(train_, options.compute); }) b_.lower(train_, options.compute);
+  b_.rewrite(train_, options.compute);
   eval_ = inference(fused);
   const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
   parameters_ = parameter_layout(train_, master);
@@ -227,25 +153,88 @@ Executor<B>::Executor(B& backend, const Graph& forward, Options options, void* g
   arenas_.allocate(parameters_, states_, gradients);
 }
 
-template <Backend B>
-Executor<B>::~Executor() = default;
+TUTTI_CORE_FUNCTION Executor::~Executor() = default;
 
-template <Backend B>
-const Plan& Executor<B>::prepare(std::int64_t rows, bool training) {
+TUTTI_CORE_FUNCTION PreparedPlan& Executor::prepared(std::int64_t rows, bool training) {
+  auto& slot = plans_[{rows, training}];
+  if (!slot) slot = make(rows, training);
+  return *slot;
+}
+
+TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::make(std::int64_t rows, bool training) {
+  auto p = std::make_unique<PreparedPlan>();
+  p->graph = training ? &train_ : &eval_;
+  PlanOptions o;
+  o.compute = options_.compute;
+  o.master = parameters_.dtype;
+  o.training = training;
+  o.lanes = b_.lanes();
+  o.chunk_bytes = b_.chunk_bytes();
+  o.keep_all = options_.keep_all;
+  const auto plan_of = [&](PreparedPlan& of, std::int64_t n) {
+    o.rows = n;
+    return make_plan(*of.graph, o, plan_queries(b_, of), parameters_, states_);
+  };
+  p->plan = plan_of(*p, rows);
+  require_room(b_,
+               {rows, run_bytes(p->plan),
+                arenas_.activations().bytes() + arenas_.scratch().bytes() + packs_.bytes() + slot_.bytes(),
+                2 * parameters_.bytes() + states_.bytes()},
+               [&](std::int64_t n) {
+                 PreparedPlan smaller;
+                 smaller.graph = p->graph;
+                 return run_bytes(plan_of(smaller, n));
+               });
+  prepare_kernels(b_, *p);
+  slot_.reserve(rows);
+  arenas_.reserve(p->plan, b_.threads());
+  if (!training) Arenas::grow(b_.memory(), kept_, kept_metrics * metrics_bytes);
+  if (training && packs_.bytes() < p->plan.packed_bytes)
+    packs_.describe(train_, p->plan, parameters_, arenas_.parameters(), p->kernels);
+  // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
+  if (!training && packs_.bytes() < p->plan.packed_bytes) prepared(rows, true);
+  return p;
+}
+
+TUTTI_CORE_FUNCTION std::size_t Executor::run_bytes(const Plan& p) const {
+  return p.activation_bytes + p.scratch_bytes + p.packed_bytes + slot_.bytes_for(p.rows);
+}
+
+TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, const StepScalars& scalars,
+                                       const OnReady& on_ready) {
+  slot_.bind(batch);
+  scalars_ = scalars;
+  walk_.set_scalars(&scalars_);
+  last_ = &p;
+  // Where somebody listens in between, nothing is replayed.
+  if (on_ready) return walk_.run(p, on_ready);
+  make_key(&p);
+  b_.replay(key_, &scalars_, [&] { walk_.run(p, on_ready); });
+  packs_.set_stale(false);
+}
+
+// Everything that decides what a walk asks of the backend; p: null for a part without rows.
+TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p) {
+  key_.assign({p != nullptr ? p->id : 0, id_, packs_.id(), packs_.stale() ? 1U : 0U});
+  for (const void* at :
+       {static_cast<const void*>(slot_.images()), static_cast<const void*>(slot_.labels()),
+        static_cast<const void*>(arenas_.activations().data()), static_cast<const void*>(arenas_.scratch().data())})
+    key_.push_back(reinterpret_cast<std::uintptr_t>(at));
+}
+
+TUTTI_CORE_FUNCTION const Plan& Executor::prepare(std::int64_t rows, bool training) {
   return prepared(rows, training).plan;
 }
 
-template <Backend B>
-Metrics Executor<B>::train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready) {
+TUTTI_CORE_FUNCTION Metrics Executor::train(const BatchView& batch, const StepScalars& scalars,
+                                            const OnReady& on_ready) {
   run(prepared(batch.rows, true), batch, scalars, on_ready);
   return metrics();
 }
 
-template <Backend B>
-template <class Begin, class End>
-void Executor<B>::start(const BatchView& batch, const std::vector<std::uint64_t>& key, const OnReady& on_ready,
-                        Begin&& begin, End&& end) {
-  PreparedPlan<B>* const p = batch.rows > 0 ? &prepared(batch.rows, true) : nullptr;
+TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, std::span<const std::uint64_t> key,
+                                         const OnReady& on_ready, FunctionRef<void()> begin, FunctionRef<void()> end) {
+  PreparedPlan* const p = batch.rows > 0 ? &prepared(batch.rows, true) : nullptr;
   if (p != nullptr) {
     slot_.bind(batch);
     last_ = p;
@@ -253,42 +242,42 @@ void Executor<B>::start(const BatchView& batch, const std::vector<std::uint64_t>
   walk_.set_scalars(nullptr);
   // Weights that somebody changed between the steps are no part of what is captured.
   packs_.run();
-  const auto all = [&] {
+  make_key(p);
+  key_.insert(key_.end(), key.begin(), key.end());
+  b_.replay(key_, nullptr, [&] {
     begin();
     if (p != nullptr) walk_.run(*p, on_ready);
     end();
-  };
-  if constexpr (replays) {
-    make_key(p);
-    key_.insert(key_.end(), key.begin(), key.end());
-    b_.replay(key_, nullptr, all);
-  } else {
-    all();
-  }
+  });
   packs_.set_stale(false);
 }
 
-template <Backend B>
-Metrics Executor<B>::metrics() const {
+TUTTI_CORE_FUNCTION void Executor::repack() {
+  packs_.set_stale(true);
+  packs_.run();
+}
+
+TUTTI_CORE_FUNCTION Metrics Executor::metrics() const {
   const TensorRef m = value(train_.metrics);
   std::array<double, 4> host{};
-  b_.copy_out(host.data(), m.data, sizeof host);
+  b_.memory().copy_out(host.data(), m.data, sizeof host);
   return {host[0], host[1], host[2], host[3]};
 }
 
-template <Backend B>
-void Executor<B>::start_evaluation(const BatchView& batch) {
+TUTTI_CORE_FUNCTION void Executor::start_evaluation(const BatchView& batch) {
   run(prepared(batch.rows, false), batch, StepScalars{}, {});
 }
 
-template <Backend B>
-Metrics Executor<B>::evaluate(const BatchView& batch) {
+TUTTI_CORE_FUNCTION void Executor::keep_metrics(std::size_t place) {
+  b_.memory().copy(kept_.at(place * metrics_bytes), metrics_data(), metrics_bytes);
+}
+
+TUTTI_CORE_FUNCTION Metrics Executor::evaluate(const BatchView& batch) {
   start_evaluation(batch);
   return metrics();
 }
 
-template <Backend B>
-TensorRef Executor<B>::value(ValueId v) const {
+TUTTI_CORE_FUNCTION TensorRef Executor::value(ValueId v) const {
   if (last_ == nullptr || v < 0 || static_cast<std::size_t>(v) >= last_->plan.values.size())
     fail<UsageError>("Executor", "a value of the last run's graph", "value " + std::to_string(v),
                      "gradients exist after train() only");
@@ -297,12 +286,6 @@ TensorRef Executor<B>::value(ValueId v) const {
     fail<UsageError>("Executor", "a value that the plan keeps", graph()[v].name, "set ExecutorOptions::keep_all");
   return {walk_.find(at), at.desc.dtype, at.desc.shape};
 }
+#endif
 
 }  // namespace tutti
-
-#if defined(TUTTI_SEPARATE_COMPILATION)
-#include <tutti/backend/reference.hpp>
-namespace tutti {
-TUTTI_CORE_INSTANCE(template class Executor<Reference>);
-}
-#endif

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tutti/core/clock.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/optim/schedule.hpp>
@@ -111,11 +112,19 @@ inline void write_audit(AuditLog& audit, const Batch& b, std::int64_t step, int 
 
 // One pass over a data set with the present weights (or their EMA), over all ranks. A batch, not the pass, has the
 // deadline of a reduction.
-template <Backend B, DistributedStrategy S>
-EvaluationReport evaluate(Trainer<B, S>& trainer, BatchSource& source) {
+EvaluationReport evaluate(Trainer& trainer, BatchSource& source);
+
+// The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
+// (EpochEnd) to the last full step of all epochs. Reports to the listeners, evaluates, commits and saves. `test` and
+// `audit` may be null, and `checkpoints` on ranks that save nothing.
+FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
+              const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit = nullptr);
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source) {
   const Stopwatch watch;
   Metrics sum;
-  EvaluationSum<B> of_batches(trainer.executor());
+  EvaluationSum of_batches(trainer.executor());
   PiecewiseWork pass(trainer.strategy(), trainer.options().deadline);
   source.start({0, 0});
   for (bool last = false; !last;) {
@@ -133,12 +142,8 @@ EvaluationReport evaluate(Trainer<B, S>& trainer, BatchSource& source) {
           sum.rows / std::max(watch.seconds(), 1e-9)};
 }
 
-// The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
-// (EpochEnd) to the last full step of all epochs. Reports to the listeners, evaluates, commits and saves. `test` and
-// `audit` may be null, and `checkpoints` on ranks that save nothing.
-template <Backend B, DistributedStrategy S>
-FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
-              const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit = nullptr) {
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
+                                  const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit) {
   const std::int64_t per_epoch = train.steps_per_epoch();
   Counters& at = trainer.counters();
   FitResult result;
@@ -344,5 +349,7 @@ FitResult fit(Trainer<B, S>& trainer, BatchSource& train, BatchSource* test, Che
   result.counters = at;
   return result;
 }
+
+#endif
 
 }  // namespace tutti

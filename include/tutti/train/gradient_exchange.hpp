@@ -6,13 +6,13 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/strategy.hpp>
+#include <tutti/core/function_ref.hpp>
+#include <tutti/dist/any_strategy.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/tensor/arena.hpp>
@@ -23,22 +23,12 @@
 
 namespace tutti {
 
-// Whether a strategy takes gradients in a device's memory. The Work it returns then orders the device's stream
-// (Work::wait_device), and while a graph is captured its operations become part of it.
-template <class S>
-[[nodiscard]] bool reads_device_memory(const S& s) {
-  if constexpr (requires { s.reads_device_memory(); })
-    return s.reads_device_memory();
-  else
-    return false;
-}
-
 // What the ranks of a job add up in a step: the gradients, bucket by bucket as backward makes them final, in front of
 // them the step's word, and the running statistics.
-template <Backend B, DistributedStrategy S>
 class GradientExchange {
  public:
-  GradientExchange(B& backend, S& strategy, const TrainerOptions& o) : b_(backend), s_(strategy), o_(o) {}
+  GradientExchange(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o)
+      : b_(backend), s_(strategy), o_(o) {}
 
   [[nodiscard]] bool alone() const { return s_.size() == 1; }
   [[nodiscard]] std::size_t trainable() const noexcept { return trainable_; }  // slices, which come first
@@ -48,21 +38,21 @@ class GradientExchange {
 
   // The gradients lie behind the step's word, so that one reduction takes it along, and before a place for the running
   // statistics.
-  std::unique_ptr<Executor<B>> make_executor(const Graph& model) {
+  std::unique_ptr<Executor> make_executor(const Graph& model) {
     const ExecutorOptions options{o_.compute, false};
-    if (alone()) return cut_buckets(std::make_unique<Executor<B>>(b_, model, options));
-    if constexpr (!std::is_base_of_v<HostMemory, B>) require_device_reader();
+    if (alone()) return cut_buckets(std::make_unique<Executor>(b_, model, options));
+    if (!b_.memory().on_host()) require_device_reader();
     const DType master = o_.compute == DType::f64 ? DType::f64 : DType::f32;
     const Graph graph = differentiate(fuse(model));
     const ArenaLayout layout = parameter_layout(graph, master), states = state_layout(graph, master);
     const std::size_t bytes = StepWord::bytes + layout.bytes() + states.bytes();
     const auto window = s_.allocate_gradients(bytes);
-    if (window.empty()) gradients_ = Buffer<B>(b_, bytes);
+    if (window.empty()) gradients_ = Buffer(b_.memory(), bytes);
     std::byte* all = window.empty() ? gradients_.at(0) : window.data();
     word_ = StepWord(layout.dtype, all);
     shared_states_ = all + StepWord::bytes + layout.bytes();
     host_states_.resize(states.bytes());
-    return cut_buckets(std::make_unique<Executor<B>>(b_, model, options, all + StepWord::bytes));
+    return cut_buckets(std::make_unique<Executor>(b_, model, options, all + StepWord::bytes));
   }
   // Writes down when things happen, from `since` on; null: nothing.
   void trace(StepTrace* t, const Stopwatch* since) noexcept {
@@ -76,8 +66,7 @@ class GradientExchange {
   void begin() noexcept { next_ = 0; }
   // Hands over the buckets whose gradients are final, now that the first `ready` slices are. write_word() is called
   // ahead of the first.
-  template <class W>
-  void reduce_until(std::size_t ready, W&& write_word) {
+  void reduce_until(std::size_t ready, FunctionRef<void()> write_word) {
     while (next_ < buckets_.size() && buckets_[next_].last <= ready) {
       const Bucket& k = buckets_[next_];
       const std::size_t unit = size_of(e_->parameters().dtype);
@@ -88,7 +77,7 @@ class GradientExchange {
         begin -= StepWord::bytes;
         bytes += StepWord::bytes;
       }
-      finish_gradients(b_);
+      b_.finish_gradients();
       if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_->seconds(), 0});
       works_[next_++] = s_.reduce(k, {begin, bytes}, nullptr);
       if (next_ == 1) reduce_states();
@@ -115,7 +104,7 @@ class GradientExchange {
   void take_states() {
     if (alone() || host_states_.empty()) return;
     wait_for(states_work_);
-    b_.copy_out(host_states_.data(), shared_states_, host_states_.size());
+    b_.memory().copy_out(host_states_.data(), shared_states_, host_states_.size());
     const auto divide = [&](auto n) {
       for (std::size_t i = 0; i < host_states_.size(); i += sizeof n) {
         auto v = n;
@@ -128,11 +117,11 @@ class GradientExchange {
       divide(static_cast<double>(s_.size()));
     else
       divide(static_cast<float>(s_.size()));
-    b_.copy_in(e_->state_data(), host_states_.data(), host_states_.size());
+    b_.memory().copy_in(e_->state_data(), host_states_.data(), host_states_.size());
   }
 
  private:
-  std::unique_ptr<Executor<B>> cut_buckets(std::unique_ptr<Executor<B>> e) {
+  std::unique_ptr<Executor> cut_buckets(std::unique_ptr<Executor> e) {
     e_ = e.get();
     const ArenaLayout& p = e->parameters();
     while (trainable_ < p.slices.size() && p.slices[trainable_].trainable) ++trainable_;
@@ -149,7 +138,7 @@ class GradientExchange {
   }
   // Gradients in a device's memory are no place for a strategy that reads them with the processor.
   void require_device_reader() {
-    if (!reads_device_memory(s_))
+    if (!s_.reads_device_memory())
       fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'", "one of the host",
                        "use --strategy nccl, or a backend on the processor");
   }
@@ -161,15 +150,15 @@ class GradientExchange {
   void reduce_states() {
     const std::size_t n = host_states_.size();
     if (n == 0) return;
-    b_.copy(shared_states_, e_->state_data(), n);
+    b_.memory().copy(shared_states_, e_->state_data(), n);
     states_work_ = s_.reduce({0, 0, 0, 0, buckets_.size()}, {shared_states_, n}, nullptr);
   }
 
-  B& b_;
-  S& s_;
+  Backend& b_;
+  AnyStrategy& s_;
   const TrainerOptions& o_;
-  Executor<B>* e_ = nullptr;
-  Buffer<B> gradients_;  // where the strategy has no memory of its own
+  Executor* e_ = nullptr;
+  Buffer gradients_;  // where the strategy has no memory of its own
   StepWord word_;
   std::byte* shared_states_ = nullptr;
   std::vector<std::byte> host_states_;

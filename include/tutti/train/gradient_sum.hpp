@@ -8,28 +8,27 @@
 namespace tutti {
 
 // Gradients of the micro-batches of one step, added up in memory of their own while each next one fills the arena.
-template <Backend B>
 class GradientSum {
  public:
-  explicit GradientSum(B& backend) : b_(backend) {}
+  explicit GradientSum(Backend& backend) : b_(backend) {}
 
   // Takes the memory, ahead of what may not allocate.
   void reserve(const ArenaLayout& p) {
-    if (sum_.bytes() == 0) sum_ = Buffer<B>(b_, p.bytes());
+    if (sum_.bytes() == 0) sum_ = Buffer(b_.memory(), p.bytes());
   }
   // Adds a micro-batch's; behind the last one the arena holds the sum.
   void add(const ArenaLayout& p, void* gradients, bool first, bool last) {
     reserve(p);
     if (first)
-      b_.copy(sum_.data(), gradients, p.bytes());
+      b_.memory().copy(sum_.data(), gradients, p.bytes());
     else
       b_.accumulate(p.dtype, sum_.data(), gradients, p.count);
-    if (last) b_.copy(gradients, sum_.data(), p.bytes());
+    if (last) b_.memory().copy(gradients, sum_.data(), p.bytes());
   }
 
  private:
-  B& b_;
-  Buffer<B> sum_;
+  Backend& b_;
+  Buffer sum_;
 };
 
 }  // namespace tutti

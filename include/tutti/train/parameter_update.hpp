@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <variant>
 #include <vector>
 
 #include <tutti/backend/device_step.hpp>
+#include <tutti/core/function_ref.hpp>
 #include <tutti/graph/update_ops.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -18,7 +18,6 @@
 namespace tutti {
 
 // The optimizer's state, and its pass over the arenas as the host starts it, run by run.
-template <Backend B>
 class ParameterUpdate {
  public:
   // A run of neighbouring slices of one bucket with the same rate and weight decay: one call of the update kernel.
@@ -27,11 +26,11 @@ class ParameterUpdate {
   };
 
   // buckets: where several ranks share the gradients; of the first `trainable` slices.
-  ParameterUpdate(B& backend, const TrainerOptions& o, const Executor<B>& e, std::size_t trainable,
+  ParameterUpdate(Backend& backend, const TrainerOptions& o, const Executor& e, std::size_t trainable,
                   const std::vector<Bucket>* buckets)
       : b_(backend), o_(o), e_(e) {
     const ArenaLayout& p = e.parameters();
-    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.push_back(Buffer<B>(backend, p.bytes()));
+    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.push_back(Buffer(backend.memory(), p.bytes()));
     for (std::size_t i = 0, bucket = 0; i < trainable; ++i) {
       if (buckets != nullptr && i >= (*buckets)[bucket].last) ++bucket;
       const Slice& s = p.slices[i];
@@ -46,10 +45,10 @@ class ParameterUpdate {
   }
 
   [[nodiscard]] const std::vector<Run>& runs() const noexcept { return runs_; }
-  [[nodiscard]] const std::vector<Buffer<B>>& slots() const noexcept { return slots_; }
+  [[nodiscard]] const std::vector<Buffer>& slots() const noexcept { return slots_; }
   // No state, as at the start of training.
   void restart() {
-    for (auto& s : slots_) b_.zero(s.data(), s.bytes());
+    for (auto& s : slots_) b_.memory().zero(s.data(), s.bytes());
   }
 
   // Squared norm of all gradients in the arena, which are those of a step, from 1, times `scale`.
@@ -57,8 +56,7 @@ class ParameterUpdate {
     return runs_.empty() ? 0 : b_.squared_norms(call(0, runs_.back().end, step, scale)).gradients;
   }
   // wait_for(buckets): returns when the gradients of so many are there.
-  template <class W>
-  void apply(std::int64_t step, double scale, double lr, W&& wait_for) {
+  void apply(std::int64_t step, double scale, double lr, FunctionRef<void(std::size_t buckets)> wait_for) {
     double clip = 1;
     if (o_.clip_norm > 0 && !runs_.empty()) {
       wait_for(runs_.back().bucket + 1);
@@ -72,7 +70,7 @@ class ParameterUpdate {
       u.weight_decay = r.weight_decay;
       u.gradient_scale *= clip;
       if (o_.optimizer.per_tensor()) u.factor = o_.optimizer.factor(b_.squared_norms(u), u.lr);
-      std::visit([&](const auto& op) { b_.update(op, u); }, o_.optimizer.update_op());
+      b_.update(o_.optimizer.update_op(), u);
     }
   }
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
@@ -98,10 +96,10 @@ class ParameterUpdate {
     return u;
   }
 
-  B& b_;
+  Backend& b_;
   const TrainerOptions& o_;
-  const Executor<B>& e_;
-  std::vector<Buffer<B>> slots_;
+  const Executor& e_;
+  std::vector<Buffer> slots_;
   std::vector<Run> runs_;
 };
 

@@ -21,27 +21,26 @@
 namespace tutti {
 
 // Walks a plan's segments: tells the backend each call, with its operands. Outlived by all that it is given.
-template <Backend B>
 class PlanWalk {
  public:
-  // Called when the first `slices` slices of the gradient arena are final, but for what finish_gradients() is called
-  // for (backend.hpp).
+  // Called when the first `slices` slices of the gradient arena are final, but for what
+  // Backend::finish_gradients() is called for.
   using OnReady = std::function<void(std::size_t slices)>;
   // Nanoseconds of CPU time per node and phase, summed over workers.
   struct Profile {
     std::vector<std::array<std::int64_t, 4>> nodes;
   };
 
-  PlanWalk(B& backend, const Arenas<B>& arenas, const BatchSlot<B>& slot, WeightPacks<B>& packs)
+  PlanWalk(Backend& backend, const Arenas& arenas, const BatchSlot& slot, WeightPacks& packs)
       : b_(backend), arenas_(arenas), slot_(slot), packs_(packs) {}
 
   // Of the runs to come; null: the backend has them from elsewhere.
   void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
   void profile(Profile* p) noexcept { profile_ = p; }
 
-  void run(const PreparedPlan<B>& p, const OnReady& on_ready) {
+  void run(const PreparedPlan& p, const OnReady& on_ready) {
     packs_.run();
-    if constexpr (PutsOffGradients<B>) b_.begin_gradients();
+    b_.begin_gradients();
     std::size_t ready = 0;
     for (const Segment& seg : p.plan.segments) {
       if (seg.whole)
@@ -53,7 +52,7 @@ class PlanWalk {
         if (on_ready) on_ready(ready);
       }
     }
-    finish_gradients(b_);
+    b_.finish_gradients();
   }
 
   // Where a value begins; null for those that lie nowhere.
@@ -70,7 +69,7 @@ class PlanWalk {
 
  private:
   // Fills a call's operands for rows [row, row + n).
-  void fill(const PreparedPlan<B>& p, Call& c, NodeId node, std::int64_t row, std::int64_t n, int worker) const {
+  void fill(const PreparedPlan& p, Call& c, NodeId node, std::int64_t row, std::int64_t n, int worker) const {
     const auto i = static_cast<std::size_t>(node);
     const Node& nd = p.graph->nodes[i];
     const auto operand = [&](ValueId v, TensorRef& t) {
@@ -98,18 +97,15 @@ class PlanWalk {
     c.worker = worker;
     c.lanes = p.plan.lanes;
     c.count_rows = p.plan.rows;
-    c.state = p.states[i].get();
     c.scalars = scalars_;
     c.node = nd.name;
     c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;
     c.partial = arenas_.activations().at(p.plan.partial_offset[i]);
   }
 
-  void dispatch(const PreparedPlan<B>& p, NodeId node, Call& c) {
+  void dispatch(const PreparedPlan& p, NodeId node, Call& c) {
     const auto start = profile_ != nullptr ? now() : 0;
-    visit_op(p.graph->nodes[static_cast<std::size_t>(node)].op, [&]<class O>(const O& o) {
-      if constexpr (RunsOp<B, O>) b_.run(o, c);
-    });
+    p.kernels[static_cast<std::size_t>(node)]->run(c);
     if (profile_ != nullptr) {
       auto& cell = profile_->nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
       std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
@@ -122,7 +118,7 @@ class PlanWalk {
     return t.tv_sec * 1'000'000'000 + t.tv_nsec;
   }
 
-  void run_whole(const PreparedPlan<B>& p, const Segment& seg) {
+  void run_whole(const PreparedPlan& p, const Segment& seg) {
     const NodeId node = seg.steps[0].node;
     const int tasks = p.plan.partitions[static_cast<std::size_t>(node)].tasks;
     b_.parallel(tasks, [&](int task, int worker) {
@@ -134,7 +130,7 @@ class PlanWalk {
     });
   }
 
-  void run_rows(const PreparedPlan<B>& p, const Segment& seg) {
+  void run_rows(const PreparedPlan& p, const Segment& seg) {
     b_.parallel(p.plan.lanes, [&](int lane, int worker) {
       const std::int64_t begin = p.plan.lane_begin(lane), end = p.plan.lane_begin(lane + 1);
       for (std::int64_t row = begin; row < end; row += seg.chunk_rows)
@@ -157,10 +153,10 @@ class PlanWalk {
     });
   }
 
-  B& b_;
-  const Arenas<B>& arenas_;
-  const BatchSlot<B>& slot_;
-  WeightPacks<B>& packs_;
+  Backend& b_;
+  const Arenas& arenas_;
+  const BatchSlot& slot_;
+  WeightPacks& packs_;
   const StepScalars* scalars_ = nullptr;
   Profile* profile_ = nullptr;
 };

@@ -5,18 +5,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
+#include <tutti/backend/op_kernel.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/graph/custom.hpp>
+#include <tutti/graph/graph.hpp>
 #include <tutti/graph/planner.hpp>
-#include <tutti/tensor/memory.hpp>
-#include <tutti/train/weight_packs.hpp>
 
 // A plan and what a backend needs to run it.
 namespace tutti {
@@ -27,55 +25,17 @@ namespace tutti {
   return ++last;
 }
 
-template <class B>
 struct PreparedPlan {
   Plan plan;
   const Graph* graph = nullptr;
-  std::vector<std::shared_ptr<void>> states;  // per node, the backend's
-  std::uint64_t id = next_run_id();           // what was captured of it belongs to it alone
+  std::vector<std::unique_ptr<Kernel>> kernels;  // per node
+  std::uint64_t id = next_run_id();              // what was captured of it belongs to it alone
 };
-
-// What the planner asks a backend.
-template <Backend B>
-[[nodiscard]] PlanQueries plan_queries(B& b) {
-  return {[&b](const Op& any, const NodeDesc& d) {
-            return visit_op(any, [&]<class O>(const O& x) {
-              if constexpr (RunsOp<B, O>)
-                return b.partition(x, d);
-              else
-                return Partition{};
-            });
-          },
-          [&b](const Op& any, const NodeDesc& d) { return b.pack_bytes(any, d); }, WeightPacks<B>::once};
-}
 
 namespace detail {
 
-template <Backend B>
-std::shared_ptr<void> custom_kernel(const B& b, const Node& n, const CustomOp& def,
-                                    const std::map<std::string, CustomOp::Kernel>& kernels) {
-  auto it = kernels.find(b.name());
-  if (it == kernels.end() && std::is_base_of_v<HostMemory, B>) it = kernels.find("host");
-  if (it == kernels.end())
-    fail<UsageError>(n.name, "a kernel of the custom op '" + def.name + "' for backend '" + b.name() + "'", "none",
-                     "add it to CustomOp::forward and CustomOp::backward");
-  return std::make_shared<CustomOp::Kernel>(it->second);
-}
-template <Backend B, class O>
-std::shared_ptr<void> prepare_op(B& b, const Node& n, const O& o, const PrepareInfo& info) {
-  if constexpr (std::is_same_v<O, op::Custom>)
-    return custom_kernel(b, n, *o.def, o.def->forward);
-  else if constexpr (std::is_same_v<O, op::CustomBackward>)
-    return custom_kernel(b, n, *o.def, o.def->backward);
-  else if constexpr (RunsOp<B, O>)
-    return b.prepare(o, info);
-  else  // an optional op, which only a backend's own lower() makes
-    fail(n.name, "an op that backend '" + b.name() + "' runs", std::string(name_of(n.op)));
-}
-
 // The numbers of rows that an op of this segment sees at once.
-template <class = void>
-[[nodiscard]] std::vector<std::int64_t> chunk_sizes(const Plan& p, const Segment& seg) {
+[[nodiscard]] inline std::vector<std::int64_t> chunk_sizes(const Plan& p, const Segment& seg) {
   if (seg.whole) return {p.rows};
   std::vector<std::int64_t> sizes;
   for (int l = 0; l < p.lanes; ++l)
@@ -86,19 +46,41 @@ template <class = void>
   return sizes;
 }
 
+// Throws where no kernel of the backend serves a node.
+[[noreturn]] inline void fail_without_kernel(const Backend& b, const Node& n) {
+  if (const CustomOp* custom = custom_op(n.op))
+    fail<UsageError>(n.name, "a kernel of the custom op '" + custom->name + "' for backend '" + b.name() + "'", "none",
+                     "add it to CustomOp::forward and CustomOp::backward");
+  fail<UsageError>(n.name, "an op that backend '" + b.name() + "' runs", std::string(name_of(n.op)));
+}
+
 }  // namespace detail
 
-// Lets the backend prepare every op of the plan.
-template <Backend B>
-void prepare_ops(B& b, PreparedPlan<B>& p) {
-  p.states.resize(p.graph->nodes.size());
+// What the planner asks of a backend; makes the kernels of p's graph as it asks.
+[[nodiscard]] inline PlanQueries plan_queries(Backend& b, PreparedPlan& p) {
+  p.kernels.clear();
+  p.kernels.resize(p.graph->nodes.size());
+  return {[&b, &p](NodeId node, const NodeDesc& d) {
+            const Node& n = p.graph->nodes[static_cast<std::size_t>(node)];
+            auto& kernel = p.kernels[static_cast<std::size_t>(node)];
+            kernel = b.kernel(n.op, d);
+            if (!kernel) detail::fail_without_kernel(b, n);
+            return kernel->cut();
+          },
+          [&p](NodeId node) { return p.kernels[static_cast<std::size_t>(node)]->packed_bytes(); }, b.packs_once()};
+}
+
+// Prepares the kernels of the plan's nodes.
+inline void prepare_kernels(const Backend& b, PreparedPlan& p) {
+  std::vector<bool> ready(p.kernels.size());
   for (const Segment& seg : p.plan.segments)
     for (const Step& step : seg.steps) {
       const auto i = static_cast<std::size_t>(step.node);
       const Node& n = p.graph->nodes[i];
       if (n.inputs.size() > Call::max_operands || n.outputs.size() > Call::max_operands)
         fail<UsageError>(n.name, "at most 16 operands", std::to_string(std::max(n.inputs.size(), n.outputs.size())));
-      if (p.states[i]) continue;
+      if (ready[i]) continue;
+      ready[i] = true;
       PrepareInfo info;
       for (ValueId v : n.inputs) info.desc.in.push_back(p.plan.desc(v));
       for (ValueId v : n.outputs) info.desc.out.push_back(p.plan.desc(v));
@@ -108,7 +90,7 @@ void prepare_ops(B& b, PreparedPlan<B>& p) {
       info.partition = p.plan.partitions[i];
       info.chunk_rows = detail::chunk_sizes(p.plan, seg);
       info.workers = b.threads();
-      p.states[i] = visit_op(n.op, [&](const auto& o) { return detail::prepare_op(b, n, o, info); });
+      p.kernels[i]->prepare(info);
     }
 }
 

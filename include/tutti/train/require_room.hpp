@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include <tutti/backend/backend.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/function_ref.hpp>
 
 namespace tutti {
-
-// A backend whose memory is short and that says how short: free_bytes().
-template <class B>
-concept CountsFreeMemory = requires(B& b) {
-  { b.free_bytes() } -> std::convertible_to<std::size_t>;
-};
 
 // What a run with a batch asks for, in bytes of the backend's memory.
 struct RoomRequest {
@@ -25,17 +20,17 @@ struct RoomRequest {
 };
 
 // Throws DeviceError where a run wants more memory than is free, before it allocates any, and names the largest batch
-// that fits. wanted_by(rows): what a run with fewer rows wants. The backend may know what else helps: memory_hint(), an
-// option such as "--option", or nothing.
-template <CountsFreeMemory B, class F>
-void require_room(B& b, const RoomRequest& r, F&& wanted_by) {
-  const std::size_t room = b.free_bytes() + r.own;
+// that fits. wanted_by(rows): what a run with fewer rows wants. Backends on the host tell no
+// limit.
+inline void require_room(Backend& b, const RoomRequest& r, FunctionRef<std::size_t(std::int64_t rows)> wanted_by) {
+  const std::size_t available = b.memory().free_bytes();
+  if (available == Memory::unlimited) return;
+  const std::size_t room = available + r.own;
   if (r.wanted <= room) return;
   // Whoever trains allocates parameters, gradients and optimizer state first.
-  std::size_t held = r.model;
-  if constexpr (requires { b.allocated_bytes(); }) held = b.allocated_bytes() - r.own;
-  std::string also;
-  if constexpr (requires { std::string(b.memory_hint()); }) also = b.memory_hint();
+  const std::size_t allocated = b.memory().allocated_bytes();
+  const std::size_t held = allocated > 0 ? allocated - r.own : r.model;
+  const std::string also = b.memory_hint();
   std::int64_t fits = 0;
   for (std::int64_t low = 1, high = r.rows - 1; low <= high;) {
     const std::int64_t middle = low + (high - low) / 2;

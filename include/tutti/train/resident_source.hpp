@@ -24,14 +24,6 @@
 // Batches of a data set that lies in the backend's memory whole.
 namespace tutti {
 
-// A backend that cuts windows out of such a data set: [rows] windows of the host into images [rows, out_height,
-// out_width, channels] and labels [rows] of its own memory. The host's may be written over when the call is back.
-template <class B>
-concept GathersImages = MemorySpace<B> && requires(B& b, const ResidentImages& from, const ImageWindow* windows,
-                                                   std::int64_t rows, void* images, void* labels) {
-  b.gather_images(from, windows, rows, images, labels);
-};
-
 // What a data set takes in a backend's memory; 0: it cannot lie there, because its images are made anew each time.
 [[nodiscard]] inline std::size_t resident_bytes(const AnyDataset& d) {
   if (d.stored() == nullptr) return 0;
@@ -56,12 +48,11 @@ concept GathersImages = MemorySpace<B> && requires(B& b, const ResidentImages& f
 
 // Gives out the batches that a Loader with the same options would, bit by bit, as windows: the images were copied to
 // the backend's memory once, and a step costs the host the random numbers of its rows.
-template <class B>
 class ResidentSource final : public BatchSource {
  public:
   // Copies the images. UsageError for a data set whose images are made anew each time, DeviceError where memory does
   // not do. Of the options those of the loader's ring do not matter.
-  ResidentSource(B& backend, AnyDataset dataset, LoaderOptions options)
+  ResidentSource(Backend& backend, AnyDataset dataset, LoaderOptions options)
       : dataset_(std::move(dataset)),
         options_(std::move(options)),
         sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block) {
@@ -76,11 +67,11 @@ class ResidentSource final : public BatchSource {
     if (dataset_.size() > std::numeric_limits<std::int32_t>::max())
       fail<UsageError>(s.name, "at most 2^31 - 1 images", std::to_string(dataset_.size()));
     reserve();
-    copy_images(backend, s);
+    copy_images(backend.memory(), s);
     const std::vector<std::uint8_t> fill = dataset_.stored()->fill();
-    fill_ = Buffer<B>(backend, fill.size());
-    backend.copy_in(fill_.data(), fill.data(), fill.size());
-    backend.synchronise();
+    fill_ = Buffer(backend.memory(), fill.size());
+    backend.memory().copy_in(fill_.data(), fill.data(), fill.size());
+    backend.memory().synchronise();
     const auto small = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
     resident_ = {static_cast<const std::uint8_t*>(images_.data()),
                  static_cast<const std::int32_t*>(labels_.data()),
@@ -153,10 +144,10 @@ class ResidentSource final : public BatchSource {
     labels_of_batch_.resize(rows);
   }
 
-  void copy_images(B& backend, const Schema& s) {
+  void copy_images(Memory& memory, const Schema& s) {
     const auto size = static_cast<std::size_t>(dataset_.size()), bytes = static_cast<std::size_t>(s.image_bytes());
-    images_ = Buffer<B>(backend, size * bytes);
-    labels_ = Buffer<B>(backend, size * sizeof(std::int32_t));
+    images_ = Buffer(memory, size * bytes);
+    labels_ = Buffer(memory, size * sizeof(std::int32_t));
     host_labels_.resize(size);
     // A few MiB at a time: the host has the images already, or makes them up one by one.
     const std::size_t some = std::clamp<std::size_t>((std::size_t{8} << 20) / bytes, 1, size);
@@ -166,16 +157,16 @@ class ResidentSource final : public BatchSource {
       for (std::size_t i = 0; i < n; ++i)
         dataset_.stored()->read_stored(static_cast<std::int64_t>(begin + i),
                                        Slot{{chunk.data() + i * bytes, bytes}, host_labels_[begin + i]});
-      backend.copy_in(images_.at(begin * bytes), chunk.data(), n * bytes);
-      backend.synchronise();
+      memory.copy_in(images_.at(begin * bytes), chunk.data(), n * bytes);
+      memory.synchronise();
     }
-    backend.copy_in(labels_.data(), host_labels_.data(), size * sizeof(std::int32_t));
+    memory.copy_in(labels_.data(), host_labels_.data(), size * sizeof(std::int32_t));
   }
 
   AnyDataset dataset_;
   LoaderOptions options_;
   Sampler sampler_;
-  Buffer<B> images_, labels_, fill_;
+  Buffer images_, labels_, fill_;
   ResidentImages resident_;
   Batch batch_;
   std::vector<ImageWindow> windows_;

@@ -39,8 +39,7 @@ struct StateArena {
 class CommittedState {
  public:
   // Copies the arenas out of the backend's memory.
-  template <MemorySpace M>
-  void commit(M& memory, const std::vector<StateArena>& arenas, const Counters& counters) {
+  void commit(Memory& memory, const std::vector<StateArena>& arenas, const Counters& counters) {
     std::size_t total = 0;
     for (const auto& a : arenas) total += a.layout->bytes();
     bytes_.resize(total);
@@ -54,8 +53,7 @@ class CommittedState {
     valid_ = true;
   }
   // Copies it back, counters included.
-  template <MemorySpace M>
-  Counters restore(M& memory, const std::vector<StateArena>& arenas) const {
+  Counters restore(Memory& memory, const std::vector<StateArena>& arenas) const {
     std::size_t at = 0;
     for (const auto& a : arenas) {
       memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include <tutti/core/dtype.hpp>
+#include <tutti/tensor/memory.hpp>
 
 namespace tutti {
 
@@ -22,8 +23,7 @@ class StepWord {
 
   [[nodiscard]] std::byte* data() const noexcept { return at_; }
 
-  template <class M>
-  void write(M& memory, std::uint32_t word) {
+  void write(Memory& memory, std::uint32_t word) {
     with([&](auto one) {
       std::array<decltype(one), flags> v{};
       for (std::size_t i = 0; i < flags; ++i)
@@ -31,8 +31,7 @@ class StepWord {
       memory.copy_in(at_, v.data(), sizeof v);
     });
   }
-  template <class M>
-  [[nodiscard]] std::uint32_t read(M& memory) const {
+  [[nodiscard]] std::uint32_t read(Memory& memory) const {
     std::uint32_t word = 0;
     with([&](auto one) {
       std::array<decltype(one), flags> v{};

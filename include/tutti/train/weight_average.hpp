@@ -12,12 +12,14 @@
 namespace tutti {
 
 // An exponential moving average of a model's weights and running statistics.
-template <Backend B>
 class WeightAverage {
  public:
   WeightAverage() = default;
-  WeightAverage(B& backend, const Executor<B>& e)
-      : b_(&backend), e_(&e), weights_(backend, e.parameters().bytes()), states_(backend, e.states().bytes()) {}
+  WeightAverage(Backend& backend, const Executor& e)
+      : b_(&backend),
+        e_(&e),
+        weights_(backend.memory(), e.parameters().bytes()),
+        states_(backend.memory(), e.states().bytes()) {}
 
   [[nodiscard]] std::byte* weights() const noexcept { return weights_.at(0); }
   [[nodiscard]] std::byte* states() const noexcept { return states_.at(0); }
@@ -37,8 +39,8 @@ class WeightAverage {
   }
   // Begins anew at the present weights.
   void restart() {
-    b_->copy(weights_.data(), e_->parameter_data(), weights_.bytes());
-    b_->copy(states_.data(), e_->state_data(), states_.bytes());
+    b_->memory().copy(weights_.data(), e_->parameter_data(), weights_.bytes());
+    b_->memory().copy(states_.data(), e_->state_data(), states_.bytes());
   }
   // The average in place of the weights and the other way round.
   void swap() {
@@ -47,16 +49,16 @@ class WeightAverage {
   }
 
  private:
-  void swap(Buffer<B>& a, void* b) {
-    Buffer<B> t(*b_, a.bytes());
-    b_->copy(t.data(), b, a.bytes());
-    b_->copy(b, a.data(), a.bytes());
-    b_->copy(a.data(), t.data(), a.bytes());
+  void swap(Buffer& a, void* b) {
+    Buffer t(b_->memory(), a.bytes());
+    b_->memory().copy(t.data(), b, a.bytes());
+    b_->memory().copy(b, a.data(), a.bytes());
+    b_->memory().copy(a.data(), t.data(), a.bytes());
   }
 
-  B* b_ = nullptr;
-  const Executor<B>* e_ = nullptr;
-  Buffer<B> weights_, states_;
+  Backend* b_ = nullptr;
+  const Executor* e_ = nullptr;
+  Buffer weights_, states_;
 };
 
 }  // namespace tutti

@@ -32,24 +32,20 @@ class Cpu : public ReferenceOps<false> {
       : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
         isa_(cpu::detect_isa()) {}
 
-  [[nodiscard]] std::string name() const { return "cpu"; }
-  [[nodiscard]] std::string description() const { return "own kernels " + std::string(cpu::name_of(isa_)); }
-  [[nodiscard]] int threads() const { return pool_->threads(); }
+  [[nodiscard]] std::string name() const override { return "cpu"; }
+  [[nodiscard]] std::string description() const override { return "own kernels " + std::string(cpu::name_of(isa_)); }
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+  [[nodiscard]] int threads() const override { return pool_->threads(); }
   // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
   // all small numbers of threads, so that their results are the same bits.
-  [[nodiscard]] int lanes() const { return threads() <= 4 ? 8 : 2 * threads(); }
-  [[nodiscard]] std::size_t chunk_bytes() const { return 256 * 1024; }
+  [[nodiscard]] int lanes() const override { return threads() <= 4 ? 8 : 2 * threads(); }
   [[nodiscard]] cpu::Isa isa() const noexcept { return isa_; }
 
-  template <class F>
-  void parallel(int tasks, F&& f) {
-    pool_->run(tasks, f);
-  }
+  void parallel(int tasks, FunctionRef<void(int, int)> f) override { pool_->run(tasks, f); }
 
   using ReferenceOps::partition;
   using ReferenceOps::prepare;
   using ReferenceOps::run;
-  using ReferenceOps::update;
 
   // Row ops.
   [[nodiscard]] Partition partition(const op::Normalize&, const NodeDesc&) const { return {Division::rows}; }
@@ -196,14 +192,14 @@ class Cpu : public ReferenceOps<false> {
     linear_backward_weights(c, 0, out, dw, db);
   }
 
-  void update(const op::SgdUpdate& o, const UpdateCall& u) {
-    blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, o, part); });
-  }
-  void update(const op::AdamwUpdate& o, const UpdateCall& u) {
-    blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, o, part); });
+  void update(const UpdateOp& any, const UpdateCall& u) override {
+    if (const auto* sgd = std::get_if<op::SgdUpdate>(&any))
+      return blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, *sgd, part); });
+    const auto& adamw = std::get<op::AdamwUpdate>(any);
+    blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, adamw, part); });
   }
   // Summed over fixed blocks in order, whoever computed them.
-  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) {
+  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override {
     norms_.resize(std::max(norms_.size(), (u.count + block - 1) / block));
     blocks(u, [&](const UpdateCall& part) {
       const auto offset =
@@ -217,11 +213,11 @@ class Cpu : public ReferenceOps<false> {
     }
     return sum;
   }
-  void average(DType t, void* to, const void* from, std::size_t n, double decay) {
+  void average(DType t, void* to, const void* from, std::size_t n, double decay) override {
     only_f32(t);
     cpu::average(isa_, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
   }
-  void accumulate(DType t, void* to, const void* from, std::size_t n) {
+  void accumulate(DType t, void* to, const void* from, std::size_t n) override {
     only_f32(t);
     cpu::accumulate(isa_, static_cast<float*>(to), static_cast<const float*>(from), n);
   }
@@ -429,5 +425,17 @@ class Cpu : public ReferenceOps<false> {
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Isa isa_;
 };
+
+#if TUTTI_CORE_DEFINITIONS
+// Ops without a kernel here run by the reference loops.
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> Cpu::kernel(const Op& op, const NodeDesc& desc) {
+  if (auto k = custom_kernel(op)) return k;
+  return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
+                      op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
+                      op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
+                      op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
+                      op::LinearBackwardWeights, op::SoftmaxCrossEntropy>(*this, op, desc);
+}
+#endif
 
 }  // namespace tutti

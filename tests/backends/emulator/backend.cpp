@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: MIT
+// What all programs with the emulated backend compile once.
+#define TUTTI_SOURCE_EMULATED
+#include "backends/emulated_cuda.hpp"
