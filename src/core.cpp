@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What separate compilation compiles once a program: passes over graphs, the models, our own kernels and the executor
-// of Reference. See <tutti/core/separate.hpp>.
+// What separate compilation compiles once a program: passes over graphs, the models, our own kernels, the executor,
+// the trainer and the loop that trains. See <tutti/core/separate.hpp>.
 #define TUTTI_SOURCE_CORE
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backend/cpu/weight_gradient.hpp>

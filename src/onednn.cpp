@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MIT
-// What separate compilation compiles once a program: the executor of this backend. See <tutti/core/separate.hpp>.
+// What separate compilation compiles once a program: this backend's kernels. See <tutti/core/separate.hpp>.
 #define TUTTI_SOURCE_ONEDNN
 #include <tutti/backends/onednn/onednn.hpp>
