@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backend/cpu/cpu_ops.hpp>
 #include <tutti/backends/eigen/correlate.hpp>
 #include <tutti/backends/eigen/weight_gradient.hpp>
 
@@ -18,9 +18,9 @@ namespace tutti {
 // Convolutions and linear layers with Eigen 3.4's fixed-size arrays, everything else by our own kernels; f32, and bf16
 // that is computed in f32. Eigen's instruction set is the one the program was compiled for: without -march=native that
 // is SSE2, a fifth of the speed of AVX-512. Eigen starts no threads here.
-class EigenBackend : public Cpu {
+class EigenBackend : public CpuOps {
  public:
-  explicit EigenBackend(CpuOptions o = {}) : Cpu(o) { scratch_.resize(static_cast<std::size_t>(threads())); }
+  explicit EigenBackend(CpuOptions o = {}) : CpuOps(o) { scratch_.resize(static_cast<std::size_t>(threads())); }
 
   [[nodiscard]] std::string name() const override { return "eigen"; }
   [[nodiscard]] std::string description() const override {
@@ -31,7 +31,7 @@ class EigenBackend : public Cpu {
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
-  using Cpu::partition;
+  using CpuOps::partition;
 
   [[nodiscard]] Partition partition(const op::Conv2d&, const NodeDesc&) const { return {Division::rows}; }
   [[nodiscard]] Partition partition(const op::Conv2dBackwardData&, const NodeDesc&) const { return {Division::rows}; }
@@ -43,7 +43,7 @@ class EigenBackend : public Cpu {
 
   [[nodiscard]] std::size_t pack_bytes(const Op& o, const NodeDesc& d) const {
     const auto c = correlations(o, d);
-    return c ? static_cast<std::size_t>(c->weight_count) * size_of(d.compute) : Cpu::pack_bytes(o, d);
+    return c ? static_cast<std::size_t>(c->weight_count) * size_of(d.compute) : CpuOps::pack_bytes(o, d);
   }
   void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) const {
     const auto write = [&](const eigen::Correlations& c) {
@@ -52,7 +52,7 @@ class EigenBackend : public Cpu {
     // Before each step with what prepare() made, since a step allocates nothing.
     if (d.state != nullptr) return write(*static_cast<const eigen::Correlations*>(d.state));
     if (const auto c = correlations(o, d)) return write(*c);
-    Cpu::pack(o, d, w, to);
+    CpuOps::pack(o, d, w, to);
   }
 
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2d& o, const PrepareInfo& i) { return correlator(o, i); }
@@ -155,7 +155,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> EigenBackend::kernel(const Op& op, c
   if (auto k = kernel_among<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
                             op::LinearBackwardData>(*this, op, desc))
     return k;
-  return Cpu::kernel(op, desc);
+  return CpuOps::kernel(op, desc);
 }
 #endif
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/backend/cpu/cpu_ops.hpp>
 #include <tutti/backend/cpu/weight_gradient.hpp>
 #include <tutti/backends/onednn/convolution.hpp>
 #include <tutti/backends/onednn/linear.hpp>
@@ -18,10 +18,10 @@
 namespace tutti {
 
 // Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
-class Onednn : public Cpu {
+class Onednn : public CpuOps {
  public:
   explicit Onednn(CpuOptions o = {})
-      : Cpu(o, &onednn::OneOmpThread::for_this_thread),
+      : CpuOps(o, &onednn::OneOmpThread::for_this_thread),
         engine_(dnnl::engine::kind::cpu, 0),
         convolutions_(engine_, threads()) {
     scratch_.resize(static_cast<std::size_t>(threads()));
@@ -34,7 +34,7 @@ class Onednn : public Cpu {
 
   void parallel(int tasks, FunctionRef<void(int, int)> f) override {
     const onednn::OneOmpThread guard;
-    Cpu::parallel(tasks, f);
+    CpuOps::parallel(tasks, f);
   }
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
@@ -63,7 +63,7 @@ class Onednn : public Cpu {
     if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o))
       return convolutions_.layout(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data)
           .desc.get_size();
-    return Cpu::pack_bytes(o, d);
+    return CpuOps::pack_bytes(o, d);
   }
   void pack(const Op& o, const NodeDesc& d, const TensorRef& w, void* to) {
     if (const auto* f = std::get_if<op::Conv2d>(&o))
@@ -71,7 +71,7 @@ class Onednn : public Cpu {
     if (const auto* b = std::get_if<op::Conv2dBackwardData>(&o))
       return convolutions_.reorder(problem(*b, d.out[0], d.in[1].shape, d.in[0]), onednn::Pass::backward_data, w.data,
                                    to);
-    Cpu::pack(o, d, w, to);
+    CpuOps::pack(o, d, w, to);
   }
 
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2d& o, const PrepareInfo& i) {
@@ -324,7 +324,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> Onednn::kernel(const Op& op, const N
   if (auto k = kernel_among<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
                             op::LinearBackwardData>(*this, op, desc))
     return k;
-  return Cpu::kernel(op, desc);
+  return CpuOps::kernel(op, desc);
 }
 #endif
 

@@ -101,7 +101,6 @@ void check_steps_beside_reference(Make&& make, double tolerance) {
   for (const StepRecipe& recipe : step_recipes()) {
     CAPTURE(recipe.name);
     const auto backend = make();
-    using B = std::decay_t<decltype(*backend)>;
     Reference reference;
     Solo solo;
     Trainer t(*backend, solo, net, recipe.options);
@@ -154,8 +153,6 @@ void check_steps_beside_host(Make&& make, With&& with, int steps = 5) {
       for (int way = 0; way < 3; ++way) {
         const auto backend = make(way == 0);
         with(*backend, [&](auto& strategy) {
-          using B = std::decay_t<decltype(*backend)>;
-          using S = std::decay_t<decltype(strategy)>;
           Trainer t(*backend, strategy, net, o);
           StepTrace trace;
           if (way == 2) t.trace(&trace);

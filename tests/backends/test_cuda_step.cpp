@@ -24,6 +24,7 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/run_log.hpp>
+#include <tutti/train/step_word.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/conformance.hpp"

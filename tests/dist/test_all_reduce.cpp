@@ -11,6 +11,7 @@
 
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backend/reference.hpp>
+#include <tutti/core/rng.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/threads.hpp>
 #include <tutti/nn/layers.hpp>

@@ -12,6 +12,7 @@
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backend/reference.hpp>
 #include <tutti/dist/solo.hpp>
+#include <tutti/graph/initialize.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/whitening.hpp>

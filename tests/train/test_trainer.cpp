@@ -10,6 +10,7 @@
 
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backend/reference.hpp>
+#include <tutti/core/rng.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/trainer.hpp>
 

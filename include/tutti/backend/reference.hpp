@@ -239,25 +239,25 @@ class ReferenceOps : public Backend, public HostMemory {
   }
 };
 
-// The oracle of the tests.
-class Reference : public ReferenceOps<true> {
+// The oracle of the tests. A template, so that who includes it without using it compiles no loops.
+template <class = void>
+class ReferenceBackend : public ReferenceOps<true> {
  public:
   [[nodiscard]] std::string name() const override { return "reference"; }
   [[nodiscard]] std::string description() const override { return "obvious loops"; }
-  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
+    if (auto k = custom_kernel(op)) return k;
+    return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
+                        op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
+                        op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
+                        op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
+                        op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Conv2dStatistics,
+                        op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
+                        op::BatchNormBackwardApply>(*this, op, desc);
+  }
 };
+using Reference = ReferenceBackend<>;
 
-#if TUTTI_CORE_DEFINITIONS
-TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> Reference::kernel(const Op& op, const NodeDesc& desc) {
-  if (auto k = custom_kernel(op)) return k;
-  return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
-                      op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
-                      op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
-                      op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
-                      op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Conv2dStatistics,
-                      op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
-                      op::BatchNormBackwardApply>(*this, op, desc);
-}
-#endif
+TUTTI_CORE_INSTANCE(template class ReferenceBackend<>);
 
 }  // namespace tutti

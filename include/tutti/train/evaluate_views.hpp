@@ -173,12 +173,13 @@ class ViewLogits {
 // One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
 // Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
 // up to 1. kept_bytes: of logits that a device keeps before the host waits for them.
+template <class = void>
 EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std::vector<TestView>& views,
                                 std::size_t kept_bytes = std::size_t{1} << 20);
 
-#if TUTTI_CORE_DEFINITIONS
-TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source,
-                                                    const std::vector<TestView>& views, std::size_t kept_bytes) {
+template <class>
+EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std::vector<TestView>& views,
+                                std::size_t kept_bytes) {
   double weights = 0;
   for (const TestView& v : views) weights += v.weight;
   if (!(std::abs(weights - 1) < 1e-9))
@@ -222,6 +223,7 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
           sum.rows / std::max(watch.seconds(), 1e-9)};
 }
 
-#endif
+TUTTI_CORE_INSTANCE(template EvaluationReport evaluate_views<>(Trainer&, BatchSource&, const std::vector<TestView>&,
+                                                               std::size_t));
 
 }  // namespace tutti

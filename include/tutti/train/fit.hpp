@@ -112,16 +112,18 @@ inline void write_audit(AuditLog& audit, const Batch& b, std::int64_t step, int 
 
 // One pass over a data set with the present weights (or their EMA), over all ranks. A batch, not the pass, has the
 // deadline of a reduction.
+template <class = void>
 EvaluationReport evaluate(Trainer& trainer, BatchSource& source);
 
 // The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
 // (EpochEnd) to the last full step of all epochs. Reports to the listeners, evaluates, commits and saves. `test` and
 // `audit` may be null, and `checkpoints` on ranks that save nothing.
+template <class = void>
 FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
               const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit = nullptr);
 
-#if TUTTI_CORE_DEFINITIONS
-TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source) {
+template <class>
+EvaluationReport evaluate(Trainer& trainer, BatchSource& source) {
   const Stopwatch watch;
   Metrics sum;
   EvaluationSum of_batches(trainer.executor());
@@ -142,8 +144,9 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
           sum.rows / std::max(watch.seconds(), 1e-9)};
 }
 
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
-                                  const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit) {
+template <class>
+FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
+              const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit) {
   const std::int64_t per_epoch = train.steps_per_epoch();
   Counters& at = trainer.counters();
   FitResult result;
@@ -350,6 +353,8 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
   return result;
 }
 
-#endif
+TUTTI_CORE_INSTANCE(template EvaluationReport evaluate<>(Trainer&, BatchSource&));
+TUTTI_CORE_INSTANCE(template FitResult fit<>(Trainer&, BatchSource&, BatchSource*, Checkpoints*,
+                                             const std::vector<FitListener*>&, const FitOptions&, AuditLog*));
 
 }  // namespace tutti
