@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,29 +24,34 @@ concept RunsOp = requires(B& b, const O& o, Call& call, const NodeDesc& d, const
   { b.prepare(o, info) } -> std::convertible_to<std::shared_ptr<void>>;
 };
 
-// Calls those functions, and for weights B's pack_bytes(op, desc) and pack(op, desc, weights, to).
-template <class B, class O>
+// Calls those functions, and for weights B's pack_bytes(op, desc) and pack(op, desc, weights, to). One class a backend:
+// of each op it holds pointers, which cost a compiler less than a class.
+template <class B>
 class OpKernel final : public Kernel {
  public:
-  static_assert(RunsOp<B, O>);
-  OpKernel(B& backend, const Op& op, const O& o, const NodeDesc& d) : b_(backend), op_(op), o_(o), desc_(d) {}
+  struct Functions {
+    Partition (*partition)(B& b, const Op& op, const NodeDesc& d);
+    std::shared_ptr<void> (*prepare)(B& b, const Op& op, const PrepareInfo& info);
+    void (*run)(B& b, const Op& op, Call& c);
+  };
+  OpKernel(B& backend, const Op& op, const NodeDesc& d, const Functions& f) : b_(backend), op_(op), f_(f), desc_(d) {}
 
-  [[nodiscard]] Partition cut() override { return b_.partition(o_, desc_); }
+  [[nodiscard]] Partition cut() override { return f_.partition(b_, op_, desc_); }
   [[nodiscard]] std::size_t packed_bytes() override { return b_.pack_bytes(op_, desc_); }
   void pack(const TensorRef& weights, void* to) override { b_.pack(op_, desc_, weights, to); }
   void prepare(const PrepareInfo& info) override {
-    prepared_ = b_.prepare(o_, info);
+    prepared_ = f_.prepare(b_, op_, info);
     desc_.state = prepared_.get();
   }
   void run(Call& c) override {
     c.state = prepared_.get();
-    b_.run(o_, c);
+    f_.run(b_, op_, c);
   }
 
  private:
   B& b_;
   const Op& op_;
-  const O& o_;
+  Functions f_;
   NodeDesc desc_;
   std::shared_ptr<void> prepared_;
 };
@@ -53,13 +59,19 @@ class OpKernel final : public Kernel {
 // The kernel for an op that is one of Os; null for others.
 template <class... Os, class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_among(B& b, const Op& op, const NodeDesc& d) {
-  std::unique_ptr<Kernel> k;
+  static_assert((RunsOp<B, Os> && ...));
+  std::optional<typename OpKernel<B>::Functions> found;
   const auto one = [&]<class O>(const O* o) {
-    if (o != nullptr) k = std::make_unique<OpKernel<B, O>>(b, op, *o, d);
-    return o != nullptr;
+    if (o == nullptr) return false;
+    found = {[](B& on, const Op& any, const NodeDesc& n) { return on.partition(*std::get_if<O>(&any), n); },
+             [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
+               return on.prepare(*std::get_if<O>(&any), info);
+             },
+             [](B& on, const Op& any, Call& c) { on.run(*std::get_if<O>(&any), c); }};
+    return true;
   };
   (void)(one(std::get_if<Os>(&op)) || ...);
-  return k;
+  return found ? std::make_unique<OpKernel<B>>(b, op, d, *found) : nullptr;
 }
 
 // Runs a custom op's own code on the operands.
