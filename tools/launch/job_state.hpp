@@ -240,11 +240,17 @@ inline void end_mpi_session(const fs::path& folder) {
   if (path.is_absolute() && path.filename().string().starts_with("jf.") &&
       path.parent_path().filename().string().starts_with("ompi.") && ::lstat(path.c_str(), &status) == 0 &&
       S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
-    // Again where something still writes or removes there; another job's folders keep the parent.
-    for (int i = 0; i < 20; ++i) {
+    // Again where something still writes or removes there. Another job's folder keeps the parent.
+    const fs::path parent = path.parent_path();
+    const auto keeps_parent = [&] {
+      for (const auto& entry : fs::directory_iterator(parent, error))
+        if (entry.path() != path && entry.path().filename().string().starts_with("jf.")) return true;
+      return false;
+    };
+    for (int i = 0; i < 40; ++i) {
       fs::remove_all(path, error);
       const bool gone = ::lstat(path.c_str(), &status) != 0;
-      if (::rmdir(path.parent_path().c_str()) == 0 || errno == ENOENT || (gone && i >= 4)) break;
+      if (::rmdir(parent.c_str()) == 0 || errno == ENOENT || (gone && keeps_parent())) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }

@@ -30,7 +30,7 @@ class ParameterUpdate {
                   const std::vector<Bucket>* buckets)
       : b_(backend), o_(o), e_(e) {
     const ArenaLayout& p = e.parameters();
-    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.push_back(Buffer(backend.memory(), p.bytes()));
+    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.emplace_back(backend.memory(), p.bytes());
     for (std::size_t i = 0, bucket = 0; i < trainable; ++i) {
       if (buckets != nullptr && i >= (*buckets)[bucket].last) ++bucket;
       const Slice& s = p.slices[i];
