@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backend/backend.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/image_window.hpp>
