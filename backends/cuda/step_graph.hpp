@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <tutti/backends/cuda/device.hpp>
+#include <tutti/core/function_ref.hpp>
 
 namespace tutti::cuda {
 
