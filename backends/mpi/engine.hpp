@@ -136,13 +136,6 @@ class MpiEngine {
     }
   }
 
-  void reduce_scatter(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
-    if (route_ == Route::host)
-      group_->reduce_scatter(t, data, op, deadline, what);
-    else
-      all_reduce(t, data, op, deadline, what);
-  }
-
   void barrier(Deadline deadline, std::string_view what) {
     switch (route_) {
       case Route::alone:

@@ -44,8 +44,4 @@ TUTTI_CUDA_FORWARD(tutti::nccl_library, ncclResult_t, ncclAllGather,
                    (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t comm,
                     cudaStream_t stream),
                    from, to, count, type, comm, stream)
-TUTTI_CUDA_FORWARD(tutti::nccl_library, ncclResult_t, ncclReduceScatter,
-                   (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                    cudaStream_t stream),
-                   from, to, count, type, op, comm, stream)
 #endif

@@ -36,9 +36,8 @@ using Rendezvous = std::function<void(std::span<std::byte>)>;
 // The bytes travel through a communicator that is there already (MPI), which must outlive the result.
 template <class Communicator>
 [[nodiscard]] Rendezvous rendezvous_through(Communicator& c) {
-  return [&c](std::span<std::byte> bytes) {
-    c.broadcast(bytes, 0, nullptr, "NCCL's identity").wait_host(std::chrono::hours(24));
-  };
+  return
+      [&c](std::span<std::byte> bytes) { c.broadcast(bytes, 0, "NCCL's identity").wait_host(std::chrono::hours(24)); };
 }
 
 [[nodiscard]] inline ncclDataType_t nccl_type(DType t) {

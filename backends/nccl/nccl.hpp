@@ -33,12 +33,14 @@
 
 namespace tutti {
 
-// One rank and its GPU. Data of the device travels as it lies there, on a stream beside the device's own; `after` is
-// the cudaEvent_t that it waits for, or null: everything that the device's stream was given before. Data of the host
-// goes through the device in pieces, in the call itself. Operations on the device's data may be captured in a CUDA
-// graph, once each has run before. From one thread at a time; abort() from any.
+// One rank and its GPU. Data of the device travels as it lies there, on a stream beside the device's own, behind
+// everything that the device's stream was given before. Data of the host goes through the device in pieces, in the call
+// itself. Operations on the device's data may be captured in a CUDA graph, once each has run before. From one thread at
+// a time; abort() from any.
 class NcclCommunicator {
  public:
+  static constexpr CommunicatorTraits traits{.reads_device_memory = true, .watches_ranks = true};
+
   // A collective call, as its end is, unless something failed. The device must outlive it.
   explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
                             const Rendezvous& rendezvous = {})
@@ -55,20 +57,18 @@ class NcclCommunicator {
   [[nodiscard]] int rank() const { return options_.rank; }
   [[nodiscard]] int size() const { return options_.size; }
   [[nodiscard]] std::string name() const { return "nccl"; }
-  // What a trainer asks before it hands over gradients that lie in a GPU's memory.
-  [[nodiscard]] static bool reads_device_memory() noexcept { return true; }
   [[nodiscard]] std::string rank_name(int r) const {
     return "rank " + std::to_string(r) + " on " + hosts_[static_cast<std::size_t>(r)];
   }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
 
-  Work all_reduce(DType t, std::span<std::byte> data, Combine op, void* after, const std::string& name) {
+  Work all_reduce(DType t, std::span<std::byte> data, Combine op, const std::string& name) {
     require_whole(t, data.size(), name);
     // NCCL's maximum of floating values may lose a NaN; such maxima are few words, and go by the host.
     const bool gathers = op == Combine::max && is_float(t);
-    if (on_device(data, after) && !gathers)
-      return start(after, name, [&] { return reduce(t, data.data(), data.data(), data.size() / size_of(t), op); });
-    by_host(data, after, name, [&](std::span<std::byte> piece) {
+    if (on_device(data) && !gathers)
+      return start(name, [&] { return reduce(t, data.data(), data.data(), data.size() / size_of(t), op); });
+    by_host(data, name, [&](std::span<std::byte> piece) {
       if (gathers)
         combine_gathered(t, piece, op, name);
       else
@@ -77,25 +77,25 @@ class NcclCommunicator {
     });
     return finished(name);
   }
-  Work broadcast(std::span<std::byte> data, int root, void* after, const std::string& name) {
+  Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
     if (root < 0 || root >= size())
       fail<UsageError>(name, "a rank from 0 to " + std::to_string(size() - 1), std::to_string(root));
     const auto run = [&](void* p, std::size_t n) {
       return ncclBroadcast(p, p, n, ncclUint8, root, group_.comm(), group_.stream());
     };
-    if (on_device(data, after)) return start(after, name, [&] { return run(data.data(), data.size()); });
-    by_host(data, after, name, [&](std::span<std::byte> piece) {
+    if (on_device(data)) return start(name, [&] { return run(data.data(), data.size()); });
+    by_host(data, name, [&](std::span<std::byte> piece) {
       through_device(piece, piece.size(), name, [&](void* p) { return run(p, piece.size()); });
     });
     return finished(name);
   }
-  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, void* after, const std::string& name) {
+  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     const auto n = static_cast<std::size_t>(size());
     if (all.size() != mine.size() * n)
       fail<UsageError>(name, "room for " + std::to_string(n) + " times " + std::to_string(mine.size()) + " bytes",
                        std::to_string(all.size()));
-    if (on_device(all, after))
-      return start(after, name, [&] {
+    if (on_device(all))
+      return start(name, [&] {
         return ncclAllGather(mine.data(), all.data(), mine.size(), ncclUint8, group_.comm(), group_.stream());
       });
     std::vector<std::byte> gathered;
@@ -107,26 +107,11 @@ class NcclCommunicator {
     }
     return finished(name);
   }
-  Work reduce_scatter(DType t, std::span<std::byte> data, Combine op, void* after, const std::string& name) {
-    require_whole(t, data.size(), name);
-    const std::size_t count = data.size() / size_of(t), share = count / static_cast<std::size_t>(size());
-    bool even = true;  // NCCL knows shares of one size alone
-    for (int r = 0; r < size(); ++r) {
-      const RankShare s = share_of(count, size_of(t), size(), r);
-      even = even && s.end - s.begin == share;
-    }
-    if (!even || !on_device(data, after) || (op == Combine::max && is_float(t)))
-      return all_reduce(t, data, op, after, name);
-    return start(after, name, [&] {
-      std::byte* mine = data.data() + static_cast<std::size_t>(rank()) * share * size_of(t);
-      return ncclReduceScatter(data.data(), mine, share, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
-    });
-  }
   void barrier(std::chrono::milliseconds deadline) {
     std::array<std::byte, 4> word{};
     const auto usual = std::exchange(host_deadline_, deadline);
     try {
-      all_reduce(DType::i32, word, Combine::sum, nullptr, "barrier").wait_host(deadline);
+      all_reduce(DType::i32, word, Combine::sum, "barrier").wait_host(deadline);
     } catch (...) {
       host_deadline_ = usual;
       throw;
@@ -151,7 +136,7 @@ class NcclCommunicator {
   }
   // What the host can read: the data itself, or where it lies in the device's memory a copy in `room`.
   std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>& room) {
-    if (!on_device(data, nullptr)) return data;
+    if (!on_device(data)) return data;
     room.resize(data.size());
     wait_stream(group_.device().stream(), host_deadline_, "data of the device");
     copy_now(room.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, "data of the device");
@@ -168,9 +153,7 @@ class NcclCommunicator {
     explicit Operation(NcclGroup& g) : group(g), end(g.device()) {}
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return end.happened(); }
-    void wait_device(void* stream) override {
-      end.hold_up(stream == nullptr ? group.device().stream() : static_cast<cudaStream_t>(stream));
-    }
+    void wait_device() override { end.hold_up(group.device().stream()); }
     void wait_host(std::chrono::milliseconds deadline) override {
       group.wait([this] { return end.happened(); }, std::min(deadline, group.deadline()), text);
     }
@@ -182,7 +165,7 @@ class NcclCommunicator {
   struct Finished final : Work::State {
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return true; }
-    void wait_device(void*) override {}
+    void wait_device() override {}
     void wait_host(std::chrono::milliseconds) override {}
     std::string text;
   };
@@ -198,10 +181,9 @@ class NcclCommunicator {
     return hosts_.empty() ? "rank " + std::to_string(rank()) : rank_name(rank());
   }
 
-  // Whether data is the device's. With an event it is; while a graph is captured nothing else makes sense, and CUDA
-  // would not be asked.
-  [[nodiscard]] bool on_device(std::span<const std::byte> data, const void* after) const {
-    if (after != nullptr || capturing()) return true;
+  // Whether data is the device's. While a graph is captured nothing else makes sense, and CUDA would not be asked.
+  [[nodiscard]] bool on_device(std::span<const std::byte> data) const {
+    if (capturing()) return true;
     if (data.empty()) return false;
     cudaPointerAttributes a{};
     group_.device().use();
@@ -218,18 +200,14 @@ class NcclCommunicator {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
-  // Puts an operation into the communication stream, behind what it must wait for.
+  // Puts an operation into the communication stream, behind what the device's stream was given.
   template <class F>
-  Work start(void* after, const std::string& name, F&& f) {
+  Work start(const std::string& name, F&& f) {
     group_.require_alive(name);
     group_.device().use();
-    if (after == nullptr) {
-      if (!before_) before_.emplace(group_.device());
-      before_->record(group_.device().stream());
-      before_->hold_up(group_.stream());
-    } else {
-      cuda::check(cudaStreamWaitEvent(group_.stream(), static_cast<cudaEvent_t>(after), 0), "a stream that waits");
-    }
+    if (!before_) before_.emplace(group_.device());
+    before_->record(group_.device().stream());
+    before_->hold_up(group_.stream());
     group_.settle(f(), "an operation of NCCL", name);
     const std::shared_ptr<Operation> o =
         unused<Operation>(operations_, [&] { return std::make_shared<Operation>(group_); });
@@ -252,26 +230,20 @@ class NcclCommunicator {
 
   // Data that is the host's, or is taken there, piece by piece.
   template <class F>
-  void by_host(std::span<std::byte> data, void* after, const std::string& name, F&& f) {
+  void by_host(std::span<std::byte> data, const std::string& name, F&& f) {
     group_.require_alive(name);
-    if (!on_device(data, after)) {
+    if (!on_device(data)) {
       for (std::size_t at = 0; at < data.size(); at += piece_bytes())
         f(data.subspan(at, std::min(piece_bytes(), data.size() - at)));
       return;
     }
     if (capturing())
       fail<UsageError>(name, "a sum, or whole numbers, inside a CUDA graph", "a maximum of floating values");
-    if (after != nullptr)
-      wait_event(static_cast<cudaEvent_t>(after), name);
-    else
-      wait_stream(group_.device().stream(), host_deadline_, name);
+    wait_stream(group_.device().stream(), host_deadline_, name);
     std::vector<std::byte> copy(data.size());
     copy_now(copy.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, name);
-    by_host(copy, nullptr, name, f);
+    by_host(copy, name, f);
     copy_now(data.data(), copy.data(), data.size(), cudaMemcpyHostToDevice, name);
-  }
-  void wait_event(cudaEvent_t e, const std::string& name) {
-    group_.wait([&] { return cuda::has_happened(e); }, host_deadline_, name);
   }
   void copy_now(void* to, const void* from, std::size_t n, cudaMemcpyKind kind, const std::string& name) {
     cuda::check(cudaMemcpyAsync(to, from, n, kind, group_.stream()), "a copy");

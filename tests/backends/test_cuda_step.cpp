@@ -412,7 +412,7 @@ struct Twins {
   struct State : Work::State {
     [[nodiscard]] std::string name() const override { return "twins"; }
     [[nodiscard]] bool done() const override { return true; }
-    void wait_device(void*) override {}
+    void wait_device() override {}
     void wait_host(std::chrono::milliseconds) override { emulator::Device::instance().finish(); }
   };
 

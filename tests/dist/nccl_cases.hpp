@@ -40,38 +40,26 @@ struct OnDevice {
 
 // The same operations on the device's own memory.
 inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
-  cuda::Event ready(m.device());
   for (const std::size_t n : {std::size_t{1}, std::size_t{17}, std::size_t{4096}, std::size_t{1'000'003}}) {
     OnDevice<float> v(m, values<float>(c.rank(), n));
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "sum");
+    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "sum");
     require(w.name() == "sum", "its name");
-    w.wait_device(m.device().stream());
+    w.wait_device();
     expect(v.values(), 0, n, c.size(), Combine::sum, "sum, waited for by the device");
     require(w.done(), "done after the stream was waited for");
 
-    // Behind an event of the device's stream.
     v.set(values<float>(c.rank(), n));
-    ready.record(m.device().stream());
-    c.all_reduce(DType::f32, v.bytes(), Combine::sum, ready.get(), "event").wait_host(patience);
-    expect(v.values(), 0, n, c.size(), Combine::sum, "sum behind an event");
-
-    v.set(values<float>(c.rank(), n));
-    c.all_reduce(DType::f32, v.bytes(), Combine::max, nullptr, "max").wait_host(patience);
+    c.all_reduce(DType::f32, v.bytes(), Combine::max, "max").wait_host(patience);
     expect(v.values(), 0, n, c.size(), Combine::max, "max");
-
-    v.set(values<float>(c.rank(), n));
-    c.reduce_scatter(DType::f32, v.bytes(), Combine::sum, nullptr, "scatter").wait_host(patience);
-    const RankShare s = share_of(n, 4, c.size(), c.rank());
-    expect(v.values(), s.begin, s.end, c.size(), Combine::sum, "reduce_scatter");
 
     for (int root = 0; root < c.size(); ++root) {
       v.set(values<float>(c.rank(), n));
-      c.broadcast(v.bytes(), root, nullptr, "broadcast").wait_host(patience);
+      c.broadcast(v.bytes(), root, "broadcast").wait_host(patience);
       require(v.values() == values<float>(root, n), "broadcast");
     }
     v.set(values<float>(c.rank(), n));
     OnDevice<float> all(m, std::vector<float>(n * static_cast<std::size_t>(c.size())));
-    c.all_gather(v.bytes(), all.bytes(), nullptr, "gather").wait_host(patience);
+    c.all_gather(v.bytes(), all.bytes(), "gather").wait_host(patience);
     const auto got = all.values();
     for (int r = 0; r < c.size(); ++r) {
       const auto want = values<float>(r, n);
@@ -80,7 +68,7 @@ inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
               "all_gather");
     }
     OnDevice<bf16> b(m, values<bf16>(c.rank(), n));
-    c.all_reduce(DType::bf16, b.bytes(), Combine::sum, nullptr, "bf16").wait_host(patience);
+    c.all_reduce(DType::bf16, b.bytes(), Combine::sum, "bf16").wait_host(patience);
     expect(b.values(), 0, n, c.size(), Combine::sum, "bf16");
   }
 }

@@ -282,15 +282,4 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
     c->group.all_gather(mine, emulator::bytes_at(to, n * static_cast<std::size_t>(c->size)), d, "all_gather");
   });
 }
-ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t c, cudaStream_t stream) {
-  using namespace tutti;
-  const DType t = emulator::dtype_of_nccl(type);
-  const std::size_t n = count * size_of(t), all = n * static_cast<std::size_t>(c->size);
-  return emulator::start(c, stream, [=](Deadline d) {
-    std::vector<std::byte> copy(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + all);
-    c->group.all_reduce(t, copy, op == ncclSum ? Combine::sum : Combine::max, d, "reduce_scatter");
-    std::memcpy(to, copy.data() + static_cast<std::size_t>(c->rank) * n, n);
-  });
-}
 }

@@ -151,8 +151,8 @@ TEST_CASE("gpu: operations are captured with what is around them, and replayed")
   const OnDevice<float> v(m, start), to(m, std::vector<float>(n));
   const cudaStream_t stream = m.device().stream();
   const auto step = [&] {
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "bucket");
-    w.wait_device(stream);
+    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "bucket");
+    w.wait_device();
     m.copy(to.buffer.data(), v.buffer.data(), n * sizeof(float));
   };
   step();
@@ -180,5 +180,5 @@ TEST_CASE("gpu: after an abort nothing starts any more") {
   const OnDevice<float> v(m, std::vector<float>(100));
   // One rank has nobody to end; its program goes on.
   c.abort("for nothing", ExitCode::internal);
-  CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "after").wait_host(10s));
+  CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), Combine::sum, "after").wait_host(10s));
 }

@@ -80,20 +80,18 @@ TEST_CASE("every case with 1, 2 and 4 ranks") {
   }
 }
 
-TEST_CASE("operations wait for an event of the device, and the device for them, without the host") {
+TEST_CASE("operations wait for the device's stream, and that for them, without the host") {
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   const std::vector<float> start(100, 3.F);
   OnDevice<float> v(m, start), to(m, std::vector<float>(100));
-  cuda::Event ready(m.device());
   const std::vector<float> late(100, 5.F);
   auto& device = emulator::Device::instance();
   const std::size_t waits = device.stream_waits;
   m.copy_in(v.buffer.data(), late.data(), 400);
-  ready.record(m.device().stream());
-  Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, ready.get(), "bucket");
+  Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "bucket");
   CHECK_FALSE(w.done());
-  w.wait_device(m.device().stream());
+  w.wait_device();
   m.copy(to.buffer.data(), v.buffer.data(), 400);
   CHECK(device.stream_waits == waits);
   CHECK(to.values() == late);
@@ -106,11 +104,9 @@ TEST_CASE("operations are captured with what is around them, and replayed") {
   AllReduce<NcclCommunicator> strategy(c);
   const OnDevice<float> v(m, std::vector<float>(1000, 2.F)), to(m, std::vector<float>(1000));
   const cudaStream_t stream = m.device().stream();
-  cuda::Event ready(m.device());
   const auto step = [&] {
-    ready.record(stream);
-    Work w = strategy.reduce({0, 0, 1000, 0, 1}, v.bytes(), ready.get());
-    w.wait_device(stream);
+    Work w = strategy.reduce({0, 0, 1000, 0, 1}, v.bytes(), nullptr);
+    w.wait_device();
     m.copy(to.buffer.data(), v.buffer.data(), 4000);
   };
   step();
@@ -121,7 +117,7 @@ TEST_CASE("operations are captured with what is around them, and replayed") {
   cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
   step();
   // A maximum of floating values goes by the host, which cannot be captured.
-  CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), Combine::max, nullptr, "max"), UsageError);
+  CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), Combine::max, "max"), UsageError);
   cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
   cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
   CHECK(nccl.started == before + 1);
@@ -205,12 +201,12 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
     NcclCommunicator c(m.device());
     const OnDevice<float> v(m, std::vector<float>(10));
     busy(of_nccl(), 3000);
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "step 7 bucket 2");
+    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "step 7 bucket 2");
     nccl.asynchronous_error = ncclRemoteError;
     said = message([&] { w.wait_host(60s); });
     CHECK_MESSAGE(contains(said, "[step 7 bucket 2] expected all ranks, got remote process exited"), said);
     nccl.asynchronous_error = ncclSuccess;
-    said = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "later"); });
+    said = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), Combine::sum, "later"); });
     CHECK_MESSAGE(contains(said, "one that gave up before"), said);
     m.synchronise();
   }
@@ -218,7 +214,7 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
     NcclCommunicator c(m.device(), {.rank = 0, .size = 1, .deadline = 200ms});
     const OnDevice<float> v(m, std::vector<float>(10));
     busy(of_nccl(), 20000);
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, nullptr, "step 8 bucket 0");
+    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "step 8 bucket 0");
     said = message([&] { w.wait_host(60s); });
     CHECK_MESSAGE(contains(said, "[step 8 bucket 0] expected all ranks within the deadline, got no end after 200 ms"),
                   said);
@@ -257,9 +253,8 @@ TEST_CASE("sums of the host's data end at the deadline where a rank is gone") {
     TcpRendezvous meet({"127.0.0.1", other, "job", "a secret of the tests", rank, 2, 20s});
     NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 4s}, std::ref(meet));
     std::array<float, 4> host{1, 2, 3, 4};
-    const std::string why = alone(c, [&] {
-      (void)c.all_reduce(DType::f32, std::as_writable_bytes(std::span(host)), Combine::max, nullptr, "metrics");
-    });
+    const std::string why = alone(
+        c, [&] { (void)c.all_reduce(DType::f32, std::as_writable_bytes(std::span(host)), Combine::max, "metrics"); });
     require(contains(why, "[metrics] expected all ranks within the deadline, got no end after 4000 ms"), why);
   });
   CHECK(gathered[0] == "");

@@ -48,7 +48,7 @@ TEST_CASE("threads: a rank that does not come is named within the deadline") {
         }
         std::vector<float> v(10);
         try {
-          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "step 3 bucket 0")
+          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "step 3 bucket 0")
               .wait_host(60s);
         } catch (const CommunicationError& e) {
           const std::string text = e.what();
@@ -65,12 +65,11 @@ TEST_CASE("threads: a rank that does not come is named within the deadline") {
 
 TEST_CASE("threads: different operations are an error, not a wrong sum") {
   CHECK_THROWS_AS(
-      run_ranks(
-          2,
-          [](ThreadCommunicator& c) {
-            std::vector<float> v(c.rank() == 0 ? 100 : 101);
-            c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "x").wait_host(10s);
-          }),
+      run_ranks(2,
+                [](ThreadCommunicator& c) {
+                  std::vector<float> v(c.rank() == 0 ? 100 : 101);
+                  c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "x").wait_host(10s);
+                }),
       CommunicationError);
 }
 
@@ -81,9 +80,8 @@ TEST_CASE("threads: after an error every later operation fails with it") {
         if (c.rank() == 1) return;
         std::vector<float> v(4);
         const auto data = std::as_writable_bytes(std::span(v));
-        CHECK_THROWS_AS(c.all_reduce(DType::f32, data, Combine::sum, nullptr, "first").wait_host(60s),
-                        CommunicationError);
-        const Work w = c.all_reduce(DType::f32, data, Combine::sum, nullptr, "second");
+        CHECK_THROWS_AS(c.all_reduce(DType::f32, data, Combine::sum, "first").wait_host(60s), CommunicationError);
+        const Work w = c.all_reduce(DType::f32, data, Combine::sum, "second");
         CHECK_THROWS_WITH_AS(Work(w).wait_host(60s), doctest::Contains("first"), CommunicationError);
       },
       200ms);
@@ -140,17 +138,16 @@ TEST_CASE("threads: a rank that throws waits for nobody, and the others hear of 
       try {
         ThreadCommunicator c(group, 1, deadline);
         for (int i = 0; i < 10; ++i)
-          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "bucket")
-              .wait_host(deadline);
+          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "bucket").wait_host(deadline);
       } catch (const CommunicationError& e) {
         heard = e.what();
       }
     });
     const auto throwing = [&] {
       ThreadCommunicator c(group, 0, deadline);
-      if (!alone) c.all_reduce(DType::f32, bytes(0), Combine::sum, nullptr, "bucket").wait_host(deadline);
-      const Work second = c.all_reduce(DType::f32, bytes(1), Combine::sum, nullptr, "second");
-      const Work third = c.all_reduce(DType::f32, bytes(2), Combine::sum, nullptr, "third");
+      if (!alone) c.all_reduce(DType::f32, bytes(0), Combine::sum, "bucket").wait_host(deadline);
+      const Work second = c.all_reduce(DType::f32, bytes(1), Combine::sum, "second");
+      const Work third = c.all_reduce(DType::f32, bytes(2), Combine::sum, "third");
       if (alone) std::this_thread::sleep_for(50ms);
       fail<DataError>("record 7", "3073 bytes", "12");
     };
@@ -173,8 +170,8 @@ TEST_CASE("threads: a wait as long as the communicator's deadline leaves the wor
         }
         std::vector<float> v(10), w(10);
         // The communication thread has the first of them; the wait begins a little later.
-        const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "first");
-        Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), Combine::sum, nullptr, "second");
+        const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "first");
+        Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), Combine::sum, "second");
         std::this_thread::sleep_for(20ms);
         try {
           b.wait_host(c.deadline());
@@ -200,7 +197,7 @@ TEST_CASE("threads: a shorter wait ends when it says") {
           return;
         }
         std::vector<float> v(10);
-        Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, nullptr, "first");
+        Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "first");
         try {
           a.wait_host(100ms);
         } catch (const CommunicationError& e) {

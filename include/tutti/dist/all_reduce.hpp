@@ -32,12 +32,7 @@ class AllReduce {
   [[nodiscard]] C& communicator() noexcept { return c_; }
 
   // Whether buckets may lie in a device's memory.
-  [[nodiscard]] bool reads_device_memory() const {
-    if constexpr (requires { c_.reads_device_memory(); })
-      return c_.reads_device_memory();
-    else
-      return false;
-  }
+  [[nodiscard]] bool reads_device_memory() const { return C::traits.reads_device_memory; }
 
   // Memory that the communicator sums without copying it, where it has such.
   std::span<std::byte> allocate_gradients(std::size_t bytes) { return c_.allocate(bytes); }
@@ -53,24 +48,24 @@ class AllReduce {
     std::vector<std::byte> room;
     for (const StateSpan& s : state) {
       std::span<const std::byte> bytes = s.bytes;
-      if constexpr (requires { c_.on_host(bytes, room); }) bytes = c_.on_host(bytes, room);
+      if constexpr (C::traits.reads_device_memory) bytes = c_.on_host(bytes, room);
       mine.push_back(Fingerprint::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     }
     const auto n = static_cast<std::size_t>(size());
     std::vector<std::uint64_t> all(mine.size() * n);
-    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), nullptr, "state hashes")
+    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "state hashes")
         .wait_host(forever);
     for (std::size_t i = 0; i < state.size(); ++i) {
       bool differs = false;
       for (std::size_t r = 1; r < n; ++r) differs = differs || all[r * mine.size() + i] != all[i];
-      if (differs) c_.broadcast(state[i].bytes, 0, nullptr, state[i].name).wait_host(forever);
+      if (differs) c_.broadcast(state[i].bytes, 0, state[i].name).wait_host(forever);
     }
   }
 
-  Work reduce(const Bucket& bucket, std::span<std::byte> gradients, void* ready) {
+  Work reduce(const Bucket& bucket, std::span<std::byte> gradients, void*) {
     last_bucket_ = static_cast<int>(bucket.index);
     report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
-    return c_.all_reduce(dtype_, gradients, Combine::sum, ready, bucket_name(bucket));
+    return c_.all_reduce(dtype_, gradients, Combine::sum, bucket_name(bucket));
   }
   // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
   // comes when it has been told to, settled() when it is over.
@@ -92,12 +87,12 @@ class AllReduce {
   void sum(std::span<double> values) {
     // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
     report_.idle();
-    c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, nullptr, "sum").wait_host(forever);
+    c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, "sum").wait_host(forever);
   }
 
   // Waits until done() says so, and meanwhile for ranks that are gone, where the communicator watches over them.
   void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
-    if constexpr (requires { c_.wait_until(done, deadline, what); })
+    if constexpr (C::traits.watches_ranks)
       c_.wait_until(done, deadline, what);
     else
       poll(done, deadline, what);

@@ -76,7 +76,7 @@ class CommQueue {
 
     [[nodiscard]] std::string name() const override { return name_; }
     [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
-    void wait_device(void*) override { wait_host(deadline); }
+    void wait_device() override { wait_host(deadline); }
     void wait_host(std::chrono::milliseconds at_most) override {
       if (!done()) shared->wait(*this, at_most);
       if (error) std::rethrow_exception(error);

@@ -123,23 +123,9 @@ class HostGroup {
               });
   }
 
-  // Of the data of all ranks, combined, this rank's share lies in its place afterwards; the rest is as it was or not.
-  void reduce_scatter(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
-    if (size_ == 1) return;
-    const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);
-    if (data.size() > small_bytes && meet(data, Op::reduce_scatter, deadline, what)) {
-      std::byte* const to[] = {data.data()};
-      combine(t, op, peers_, to, mine.begin, mine.end);
-      barrier_.wait(deadline, what);
-      return;
-    }
-    all_reduce(t, data, op, deadline, what);
-  }
-
  private:
   struct Op {
-    static constexpr std::uint32_t all_reduce = 1, reduce_to_first = 2, broadcast = 3, reduce_scatter = 4,
-                                   all_gather = 5;
+    static constexpr std::uint32_t all_reduce = 1, reduce_to_first = 2, broadcast = 3, all_gather = 4;
   };
 
   struct Mapped {

@@ -18,12 +18,14 @@ namespace tutti {
 
 // Makes a Communicator of an engine whose operations block: a queue and one thread. The engine has rank(), size(),
 // name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what) and all_reduce, broadcast,
-// all_gather, reduce_scatter as HostGroup has them. It is called from one thread at a time, not always the same one.
+// all_gather as HostGroup has them. It is called from one thread at a time, not always the same one.
 // give_up(), from any thread, ends what it waits for; grace() is how long after its deadline an operation may still be
 // finding out who is missing. Destroyed while an exception is on the way, it waits for no other rank.
 template <class Engine>
 class QueuedCommunicator {
  public:
+  static constexpr CommunicatorTraits traits{};
+
   template <class... A>
   explicit QueuedCommunicator(std::chrono::milliseconds deadline, A&&... of_engine)
       : engine_(std::forward<A>(of_engine)...),
@@ -45,20 +47,17 @@ class QueuedCommunicator {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
-  Work all_reduce(DType t, std::span<std::byte> data, Combine op, void*, const std::string& name) {
+  Work all_reduce(DType t, std::span<std::byte> data, Combine op, const std::string& name) {
     return queue_.post({Kind::all_reduce, t, op, 0, data, {}, 0}, name);
   }
-  Work broadcast(std::span<std::byte> data, int root, void*, const std::string& name) {
+  Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
     return queue_.post({Kind::broadcast, DType::u8, Combine::sum, root, data, {}, 0}, name);
   }
-  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, void*, const std::string& name) {
+  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
       fail<UsageError>(name, "room for " + std::to_string(size()) + " times " + std::to_string(mine.size()) + " bytes",
                        std::to_string(all.size()));
     return queue_.post({Kind::all_gather, DType::u8, Combine::sum, 0, all, mine, 0}, name);
-  }
-  Work reduce_scatter(DType t, std::span<std::byte> data, Combine op, void*, const std::string& name) {
-    return queue_.post({Kind::reduce_scatter, t, op, 0, data, {}, 0}, name);
   }
   void barrier(std::chrono::milliseconds deadline) {
     queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier", deadline).wait_host(deadline);
@@ -71,7 +70,7 @@ class QueuedCommunicator {
   }
 
  private:
-  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, barrier, allocate };
+  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, barrier, allocate };
   struct Request {
     Kind kind = Kind::barrier;
     DType dtype = DType::u8;
@@ -92,8 +91,6 @@ class QueuedCommunicator {
           return engine.broadcast(r.data, r.root, deadline, what);
         case Kind::all_gather:
           return engine.all_gather(r.mine, r.data, deadline, what);
-        case Kind::reduce_scatter:
-          return engine.reduce_scatter(r.dtype, r.data, r.op, deadline, what);
         case Kind::barrier:
           return engine.barrier(deadline, what);
         case Kind::allocate:

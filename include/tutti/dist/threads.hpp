@@ -56,9 +56,6 @@ class ThreadEngine {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
     group_.all_gather(mine, all, deadline, what);
   }
-  void reduce_scatter(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
-    group_.reduce_scatter(t, data, op, deadline, what);
-  }
   void barrier(Deadline deadline, std::string_view what) { group_.barrier(deadline, what); }
   void abort(const std::string&, ExitCode) noexcept { group_.abort(); }
   void give_up() noexcept { group_.abort(); }

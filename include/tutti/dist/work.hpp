@@ -19,8 +19,8 @@ class [[nodiscard]] Work {
     virtual ~State() = default;
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual bool done() const = 0;
-    // Makes the device's stream wait; the host goes on. Nothing to do where the data is the host's.
-    virtual void wait_device(void* stream) = 0;
+    // Makes the device's own stream wait; the host goes on. Where the data is the host's, the host waits.
+    virtual void wait_device() = 0;
     // Throws CommunicationError after the deadline, naming the work.
     virtual void wait_host(std::chrono::milliseconds deadline) = 0;
   };
@@ -30,8 +30,8 @@ class [[nodiscard]] Work {
 
   [[nodiscard]] std::string name() const { return state_ ? state_->name() : "nothing"; }
   [[nodiscard]] bool done() const { return !state_ || state_->done(); }
-  void wait_device(void* stream) {
-    if (state_) state_->wait_device(stream);
+  void wait_device() {
+    if (state_) state_->wait_device();
   }
   void wait_host(std::chrono::milliseconds deadline) {
     if (state_) state_->wait_host(deadline);

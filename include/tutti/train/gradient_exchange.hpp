@@ -95,8 +95,8 @@ class GradientExchange {
   }
   // The device's stream waits for everything, the statistics too; the host goes on.
   void order_device() {
-    for (Work& w : works_) w.wait_device(nullptr);
-    states_work_.wait_device(nullptr);
+    for (Work& w : works_) w.wait_device();
+    states_work_.wait_device();
   }
 
   // Batch norm uses the statistics of a rank's own rows, but all ranks keep the same running ones, the mean: so every

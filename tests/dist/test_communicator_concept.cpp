@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// What is a Communicator and what is none: most of this is decided while it compiles.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/dist/all_reduce.hpp>
+#include <tutti/dist/combine.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/dist/strategy.hpp>
+#include <tutti/dist/threads.hpp>
+#include <tutti/dist/work.hpp>
+
+using namespace tutti;
+
+namespace {
+
+// The least that a communicator has: one rank, which has nothing to do.
+struct Alone {
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return 1; }
+  [[nodiscard]] std::string name() const { return "alone"; }
+  [[nodiscard]] std::string rank_name(int) const { return "rank 0"; }
+  Work all_reduce(DType, std::span<std::byte>, Combine, const std::string&) { return {}; }
+  Work broadcast(std::span<std::byte>, int, const std::string&) { return {}; }
+  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string&) {
+    for (std::size_t i = 0; i < mine.size(); ++i) all[i] = mine[i];
+    return {};
+  }
+  void barrier(std::chrono::milliseconds) {}
+  void abort(const std::string&, ExitCode) {}
+  std::span<std::byte> allocate(std::size_t) { return {}; }
+};
+struct OnHost {
+  std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>&) { return data; }
+};
+struct Watching {
+  void wait_until(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) {}
+};
+
+struct Least : Alone {
+  static constexpr CommunicatorTraits traits{};
+};
+struct Most : Alone, OnHost, Watching {
+  static constexpr CommunicatorTraits traits{.reads_device_memory = true, .watches_ranks = true};
+};
+static_assert(Communicator<Least>);
+static_assert(Communicator<Most>);
+static_assert(Communicator<ThreadCommunicator>);
+static_assert(DistributedStrategy<AllReduce<Least>>);
+
+// Without traits, or with some of its own, nothing is guessed.
+struct NoTraits : Alone, OnHost {};
+struct TraitsOfItsOwn {
+  bool reads_device_memory = false, watches_ranks = false;
+};
+struct OtherTraits : Alone {
+  static constexpr TraitsOfItsOwn traits{};
+};
+static_assert(!Communicator<NoTraits>);
+static_assert(!Communicator<OtherTraits>);
+
+// A promise that is not kept, and something that nobody was promised.
+struct BrokenPromise : Alone {
+  static constexpr CommunicatorTraits traits{.reads_device_memory = true};
+};
+struct Misspelt : Alone {
+  static constexpr CommunicatorTraits traits{.watches_ranks = true};
+  void wait_untill(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) {}
+};
+struct Unsaid : Alone, OnHost {
+  static constexpr CommunicatorTraits traits{};
+};
+struct UnsaidToo : Alone, Watching {
+  static constexpr CommunicatorTraits traits{.reads_device_memory = false};
+};
+static_assert(!Communicator<BrokenPromise>);
+static_assert(!Communicator<Misspelt>);
+static_assert(!Communicator<Unsaid>);
+static_assert(!Communicator<UnsaidToo>);
+
+// An operation of another signature.
+struct LessOfIt : Least {
+  Work all_reduce(std::span<std::byte>, Combine, const std::string&) { return {}; }
+};
+static_assert(!Communicator<LessOfIt>);
+
+}  // namespace
+
+TEST_CASE("the least communicator serves a strategy") {
+  Least c;
+  AllReduce<Least> strategy(c);
+  CHECK(strategy.size() == 1);
+  CHECK_FALSE(strategy.reads_device_memory());
+  Most m;
+  CHECK(AllReduce<Most>(m).reads_device_memory());
+}
