@@ -420,17 +420,16 @@ struct Twins {
   std::uint64_t generation = 0;
   std::shared_ptr<std::uint32_t> raised = std::make_shared<std::uint32_t>(0);  // by the other, while the device works
 
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return 2; }
+  static constexpr StrategyTraits traits{.reads_device_memory = true};
+  [[nodiscard]] Membership membership() const { return {0, 2, generation}; }
   [[nodiscard]] std::string name() const { return "twins"; }
-  [[nodiscard]] bool reads_device_memory() const { return true; }
-  std::span<std::byte> allocate_gradients(std::size_t) { return {}; }
+  std::span<std::byte> allocate(std::size_t) { return {}; }
   void attach(const ArenaLayout&, const Fingerprint&) {}
   void synchronise(std::span<StateSpan>) {}
-  Work reduce(const Bucket& b, std::span<std::byte> g, void*) {
+  Work reduce(const Piece& piece) {
     ++calls;
-    const bool word = b.index == 0 && b.begin == 0 && b.end > 0;
-    emulator::Device::instance().submit([g, word, flags = raised] {
+    const bool word = piece.kind == Piece::Kind::gradients && piece.index == 0;
+    emulator::Device::instance().submit([g = piece.bytes, word, flags = raised] {
       auto* const v = reinterpret_cast<float*>(g.data());
       for (std::size_t i = 0; i < g.size() / sizeof(float); ++i) v[i] += v[i];
       for (std::size_t i = 0; word && i < StepWord::flags; ++i)
@@ -443,9 +442,11 @@ struct Twins {
     for (double& x : v) x += x;
   }
   void abort(const std::string&, ExitCode) noexcept {}
-  [[nodiscard]] Membership membership() const { return {0, 2, generation}; }
 };
 static_assert(DistributedStrategy<Twins>);
+struct TwinsOnTheHost : Twins {
+  static constexpr StrategyTraits traits{};
+};
 
 TrainerOptions shared(bool dynamic = false) {
   TrainerOptions o;
@@ -564,11 +565,8 @@ TEST_CASE("several ranks: a loss that is not finite on another rank stops this o
 
 TEST_CASE("a strategy that reads the host's memory does not train on a device") {
   if (skipped()) return;
-  struct Host : Twins {
-    [[nodiscard]] bool reads_device_memory() const { return false; }
-  };
   Emulated backend(options());
-  Host host;
+  TwinsOnTheHost host;
   CHECK_THROWS_WITH_AS((Trainer(backend, host, small_net(), shared())),
                        doctest::Contains("a strategy that reads the memory of backend 'cuda'"), UsageError);
 }

@@ -255,21 +255,20 @@ struct Watching {
   std::vector<std::size_t> order{};  // of the buckets
   int during_backward = 0;           // buckets handed over while that gradient was not final
 
-  [[nodiscard]] int rank() const { return s.rank(); }
-  [[nodiscard]] int size() const { return s.size(); }
+  static constexpr StrategyTraits traits{};
+  [[nodiscard]] Membership membership() const { return s.membership(); }
   [[nodiscard]] std::string name() const { return s.name(); }
-  std::span<std::byte> allocate_gradients(std::size_t n) { return s.allocate_gradients(n); }
+  std::span<std::byte> allocate(std::size_t n) { return s.allocate(n); }
   void attach(const ArenaLayout& l, const Fingerprint& f) { s.attach(l, f); }
   void synchronise(std::span<StateSpan> state) { s.synchronise(state); }
-  Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) {
-    order.push_back(b.index);
+  Work reduce(const Piece& piece) {
+    if (piece.kind == Piece::Kind::gradients) order.push_back(piece.index);
     if (last_gradient != nullptr && std::isnan(*last_gradient)) ++during_backward;
-    return s.reduce(b, g, ready);
+    return s.reduce(piece);
   }
   void finish() { s.finish(); }
   void sum(std::span<double> v) { s.sum(v); }
   void abort(const std::string& why, ExitCode code) noexcept { s.abort(why, code); }
-  [[nodiscard]] Membership membership() const { return s.membership(); }
 };
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_CASE("operations are captured with what is around them, and replayed") {
   const OnDevice<float> v(m, std::vector<float>(1000, 2.F)), to(m, std::vector<float>(1000));
   const cudaStream_t stream = m.device().stream();
   const auto step = [&] {
-    Work w = strategy.reduce({0, 0, 1000, 0, 1}, v.bytes(), nullptr);
+    Work w = strategy.reduce({Piece::Kind::gradients, 1, DType::f32, v.bytes()});
     w.wait_device();
     m.copy(to.buffer.data(), v.buffer.data(), 4000);
   };
@@ -138,7 +138,7 @@ TEST_CASE("state in the memory of the device or of the host becomes rank 0's") {
   on_ranks(3, [](DeviceMemory& m, NcclCommunicator& c) {
     AnyStrategy any = AnyStrategy::make<AllReduce<NcclCommunicator>>(c);
     require(any.reads_device_memory(), "it reads the device's memory");
-    require(any.allocate_gradients(100).empty(), "it needs no memory of its own");
+    require(any.allocate(100).empty(), "it needs no memory of its own");
     const auto r = static_cast<float>(c.rank());
     const OnDevice<float> same(m, std::vector<float>(50, 1.F)), other(m, std::vector<float>(70'000, r));
     std::vector<float> host(9, r + 3);

@@ -257,21 +257,25 @@ TEST_CASE("all_reduce strategy: messages and reports count the job's steps, ahea
     AllReduce<ThreadCommunicator> s(c);
     std::vector<float> v(4);
     const auto reduce = [&](std::size_t bucket) {
-      return s.reduce({0, 0, 0, 0, bucket}, std::as_writable_bytes(std::span(v)), nullptr);
+      return s.reduce({Piece::Kind::gradients, bucket, DType::f32, std::as_writable_bytes(std::span(v))});
     };
     const auto at = [&] { return *file.read(); };
-    begin_step(s, 41, false);
+    s.begin_step(41, false);
     Work w = reduce(3);
     CHECK(w.name() == "step 41 bucket 3");
     CHECK(at() == RankProgress{41, 3, ProgressPhase::begin, 0});
     w.wait_host(1s);
+    // Statistics are no bucket.
+    Work statistics = s.reduce({Piece::Kind::statistics, 0, DType::f32, std::as_writable_bytes(std::span(v))});
+    CHECK(statistics.name() == "step 41 statistics");
+    statistics.wait_host(1s);
     s.finish();
     CHECK(at() == RankProgress{41, 3, ProgressPhase::end, 0});
     // What a device was told to do has begun; it is over when somebody has waited for it.
-    begin_step(s, 42, true);
+    s.begin_step(42, true);
     s.finish();
     CHECK(at() == RankProgress{42, 3, ProgressPhase::begin, 0});
-    step_settled(s);
+    s.settled();
     CHECK(at() == RankProgress{42, 3, ProgressPhase::end, 0});
   });
   unsetenv("TUTTI_REPORT");

@@ -26,21 +26,19 @@ class AllReduce {
  public:
   explicit AllReduce(C& communicator) : c_(communicator) {}
 
+  static constexpr StrategyTraits traits{
+      .reads_device_memory = C::traits.reads_device_memory, .follows_steps = true, .watches_ranks = true};
+
+  [[nodiscard]] Membership membership() const { return {rank(), size(), 0}; }
   [[nodiscard]] int rank() const { return c_.rank(); }
   [[nodiscard]] int size() const { return c_.size(); }
   [[nodiscard]] std::string name() const { return c_.name(); }
   [[nodiscard]] C& communicator() noexcept { return c_; }
 
-  // Whether buckets may lie in a device's memory.
-  [[nodiscard]] bool reads_device_memory() const { return C::traits.reads_device_memory; }
-
   // Memory that the communicator sums without copying it, where it has such.
-  std::span<std::byte> allocate_gradients(std::size_t bytes) { return c_.allocate(bytes); }
+  std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
 
-  void attach(const ArenaLayout& layout, const Fingerprint& fingerprint) {
-    dtype_ = layout.dtype;
-    require_agreement(c_, fingerprint);
-  }
+  void attach(const ArenaLayout&, const Fingerprint& fingerprint) { require_agreement(c_, fingerprint); }
 
   // Rank 0 is the authority. Hashes travel first, bytes only of what differs somewhere.
   void synchronise(std::span<StateSpan> state) {
@@ -62,10 +60,12 @@ class AllReduce {
     }
   }
 
-  Work reduce(const Bucket& bucket, std::span<std::byte> gradients, void*) {
-    last_bucket_ = static_cast<int>(bucket.index);
-    report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
-    return c_.all_reduce(dtype_, gradients, Combine::sum, bucket_name(bucket));
+  Work reduce(const Piece& piece) {
+    if (piece.kind == Piece::Kind::gradients) {
+      last_bucket_ = static_cast<int>(piece.index);
+      report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
+    }
+    return c_.all_reduce(piece.dtype, piece.bytes, Combine::sum, label(piece));
   }
   // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
   // comes when it has been told to, settled() when it is over.
@@ -98,22 +98,23 @@ class AllReduce {
       poll(done, deadline, what);
   }
 
-  [[nodiscard]] Membership membership() const { return {rank(), size(), 0}; }
   void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
 
  private:
   // The communicator's deadline is the one that counts.
   static constexpr std::chrono::hours forever{24};
 
-  // Written once into the same string: a steady step allocates nothing.
-  const std::string& bucket_name(const Bucket& b) {
-    name_.assign("step ");
-    name_.append(std::to_string(step_ + 1)).append(" bucket ").append(std::to_string(b.index));
+  // What a message calls it. Written into the same string: a steady step allocates nothing.
+  const std::string& label(const Piece& p) {
+    name_.assign("step ").append(std::to_string(step_ + 1));
+    if (p.kind == Piece::Kind::gradients)
+      name_.append(" bucket ").append(std::to_string(p.index));
+    else
+      name_.append(" statistics");
     return name_;
   }
 
   C& c_;
-  DType dtype_ = DType::f32;
   std::int64_t step_ = 0;  // that was finished last
   bool runs_ahead_ = false;
   int last_bucket_ = 0;

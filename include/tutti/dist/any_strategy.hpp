@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <tutti/dist/strategy.hpp>
@@ -32,15 +33,20 @@ class AnyStrategy {
     return any;
   }
 
-  [[nodiscard]] int rank() const { return held_->rank(); }
-  [[nodiscard]] int size() const { return held_->size(); }
+  // What holds of some strategy: where the one that is held lacks a function, it does nothing.
+  static constexpr StrategyTraits traits{.reads_device_memory = true, .follows_steps = true, .watches_ranks = true};
+
+  [[nodiscard]] Membership membership() const { return held_->membership(); }
+  [[nodiscard]] int rank() const { return membership().rank; }
+  [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return held_->name(); }
+  // Of the one that is held.
   [[nodiscard]] bool reads_device_memory() const { return held_->reads_device_memory(); }
-  std::span<std::byte> allocate_gradients(std::size_t bytes) { return held_->allocate_gradients(bytes); }
+  std::span<std::byte> allocate(std::size_t bytes) { return held_->allocate(bytes); }
   void attach(const ArenaLayout& layout, const Fingerprint& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
-  Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) { return held_->reduce(b, g, ready); }
-  // As AllReduce's; a strategy without one looks at the clock alone.
+  Work reduce(const Piece& piece) { return held_->reduce(piece); }
+  // A strategy without one looks at the clock alone.
   void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
     held_->wait_until(done, deadline, what);
   }
@@ -49,19 +55,17 @@ class AnyStrategy {
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
-  [[nodiscard]] Membership membership() const { return held_->membership(); }
 
  private:
   struct Interface {
     virtual ~Interface() = default;
-    [[nodiscard]] virtual int rank() const = 0;
-    [[nodiscard]] virtual int size() const = 0;
+    [[nodiscard]] virtual Membership membership() const = 0;
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual bool reads_device_memory() const = 0;
-    virtual std::span<std::byte> allocate_gradients(std::size_t bytes) = 0;
+    virtual std::span<std::byte> allocate(std::size_t bytes) = 0;
     virtual void attach(const ArenaLayout& layout, const Fingerprint& f) = 0;
     virtual void synchronise(std::span<StateSpan> state) = 0;
-    virtual Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) = 0;
+    virtual Work reduce(const Piece& piece) = 0;
     virtual void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
                             const std::string& what) = 0;
     virtual void begin_step(std::int64_t step, bool runs_ahead) = 0;
@@ -69,38 +73,35 @@ class AnyStrategy {
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
-    [[nodiscard]] virtual Membership membership() const = 0;
   };
   template <class S>  // or S&
   struct Held final : Interface {
     template <class... A>
     explicit Held(A&&... arguments) : s(std::forward<A>(arguments)...) {}
-    [[nodiscard]] int rank() const override { return s.rank(); }
-    [[nodiscard]] int size() const override { return s.size(); }
+    using Strategy = std::remove_reference_t<S>;
+    [[nodiscard]] Membership membership() const override { return s.membership(); }
     [[nodiscard]] std::string name() const override { return s.name(); }
-    [[nodiscard]] bool reads_device_memory() const override {
-      if constexpr (requires { s.reads_device_memory(); })
-        return s.reads_device_memory();
-      else
-        return false;
-    }
-    std::span<std::byte> allocate_gradients(std::size_t bytes) override { return s.allocate_gradients(bytes); }
+    [[nodiscard]] bool reads_device_memory() const override { return Strategy::traits.reads_device_memory; }
+    std::span<std::byte> allocate(std::size_t bytes) override { return s.allocate(bytes); }
     void attach(const ArenaLayout& layout, const Fingerprint& f) override { s.attach(layout, f); }
     void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }
-    Work reduce(const Bucket& b, std::span<std::byte> g, void* ready) override { return s.reduce(b, g, ready); }
+    Work reduce(const Piece& piece) override { return s.reduce(piece); }
     void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
                     const std::string& what) override {
-      if constexpr (requires { s.wait_until(done, deadline, what); })
+      if constexpr (Strategy::traits.watches_ranks)
         s.wait_until(done, deadline, what);
       else
         poll(done, deadline, what);
     }
-    void begin_step(std::int64_t step, bool runs_ahead) override { tutti::begin_step(s, step, runs_ahead); }
-    void settled() override { step_settled(s); }
+    void begin_step(std::int64_t step, bool runs_ahead) override {
+      if constexpr (Strategy::traits.follows_steps) s.begin_step(step, runs_ahead);
+    }
+    void settled() override {
+      if constexpr (Strategy::traits.follows_steps) s.settled();
+    }
     void finish() override { s.finish(); }
     void sum(std::span<double> values) override { s.sum(values); }
     void abort(const std::string& reason, ExitCode code) noexcept override { s.abort(reason, code); }
-    [[nodiscard]] Membership membership() const override { return s.membership(); }
     S s;
   };
 

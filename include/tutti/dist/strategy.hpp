@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -32,42 +34,61 @@ struct Membership {
   std::uint64_t generation = 0;  // grows with every change
 };
 
-// How several processes train one model. The trainer calls attach once, then in every step reduce for each bucket the
-// moment its gradients are final, finish after the update, and sum for the metrics. A strategy of one rank need not do
-// any of it. Where it has begin_step(step, runs_ahead) and settled(), it learns the number of the job's step, too, and
-// when a step that a device does on its own is over (AllReduce).
+// What ranks sum in a step: a bucket of gradients, with the step's word ahead of the first, or the running statistics.
+struct Piece {
+  enum class Kind : std::uint8_t { gradients, statistics };
+  Kind kind = Kind::gradients;
+  std::size_t index = 0;  // of its kind, in the order of the step
+  DType dtype = DType::f32;
+  std::span<std::byte> bytes;
+};
+
+// What of a strategy is optional. Each member names functions that the strategy has exactly where it is true.
+struct StrategyTraits {
+  bool reads_device_memory = false;  // pieces may lie in a device's memory
+  bool follows_steps = false;        // begin_step() and settled()
+  bool watches_ranks = false;        // wait_until()
+};
+
+template <class S>
+concept FollowsSteps = requires(S& s, std::int64_t step, bool runs_ahead) {
+  // The job's step that comes, from 1. runs_ahead: a device does it, and finish() comes when it has been told to,
+  // settled() when it is over.
+  s.begin_step(step, runs_ahead);
+  s.settled();
+};
+template <class S>
+concept WatchesRanks = requires(S& s, const std::function<bool()>& done, std::chrono::milliseconds deadline,
+                                const std::string& what) {
+  // Waits until done() says so, and meanwhile for ranks that are gone.
+  s.wait_until(done, deadline, what);
+};
+
+// How several processes train one model. The trainer calls attach and synchronise once in each generation, then in
+// every step reduce for each piece the moment it is final, finish after the update, and sum for the metrics. A strategy
+// of one rank need not do any of it.
 template <class S>
 concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const Fingerprint& fingerprint,
-                                       std::span<StateSpan> state, const Bucket& bucket, std::span<std::byte> gradients,
-                                       std::span<double> metrics, void* ready, std::size_t bytes,
-                                       const std::string& reason, ExitCode code) {
-  { cs.rank() } -> std::same_as<int>;
-  { cs.size() } -> std::same_as<int>;
+                                       std::span<StateSpan> state, const Piece& piece, std::span<double> metrics,
+                                       std::size_t bytes, const std::string& reason, ExitCode code) {
+  { S::traits } -> std::convertible_to<StrategyTraits>;
+  { cs.membership() } -> std::same_as<Membership>;
   { cs.name() } -> std::convertible_to<std::string>;
-  // Memory for the gradient arena, zero at first, or an empty span: the backend's own.
-  { s.allocate_gradients(bytes) } -> std::same_as<std::span<std::byte>>;
+  // Memory for the gradient arena, zero at first, or an empty span: the backend's own. Valid for one generation.
+  { s.allocate(bytes) } -> std::same_as<std::span<std::byte>>;
   // Compares what must be the same over all ranks; throws the same UsageError on all of them where it is not.
   s.attach(layout, fingerprint);
   // Everyone takes the authority's state.
   s.synchronise(state);
-  // Sums a bucket over all ranks, in place. `ready`: an event of the backend that it must wait for, or null.
-  { s.reduce(bucket, gradients, ready) } -> std::same_as<Work>;
+  // Sums a piece over all ranks, in place.
+  { s.reduce(piece) } -> std::same_as<Work>;
   // The step is over.
   s.finish();
   s.sum(metrics);
   // Ends all ranks, because this one cannot go on; the job's exit code is this one, where there is a say in it. Does
   // not throw; may not return.
   s.abort(reason, code);
-  { cs.membership() } -> std::same_as<Membership>;
-};
-
-template <class S>
-void begin_step(S& s, std::int64_t step, bool runs_ahead) {
-  if constexpr (requires { s.begin_step(step, runs_ahead); }) s.begin_step(step, runs_ahead);
 }
-template <class S>
-void step_settled(S& s) {
-  if constexpr (requires { s.settled(); }) s.settled();
-}
+&&S::traits.follows_steps == FollowsSteps<S>&& S::traits.watches_ranks == WatchesRanks<S>;
 
 }  // namespace tutti

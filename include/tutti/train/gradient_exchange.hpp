@@ -46,7 +46,7 @@ class GradientExchange {
     const Graph graph = differentiate(fuse(model));
     const ArenaLayout layout = parameter_layout(graph, master), states = state_layout(graph, master);
     const std::size_t bytes = StepWord::bytes + layout.bytes() + states.bytes();
-    const auto window = s_.allocate_gradients(bytes);
+    const auto window = s_.allocate(bytes);
     if (window.empty()) gradients_ = Buffer(b_.memory(), bytes);
     std::byte* all = window.empty() ? gradients_.at(0) : window.data();
     word_ = StepWord(layout.dtype, all);
@@ -79,7 +79,7 @@ class GradientExchange {
       }
       b_.finish_gradients();
       if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_->seconds(), 0});
-      works_[next_++] = s_.reduce(k, {begin, bytes}, nullptr);
+      works_[next_++] = s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, {begin, bytes}});
       if (next_ == 1) reduce_states();
     }
   }
@@ -151,7 +151,7 @@ class GradientExchange {
     const std::size_t n = host_states_.size();
     if (n == 0) return;
     b_.memory().copy(shared_states_, e_->state_data(), n);
-    states_work_ = s_.reduce({0, 0, 0, 0, buckets_.size()}, {shared_states_, n}, nullptr);
+    states_work_ = s_.reduce({Piece::Kind::statistics, 0, e_->states().dtype, {shared_states_, n}});
   }
 
   Backend& b_;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+// What is a DistributedStrategy and what is none: a function under another name, or one that the traits do not tell of,
+// does not compile.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include <tutti/dist/all_reduce.hpp>
+#include <tutti/dist/any_strategy.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/dist/strategy.hpp>
+#include <tutti/dist/threads.hpp>
+
+using namespace tutti;
+
+namespace {
+
+struct Plain {
+  static constexpr StrategyTraits traits{};
+  [[nodiscard]] Membership membership() const { return {1, 3, 7}; }
+  [[nodiscard]] std::string name() const { return "plain"; }
+  std::span<std::byte> allocate(std::size_t) { return {}; }
+  void attach(const ArenaLayout&, const Fingerprint&) {}
+  void synchronise(std::span<StateSpan>) {}
+  Work reduce(const Piece&) { return {}; }
+  void finish() {}
+  void sum(std::span<double>) {}
+  void abort(const std::string&, ExitCode) noexcept {}
+};
+struct Nameless {
+  [[nodiscard]] Membership membership() const { return {}; }
+};
+struct Traitless : Plain {
+  int traits;
+};
+struct Silent : Plain {  // has what the traits do not tell of
+  void begin_step(std::int64_t, bool) {}
+  void settled() {}
+};
+struct Misspelt : Plain {
+  static constexpr StrategyTraits traits{.watches_ranks = true};
+  void wait_unil(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) {}
+};
+struct Following : Plain {
+  static constexpr StrategyTraits traits{.follows_steps = true, .watches_ranks = true};
+  std::int64_t step = 0;
+  int waits = 0;
+  void begin_step(std::int64_t s, bool) { step = s; }
+  void settled() { step = -step; }
+  void wait_until(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) { ++waits; }
+};
+
+static_assert(DistributedStrategy<Plain> && DistributedStrategy<Following> && DistributedStrategy<Solo>);
+static_assert(DistributedStrategy<AllReduce<ThreadCommunicator>> && DistributedStrategy<AnyStrategy>);
+static_assert(!DistributedStrategy<int> && !DistributedStrategy<Nameless> && !DistributedStrategy<Traitless>);
+static_assert(!DistributedStrategy<Silent> && !DistributedStrategy<Misspelt>);
+
+}  // namespace
+
+TEST_CASE("a strategy that is held as a value is asked what its traits tell of, and nothing else") {
+  using namespace std::chrono_literals;
+  Following s;
+  AnyStrategy any = AnyStrategy::refer(s);
+  any.begin_step(5, false);
+  CHECK(s.step == 5);
+  any.settled();
+  CHECK(s.step == -5);
+  any.wait_until([] { return false; }, 1ms, "nothing");
+  CHECK(s.waits == 1);
+  CHECK(!any.reads_device_memory());
+
+  Plain plain;
+  any = AnyStrategy::refer(plain);
+  any.begin_step(5, false);
+  any.settled();
+  CHECK_THROWS_WITH_AS(any.wait_until([] { return false; }, 1ms, "a step"),
+                       doctest::Contains("[a step] expected an end within the deadline"), CommunicationError);
+  CHECK(any.rank() == 1);
+  CHECK(any.size() == 3);
+  CHECK(any.membership().generation == 7);
+}
