@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/backends/mpi/mpi.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/data/loader.hpp>
@@ -22,16 +23,6 @@
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/trainer.hpp>
-#if defined(TUTTI_HAS_ONEDNN)
-#include <tutti/backends/onednn/onednn.hpp>
-using Chosen = tutti::Onednn;
-#elif defined(TUTTI_HAS_EIGEN)
-#include <tutti/backends/eigen/eigen.hpp>
-using Chosen = tutti::EigenBackend;
-#else
-#include <tutti/backend/cpu/cpu.hpp>
-using Chosen = tutti::Cpu;
-#endif
 
 using namespace tutti;
 
@@ -93,7 +84,7 @@ Graph make_model(const std::string& name) {
 // One way of training and what was measured of it.
 template <class S>
 struct Side {
-  Side(Chosen& backend, S& s, const Args& a, int rank, int world)
+  Side(Backend& backend, S& s, const Args& a, int rank, int world)
       : strategy(s),
         trainer(backend, s, make_model(a.model), options(a)),
         loader(Synthetic({.size = std::int64_t{64} * a.batch * world}),
@@ -173,11 +164,14 @@ int measure(const Args& a) {
   MpiCommunicator comm(how);
   require_launched_size(start, "mpi", comm.size());
   const int rank = comm.rank(), world = comm.size();
-  Chosen backend({a.threads});
+  BackendOptions on;
+  on.gpu = false;
+  on.threads = a.threads;
+  const std::unique_ptr<Backend> backend = make_backend("auto", on);
   AllReduce<MpiCommunicator> all_reduce(comm);
   Solo solo;
-  Side<AllReduce<MpiCommunicator>> together(backend, all_reduce, a, rank, world);
-  Side<Solo> alone(backend, solo, a, rank, world);
+  Side<AllReduce<MpiCommunicator>> together(*backend, all_reduce, a, rank, world);
+  Side<Solo> alone(*backend, solo, a, rank, world);
   const auto everyone = [&](double v) {
     all_reduce.sum({&v, 1});
     return v;

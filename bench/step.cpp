@@ -13,18 +13,13 @@
 #include <string>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/version.hpp>
-#ifdef TUTTI_HAS_ONEDNN
-#include <tutti/backends/onednn/onednn.hpp>
-#endif
-#ifdef TUTTI_HAS_EIGEN
-#include <tutti/backends/eigen/eigen.hpp>
-#endif
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/dist/solo.hpp>
@@ -327,22 +322,12 @@ int main(int argc, char** argv) try {
 #ifdef TUTTI_HAS_CUDA
   if (a.backend == "cuda") return run_on_gpu(a);
 #endif
-#ifdef TUTTI_HAS_ONEDNN
-  if (a.backend == "auto" || a.backend == "onednn") {
-    Onednn b({a.threads});
-    measure(b, a);
-    return 0;
-  }
-#endif
-#ifdef TUTTI_HAS_EIGEN
-  if (a.backend == "auto" || a.backend == "eigen") {
-    EigenBackend b({a.threads});
-    measure(b, a);
-    return 0;
-  }
-#endif
-  fail<UsageError>("--backend", "a backend that was built", a.backend,
-                   a.backend == "cuda" ? "install the CUDA toolkit with cuDNN and build again" : "");
+  BackendOptions o;
+  o.gpu = false;
+  o.threads = a.threads;
+  o.where = "--backend";
+  measure(*make_backend(a.backend, o), a);
+  return 0;
 } catch (const Error& e) {
   std::fprintf(stderr, "tutti_step: %s\n", e.what());
   return e.exit_code();

@@ -5,12 +5,14 @@
 set(tutti_compiled_sources "${CMAKE_CURRENT_LIST_DIR}/src")
 
 # tutti_add_compiled(<name> <target>): adds <target> to tutti::compiled, and where there is a src/<name>.cpp the library
-# tutti_compiled_<name> made of it. <name> is "core", which comes first, or a component.
+# tutti_compiled_<name> made of it. <name> is "core", which comes first, or a component. tutti_compiled_make is what
+# <tutti/backends/make.hpp> declares, with all components.
 function(tutti_add_compiled name target)
   if(NOT TARGET tutti_compiled)
     add_library(tutti_compiled INTERFACE)
     add_library(tutti::compiled ALIAS tutti_compiled)
   endif()
+  set(link ${target})
   if(NOT EXISTS "${tutti_compiled_sources}/${name}.cpp")
     target_link_libraries(tutti_compiled INTERFACE ${target})
   elseif(NOT TARGET tutti_compiled_${name})
@@ -22,4 +24,13 @@ function(tutti_add_compiled name target)
     endif()
     target_link_libraries(tutti_compiled INTERFACE tutti_compiled_${name})
   endif()
+  if(TARGET tutti_compiled_${name})
+    set(link tutti_compiled_${name})
+  endif()
+  if(NOT TARGET tutti_compiled_make)
+    add_library(tutti_compiled_make STATIC EXCLUDE_FROM_ALL "${tutti_compiled_sources}/make.cpp")
+    target_link_libraries(tutti_compiled_make PUBLIC ${link})
+    target_link_libraries(tutti_compiled INTERFACE tutti_compiled_make)
+  endif()
+  target_link_libraries(tutti_compiled_make PRIVATE ${link})
 endfunction()

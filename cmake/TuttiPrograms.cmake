@@ -21,7 +21,7 @@ if(TUTTI_SANITIZE)
 endif()
 
 # The components and other libraries that a source file names in its #include lines, followed through "quoted" includes.
-# Sets <out> to the words found: component names, CLI11, benchmark, examples_common.
+# Sets <out> to the words found: component names, make, CLI11, benchmark, examples_common.
 function(tutti_used_libraries out source)
   set(seen)
   set(found)
@@ -43,6 +43,8 @@ function(tutti_used_libraries out source)
     foreach(line IN LISTS lines)
       if(line MATCHES "<tutti/backends/([a-z0-9_]+)/")
         list(APPEND found ${CMAKE_MATCH_1})
+      elseif(line MATCHES "<tutti/backends/make\\.hpp>")
+        list(APPEND found make)
       elseif(line MATCHES "<CLI/")
         list(APPEND found CLI11)
       elseif(line MATCHES "<benchmark/")
@@ -58,8 +60,9 @@ function(tutti_used_libraries out source)
 endfunction()
 
 # tutti_add_program(<target> <source> MISSING <variable>): an executable that links tutti::compiled's part of every
-# library its source includes; a source with a line "// header-only" links the headers alone. Where a library is absent the program is not built and <variable> says which one; a backend's
-# #include that stands in an #if on TUTTI_HAS_<BACKEND> may be absent.
+# library its source includes; a source with a line "// header-only" links the headers alone. Where a library is absent
+# the program is not built and <variable> says which one; a backend's #include that stands in an #if on
+# TUTTI_HAS_<BACKEND> may be absent.
 function(tutti_add_program target source)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "MISSING" "")
   tutti_used_libraries(used "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
@@ -84,6 +87,13 @@ function(tutti_add_program target source)
       # It exists where the examples are built and CLI11 is there.
       set(link tutti_examples_common)
       set(debian libcli11-dev)
+    elseif(library STREQUAL "make")
+      # Every component that is there.
+      set(link tutti_compiled_make)
+      if(header_only)
+        get_property(link GLOBAL PROPERTY TUTTI_COMPONENTS)
+        list(TRANSFORM link PREPEND "tutti::")
+      endif()
     else()
       set(link tutti::${library})
       get_property(debian GLOBAL PROPERTY TUTTI_DEBIAN_${library})
@@ -91,7 +101,13 @@ function(tutti_add_program target source)
         message(FATAL_ERROR "${source} includes a header of backends/${library}, which is no component")
       endif()
     endif()
-    if(TARGET ${link})
+    if(library STREQUAL "make")
+      foreach(one IN LISTS link)
+        if(TARGET ${one})
+          list(APPEND libraries ${one})
+        endif()
+      endforeach()
+    elseif(TARGET ${link})
       if(TARGET tutti_compiled_${library} AND NOT header_only)
         set(link tutti_compiled_${library})
       endif()

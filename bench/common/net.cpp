@@ -4,14 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <tutti/backend/reference.hpp>
+#include <tutti/backends/make.hpp>
 #include <tutti/train/executor.hpp>
-#ifdef TUTTI_HAS_ONEDNN
-#include <tutti/backends/onednn/onednn.hpp>
-#endif
-#ifdef TUTTI_HAS_EIGEN
-#include <tutti/backends/eigen/eigen.hpp>
-#endif
 
 #include "backend/conformance.hpp"
 #include "cuda_net.hpp"
@@ -67,29 +61,20 @@ class NetOn final : public Net {
 std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> all;
   if (const std::string gpu = gpu_name(); !gpu.empty()) all.push_back({"cuda", gpu});
-#ifdef TUTTI_HAS_ONEDNN
-  all.push_back({"onednn", Onednn({1}).description()});
-#endif
-#ifdef TUTTI_HAS_EIGEN
-  all.push_back({"eigen", EigenBackend({1}).description()});
-#endif
-  all.push_back({"reference", Reference().description()});
+  BackendOptions one;
+  one.threads = 1;
+  for (const std::string& word : built_backends())
+    if (word != "cuda") all.push_back({word, make_backend(word, one)->description()});
   return all;
 }
 
-std::unique_ptr<Net> make_net(const std::string& backend, [[maybe_unused]] int threads, const Graph& model,
-                              DType precision, std::int64_t rows) {
+std::unique_ptr<Net> make_net(const std::string& backend, int threads, const Graph& model, DType precision,
+                              std::int64_t rows) {
   if (backend == "cuda") return make_cuda_net(model, precision, rows);
-  std::unique_ptr<Backend> on;
-#ifdef TUTTI_HAS_ONEDNN
-  if (backend == "onednn") on = std::make_unique<Onednn>(CpuOptions{threads});
-#endif
-#ifdef TUTTI_HAS_EIGEN
-  if (backend == "eigen") on = std::make_unique<EigenBackend>(CpuOptions{threads});
-#endif
-  if (backend == "reference") on = std::make_unique<Reference>();
-  if (!on) fail<UsageError>("bench", "a backend that was built", backend);
-  return std::make_unique<NetOn>(std::move(on), model, precision, rows);
+  BackendOptions o;
+  o.threads = threads;
+  o.where = "bench";
+  return std::make_unique<NetOn>(make_backend(backend, o), model, precision, rows);
 }
 
 }  // namespace tutti::bench

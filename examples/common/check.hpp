@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
 #include <tutti/optim/schedule_parse.hpp>
@@ -185,28 +186,6 @@ inline void check_run(RunOptions& o) {
   if (o.precision == "f16" && o.loss_scale == "1") o.loss_scale = "dynamic";
 }
 
-// The strategies that tutti knows and what a build needs to have them; nothing: this version has none of it.
-struct StrategyWord {
-  const char* name;
-  const char* packages;
-};
-inline constexpr StrategyWord strategy_words[] = {
-    {"solo", ""},
-    {"mpi", "libopenmpi-dev and openmpi-bin"},
-    {"nccl", "the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)"},
-    {"gloo", nullptr},
-    {"ps", nullptr},
-    {"ps_async", nullptr},
-};
-
-// The strategy that a word of the elastic MXNet scripts stands for. gpus: the processes have one each.
-inline std::string strategy_of_kv_store(const std::string& word, int processes, bool gpus) {
-  if (word == "dist_async") return "ps_async";
-  if (word == "nccl") return "nccl";
-  if (word.starts_with("dist")) return gpus ? "nccl" : "mpi";
-  return word == "device" && gpus && processes > 1 ? "nccl" : "solo";
-}
-
 // The GPUs of --gpus: numbers with commas between.
 inline std::vector<int> gpu_numbers(const std::string& text) {
   std::vector<int> list;
@@ -230,8 +209,8 @@ inline bool wants_no_gpu(const RunOptions& o) { return o.gpus && o.gpus->empty()
 inline void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option,
                            const std::string& said) {
   if (std::find(built.begin(), built.end(), o.strategy) != built.end()) return;
-  for (const StrategyWord& w : strategy_words)
-    if (o.strategy == w.name)
+  for (const tutti::detail::StrategyRow& w : tutti::detail::strategy_rows())
+    if (o.strategy == w.word)
       fail<UsageError>(option, list_of(built) + ", the strategies of this build", "'" + said + "'",
                        w.packages == nullptr ? "this version of tutti has no strategy " + o.strategy
                                              : "install " + std::string(w.packages) + " and build again");

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/host_memory.hpp>
 #include <tutti/data/audit.hpp>
@@ -40,7 +41,6 @@
 #include "batches.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
-#include "strategies.hpp"
 #include "task.hpp"
 
 // A training program on one backend, from checked options to the exit code.

@@ -4,41 +4,42 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
+#include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/dist/launch_answer.hpp>
 #include <tutti/dist/launch_environment.hpp>
-#ifdef TUTTI_HAS_CUDA
-#include <tutti/backends/cuda/cuda.hpp>
-#endif
-#ifdef TUTTI_HAS_ONEDNN
-#include <tutti/backends/onednn/onednn.hpp>
-#endif
-#ifdef TUTTI_HAS_EIGEN
-#include <tutti/backends/eigen/eigen.hpp>
-#endif
-
 #include "check.hpp"
 #include "cli.hpp"
 #include "environment.hpp"
 #include "program.hpp"
-#include "strategies.hpp"
 
 namespace tutti::examples {
 
 namespace {
 
-// What went wrong on this rank ends the others too.
+// What went wrong on this rank ends the others too. on: this process's GPU, which strategy nccl needs.
 template <class F>
-int with_strategy(const RunOptions& o, const LaunchEnvironment& start, const cuda::Device* device, F&& f) {
-  AnyStrategy strategy = make_strategy(o, start, device);
+int with_strategy(const RunOptions& o, const LaunchEnvironment& start, Backend* on, F&& f) {
+  StrategyOptions as;
+  as.backend = on;
+  as.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(o.comm_deadline * 1000));
+  as.shared_memory = o.shared_memory;
+  as.hierarchical = o.hierarchical;
+  as.bf16_wire = o.comm_wire == "bf16";
+  as.where = "--strategy";
+  AnyStrategy strategy = make_strategy(o.strategy, as, start);
   try {
     return f(strategy);
   } catch (const Error& e) {
@@ -50,7 +51,11 @@ int with_strategy(const RunOptions& o, const LaunchEnvironment& start, const cud
   }
 }
 
-#ifdef TUTTI_HAS_CUDA
+bool is_built(const std::string& backend) {
+  const std::vector<std::string> built = built_backends();
+  return std::find(built.begin(), built.end(), backend) != built.end();
+}
+
 // The GPU of this process: the ranks of a host have one each.
 int gpu_of(const RunOptions& o, const LaunchEnvironment& start) {
   const std::vector<int> chosen = detail::gpu_numbers(o.gpus.value_or(""));
@@ -62,79 +67,46 @@ int gpu_of(const RunOptions& o, const LaunchEnvironment& start) {
   return chosen[static_cast<std::size_t>(start.local_rank)];
 }
 
-// Whether --backend auto takes it. One that is there and will not do is no silent reason to train on the processor.
+BackendOptions backend_options(const RunOptions& o) {
+  BackendOptions as;
+  as.threads = static_cast<int>(o.threads);
+  as.tf32 = o.tf32;
+  as.autotune = o.autotune;
+  as.deterministic = o.deterministic;
+  as.fusion = o.cuda_fusion;
+  as.recompute = o.recompute;
+  as.graph = o.cuda_graph;
+  as.where = "--backend";
+  return as;
+}
+
+// Whether --backend auto takes the GPU of this process.
 bool has_gpu(const RunOptions& o, const LaunchEnvironment& start) {
-  const cuda::GpuCheck gpu = cuda::check_gpu(gpu_of(o, start));
-  if (!gpu.why.empty() && start.local_rank == 0)
-    std::fprintf(stderr, "--backend auto trains on the processor, because the GPU will not do: %s\n", gpu.why.c_str());
-  return gpu.will_do;
+  if (o.backend != "auto" || detail::wants_no_gpu(o) || !is_built("cuda")) return false;
+  BackendOptions as = backend_options(o);
+  as.device = gpu_of(o, start);
+  return automatic_backend(as) == "cuda";
 }
 
 int run_on_gpu(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
-  const int there = cuda::count_devices();
+  const int there = count_gpus();
   if (o.strategy == "nccl" && start.local_size > there)
     fail<DeviceError>(
         "--strategy nccl", "a GPU for each of the " + std::to_string(start.local_size) + " processes on this host",
         std::to_string(there),
         "start fewer (slots= in the hosts file); nvidia-smi -L and CUDA_VISIBLE_DEVICES say which there are");
-  CudaOptions as;
+  BackendOptions as = backend_options(o);
   as.device = gpu_of(o, start);
-  as.tf32 = o.tf32;
-  as.autotune = o.autotune;
-  as.deterministic = o.deterministic;
-  as.fusion = parse_cuda_fusion(o.cuda_fusion);
-  as.recompute = o.recompute;
-  as.graph = o.cuda_graph;
-  Cuda backend(as);
-  const cuda::Device& device = backend.device();
-  if (o.precision == "bf16" && !cuda::has_bf16(device.architecture())) {
+  const std::unique_ptr<Backend> backend = make_backend("cuda", as);
+  if (const std::string gpu = gpu_without_bf16(*backend); o.precision == "bf16" && !gpu.empty()) {
     if (!o.any_half)
-      fail<UsageError>("--precision", "f16 or f32 on " + device.name_and_capability() + ", which has no bf16", "bf16",
-                       "use --precision f16");
+      fail<UsageError>("--precision", "f16 or f32 on " + gpu + ", which has no bf16", "bf16", "use --precision f16");
     o.precision = "f16";
     if (o.loss_scale == "1") o.loss_scale = "dynamic";
-    o.notes.push_back("--precision f16: " + device.name_and_capability() + " has no bf16");
+    o.notes.push_back("--precision f16: " + gpu + " has no bf16");
   }
-  return with_strategy(o, start, &backend.device(),
-                       [&](AnyStrategy& strategy) { return run(backend, strategy, o, task); });
-}
-#endif
-
-// The backends of this build on the processor, fastest first.
-int run_on_processor(AnyStrategy& strategy, RunOptions& o, const Task& task) {
-  const int threads = static_cast<int>(o.threads);
-  std::string built;
-  const auto wanted = [&](const char* name, bool automatic) {
-    built += (built.empty() ? "" : ", ") + std::string(name);
-    return o.backend == name || (automatic && o.backend == "auto");
-  };
-#ifdef TUTTI_HAS_CUDA
-  built = "cuda";
-#endif
-#ifdef TUTTI_HAS_ONEDNN
-  if (wanted("onednn", true)) {
-    Onednn backend({threads});
-    return run(backend, strategy, o, task);
-  }
-#endif
-#ifdef TUTTI_HAS_EIGEN
-  if (wanted("eigen", true)) {
-    EigenBackend backend({threads});
-    return run(backend, strategy, o, task);
-  }
-#endif
-#if defined(TUTTI_HAS_ONEDNN) || defined(TUTTI_HAS_EIGEN)
-  if (wanted("reference", false)) {
-#else
-  if (wanted("reference", true)) {
-#endif
-    Reference backend;
-    return run(backend, strategy, o, task);
-  }
-  fail<UsageError>("--backend", "auto or a backend of this build: " + built, o.backend,
-                   o.backend == "cuda"     ? "install the CUDA toolkit with cuDNN and build again"
-                   : o.backend == "onednn" ? "install libdnnl-dev and build again"
-                                           : "install libeigen3-dev and build again");
+  return with_strategy(o, start, backend.get(),
+                       [&](AnyStrategy& strategy) { return run(*backend, strategy, o, task); });
 }
 
 // Those of the environment, without HOROVOD_, in alphabetical order.
@@ -153,20 +125,20 @@ std::vector<std::pair<std::string, std::string>> horovod_variables() {
 
 int train(RunOptions& o, const Task& task) {
   const LaunchEnvironment start = launched();
-  bool gpu = false;
   detail::check_backend(o);
-#ifdef TUTTI_HAS_CUDA
-  gpu = o.backend == "auto" && !detail::wants_no_gpu(o) && has_gpu(o, start);
-#endif
+  const bool gpu = has_gpu(o, start);
   naming_variables(o, [&] { check(o, start.size, built_strategies(), gpu); });
   if (launcher_asks()) return answer_launcher({o.strategy, o.strategy == "mpi"});
   apply_horovod_variables(o, horovod_variables(), start.size);
   // Ranks of one host share its cores.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
-#ifdef TUTTI_HAS_CUDA
-  if (o.backend == "cuda") return run_on_gpu(o, task, start);
-#endif
-  return with_strategy(o, start, nullptr, [&](AnyStrategy& strategy) { return run_on_processor(strategy, o, task); });
+  if (o.backend == "cuda" && is_built("cuda")) return run_on_gpu(o, task, start);
+  return with_strategy(o, start, nullptr, [&](AnyStrategy& strategy) {
+    BackendOptions as = backend_options(o);
+    as.gpu = false;
+    const std::unique_ptr<Backend> backend = make_backend(o.backend, as);
+    return run(*backend, strategy, o, task);
+  });
 }
 
 }  // namespace

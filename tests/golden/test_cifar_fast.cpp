@@ -17,18 +17,8 @@
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/whitening.hpp>
 #include <tutti/train/trainer.hpp>
-#if defined(TUTTI_HAS_ONEDNN)
-#include <tutti/backends/onednn/onednn.hpp>
-#endif
-#if defined(TUTTI_HAS_EIGEN)
-#include <tutti/backends/eigen/eigen.hpp>
-#endif
-#if defined(TUTTI_HAS_CUDA)
-#include <tutti/backends/cuda/cuda.hpp>
 
-#include "backends/need_gpu.hpp"
-#endif
-
+#include "backend/built_backends.hpp"
 #include "backend/conformance.hpp"
 #include "formula.hpp"
 
@@ -214,28 +204,20 @@ TEST_CASE("fast net, Cpu") {
   check(backend, DType::f32, single);
   check(backend, DType::bf16, coarse);
 }
-#if defined(TUTTI_HAS_ONEDNN)
-TEST_CASE("fast net, onednn") {
-  Onednn backend({2});
-  check(backend, DType::f32, single);
-  check(backend, DType::bf16, coarse);
+TEST_CASE("fast net, every backend on the processor") {
+  testing::on_processor_backends([](Backend& backend) {
+    check(backend, DType::f32, single);
+    check(backend, DType::bf16, coarse);
+  });
 }
-#endif
-#if defined(TUTTI_HAS_EIGEN)
-TEST_CASE("fast net, eigen") {
-  EigenBackend backend({2});
-  check(backend, DType::f32, single);
-  check(backend, DType::bf16, coarse);
-}
-#endif
-#if defined(TUTTI_HAS_CUDA)
 TEST_CASE("gpu: fast net, cuda") {
-  if (testing::no_gpu()) return;
-  Cuda backend;
-  check(backend, DType::f32, single);
-  check(backend, DType::bf16, coarse);
+  BackendOptions as;
+  as.graph = false;
+  const auto backend = testing::gpu_backend(as);
+  if (!backend) return;
+  check(*backend, DType::f32, single);
+  check(*backend, DType::bf16, coarse);
 }
-#endif
 
 TEST_CASE("whitening weights are PyTorch's") {
   const auto images = pixels();

@@ -14,18 +14,8 @@
 #include <tutti/backend/reference.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#if defined(TUTTI_HAS_ONEDNN)
-#include <tutti/backends/onednn/onednn.hpp>
-#endif
-#if defined(TUTTI_HAS_EIGEN)
-#include <tutti/backends/eigen/eigen.hpp>
-#endif
-#if defined(TUTTI_HAS_CUDA)
-#include <tutti/backends/cuda/cuda.hpp>
 
-#include "backends/need_gpu.hpp"
-#endif
-
+#include "backend/built_backends.hpp"
 #include "resnet8.hpp"
 
 using namespace tutti;
@@ -223,32 +213,23 @@ TEST_CASE("resnet8: Reference, f32 and bf16") {
   check_resnet8(backend, DType::f32, in_f32);
   check_resnet8(backend, DType::bf16, in_16_bits);
 }
-#if defined(TUTTI_HAS_ONEDNN)
-TEST_CASE("resnet8: onednn") {
-  Onednn backend({2});
-  check_resnet8(backend, DType::f32, in_f32);
-  check_resnet8(backend, DType::bf16, in_16_bits);
+TEST_CASE("resnet8: every backend on the processor") {
+  testing::on_processor_backends([](Backend& backend) {
+    check_resnet8(backend, DType::f32, in_f32);
+    check_resnet8(backend, DType::bf16, in_16_bits);
+  });
 }
-#endif
-#if defined(TUTTI_HAS_EIGEN)
-TEST_CASE("resnet8: eigen") {
-  EigenBackend backend({2});
-  check_resnet8(backend, DType::f32, in_f32);
-  check_resnet8(backend, DType::bf16, in_16_bits);
-}
-#endif
-#if defined(TUTTI_HAS_CUDA)
 // The library picks its kernels by the card and the shape; some trade a few bits of f32 for speed.
 TEST_CASE("gpu: resnet8: cuda") {
-  if (testing::no_gpu()) return;
   for (const bool deterministic : {false, true}) {
-    CudaOptions o;
+    BackendOptions o;
     o.deterministic = deterministic;
-    o.fusion = CudaFusion::off;  // each layer's activations are compared
-    Cuda backend(o);
-    check_resnet8(backend, DType::f32, {1e-4, 5e-4, 1e-4, 1e-3});
-    check_resnet8(backend, DType::bf16, in_16_bits);
-    check_resnet8(backend, DType::f16, in_16_bits);
+    o.graph = false;
+    o.fusion = "off";  // each layer's activations are compared
+    const auto backend = testing::gpu_backend(o);
+    if (!backend) return;
+    check_resnet8(*backend, DType::f32, {1e-4, 5e-4, 1e-4, 1e-3});
+    check_resnet8(*backend, DType::bf16, in_16_bits);
+    check_resnet8(*backend, DType::f16, in_16_bits);
   }
 }
-#endif

@@ -13,18 +13,8 @@
 #include <tutti/backend/reference.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet.hpp>
-#if defined(TUTTI_HAS_ONEDNN)
-#include <tutti/backends/onednn/onednn.hpp>
-#endif
-#if defined(TUTTI_HAS_EIGEN)
-#include <tutti/backends/eigen/eigen.hpp>
-#endif
-#if defined(TUTTI_HAS_CUDA)
-#include <tutti/backends/cuda/cuda.hpp>
 
-#include "backends/need_gpu.hpp"
-#endif
-
+#include "backend/built_backends.hpp"
 #include "backend/conformance.hpp"
 #include "formula.hpp"
 
@@ -135,31 +125,22 @@ TEST_CASE("ResNet-18 and 50, f64") {
   check(backend, DType::f64, 18, false, {1e-6, 1e-6, 1e-6});
   check(backend, DType::f64, 50, false, {1e-6, 1e-6, 1e-6});
 }
-#if defined(TUTTI_HAS_ONEDNN)
-TEST_CASE("every depth, onednn") {
-  Onednn backend({2});
-  check_all(backend);
+TEST_CASE("every depth, every backend on the processor") {
+  testing::on_processor_backends([](Backend& backend) { check_all(backend); });
 }
-#endif
-#if defined(TUTTI_HAS_EIGEN)
-TEST_CASE("every depth, eigen") {
-  EigenBackend backend({2});
-  check_all(backend);
-}
-#endif
 
-#if defined(TUTTI_HAS_CUDA)
 TEST_CASE("gpu: every depth, cuda") {
-  if (testing::no_gpu()) return;
-  Cuda backend;
-  for (const int depth : {18, 34, 50}) check(backend, DType::f32, depth, false, {1e-4, 1e-3, 5e-2});
-  check(backend, DType::f32, 50, true, {1e-4, 1e-3, 5e-2});
-  for (const int depth : {101, 152}) check(backend, DType::f32, depth, false, {1e-4, 0, 0});
+  BackendOptions as;
+  as.graph = false;
+  const auto backend = testing::gpu_backend(as);
+  if (!backend) return;
+  for (const int depth : {18, 34, 50}) check(*backend, DType::f32, depth, false, {1e-4, 1e-3, 5e-2});
+  check(*backend, DType::f32, 50, true, {1e-4, 1e-3, 5e-2});
+  for (const int depth : {101, 152}) check(*backend, DType::f32, depth, false, {1e-4, 0, 0});
   // bf16 on the processor is off by 0.9 %.
-  check(backend, DType::bf16, 50, false, {0.03, 0, 0});
-  check(backend, DType::f16, 50, false, {0.01, 0, 0});
+  check(*backend, DType::bf16, 50, false, {0.03, 0, 0});
+  check(*backend, DType::f16, 50, false, {0.01, 0, 0});
 }
-#endif
 
 TEST_CASE("parameters of each depth") {
   // Of 1000 classes; torchvision's counts.

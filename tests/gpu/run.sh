@@ -285,7 +285,7 @@ EOF
 
 # The test programs that call the CUDA backend or NCCL. Those that play a GPU or its driver are no matter of a GPU.
 cuda_tests() {
-  (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA' ./*/test_*.cpp | sed 's|^\./||' |
+  (cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA|built_backends.hpp' ./*/test_*.cpp | sed 's|^\./||' |
     while read -r f; do grep -qE 'cuda_emulator|TUTTI_STAND_IN' "$f" || echo "$f"; done)
 }
 target_of() { echo "tests_$(dirname "$1")_$(basename "$1" .cpp)"; }

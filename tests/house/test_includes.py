@@ -53,7 +53,7 @@ OWN_PROJECTS = ("bench/peers/", "bench/floor/")
 
 def third_party_allowed(path, header):
     parts = path.split("/")
-    if parts[0] == "backends":
+    if parts[0] == "backends":  # the list of them includes none of their libraries itself
         return parts[1] in BACKENDS and re.fullmatch(BACKENDS[parts[1]][1], header)
     # Tests and benchmarks may include everything, but each of these has one home.
     if header.startswith("CLI/"):
@@ -82,6 +82,8 @@ def tutti_allowed(path, header):
     if parts[0] == "datasets":
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
+        if parts[1] == "make.hpp":  # backends and strategies by name
+            return target in {"backends", "backend", "dist"} | BELOW["backend"] | BELOW["dist"]
         if parts[1] not in BACKENDS:
             return False
         base = BACKENDS[parts[1]][0]
@@ -128,7 +130,8 @@ def check_the_checker():
             ("tests/core/a.cpp", "<doctest/doctest.h>"), ("tests/core/a.cpp", '"b.hpp"'),
             ("include/tutti/train/a.hpp", "<tutti/dist/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>"),
             ("backends/turbojpeg/a.hpp", "<jpeglib.h>"),
-            ("backends/stb/a.hpp", "<stb/stb_image.h>"), ("backends/stb/a.hpp", "<tutti/data/x.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>")]
+            ("backends/stb/a.hpp", "<stb/stb_image.h>"), ("backends/stb/a.hpp", "<tutti/data/x.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>"),
+            ("backends/make.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make.hpp", "<tutti/dist/x.hpp>")]
     bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
            ("include/tutti/nn/a.hpp", "<tutti/backend/x.hpp>"), ("include/tutti/dist/a.hpp", "<tutti/graph/x.hpp>"),
            ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),
@@ -138,7 +141,8 @@ def check_the_checker():
            ("backends/stb/a.hpp", "<jpeglib.h>"), ("backends/turbojpeg/a.hpp", "<tutti/backends/stb/x.hpp>"),
            ("include/tutti/data/a.hpp", "<jpeglib.h>"), ("include/tutti/data/a.hpp", "<tutti/backends/stb/x.hpp>"),
            ("backends/eigen/a.hpp", "<tutti/train/executor.hpp>"), ("include/tutti/tensor/a.hpp", "<tutti/io/x.hpp>"),
-           ("datasets/cifar10/a.hpp", "<tutti/datasets/synthetic/x.hpp>"), ("tests/core/a.cpp", "<CLI/CLI.hpp>"),
+           ("backends/make.hpp", "<Eigen/Core>"), ("backends/make.hpp", "<tutti/train/x.hpp>"),
+           ("backends/eigen/a.hpp", "<tutti/backends/make.hpp>"), ("datasets/cifar10/a.hpp", "<tutti/datasets/synthetic/x.hpp>"), ("tests/core/a.cpp", "<CLI/CLI.hpp>"),
            ("examples/a.cpp", "<doctest/doctest.h>"), ("bench/a.cpp", "<doctest/doctest.h>"),
            ("tests/core/a.cpp", "<benchmark/benchmark.h>"), ("include/tutti/core/a.hpp", "<boost/any.hpp>"),
            ("examples/a.cpp", "<Eigen/Core>"), ("tests/core/a.cpp", "<tutti/nowhere/x.hpp>")]

@@ -75,7 +75,7 @@ case \$name in
 esac
 EOF
 chmod +x "$work/program"
-(cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA' ./*/test_*.cpp | sed -E 's|^\./||; s|/|_|; s|\.cpp$||; s|^|tests_|') >"$work/targets"
+(cd "$root/tests" && grep -lE 'tutti/backends/(cuda|nccl)/|TUTTI_HAS_CUDA|built_backends.hpp' ./*/test_*.cpp | sed -E 's|^\./||; s|/|_|; s|\.cpp$||; s|^|tests_|') >"$work/targets"
 printf '%s: phony\n' tests_backends_describe_device bench_tutti_step bench_allreduce train_cifar10 tutti-launch >>"$work/targets"
 sed -i 's/$/: phony/; s/: phony: phony/: phony/' "$work/targets"
 fake ncu <<'EOF'

@@ -8,17 +8,12 @@
 #include <string>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
+#include <tutti/dist/solo.hpp>
 #include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/load_weights.hpp>
-#if defined(TUTTI_HAS_ONEDNN)
-#include <tutti/backends/onednn/onednn.hpp>
-#elif defined(TUTTI_HAS_EIGEN)
-#include <tutti/backends/eigen/eigen.hpp>
-#else
-#include <tutti/backend/cpu/cpu.hpp>
-#endif
 
 #include "golden/formula.hpp"
 
@@ -26,22 +21,17 @@ using namespace tutti;
 
 namespace {
 
-#if defined(TUTTI_HAS_ONEDNN)
-using AnyBackend = Onednn;
-#elif defined(TUTTI_HAS_EIGEN)
-using AnyBackend = EigenBackend;
-#else
-using AnyBackend = Cpu;
-#endif
-
 constexpr std::int64_t rows = 2, size = 96;
 
 void run(const std::string& weights, const std::string& folder, int depth, int classes) {
   Builder b(3, size, size);
   models::resnet(b, b.normalize({120, 124, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = depth, .classes = classes});
-  AnyBackend backend({2});
+  BackendOptions on;
+  on.gpu = false;
+  on.threads = 2;
+  const auto backend = make_backend("auto", on);
   Solo solo;
-  Trainer trainer(backend, solo, b.graph(), {});
+  Trainer trainer(*backend, solo, b.graph(), {});
   load_weights(trainer, weights);
   const auto images = testing::formula_images(rows * size * size * 3);
   const std::vector<std::int32_t> labels(rows);

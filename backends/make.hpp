@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads.hpp>
+#include <tutti/dist/any_strategy.hpp>
+#include <tutti/dist/launch_answer.hpp>
+#include <tutti/dist/launch_environment.hpp>
+
+// Backends and strategies by name: what the program was linked with, tutti::onednn, tutti::mpi and so on. With
+// tutti::compiled the file that includes this compiles none of them; with the headers alone it compiles them all, and
+// one that wants a single backend names it. The two tables below are the only list of them: a new one is a folder and a
+// row.
+#if !defined(TUTTI_SEPARATE_COMPILATION)
+#define TUTTI_MAKE_DEFINITIONS 1
+#define TUTTI_MAKE_FUNCTION inline
+#else
+#define TUTTI_MAKE_FUNCTION
+#if defined(TUTTI_SOURCE_MAKE)
+#define TUTTI_MAKE_DEFINITIONS 1
+#else
+#define TUTTI_MAKE_DEFINITIONS 0
+#endif
+#endif
+
+namespace tutti {
+
+struct BackendOptions {
+  int threads = 0;            // of a backend on the processor; 0: this process's share of the host's cores
+  bool gpu = true;            // whether "auto" may take one
+  std::optional<int> device;  // as nvidia-smi -L counts; nothing: the process of local rank k takes the k-th
+  bool tf32 = false, deterministic = false, autotune = false, recompute = false;  // as CudaOptions has them
+  bool graph = true;
+  std::string fusion = "auto";         // or "on", "off"; see CudaFusion
+  std::string where = "make_backend";  // what errors name, such as the option that the word comes from
+  // Says why "auto" does without a GPU that is there.
+  std::function<void(const std::string&)> warn = [](const std::string& w) { std::fprintf(stderr, "%s\n", w.c_str()); };
+};
+
+struct StrategyOptions {
+  Backend* backend = nullptr;                                         // whose GPU nccl sums in; outlives the strategy
+  std::chrono::milliseconds deadline = std::chrono::seconds(600);     // of every operation
+  bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as MpiOptions has them
+  std::string where = "make_strategy";                                // what errors name
+  std::function<void(const std::string&)> warn = [](const std::string& w) {
+    std::fprintf(stderr, "warning: %s\n", w.c_str());
+  };
+};
+
+// What this program was linked with, fastest first: "cuda", "onednn", "eigen", "reference".
+[[nodiscard]] std::vector<std::string> built_backends();
+// "solo", "mpi", "nccl".
+[[nodiscard]] std::vector<std::string> built_strategies();
+
+// How this process was started, as a worker; UsageError for anything else.
+[[nodiscard]] inline LaunchEnvironment launched() {
+  LaunchEnvironment e = read_launch_environment();
+  require_worker(e);
+  return e;
+}
+
+// The backend that "auto" stands for here: that of a GPU where there is one that will do, else the fastest on the
+// processor.
+[[nodiscard]] std::string automatic_backend(const BackendOptions& options = {});
+// A backend by name, or "auto". UsageError for one that was not linked.
+[[nodiscard]] std::unique_ptr<Backend> make_backend(std::string_view word = "auto", const BackendOptions& options = {});
+
+// The strategy that a word of MXNet's elastic scripts stands for ("local", "device", "dist_sync", "dist_async", ...).
+// gpus: the processes have one each.
+[[nodiscard]] std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus);
+// A strategy by name, by a word of those scripts, or "auto": one process trains alone, several over NCCL where each has
+// a GPU, else over MPI. It has as many ranks as `start` says were started; UsageError where that does not go together.
+// Where tutti-launch only asks how to start the program, the answer is given and the program ends.
+[[nodiscard]] AnyStrategy make_strategy(std::string_view word, const StrategyOptions& options,
+                                        const LaunchEnvironment& start);
+[[nodiscard]] AnyStrategy make_strategy(std::string_view word = "auto", const StrategyOptions& options = {});
+
+// The GPUs of this host; 0 for a program without their backend. DeviceError where it has one and there are none.
+[[nodiscard]] int count_gpus();
+// The GPU of a backend that computes in 16 bits as f16 only, as messages name it; else empty.
+[[nodiscard]] std::string gpu_without_bf16(Backend& backend);
+
+namespace detail {
+
+struct BackendRow {
+  const char* word;
+  const char* packages;                                     // what a build needs to have it
+  std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: not in this program
+};
+struct StrategyRow {
+  const char* word;
+  const char* packages;  // null: this version has none
+  bool over_mpi;         // its ranks find each other only where mpirun starts them
+  AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
+};
+[[nodiscard]] std::span<const BackendRow> backend_rows();
+[[nodiscard]] std::span<const StrategyRow> strategy_rows();
+
+// "a, b or c", with the last word between the last two.
+[[nodiscard]] inline std::string listed(const std::vector<std::string>& words, const char* last = " or ") {
+  std::string list;
+  for (std::size_t i = 0; i < words.size(); ++i) list += (i == 0 ? "" : i + 1 == words.size() ? last : ", ") + words[i];
+  return list;
+}
+
+}  // namespace detail
+}  // namespace tutti
+
+#if TUTTI_MAKE_DEFINITIONS
+
+#include <tutti/backend/reference.hpp>
+#include <tutti/dist/solo.hpp>
+#ifdef TUTTI_HAS_CUDA
+#include <tutti/backends/cuda/cuda.hpp>
+#endif
+#ifdef TUTTI_HAS_ONEDNN
+#include <tutti/backends/onednn/onednn.hpp>
+#endif
+#ifdef TUTTI_HAS_EIGEN
+#include <tutti/backends/eigen/eigen.hpp>
+#endif
+#ifdef TUTTI_HAS_MPI
+#include <tutti/backends/mpi/mpi.hpp>
+#include <tutti/dist/all_reduce.hpp>
+#endif
+#ifdef TUTTI_HAS_NCCL
+#include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/dist/all_reduce.hpp>
+#include <tutti/dist/rendezvous.hpp>
+#endif
+
+namespace tutti {
+
+namespace detail {
+
+// Ranks of one host share its cores.
+inline int threads_of(const BackendOptions& o) {
+  return o.threads > 0 ? o.threads : std::max(1, usable_cores() / read_launch_environment().local_size);
+}
+inline int device_of(const BackendOptions& o) { return o.device ? *o.device : read_launch_environment().local_rank; }
+
+TUTTI_MAKE_FUNCTION std::span<const BackendRow> backend_rows() {
+  using Made = std::unique_ptr<Backend>;
+  static constexpr BackendRow rows[] = {
+      {"cuda", "the CUDA toolkit with cuDNN",
+#ifdef TUTTI_HAS_CUDA
+       [](const BackendOptions& o) -> Made {
+         CudaOptions c;
+         c.device = device_of(o);
+         c.tf32 = o.tf32;
+         c.autotune = o.autotune;
+         c.deterministic = o.deterministic;
+         c.fusion = parse_cuda_fusion(o.fusion);
+         c.recompute = o.recompute;
+         c.graph = o.graph;
+         return std::make_unique<Cuda>(c);
+       }
+#else
+       nullptr
+#endif
+      },
+      {"onednn", "libdnnl-dev",
+#ifdef TUTTI_HAS_ONEDNN
+       [](const BackendOptions& o) -> Made { return std::make_unique<Onednn>(CpuOptions{threads_of(o)}); }
+#else
+       nullptr
+#endif
+      },
+      {"eigen", "libeigen3-dev",
+#ifdef TUTTI_HAS_EIGEN
+       [](const BackendOptions& o) -> Made { return std::make_unique<EigenBackend>(CpuOptions{threads_of(o)}); }
+#else
+       nullptr
+#endif
+      },
+      {"reference", "", [](const BackendOptions&) -> Made { return std::make_unique<Reference>(); }},
+  };
+  return rows;
+}
+
+#ifdef TUTTI_HAS_MPI
+inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
+  // MPI would take each for a job of its own.
+  if (!start.mpi) require_launched_size(start, "mpi", 1);
+  MpiOptions m;
+  m.shared_memory = o.shared_memory;
+  m.hierarchical = o.hierarchical;
+  m.wire = o.bf16_wire ? MpiOptions::Wire::bf16 : MpiOptions::Wire::same;
+  m.deadline = o.deadline;
+  return AnyStrategy::make<OwningAllReduce<MpiCommunicator>>(m);
+}
+#endif
+
+#if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
+#ifdef TUTTI_HAS_MPI
+// Ranks that mpirun started meet over MPI, which also ends them all where one fails.
+struct MpiAndNccl {
+  MpiAndNccl(const cuda::Device& device, const MpiOptions& options)
+      : mpi(options),
+        nccl(device, {.rank = mpi.rank(), .size = mpi.size(), .deadline = options.deadline}, rendezvous_through(mpi)) {}
+  MpiCommunicator mpi;
+  NcclCommunicator nccl;
+};
+class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
+ public:
+  NcclUnderMpi(const cuda::Device& device, const MpiOptions& options)
+      : MpiAndNccl(device, options), AllReduce<NcclCommunicator>(MpiAndNccl::nccl) {}
+  void abort(const std::string& reason, ExitCode code) noexcept { mpi.abort(reason, code); }
+};
+#endif
+
+inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
+  auto* const backend = dynamic_cast<Cuda*>(o.backend);
+  if (backend == nullptr)
+    fail<UsageError>(o.where, "the cuda backend beside it, because strategy nccl sums what lies in GPUs",
+                     o.backend == nullptr ? "none" : o.backend->name(),
+                     "give StrategyOptions::backend what make_backend(\"cuda\") made");
+  const cuda::Device& device = backend->device();
+#ifdef TUTTI_HAS_MPI
+  if (start.mpi) {
+    MpiOptions m;
+    m.shared_memory = false;  // MPI carries a few bytes, once
+    m.deadline = o.deadline;
+    return AnyStrategy::make<NcclUnderMpi>(device, m);
+  }
+#endif
+  RendezvousOptions meeting = rendezvous_of(start);
+  meeting.deadline = std::min(meeting.deadline, o.deadline);
+  meeting.warn = o.warn;
+  TcpRendezvous meet(meeting);
+  return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
+      device, NcclOptions{meeting.rank, meeting.size, o.deadline}, Rendezvous(std::ref(meet)));
+}
+#endif
+
+TUTTI_MAKE_FUNCTION std::span<const StrategyRow> strategy_rows() {
+  static constexpr StrategyRow rows[] = {
+      {"solo", "", false, [](const StrategyOptions&, const LaunchEnvironment&) { return AnyStrategy::make<Solo>(); }},
+      {"mpi", "libopenmpi-dev and openmpi-bin", true,
+#ifdef TUTTI_HAS_MPI
+       make_mpi
+#else
+       nullptr
+#endif
+      },
+      {"nccl", "the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)", false,
+#if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
+       make_nccl
+#else
+       nullptr
+#endif
+      },
+      {"gloo", nullptr, false, nullptr},
+      {"ps", nullptr, false, nullptr},
+      {"ps_async", nullptr, false, nullptr},
+  };
+  return rows;
+}
+
+template <class Row>
+[[nodiscard]] std::vector<std::string> built(std::span<const Row> rows) {
+  std::vector<std::string> words;
+  for (const Row& r : rows)
+    if (r.make != nullptr) words.emplace_back(r.word);
+  return words;
+}
+
+// The row of a word whose letters are in any case, with - for _ where one likes; null: there is none.
+template <class Row>
+[[nodiscard]] const Row* find_row(std::span<const Row> rows, std::string_view word) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.word == word; });
+  return found != rows.end() ? &*found : nullptr;
+}
+
+}  // namespace detail
+
+TUTTI_MAKE_FUNCTION std::vector<std::string> built_backends() { return detail::built(detail::backend_rows()); }
+TUTTI_MAKE_FUNCTION std::vector<std::string> built_strategies() { return detail::built(detail::strategy_rows()); }
+
+TUTTI_MAKE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
+#ifdef TUTTI_HAS_CUDA
+  if (o.gpu) {
+    const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
+    if (gpu.will_do) return "cuda";
+    // One that is there and will not do is no silent reason to train on the processor.
+    if (!gpu.why.empty() && o.warn && read_launch_environment().local_rank == 0)
+      o.warn(o.where + " auto trains on the processor, because the GPU will not do: " + gpu.why);
+  }
+#endif
+  for (const detail::BackendRow& r : detail::backend_rows())
+    if (r.make != nullptr && std::string_view(r.word) != "cuda") return r.word;
+  return "reference";
+}
+
+TUTTI_MAKE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word, const BackendOptions& o) {
+  const std::string name = word == "auto" ? automatic_backend(o) : std::string(word);
+  const detail::BackendRow* row = detail::find_row(detail::backend_rows(), name);
+  if (row == nullptr || row->make == nullptr)
+    fail<UsageError>(o.where, "auto or a backend of this build: " + detail::listed(built_backends(), ", "), name,
+                     row == nullptr ? "" : "install " + std::string(row->packages) + " and build again");
+  return row->make(o);
+}
+
+TUTTI_MAKE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus) {
+  if (word == "dist_async") return "ps_async";
+  if (word == "nccl") return "nccl";
+  if (word.starts_with("dist")) return gpus ? "nccl" : "mpi";
+  return word == "device" && gpus && processes > 1 ? "nccl" : "solo";
+}
+
+TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o,
+                                              const LaunchEnvironment& start) {
+  static constexpr std::string_view kv_store[] = {
+      "local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async"};
+  const std::vector<std::string> built = built_strategies();
+  const bool gpus = o.backend != nullptr && o.backend->name() == "cuda" &&
+                    std::find(built.begin(), built.end(), "nccl") != built.end();
+  std::string name(word);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name == "auto")
+    name = start.size == 1 ? "solo" : gpus ? "nccl" : "mpi";
+  else if (std::find(std::begin(kv_store), std::end(kv_store), name) != std::end(kv_store))
+    name = start.size == 1 ? "solo" : strategy_of_kv_store(name, start.size, gpus);
+  const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), name);
+  if (row == nullptr) fail<UsageError>(o.where, detail::listed(built), "'" + std::string(word) + "'");
+  if (row->make == nullptr)
+    fail<UsageError>(o.where, detail::listed(built) + ", the strategies of this build", "'" + std::string(word) + "'",
+                     row->packages == nullptr ? "this version of tutti has no strategy " + name
+                                              : "install " + std::string(row->packages) + " and build again");
+  if (launcher_asks()) std::exit(answer_launcher({name, row->over_mpi}));
+  AnyStrategy strategy = row->make(o, start);
+  require_launched_size(start, name, strategy.size());
+  return strategy;
+}
+TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o) {
+  return make_strategy(word, o, launched());
+}
+
+TUTTI_MAKE_FUNCTION int count_gpus() {
+#ifdef TUTTI_HAS_CUDA
+  return cuda::count_devices();
+#else
+  return 0;
+#endif
+}
+
+TUTTI_MAKE_FUNCTION std::string gpu_without_bf16([[maybe_unused]] Backend& backend) {
+#ifdef TUTTI_HAS_CUDA
+  if (auto* const on = dynamic_cast<Cuda*>(&backend); on != nullptr && !cuda::has_bf16(on->device().architecture()))
+    return on->device().name_and_capability();
+#endif
+  return {};
+}
+
+}  // namespace tutti
+
+#endif  // TUTTI_MAKE_DEFINITIONS

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+// Backends and strategies by name.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <tutti/backends/make.hpp>
+
+using namespace tutti;
+
+namespace {
+
+bool holds(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+LaunchEnvironment processes(int n) {
+  LaunchEnvironment e;
+  e.size = e.workers = n;
+  e.launched = n > 1;
+  return e;
+}
+
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("every backend of the build is made by its name") {
+  const auto built = built_backends();
+  CHECK(built.back() == "reference");
+  for (const std::string& word : built) {
+    CAPTURE(word);
+    if (word != "cuda") CHECK(make_backend(word)->name() == word);
+  }
+  BackendOptions o;
+  o.gpu = false;
+  const auto fastest = std::find_if(built.begin(), built.end(), [](const auto& w) { return w != "cuda"; });
+  CHECK(automatic_backend(o) == *fastest);
+  CHECK(make_backend("auto", o)->name() == *fastest);
+  o.threads = 2;
+  if (holds(built, "onednn")) CHECK(make_backend("onednn", o)->threads() == 2);
+}
+
+TEST_CASE("a backend that there is not") {
+  BackendOptions o;
+  o.where = "--backend";
+  CHECK(error_of([&] {
+          (void)make_backend("tpu", o);
+        }).starts_with("[--backend] expected auto or a backend of this build: "));
+  CHECK(error_of([] { (void)make_backend(""); }).starts_with("[make_backend] "));
+}
+
+TEST_CASE("a strategy by its name, by MXNet's words and by the launcher") {
+  CHECK(built_strategies().front() == "solo");
+  for (const char* word : {"auto", "solo", "Solo", "local", "device", "dist_sync", "dist-device-sync", "dist_async"}) {
+    CAPTURE(word);
+    const AnyStrategy s = make_strategy(word, {}, processes(1));
+    CHECK(s.name() == "solo");
+    CHECK(s.size() == 1);
+  }
+  CHECK(strategy_of_kv_store("dist_sync", 4, false) == "mpi");
+  CHECK(strategy_of_kv_store("dist_sync", 4, true) == "nccl");
+  CHECK(strategy_of_kv_store("dist_async", 4, true) == "ps_async");
+  CHECK(strategy_of_kv_store("local", 1, false) == "solo");
+}
+
+TEST_CASE("strategies that do not go together with what was started") {
+  const auto two = processes(2);
+  CHECK(error_of([&] {
+          (void)make_strategy("solo", {}, two);
+        }).starts_with("[--strategy solo] expected 2 ranks, as many as processes were started, got 1 rank"));
+  CHECK(error_of([&] { (void)make_strategy("ring", {}, two); }).starts_with("[make_strategy] expected solo"));
+  CHECK(error_of([&] { (void)make_strategy("gloo", {}, two); }).find("this version of tutti has no") !=
+        std::string::npos);
+  CHECK(error_of([&] { (void)make_strategy("dist_async", {}, two); }).find("ps_async") != std::string::npos);
+  if (holds(built_strategies(), "mpi"))
+    CHECK(error_of([&] { (void)make_strategy("auto", {}, two); }).starts_with("[--strategy mpi] expected 2 ranks"));
+  if (holds(built_strategies(), "nccl"))
+    CHECK(error_of([&] { (void)make_strategy("nccl", {}, two); }).find("the cuda backend beside it") !=
+          std::string::npos);
+}
+
+TEST_CASE("where the launcher only asks, the strategy is the answer and the program ends") {
+  std::array<int, 2> ends{};
+  REQUIRE(pipe(ends.data()) == 0);
+  std::fflush(stdout);  // or the child writes it once more
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    setenv("TUTTI_ASK", "launch", 1);
+    (void)make_strategy("solo", {}, processes(2));
+    _exit(99);
+  }
+  close(ends[1]);
+  std::string said(200, '\0');
+  said.resize(static_cast<std::size_t>(std::max<ssize_t>(read(ends[0], said.data(), said.size()), 0)));
+  close(ends[0]);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(said == "TUTTI-ANSWER 1 strategy=solo mpi=0 servers=0\n");
+}
