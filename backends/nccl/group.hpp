@@ -136,7 +136,7 @@ class NcclGroup {
     const auto start = steady_clock::now();
     nanoseconds pause{5'000}, looked{0};
     for (int turn = 0; !done(); ++turn) {
-      require_alive(what);
+      if (failed()) fail<CommunicationError>(what, "all ranks", "this rank gave up");
       if (turn < 200) continue;
       const nanoseconds waited = steady_clock::now() - start;
       if (waited - looked > milliseconds(2)) {
@@ -154,6 +154,9 @@ class NcclGroup {
       pause = std::min<nanoseconds>(pause * 3 / 2, microseconds(200));
     }
   }
+  // Makes waits on the host throw, now and later. What the device waits for it goes on waiting for, until abort() or
+  // the end. From any thread.
+  void interrupt() noexcept { failed_.store(true); }
   // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. From any thread where no step is
   // captured; never throws.
   void abort() noexcept {

@@ -36,7 +36,7 @@ namespace tutti {
 // One rank and its GPU. Data of the device travels as it lies there, on a stream beside the device's own, behind
 // everything that the device's stream was given before. Data of the host goes through the device in pieces, in the call
 // itself. Operations on the device's data may be captured in a CUDA graph, once each has run before. From one thread at
-// a time; abort() from any.
+// a time; interrupt() and abort() from any.
 class NcclCommunicator {
  public:
   static constexpr CommunicatorTraits traits{.reads_device_memory = true, .watches_ranks = true};
@@ -48,8 +48,9 @@ class NcclCommunicator {
     name_hosts();
   }
   ~NcclCommunicator() {
-    // A rank that fails does not wait for the others.
-    if (std::uncaught_exceptions() > exceptions_) group_.abort();
+    // A rank that fails does not wait for the others. What its device waits for ends first: freeing memory waits for
+    // it.
+    if (group_.failed() || std::uncaught_exceptions() > exceptions_) group_.abort();
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -118,6 +119,7 @@ class NcclCommunicator {
     }
     host_deadline_ = usual;
   }
+  void interrupt() noexcept { group_.interrupt(); }
   // The other ranks notice when NCCL tells them or their deadline passes; who started the job ends them before that.
   void abort(const std::string& reason, ExitCode) noexcept {
     if (size() == 1 || gave_up_.exchange(true)) return;

@@ -35,6 +35,7 @@ struct Alone {
     return {};
   }
   void barrier(std::chrono::milliseconds) {}
+  void interrupt() noexcept {}
   void abort(const std::string&, ExitCode) {}
   std::span<std::byte> allocate(std::size_t) { return {}; }
 };

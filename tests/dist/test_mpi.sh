@@ -70,6 +70,9 @@ for way in plain shared hosts; do
   [[ $(grep -c "ends the job" "$work/out") == 1 ]] || complain "$way aborts: not one line"
   fails $way throws 3 "record 7\] expected 3073 bytes"
   fails $way dies 137 "signal 9"
+  # Another thread ends the waits, far from the deadline; the processes end without the end of MPI.
+  fails $way interrupted 75 "rank [0-3]: was interrupted"
+  [[ $(grep -c "was interrupted" "$work/out") == 4 ]] || complain "$way interrupted: not all of them"
 done
 fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got nothing from rank 2 on"
 fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"

@@ -260,6 +260,37 @@ TEST_CASE("sums of the host's data end at the deadline where a rank is gone") {
   CHECK(gathered[0] == "");
 }
 
+TEST_CASE("an interrupt ends waits of the host; the communicator is freed at its end") {
+  const int port = free_port();
+  const auto said = emulator::run_ranks(2, [&](int rank) {
+    DeviceMemory m(0);
+    TcpRendezvous meet({"127.0.0.1", port, "job", "a secret of the tests", rank, 2, 20s});
+    const OnDevice<float> v(m, std::vector<float>(10));
+    {
+      nccl.finalized = nccl.aborted = 0;
+      NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 600s}, std::ref(meet));
+      if (rank == 1) ::_exit(0);  // it never comes
+      const auto start = std::chrono::steady_clock::now();
+      Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "bucket");
+      std::thread other([&] {
+        std::this_thread::sleep_for(200ms);
+        c.interrupt();
+      });
+      const std::string why = message([&] { w.wait_host(600s); });
+      other.join();
+      require(contains(why, "[bucket] expected all ranks, got this rank gave up"), why);
+      require(std::chrono::steady_clock::now() - start < 10s, "it waited");
+      std::string later = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), Combine::sum, "later"); });
+      require(contains(later, "[later]"), "another one: " + later);
+      later = message([&] { c.wait_until([] { return false; }, 600s, "a step"); });
+      require(contains(later, "[a step]"), "a captured step: " + later);
+      require(nccl.aborted == 0, "nothing was freed");
+    }
+    require(nccl.aborted == 1 && nccl.finalized == 0, "its end");
+  });
+  CHECK(said[0] == "");
+}
+
 TEST_CASE("an identity of another job is refused") {
   const int port = free_port();
   const auto said = emulator::run_ranks(2, [&](int rank) {

@@ -212,6 +212,42 @@ TEST_CASE("threads: a shorter wait ends when it says") {
   CHECK(std::chrono::steady_clock::now() - start < 20s);
 }
 
+TEST_CASE("threads: an interrupt ends what waits, and what comes later, long before the deadline") {
+  const auto start = std::chrono::steady_clock::now();
+  // The wait is in the caller's thread, or in the communication thread's, or an interrupt came before.
+  for (const auto& [begun, before] : {std::pair{false, false}, {true, false}, {false, true}}) {
+    CAPTURE(begun);
+    CAPTURE(before);
+    ThreadGroup group(2);
+    ThreadCommunicator c(group, 0, 600s), never_comes(group, 1, 600s);
+    std::vector<float> v(10);
+    const auto sum = [&, begun = begun](const std::string& name) {
+      Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, name);
+      if (begun) std::this_thread::sleep_for(50ms);
+      w.wait_host(600s);
+    };
+    if (before) c.interrupt();
+    std::thread other([&] {
+      std::this_thread::sleep_for(200ms);
+      c.interrupt();
+    });
+    CHECK_THROWS_WITH_AS(sum("step 3 bucket 0"), doctest::Contains("step 3 bucket 0] expected all ranks"),
+                         CommunicationError);
+    other.join();
+    CHECK_THROWS_WITH_AS(sum("later"), doctest::Contains("this rank gave up"), CommunicationError);
+    CHECK_THROWS_AS(c.barrier(600s), CommunicationError);
+    // Those who would wait for this rank hear of it.
+    CHECK_THROWS_AS(never_comes.barrier(600s), CommunicationError);
+  }
+  ThreadGroup group(1);
+  ThreadCommunicator alone(group, 0);
+  CHECK_NOTHROW(alone.barrier(1s));
+  alone.interrupt();
+  alone.interrupt();
+  CHECK_THROWS_AS(alone.barrier(1s), CommunicationError);
+  CHECK_MESSAGE(std::chrono::steady_clock::now() - start < 20s, "it waited for its deadline");
+}
+
 TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast as the memory nearly is") {
   CHECK(xxh64("") == 0xef46db3751d8e999);
   CHECK(xxh64("a") == 0xd24ec4f1a98c6e5b);

@@ -63,6 +63,10 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   // data: size() times mine.size() bytes, in the order of the ranks.
   { c.all_gather(mine, data, name) } -> std::same_as<Work>;
   c.barrier(deadline);
+  // Makes what waits, and what comes later, throw CommunicationError; ranks that it can tell hear of it. From any
+  // thread, as often as one likes; nothing is freed.
+  { c.interrupt() }
+  noexcept;
   // Ends all ranks with this reason and, where they are processes, this exit code, as far as they can be reached.
   // Does not throw; may not return.
   c.abort(name, code);

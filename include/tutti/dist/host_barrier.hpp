@@ -89,8 +89,8 @@ class HostBarrier {
   static constexpr int yields = 100;
 
   void check(std::string_view what) const {
-    if (const auto by = s_.aborted.value.load(std::memory_order_acquire); by != 0)
-      fail<CommunicationError>(what, "all ranks of this host", name(static_cast<int>(by) - 1) + " gave up");
+    if (const int by = aborted_by(); by >= 0)
+      fail<CommunicationError>(what, "all ranks of this host", (by == rank_ ? "this rank" : name(by)) + " gave up");
   }
   [[nodiscard]] std::string name(int r) const {
     const auto i = static_cast<std::size_t>(r);

@@ -19,8 +19,9 @@ namespace tutti {
 // Makes a Communicator of an engine whose operations block: a queue and one thread. The engine has rank(), size(),
 // name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what) and all_reduce, broadcast,
 // all_gather as HostGroup has them. It is called from one thread at a time, not always the same one.
-// give_up(), from any thread, ends what it waits for; grace() is how long after its deadline an operation may still be
-// finding out who is missing. Destroyed while an exception is on the way, it waits for no other rank.
+// give_up(), from any thread, ends what it waits for, now and later, and frees nothing; grace() is how long after its
+// deadline an operation may still be finding out who is missing. Destroyed while an exception is on the way, it waits
+// for no other rank.
 template <class Engine>
 class QueuedCommunicator {
  public:
@@ -33,9 +34,7 @@ class QueuedCommunicator {
         runner_{engine_},
         queue_(runner_, deadline, engine_.grace()) {}
   ~QueuedCommunicator() {
-    if (std::uncaught_exceptions() <= exceptions_) return;
-    queue_.give_up();
-    engine_.give_up();
+    if (std::uncaught_exceptions() > exceptions_) interrupt();
   }
   QueuedCommunicator(const QueuedCommunicator&) = delete;
   QueuedCommunicator& operator=(const QueuedCommunicator&) = delete;
@@ -61,6 +60,10 @@ class QueuedCommunicator {
   }
   void barrier(std::chrono::milliseconds deadline) {
     queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier", deadline).wait_host(deadline);
+  }
+  void interrupt() noexcept {
+    queue_.give_up();
+    engine_.give_up();
   }
   void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
