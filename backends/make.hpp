@@ -54,7 +54,7 @@ struct BackendOptions {
 
 struct StrategyOptions {
   Backend* backend = nullptr;                                         // whose GPU nccl sums in; outlives the strategy
-  std::chrono::milliseconds deadline = std::chrono::seconds(600);     // of every operation
+  std::chrono::milliseconds deadline = usual_deadline;                // of every operation
   bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as MpiOptions has them
   std::string where = "make_strategy";                                // what errors name
   std::function<void(const std::string&)> warn = [](const std::string& w) {

@@ -352,21 +352,19 @@ int gpus([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironmen
   const Buffer buffer(memory, a.max);
   const std::shared_ptr<void> pinned = cuda::allocate_pinned(a.max);
   const auto on_gpu = [&](std::span<float> d) { return std::span(buffer.at(0), d.size_bytes()); };
-  const auto forever = std::chrono::hours(1);
   const auto collect = [&](const std::vector<double>& mine) {
     std::vector<double> all(mine.size() * static_cast<std::size_t>(c.size()));
-    c.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "times").wait_host(forever);
+    c.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "times").wait();
     return all;
   };
-  const Way way{
-      "nccl",
-      {static_cast<float*>(pinned.get()), a.max / 4},
-      [&](std::span<float> d) { c.all_reduce(DType::f32, on_gpu(d), Combine::sum, "all_reduce").wait_host(forever); },
-      [&](std::span<float> d) {
-        memory.copy_in(buffer.data(), d.data(), d.size_bytes());
-        memory.synchronise();
-      },
-      [&](std::span<float> d) { memory.copy_out(d.data(), buffer.data(), d.size_bytes()); }};
+  const Way way{"nccl",
+                {static_cast<float*>(pinned.get()), a.max / 4},
+                [&](std::span<float> d) { c.all_reduce(DType::f32, on_gpu(d), Combine::sum, "all_reduce").wait(); },
+                [&](std::span<float> d) {
+                  memory.copy_in(buffer.data(), d.data(), d.size_bytes());
+                  memory.synchronise();
+                },
+                [&](std::span<float> d) { memory.copy_out(d.data(), buffer.data(), d.size_bytes()); }};
   if (c.rank() == 0) std::printf("# nccl on %s\n", memory.device().name().c_str());
   sweep(a, {c.rank(), c.size(), {way}, [&] { c.barrier(std::chrono::seconds(120)); }, collect});
   return 0;

@@ -22,12 +22,13 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/dist/combine.hpp>
+#include <tutti/dist/work.hpp>
 
 namespace tutti {
 
 struct NcclOptions {
   int rank = 0, size = 1;
-  std::chrono::milliseconds deadline = std::chrono::seconds(600);  // of every operation, and of the ranks' meeting
+  std::chrono::milliseconds deadline = usual_deadline;  // of every operation, and of the ranks' meeting
 };
 
 // Gives bytes of rank 0 to all ranks: TcpRendezvous, or rendezvous_through() another communicator.
@@ -36,8 +37,7 @@ using Rendezvous = std::function<void(std::span<std::byte>)>;
 // The bytes travel through a communicator that is there already (MPI), which must outlive the result.
 template <class Communicator>
 [[nodiscard]] Rendezvous rendezvous_through(Communicator& c) {
-  return
-      [&c](std::span<std::byte> bytes) { c.broadcast(bytes, 0, "NCCL's identity").wait_host(std::chrono::hours(24)); };
+  return [&c](std::span<std::byte> bytes) { c.broadcast(bytes, 0, "NCCL's identity").wait(); };
 }
 
 [[nodiscard]] inline ncclDataType_t nccl_type(DType t) {

@@ -112,7 +112,7 @@ class NcclCommunicator {
     std::array<std::byte, 4> word{};
     const auto usual = std::exchange(host_deadline_, deadline);
     try {
-      all_reduce(DType::i32, word, Combine::sum, "barrier").wait_host(deadline);
+      all_reduce(DType::i32, word, Combine::sum, "barrier").wait();
     } catch (...) {
       host_deadline_ = usual;
       throw;
@@ -131,22 +131,22 @@ class NcclCommunicator {
 
   // Waits for what a stream was given, a captured step with its operations, say: NCCL's errors and the deadline end
   // it. The event is recorded anew.
-  void wait_stream(void* stream, std::chrono::milliseconds deadline, const std::string& what) {
+  void wait_stream(void* stream, const std::string& what) {
     if (!marker_) marker_.emplace(group_.device());
     marker_->record(static_cast<cudaStream_t>(stream));
-    group_.wait([&] { return marker_->happened(); }, deadline, what);
+    group_.wait([&] { return marker_->happened(); }, host_deadline_, what);
   }
   // What the host can read: the data itself, or where it lies in the device's memory a copy in `room`.
   std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>& room) {
     if (!on_device(data)) return data;
     room.resize(data.size());
-    wait_stream(group_.device().stream(), host_deadline_, "data of the device");
+    wait_stream(group_.device().stream(), "data of the device");
     copy_now(room.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, "data of the device");
     return room;
   }
   // Waits until done() says that a captured step is over, say: NCCL's errors and the deadline end it.
-  void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
-    group_.wait(done, std::min(deadline, group_.deadline()), what);
+  void wait_until(const std::function<bool()>& done, const std::string& what) {
+    group_.wait(done, group_.deadline(), what);
   }
 
  private:
@@ -156,8 +156,8 @@ class NcclCommunicator {
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return end.happened(); }
     void wait_device() override { end.hold_up(group.device().stream()); }
-    void wait_host(std::chrono::milliseconds deadline) override {
-      group.wait([this] { return end.happened(); }, std::min(deadline, group.deadline()), text);
+    void wait() override {
+      group.wait([this] { return end.happened(); }, group.deadline(), text);
     }
     NcclGroup& group;
     cuda::Event end;
@@ -168,7 +168,7 @@ class NcclCommunicator {
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return true; }
     void wait_device() override {}
-    void wait_host(std::chrono::milliseconds) override {}
+    void wait() override {}
     std::string text;
   };
 
@@ -241,7 +241,7 @@ class NcclCommunicator {
     }
     if (capturing())
       fail<UsageError>(name, "a sum, or whole numbers, inside a CUDA graph", "a maximum of floating values");
-    wait_stream(group_.device().stream(), host_deadline_, name);
+    wait_stream(group_.device().stream(), name);
     std::vector<std::byte> copy(data.size());
     copy_now(copy.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, name);
     by_host(copy, name, f);
@@ -249,7 +249,7 @@ class NcclCommunicator {
   }
   void copy_now(void* to, const void* from, std::size_t n, cudaMemcpyKind kind, const std::string& name) {
     cuda::check(cudaMemcpyAsync(to, from, n, kind, group_.stream()), "a copy");
-    wait_stream(group_.stream(), host_deadline_, name);
+    wait_stream(group_.stream(), name);
   }
 
   // Host -> staging -> operation of `out_bytes` -> host.
@@ -260,7 +260,7 @@ class NcclCommunicator {
     cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(f(device), "an operation of NCCL", name);
     // A copy into memory that is not pinned would wait in the call itself, where no deadline reaches.
-    wait_stream(group_.stream(), host_deadline_, name);
+    wait_stream(group_.stream(), name);
     copy_now(piece.data(), device, out_bytes, cudaMemcpyDeviceToHost, name);
   }
   // What every rank has, one after the other.
@@ -272,7 +272,7 @@ class NcclCommunicator {
     cuda::check(cudaMemcpyAsync(device, mine.data(), mine.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(ncclAllGather(device, gathered, mine.size(), ncclUint8, group_.comm(), group_.stream()),
                   "ncclAllGather", name);
-    wait_stream(group_.stream(), host_deadline_, name);
+    wait_stream(group_.stream(), name);
     copy_now(all.data(), gathered, all.size(), cudaMemcpyDeviceToHost, name);
   }
   void combine_gathered(DType t, std::span<std::byte> piece, Combine op, const std::string& name) {

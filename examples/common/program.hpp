@@ -253,7 +253,7 @@ inline void roll_back_gone_ranks(const io::Path& run_dir, int world, const Count
 
 // Whether this rank saves: the first one of all, with --local-ckpt one on every host, in that host's own folder. Ranks
 // whose folder is the first one's, over a network file system, leave it to that.
-inline bool saves_here(AnyStrategy& strategy, std::chrono::milliseconds deadline, const RunOptions& o) {
+inline bool saves_here(AnyStrategy& strategy, const RunOptions& o) {
   const bool chief = strategy.rank() == 0;
   if (!o.local_ckpt || strategy.size() == 1) return chief;
   double word = chief ? static_cast<double>(::getpid()) : 0;
@@ -262,7 +262,7 @@ inline bool saves_here(AnyStrategy& strategy, std::chrono::milliseconds deadline
   if (chief) io::atomic_write_file(mark, "");
   strategy.sum({&word, 1});  // it is there
   const bool saves = chief || (launched().local_rank == 0 && !io::path_exists(mark));
-  while_ranks_work(strategy, deadline, "making a run folder", [&] {
+  while_ranks_work(strategy, "making a run folder", [&] {
     if (chief || !saves) return;
     if (o.clear_log) clear_run(o.run_dir);
     io::make_directories(o.run_dir);
@@ -326,7 +326,7 @@ inline void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoint
                                  const Task& task, const io::LoadedCheckpoint* newest, std::int64_t images) {
   const bool chief = trainer.strategy().rank() == 0;
   const auto chief_reads = [&](const std::function<void()>& f) {
-    while_ranks_work(trainer.strategy(), trainer.options().deadline, "reading a checkpoint", chief ? f : nullptr);
+    while_ranks_work(trainer.strategy(), "reading a checkpoint", chief ? f : nullptr);
   };
   std::vector<io::Path> before;
   chief_reads([&] {
@@ -446,8 +446,7 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
   saved_with.set("train_images", images->train.size());
   Checkpoints checkpoints(o.run_dir, static_cast<int>(*o.keep), saved_with);
   std::optional<io::LoadedCheckpoint> found;
-  const auto deadline = trainer.options().deadline;
-  while_ranks_work(strategy, deadline, "reading a checkpoint", [&] {
+  while_ranks_work(strategy, "reading a checkpoint", [&] {
     if (chief) found = find_checkpoint(o, detail::warn);
   });
   if (found) {
@@ -474,7 +473,7 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
   }
 
   FitOptions fit_as = fit_options(o, images->train.size());
-  const bool saves = detail::saves_here(strategy, deadline, o);
+  const bool saves = detail::saves_here(strategy, o);
   ProgressOptions shown;
   shown.terminal = stdout_is_terminal();
   shown.top_k = o.top_k;

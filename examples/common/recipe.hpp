@@ -141,7 +141,6 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
   t.ema_decay = o.ema_decay;
   t.seed = o.seed;
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
-  t.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(o.comm_deadline * 1000));
   return t;
 }
 

@@ -413,7 +413,7 @@ struct Twins {
     [[nodiscard]] std::string name() const override { return "twins"; }
     [[nodiscard]] bool done() const override { return true; }
     void wait_device() override {}
-    void wait_host(std::chrono::milliseconds) override { emulator::Device::instance().finish(); }
+    void wait() override { emulator::Device::instance().finish(); }
   };
 
   int calls = 0, finished = 0;

@@ -62,7 +62,7 @@ void all_reduce_of(C& c, const std::string& type) {
   for (const auto op : {Combine::sum, Combine::max})
     for (const std::size_t n : counts) {
       auto v = values<T>(c.rank(), n);
-      c.all_reduce(dtype_of<T>, bytes_of(v), op, "all_reduce " + type).wait_host(patience);
+      c.all_reduce(dtype_of<T>, bytes_of(v), op, "all_reduce " + type).wait();
       expect(v, 0, n, c.size(), op, "all_reduce " + type);
     }
 }
@@ -92,9 +92,9 @@ std::vector<Case<C>> cases() {
                       Rng rng(5, Purpose::user, 0, static_cast<std::uint64_t>(c.rank()));
                       std::vector<float> v(n);
                       for (float& x : v) x = static_cast<float>(rng.normal());
-                      c.all_reduce(DType::f32, bytes_of(v), Combine::sum, "bits").wait_host(patience);
+                      c.all_reduce(DType::f32, bytes_of(v), Combine::sum, "bits").wait();
                       std::vector<float> all(n * static_cast<std::size_t>(c.size()));
-                      c.all_gather(std::as_bytes(std::span(v)), bytes_of(all), "bits").wait_host(patience);
+                      c.all_gather(std::as_bytes(std::span(v)), bytes_of(all), "bits").wait();
                       for (int r = 0; r < c.size(); ++r)
                         require(std::memcmp(all.data() + static_cast<std::size_t>(r) * n, v.data(), n * 4) == 0,
                                 "rank " + std::to_string(r) + " has other bits");
@@ -114,7 +114,7 @@ std::vector<Case<C>> cases() {
          for (const auto& [begin, end] : {std::pair<std::size_t, std::size_t>{0, n}, {16, 272}, {1600, 250'016}}) {
            const auto mine = values<float>(c.rank(), end - begin);
            std::memcpy(v + begin, mine.data(), mine.size() * sizeof(float));
-           c.all_reduce(DType::f32, own.subspan(begin * 4, (end - begin) * 4), Combine::sum, "own").wait_host(patience);
+           c.all_reduce(DType::f32, own.subspan(begin * 4, (end - begin) * 4), Combine::sum, "own").wait();
            expect(std::vector<float>(v + begin, v + end), 0, end - begin, c.size(), Combine::sum, "own");
          }
        }});
@@ -122,7 +122,7 @@ std::vector<Case<C>> cases() {
                     for (const auto op : {Combine::sum, Combine::max}) {
                       std::vector<float> v(40, 1.F);
                       if (c.rank() == c.size() - 1) v[7] = std::nanf("");
-                      c.all_reduce(DType::f32, bytes_of(v), op, "nan").wait_host(patience);
+                      c.all_reduce(DType::f32, bytes_of(v), op, "nan").wait();
                       require(std::isnan(v[7]) && !std::isnan(v[8]), "the NaN is not where it was");
                     }
                   }});
@@ -130,7 +130,7 @@ std::vector<Case<C>> cases() {
                     for (int root = 0; root < c.size(); ++root)
                       for (const std::size_t n : counts) {
                         auto v = values<std::int32_t>(c.rank(), n);
-                        c.broadcast(bytes_of(v), root, "broadcast").wait_host(patience);
+                        c.broadcast(bytes_of(v), root, "broadcast").wait();
                         require(v == values<std::int32_t>(root, n), "not the root's data, " + std::to_string(n));
                       }
                   }});
@@ -138,7 +138,7 @@ std::vector<Case<C>> cases() {
                     for (const std::size_t n : counts) {
                       const auto v = values<std::int32_t>(c.rank(), n);
                       std::vector<std::int32_t> all(n * static_cast<std::size_t>(c.size()), -99);
-                      c.all_gather(std::as_bytes(std::span(v)), bytes_of(all), "all_gather").wait_host(patience);
+                      c.all_gather(std::as_bytes(std::span(v)), bytes_of(all), "all_gather").wait();
                       for (int r = 0; r < c.size(); ++r) {
                         const auto want = values<std::int32_t>(r, n);
                         require(n == 0 ||
@@ -153,18 +153,18 @@ std::vector<Case<C>> cases() {
                     std::vector<Work> works;
                     for (auto& x : v) works.push_back(c.all_reduce(DType::f32, bytes_of(x), Combine::sum, "flight"));
                     // Waiting out of order must do no harm.
-                    for (std::size_t i = works.size(); i-- > 0;) works[i].wait_host(patience);
+                    for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
                     for (auto& x : v) expect(x, 0, x.size(), c.size(), Combine::sum, "flight");
                     for (auto& w : works) require(w.done() && w.name() == "flight", "done, with its name");
                   }});
-  list.push_back(
-      {"many small ones back to back", [](C& c) {
-         for (int i = 0; i < 500; ++i) {
-           double v[2] = {static_cast<double>(c.rank()), static_cast<double>(i)};
-           c.all_reduce(DType::f64, std::as_writable_bytes(std::span(v)), Combine::sum, "small").wait_host(patience);
-           require(v[0] == c.size() * (c.size() - 1) / 2.0 && v[1] == i * c.size(), "sum " + std::to_string(i));
-         }
-       }});
+  list.push_back({"many small ones back to back", [](C& c) {
+                    for (int i = 0; i < 500; ++i) {
+                      double v[2] = {static_cast<double>(c.rank()), static_cast<double>(i)};
+                      c.all_reduce(DType::f64, std::as_writable_bytes(std::span(v)), Combine::sum, "small").wait();
+                      require(v[0] == c.size() * (c.size() - 1) / 2.0 && v[1] == i * c.size(),
+                              "sum " + std::to_string(i));
+                    }
+                  }});
   list.push_back({"barrier", [](C& c) {
                     for (int i = 0; i < 50; ++i) c.barrier(patience);
                   }});
@@ -172,7 +172,7 @@ std::vector<Case<C>> cases() {
                     std::vector<std::int32_t> mine(4), all(4 * static_cast<std::size_t>(c.size()) + 1);
                     bool refused = false;
                     try {
-                      c.all_gather(std::as_bytes(std::span(mine)), bytes_of(all), "x").wait_host(patience);
+                      c.all_gather(std::as_bytes(std::span(mine)), bytes_of(all), "x").wait();
                     } catch (const UsageError&) {
                       refused = true;
                     }

@@ -49,17 +49,17 @@ inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
     require(w.done(), "done after the stream was waited for");
 
     v.set(values<float>(c.rank(), n));
-    c.all_reduce(DType::f32, v.bytes(), Combine::max, "max").wait_host(patience);
+    c.all_reduce(DType::f32, v.bytes(), Combine::max, "max").wait();
     expect(v.values(), 0, n, c.size(), Combine::max, "max");
 
     for (int root = 0; root < c.size(); ++root) {
       v.set(values<float>(c.rank(), n));
-      c.broadcast(v.bytes(), root, "broadcast").wait_host(patience);
+      c.broadcast(v.bytes(), root, "broadcast").wait();
       require(v.values() == values<float>(root, n), "broadcast");
     }
     v.set(values<float>(c.rank(), n));
     OnDevice<float> all(m, std::vector<float>(n * static_cast<std::size_t>(c.size())));
-    c.all_gather(v.bytes(), all.bytes(), "gather").wait_host(patience);
+    c.all_gather(v.bytes(), all.bytes(), "gather").wait();
     const auto got = all.values();
     for (int r = 0; r < c.size(); ++r) {
       const auto want = values<float>(r, n);
@@ -68,7 +68,7 @@ inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
               "all_gather");
     }
     OnDevice<bf16> b(m, values<bf16>(c.rank(), n));
-    c.all_reduce(DType::bf16, b.bytes(), Combine::sum, "bf16").wait_host(patience);
+    c.all_reduce(DType::bf16, b.bytes(), Combine::sum, "bf16").wait();
     expect(b.values(), 0, n, c.size(), Combine::sum, "bf16");
   }
 }

@@ -27,6 +27,7 @@ struct Alone {
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::string name() const { return "alone"; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return usual_deadline; }
   [[nodiscard]] std::string rank_name(int) const { return "rank 0"; }
   Work all_reduce(DType, std::span<std::byte>, Combine, const std::string&) { return {}; }
   Work broadcast(std::span<std::byte>, int, const std::string&) { return {}; }
@@ -43,7 +44,7 @@ struct OnHost {
   std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>&) { return data; }
 };
 struct Watching {
-  void wait_until(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) {}
+  void wait_until(const std::function<bool()>&, const std::string&) {}
 };
 
 struct Least : Alone {
@@ -74,7 +75,7 @@ struct BrokenPromise : Alone {
 };
 struct Misspelt : Alone {
   static constexpr CommunicatorTraits traits{.watches_ranks = true};
-  void wait_untill(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) {}
+  void wait_untill(const std::function<bool()>&, const std::string&) {}
 };
 struct Unsaid : Alone, OnHost {
   static constexpr CommunicatorTraits traits{};

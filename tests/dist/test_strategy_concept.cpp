@@ -44,7 +44,8 @@ struct Silent : Plain {  // has what the traits do not tell of
 };
 struct Misspelt : Plain {
   static constexpr StrategyTraits traits{.watches_ranks = true};
-  void wait_unil(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) {}
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return usual_deadline; }
+  void wait_unil(const std::function<bool()>&, const std::string&) {}
 };
 struct Following : Plain {
   static constexpr StrategyTraits traits{.follows_steps = true, .watches_ranks = true};
@@ -52,13 +53,18 @@ struct Following : Plain {
   int waits = 0;
   void begin_step(std::int64_t s, bool) { step = s; }
   void settled() { step = -step; }
-  void wait_until(const std::function<bool()>&, std::chrono::milliseconds, const std::string&) { ++waits; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return std::chrono::seconds(7); }
+  void wait_until(const std::function<bool()>&, const std::string&) { ++waits; }
+};
+struct Timeless : Plain {  // whoever waits for ranks says how long
+  static constexpr StrategyTraits traits{.watches_ranks = true};
+  void wait_until(const std::function<bool()>&, const std::string&) {}
 };
 
 static_assert(DistributedStrategy<Plain> && DistributedStrategy<Following> && DistributedStrategy<Solo>);
 static_assert(DistributedStrategy<AllReduce<ThreadCommunicator>> && DistributedStrategy<AnyStrategy>);
 static_assert(!DistributedStrategy<int> && !DistributedStrategy<Nameless> && !DistributedStrategy<Traitless>);
-static_assert(!DistributedStrategy<Silent> && !DistributedStrategy<Misspelt>);
+static_assert(!DistributedStrategy<Silent> && !DistributedStrategy<Misspelt> && !DistributedStrategy<Timeless>);
 
 }  // namespace
 
@@ -70,15 +76,20 @@ TEST_CASE("a strategy that is held as a value is asked what its traits tell of, 
   CHECK(s.step == 5);
   any.settled();
   CHECK(s.step == -5);
-  any.wait_until([] { return false; }, 1ms, "nothing");
+  any.wait_until([] { return false; }, "nothing");
   CHECK(s.waits == 1);
+  CHECK(any.deadline() == 7s);
   CHECK(!any.reads_device_memory());
 
   Plain plain;
   any = AnyStrategy::refer(plain);
   any.begin_step(5, false);
   any.settled();
-  CHECK_THROWS_WITH_AS(any.wait_until([] { return false; }, 1ms, "a step"),
+  CHECK(any.deadline() == 10min);
+  int asked = 0;
+  any.wait_until([&] { return ++asked == 3; }, "a step");
+  CHECK(asked == 3);
+  CHECK_THROWS_WITH_AS(poll([] { return false; }, 1ms, "a step"),
                        doctest::Contains("[a step] expected an end within the deadline"), CommunicationError);
   CHECK(any.rank() == 1);
   CHECK(any.size() == 3);

@@ -51,12 +51,11 @@ class AllReduce {
     }
     const auto n = static_cast<std::size_t>(size());
     std::vector<std::uint64_t> all(mine.size() * n);
-    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "state hashes")
-        .wait_host(forever);
+    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "state hashes").wait();
     for (std::size_t i = 0; i < state.size(); ++i) {
       bool differs = false;
       for (std::size_t r = 1; r < n; ++r) differs = differs || all[r * mine.size() + i] != all[i];
-      if (differs) c_.broadcast(state[i].bytes, 0, state[i].name).wait_host(forever);
+      if (differs) c_.broadcast(state[i].bytes, 0, state[i].name).wait();
     }
   }
 
@@ -87,23 +86,22 @@ class AllReduce {
   void sum(std::span<double> values) {
     // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
     report_.idle();
-    c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, "sum").wait_host(forever);
+    c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, "sum").wait();
   }
 
+  // The communicator's is the one that counts.
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return c_.deadline(); }
   // Waits until done() says so, and meanwhile for ranks that are gone, where the communicator watches over them.
-  void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
+  void wait_until(const std::function<bool()>& done, const std::string& what) {
     if constexpr (C::traits.watches_ranks)
-      c_.wait_until(done, deadline, what);
+      c_.wait_until(done, what);
     else
-      poll(done, deadline, what);
+      poll(done, deadline(), what);
   }
 
   void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
 
  private:
-  // The communicator's deadline is the one that counts.
-  static constexpr std::chrono::hours forever{24};
-
   // What a message calls it. Written into the same string: a steady step allocates nothing.
   const std::string& label(const Piece& p) {
     name_.assign("step ").append(std::to_string(step_ + 1));

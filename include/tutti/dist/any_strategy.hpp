@@ -46,10 +46,9 @@ class AnyStrategy {
   void attach(const ArenaLayout& layout, const Fingerprint& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
   Work reduce(const Piece& piece) { return held_->reduce(piece); }
-  // A strategy without one looks at the clock alone.
-  void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline, const std::string& what) {
-    held_->wait_until(done, deadline, what);
-  }
+  // A strategy without these has the usual deadline and looks at the clock alone.
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return held_->deadline(); }
+  void wait_until(const std::function<bool()>& done, const std::string& what) { held_->wait_until(done, what); }
   void begin_step(std::int64_t step, bool runs_ahead) { held_->begin_step(step, runs_ahead); }
   void settled() { held_->settled(); }
   void finish() { held_->finish(); }
@@ -66,8 +65,8 @@ class AnyStrategy {
     virtual void attach(const ArenaLayout& layout, const Fingerprint& f) = 0;
     virtual void synchronise(std::span<StateSpan> state) = 0;
     virtual Work reduce(const Piece& piece) = 0;
-    virtual void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
-                            const std::string& what) = 0;
+    [[nodiscard]] virtual std::chrono::milliseconds deadline() const = 0;
+    virtual void wait_until(const std::function<bool()>& done, const std::string& what) = 0;
     virtual void begin_step(std::int64_t step, bool runs_ahead) = 0;
     virtual void settled() = 0;
     virtual void finish() = 0;
@@ -86,12 +85,17 @@ class AnyStrategy {
     void attach(const ArenaLayout& layout, const Fingerprint& f) override { s.attach(layout, f); }
     void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }
     Work reduce(const Piece& piece) override { return s.reduce(piece); }
-    void wait_until(const std::function<bool()>& done, std::chrono::milliseconds deadline,
-                    const std::string& what) override {
+    [[nodiscard]] std::chrono::milliseconds deadline() const override {
       if constexpr (Strategy::traits.watches_ranks)
-        s.wait_until(done, deadline, what);
+        return s.deadline();
       else
-        poll(done, deadline, what);
+        return usual_deadline;
+    }
+    void wait_until(const std::function<bool()>& done, const std::string& what) override {
+      if constexpr (Strategy::traits.watches_ranks)
+        s.wait_until(done, what);
+      else
+        poll(done, usual_deadline, what);
     }
     void begin_step(std::int64_t step, bool runs_ahead) override {
       if constexpr (Strategy::traits.follows_steps) s.begin_step(step, runs_ahead);

@@ -24,8 +24,7 @@ namespace tutti {
 // the caller computes. Who waits for an operation that nobody has begun runs it, and those before it, itself: a
 // blocking call costs no change of threads. `Request` is a small value; `Engine::run(const Request&, name, deadline)`
 // does the work, in one thread at a time. The first exception is everybody's: later operations fail with it.
-// An operation ends by its deadline, or up to `grace` later while the engine finds out whose fault it is; a wait as
-// long as the deadline leaves that word to the engine.
+// An operation ends by its deadline, or up to `grace` later while the engine finds out whose fault it is.
 template <class Engine, class Request>
 class CommQueue {
  public:
@@ -76,9 +75,9 @@ class CommQueue {
 
     [[nodiscard]] std::string name() const override { return name_; }
     [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
-    void wait_device() override { wait_host(deadline); }
-    void wait_host(std::chrono::milliseconds at_most) override {
-      if (!done()) shared->wait(*this, at_most);
+    void wait_device() override { wait(); }
+    void wait() override {
+      if (!done()) shared->wait(*this);
       if (error) std::rethrow_exception(error);
     }
   };
@@ -137,22 +136,19 @@ class CommQueue {
       }
     }
 
-    void wait(Job& job, std::chrono::milliseconds at_most) {
+    void wait(Job& job) {
       std::unique_lock lock(mutex);
-      const auto end = std::chrono::steady_clock::now() + at_most;
-      // Who runs an operation is in it for its whole deadline; who has less time leaves it to the thread.
-      const bool patient = at_most >= job.deadline;
+      const auto end = std::chrono::steady_clock::now() + job.deadline;
       while (!job.done()) {
-        if (patient && !busy && !waiting.empty()) {
+        if (!busy && !waiting.empty()) {
           run_first(lock);
           continue;
         }
         // Whoever runs it knows more of it than the clock does.
-        const auto until = patient ? std::max(end, speaks_until) : end;
-        if (wake.wait_until(lock, until) == std::cv_status::timeout && !job.done() &&
-            (!patient || std::chrono::steady_clock::now() >= speaks_until)) {
-          fail<CommunicationError>(job.name_, "an answer within " + std::to_string(at_most.count()) + " ms", "none");
-        }
+        if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
+            std::chrono::steady_clock::now() >= speaks_until)
+          fail<CommunicationError>(job.name_, "an answer within " + std::to_string(job.deadline.count()) + " ms",
+                                   "none");
       }
     }
 

@@ -21,7 +21,7 @@ struct CommunicatorTraits {
   // Takes data that lies in a device's memory, behind what the device's stream was given before, and has
   // on_host(data, room): what the host can read, the data itself or a copy in `room`.
   bool reads_device_memory = false;
-  // Notices ranks that are gone while a device works, and has wait_until(done, deadline, what): returns when done()
+  // Notices ranks that are gone while a device works, and has wait_until(done, what): returns when done()
   // says so.
   bool watches_ranks = false;
 };
@@ -33,9 +33,8 @@ concept HasOnHost = requires(C& c, std::span<const std::byte> data, std::vector<
   { c.on_host(data, room) } -> std::same_as<std::span<const std::byte>>;
 };
 template <class C>
-concept HasWaitUntil = requires(C& c, const std::function<bool()>& done, std::chrono::milliseconds deadline,
-                                const std::string& what) {
-  c.wait_until(done, deadline, what);
+concept HasWaitUntil = requires(C& c, const std::function<bool()>& done, const std::string& what) {
+  c.wait_until(done, what);
 };
 template <class C>
 concept HasTraits = std::same_as<decltype(C::traits), const CommunicatorTraits>;
@@ -55,6 +54,8 @@ concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte>
   { cc.rank() } -> std::same_as<int>;
   { cc.size() } -> std::same_as<int>;
   { cc.name() } -> std::convertible_to<std::string>;
+  // Every wait's, but a barrier's of its own.
+  { cc.deadline() } -> std::same_as<std::chrono::milliseconds>;
   // What to call a rank in a message: its number and its host.
   { cc.rank_name(root) } -> std::convertible_to<std::string>;
   // In place.

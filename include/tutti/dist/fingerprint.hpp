@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -75,15 +74,13 @@ class Fingerprint {
 template <Communicator C>
 void require_agreement(C& c, const Fingerprint& mine) {
   const auto n = static_cast<std::size_t>(c.size());
-  const auto wait = std::chrono::hours(24);  // the communicator's own deadline ends it sooner
   struct Digest {
     std::uint64_t hash, bytes;
   };
   const std::string text = mine.text();
   const Digest digest{mine.hash(), text.size()};
   std::vector<Digest> all(n);
-  c.all_gather(std::as_bytes(std::span(&digest, 1)), std::as_writable_bytes(std::span(all)), "fingerprint")
-      .wait_host(wait);
+  c.all_gather(std::as_bytes(std::span(&digest, 1)), std::as_writable_bytes(std::span(all)), "fingerprint").wait();
   std::size_t longest = 0, other = 0;
   for (std::size_t r = 0; r < n; ++r) {
     longest = std::max<std::size_t>(longest, all[r].bytes);
@@ -100,7 +97,7 @@ void require_agreement(C& c, const Fingerprint& mine) {
     const std::size_t from = i == 0 ? 0 : other;
     texts[i].resize(all[from].bytes);
     if (static_cast<std::size_t>(c.rank()) == from) texts[i] = text;
-    c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "fingerprint").wait_host(wait);
+    c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "fingerprint").wait();
   }
   const auto d = Fingerprint::parse(texts[0]).first_difference(Fingerprint::parse(texts[1]));
   fail<UsageError>(c.rank_name(static_cast<int>(other)), d.name + " " + d.mine + ", as " + c.rank_name(0) + " has",

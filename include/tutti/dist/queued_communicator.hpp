@@ -59,7 +59,7 @@ class QueuedCommunicator {
     return queue_.post({Kind::all_gather, DType::u8, Combine::sum, 0, all, mine, 0}, name);
   }
   void barrier(std::chrono::milliseconds deadline) {
-    queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier", deadline).wait_host(deadline);
+    queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier", deadline).wait();
   }
   void interrupt() noexcept {
     queue_.give_up();
@@ -68,7 +68,7 @@ class QueuedCommunicator {
   void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
     // In the queue's turn, because it is a collective call too.
-    queue_.post({Kind::allocate, DType::u8, Combine::sum, 0, {}, {}, bytes}, "allocate").wait_host(deadline_);
+    queue_.post({Kind::allocate, DType::u8, Combine::sum, 0, {}, {}, bytes}, "allocate").wait();
     return runner_.allocated;
   }
 

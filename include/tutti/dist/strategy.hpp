@@ -47,7 +47,7 @@ struct Piece {
 struct StrategyTraits {
   bool reads_device_memory = false;  // pieces may lie in a device's memory
   bool follows_steps = false;        // begin_step() and settled()
-  bool watches_ranks = false;        // wait_until()
+  bool watches_ranks = false;        // deadline() and wait_until()
 };
 
 template <class S>
@@ -58,10 +58,11 @@ concept FollowsSteps = requires(S& s, std::int64_t step, bool runs_ahead) {
   s.settled();
 };
 template <class S>
-concept WatchesRanks = requires(S& s, const std::function<bool()>& done, std::chrono::milliseconds deadline,
-                                const std::string& what) {
+concept WatchesRanks = requires(S& s, const S& cs, const std::function<bool()>& done, const std::string& what) {
+  // How long it waits for a rank before it counts as lost.
+  { cs.deadline() } -> std::same_as<std::chrono::milliseconds>;
   // Waits until done() says so, and meanwhile for ranks that are gone.
-  s.wait_until(done, deadline, what);
+  s.wait_until(done, what);
 };
 
 // How several processes train one model. The trainer calls attach and synchronise once in each generation, then in

@@ -12,6 +12,7 @@
 
 #include <tutti/dist/host_group.hpp>
 #include <tutti/dist/queued_communicator.hpp>
+#include <tutti/dist/work.hpp>
 
 namespace tutti {
 
@@ -77,7 +78,7 @@ class ThreadEngine {
 // One rank that is a thread of this process.
 class ThreadCommunicator : public QueuedCommunicator<ThreadEngine> {
  public:
-  ThreadCommunicator(ThreadGroup& group, int rank, std::chrono::milliseconds deadline = std::chrono::seconds(600))
+  ThreadCommunicator(ThreadGroup& group, int rank, std::chrono::milliseconds deadline = usual_deadline)
       : QueuedCommunicator(deadline, group, rank) {}
 };
 

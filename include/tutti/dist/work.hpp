@@ -12,6 +12,9 @@
 
 namespace tutti {
 
+// How long ranks wait for one another where nothing else is said.
+inline constexpr std::chrono::milliseconds usual_deadline{600'000};
+
 // Something a strategy has begun. Waiting rethrows what went wrong on the thread that did it, so nobody drops one.
 class [[nodiscard]] Work {
  public:
@@ -21,8 +24,9 @@ class [[nodiscard]] Work {
     [[nodiscard]] virtual bool done() const = 0;
     // Makes the device's own stream wait; the host goes on. Where the data is the host's, the host waits.
     virtual void wait_device() = 0;
-    // Throws CommunicationError after the deadline, naming the work.
-    virtual void wait_host(std::chrono::milliseconds deadline) = 0;
+    // Makes the host wait, until the deadline of who carries it out: then it throws CommunicationError, naming the
+    // work.
+    virtual void wait() = 0;
   };
 
   Work() = default;  // done
@@ -33,8 +37,8 @@ class [[nodiscard]] Work {
   void wait_device() {
     if (state_) state_->wait_device();
   }
-  void wait_host(std::chrono::milliseconds deadline) {
-    if (state_) state_->wait_host(deadline);
+  void wait() {
+    if (state_) state_->wait();
   }
 
  private:

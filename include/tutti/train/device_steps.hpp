@@ -178,7 +178,7 @@ class DeviceSteps {
   void wait_for(std::uint64_t number) {
     if (exchange_.alone()) return device_->wait(number);
     // Who waits for other ranks' gradients notices that one is gone.
-    s_.wait_until([&] { return device_->done(number); }, o_.deadline, "a step");
+    s_.wait_until([&] { return device_->done(number); }, "a step");
   }
   [[noreturn]] void stop(const StepOutcome& o) {
     wait(next_ - 1);

@@ -192,7 +192,7 @@ EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std
   std::vector<ImageWindow> windows;
   detail::ViewLogits logits(executor, views, kept_bytes);
   Metrics sum;
-  PiecewiseWork pass(trainer.strategy(), trainer.options().deadline);
+  PiecewiseWork pass(trainer.strategy());
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();

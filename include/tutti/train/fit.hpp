@@ -127,7 +127,7 @@ EvaluationReport evaluate(Trainer& trainer, BatchSource& source) {
   const Stopwatch watch;
   Metrics sum;
   EvaluationSum of_batches(trainer.executor());
-  PiecewiseWork pass(trainer.strategy(), trainer.options().deadline);
+  PiecewiseWork pass(trainer.strategy());
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
@@ -174,7 +174,7 @@ FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoin
         if (metric)
           best = checkpoints->mark_if_best(at.step, *metric, [&](const std::string& c) { complaints.push_back(c); });
       };
-      while_ranks_work(trainer.strategy(), trainer.options().deadline, "saving a checkpoint",
+      while_ranks_work(trainer.strategy(), "saving a checkpoint",
                        checkpoints != nullptr ? std::function<void()>(write) : nullptr);
       if (path.empty()) return false;
       for (auto* l : listeners) l->saved(path);

@@ -144,7 +144,7 @@ class GradientExchange {
   }
   void wait_for(Work& work) {
     const Stopwatch watch;
-    work.wait_host(o_.deadline);
+    work.wait();
     seconds_waited_ += watch.seconds();
   }
   void reduce_states() {

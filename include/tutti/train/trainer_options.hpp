@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,8 +26,7 @@ struct TrainerOptions {
   std::uint64_t seed = 1;  // of the initial weights
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  std::chrono::milliseconds deadline{600'000};  // of one reduction
-  Fingerprint must_agree{};                     // what else must be the same on all ranks: data, options
+  Fingerprint must_agree{};  // what else must be the same on all ranks: data, options
 };
 
 // When things happened in a step, in seconds from its beginning.

@@ -20,12 +20,11 @@
 namespace tutti {
 
 // Runs f, which may be empty, on each rank, and returns when all ranks are done: a collective call. It takes ten times
-// `deadline`, that of a reduction, at most. f touches neither the strategy nor a device, because it runs in a thread of
+// the strategy's deadline at most. f touches neither the strategy nor a device, because it runs in a thread of
 // its own. What it throws is thrown on its rank; CommunicationError on all ranks, which names `what` and who is not
 // done, where it takes longer.
-template <DistributedStrategy S>
-void while_ranks_work(S& strategy, std::chrono::milliseconds deadline, const std::string& what,
-                      const std::function<void()>& f) {
+template <WatchesRanks S>
+void while_ranks_work(S& strategy, const std::string& what, const std::function<void()>& f) {
   using namespace std::chrono;
   if (strategy.size() == 1) {
     if (f) f();
@@ -58,6 +57,7 @@ void while_ranks_work(S& strategy, std::chrono::milliseconds deadline, const std
       work.over.notify_all();
     });
   constexpr int most = 10;
+  const milliseconds deadline = strategy.deadline();
   const auto start = steady_clock::now();
   for (;;) {
     double word[] = {0, 0};  // ranks at work, and those of them that are too late: all decide alike
@@ -88,15 +88,15 @@ void while_ranks_work(S& strategy, std::chrono::milliseconds deadline, const std
 
 // For work in pieces, each of which may take half of the deadline, in the thread that calls the strategy. The pieces of
 // a rank may be more than another's.
-template <DistributedStrategy S>
+template <WatchesRanks S>
 class PiecewiseWork {
  public:
   // Where all ranks begin.
-  PiecewiseWork(S& strategy, std::chrono::milliseconds deadline) : s_(strategy), deadline_(deadline) {}
+  explicit PiecewiseWork(S& strategy) : s_(strategy) {}
 
   // Between two pieces.
   void go_on() {
-    if (s_.size() > 1 && clock::now() - heard_ >= deadline_ / 4) all_done(false);
+    if (s_.size() > 1 && clock::now() - heard_ >= s_.deadline() / 4) all_done(false);
   }
   // Returns when all ranks are done.
   void end() {
@@ -115,7 +115,6 @@ class PiecewiseWork {
   }
 
   S& s_;
-  std::chrono::milliseconds deadline_;
   clock::time_point heard_ = clock::now();
 };
 
