@@ -250,6 +250,9 @@ TEST_CASE("the hash of the ranks' state is XXH64 as it is defined, and as fast a
   CHECK(xxh64("abc") == 0x44bc2cf5ad770999);
   CHECK(xxh64("Nobody inspects the spammish repetition") == 0xfbcea83c8a378bf1);
   CHECK(xxh64("xxhash") == 0x32dd38952c4bc720);
+  std::string longer;
+  for (int i = 0; i < 10'007; ++i) longer += static_cast<char>(i * 7 + i / 256);
+  CHECK(xxh64(longer) == 0xbf560116af64ea2b);
   std::string text(101, ' ');
   for (std::size_t n = 0; n < text.size(); ++n)
     for (const int bit : {0, 7}) {
