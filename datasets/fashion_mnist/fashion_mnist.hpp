@@ -13,8 +13,8 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/folder.hpp>
-#include <tutti/data/gunzip.hpp>
 #include <tutti/data/memory_dataset.hpp>
+#include <tutti/datasets/fashion_mnist/gzip.hpp>
 #include <tutti/datasets/fashion_mnist/idx.hpp>
 #include <tutti/io/file.hpp>
 
@@ -94,8 +94,7 @@ inline constexpr std::string_view fetch_hint =
     fail<DataError>("fashion_mnist",
                     path.stem().string() + " or " + path.filename().string() + " in " + folder.string(),
                     contents_of(folder), fetch_hint);
-  return gunzip(io::read_file<std::vector<std::uint8_t>>(path, most_bytes), most_bytes,
-                "fashion_mnist " + path.string());
+  return read_gzip(path, most_bytes, "fashion_mnist " + path.string());
 }
 
 }  // namespace fashion_mnist

@@ -6,10 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
+#include <tutti/datasets/fashion_mnist/gzip.hpp>
 
 #include "../data/temp_folder.hpp"
 
@@ -66,6 +69,41 @@ TEST_CASE("missing Fashion-MNIST files are explained") {
   CHECK(contains(message(folder.path()), "datasets/fashion_mnist/prepare --out DIR"));
   write_file(folder / "train-images-idx3-ubyte", idx({1, 28, 28}, 784));
   CHECK(contains(message(folder.path()), "train-labels-idx1-ubyte or train-labels-idx1-ubyte.gz in "));
+}
+
+TEST_CASE("gzipped IDX files that are damaged, too long or cannot be unpacked are refused") {
+  const TempFolder folder;
+  const auto file = folder / "train-images-idx3-ubyte.gz";
+  const auto message = [&](std::size_t most = 1 << 20) {
+    return message_of<DataError>([&] { (void)fashion_mnist::read_gzip(file, most, "IMAGES"); });
+  };
+  write_set(folder.path(), "train", 12);
+  REQUIRE(std::system(("gzip -f '" + (folder / "train-images-idx3-ubyte").string() + "'").c_str()) == 0);
+  CHECK(message(12 * 784 + 16).empty());
+  CHECK(contains(message(12 * 784 + 15), "[IMAGES] expected at most 9423 bytes unpacked, got more"));
+  CHECK(contains(message(0), "got more"));
+
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", folder.path().c_str(), 1);
+  const auto none = message();
+  setenv("PATH", path.c_str(), 1);
+  CHECK(contains(none, "the program gzip"));
+  CHECK(contains(none, "datasets/fashion_mnist/prepare --out DIR"));
+
+  std::string whole;
+  {
+    std::ifstream in(file, std::ios::binary);
+    whole.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  std::string other = whole;
+  other[whole.size() / 2] = static_cast<char>(other[whole.size() / 2] ^ 1);
+  for (const std::string& damaged :
+       {whole.substr(0, whole.size() - 1), whole.substr(0, 9), other, whole + "more", std::string("no gzip file")}) {
+    write_file(file, std::vector<std::uint8_t>(damaged.begin(), damaged.end()));
+    CHECK(contains(message(), "[IMAGES] expected a whole gzip file"));
+    CHECK(contains(message_of<DataError>([&] { (void)load_fashion_mnist(folder.path(), Split::train, loose); }),
+                   "train-images-idx3-ubyte.gz"));
+  }
 }
 
 TEST_CASE("damaged IDX files are refused") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,7 +10,6 @@
 #include <string_view>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/gunzip.hpp>
 
 // What an encoded image says of itself, read without a decoder and before anything is allocated.
 namespace tutti {
@@ -96,6 +96,21 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
       truncated("an end marker");
     }
   }
+}
+
+[[nodiscard]] inline std::uint32_t crc32(std::span<const std::uint8_t> data) noexcept {
+  static constexpr auto table = [] {
+    std::array<std::uint32_t, 256> t{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+      std::uint32_t c = i;
+      for (int k = 0; k < 8; ++k) c = (c >> 1) ^ ((c & 1) != 0 ? 0xEDB88320U : 0U);
+      t[i] = c;
+    }
+    return t;
+  }();
+  std::uint32_t c = 0xffffffffU;
+  for (const auto b : data) c = table[(c ^ b) & 0xff] ^ (c >> 8);
+  return ~c;
 }
 
 // PNG specification, section 5. Every chunk's CRC is checked.

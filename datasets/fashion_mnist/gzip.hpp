@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+
+namespace tutti::fashion_mnist {
+
+// Unpacks a file as the prepare script does, through the program gzip; at most `most` bytes come out. `where` names the
+// file in messages. Throws DataError for what gzip refuses or warns of, for what is longer, and where there is no gzip.
+[[nodiscard]] inline std::vector<std::uint8_t> read_gzip(const std::filesystem::path& path, std::size_t most,
+                                                         std::string_view where) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail<DataError>(where, "a pipe to gzip", std::strerror(errno));
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  std::string program = "gzip", unpack = "-dc", end_of_options = "--", file = path.string();
+  const std::array<char*, 5> words{program.data(), unpack.data(), end_of_options.data(), file.data(), nullptr};
+  pid_t child = -1;
+  const int error = ::posix_spawnp(&child, "gzip", &actions, nullptr, words.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  if (error != 0) {
+    ::close(ends[0]);
+    fail<DataError>(
+        where, "the program gzip, which unpacks it", std::strerror(error),
+        "install gzip, or have datasets/fashion_mnist/prepare --out DIR unpack the data where there is one");
+  }
+
+  std::vector<std::uint8_t> data;
+  std::vector<std::uint8_t> piece(std::size_t{1} << 18);
+  ssize_t n = 1;
+  while (n != 0 && data.size() <= most) {
+    n = ::read(ends[0], piece.data(), piece.size());
+    if (n > 0) data.insert(data.end(), piece.begin(), piece.begin() + n);
+    if (n < 0 && errno != EINTR) break;
+  }
+  ::close(ends[0]);  // which ends a gzip that goes on writing
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (data.size() > most) fail<DataError>(where, "at most " + std::to_string(most) + " bytes unpacked", "more");
+  if (n != 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    fail<DataError>(where, "a whole gzip file", "what gzip does not unpack",
+                    "the gzip data is damaged, fetch the file again");
+  return data;
+}
+
+}  // namespace tutti::fashion_mnist
