@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -50,19 +49,11 @@ class Compiler {
     const std::string key = key_of(source, architecture);
     const auto file = folder_ / (source.name + "-sm_" + std::to_string(architecture) + "-" + key + ".bin");
     if (!folder_.empty())
-      if (auto kept = read(file, key, source.kernels.size())) {
-        std::atomic_ref(hits_).fetch_add(1);
-        return *std::move(kept);
-      }
+      if (auto kept = read(file, key, source.kernels.size())) return *std::move(kept);
     Binary made = make(source, architecture);
-    std::atomic_ref(compiled_).fetch_add(1);
     if (!folder_.empty()) write(file, key, made);
     return made;
   }
-
-  // How often the cache had it and how often it had not.
-  [[nodiscard]] int hits() const noexcept { return hits_; }
-  [[nodiscard]] int compiled() const noexcept { return compiled_; }
 
  private:
   static constexpr std::string_view magic = "tutti cubin 1\n";
@@ -188,7 +179,6 @@ class Compiler {
   }
 
   std::filesystem::path folder_;
-  int hits_ = 0, compiled_ = 0;
 };
 
 }  // namespace tutti::cuda

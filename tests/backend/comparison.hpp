@@ -123,7 +123,7 @@ inline void randomize(Executor& e, std::uint64_t seed) {
     std::vector<double> values(s.count);
     for (double& to : values) {
       double x = variance ? 0.5 + r.uniform53() : scale * r.normal();
-      if (gamma) x = (r.coin() ? 1 : -1) * (0.5 + r.uniform53());
+      if (gamma) x = ((r.next() & 1U) != 0 ? 1 : -1) * (0.5 + r.uniform53());
       to = static_cast<double>(static_cast<float>(x));
     }
     const std::vector<float> floats(values.begin(), values.end());

@@ -107,9 +107,9 @@ std::vector<Event> decode_file(const Path& path) {
   std::vector<Event> events;
   for (Reader r(text); !r.done();) {
     const auto length = r.take(8);
-    if (unmask_crc32c(static_cast<std::uint32_t>(r.fixed(4))) != crc32c(length)) throw std::runtime_error("length crc");
+    if (r.fixed(4) != mask_crc32c(crc32c(length))) throw std::runtime_error("length crc");
     const auto payload = r.take(Reader(length).fixed(8));
-    if (unmask_crc32c(static_cast<std::uint32_t>(r.fixed(4))) != crc32c(payload)) throw std::runtime_error("data crc");
+    if (r.fixed(4) != mask_crc32c(crc32c(payload))) throw std::runtime_error("data crc");
     events.push_back(decode_event(payload));
   }
   return events;

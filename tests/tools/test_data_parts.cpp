@@ -26,6 +26,7 @@
 #include "../../tools/data/manifest.hpp"
 #include "../../tools/data/options.hpp"
 #include "../../tools/data/shard_writer.hpp"
+#include "../data/example_floats.hpp"
 #include "../data/temp_folder.hpp"
 
 using namespace tutti;
@@ -42,13 +43,12 @@ std::string some_example(std::string_view jpeg) {
   ExampleWriter w;
   w.add_int("image/height", 500);
   w.add("image/class/text", "tench");
-  const float box[] = {0.25F, 0.5F};
-  w.add_floats("image/object/bbox/xmin", box);
   w.add("image/encoded", jpeg);
   w.add_int("image/class/label", 7);
   w.add_int("image/width", 300);
   w.add("image/filename", "a.JPEG");
-  return w.payload();
+  const float box[] = {0.25F, 0.5F};
+  return with_floats(w.payload(), "image/object/bbox/xmin", box);
 }
 
 Options parse(std::vector<std::string> words) { return parse_options(words); }

@@ -136,13 +136,10 @@ class Gemms {
   [[nodiscard]] std::size_t workspace_bytes(LinearPass pass, const LinearProblem& p, bool with_bias) {
     return chosen(pass, p, with_bias).workspace;
   }
-  // Whether run() sees to the bias too. cuBLASLt adds only a bias of the type of y, and ours is f32: where it refuses,
-  // the caller adds it, or sums dy, itself.
-  [[nodiscard]] bool handles_bias(LinearPass pass, const LinearProblem& p) { return chosen(pass, p, true).bias; }
-
   // forward: a = x, b = w, bias = the bias or null, out = y. backward_data: a = dy, b = w, out = dx.
   // backward_weights: a = x, b = dy, bias = db or null (f32, written), out = dw (f32). workspace: of
-  // workspace_bytes(), aligned to 256 bytes; null where that is 0. Returns whether the bias was seen to.
+  // workspace_bytes(), aligned to 256 bytes; null where that is 0. Returns whether the bias was seen to: cuBLASLt adds
+  // only one of the type of y, and ours is f32; where it refuses, the caller adds it, or sums dy, itself.
   bool run(LinearPass pass, const LinearProblem& p, const void* a, const void* b, void* bias, void* out,
            void* workspace, cudaStream_t stream) {
     Chosen& c = chosen(pass, p, bias != nullptr);

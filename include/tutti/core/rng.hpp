@@ -64,7 +64,6 @@ class Rng {
     }
     return static_cast<std::uint32_t>(m >> 32);
   }
-  [[nodiscard]] bool coin() noexcept { return (next() & 1U) != 0; }
   // A coin that falls the other way in every next epoch. Draws nothing from the stream.
   [[nodiscard]] bool alternating_coin() const noexcept {
     return ((philox4x32({~std::uint32_t{0}, counter_[1], counter_[2], 0}, key_)[0] ^ counter_[3]) & 1U) != 0;

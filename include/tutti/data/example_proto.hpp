@@ -185,12 +185,6 @@ class ExampleWriter {
     feature(name, Feature::Kind::ints, list);
   }
   void add_int(std::string_view name, std::int64_t value) { add_ints(name, std::span(&value, 1)); }
-  void add_floats(std::string_view name, std::span<const float> values) {
-    std::string packed, list;
-    for (const auto v : values) io::append_little_endian(packed, std::bit_cast<std::uint32_t>(v), 4);
-    protobuf::append_bytes(list, 1, packed);
-    feature(name, Feature::Kind::floats, list);
-  }
   // The serialized Example.
   [[nodiscard]] std::string payload() const {
     std::string out;

@@ -72,9 +72,5 @@ inline constexpr auto crc32c_table = [] {
 [[nodiscard]] constexpr std::uint32_t mask_crc32c(std::uint32_t crc) noexcept {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
-[[nodiscard]] constexpr std::uint32_t unmask_crc32c(std::uint32_t masked) noexcept {
-  const std::uint32_t rotated = masked - 0xA282EAD8U;
-  return (rotated >> 17) | (rotated << 15);
-}
 
 }  // namespace tutti::io

@@ -57,7 +57,6 @@ class Json {
   [[nodiscard]] bool is_double() const noexcept { return std::holds_alternative<double>(value_); }
   [[nodiscard]] bool is_string() const noexcept { return std::holds_alternative<std::string>(value_); }
   [[nodiscard]] bool is_array() const noexcept { return std::holds_alternative<Array>(value_); }
-  [[nodiscard]] bool is_object() const noexcept { return std::holds_alternative<Object>(value_); }
 
   [[nodiscard]] std::string_view kind() const noexcept {
     constexpr std::string_view names[] = {"null",     "a bool",   "an integer", "a double",
