@@ -21,7 +21,8 @@ if(TUTTI_SANITIZE)
 endif()
 
 # The components and other libraries that a source file names in its #include lines, followed through "quoted" includes.
-# Sets <out> to the words found: component names, make, CLI11, benchmark, examples_common.
+# Sets <out> to the words found, component names, make, CLI11, benchmark, examples_common, and <out>_files to the files
+# read.
 function(tutti_used_libraries out source)
   set(seen)
   set(found)
@@ -57,12 +58,14 @@ function(tutti_used_libraries out source)
   endwhile()
   list(REMOVE_DUPLICATES found)
   set(${out} "${found}" PARENT_SCOPE)
+  set(${out}_files "${seen}" PARENT_SCOPE)
 endfunction()
 
 # tutti_add_program(<target> <source> MISSING <variable>): an executable that links tutti::compiled's part of every
 # library its source includes; a source with a line "// header-only" links the headers alone. Where a library is absent
 # the program is not built and <variable> says which one; a backend's #include that stands in an #if on
-# TUTTI_HAS_<BACKEND> may be absent.
+# TUTTI_HAS_<BACKEND> may be absent. The target's property TUTTI_FILES lists the source and the "quoted" headers it
+# includes.
 function(tutti_add_program target source)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "MISSING" "")
   tutti_used_libraries(used "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
@@ -125,6 +128,7 @@ function(tutti_add_program target source)
     return()
   endif()
   add_executable(${target} "${source}")
+  set_target_properties(${target} PROPERTIES TUTTI_FILES "${used_files}")
   if(header_only)
     list(APPEND libraries tutti::tutti)
   else()

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // Our own vector kernels, for every instruction set that this machine has.
 #include <tutti/backend/cpu/cpu.hpp>
 

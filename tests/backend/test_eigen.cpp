@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 #include <tutti/backends/eigen/eigen.hpp>
 
 #include "backend/suite.hpp"

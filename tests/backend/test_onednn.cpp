@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 #include <tutti/backends/onednn/onednn.hpp>
 
 #include "backend/suite.hpp"

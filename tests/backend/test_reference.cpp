@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
-// header-only
 // Reference, the oracle: its loops against a second set of loops, and its gradients against finite differences.
 #include <doctest/doctest.h>
 

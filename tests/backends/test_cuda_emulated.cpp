@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // The CUDA backend on a GPU that is played by the processor (cuda_emulator.hpp): our kernels, the memory, the order in
 // which things are started, captured steps. Convolutions and matrix products are loops in place of the libraries'.
 #define TUTTI_CUDA_LINK_LIBRARIES
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/backend/reference.hpp>
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/dist/solo.hpp>
 #include <tutti/train/trainer.hpp>

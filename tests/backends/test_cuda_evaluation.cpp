@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // Evaluation on a GPU that is played by the processor (cuda_emulator.hpp): the host starts batch after batch and waits
 // at the end, and the numbers are those of batches that it waits for, to the bit.
 #define TUTTI_CUDA_LINK_LIBRARIES

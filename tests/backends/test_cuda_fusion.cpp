@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // Batch norm within convolutions on the CUDA backend: lowered nets on a GPU that is played by the processor
 // (cuda_emulator.hpp), with a library that fuses and refuses as a test asks it to.
 #define TUTTI_CUDA_LINK_LIBRARIES

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // How batches come to a GPU, on one that is played by the processor (cuda_emulator.hpp): uploads on a stream of their
 // own, windows cut out of images that lie on the device, and the same training either way. Every case runs with a
 // device whose upload stream does its work as late as it may and with one that does it as early.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // Whole training steps on a GPU that is played by the processor (cuda_emulator.hpp): the optimizer, clipping, trust
 // ratios, the loss scale and averages decided on the device, captured and replayed, beside Reference and beside the
 // same backend with the host in charge.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // PyTorch's numbers on an emulated GPU (backends/cuda_emulator.hpp): our kernels, and that the comparison itself reads
 // a device's memory as it should.
 #define TUTTI_CUDA_LINK_LIBRARIES

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT
-#pragma once
-
 #include <doctest/doctest.h>
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
 #include "backend/comparison.hpp"
+#include "backend/suite.hpp"
 
 namespace tutti::testing {
+namespace {
 
 // x, x * Phi(x) and its derivative Phi(x) + x * phi(x), from 30 digits: what PyTorch's nn.GELU() is in exact numbers.
-inline constexpr std::array<std::array<double, 3>, 21> gelu_values{{
+constexpr std::array<std::array<double, 3>, 21> gelu_values{{
     {-9, -1.0157295653584566e-18, -9.1389373739066393e-18},
     {-6, -5.9195258702261888e-9, -3.5468709453902015e-8},
     {-4.5, -1.5289529061285272e-5, -6.8529161856344575e-5},
@@ -104,8 +105,9 @@ void check_gelu(Backend& backend, DType t, double relative, double off) {
     CHECK(std::isnan(v));
 }
 
-// The op by itself, in every precision of the backend: known values, and what is exact.
-inline void check_gelu(Backend& backend) {
+}  // namespace
+
+void check_gelu(Backend& backend) {
   check_gelu<float>(backend, DType::f32, 0x1p-23, 2.5e-7);
   check_gelu<bf16>(backend, DType::bf16, 0x1p-8, 2.5e-7);
   if (backend.computes_in(DType::f16)) check_gelu<f16>(backend, DType::f16, 0x1p-10, 2.5e-7);
