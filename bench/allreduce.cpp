@@ -22,7 +22,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/dist/launch_answer.hpp>
 #include <tutti/dist/launch_environment.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #endif
@@ -278,7 +278,7 @@ int threads(const Args& a) {
                 a.ranks,
                 {{"threads", memory.floats(),
                   [&](std::span<float> d) {
-                    e.all_reduce(DType::f32, std::as_writable_bytes(d), Combine::sum, in_time(), "all_reduce");
+                    e.all_reduce(DType::f32, std::as_writable_bytes(d), ReduceOp::sum, in_time(), "all_reduce");
                   }}},
                 barrier,
                 collect});
@@ -320,7 +320,7 @@ int processes(const Args& a) {
       const std::span<float> data =
           window.empty() ? own.floats() : std::span<float>(reinterpret_cast<float*>(window.data()), a.max / 4);
       ways.push_back({a.mode == "all" ? "shm" : a.mode, data, [&](std::span<float> d) {
-                        e.all_reduce(DType::f32, std::as_writable_bytes(d), Combine::sum, in_time(), "all_reduce");
+                        e.all_reduce(DType::f32, std::as_writable_bytes(d), ReduceOp::sum, in_time(), "all_reduce");
                       }});
     }
     const auto collect = [&](const std::vector<double>& mine) {
@@ -359,7 +359,7 @@ int gpus([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironmen
   };
   const Way way{"nccl",
                 {static_cast<float*>(pinned.get()), a.max / 4},
-                [&](std::span<float> d) { c.all_reduce(DType::f32, on_gpu(d), Combine::sum, "all_reduce").wait(); },
+                [&](std::span<float> d) { c.all_reduce(DType::f32, on_gpu(d), ReduceOp::sum, "all_reduce").wait(); },
                 [&](std::span<float> d) {
                   memory.copy_in(buffer.data(), d.data(), d.size_bytes());
                   memory.synchronise();

@@ -25,8 +25,8 @@
 #include <tutti/backends/mpi/waiter.hpp>
 #include <tutti/backends/mpi/window.hpp>
 #include <tutti/backends/mpi/wire.hpp>
-#include <tutti/dist/combine.hpp>
 #include <tutti/dist/host_group.hpp>
+#include <tutti/dist/reduce_op.hpp>
 
 namespace tutti {
 
@@ -80,7 +80,7 @@ class MpiEngine {
     return "mpi";
   }
 
-  void all_reduce(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (data.size() % size_of(t) != 0)
       fail<UsageError>(what, "whole values of " + std::string(name_of(t)), std::to_string(data.size()) + " bytes");
     switch (route_) {

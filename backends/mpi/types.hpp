@@ -9,7 +9,7 @@
 
 #include <tutti/backends/mpi/session.hpp>
 #include <tutti/core/dtype.hpp>
-#include <tutti/dist/combine.hpp>
+#include <tutti/dist/reduce_op.hpp>
 
 namespace tutti {
 
@@ -33,16 +33,16 @@ namespace tutti {
   fail("MPI", "a type of tutti", std::to_string(static_cast<int>(t)));
 }
 
-// Combine as MPI operations. Those of MPI do where they know the type; its maximum may lose a NaN.
+// ReduceOp as MPI operations. Those of MPI do where they know the type; its maximum may lose a NaN.
 class MpiOperations {
  public:
   MpiOperations() {  // NOLINT(modernize-use-equals-default): it is not trivial where MPI is known
-    create(&call<DType::bf16, Combine::sum>, bf16_sum_);
-    create(&call<DType::bf16, Combine::max>, bf16_max_);
-    create(&call<DType::f16, Combine::sum>, f16_sum_);
-    create(&call<DType::f16, Combine::max>, f16_max_);
-    create(&call<DType::f32, Combine::max>, f32_max_);
-    create(&call<DType::f64, Combine::max>, f64_max_);
+    create(&call<DType::bf16, ReduceOp::sum>, bf16_sum_);
+    create(&call<DType::bf16, ReduceOp::max>, bf16_max_);
+    create(&call<DType::f16, ReduceOp::sum>, f16_sum_);
+    create(&call<DType::f16, ReduceOp::max>, f16_max_);
+    create(&call<DType::f32, ReduceOp::max>, f32_max_);
+    create(&call<DType::f64, ReduceOp::max>, f64_max_);
   }
   MpiOperations(const MpiOperations&) = delete;
   MpiOperations& operator=(const MpiOperations&) = delete;
@@ -51,8 +51,8 @@ class MpiOperations {
     for (MPI_Op* op : {&bf16_sum_, &bf16_max_, &f16_sum_, &f16_max_, &f32_max_, &f64_max_}) MPI_Op_free(op);
   }
 
-  [[nodiscard]] MPI_Op operator()(DType t, Combine c) const noexcept {
-    const bool sum = c == Combine::sum;
+  [[nodiscard]] MPI_Op operator()(DType t, ReduceOp c) const noexcept {
+    const bool sum = c == ReduceOp::sum;
     if (t == DType::bf16) return sum ? bf16_sum_ : bf16_max_;
     if (t == DType::f16) return sum ? f16_sum_ : f16_max_;
     if (sum) return MPI_SUM;
@@ -60,7 +60,7 @@ class MpiOperations {
   }
 
  private:
-  template <DType T, Combine C>
+  template <DType T, ReduceOp C>
   static void call(void* in, void* in_out, int* count, MPI_Datatype*) {  // NOLINT: the type that MPI asks for
     std::byte* const to[] = {static_cast<std::byte*>(in_out)};
     std::byte* const arrays[] = {static_cast<std::byte*>(in_out), static_cast<std::byte*>(in)};

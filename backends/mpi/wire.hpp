@@ -22,7 +22,7 @@ class MpiWire {
       : wire_(options.wire), piece_(std::max<std::size_t>(options.piece_bytes / 64 * 64, 64)), waiter_(waiter) {}
   void release() noexcept { operations_.release(); }
 
-  void all_reduce(MPI_Comm comm, DType t, std::span<std::byte> data, Combine op, Deadline deadline,
+  void all_reduce(MPI_Comm comm, DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline,
                   std::string_view what) {
     const DType w = on_wire(t, op);
     meet(comm, data.size(), deadline, what);
@@ -89,13 +89,14 @@ class MpiWire {
   // A converted message needs a buffer; this keeps it small.
   [[nodiscard]] std::size_t converted_piece() const noexcept { return std::min(piece_, std::size_t{32} << 20); }
 
-  [[nodiscard]] DType on_wire(DType t, Combine op) const noexcept {
-    if (op == Combine::sum && t == DType::f32 && wire_ == MpiOptions::Wire::bf16) return DType::bf16;
-    if (op == Combine::sum && t == DType::bf16 && wire_ == MpiOptions::Wire::f32) return DType::f32;
+  [[nodiscard]] DType on_wire(DType t, ReduceOp op) const noexcept {
+    if (op == ReduceOp::sum && t == DType::f32 && wire_ == MpiOptions::Wire::bf16) return DType::bf16;
+    if (op == ReduceOp::sum && t == DType::bf16 && wire_ == MpiOptions::Wire::f32) return DType::f32;
     return t;
   }
 
-  void reduce(MPI_Comm comm, DType t, void* data, std::size_t n, Combine op, Deadline deadline, std::string_view what) {
+  void reduce(MPI_Comm comm, DType t, void* data, std::size_t n, ReduceOp op, Deadline deadline,
+              std::string_view what) {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(n), mpi_type(t), operations_(t, op), comm, &r),
               "MPI_Iallreduce", what);
@@ -103,7 +104,7 @@ class MpiWire {
   }
 
   template <class Mine, class Theirs>
-  void converted(MPI_Comm comm, DType w, std::span<std::byte> data, std::size_t n, Combine op, Deadline deadline,
+  void converted(MPI_Comm comm, DType w, std::span<std::byte> data, std::size_t n, ReduceOp op, Deadline deadline,
                  std::string_view what) {
     if (buffer_.size() < n * sizeof(Theirs)) buffer_.resize(n * sizeof(Theirs));
     auto* const mine = reinterpret_cast<Mine*>(data.data());

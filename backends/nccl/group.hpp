@@ -21,7 +21,7 @@
 #include <tutti/backends/nccl/api.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/combine.hpp>
+#include <tutti/dist/reduce_op.hpp>
 #include <tutti/dist/work.hpp>
 
 namespace tutti {
@@ -59,7 +59,7 @@ template <class Communicator>
   }
   fail("nccl", "a type of tutti", std::to_string(static_cast<int>(t)));
 }
-[[nodiscard]] inline ncclRedOp_t nccl_op(Combine c) noexcept { return c == Combine::sum ? ncclSum : ncclMax; }
+[[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
 // NCCL's communicator, made without blocking: every wait has a deadline, after which it is aborted. From one thread.
 class NcclGroup {

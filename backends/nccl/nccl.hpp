@@ -28,8 +28,8 @@
 #include <tutti/backends/nccl/group.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/combine.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/reduce_op.hpp>
 
 namespace tutti {
 
@@ -63,10 +63,10 @@ class NcclCommunicator {
   }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
 
-  Work all_reduce(DType t, std::span<std::byte> data, Combine op, const std::string& name) {
+  Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     require_whole(t, data.size(), name);
     // NCCL's maximum of floating values may lose a NaN; such maxima are few words, and go by the host.
-    const bool gathers = op == Combine::max && is_float(t);
+    const bool gathers = op == ReduceOp::max && is_float(t);
     if (on_device(data) && !gathers)
       return start(name, [&] { return reduce(t, data.data(), data.data(), data.size() / size_of(t), op); });
     by_host(data, name, [&](std::span<std::byte> piece) {
@@ -112,7 +112,7 @@ class NcclCommunicator {
     std::array<std::byte, 4> word{};
     const auto usual = std::exchange(host_deadline_, deadline);
     try {
-      all_reduce(DType::i32, word, Combine::sum, "barrier").wait();
+      all_reduce(DType::i32, word, ReduceOp::sum, "barrier").wait();
     } catch (...) {
       host_deadline_ = usual;
       throw;
@@ -198,7 +198,7 @@ class NcclCommunicator {
     return s != cudaStreamCaptureStatusNone;
   }
 
-  [[nodiscard]] ncclResult_t reduce(DType t, const void* from, void* to, std::size_t count, Combine op) {
+  [[nodiscard]] ncclResult_t reduce(DType t, const void* from, void* to, std::size_t count, ReduceOp op) {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
@@ -275,7 +275,7 @@ class NcclCommunicator {
     wait_stream(group_.stream(), name);
     copy_now(all.data(), gathered, all.size(), cudaMemcpyDeviceToHost, name);
   }
-  void combine_gathered(DType t, std::span<std::byte> piece, Combine op, const std::string& name) {
+  void combine_gathered(DType t, std::span<std::byte> piece, ReduceOp op, const std::string& name) {
     std::vector<std::byte> all;
     for (std::size_t at = 0; at < piece.size(); at += gather_piece()) {
       const auto part = piece.subspan(at, std::min(gather_piece(), piece.size() - at));

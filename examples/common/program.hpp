@@ -27,7 +27,7 @@
 #include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/job_facts.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
@@ -183,8 +183,8 @@ inline void print_schedule(const RunOptions& o, std::int64_t images) {
 }
 
 // What all ranks must have alike beside the trainer's own options: the data and what the run is to do.
-inline Fingerprint facts(const RunOptions& o, const Images& images) {
-  Fingerprint f;
+inline JobFacts facts(const RunOptions& o, const Images& images) {
+  JobFacts f;
   // These may differ from rank to rank or do not shape the training.
   static constexpr std::string_view own[] = {"data",          "data-dir",
                                              "data-train",    "data-train-idx",
@@ -216,7 +216,7 @@ inline Fingerprint facts(const RunOptions& o, const Images& images) {
       }
       text.append(reinterpret_cast<const char*>(image.data()), image.size()).append(std::to_string(label));
     }
-    f.add(what, std::to_string(d.size()) + " images, sample " + std::to_string(Fingerprint::hash_of(text)));
+    f.add(what, std::to_string(d.size()) + " images, sample " + std::to_string(JobFacts::hash_of(text)));
   };
   sample("training data", images.train);
   if (images.test) sample("test data", *images.test);

@@ -423,7 +423,7 @@ struct Twins {
   [[nodiscard]] Membership membership() const { return {0, 2, generation}; }
   [[nodiscard]] std::string name() const { return "twins"; }
   std::span<std::byte> allocate(std::size_t) { return {}; }
-  void attach(const ArenaLayout&, const Fingerprint&) {}
+  void attach(const ArenaLayout&, const JobFacts&) {}
   void synchronise(std::span<StateSpan>) {}
   Work reduce(const Piece& piece) {
     ++calls;

@@ -37,11 +37,11 @@ std::vector<T> values(int rank, std::size_t n) {
 }
 
 template <class T>
-void expect(const std::vector<T>& got, std::size_t begin, std::size_t end, int size, Combine op,
+void expect(const std::vector<T>& got, std::size_t begin, std::size_t end, int size, ReduceOp op,
             const std::string& what) {
   for (std::size_t i = begin; i < end; ++i) {
     int want = value_of(0, i);
-    for (int r = 1; r < size; ++r) want = op == Combine::sum ? want + value_of(r, i) : std::max(want, value_of(r, i));
+    for (int r = 1; r < size; ++r) want = op == ReduceOp::sum ? want + value_of(r, i) : std::max(want, value_of(r, i));
     if (static_cast<double>(got[i]) != want)
       require(false, what + ": element " + std::to_string(i) + " of " + std::to_string(got.size()) + " is " +
                          std::to_string(static_cast<double>(got[i])) + ", not " + std::to_string(want));
@@ -59,7 +59,7 @@ inline const std::vector<std::size_t> counts{0, 1, 3, 17, 1000, 4096, 4097, 8193
 
 template <Communicator C, class T>
 void all_reduce_of(C& c, const std::string& type) {
-  for (const auto op : {Combine::sum, Combine::max})
+  for (const auto op : {ReduceOp::sum, ReduceOp::max})
     for (const std::size_t n : counts) {
       auto v = values<T>(c.rank(), n);
       c.all_reduce(dtype_of<T>, bytes_of(v), op, "all_reduce " + type).wait();
@@ -92,7 +92,7 @@ std::vector<Case<C>> cases() {
                       Rng rng(5, Purpose::user, 0, static_cast<std::uint64_t>(c.rank()));
                       std::vector<float> v(n);
                       for (float& x : v) x = static_cast<float>(rng.normal());
-                      c.all_reduce(DType::f32, bytes_of(v), Combine::sum, "bits").wait();
+                      c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "bits").wait();
                       std::vector<float> all(n * static_cast<std::size_t>(c.size()));
                       c.all_gather(std::as_bytes(std::span(v)), bytes_of(all), "bits").wait();
                       for (int r = 0; r < c.size(); ++r)
@@ -114,12 +114,12 @@ std::vector<Case<C>> cases() {
          for (const auto& [begin, end] : {std::pair<std::size_t, std::size_t>{0, n}, {16, 272}, {1600, 250'016}}) {
            const auto mine = values<float>(c.rank(), end - begin);
            std::memcpy(v + begin, mine.data(), mine.size() * sizeof(float));
-           c.all_reduce(DType::f32, own.subspan(begin * 4, (end - begin) * 4), Combine::sum, "own").wait();
-           expect(std::vector<float>(v + begin, v + end), 0, end - begin, c.size(), Combine::sum, "own");
+           c.all_reduce(DType::f32, own.subspan(begin * 4, (end - begin) * 4), ReduceOp::sum, "own").wait();
+           expect(std::vector<float>(v + begin, v + end), 0, end - begin, c.size(), ReduceOp::sum, "own");
          }
        }});
   list.push_back({"a NaN is not lost", [](C& c) {
-                    for (const auto op : {Combine::sum, Combine::max}) {
+                    for (const auto op : {ReduceOp::sum, ReduceOp::max}) {
                       std::vector<float> v(40, 1.F);
                       if (c.rank() == c.size() - 1) v[7] = std::nanf("");
                       c.all_reduce(DType::f32, bytes_of(v), op, "nan").wait();
@@ -151,16 +151,16 @@ std::vector<Case<C>> cases() {
                     std::vector<std::vector<float>> v;
                     for (std::size_t i = 0; i < 20; ++i) v.push_back(values<float>(c.rank(), 1 + i * 3000));
                     std::vector<Work> works;
-                    for (auto& x : v) works.push_back(c.all_reduce(DType::f32, bytes_of(x), Combine::sum, "flight"));
+                    for (auto& x : v) works.push_back(c.all_reduce(DType::f32, bytes_of(x), ReduceOp::sum, "flight"));
                     // Waiting out of order must do no harm.
                     for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
-                    for (auto& x : v) expect(x, 0, x.size(), c.size(), Combine::sum, "flight");
+                    for (auto& x : v) expect(x, 0, x.size(), c.size(), ReduceOp::sum, "flight");
                     for (auto& w : works) require(w.done() && w.name() == "flight", "done, with its name");
                   }});
   list.push_back({"many small ones back to back", [](C& c) {
                     for (int i = 0; i < 500; ++i) {
                       double v[2] = {static_cast<double>(c.rank()), static_cast<double>(i)};
-                      c.all_reduce(DType::f64, std::as_writable_bytes(std::span(v)), Combine::sum, "small").wait();
+                      c.all_reduce(DType::f64, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "small").wait();
                       require(v[0] == c.size() * (c.size() - 1) / 2.0 && v[1] == i * c.size(),
                               "sum " + std::to_string(i));
                     }

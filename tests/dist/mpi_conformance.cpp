@@ -34,7 +34,7 @@ void check_nan(MpiCommunicator& c) {
   for (const std::size_t count : {n + 1, n + 5000}) {
     std::vector<T> v(count, static_cast<T>(1.F));
     v[static_cast<std::size_t>(c.rank())] = static_cast<T>(std::nanf(""));
-    c.all_reduce(dtype_of<T>, bytes_of(v), Combine::max, "nan").wait();
+    c.all_reduce(dtype_of<T>, bytes_of(v), ReduceOp::max, "nan").wait();
     for (std::size_t r = 0; r < n; ++r)
       require(std::isnan(static_cast<float>(v[r])), "the maximum lost the NaN of rank " + std::to_string(r));
     require(static_cast<float>(v[n]) == 1.F, "the maximum found a NaN");
@@ -46,7 +46,7 @@ void check_wire(MpiCommunicator& c, Wire wire) {
   const auto n = static_cast<float>(c.size());
   const bool crosses = c.name() == "mpi" && c.size() > 1;
   std::vector<float> f(1000, 1.001F);
-  c.all_reduce(DType::f32, bytes_of(f), Combine::sum, "wire").wait();
+  c.all_reduce(DType::f32, bytes_of(f), ReduceOp::sum, "wire").wait();
   if (crosses && wire == Wire::bf16)
     require(f[500] == n, "f32 did not travel as bf16: " + std::to_string(f[500]));
   else if (c.name().find("hosts") == std::string::npos)
@@ -54,7 +54,7 @@ void check_wire(MpiCommunicator& c, Wire wire) {
 
   // 256 + 1 + 1 + ...: in bf16 each 1 is lost if it comes alone, unlike in f32 with one rounding at the end.
   std::vector<bf16> b(70, bf16(c.rank() == 0 ? 256.F : 1.F));
-  c.all_reduce(DType::bf16, bytes_of(b), Combine::sum, "wire").wait();
+  c.all_reduce(DType::bf16, bytes_of(b), ReduceOp::sum, "wire").wait();
   if (!crosses || wire == Wire::f32)
     require(
         static_cast<float>(b[69]) == static_cast<float>(bf16(255.F + n)) || c.name().find("hosts") != std::string::npos,
@@ -62,14 +62,14 @@ void check_wire(MpiCommunicator& c, Wire wire) {
 
   // A maximum never travels shortened.
   std::vector<float> m(3, 1.001F + static_cast<float>(c.rank()));
-  c.all_reduce(DType::f32, bytes_of(m), Combine::max, "wire").wait();
+  c.all_reduce(DType::f32, bytes_of(m), ReduceOp::max, "wire").wait();
   require(m[1] == 1.001F + static_cast<float>(c.size() - 1), "the maximum lost digits");
   // Every rank's NaN stays, whoever compares it with whom.
   check_nan<float>(c);
   check_nan<double>(c);
   check_nan<bf16>(c);
   std::vector<std::uint8_t> u(9, static_cast<std::uint8_t>(c.rank()));
-  c.all_reduce(DType::u8, bytes_of(u), Combine::max, "wire").wait();
+  c.all_reduce(DType::u8, bytes_of(u), ReduceOp::max, "wire").wait();
   require(u[8] == c.size() - 1, "the maximum of u8 is wrong");
 }
 
@@ -89,7 +89,7 @@ void check_memory(MpiCommunicator& c, bool expected) {
     // The last time rank 0's data lies elsewhere, so that nobody can reach all of it.
     std::vector<float> elsewhere = v;
     const bool other = turn == 3 && c.rank() == 0;
-    c.all_reduce(DType::f32, other ? bytes_of(elsewhere) : data, Combine::sum, "turn").wait();
+    c.all_reduce(DType::f32, other ? bytes_of(elsewhere) : data, ReduceOp::sum, "turn").wait();
     std::vector<float> got(n);
     std::memcpy(got.data(), other ? reinterpret_cast<std::byte*>(elsewhere.data()) : data.data(), n * 4);
     for (std::size_t i = 0; i < n; ++i) {

@@ -33,7 +33,7 @@ MpiOptions options_of(const std::string& way, const std::string& what) {
 void sum(MpiCommunicator& c, const std::string& name, std::size_t n = 40'000) {
   std::vector<float> v(n, 1.F);
   // As in training: the communication thread has it, and a moment later somebody waits, as long as for any reduction.
-  Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, name);
+  Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, name);
   std::this_thread::sleep_for(100ms);
   w.wait();
   if (v[0] != static_cast<float>(c.size())) fail("mpi_faults", "a right sum", std::to_string(v[0]));

@@ -42,15 +42,15 @@ struct OnDevice {
 inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{17}, std::size_t{4096}, std::size_t{1'000'003}}) {
     OnDevice<float> v(m, values<float>(c.rank(), n));
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "sum");
+    Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "sum");
     require(w.name() == "sum", "its name");
     w.wait_device();
-    expect(v.values(), 0, n, c.size(), Combine::sum, "sum, waited for by the device");
+    expect(v.values(), 0, n, c.size(), ReduceOp::sum, "sum, waited for by the device");
     require(w.done(), "done after the stream was waited for");
 
     v.set(values<float>(c.rank(), n));
-    c.all_reduce(DType::f32, v.bytes(), Combine::max, "max").wait();
-    expect(v.values(), 0, n, c.size(), Combine::max, "max");
+    c.all_reduce(DType::f32, v.bytes(), ReduceOp::max, "max").wait();
+    expect(v.values(), 0, n, c.size(), ReduceOp::max, "max");
 
     for (int root = 0; root < c.size(); ++root) {
       v.set(values<float>(c.rank(), n));
@@ -68,8 +68,8 @@ inline void device_cases(cuda::DeviceMemory& m, NcclCommunicator& c) {
               "all_gather");
     }
     OnDevice<bf16> b(m, values<bf16>(c.rank(), n));
-    c.all_reduce(DType::bf16, b.bytes(), Combine::sum, "bf16").wait();
-    expect(b.values(), 0, n, c.size(), Combine::sum, "bf16");
+    c.all_reduce(DType::bf16, b.bytes(), ReduceOp::sum, "bf16").wait();
+    expect(b.values(), 0, n, c.size(), ReduceOp::sum, "bf16");
   }
 }
 

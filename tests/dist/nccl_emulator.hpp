@@ -259,7 +259,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   if (op == ncclMax && is_float) return ncclInvalidArgument;
   return emulator::start(c, stream, [=](Deadline d) {
     if (to != from) std::memmove(to, from, count * size_of(t));
-    c->group.all_reduce(t, emulator::bytes_at(to, count * size_of(t)), op == ncclSum ? Combine::sum : Combine::max, d,
+    c->group.all_reduce(t, emulator::bytes_at(to, count * size_of(t)), op == ncclSum ? ReduceOp::sum : ReduceOp::max, d,
                         "all_reduce");
   });
 }

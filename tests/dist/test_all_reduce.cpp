@@ -13,7 +13,7 @@
 #include <tutti/backend/reference.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/trainer.hpp>
 
@@ -259,7 +259,7 @@ struct Watching {
   [[nodiscard]] Membership membership() const { return s.membership(); }
   [[nodiscard]] std::string name() const { return s.name(); }
   std::span<std::byte> allocate(std::size_t n) { return s.allocate(n); }
-  void attach(const ArenaLayout& l, const Fingerprint& f) { s.attach(l, f); }
+  void attach(const ArenaLayout& l, const JobFacts& f) { s.attach(l, f); }
   void synchronise(std::span<StateSpan> state) { s.synchronise(state); }
   Work reduce(const Piece& piece) {
     if (piece.kind == Piece::Kind::gradients) order.push_back(piece.index);

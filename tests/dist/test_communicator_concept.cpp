@@ -12,10 +12,10 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/combine.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/reduce_op.hpp>
 #include <tutti/dist/strategy.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 #include <tutti/dist/work.hpp>
 
 using namespace tutti;
@@ -29,7 +29,7 @@ struct Alone {
   [[nodiscard]] std::string name() const { return "alone"; }
   [[nodiscard]] std::chrono::milliseconds deadline() const { return usual_deadline; }
   [[nodiscard]] std::string rank_name(int) const { return "rank 0"; }
-  Work all_reduce(DType, std::span<std::byte>, Combine, const std::string&) { return {}; }
+  Work all_reduce(DType, std::span<std::byte>, ReduceOp, const std::string&) { return {}; }
   Work broadcast(std::span<std::byte>, int, const std::string&) { return {}; }
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string&) {
     for (std::size_t i = 0; i < mine.size(); ++i) all[i] = mine[i];
@@ -90,7 +90,7 @@ static_assert(!Communicator<UnsaidToo>);
 
 // An operation of another signature.
 struct LessOfIt : Least {
-  Work all_reduce(std::span<std::byte>, Combine, const std::string&) { return {}; }
+  Work all_reduce(std::span<std::byte>, ReduceOp, const std::string&) { return {}; }
 };
 static_assert(!Communicator<LessOfIt>);
 

@@ -22,7 +22,7 @@
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/rendezvous.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 
 #include "backends/need_gpu.hpp"
 #include "nccl_cases.hpp"
@@ -42,8 +42,8 @@ TEST_CASE("types and operations have their counterparts") {
   CHECK(nccl_type(DType::u8) == ncclUint8);
   CHECK(nccl_type(DType::i32) == ncclInt32);
   CHECK(nccl_type(DType::i64) == ncclInt64);
-  CHECK(nccl_op(Combine::sum) == ncclSum);
-  CHECK(nccl_op(Combine::max) == ncclMax);
+  CHECK(nccl_op(ReduceOp::sum) == ncclSum);
+  CHECK(nccl_op(ReduceOp::max) == ncclMax);
   int version = 0;
   CHECK(ncclGetVersion(&version) == ncclSuccess);
   CHECK(version >= 21400);
@@ -151,7 +151,7 @@ TEST_CASE("gpu: operations are captured with what is around them, and replayed")
   const OnDevice<float> v(m, start), to(m, std::vector<float>(n));
   const cudaStream_t stream = m.device().stream();
   const auto step = [&] {
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "bucket");
+    Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "bucket");
     w.wait_device();
     m.copy(to.buffer.data(), v.buffer.data(), n * sizeof(float));
   };
@@ -180,5 +180,5 @@ TEST_CASE("gpu: after an abort nothing starts any more") {
   const OnDevice<float> v(m, std::vector<float>(100));
   // One rank has nobody to end; its program goes on.
   c.abort("for nothing", ExitCode::internal);
-  CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), Combine::sum, "after").wait());
+  CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "after").wait());
 }

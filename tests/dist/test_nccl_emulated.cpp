@@ -89,7 +89,7 @@ TEST_CASE("operations wait for the device's stream, and that for them, without t
   auto& device = emulator::Device::instance();
   const std::size_t waits = device.stream_waits;
   m.copy_in(v.buffer.data(), late.data(), 400);
-  Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "bucket");
+  Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "bucket");
   CHECK_FALSE(w.done());
   w.wait_device();
   m.copy(to.buffer.data(), v.buffer.data(), 400);
@@ -117,7 +117,7 @@ TEST_CASE("operations are captured with what is around them, and replayed") {
   cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
   step();
   // A maximum of floating values goes by the host, which cannot be captured.
-  CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), Combine::max, "max"), UsageError);
+  CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), ReduceOp::max, "max"), UsageError);
   cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
   cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
   CHECK(nccl.started == before + 1);
@@ -154,7 +154,7 @@ TEST_CASE("state in the memory of the device or of the host becomes rank 0's") {
     std::vector<double> metrics{1, static_cast<double>(c.rank())};
     any.sum(metrics);
     require(metrics == std::vector<double>{3, 3}, "metrics");
-    Fingerprint f;
+    JobFacts f;
     f.add("--lr", c.rank() == 2 ? "0.2" : "0.1");
     std::string refused;
     try {
@@ -201,12 +201,12 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
     NcclCommunicator c(m.device());
     const OnDevice<float> v(m, std::vector<float>(10));
     busy(of_nccl(), 3000);
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "step 7 bucket 2");
+    Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "step 7 bucket 2");
     nccl.asynchronous_error = ncclRemoteError;
     said = message([&] { w.wait(); });
     CHECK_MESSAGE(contains(said, "[step 7 bucket 2] expected all ranks, got remote process exited"), said);
     nccl.asynchronous_error = ncclSuccess;
-    said = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), Combine::sum, "later"); });
+    said = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "later"); });
     CHECK_MESSAGE(contains(said, "one that gave up before"), said);
     m.synchronise();
   }
@@ -214,7 +214,7 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
     NcclCommunicator c(m.device(), {.rank = 0, .size = 1, .deadline = 200ms});
     const OnDevice<float> v(m, std::vector<float>(10));
     busy(of_nccl(), 20000);
-    Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "step 8 bucket 0");
+    Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "step 8 bucket 0");
     said = message([&] { w.wait(); });
     CHECK_MESSAGE(contains(said, "[step 8 bucket 0] expected all ranks within the deadline, got no end after 200 ms"),
                   said);
@@ -254,7 +254,7 @@ TEST_CASE("sums of the host's data end at the deadline where a rank is gone") {
     NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 4s}, std::ref(meet));
     std::array<float, 4> host{1, 2, 3, 4};
     const std::string why = alone(
-        c, [&] { (void)c.all_reduce(DType::f32, std::as_writable_bytes(std::span(host)), Combine::max, "metrics"); });
+        c, [&] { (void)c.all_reduce(DType::f32, std::as_writable_bytes(std::span(host)), ReduceOp::max, "metrics"); });
     require(contains(why, "[metrics] expected all ranks within the deadline, got no end after 4000 ms"), why);
   });
   CHECK(gathered[0] == "");
@@ -271,7 +271,7 @@ TEST_CASE("an interrupt ends waits of the host; the communicator is freed at its
       NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 600s}, std::ref(meet));
       if (rank == 1) ::_exit(0);  // it never comes
       const auto start = std::chrono::steady_clock::now();
-      Work w = c.all_reduce(DType::f32, v.bytes(), Combine::sum, "bucket");
+      Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "bucket");
       std::thread other([&] {
         std::this_thread::sleep_for(200ms);
         c.interrupt();
@@ -280,7 +280,7 @@ TEST_CASE("an interrupt ends waits of the host; the communicator is freed at its
       other.join();
       require(contains(why, "[bucket] expected all ranks, got this rank gave up"), why);
       require(std::chrono::steady_clock::now() - start < 10s, "it waited");
-      std::string later = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), Combine::sum, "later"); });
+      std::string later = message([&] { (void)c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "later"); });
       require(contains(later, "[later]"), "another one: " + later);
       later = message([&] { c.wait_until([] { return false; }, "a step"); });
       require(contains(later, "[a step]"), "a captured step: " + later);

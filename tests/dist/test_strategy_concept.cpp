@@ -14,7 +14,7 @@
 #include <tutti/dist/any_strategy.hpp>
 #include <tutti/dist/solo.hpp>
 #include <tutti/dist/strategy.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 
 using namespace tutti;
 
@@ -25,7 +25,7 @@ struct Plain {
   [[nodiscard]] Membership membership() const { return {1, 3, 7}; }
   [[nodiscard]] std::string name() const { return "plain"; }
   std::span<std::byte> allocate(std::size_t) { return {}; }
-  void attach(const ArenaLayout&, const Fingerprint&) {}
+  void attach(const ArenaLayout&, const JobFacts&) {}
   void synchronise(std::span<StateSpan>) {}
   Work reduce(const Piece&) { return {}; }
   void finish() {}

@@ -16,7 +16,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 #include <tutti/dist/xxh64.hpp>
 #include <tutti/io/file.hpp>
 
@@ -48,7 +48,7 @@ TEST_CASE("threads: a rank that does not come is named within the deadline") {
         }
         std::vector<float> v(10);
         try {
-          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "step 3 bucket 0").wait();
+          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "step 3 bucket 0").wait();
         } catch (const CommunicationError& e) {
           const std::string text = e.what();
           CHECK(text.find("step 3 bucket 0") != std::string::npos);
@@ -66,7 +66,7 @@ TEST_CASE("threads: different operations are an error, not a wrong sum") {
   CHECK_THROWS_AS(run_ranks(2,
                             [](ThreadCommunicator& c) {
                               std::vector<float> v(c.rank() == 0 ? 100 : 101);
-                              c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "x").wait();
+                              c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "x").wait();
                             }),
                   CommunicationError);
 }
@@ -78,8 +78,8 @@ TEST_CASE("threads: after an error every later operation fails with it") {
         if (c.rank() == 1) return;
         std::vector<float> v(4);
         const auto data = std::as_writable_bytes(std::span(v));
-        CHECK_THROWS_AS(c.all_reduce(DType::f32, data, Combine::sum, "first").wait(), CommunicationError);
-        const Work w = c.all_reduce(DType::f32, data, Combine::sum, "second");
+        CHECK_THROWS_AS(c.all_reduce(DType::f32, data, ReduceOp::sum, "first").wait(), CommunicationError);
+        const Work w = c.all_reduce(DType::f32, data, ReduceOp::sum, "second");
         CHECK_THROWS_WITH_AS(Work(w).wait(), doctest::Contains("first"), CommunicationError);
       },
       200ms);
@@ -89,7 +89,7 @@ TEST_CASE("all_reduce strategy: the first fact that differs is named") {
   const auto differing = [](const std::string& lr, bool more) {
     return [lr, more](ThreadCommunicator& c) {
       AllReduce<ThreadCommunicator> s(c);
-      Fingerprint f;
+      JobFacts f;
       f.add("build", "0.1.0");
       f.add("--lr", c.rank() == 2 ? lr : "0.1");
       f.add("--wd", c.rank() == 2 ? "9" : "5e-4");
@@ -136,16 +136,16 @@ TEST_CASE("threads: a rank that throws waits for nobody, and the others hear of 
       try {
         ThreadCommunicator c(group, 1, deadline);
         for (int i = 0; i < 10; ++i)
-          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "bucket").wait();
+          c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "bucket").wait();
       } catch (const CommunicationError& e) {
         heard = e.what();
       }
     });
     const auto throwing = [&] {
       ThreadCommunicator c(group, 0, deadline);
-      if (!alone) c.all_reduce(DType::f32, bytes(0), Combine::sum, "bucket").wait();
-      const Work second = c.all_reduce(DType::f32, bytes(1), Combine::sum, "second");
-      const Work third = c.all_reduce(DType::f32, bytes(2), Combine::sum, "third");
+      if (!alone) c.all_reduce(DType::f32, bytes(0), ReduceOp::sum, "bucket").wait();
+      const Work second = c.all_reduce(DType::f32, bytes(1), ReduceOp::sum, "second");
+      const Work third = c.all_reduce(DType::f32, bytes(2), ReduceOp::sum, "third");
       if (alone) std::this_thread::sleep_for(50ms);
       fail<DataError>("record 7", "3073 bytes", "12");
     };
@@ -168,8 +168,8 @@ TEST_CASE("threads: a wait leaves the word to who knows the rank") {
         }
         std::vector<float> v(10), w(10);
         // The communication thread has the first of them; the wait begins a little later.
-        const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, "first");
-        Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), Combine::sum, "second");
+        const Work a = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, "first");
+        Work b = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "second");
         std::this_thread::sleep_for(20ms);
         try {
           b.wait();
@@ -218,7 +218,7 @@ TEST_CASE("threads: an interrupt ends what waits, and what comes later, long bef
     ThreadCommunicator c(group, 0, 600s), never_comes(group, 1, 600s);
     std::vector<float> v(10);
     const auto sum = [&, begun = begun](const std::string& name) {
-      Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), Combine::sum, name);
+      Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, name);
       if (begun) std::this_thread::sleep_for(50ms);
       w.wait();
     };

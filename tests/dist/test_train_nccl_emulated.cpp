@@ -181,7 +181,7 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
       const auto states = testing::fetch(backend, e.state_data(), e.states().bytes());
       require(!states.empty(), "there are statistics");
       bytes.insert(bytes.end(), states.begin(), states.end());
-      const auto hash = Fingerprint::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+      const auto hash = JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
       std::vector<double> parts{static_cast<double>(hash >> 32), static_cast<double>(hash & 0xffffffffU)};
       const auto mine = parts;
       strategy.sum(parts);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/threads.hpp>
+#include <tutti/dist/thread_communicator.hpp>
 
 namespace tutti {
 

@@ -13,7 +13,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/job_facts.hpp>
 #include <tutti/dist/progress_report.hpp>
 #include <tutti/dist/strategy.hpp>
 
@@ -38,7 +38,7 @@ class AllReduce {
   // Memory that the communicator sums without copying it, where it has such.
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
 
-  void attach(const ArenaLayout&, const Fingerprint& fingerprint) { require_agreement(c_, fingerprint); }
+  void attach(const ArenaLayout&, const JobFacts& facts) { require_agreement(c_, facts); }
 
   // Rank 0 is the authority. Hashes travel first, bytes only of what differs somewhere.
   void synchronise(std::span<StateSpan> state) {
@@ -47,7 +47,7 @@ class AllReduce {
     for (const StateSpan& s : state) {
       std::span<const std::byte> bytes = s.bytes;
       if constexpr (C::traits.reads_device_memory) bytes = c_.on_host(bytes, room);
-      mine.push_back(Fingerprint::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+      mine.push_back(JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     }
     const auto n = static_cast<std::size_t>(size());
     std::vector<std::uint64_t> all(mine.size() * n);
@@ -64,7 +64,7 @@ class AllReduce {
       last_bucket_ = static_cast<int>(piece.index);
       report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
     }
-    return c_.all_reduce(piece.dtype, piece.bytes, Combine::sum, label(piece));
+    return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, label(piece));
   }
   // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
   // comes when it has been told to, settled() when it is over.
@@ -86,7 +86,7 @@ class AllReduce {
   void sum(std::span<double> values) {
     // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
     report_.idle();
-    c_.all_reduce(DType::f64, std::as_writable_bytes(values), Combine::sum, "sum").wait();
+    c_.all_reduce(DType::f64, std::as_writable_bytes(values), ReduceOp::sum, "sum").wait();
   }
 
   // The communicator's is the one that counts.

@@ -43,7 +43,7 @@ class AnyStrategy {
   // Of the one that is held.
   [[nodiscard]] bool reads_device_memory() const { return held_->reads_device_memory(); }
   std::span<std::byte> allocate(std::size_t bytes) { return held_->allocate(bytes); }
-  void attach(const ArenaLayout& layout, const Fingerprint& f) { held_->attach(layout, f); }
+  void attach(const ArenaLayout& layout, const JobFacts& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
   Work reduce(const Piece& piece) { return held_->reduce(piece); }
   // A strategy without these has the usual deadline and looks at the clock alone.
@@ -62,7 +62,7 @@ class AnyStrategy {
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual bool reads_device_memory() const = 0;
     virtual std::span<std::byte> allocate(std::size_t bytes) = 0;
-    virtual void attach(const ArenaLayout& layout, const Fingerprint& f) = 0;
+    virtual void attach(const ArenaLayout& layout, const JobFacts& f) = 0;
     virtual void synchronise(std::span<StateSpan> state) = 0;
     virtual Work reduce(const Piece& piece) = 0;
     [[nodiscard]] virtual std::chrono::milliseconds deadline() const = 0;
@@ -82,7 +82,7 @@ class AnyStrategy {
     [[nodiscard]] std::string name() const override { return s.name(); }
     [[nodiscard]] bool reads_device_memory() const override { return Strategy::traits.reads_device_memory; }
     std::span<std::byte> allocate(std::size_t bytes) override { return s.allocate(bytes); }
-    void attach(const ArenaLayout& layout, const Fingerprint& f) override { s.attach(layout, f); }
+    void attach(const ArenaLayout& layout, const JobFacts& f) override { s.attach(layout, f); }
     void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }
     Work reduce(const Piece& piece) override { return s.reduce(piece); }
     [[nodiscard]] std::chrono::milliseconds deadline() const override {

@@ -11,7 +11,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/combine.hpp>
+#include <tutti/dist/reduce_op.hpp>
 #include <tutti/dist/work.hpp>
 
 namespace tutti {
@@ -49,7 +49,7 @@ concept KeepsTraits = HasTraits<C> &&
 // Work is done. Errors are CommunicationErrors, thrown by the call or by waiting for its Work.
 template <class C>
 concept Communicator = requires(C& c, const C& cc, DType t, std::span<std::byte> data, std::span<const std::byte> mine,
-                                Combine op, int root, const std::string& name, std::chrono::milliseconds deadline,
+                                ReduceOp op, int root, const std::string& name, std::chrono::milliseconds deadline,
                                 std::size_t bytes, ExitCode code) {
   { cc.rank() } -> std::same_as<int>;
   { cc.size() } -> std::same_as<int>;

@@ -14,8 +14,8 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/combine.hpp>
 #include <tutti/dist/host_barrier.hpp>
+#include <tutti/dist/reduce_op.hpp>
 
 namespace tutti {
 
@@ -65,7 +65,7 @@ class HostGroup {
   [[nodiscard]] int aborted_by() const noexcept { return barrier_.aborted_by(); }
 
   // Combines the data of all ranks, in place.
-  void all_reduce(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
     if (data.size() > small_bytes && meet(data, Op::all_reduce, deadline, what)) {
       const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);
@@ -80,7 +80,7 @@ class HostGroup {
   }
 
   // Combines the data of all ranks into rank 0's.
-  void reduce_to_first(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+  void reduce_to_first(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     if (size_ == 1) return;
     if (data.size() > small_bytes && meet(data, Op::reduce_to_first, deadline, what)) {
       const auto mine = share_of(data.size() / size_of(t), size_of(t), size_, rank_);

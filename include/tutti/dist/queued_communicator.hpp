@@ -9,10 +9,10 @@
 #include <string>
 #include <utility>
 
-#include <tutti/dist/combine.hpp>
 #include <tutti/dist/comm_queue.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/host_barrier.hpp>
+#include <tutti/dist/reduce_op.hpp>
 
 namespace tutti {
 
@@ -46,20 +46,20 @@ class QueuedCommunicator {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
-  Work all_reduce(DType t, std::span<std::byte> data, Combine op, const std::string& name) {
+  Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     return queue_.post({Kind::all_reduce, t, op, 0, data, {}, 0}, name);
   }
   Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
-    return queue_.post({Kind::broadcast, DType::u8, Combine::sum, root, data, {}, 0}, name);
+    return queue_.post({Kind::broadcast, DType::u8, ReduceOp::sum, root, data, {}, 0}, name);
   }
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
     if (all.size() != mine.size() * static_cast<std::size_t>(size()))
       fail<UsageError>(name, "room for " + std::to_string(size()) + " times " + std::to_string(mine.size()) + " bytes",
                        std::to_string(all.size()));
-    return queue_.post({Kind::all_gather, DType::u8, Combine::sum, 0, all, mine, 0}, name);
+    return queue_.post({Kind::all_gather, DType::u8, ReduceOp::sum, 0, all, mine, 0}, name);
   }
   void barrier(std::chrono::milliseconds deadline) {
-    queue_.post({Kind::barrier, DType::u8, Combine::sum, 0, {}, {}, 0}, "barrier", deadline).wait();
+    queue_.post({Kind::barrier, DType::u8, ReduceOp::sum, 0, {}, {}, 0}, "barrier", deadline).wait();
   }
   void interrupt() noexcept {
     queue_.give_up();
@@ -68,7 +68,7 @@ class QueuedCommunicator {
   void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
   std::span<std::byte> allocate(std::size_t bytes) {
     // In the queue's turn, because it is a collective call too.
-    queue_.post({Kind::allocate, DType::u8, Combine::sum, 0, {}, {}, bytes}, "allocate").wait();
+    queue_.post({Kind::allocate, DType::u8, ReduceOp::sum, 0, {}, {}, bytes}, "allocate").wait();
     return runner_.allocated;
   }
 
@@ -77,7 +77,7 @@ class QueuedCommunicator {
   struct Request {
     Kind kind = Kind::barrier;
     DType dtype = DType::u8;
-    Combine op = Combine::sum;
+    ReduceOp op = ReduceOp::sum;
     int root = 0;
     std::span<std::byte> data;
     std::span<const std::byte> mine;

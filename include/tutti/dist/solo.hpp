@@ -15,7 +15,7 @@ class Solo {
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::string name() const { return "solo"; }
   std::span<std::byte> allocate(std::size_t) { return {}; }
-  void attach(const ArenaLayout&, const Fingerprint&) {}
+  void attach(const ArenaLayout&, const JobFacts&) {}
   void synchronise(std::span<StateSpan>) {}
   Work reduce(const Piece&) { return {}; }
   void finish() {}

@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/job_facts.hpp>
 #include <tutti/dist/work.hpp>
 #include <tutti/tensor/arena.hpp>
 
@@ -69,7 +69,7 @@ concept WatchesRanks = requires(S& s, const S& cs, const std::function<bool()>& 
 // every step reduce for each piece the moment it is final, finish after the update, and sum for the metrics. A strategy
 // of one rank need not do any of it.
 template <class S>
-concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const Fingerprint& fingerprint,
+concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& layout, const JobFacts& facts,
                                        std::span<StateSpan> state, const Piece& piece, std::span<double> metrics,
                                        std::size_t bytes, const std::string& reason, ExitCode code) {
   { S::traits } -> std::convertible_to<StrategyTraits>;
@@ -78,7 +78,7 @@ concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& lay
   // Memory for the gradient arena, zero at first, or an empty span: the backend's own. Valid for one generation.
   { s.allocate(bytes) } -> std::same_as<std::span<std::byte>>;
   // Compares what must be the same over all ranks; throws the same UsageError on all of them where it is not.
-  s.attach(layout, fingerprint);
+  s.attach(layout, facts);
   // Everyone takes the authority's state.
   s.synchronise(state);
   // Sums a piece over all ranks, in place.

@@ -12,7 +12,7 @@
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/job_facts.hpp>
 #include <tutti/dist/solo.hpp>
 #include <tutti/dist/strategy.hpp>
 #include <tutti/optim/optimizer.hpp>
@@ -115,7 +115,7 @@ class Trainer {
   void synchronise();
 
   // Of build, options, precision and plan; equal on all ranks or they must not train together.
-  [[nodiscard]] Fingerprint fingerprint() const;
+  [[nodiscard]] JobFacts fingerprint() const;
 
  private:
   struct Erased {};

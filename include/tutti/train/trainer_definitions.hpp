@@ -191,8 +191,8 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise() {
   restore();
 }
 
-TUTTI_CORE_FUNCTION Fingerprint Trainer::fingerprint() const {
-  Fingerprint f;
+TUTTI_CORE_FUNCTION JobFacts Trainer::fingerprint() const {
+  JobFacts f;
   if (s_.size() == 1) return f;
   f.add("tutti", std::string(version));
   for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);

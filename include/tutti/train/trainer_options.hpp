@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
-#include <tutti/dist/fingerprint.hpp>
+#include <tutti/dist/job_facts.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/train/metrics.hpp>
 
@@ -26,7 +26,7 @@ struct TrainerOptions {
   std::uint64_t seed = 1;  // of the initial weights
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  Fingerprint must_agree{};  // what else must be the same on all ranks: data, options
+  JobFacts must_agree{};  // what else must be the same on all ranks: data, options
 };
 
 // When things happened in a step, in seconds from its beginning.

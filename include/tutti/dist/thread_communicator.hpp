@@ -48,7 +48,7 @@ class ThreadEngine {
   [[nodiscard]] std::string name() const { return "threads"; }
   [[nodiscard]] std::string rank_name(int r) const { return "rank " + std::to_string(r); }
 
-  void all_reduce(DType t, std::span<std::byte> data, Combine op, Deadline deadline, std::string_view what) {
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
     group_.all_reduce(t, data, op, deadline, what);
   }
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {

@@ -18,7 +18,7 @@
 namespace tutti {
 
 // Facts that must be the same on all ranks, by name: build, options, data, parameters.
-class Fingerprint {
+class JobFacts {
  public:
   void add(std::string name, std::string value) { facts_.emplace_back(std::move(name), std::move(value)); }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
@@ -31,8 +31,8 @@ class Fingerprint {
     for (const auto& [name, value] : facts_) t.append(name).append(1, '\0').append(value).append(1, '\0');
     return t;
   }
-  [[nodiscard]] static Fingerprint parse(std::string_view text) {
-    Fingerprint f;
+  [[nodiscard]] static JobFacts parse(std::string_view text) {
+    JobFacts f;
     const auto word = [&] {
       const std::size_t end = text.find('\0');
       std::string w(text.substr(0, end));
@@ -50,9 +50,9 @@ class Fingerprint {
   struct Difference {
     std::string name, mine, other;
   };
-  [[nodiscard]] Difference first_difference(const Fingerprint& other) const {
+  [[nodiscard]] Difference first_difference(const JobFacts& other) const {
     for (std::size_t i = 0; i < facts_.size() || i < other.facts_.size(); ++i) {
-      const auto at = [&](const Fingerprint& f) {
+      const auto at = [&](const JobFacts& f) {
         return i < f.facts_.size() ? f.facts_[i] : std::pair<std::string, std::string>{"", "nothing"};
       };
       const auto [name, mine] = at(*this);
@@ -72,7 +72,7 @@ class Fingerprint {
 // Compares over all ranks. If they differ, throws the same UsageError on all of them: the first fact that differs from
 // rank 0's, with both values and the rank's name.
 template <Communicator C>
-void require_agreement(C& c, const Fingerprint& mine) {
+void require_agreement(C& c, const JobFacts& mine) {
   const auto n = static_cast<std::size_t>(c.size());
   struct Digest {
     std::uint64_t hash, bytes;
@@ -99,7 +99,7 @@ void require_agreement(C& c, const Fingerprint& mine) {
     if (static_cast<std::size_t>(c.rank()) == from) texts[i] = text;
     c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "fingerprint").wait();
   }
-  const auto d = Fingerprint::parse(texts[0]).first_difference(Fingerprint::parse(texts[1]));
+  const auto d = JobFacts::parse(texts[0]).first_difference(JobFacts::parse(texts[1]));
   fail<UsageError>(c.rank_name(static_cast<int>(other)), d.name + " " + d.mine + ", as " + c.rank_name(0) + " has",
                    d.other, "start all ranks with the same program, options and data");
 }

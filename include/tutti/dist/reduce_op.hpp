@@ -15,7 +15,7 @@
 namespace tutti {
 
 // How values of several ranks become one.
-enum class Combine : std::uint8_t { sum, max };
+enum class ReduceOp : std::uint8_t { sum, max };
 
 namespace detail {
 
@@ -23,23 +23,23 @@ constexpr std::size_t combine_block = 64;  // elements
 
 // Sixteen bytes of values, which every processor of the kind can add at once; bf16 is handled value by value.
 template <class T>
-struct Lanes {
+struct Vector16 {
   using type [[gnu::vector_size(16), gnu::may_alias]] = T;
 };
 
-template <Combine C, class A>
+template <ReduceOp C, class A>
 [[gnu::always_inline]] inline A combined(A s, A v) noexcept {
-  if constexpr (C == Combine::sum)
+  if constexpr (C == ReduceOp::sum)
     return static_cast<A>(s + v);
   else
     return ((v > s) | (v != v)) ? v : s;  // a NaN is not lost
 }
 
 // A cache line of every array, in registers: all is read before anything is written.
-template <class T, Combine C>
+template <class T, ReduceOp C>
 [[gnu::always_inline]] inline void combine_line(std::span<std::byte* const> arrays, std::span<std::byte* const> to,
                                                 std::size_t at) {
-  using V = typename Lanes<T>::type;
+  using V = typename Vector16<T>::type;
   const auto load = [at](const std::byte* p, std::size_t i) {
     V v;
     std::memcpy(&v, p + at + i * sizeof(V), sizeof(V));
@@ -62,7 +62,7 @@ template <class T, Combine C>
 }
 
 // Value by value.
-template <class T, class Accumulator, Combine C, class N>
+template <class T, class Accumulator, ReduceOp C, class N>
 inline void combine_some(std::span<std::byte* const> arrays, std::span<std::byte* const> to, std::size_t at, N n) {
   Accumulator sum[combine_block];
   const T* first = reinterpret_cast<const T*>(arrays[0]) + at;
@@ -77,7 +77,7 @@ inline void combine_some(std::span<std::byte* const> arrays, std::span<std::byte
   }
 }
 
-template <class T, class Accumulator, Combine C>
+template <class T, class Accumulator, ReduceOp C>
 void combine_range(std::span<std::byte* const> arrays, std::span<std::byte* const> to, std::size_t begin,
                    std::size_t end) {
   std::size_t i = begin;
@@ -95,13 +95,13 @@ void combine_range(std::span<std::byte* const> arrays, std::span<std::byte* cons
 
 // Elements [begin, end) of arrays 0, 1, ... combined in this order, written to every array of `to`, which may be the
 // same ones. bf16 is summed in f32 and rounded once.
-inline void combine(DType t, Combine c, std::span<std::byte* const> arrays, std::span<std::byte* const> to,
+inline void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays, std::span<std::byte* const> to,
                     std::size_t begin, std::size_t end) {
   const auto run = [&]<class T, class A>(T, A) {
-    if (c == Combine::sum)
-      detail::combine_range<T, A, Combine::sum>(arrays, to, begin, end);
+    if (c == ReduceOp::sum)
+      detail::combine_range<T, A, ReduceOp::sum>(arrays, to, begin, end);
     else
-      detail::combine_range<T, A, Combine::max>(arrays, to, begin, end);
+      detail::combine_range<T, A, ReduceOp::max>(arrays, to, begin, end);
   };
   switch (t) {
     case DType::f32:
