@@ -28,6 +28,7 @@
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/nccl/nccl.hpp>
 #include <tutti/dist/all_reduce.hpp>
+#include <tutti/dist/strategy.hpp>
 #endif
 
 using namespace tutti;
@@ -228,7 +229,7 @@ void measure_on_gpu(Cuda& backend, S& strategy, const Args& a) {
 class OneRank : public AllReduce<NcclCommunicator> {
  public:
   using AllReduce::AllReduce;
-  [[nodiscard]] int size() const { return 2; }
+  [[nodiscard]] Membership membership() const { return {0, 2, 0}; }
 };
 #endif
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/core/printable.hpp>
 
 #include "options.hpp"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/dist/hosts_file.hpp>
 
 #include "data/temp_folder.hpp"

@@ -204,7 +204,7 @@ TEST_CASE("a strategy of the host is refused for gradients in a GPU's memory") {
   if (testing::no_emulator()) return;
   // Two ranks, as far as it says.
   struct OfTheHost : Solo {
-    [[nodiscard]] int size() const { return 2; }
+    [[nodiscard]] Membership membership() const { return {0, 2, 0}; }
   };
   Emulated backend(testing::emulated_options());
   OfTheHost strategy;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/io/file.hpp>
 
 #include "job_state.hpp"

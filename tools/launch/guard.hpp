@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/dist/progress_report.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/version.hpp>

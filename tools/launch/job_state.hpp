@@ -21,7 +21,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/dist/progress_report.hpp>
 
 #include "ask.hpp"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/dist/host_name.hpp>
 
 #include "commands.hpp"
 #include "options.hpp"

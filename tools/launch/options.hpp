@@ -15,7 +15,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/dist/launch_answer.hpp>
 
 #include "job_state.hpp"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/core/printable.hpp>
 
 namespace tutti::launch {
 

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/dist/hosts_file.hpp>
 
 #include "process.hpp"

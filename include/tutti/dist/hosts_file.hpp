@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/io/file.hpp>
 
 // The hosts file: one host a line,
@@ -39,67 +37,9 @@ struct Host {
 
 // The limits of a hosts file.
 inline constexpr std::size_t max_hosts_file_bytes = std::size_t{1} << 20;
-inline constexpr std::size_t max_host_name = 253;  // RFC 1035
 inline constexpr int max_slots = 4096;
 
-// Text from elsewhere inside a message: control characters and non-ASCII bytes as \xNN, at most 80 bytes.
-[[nodiscard]] inline std::string printable(std::string_view text) {
-  constexpr char hex[] = "0123456789abcdef";
-  std::string out;
-  for (const char c : text.substr(0, 80)) {
-    const auto u = static_cast<unsigned char>(c);
-    if (u >= 0x20 && u < 0x7f) {
-      out += c;
-    } else {
-      out += "\\x";
-      out += hex[u >> 4];
-      out += hex[u & 15U];
-    }
-  }
-  return text.size() > 80 ? out + "..." : out;
-}
-
-// Letters, digits, '.', '_' and '-', the first one a letter or a digit, so that no program can take it for an option.
-[[nodiscard]] inline bool is_host_name(std::string_view name) noexcept {
-  const auto alphanumeric = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-  };
-  if (name.empty() || name.size() > max_host_name || !alphanumeric(name.front())) return false;
-  return std::all_of(name.begin(), name.end(),
-                     [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
-}
-
-// An IPv6 address without brackets, e.g. "fe80::1%eth0".
-[[nodiscard]] inline bool is_ipv6_address(std::string_view address) {
-  const std::size_t percent = address.find('%');
-  if (percent != std::string_view::npos && !is_host_name(address.substr(percent + 1))) return false;
-  const std::string number(address.substr(0, percent));
-  in6_addr ignored{};
-  return number.size() < INET6_ADDRSTRLEN && number.find('\0') == std::string::npos &&
-         ::inet_pton(AF_INET6, number.c_str(), &ignored) == 1;
-}
-
-// Letters, digits, '.', '_' and '-', the first one a letter, a digit or '_'.
-[[nodiscard]] inline bool is_user_name(std::string_view name) noexcept {
-  return !name.empty() && name.size() <= 64 && (name.front() == '_' || is_host_name(name.substr(0, 1))) &&
-         is_host_name("u" + std::string(name));
-}
-
-// "name:port", an IPv6 address in brackets.
-[[nodiscard]] inline std::string host_and_port(const std::string& name, int port) {
-  const bool brackets = name.find(':') != std::string::npos;
-  return (brackets ? "[" + name + "]" : name) + ":" + std::to_string(port);
-}
-
 namespace detail {
-
-[[nodiscard]] inline std::optional<int> number_between(std::string_view text, int low, int high) noexcept {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || text.front() == '-' || error != std::errc{} || end != text.data() + text.size()) return {};
-  if (value < low || value > high) return {};
-  return value;
-}
 
 // [USER@]NAME[:PORT]; nothing if it is something else.
 [[nodiscard]] inline std::optional<Host> parse_host_name(std::string_view text) {

@@ -6,7 +6,8 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/dist/host_name.hpp>
 
 namespace tutti {
 

@@ -21,8 +21,9 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/dist/hmac_sha256.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/dist/host_name.hpp>
 #include <tutti/dist/rendezvous_options.hpp>
 #include <tutti/dist/tcp.hpp>
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/dist/hosts_file.hpp>
 #include <tutti/dist/launch_environment.hpp>
 

@@ -28,7 +28,6 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
 #include <tutti/io/file.hpp>
 
 // TCP sockets that never block longer than a deadline.
