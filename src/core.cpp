@@ -6,5 +6,4 @@
 #include <tutti/backend/cpu/weight_gradient.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/train/evaluate_views.hpp>
-#include <tutti/train/fit.hpp>
 #include <tutti/tutti.hpp>

@@ -29,10 +29,13 @@
 #include <tutti/dist/any_strategy.hpp>
 #include <tutti/dist/job_facts.hpp>
 #include <tutti/graph/summary.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/load_weights.hpp>
 #include <tutti/train/progress.hpp>
+#include <tutti/train/resident_source.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/signals.hpp>
 #include <tutti/train/while_ranks_work.hpp>

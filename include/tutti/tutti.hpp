@@ -22,5 +22,8 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/load_weights.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/version.hpp>

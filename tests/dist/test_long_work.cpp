@@ -10,8 +10,11 @@
 #include <vector>
 
 #include <tutti/backend/reference.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/dist/all_reduce.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>

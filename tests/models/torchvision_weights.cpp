@@ -10,6 +10,7 @@
 
 #include <tutti/backends/make.hpp>
 #include <tutti/dist/solo.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/train/checkpointing.hpp>

@@ -10,6 +10,7 @@
 
 #include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/checkpointing.hpp>

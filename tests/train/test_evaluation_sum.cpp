@@ -16,6 +16,7 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/resident_source.hpp>
 
 using namespace tutti;
 

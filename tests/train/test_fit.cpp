@@ -12,7 +12,12 @@
 #include <vector>
 
 #include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/data/audit.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/dist/solo.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/fit.hpp>
 
@@ -401,4 +406,62 @@ TEST_CASE("checkpoints by steps alone, at the end too, and no evaluation that no
   o.evaluate_every = 1;
   o.save_every_steps = 100;
   CHECK(saved(o) == "15 ");
+}
+
+TEST_CASE("callbacks after each step and each epoch, and resume by all ranks") {
+  Folder folder;
+  Checkpoints checkpoints(folder.path);
+  std::vector<FitStep> steps;
+  std::vector<EpochReport> epochs;
+  FitOptions o{.epochs = 2, .global_batch = batch};
+  o.after_step = [&](const FitStep& s) { steps.push_back(s); };
+  o.after_epoch = [&](const EpochReport& r) { epochs.push_back(r); };
+  Run first;
+  CHECK(!checkpoints.resume(first.trainer));
+  const FitResult r = fit(first.trainer, first.loader, first.test, checkpoints, o);
+  CHECK(r.counters.step == 10);
+  REQUIRE(steps.size() == 10);
+  CHECK(steps[6].step == 7);
+  CHECK(steps[6].epoch == 2);
+  CHECK(steps[6].step_in_epoch == 2);
+  CHECK(steps[6].lr == 0.1);
+  REQUIRE(epochs.size() == 2);
+  CHECK(epochs[1].test->images == 33);
+  CHECK(!epochs[1].test->metric);
+  Run second;
+  REQUIRE(checkpoints.resume(second.trainer));
+  CHECK(second.trainer.counters() == r.counters);
+  CHECK(second.bits() == first.bits());
+}
+
+TEST_CASE("a metric of one's own is a mean over all rows, and picks the best checkpoint") {
+  const BatchMetric hits = [](std::span<const float> logits, std::span<const std::int32_t> labels) {
+    double right = 0;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      const auto row = logits.subspan(i * 4, 4);
+      right += std::max_element(row.begin(), row.end()) - row.begin() == labels[i] ? 1 : 0;
+    }
+    return right;
+  };
+  Run run;
+  FitOptions o{.epochs = 3};
+  o.metric = hits;
+  const FitResult r = run.go(nullptr, o);
+  REQUIRE(r.last);
+  CHECK(*r.last->test->metric == doctest::Approx(r.last->test->top1));
+  CHECK(*r.last->test_ema->metric == doctest::Approx(r.last->test_ema->top1));
+
+  // One that only falls: the first checkpoint stays the best.
+  Folder folder;
+  Checkpoints checkpoints(folder.path);
+  double next = 0;
+  o.metric = [&](std::span<const float>, std::span<const std::int32_t> labels) {
+    next -= 1;
+    return next * static_cast<double>(labels.size());
+  };
+  Run falling;
+  falling.go(&checkpoints, o);
+  REQUIRE(falling.recorder.epochs.size() == 3);
+  CHECK(falling.recorder.epochs[0].best);
+  CHECK(!falling.recorder.epochs[2].best);
 }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/train/checkpointing.hpp>
@@ -195,4 +197,23 @@ TEST_CASE("a file that is none") {
   test::write_text(folder / "w.safetensors", "PK\x03\x04 this is a zip archive, as torch.save writes them");
   CHECK_THROWS_AS(load_weights(to.trainer, folder / "w.safetensors"), DataError);
   CHECK_THROWS_AS(load_weights(to.trainer, folder / "none.safetensors"), Error);
+}
+
+TEST_CASE("tensors that may be missing keep what they hold") {
+  const test::TempFolder folder;
+  Run from(10, {.seed = 1}), to(10, {.seed = 2});
+  auto records = from.records();
+  records.erase(std::remove_if(records.begin(), records.end(), [](const auto& r) { return r.name == "fc.bias"; }),
+                records.end());
+  io::save_safetensors(folder / "w.safetensors", records);
+  CHECK_THROWS_WITH_AS(load_weights(to.trainer, folder / "w.safetensors"), doctest::Contains("missing: fc.bias [10]"),
+                       DataError);
+  // What is named may be there, too.
+  const LoadedWeights r =
+      load_weights(to.trainer, folder / "w.safetensors", {.may_be_missing = {"fc.bias", "fc.weight"}});
+  CHECK(r.skipped == std::vector<std::string>{"fc.bias"});
+  CHECK(r.loaded == records.size());
+  CHECK(to.values("fc.weight") == from.values("fc.weight"));
+  CHECK_THROWS_WITH_AS(load_weights(to.trainer, folder / "w.safetensors", {.may_be_missing = {"fc.bais"}}),
+                       doctest::Contains("'fc.bais'"), UsageError);
 }

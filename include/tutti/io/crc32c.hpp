@@ -12,22 +12,25 @@ namespace tutti::io {
 
 namespace detail {
 
-// table[k][b]: the CRC of byte b followed by k zero bytes ("slicing by 8").
-inline constexpr auto crc32c_table = [] {
-  std::array<std::array<std::uint32_t, 256>, 8> t{};
-  for (std::uint32_t b = 0; b < 256; ++b) {
-    std::uint32_t c = b;
-    for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ ((c & 1U) != 0 ? 0x82F63B78U : 0U);
-    t[0][b] = c;
+// of[k][b]: the CRC of byte b followed by k zero bytes ("slicing by 8"). Made at the first use, because a constant
+// would cost every file that includes this.
+struct Crc32cTable {
+  Crc32cTable() {
+    for (std::uint32_t b = 0; b < 256; ++b) {
+      std::uint32_t c = b;
+      for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ ((c & 1U) != 0 ? 0x82F63B78U : 0U);
+      of[0][b] = c;
+    }
+    for (std::size_t k = 1; k < 8; ++k)
+      for (std::size_t b = 0; b < 256; ++b) of[k][b] = (of[k - 1][b] >> 8) ^ of[0][of[k - 1][b] & 0xFFU];
   }
-  for (std::size_t k = 1; k < 8; ++k)
-    for (std::size_t b = 0; b < 256; ++b) t[k][b] = (t[k - 1][b] >> 8) ^ t[0][t[k - 1][b] & 0xFFU];
-  return t;
-}();
+  std::array<std::array<std::uint32_t, 256>, 8> of{};
+};
 
 // Both take and return the register, i.e. the complement of the checksum.
 [[nodiscard]] inline std::uint32_t crc32c_portable(std::uint32_t c, std::span<const std::byte> bytes) noexcept {
-  const auto& t = crc32c_table;
+  static const Crc32cTable table;
+  const auto& t = table.of;
   const auto at = [&](std::size_t i) { return static_cast<std::uint32_t>(bytes[i]); };
   while (bytes.size() >= 8) {
     const std::uint32_t low = c ^ (at(0) | at(1) << 8 | at(2) << 16 | at(3) << 24);

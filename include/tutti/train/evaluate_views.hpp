@@ -20,6 +20,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/train/executor.hpp>
+#include <tutti/train/logits.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
@@ -84,23 +85,16 @@ inline void make_view(const std::uint8_t* src, std::int64_t rows, const Shape& i
     }
 }
 
-namespace detail {
+// One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
+// Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
+// up to 1. kept_bytes: of logits that a device keeps before the host waits for them.
+TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source,
+                                                    const std::vector<TestView>& views,
+                                                    std::size_t kept_bytes = std::size_t{1} << 20);
 
-// Adds weight times `count` values of type t to sums.
-inline void add_values(DType t, const std::byte* from, std::size_t count, double weight, double* sums) {
-  const auto add = [&](auto zero) {
-    using T = decltype(zero);
-    for (std::size_t i = 0; i < count; ++i) {
-      T v;
-      std::memcpy(&v, from + i * sizeof v, sizeof v);
-      sums[i] += weight * static_cast<double>(v);
-    }
-  };
-  if (t == DType::f16)
-    add(f16{});
-  else
-    with_float_type(t, add);
-}
+#if TUTTI_CORE_DEFINITIONS
+
+namespace detail {
 
 // Logits of the views of some batches: in the backend's memory until it is full, so that where a device evaluates the
 // host waits seldom.
@@ -170,16 +164,8 @@ class ViewLogits {
 
 }  // namespace detail
 
-// One pass over a data set with the present weights, over all ranks, by the weighted mean of the logits of `views`.
-// Loss and hits are those of the model's own loss. Throws UsageError where there is no view or the weights do not add
-// up to 1. kept_bytes: of logits that a device keeps before the host waits for them.
-template <class = void>
-EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std::vector<TestView>& views,
-                                std::size_t kept_bytes = std::size_t{1} << 20);
-
-template <class>
-EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std::vector<TestView>& views,
-                                std::size_t kept_bytes) {
+TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source,
+                                                    const std::vector<TestView>& views, std::size_t kept_bytes) {
   double weights = 0;
   for (const TestView& v : views) weights += v.weight;
   if (!(std::abs(weights - 1) < 1e-9))
@@ -223,7 +209,6 @@ EvaluationReport evaluate_views(Trainer& trainer, BatchSource& source, const std
           sum.rows / std::max(watch.seconds(), 1e-9)};
 }
 
-TUTTI_CORE_INSTANCE(template EvaluationReport evaluate_views<>(Trainer&, BatchSource&, const std::vector<TestView>&,
-                                                               std::size_t));
+#endif
 
 }  // namespace tutti

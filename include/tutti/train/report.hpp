@@ -34,6 +34,10 @@ struct EvaluationReport {
   double loss = 0, top1 = 0, topk = 0;  // rates 0..1
   std::int64_t images = 0;
   double images_per_second = 0;
+  std::optional<double> metric{};  // of one's own, where one was asked for
+
+  // What tells a better net from a worse one.
+  [[nodiscard]] double judged_by() const { return metric.value_or(top1); }
 };
 
 struct EpochReport {
@@ -45,7 +49,7 @@ struct EpochReport {
   double images_per_second = 0;                    // of training alone
   double lr = 0;                                   // of the epoch's last step
   double seconds = 0;                              // training and evaluation
-  bool best = false;                               // the best test_top1 so far
+  bool best = false;                               // the best test_top1, or metric of one's own, so far
   std::int64_t skipped = 0;                        // training records that could not be read
   std::optional<double> data_wait{}, comm_wait{};  // as a step's, of the time of training alone
   std::optional<double> gpu_utilisation{};         // as a step's

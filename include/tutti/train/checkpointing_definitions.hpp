@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What checkpointing.hpp declares.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/while_ranks_work.hpp>
+
+namespace tutti {
+
+struct Checkpoints::Parts {
+  io::CheckpointStore store;
+  io::Json options;
+  std::optional<double> best{};
+};
+
+namespace detail {
+
+// A batch norm of PyTorch's has a third buffer beside its two statistics, the number of batches it has seen. Strict
+// loaders miss it, or begin to count at zero. Here all of a net's have seen as many. Its name, where `name` is that
+// of the first statistic.
+inline std::optional<std::string> batches_seen(const std::string& name) {
+  constexpr std::string_view statistic = "running_mean";
+  if (!name.ends_with(statistic)) return std::nullopt;
+  return name.substr(0, name.size() - statistic.size()) + "num_batches_tracked";
+}
+
+inline std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans, const std::int64_t& batches) {
+  std::vector<io::TensorRecord> list;
+  list.reserve(spans.size());
+  for (const auto& s : spans) {
+    list.push_back({s.name, s.dtype, s.shape, s.bytes});
+    if (auto count = batches_seen(s.name))
+      list.push_back({std::move(*count), DType::i64, Shape{}, std::as_bytes(std::span(&batches, 1))});
+  }
+  return list;
+}
+
+// Every tensor of the run must be there with its shape, and nothing else but the numbers of batches.
+inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& file,
+                         std::span<const io::TensorRecord> records, const std::vector<StateSpan>& spans) {
+  const std::string where = "checkpoint " + (loaded.path() / file).string();
+  std::size_t used = 0;
+  for (const StateSpan& s : spans) {
+    const io::TensorRecord* found = nullptr;
+    for (const auto& r : records)
+      if (r.name == s.name) found = &r;
+    const std::string wanted = "a tensor " + s.name + " " + std::string(name_of(s.dtype)) + " " + to_string(s.shape);
+    constexpr const char* hint = "resume with the model and optimizer options the run was started with";
+    if (found == nullptr) fail<DataError>(where, wanted, "none", hint);
+    if (found->shape != s.shape || found->dtype != s.dtype || found->bytes.size() != s.bytes.size())
+      fail<DataError>(where, wanted, std::string(name_of(found->dtype)) + " " + to_string(found->shape), hint);
+    std::memcpy(s.bytes.data(), found->bytes.data(), s.bytes.size());
+    ++used;
+    const auto count = batches_seen(s.name);
+    for (const auto& r : records) {
+      if (r.name != count) continue;
+      if (r.dtype != DType::i64 || r.shape.rank() != 0)
+        fail<DataError>(where, "a tensor " + r.name + " i64 []",
+                        std::string(name_of(r.dtype)) + " " + to_string(r.shape));
+      ++used;
+    }
+  }
+  if (used != records.size())
+    fail<DataError>(where, std::to_string(used) + " tensors", std::to_string(records.size()),
+                    "resume with the model and optimizer options the run was started with");
+}
+
+}  // namespace detail
+
+TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep)
+    : Checkpoints(run_dir, keep, io::Json::object()) {}
+TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep, io::Json options)
+    : parts_(new Parts{io::CheckpointStore(run_dir, keep), std::move(options)}) {}
+TUTTI_CORE_FUNCTION Checkpoints::~Checkpoints() = default;
+
+TUTTI_CORE_FUNCTION bool Checkpoints::resume(Trainer& trainer, const Warn& warn) {
+  std::optional<io::LoadedCheckpoint> loaded;
+  std::vector<std::string> complaints;
+  while_ranks_work(trainer.strategy(), "reading a checkpoint", [&] {
+    if (trainer.strategy().rank() == 0) loaded = parts_->store.load_newest_valid(&complaints);
+  });
+  for (const auto& c : complaints)
+    if (warn)
+      warn(c);
+    else
+      std::fprintf(stderr, "warning: %s\n", c.c_str());
+  if (loaded) resume_from(trainer, *loaded);
+  if (trainer.strategy().size() > 1) trainer.synchronise();
+  return trainer.counters().step > 0;
+}
+
+TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
+  io::CheckpointData data;
+  const Counters& c = trainer.committed().counters();
+  data.step = c.step;
+  data.counters = io::Json::object({{"step", c.step},
+                                    {"epoch", c.epoch},
+                                    {"consumed", c.consumed},
+                                    {"samples", c.samples},
+                                    {"batches", c.batches},
+                                    {"scale_exponent", c.scale_exponent},
+                                    {"scale_steps", c.scale_steps}});
+  data.options = parts_->options;
+  data.model = detail::records(trainer.committed_tensors(false), c.batches);
+  data.optimizer = detail::records(trainer.committed_tensors(true), c.batches);
+  return parts_->store.save(data).string();
+}
+
+TUTTI_CORE_FUNCTION bool Checkpoints::mark_if_best(std::int64_t step, double metric, const Warn& warn) {
+  if (parts_->best && *parts_->best >= metric) return false;
+  parts_->best = metric;
+  try {
+    parts_->store.mark_best(step, metric);
+  } catch (const Error& e) {
+    warn(e.what());
+  }
+  return true;
+}
+
+TUTTI_CORE_FUNCTION bool Checkpoints::resume_latest(Trainer& trainer, const Warn& warn) {
+  std::vector<std::string> complaints;
+  const auto loaded = parts_->store.load_newest_valid(&complaints);
+  for (const auto& c : complaints) warn(c);
+  if (!loaded) return false;
+  resume_from(trainer, *loaded);
+  return true;
+}
+TUTTI_CORE_FUNCTION void Checkpoints::resume_best(Trainer& trainer) {
+  const auto loaded = parts_->store.load_best();
+  if (!loaded)
+    fail<DataError>("--resume=best", "a checkpoint marked as best", "none", "use --resume, or train with evaluation");
+  resume_from(trainer, *loaded);
+}
+TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const std::string& path) {
+  resume_from(trainer, io::load_checkpoint(path));
+}
+TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
+  const auto number = [&](const char* key) {
+    const std::string where = "checkpoint " + loaded.path().string() + " counters";
+    return loaded.counters().at(key, where).as_integer(where);
+  };
+  Counters c{number("step"), number("epoch"), number("consumed"), number("samples")};
+  // Earlier checkpoints do not tell.
+  if (loaded.counters().find("scale_exponent") != nullptr) {
+    c.scale_exponent = std::clamp<std::int64_t>(number("scale_exponent"), 0, 126);
+    c.scale_steps = number("scale_steps");
+  }
+  c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
+  trainer.prepare_restore(c);
+  detail::fill_tensors(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
+  detail::fill_tensors(loaded, "optimizer.safetensors", loaded.optimizer(), trainer.committed_tensors(true));
+  trainer.restore();
+  if (const auto metric = parts_->store.best_metric()) parts_->best = metric;
+}
+
+}  // namespace tutti

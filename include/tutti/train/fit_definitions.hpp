@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What fit.hpp declares.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/data/audit.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/optim/schedule.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/evaluation_sum.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/logits.hpp>
+#include <tutti/train/resident_source.hpp>
+#include <tutti/train/utilisation.hpp>
+#include <tutti/train/while_ranks_work.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+// Images per second of the whole job between two readings.
+class Rate {
+ public:
+  void add(std::int64_t n) { images_ += n; }
+  // Leaves out time that does not count, e.g. evaluation.
+  void pause() {
+    before_ = seconds();
+    running_ = false;
+  }
+  void resume() {
+    running_ = true;
+    watch_.restart();
+  }
+  [[nodiscard]] double seconds() const { return before_ + (running_ ? watch_.seconds() : 0); }
+  [[nodiscard]] double value() const { return seconds() > 0 ? static_cast<double>(images_) / seconds() : 0; }
+  void restart() {
+    images_ = 0;
+    before_ = 0;
+    running_ = true;
+    watch_.restart();
+  }
+
+ private:
+  std::int64_t images_ = 0;
+  double before_ = 0;
+  bool running_ = true;
+  Stopwatch watch_;
+};
+
+// What happened since the last report of one kind.
+struct ReportWindow {
+  Metrics metrics;
+  Rate rate;
+  double waited = 0, exchanged = 0;  // seconds for data and for other ranks, at its start
+};
+
+// A step that runs on into another epoch has a line in each.
+inline void write_audit(AuditLog& audit, const Batch& b, std::int64_t step, int rank) {
+  if (b.epochs.empty()) return audit.step(b.epoch, step, rank, b.indices);
+  for (std::size_t begin = 0, end = 0; begin < b.indices.size(); begin = end) {
+    while (end < b.indices.size() && b.epochs[end] == b.epochs[begin]) ++end;
+    audit.step(b.epochs[begin], step, rank, b.indices.subspan(begin, end - begin));
+  }
+}
+
+}  // namespace detail
+
+TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric) {
+  const Stopwatch watch;
+  Metrics sum;
+  EvaluationSum of_batches(trainer.executor());
+  detail::LogitsOnHost logits(trainer.executor());
+  double own = 0;
+  PiecewiseWork pass(trainer.strategy());
+  source.start({0, 0});
+  for (bool last = false; !last;) {
+    const Batch& batch = source.next();
+    if (batch.count > 0) of_batches.add(view_of(batch, 0, batch.count));
+    if (batch.count > 0 && metric) own += metric(logits.of_last_run(batch.count), batch.labels);
+    sum.rows -= static_cast<double>(batch.skipped);
+    last = batch.last_of_epoch;
+    pass.go_on();
+  }
+  sum += of_batches.take();
+  source.release();
+  pass.end();
+  sum = trainer.reduce(sum);
+  EvaluationReport report{sum.mean_loss(), sum.top1_rate(), sum.topk_rate(), static_cast<std::int64_t>(sum.rows),
+                          sum.rows / std::max(watch.seconds(), 1e-9)};
+  if (metric) {
+    trainer.strategy().sum({&own, 1});
+    report.metric = sum.rows > 0 ? own / sum.rows : 0;
+  }
+  return report;
+}
+
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
+                                  const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit) {
+  const std::int64_t per_epoch = train.steps_per_epoch();
+  Counters& at = trainer.counters();
+  FitResult result;
+  const Stopwatch since_start;
+  const auto schedule_at = [&](std::int64_t step) {
+    return o.schedule(Progress{step, per_epoch, o.total_steps > 0 ? o.total_steps : train.steps_left({}, o.epochs),
+                               o.global_batch, trainer.strategy().size()});
+  };
+  const auto warn = [&](const std::string& text) {
+    for (auto* l : listeners) l->warning(text);
+  };
+  Stopwatch since_save;
+  // All ranks call it. Whether this one has saved, and if it is told a metric of the state, whether that is the best
+  // yet.
+  bool best = false;
+  const auto save = [&](std::optional<double> metric = {}) {
+    trainer.commit();
+    since_save.restart();
+    best = false;
+    try {
+      std::string path;
+      std::vector<std::string> complaints;
+      const auto write = [&] {
+        path = checkpoints->save(trainer);
+        if (metric)
+          best = checkpoints->mark_if_best(at.step, *metric, [&](const std::string& c) { complaints.push_back(c); });
+      };
+      while_ranks_work(trainer.strategy(), "saving a checkpoint",
+                       checkpoints != nullptr ? std::function<void()>(write) : nullptr);
+      if (path.empty()) return false;
+      for (auto* l : listeners) l->saved(path);
+      for (const auto& c : complaints) warn(c);
+      return true;
+    } catch (const CommunicationError&) {
+      throw;
+    } catch (const Error& e) {
+      // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
+      warn("checkpoint not written: " + std::string(e.what()));
+      return false;
+    }
+  };
+  // What the file tells of later steps is of a run that ended before it could save them.
+  if (audit != nullptr && !audit->empty()) audit->rollback(at.epoch, at.step + 1);
+  const auto ends = [&] {
+    return train.steps_left({at.epoch, at.consumed}, o.epochs) <= 0 || (o.max_steps > 0 && at.step >= o.max_steps);
+  };
+  if (ends()) {
+    for (auto* l : listeners) l->finished(0);
+    result.counters = at;
+    return result;
+  }
+  std::function<std::optional<double>()> read_utilisation;
+  if (!listeners.empty()) read_utilisation = [&] { return trainer.utilisation(); };
+  detail::UtilisationReadings busy(read_utilisation);
+  train.start({at.epoch, at.consumed});
+  Metrics epoch;
+  detail::Rate epoch_rate;
+  detail::ReportWindow steps, summaries;
+  for (auto* w : {&steps, &summaries}) {
+    w->waited = train.seconds_waited();
+    w->exchanged = trainer.seconds_waited().value_or(0);
+  }
+  double epoch_waited = steps.waited, epoch_exchanged = steps.exchanged;
+  const auto share = [](double seconds, const detail::Rate& rate) {
+    return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
+  };
+  std::int64_t skipped_before = train.skipped();
+  Stopwatch epoch_watch;
+  std::vector<BatchView> parts;
+  double skipped_rows = 0;  // that no metrics were reduced by yet
+  while (!ends()) {
+    const Batch& batch = train.next();
+    const double lr = schedule_at(at.step);
+    std::uint32_t wanted = o.stop_requested() ? step_flag::stop : 0;
+    // One clock for all: they save after the same step.
+    if (o.save_every_seconds > 0 && trainer.strategy().rank() == 0 && since_save.seconds() >= o.save_every_seconds) {
+      wanted |= step_flag::save;
+      since_save.restart();
+    }
+    const std::int64_t n = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
+    parts.clear();
+    for (std::int64_t p = 0; p < n; ++p)
+      parts.push_back(view_of(batch, batch.count * p / n, batch.count * (p + 1) / n));
+    const std::uint32_t flags = trainer.step_async(parts, batch.global_count, lr, wanted);
+    skipped_rows += static_cast<double>(batch.skipped);
+    if (batch.skipped > 0)
+      for (const auto& m : train.take_skip_messages()) o.record_skipped(m);
+    if (audit != nullptr) detail::write_audit(*audit, batch, at.step, trainer.strategy().rank());
+    at.epoch = batch.after.epoch;
+    at.consumed = batch.after.consumed;
+    steps.rate.add(batch.global_count);
+    summaries.rate.add(batch.global_count);
+    epoch_rate.add(batch.global_count);
+    const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
+    // A run that ends within an epoch is reported, evaluated and saved like the end of one.
+    const bool epoch_done = batch.last_of_epoch || ends();
+    const bool due = at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || (o.report_first && at.step == 1);
+    const bool reports = due || (epoch_done && (o.report_epochs || ends()));
+    const bool summarises = o.summary_every > 0 && (at.step % o.summary_every == 0 || ends());
+    // Where steps run ahead, asking waits for them.
+    if (!trainer.runs_ahead() || reports || summarises || epoch_done) {
+      Metrics mine = trainer.take_metrics();
+      mine.rows -= std::exchange(skipped_rows, 0);
+      steps.metrics += mine;
+      summaries.metrics += mine;
+      epoch += mine;
+    }
+    busy.step(reports, summarises, epoch_done);
+    const auto report_on = [&](detail::ReportWindow& w, detail::UtilisationMean& of_window) {
+      const Metrics all = trainer.reduce(w.metrics);
+      const double wait = train.seconds_waited() - w.waited;
+      const auto exchanged = trainer.seconds_waited();
+      const StepReport r{epoch_number,
+                         at.step,
+                         step_in_epoch,
+                         per_epoch,
+                         o.epochs,
+                         all.mean_loss(),
+                         all.top1_rate(),
+                         w.rate.value(),
+                         lr,
+                         schedule_at(at.step),
+                         share(wait, w.rate),
+                         since_start.seconds(),
+                         exchanged ? std::optional(share(*exchanged - w.exchanged, w.rate)) : std::nullopt,
+                         of_window.take()};
+      w.exchanged = exchanged.value_or(0);
+      w.metrics = {};
+      w.waited += wait;
+      w.rate.restart();
+      return r;
+    };
+    if (reports) {
+      const StepReport r = report_on(steps, busy.steps);
+      for (auto* l : listeners) l->step(r);
+    }
+    if (summarises) {
+      const StepReport r = report_on(summaries, busy.summaries);
+      for (auto* l : listeners) l->summary(r);
+    }
+    if (o.after_step) o.after_step({epoch_number, at.step, step_in_epoch, lr});
+    const bool stop = (flags & step_flag::stop) != 0;
+    const auto saves_by_steps = [&] {
+      return (o.save_every_steps > 0 && at.step % o.save_every_steps == 0) || (flags & step_flag::save) != 0;
+    };
+    bool reached = false;
+    if (epoch_done) {
+      for (auto* r : {&epoch_rate, &steps.rate, &summaries.rate}) r->pause();
+      const Metrics all = trainer.reduce(epoch);
+      EpochReport r{epoch_number,
+                    at.step,
+                    o.epochs,
+                    all.mean_loss(),
+                    all.top1_rate(),
+                    all.topk_rate(),
+                    {},
+                    {},
+                    epoch_rate.value(),
+                    lr,
+                    0,
+                    false,
+                    0};
+      const double data = train.seconds_waited();
+      r.data_wait = share(data - std::exchange(epoch_waited, data), epoch_rate);
+      if (const auto exchanged = trainer.seconds_waited())
+        r.comm_wait = share(*exchanged - std::exchange(epoch_exchanged, *exchanged), epoch_rate);
+      r.gpu_utilisation = busy.epoch.take();
+      auto skipped = static_cast<double>(train.skipped() - skipped_before);
+      skipped_before = train.skipped();
+      trainer.strategy().sum({&skipped, 1});
+      r.skipped = std::llround(skipped);
+      reached = o.stop_at_train_top1 > 0 && r.train_top1 >= o.stop_at_train_top1;
+      const bool last_epoch = ends() || reached;
+      if (test != nullptr && o.evaluate_every > 0 && (last_epoch || epoch_number % o.evaluate_every == 0)) {
+        r.test = evaluate(trainer, *test, o.metric);
+        if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, *test, o.metric); });
+      }
+      const bool saves = (o.save_every > 0 && (last_epoch || epoch_number % o.save_every == 0)) ||
+                         (o.save_last && last_epoch) || saves_by_steps();
+      std::optional<double> metric;
+      if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
+      if (saves && save(metric)) r.best = best;
+      r.seconds = epoch_watch.seconds();
+      for (auto* l : listeners) l->epoch(r);
+      if (o.after_epoch) o.after_epoch(r);
+      result.last = r;
+      epoch = {};
+      epoch_rate.restart();
+      epoch_watch.restart();
+      for (auto* w : {&steps, &summaries}) w->rate.resume();
+      busy.pause_is_over();
+    } else if (!stop && saves_by_steps()) {
+      save();
+    }
+    if (reached) break;
+    if (stop && !ends()) {
+      save();
+      result.interrupted = true;
+      break;
+    }
+  }
+  train.release();
+  if (!result.interrupted)
+    for (auto* l : listeners) l->finished(since_start.seconds());
+  result.counters = at;
+  return result;
+}
+
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
+                                  const FitOptions& o) {
+  return fit(trainer, train, &test, trainer.strategy().rank() == 0 ? &checkpoints : nullptr, {}, o);
+}
+
+}  // namespace tutti
