@@ -142,6 +142,7 @@ struct StrategyRow {
 #include <tutti/backends/nccl/nccl.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/rendezvous.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 #endif
 
 namespace tutti {
@@ -212,7 +213,8 @@ inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& s
 struct MpiAndNccl {
   MpiAndNccl(const cuda::Device& device, const MpiOptions& options)
       : mpi(options),
-        nccl(device, {.rank = mpi.rank(), .size = mpi.size(), .deadline = options.deadline}, rendezvous_through(mpi)) {}
+        nccl(device, {.rank = mpi.rank(), .size = mpi.size(), .deadline = options.deadline},
+             rendezvous_through(mpi, "NCCL's identity")) {}
   MpiCommunicator mpi;
   NcclCommunicator nccl;
 };

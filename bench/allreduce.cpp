@@ -29,7 +29,7 @@
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/dist/rendezvous.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 #include <tutti/tensor/memory.hpp>
 #endif
 

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +21,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/dist/reduce_op.hpp>
+#include <tutti/dist/rendezvous.hpp>
 #include <tutti/dist/work.hpp>
 
 namespace tutti {
@@ -30,15 +30,6 @@ struct NcclOptions {
   int rank = 0, size = 1;
   std::chrono::milliseconds deadline = usual_deadline;  // of every operation, and of the ranks' meeting
 };
-
-// Gives bytes of rank 0 to all ranks: TcpRendezvous, or rendezvous_through() another communicator.
-using Rendezvous = std::function<void(std::span<std::byte>)>;
-
-// The bytes travel through a communicator that is there already (MPI), which must outlive the result.
-template <class Communicator>
-[[nodiscard]] Rendezvous rendezvous_through(Communicator& c) {
-  return [&c](std::span<std::byte> bytes) { c.broadcast(bytes, 0, "NCCL's identity").wait(); };
-}
 
 [[nodiscard]] inline ncclDataType_t nccl_type(DType t) {
   switch (t) {

@@ -30,6 +30,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/reduce_op.hpp>
+#include <tutti/dist/rendezvous.hpp>
 
 namespace tutti {
 

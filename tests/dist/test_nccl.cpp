@@ -22,6 +22,7 @@
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/rendezvous.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 #include <tutti/dist/thread_communicator.hpp>
 
 #include "backends/need_gpu.hpp"
@@ -66,7 +67,7 @@ TEST_CASE("the identity travels through another communicator, or over TCP") {
       TcpRendezvous tcp({"127.0.0.1", port, "job", "a secret of the tests", r, size, 20s});
       if (r == 0) std::memset(&first[i], 0x5a, sizeof first[i]);
       if (r == 0) std::memset(&second[i], 0xa5, sizeof second[i]);
-      const Rendezvous through = rendezvous_through(c), over = std::ref(tcp);
+      const Rendezvous through = rendezvous_through(c, "an identity"), over = std::ref(tcp);
       through(std::as_writable_bytes(std::span(&first[i], 1)));
       over(std::as_writable_bytes(std::span(&second[i], 1)));
     });
@@ -122,7 +123,8 @@ TEST_CASE("gpu: every case with a rank a GPU") {
       try {
         ThreadCommunicator meet(group, r);
         DeviceMemory m(r);
-        NcclCommunicator c(m.device(), {.rank = r, .size = size, .deadline = 60s}, rendezvous_through(meet));
+        NcclCommunicator c(m.device(), {.rank = r, .size = size, .deadline = 60s},
+                           rendezvous_through(meet, "an identity"));
         all_cases(m, c);
       } catch (const std::exception& e) {
         errors[static_cast<std::size_t>(r)] = e.what();

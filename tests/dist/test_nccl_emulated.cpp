@@ -22,7 +22,7 @@
 #include <tutti/backends/nccl/nccl.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/rendezvous.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 
 #include "backends/cuda_emulator.hpp"
 #include "nccl_cases.hpp"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/dist/rendezvous.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 
 #include "rendezvous_ranks.hpp"
 

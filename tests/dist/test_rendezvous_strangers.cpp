@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/dist/rendezvous.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 
 #include "rendezvous_ranks.hpp"
 

@@ -20,8 +20,8 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/dist/all_reduce.hpp>
 #include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/rendezvous.hpp>
 #include <tutti/dist/solo.hpp>
+#include <tutti/dist/tcp_rendezvous.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/trainer.hpp>
 
