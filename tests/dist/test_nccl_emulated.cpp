@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // The NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every communicator
 // with several ranks, a trainer over it, and what it does when something goes wrong.
 #define TUTTI_CUDA_LINK_LIBRARIES

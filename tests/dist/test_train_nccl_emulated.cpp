@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// optimised
 // Several ranks that train one model on emulated GPUs over an emulated NCCL: the same mathematics as one rank with the
 // whole batch, eager and captured.
 #define TUTTI_CUDA_LINK_LIBRARIES
