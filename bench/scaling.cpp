@@ -104,7 +104,7 @@ struct Side {
       const double waited = loader.seconds_waited();
       const Batch& batch = loader.next();
       data_wait += loader.seconds_waited() - waited;
-      trainer.step({batch.images.data(), batch.labels.data(), batch.count}, batch.global_count, 0.001);
+      trainer.step(batch, 0.001);
       traces.push_back(step);
       images += batch.count;
     }

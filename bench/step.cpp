@@ -199,7 +199,7 @@ void measure_on_gpu(Cuda& backend, S& strategy, const Args& a) {
   const auto labels = cuda::allocate_pinned(static_cast<std::size_t>(a.batch) * sizeof(std::int32_t));
   const BatchView batch{static_cast<std::uint8_t*>(images.get()), static_cast<std::int32_t*>(labels.get()), a.batch};
   fill_batch(static_cast<std::uint8_t*>(images.get()), static_cast<std::int32_t*>(labels.get()), a.batch, row);
-  const auto step = [&] { trainer.step_async(std::span(&batch, 1), a.batch * strategy.size(), 0.01); };
+  const auto step = [&] { trainer.step(std::span(&batch, 1), a.batch * strategy.size(), 0.01); };
   // The libraries load their kernels, then the step is captured.
   for (int i = 0; i < 5; ++i) step();
   trainer.take_metrics();

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
-#include <tutti/backend/device_step.hpp>
+#include <tutti/backend/step_end.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/loss_op.hpp>
@@ -21,8 +21,8 @@
 #include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/pack_table.hpp>
 #include <tutti/backends/cuda/staging.hpp>
+#include <tutti/backends/cuda/step_end.hpp>
 #include <tutti/backends/cuda/step_graph.hpp>
-#include <tutti/backends/cuda/step_update.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/backends/cuda/utilisation.hpp>
 #include <tutti/backends/cuda/weight_gradients.hpp>
@@ -101,7 +101,7 @@ class Core : public Backend, public DeviceMemory {
 
   // Runs `f`, which starts ops, by replaying what was captured of an earlier call with the same key: the addresses and
   // whatever else the ops depend on. Numbers that change from step to step are written before, and host code of custom
-  // ops runs no more once it is captured. scalars: null where `f` sees to the scale of the loss (DeviceStep::begin).
+  // ops runs no more once it is captured. scalars: null where `f` sees to the scale of the loss (StepEnd::begin).
   void replay(std::span<const std::uint64_t> key, const StepScalars* scalars, FunctionRef<void()> f) override {
     if (!options_.graph) return f();
     if (scalars != nullptr) loss_.write_scale(*scalars);
@@ -169,9 +169,9 @@ class Core : public Backend, public DeviceMemory {
     run_accumulate(launcher_, t, to, from, n);
   }
   // The end of training steps without the host; lives no longer than this.
-  [[nodiscard]] std::unique_ptr<DeviceStep> device_step(const DeviceUpdate& u) override {
-    return std::make_unique<StepUpdate>(
-        *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, u);
+  [[nodiscard]] std::unique_ptr<StepEnd> step_end(const ModelState& state, const UpdateRules& rules) override {
+    return std::make_unique<CudaStepEnd>(
+        *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, state, rules);
   }
 
  protected:

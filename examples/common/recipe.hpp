@@ -140,6 +140,7 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
   if (!t.dynamic_loss_scale) t.loss_scale = schedule::parse_numbers("--loss-scale", o.loss_scale)[0];
   t.ema_decay = o.ema_decay;
   t.seed = o.seed;
+  t.micro_batch = o.batch_size;
   t.bucket_bytes = static_cast<std::size_t>(o.bucket_mib) << 20;
   return t;
 }
@@ -156,7 +157,6 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   FitOptions f;
   f.epochs = o.epochs;
   f.global_batch = o.global_batch_size;
-  f.accumulate = static_cast<int>(o.accumulate);
   f.schedule = make_schedule(o, steps_per_epoch);
   f.report_every = o.disp_batches;
   f.evaluate_every = o.evaluate_every;

@@ -31,8 +31,7 @@ int main() try {
   for (std::int64_t step = 0; step < 16; ++step) {
     const Batch& batch = loader.next();
     const double lr = schedule({.step = step, .steps_per_epoch = 16, .total_steps = 16});
-    last = trainer.step({batch.images.data(), batch.labels.data(), batch.count}, batch.global_count, lr)
-               .metrics.mean_loss();
+    last = trainer.step(batch, lr).wait().metrics.mean_loss();
     if (step == 0) first = last;
   }
   report(std::cout, backend.name(), first, last);

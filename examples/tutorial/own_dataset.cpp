@@ -52,7 +52,7 @@ int main() try {
   double accuracy = 0;
   for (int step = 0; step < 64; ++step) {
     const Batch& batch = loader.next();
-    const auto result = trainer.step({batch.images.data(), batch.labels.data(), batch.count}, batch.global_count, 0.05);
+    const auto result = trainer.step(batch, 0.05).wait();
     accuracy = result.metrics.top1_rate();
   }
   std::printf("training accuracy %.2f\n", accuracy);

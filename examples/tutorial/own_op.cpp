@@ -58,7 +58,7 @@ int main() try {
   Trainer trainer(backend, solo, b.graph(), {});
   for (int step = 0; step < 16; ++step) {
     const Batch& batch = loader.next();
-    const auto r = trainer.step({batch.images.data(), batch.labels.data(), batch.count}, batch.global_count, 0.1);
+    const auto r = trainer.step(batch, 0.1).wait();
     if (step % 4 == 3) std::printf("step %d: loss %.3f\n", step + 1, r.metrics.mean_loss());
   }
 } catch (const Error& e) {

@@ -111,8 +111,8 @@ void check_steps_beside_reference(Make&& make, double tolerance) {
       const std::int64_t rows = i % 3 == 2 ? 5 : 8;
       const auto batch = random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
       const BatchView view = batch.view();
-      t.step_async({&view, 1}, rows, rate_at(i));
-      r.step_async({&view, 1}, rows, rate_at(i));
+      t.step({&view, 1}, rows, rate_at(i));
+      r.step({&view, 1}, rows, rate_at(i));
       if (i % 4 != 3) continue;
       const Metrics a = t.take_metrics(), b = r.take_metrics();
       CHECK(a.loss == doctest::Approx(b.loss).epsilon(tolerance));
@@ -160,7 +160,7 @@ void check_steps_beside_host(Make&& make, With&& with, int steps = 5) {
           for (int i = 0; i < steps; ++i) {
             const auto batch = random_batch(net, 6, static_cast<std::uint64_t>(i % 2));
             const BatchView view = batch.view();
-            t.step_async({&view, 1}, 6, rate_at(i));
+            t.step({&view, 1}, 6, rate_at(i));
           }
           metrics.push_back(t.take_metrics());
           ends.push_back(weights_of(t));

@@ -120,7 +120,7 @@ TEST_CASE("gpu: captured steps compute what steps do") {
       for (int i = 0; i < 12; ++i) {
         const std::int64_t rows = i % 3 == 2 ? 17 : 32;
         const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
-        losses.push_back(trainer.step(batch.view(), rows, 0.1 / (1 + i)).metrics.loss);
+        losses.push_back(trainer.step(batch.view(), rows, 0.1 / (1 + i)).wait().metrics.loss);
         losses.push_back(trainer.evaluate(batch.view()).loss);
       }
       auto weights =
@@ -151,9 +151,9 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
     o.compute = t;
     o.dynamic_loss_scale = t == DType::f16;
     Trainer trainer(backend, solo, net, o);
-    const double before = trainer.step(batch.view(), 64, 0.05).metrics.loss;
+    const double before = trainer.step(batch.view(), 64, 0.05).wait().metrics.loss;
     double after = before;
-    for (int i = 0; i < 60; ++i) after = trainer.step(batch.view(), 64, 0.05).metrics.loss;
+    for (int i = 0; i < 60; ++i) after = trainer.step(batch.view(), 64, 0.05).wait().metrics.loss;
     CHECK(after < 0.7 * before);
   }
 }

@@ -114,7 +114,7 @@ Trained train(B& backend, TrainerOptions o, int steps) {
     // Every third batch is short, and its plan shares the arenas.
     const std::int64_t rows = i % 3 == 2 ? 5 : 8;
     const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
-    r.losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).metrics.loss);
+    r.losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).wait().metrics.loss);
     r.losses.push_back(t.evaluate(batch.view()).loss);
   }
   r.weights = testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes());
@@ -189,10 +189,10 @@ TEST_CASE("training with f16 lowers the loss; a scale that is too large is halve
   Trainer t(backend, solo, net, o);
   t.counters().scale_exponent = 40;
   const auto batch = testing::random_batch(net, 16, 3);
-  const double before = t.step(batch.view(), 16, 0.02).metrics.loss;
+  const double before = t.step(batch.view(), 16, 0.02).wait().metrics.loss;
   CHECK(t.counters().scale_exponent == 39);
   double after = before;
-  for (int i = 0; i < 60; ++i) after = t.step(batch.view(), 16, 0.02).metrics.loss;
+  for (int i = 0; i < 60; ++i) after = t.step(batch.view(), 16, 0.02).wait().metrics.loss;
   CHECK(t.counters().scale_exponent < 39);
   CHECK(after < 0.5 * before);
 }
@@ -211,12 +211,9 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, besid
     Trainer r(reference, solo, net, o);
     const auto batch = testing::random_batch(net, 6, 3);
     for (int i = 0; i < 3; ++i) {
-      t.accumulate(batch.view(), 12, true, false);
-      r.accumulate(batch.view(), 12, true, false);
-      const Metrics m = t.accumulate(batch.view(), 12, false, true), n = r.accumulate(batch.view(), 12, false, true);
-      CHECK(m.loss == doctest::Approx(n.loss).epsilon(1e-3));
-      t.update(0.01, m);
-      r.update(0.01, n);
+      const std::vector<BatchView> parts{batch.view(), batch.view()};
+      const double loss = t.step(parts, 12, 0.01).wait().metrics.loss;
+      CHECK(loss == doctest::Approx(r.step(parts, 12, 0.01).wait().metrics.loss).epsilon(1e-3));
     }
     CHECK(t.decay_term() == doctest::Approx(r.decay_term()).epsilon(1e-4));
     t.commit();

@@ -168,7 +168,7 @@ TEST_CASE("steps before and behind an evaluation are not disturbed, averaged wei
     for (int i = 0; i < 5; ++i) {
       const Batch& b = train->next();
       const BatchView view = view_of(b, 0, b.count);
-      run.trainer.step_async({&view, 1}, b.count, 0.1);
+      run.trainer.step({&view, 1}, b.count, 0.1);
       if (!evaluates) continue;
       // Of steps that still run.
       const EvaluationReport e = evaluate(run.trainer, *test);

@@ -452,7 +452,7 @@ TEST_CASE("captured steps of a lowered net compute what steps do") {
     for (int i = 0; i < 6; ++i) {
       const std::int64_t rows = i % 3 == 2 ? 3 : 6;
       const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
-      losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).metrics.loss);
+      losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).wait().metrics.loss);
       losses.push_back(t.evaluate(batch.view()).loss);
     }
     return std::pair(losses, testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes()));
@@ -471,8 +471,8 @@ TEST_CASE("training a lowered net lowers the loss") {
   o.compute = DType::bf16;
   Trainer t(backend, solo, net, o);
   const auto batch = testing::random_batch(net, 16, 3);
-  const double before = t.step(batch.view(), 16, 0.02).metrics.loss;
+  const double before = t.step(batch.view(), 16, 0.02).wait().metrics.loss;
   double after = before;
-  for (int i = 0; i < 40; ++i) after = t.step(batch.view(), 16, 0.02).metrics.loss;
+  for (int i = 0; i < 40; ++i) after = t.step(batch.view(), 16, 0.02).wait().metrics.loss;
   CHECK(after < 0.6 * before);
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backend/step_flags.hpp>
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/dist/solo.hpp>
@@ -23,7 +24,6 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/run_log.hpp>
-#include <tutti/train/step_word.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/conformance.hpp"
@@ -79,8 +79,8 @@ TEST_CASE("micro-batches, one of them without rows") {
     Trainer t(backend, solo, net, o);
     Trainer r(reference, solo, net, o);
     for (int i = 0; i < 5; ++i) {
-      t.step_async(parts, 9, rate_at(i));
-      r.step_async(parts, 9, rate_at(i));
+      t.step(parts, 9, rate_at(i));
+      r.step(parts, 9, rate_at(i));
     }
     const Metrics a = t.take_metrics(), b = r.take_metrics();
     CHECK(a.loss == doctest::Approx(b.loss).epsilon(1e-4));
@@ -88,7 +88,7 @@ TEST_CASE("micro-batches, one of them without rows") {
     CHECK(distance_of(weights_of(t), weights_of(r)) < 1e-4);
     CHECK(distance_of(states_of(t), states_of(r)) < 1e-4);
     CHECK(t.counters() == r.counters());
-    CHECK_THROWS_AS(t.step_async({}, 9, 0.1), UsageError);
+    CHECK_THROWS_AS(t.step(std::span<const BatchView>{}, 9, 0.1), UsageError);
   }
   emulator::Device::instance().graph_launches = 0;
 }
@@ -105,7 +105,7 @@ TEST_CASE("a steady step is one graph, and the host waits for nothing but the st
     const auto batch = testing::random_batch(net, 8, 1);
     const BatchView view = batch.view();
     const auto steps = [&](int n) {
-      for (int i = 0; i < n; ++i) t.step_async({&view, 1}, 8, 0.01);
+      for (int i = 0; i < n; ++i) t.step({&view, 1}, 8, 0.01);
     };
     t.evaluate(view);  // its plan may want a larger workspace, whose address is part of what is captured
     steps(6);
@@ -126,7 +126,7 @@ TEST_CASE("a steady step is one graph, and the host waits for nothing but the st
   device.graph_launches = 0;
 }
 
-TEST_CASE("step() tells of its own step; the others are in take_metrics()") {
+TEST_CASE("a step that is waited for tells of itself; all are in take_metrics()") {
   if (skipped()) return;
   const Graph net = small_net();
   Emulated backend(options());
@@ -139,13 +139,15 @@ TEST_CASE("step() tells of its own step; the others are in take_metrics()") {
     const auto batch = testing::random_batch(net, 7, static_cast<std::uint64_t>(i));
     const BatchView view = batch.view();
     if (i % 3 == 1) {
-      const StepResult mine = t.step(view, 7, 0.1, step_flag::stop);
-      CHECK(mine.metrics.loss == doctest::Approx(r.step(view, 7, 0.1).metrics.loss).epsilon(1e-4));
+      const StepResult mine = t.step(view, 7, 0.1, step_flag::stop).wait();
+      const double loss = r.step(view, 7, 0.1).wait().metrics.loss;
+      CHECK(mine.metrics.loss == doctest::Approx(loss).epsilon(1e-4));
+      waiting += loss;
       CHECK(mine.metrics.rows == 7);
       CHECK(mine.flags == step_flag::stop);
     } else {
-      CHECK(t.step_async({&view, 1}, 7, 0.1, step_flag::membership) == step_flag::membership);
-      waiting += r.step(view, 7, 0.1).metrics.loss;
+      CHECK(t.step({&view, 1}, 7, 0.1, step_flag::membership).flags() == step_flag::membership);
+      waiting += r.step(view, 7, 0.1).wait().metrics.loss;
     }
     if (i == 5) {
       CHECK(t.take_metrics().loss == doctest::Approx(waiting).epsilon(1e-4));
@@ -173,13 +175,13 @@ TEST_CASE("a loss scale that overflows comes down, on the device as on the host"
   h.trace(&trace);
   const auto start = weights_of(t);
   t.counters().scale_exponent = h.counters().scale_exponent = 40;
-  t.step_async({&view, 1}, 8, 0.05);
+  t.step({&view, 1}, 8, 0.05);
   CHECK(t.counters().scale_exponent == 39);
   CHECK(t.loss_scale() == std::ldexp(1.0, 39));
   CHECK(weights_of(t) == start);
   h.step(view, 8, 0.05);
   for (int i = 0; i < 40; ++i) {
-    t.step_async({&view, 1}, 8, 0.05);
+    t.step({&view, 1}, 8, 0.05);
     h.step(view, 8, 0.05);
   }
   CHECK(t.counters() == h.counters());
@@ -190,15 +192,15 @@ TEST_CASE("a loss scale that overflows comes down, on the device as on the host"
   // It doubles after 2,000 steps, and what a checkpoint says counts.
   t.counters().scale_steps = 1998;
   const std::int64_t exponent = t.counters().scale_exponent = 4;
-  t.step_async({&view, 1}, 8, 0.001);
-  t.step_async({&view, 1}, 8, 0.001);
+  t.step({&view, 1}, 8, 0.001);
+  t.step({&view, 1}, 8, 0.001);
   CHECK(t.counters().scale_exponent == exponent + 1);
   CHECK(t.counters().scale_steps == 0);
   t.commit();
-  for (int i = 0; i < 3; ++i) t.step_async({&view, 1}, 8, 0.001);
+  for (int i = 0; i < 3; ++i) t.step({&view, 1}, 8, 0.001);
   t.restore();
   CHECK(t.counters().scale_steps == 0);
-  t.step_async({&view, 1}, 8, 0.001);
+  t.step({&view, 1}, 8, 0.001);
   CHECK(t.counters().scale_steps == 1);
   emulator::Device::instance().graph_launches = 0;
 }
@@ -231,7 +233,7 @@ TEST_CASE("a loss that is not finite: no later step changes weights, and the err
       o.dynamic_loss_scale = dynamic;
       o.ema_decay = 0.9;
       Trainer t(backend, solo, net, o);
-      const auto step = [&] { t.step_async({&view, 1}, 8, 0.05); };
+      const auto step = [&] { t.step({&view, 1}, 8, 0.05); };
       for (int i = 0; i < 3; ++i) step();
       const float bias = get_parameter(t, "fc.bias");
       const auto before = weights_of(t);
@@ -277,7 +279,7 @@ TEST_CASE("gradients that are not finite at a scale of 1 end the run") {
   Emulated backend(options());
   Solo solo;
   Trainer t(backend, solo, net, o);
-  t.step_async({&view, 1}, 8, 0.01);
+  t.step({&view, 1}, 8, 0.01);
   // A loss that is finite, and a gradient that overflows on its way back.
   auto w = weights_of(t);
   const Slice& s = *t.executor().parameters().find("fc.weight");
@@ -288,7 +290,7 @@ TEST_CASE("gradients that are not finite at a scale of 1 end the run") {
   t.executor().parameters_changed();
   t.counters().scale_exponent = 3;
   const auto until_it_ends = [&] {
-    for (int i = 0; i < 20; ++i) t.step_async({&view, 1}, 1, 0.01);
+    for (int i = 0; i < 20; ++i) t.step({&view, 1}, 1, 0.01);
     (void)t.take_metrics();
   };
   bool ended = false;
@@ -314,13 +316,13 @@ TEST_CASE("a label that is no class: nothing is learned from it") {
   Solo solo;
   Trainer t(backend, solo, net, {});
   for (int round = 0; round < 2; ++round) {
-    t.step_async({&view, 1}, 8, 0.05);
+    t.step({&view, 1}, 8, 0.05);
     const auto before = weights_of(t);
     auto bad = batch;
     bad.labels[5] = 4;
     const BatchView wrong = bad.view();
-    t.step_async({&wrong, 1}, 8, 0.05);
-    t.step_async({&view, 1}, 8, 0.05);
+    t.step({&wrong, 1}, 8, 0.05);
+    t.step({&view, 1}, 8, 0.05);
     CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("labels in 0..3, got 4"), DataError);
     CHECK(weights_of(t) == before);
     CHECK(t.counters().step == 1 + round);
@@ -338,12 +340,15 @@ TEST_CASE("a committed state, and a step with the host in between") {
   TrainerOptions o;
   o.ema_decay = 0.9;
   Trainer t(backend, solo, net, o);
-  t.step_async({&view, 1}, 8, 0.05);
+  t.step({&view, 1}, 8, 0.05);
   t.commit();
   const auto next = [&] {
-    t.step_async({&view, 1}, 8, 0.05);
-    t.update(0.05, t.accumulate(view, 8, true, true));
-    t.step_async({&view, 1}, 8, 0.05);
+    t.step({&view, 1}, 8, 0.05);
+    StepTrace trace;
+    t.trace(&trace);  // the host ends this one
+    t.step({&view, 1}, 8, 0.05);
+    t.trace(nullptr);
+    t.step({&view, 1}, 8, 0.05);
     return weights_of(t);
   };
   const auto one = next();
@@ -351,7 +356,7 @@ TEST_CASE("a committed state, and a step with the host in between") {
   t.restore();
   CHECK(t.counters().step == 1);
   CHECK(next() == one);
-  CHECK(t.take_metrics().rows == 16);
+  CHECK(t.take_metrics().rows == 24);
   t.initialize();
   CHECK(t.take_metrics().rows == 0);
   CHECK(t.counters().step == 0);
@@ -378,7 +383,7 @@ TEST_CASE("an optimizer with code of its own for each tensor runs with the host"
   CHECK(!t.runs_ahead());
   const auto batch = testing::random_batch(net, 8, 3);
   const BatchView view = batch.view();
-  t.step_async({&view, 1}, 8, 0.05);
+  t.step({&view, 1}, 8, 0.05);
   CHECK(t.take_metrics().rows == 8);
   emulator::Device::instance().graph_launches = 0;
 }
@@ -395,7 +400,7 @@ TEST_CASE("an error of the device names the op, and is told once") {
     TrainerOptions o;
     o.dynamic_loss_scale = true;
     Trainer t(backend, solo, net, o);
-    for (int i = 0; i < 3; ++i) t.step_async({&view, 1}, 8, 0.05);
+    for (int i = 0; i < 3; ++i) t.step({&view, 1}, 8, 0.05);
     device.fault = cudaErrorIllegalAddress;
     CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("the last op started was"), DeviceError);
     CHECK(t.counters().step == 3);  // as a log of the failure asks
@@ -431,7 +436,7 @@ struct Twins {
     emulator::Device::instance().submit([g = piece.bytes, word, flags = raised] {
       auto* const v = reinterpret_cast<float*>(g.data());
       for (std::size_t i = 0; i < g.size() / sizeof(float); ++i) v[i] += v[i];
-      for (std::size_t i = 0; word && i < StepWord::flags; ++i)
+      for (std::size_t i = 0; word && i < StepFlags::count; ++i)
         if ((*flags >> i & 1U) != 0) v[i] += 1;
     });
     return Work(std::make_shared<State>());
@@ -471,37 +476,38 @@ TEST_CASE("several ranks: reductions are part of the captured step, and come to 
     for (int i = 0; i < 7; ++i) {
       const auto batch = testing::random_batch(net, 8, static_cast<std::uint64_t>(i % 3));
       const BatchView view = batch.view();
-      alone.step_async({&view, 1}, 8, rate_at(i));
-      t.step_async({&view, 1}, 16, rate_at(i));
+      alone.step({&view, 1}, 8, rate_at(i));
+      t.step({&view, 1}, 16, rate_at(i));
     }
     CHECK(t.take_metrics().loss == alone.take_metrics().loss);
     // Halves that are added, and statistics whose mean is taken.
     CHECK(weights_of(t) == weights_of(alone));
     CHECK(states_of(t) == states_of(alone));
     CHECK(twins.finished == 7);
-    const int per_step = twins.calls / 2;  // once started, once captured, then replayed
+    // Once started, once captured, then replayed; two of each, because of two steps by turns the state is kept.
+    const int per_step = twins.calls / 4;
     CHECK(per_step > 3);
-    CHECK(twins.calls == 2 * per_step);
+    CHECK(twins.calls == 4 * per_step);
     const auto batch = testing::random_batch(net, 8, 1);
     const BatchView view = batch.view();
     const auto steps = [&](int n) {
-      for (int i = 0; i < n; ++i) t.step_async({&view, 1}, 16, 0.01);
+      for (int i = 0; i < n; ++i) t.step({&view, 1}, 16, 0.01);
     };
     steps(2);
-    CHECK(twins.calls == 2 * per_step);
+    CHECK(twins.calls == 4 * per_step);
     // Other members: another graph.
     ++twins.generation;
     steps(4);
-    CHECK(twins.calls == 4 * per_step);
+    CHECK(twins.calls == 8 * per_step);
     // Micro-batches, and a rank without rows, give their gradients once.
     const std::vector<BatchView> none{{nullptr, nullptr, 0}};
     const auto before = weights_of(t);
-    t.step_async(none, 16, 0.01);
+    t.step(none, 16, 0.01);
     CHECK(weights_of(t) != before);  // momentum
     const std::vector<BatchView> two{{view.images, view.labels, 4}, {view.images + 4 * 192, view.labels + 4, 4}};
-    t.step_async(two, 16, 0.01);
+    t.step(two, 16, 0.01);
     CHECK(t.take_metrics().rows == 7 * 8);
-    CHECK(twins.calls == 6 * per_step);
+    CHECK(twins.calls == 10 * per_step);
   }
   emulator::Device::instance().graph_launches = 0;
 }
@@ -514,7 +520,7 @@ TEST_CASE("several ranks: a flag of any of them is known one step later") {
   Emulated backend(options());
   Twins twins;
   Trainer t(backend, twins, net, shared());
-  const auto step = [&](std::uint32_t mine = 0) { return t.step_async({&view, 1}, 16, 0.01, mine); };
+  const auto step = [&](std::uint32_t mine = 0) { return t.step({&view, 1}, 16, 0.01, mine).flags(); };
   auto& device = emulator::Device::instance();
   for (int round = 0; round < 3; ++round) {
     CHECK(step() == 0);
@@ -530,7 +536,7 @@ TEST_CASE("several ranks: a flag of any of them is known one step later") {
     // Metrics that somebody wants meanwhile do not take it away.
     if (round == 1) (void)t.take_metrics();
     CHECK(step(step_flag::stop) == step_flag::membership);
-    const StepResult own = t.step(view, 16, 0.01, step_flag::membership);
+    const StepResult own = t.step(view, 16, 0.01, step_flag::membership).wait();
     CHECK(own.flags == step_flag::membership);
     CHECK(step() == 0);
   }
@@ -546,7 +552,7 @@ TEST_CASE("several ranks: a loss that is not finite on another rank stops this o
   Twins twins;
   Trainer t(backend, twins, net, shared());
   auto& device = emulator::Device::instance();
-  const auto step = [&] { t.step_async({&view, 1}, 16, 0.01); };
+  const auto step = [&] { t.step({&view, 1}, 16, 0.01); };
   for (int i = 0; i < 3; ++i) step();
   const auto before = weights_of(t);
   const auto statistics = states_of(t);
@@ -580,13 +586,14 @@ struct Recorder : FitListener {
 };
 
 template <class B>
-Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr) {
+Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::int64_t micro_batch = 0) {
   // Before a library of this name is looked for: the loader takes the open one.
   static void* const nvml = ::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_LOCAL);
   REQUIRE(nvml != nullptr);
   Solo solo;
   TrainerOptions as;
   as.ema_decay = 0.9;
+  as.micro_batch = micro_batch;
   Trainer t(backend, solo, small_net(), as);
   Synthetic images({.size = 44, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true});
   Synthetic held({.size = 20, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 1000});
@@ -606,13 +613,12 @@ Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr) {
 
 TEST_CASE("the training loop reports the same sums, and asks for them where it reports") {
   if (skipped()) return;
-  for (const int accumulate : {1, 2}) {
+  for (const std::int64_t micro_batch : {8, 4}) {
     FitOptions o;
     o.report_every = 4;
-    o.accumulate = accumulate;
     Emulated backend(options());
     Reference reference;
-    const Recorder a = fitted(backend, o), b = fitted(reference, o);
+    const Recorder a = fitted(backend, o, nullptr, micro_batch), b = fitted(reference, o, nullptr, micro_batch);
     REQUIRE(a.steps.size() == b.steps.size());
     for (std::size_t i = 0; i < a.steps.size(); ++i) {
       CHECK(a.steps[i].step == b.steps[i].step);

@@ -71,12 +71,12 @@ Run train(B& backend, S& strategy, const TrainerOptions& o, std::int64_t begin, 
   Run run;
   const auto rows = static_cast<std::int64_t>(data.labels.size());
   for (int step = 0; step < 20; ++step) {
-    Metrics m;
+    std::vector<BatchView> micro_batches;
     for (int p = 0; p < parts; ++p) {
       const std::int64_t n = end - begin;
-      m += t.accumulate(data.view(begin + n * p / parts, begin + n * (p + 1) / parts), rows, p == 0, p + 1 == parts);
+      micro_batches.push_back(data.view(begin + n * p / parts, begin + n * (p + 1) / parts));
     }
-    t.update(0.01, m);
+    const Metrics m = t.step(micro_batches, rows, 0.01).wait().metrics;
     run.losses.push_back(t.reduce(m).mean_loss());
   }
   run.weights.resize(t.executor().parameters().bytes());
@@ -185,8 +185,7 @@ TEST_CASE("a flag of one rank is seen by all in the same step") {
     with_trainers(3, options(DType::f32), [&](Trainer& t) {
       for (int step = 0; step < 4; ++step) {
         const bool mine = step == 2 && t.strategy().rank() == 1;
-        const auto r = t.step(data.view(0, 4), 12, 0.01, mine ? flag : 0);
-        CHECK(r.flags == (step == 2 ? flag : 0U));
+        CHECK(t.step(data.view(0, 4), 12, 0.01, mine ? flag : 0).flags() == (step == 2 ? flag : 0U));
       }
     });
 }

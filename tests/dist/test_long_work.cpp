@@ -46,6 +46,7 @@ class SlowSource final : public BatchSource {
  public:
   SlowSource(BatchSource& of, std::chrono::milliseconds time) : of_(of), time_(time) {}
   void start(Position p) override { of_.start(p); }
+  void start(Position p, const Placement& placement) override { of_.start(p, placement); }
   const Batch& next() override {
     std::this_thread::sleep_for(time_);
     return of_.next();

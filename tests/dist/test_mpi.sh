@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # waits
-# sanitized: tests_dist_mpi_conformance tests_dist_mpi_faults
+# sanitized: tests_dist_mpi_conformance tests_dist_mpi_faults tests_dist_mpi_whole_steps
 # The MPI communicator as processes under mpirun: every way with 1, 2 and 4 ranks, and ranks that fail.
 set -uo pipefail
 folder=${TUTTI_BUILD_DIR:?}/tests/dist
@@ -76,6 +76,18 @@ for way in plain shared hosts; do
 done
 fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got nothing from rank 2 on"
 fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"
+
+# A training step that breaks at any piece leaves the state of the step before, on every rank; four of them on two hosts.
+pieces=1
+for ((piece = 0; piece <= pieces; ++piece)); do
+  on 4 "$folder/mpi_whole_steps" $piece
+  status=$?
+  [[ $status == 75 ]] || complain "a step broken at piece $piece: status $status and not 75"
+  [[ $(grep -cE "rank [0-3]: whole" "$work/out") == 4 ]] || complain "a step broken at piece $piece: not whole everywhere"
+  pieces=$(sed -n 's/^\([0-9]*\) pieces$/\1/p' "$work/out")
+  [[ -n $pieces ]] || { complain "a step broken at piece $piece: no number of pieces" && break; }
+done
+((pieces > 3)) || complain "a step has only $pieces pieces"
 
 # A waiting rank leaves its core to others. The bound is far above what it should be, for machines with much to do.
 for way in plain shared hosts; do

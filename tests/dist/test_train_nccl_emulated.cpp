@@ -27,6 +27,7 @@
 #include "backend/conformance.hpp"
 #include "backends/cuda_emulator.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "broken_step.hpp"
 #include "conformance.hpp"
 #include "nccl_emulator.hpp"
 
@@ -83,7 +84,7 @@ Trained train(S& strategy, Emulated& backend, const Graph& graph, const TrainerO
     const auto all = testing::random_batch(graph, rows, static_cast<std::uint64_t>(i % 2));
     const std::int64_t row = graph[graph.images].shape.row_numel();
     const BatchView mine{all.images.data() + begin * row, all.labels.data() + begin, end - begin};
-    r.losses.push_back(t.reduce(t.step(mine, rows, 0.05).metrics).mean_loss());
+    r.losses.push_back(t.reduce(t.step(mine, rows, 0.05).wait().metrics).mean_loss());
   }
   r.weights = testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes());
   return r;
@@ -171,7 +172,7 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
       std::uint32_t flags = 0;
       for (int i = 0; i < steps; ++i) {
         const auto batch = testing::random_batch(graph, 4, static_cast<std::uint64_t>(10 * i + rank));
-        flags |= trainer.step(batch.view(), 8, 0.05, rank == 1 && i == 3 ? step_flag::stop : 0).flags;
+        flags |= trainer.step(batch.view(), 8, 0.05, rank == 1 && i == 3 ? step_flag::stop : 0).wait().flags;
       }
       require((flags & step_flag::stop) != 0, "rank 1's flag");
       auto& e = trainer.executor();
@@ -194,6 +195,37 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
                   std::vector<std::byte>(bytes.begin(),
                                          bytes.begin() + static_cast<std::ptrdiff_t>(e.parameters().bytes())),
               "rank 0's weights");
+    });
+    for (const std::string& s : said) CHECK(s == "");
+  }
+}
+
+TEST_CASE("a step that breaks at any piece, or is replayed, leaves the state of the step before") {
+  if (testing::no_emulator()) return;
+  {
+    // Compiles the kernels that all of them load.
+    Emulated alone(testing::emulated_options());
+    Solo solo;
+    Trainer t(alone, solo, testing::net_that_breaks(), testing::options_that_break());
+    const auto batch = testing::random_batch(testing::net_that_breaks(), 4, 1);
+    t.step(batch.view(), 4, 0.1);
+  }
+  // Of rank 1: in a captured step, which asks for no piece; at every piece of one that is started op by op; while the
+  // device is still at it, and not at all.
+  constexpr int pieces = 5;
+  for (int piece = -1; piece <= pieces; ++piece) {
+    CAPTURE(piece);
+    const int port = free_port();
+    const bool captured = piece < 0;
+    const auto said = emulator::run_ranks(2, [&](int rank) {
+      Emulated backend(testing::emulated_options(captured));
+      TcpRendezvous meet({"127.0.0.1", port, "job", "a secret of the tests", rank, 2, 20s});
+      NcclCommunicator c(backend.device(), {.rank = rank, .size = 2, .deadline = 1500ms}, std::ref(meet));
+      const int whole = captured ? 7 : 3;
+      testing::Breaking strategy(c, rank == 1 ? whole + 1 : 0, piece);
+      const std::string wrong = testing::break_a_step(backend, strategy, 1, piece < pieces, whole);
+      require(wrong.empty(), wrong);
+      require(captured || strategy.pieces() <= pieces, std::to_string(strategy.pieces()) + " pieces");
     });
     for (const std::string& s : said) CHECK(s == "");
   }

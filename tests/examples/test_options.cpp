@@ -343,15 +343,13 @@ TEST_CASE("Horovod's variables act, or are named") {
   said.bucket_mib = 4;
   CHECK(applied(said, "mpi", {{"FUSION_THRESHOLD", "33554432"}}).bucket_mib == 4);
   CHECK(applied({}, "solo", {{"FUSION_THRESHOLD", "x"}}).notes.size() == 1);
-  for (const auto& [name, value] : Variables{{"FUSION_THRESHOLD", "64MB"},
-                                             {"FUSION_THRESHOLD", "-1"},
-                                             {"FUSION_THRESHOLD", ""},
-                                             {"HIERARCHICAL_ALLREDUCE", "2"},
-                                             {"HIERARCHICAL_ALLREDUCE", "true"}})
-    CHECK(contains(message_of<UsageError>([&] {
-                     (void)applied({}, "mpi", {{name, value}});
-                   }),
-                   "environment HOROVOD_" + name));
+  for (const auto& variable : Variables{{"FUSION_THRESHOLD", "64MB"},
+                                        {"FUSION_THRESHOLD", "-1"},
+                                        {"FUSION_THRESHOLD", ""},
+                                        {"HIERARCHICAL_ALLREDUCE", "2"},
+                                        {"HIERARCHICAL_ALLREDUCE", "true"}})
+    CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "mpi", {variable}); }),
+                   "environment HOROVOD_" + variable.first));
   CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "solo", {{"SIZE", "4"}}, 1); }), "tutti-launch -n 4"));
   CHECK(applied({}, "solo", {{"SIZE", "1"}}, 1).notes.size() == 1);
 }

@@ -178,8 +178,9 @@ inline void check(Backend& backend, DType precision, const Tolerances& t) {
   fill(backend, trainer.executor());
   const auto losses = values("losses");
   for (std::size_t i = 0; i < losses.size(); ++i)
-    CHECK_MESSAGE(trainer.step(batch, rows, 0.05).metrics.mean_loss() == doctest::Approx(losses[i]).epsilon(t.losses),
-                  "step " << i + 1);
+    CHECK_MESSAGE(
+        trainer.step(batch, rows, 0.05).wait().metrics.mean_loss() == doctest::Approx(losses[i]).epsilon(t.losses),
+        "step " << i + 1);
   for (const Slice& s : trainer.executor().parameters().slices) {
     const auto w = slice(trainer.executor().parameters(), trainer.executor().parameter_data(), s);
     if (s.trainable)

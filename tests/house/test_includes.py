@@ -15,7 +15,7 @@ BELOW = {
     "nn": {"graph", "tensor", "core"},
     "optim": {"graph", "tensor", "core"},
     "models": {"nn", "graph", "tensor", "core"},
-    "backend": {"graph", "tensor", "core"},
+    "backend": {"optim", "graph", "tensor", "core"},
     "data": {"io", "core"},
     "dist": {"tensor", "io", "core"},
     "train": {"backend", "optim", "data", "dist", "graph", "tensor", "io", "core"},

@@ -119,7 +119,7 @@ TEST_CASE("the first layer learns its biases alone, all else learns") {
   std::memcpy(before.data(), t.executor().parameter_data(), before.size());
   double first = 0, last = 0;
   for (int i = 0; i < 40; ++i) {
-    last = t.step(images.view(), 12, 0.05).metrics.mean_loss();
+    last = t.step(images.view(), 12, 0.05).wait().metrics.mean_loss();
     if (i == 0) first = last;
   }
   CHECK(last < 0.9 * first);

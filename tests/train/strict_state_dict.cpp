@@ -33,12 +33,8 @@ void run(const std::string& folder) {
   for (auto& i : images) i = static_cast<std::uint8_t>(rng.below(256));
   const std::vector<std::int32_t> labels{3, 0, 9, 5, 3, 7};
   const BatchView batch{images.data(), labels.data(), rows};
-  for (std::int64_t step = 0; step < steps; ++step) {
-    Metrics m;
-    for (std::int64_t part = 0; part < micro_batches; ++part)
-      m += trainer.accumulate(batch, rows * micro_batches, part == 0, part + 1 == micro_batches);
-    trainer.update(0.1, m);
-  }
+  const std::vector<BatchView> parts(micro_batches, batch);
+  for (std::int64_t step = 0; step < steps; ++step) trainer.step(parts, rows * micro_batches, 0.1);
   trainer.commit();
   const std::string checkpoint = Checkpoints(folder, 1, io::Json::object()).save(trainer);
 

@@ -80,7 +80,7 @@ TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same 
     Trainer t(backend, solo, small_net(true), {.seed = seed});
     double first = 0, last = 0;
     for (int i = 0; i < 12; ++i) {
-      last = t.step(data.view(), 12, 0.1).metrics.mean_loss();
+      last = t.step(data.view(), 12, 0.1).wait().metrics.mean_loss();
       if (i == 0) first = last;
     }
     CHECK(last < first * 0.9);
@@ -91,34 +91,45 @@ TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same 
   CHECK(a != run(4));
 }
 
-TEST_CASE_TEMPLATE("step_async() on the host is step(), and its metrics wait until they are taken", B, Reference, Cpu) {
+TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics wait until they are taken", B, Reference,
+                   Cpu) {
   const Data data(12);
   B backend;
   Solo solo;
-  Trainer a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {});
+  Trainer a(backend, solo, small_net(true), {}), b(backend, solo, small_net(true), {.micro_batch = 7});
   CHECK(!a.runs_ahead());
   Metrics sum;
-  const std::vector<BatchView> parts{data.view(0, 5), data.view(5, 12)};
+  // Rows 0 to 5 and 6 to 11: as few micro-batches as 7 rows at most allow, of the same size.
+  const std::size_t pixels = data.images.size() / 12;
+  Batch batch;
+  batch.images = data.images;
+  batch.labels = data.labels;
+  batch.count = batch.global_count = 12;
+  const std::vector<BatchView> parts{data.view(0, 6), data.view(6, 12)};
+  CHECK(parts[1].images == data.images.data() + 6 * pixels);
   for (int i = 0; i < 3; ++i) {
-    CHECK(a.step_async(parts, 12, 0.1, step_flag::stop) == step_flag::stop);
-    Metrics m = b.accumulate(parts[0], 12, true, false);
-    m += b.accumulate(parts[1], 12, false, true);
-    b.update(0.1, m);
-    b.counters().samples += 12;
-    sum += m;
+    auto pending = a.step(parts, 12, 0.1, step_flag::stop);
+    CHECK(pending.flags() == step_flag::stop);
+    CHECK(a.counters().step == i + 1);
+    sum += pending.wait().metrics;
+    CHECK(b.step(batch, 0.1, step_flag::save).flags() == step_flag::save);
   }
-  CHECK(a.step(parts, 12, 0.1).metrics.rows == 12);  // these are not among them
   const Metrics taken = a.take_metrics();
   CHECK(taken.loss == sum.loss);
   CHECK(taken.rows == 36);
+  CHECK(b.take_metrics().loss == sum.loss);
   CHECK(a.take_metrics().rows == 0);
-  Metrics m = b.accumulate(parts[0], 12, true, false);
-  m += b.accumulate(parts[1], 12, false, true);
-  b.update(0.1, m);
-  b.counters().samples += 12;
   CHECK(weights(a) == weights(b));
   CHECK(a.counters() == b.counters());
-  CHECK_THROWS_AS(a.step_async({}, 12, 0.1), UsageError);
+  CHECK(a.counters().samples == 36);
+  CHECK(a.counters().batches == 6);
+  CHECK_THROWS_AS(a.step(std::span<const BatchView>{}, 12, 0.1), UsageError);
+  // What a step came to is kept for a few more.
+  auto first = a.step(parts, 12, 0.1);
+  for (int i = 0; i < 3; ++i) a.step(parts, 12, 0.1);
+  CHECK(first.wait().metrics.rows == 12);
+  a.step(parts, 12, 0.1);
+  CHECK_THROWS_AS((void)first.wait(), UsageError);
 }
 
 TEST_CASE("gradient accumulation is the mathematics of one large batch") {
@@ -128,10 +139,9 @@ TEST_CASE("gradient accumulation is the mathematics of one large batch") {
     Solo solo;
     Trainer t(backend, solo, small_net(false), {.compute = DType::f64});
     for (int i = 0; i < 3; ++i) {
-      Metrics m;
-      for (std::size_t k = 0; k + 1 < cuts.size(); ++k)
-        m += t.accumulate(data.view(cuts[k], cuts[k + 1]), 12, k == 0, k + 2 == cuts.size());
-      t.update(0.1, m);
+      std::vector<BatchView> parts;
+      for (std::size_t k = 0; k + 1 < cuts.size(); ++k) parts.push_back(data.view(cuts[k], cuts[k + 1]));
+      t.step(parts, 12, 0.1);
     }
     const auto w = weights(t);
     std::vector<double> v(w.size() / sizeof(double));
@@ -243,13 +253,20 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
   const Data data(4);
   Cpu backend;
   Solo solo;
-  Trainer t(backend, solo, small_net(true), {.dynamic_loss_scale = true});
+  Trainer t(backend, solo, small_net(false), {.dynamic_loss_scale = true});
   t.counters().scale_exponent = 0;
+  // Weights whose product f32 holds, and with it the loss, but not that of all but the first, and with it their
+  // gradient.
+  auto* w = static_cast<float*>(t.executor().parameter_data());
+  for (const Slice& s : t.executor().parameters().slices)
+    for (std::size_t i = 0; i < s.count; ++i)
+      w[s.offset + i] *= s.name == "conv1.weight" ? 1e-30F : s.name == "conv2.weight" ? 1e20F : 1e25F;
+  t.executor().parameters_changed();
   const auto before = weights(t);
-  t.accumulate(data.view(), 4, true, true);
-  static_cast<float*>(t.executor().gradient_data())[0] = std::numeric_limits<float>::infinity();
-  CHECK_THROWS_AS(t.update(0.1, Metrics{}), NotFiniteError);
+  CHECK_THROWS_WITH_AS(t.step(data.view(), 4, 0.1), doctest::Contains("[step 1] expected finite gradients"),
+                       NotFiniteError);
   CHECK(weights(t) == before);
+  CHECK(t.counters() == Counters{.scale_exponent = 0});
 }
 
 TEST_CASE("batch norm and biases do not decay") {
@@ -260,10 +277,7 @@ TEST_CASE("batch norm and biases do not decay") {
   auto* w = static_cast<float*>(e.parameter_data());
   for (const Slice& s : e.parameters().slices) w[s.offset] = 2;
   e.parameters_changed();
-  const Data data(4);
-  t.accumulate(data.view(), 4, true, true);
-  std::memset(e.gradient_data(), 0, e.parameters().bytes());
-  t.update(0.1, Metrics{});
+  t.step({nullptr, nullptr, 0}, 4, 0.1);  // whose gradients are zero
   for (const Slice& s : e.parameters().slices) {
     const bool decays = s.name.find("conv") == 0 || s.name == "fc.weight";
     CHECK_MESSAGE(w[s.offset] == doctest::Approx(decays ? 2 - 0.1 * 0.5 * 2 : 2.0), s.name);

@@ -5,12 +5,12 @@
 namespace tutti::cuda::kernels {
 
 inline constexpr char step[] = R"cuda(
-// The numbers of one step, from the host (device_step.hpp).
+// The numbers of one step, from the host (step_end.hpp).
 struct StepNumbers {
   double lr, inverse_batch, loss_scale, average, c1, c2;
   i64 step;
   unsigned flags;
-  int slot, restart, counted;
+  int slot, restart, unused;
 };
 // A rank's flags that the loss decides, and why a run ends.
 enum { flag_not_finite = 4, flags_in_word = 8 };
@@ -180,7 +180,7 @@ __global__ void step_decide(const StepNumbers* numbers, StepState* s, const doub
     s->c2 = (float)numbers->c2;
     for (int i = 0; i < 4; ++i) {
       if (numbers->restart) s->totals[i] = 0;
-      if (numbers->counted && s->halted_step == 0) s->totals[i] += s->metrics[i];
+      if (s->halted_step == 0) s->totals[i] += s->metrics[i];
     }
     StepOutcome o;
     o.step = numbers->step;

@@ -9,13 +9,14 @@
 #include <string>
 
 #include <tutti/backend/call.hpp>
-#include <tutti/backend/device_step.hpp>
 #include <tutti/backend/kernel.hpp>
+#include <tutti/backend/step_end.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/image_window.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/graph/update_ops.hpp>
+#include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti {
@@ -52,8 +53,8 @@ class Backend {
   virtual void average(DType t, void* to, const void* from, std::size_t n, double decay) = 0;
   // to += from, for gradient accumulation.
   virtual void accumulate(DType t, void* to, const void* from, std::size_t n) = 0;
-  // Steps that the device ends without the host; null: the host ends them.
-  [[nodiscard]] virtual std::unique_ptr<DeviceStep> device_step(const DeviceUpdate&) { return nullptr; }
+  // Ends steps on the device, without the host; null: the host ends them (HostStepEnd). Both arguments outlive it.
+  [[nodiscard]] virtual std::unique_ptr<StepEnd> step_end(const ModelState&, const UpdateRules&) { return nullptr; }
 
   // Whether all nodes that read a parameter packed read the same packed form, and a model's weights packed at once.
   [[nodiscard]] virtual bool packs_once() const { return false; }
@@ -69,7 +70,7 @@ class Backend {
   // Makes one op of chains of ops in a training graph, where that pays here.
   virtual void rewrite(Graph&, DType /*compute*/) {}
   // Runs f, which starts ops; or replays what was captured of an earlier call with the same key. scalars: null where f
-  // sees to the scale of the loss (DeviceStep::begin).
+  // sees to the scale of the loss (StepEnd::begin).
   virtual void replay(std::span<const std::uint64_t> /*key*/, const StepScalars* /*scalars*/, FunctionRef<void()> f) {
     f();
   }

@@ -36,7 +36,7 @@ struct Call {
   std::byte* partial = nullptr;  // reduce: this lane's; finish: lane 0's, the others follow at partial_stride
   std::size_t partial_stride = 0;
   void* state = nullptr;                 // what prepare() returned for this node
-  const StepScalars* scalars = nullptr;  // null: the backend has them already (DeviceStep::begin)
+  const StepScalars* scalars = nullptr;  // null: the backend has them already (StepEnd::begin)
   std::string_view node;                 // the layer it belongs to
 
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }

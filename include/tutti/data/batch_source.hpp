@@ -41,8 +41,9 @@ class BatchSource {
   BatchSource(const BatchSource&) = delete;
   BatchSource& operator=(const BatchSource&) = delete;
 
-  // Begins (again) at p.
+  // Begins (again) at p, with the present placement or another; what was read ahead is dropped.
   virtual void start(Position p) = 0;
+  virtual void start(Position p, const Placement& placement) = 0;
   // The next batch, valid until the following call of next(), release() or start(). Begins at {0, 0} if start() was
   // never called.
   virtual const Batch& next() = 0;

@@ -64,9 +64,8 @@ class Loader final : public BatchSource {
     stop();
   }
 
-  // Begins (again) at p, with the present placement or another; what was read ahead is dropped.
   void start(Position p) override { start(p, options_.placement); }
-  void start(Position p, const Placement& placement);
+  void start(Position p, const Placement& placement) override;
 
   // Throws what read() threw, with the data set's name and the index, again and again until start().
   TUTTI_CORE_FUNCTION const Batch& next() override;

@@ -23,18 +23,12 @@ struct StateSpan {
   std::span<std::byte> bytes;
 };
 
-// What every rank says in each step; all ranks see the union and decide the same. The word travels with the first
-// bucket: all of it is known before the backward pass, and no weight needs to wait for the last bucket.
-namespace step_flag {
-inline constexpr std::uint32_t stop = 1, membership = 2, not_finite = 4, save = 8;
-}
-
 struct Membership {
   int rank = 0, size = 1;
   std::uint64_t generation = 0;  // grows with every change
 };
 
-// What ranks sum in a step: a bucket of gradients, with the step's word ahead of the first, or the running statistics.
+// What ranks sum in a step: a bucket of gradients, with the step's flags ahead of the first, or the running statistics.
 struct Piece {
   enum class Kind : std::uint8_t { gradients, statistics };
   Kind kind = Kind::gradients;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <tutti/core/function_ref.hpp>
 #include <tutti/graph/plan.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -16,15 +17,15 @@ class Arenas {
  public:
   explicit Arenas(Memory& memory) : memory_(memory) {}
 
-  // gradients: memory of parameters.bytes() to use as gradient arena, or null.
-  void allocate(const ArenaLayout& parameters, const ArenaLayout& states, void* gradients) {
+  // place_gradients(parameters, states): memory of parameters.bytes() to use as gradient arena, or null.
+  using PlaceGradients = FunctionRef<void*(const ArenaLayout& parameters, const ArenaLayout& states)>;
+  void allocate(const ArenaLayout& parameters, const ArenaLayout& states, PlaceGradients place_gradients) {
     parameters_ = Buffer(memory_, parameters.bytes());
     states_ = Buffer(memory_, states.bytes());
-    if (gradients == nullptr) {
-      own_gradients_ = Buffer(memory_, parameters.bytes());
-      gradients = own_gradients_.data();
-    }
-    gradients_ = gradients;
+    gradients_ = place_gradients(parameters, states);
+    if (gradients_ != nullptr) return;
+    own_gradients_ = Buffer(memory_, parameters.bytes());
+    gradients_ = own_gradients_.data();
   }
   // Room for a run of this plan by so many threads.
   void reserve(const Plan& p, int threads) {

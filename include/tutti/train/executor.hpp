@@ -42,9 +42,13 @@ class Executor {
   // Backend::finish_gradients() is called for.
   using OnReady = PlanWalk::OnReady;
 
-  // `forward`: a model recorded on a Builder. `gradients`: memory of parameters().bytes() in the backend's space to use
-  // as gradient arena, or null.
-  Executor(Backend& backend, const Graph& forward, Options options = {}, void* gradients = nullptr);
+  // Given the layouts of parameters and running statistics, says where in the backend's memory the gradient arena lies;
+  // null: in memory of its own.
+  using PlaceGradients = Arenas::PlaceGradients;
+
+  // `forward`: a model recorded on a Builder.
+  Executor(Backend& backend, const Graph& forward, Options options = {});
+  Executor(Backend& backend, const Graph& forward, Options options, PlaceGradients place_gradients);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -71,12 +75,12 @@ class Executor {
   // They lie there in the backend's memory, as four f64.
   [[nodiscard]] const void* metrics_data() const { return value(train_.metrics).data; }
 
-  // A part of a step that nobody waits for: calls begin(), starts forward and backward, and calls end(), which starts
-  // what belongs behind; a backend that captures such parts replays all of it, unless begin, on_ready or end would do
-  // other things than before, which `key` tells. The backend has the numbers of the step from elsewhere (DeviceStep),
-  // and end() repacks the weights it changes. Of a batch without rows, begin() and end() alone.
-  void start(const BatchView& batch, std::span<const std::uint64_t> key, const OnReady& on_ready,
-             FunctionRef<void()> begin, FunctionRef<void()> end);
+  // A part of a step: calls begin(), starts forward and backward, and calls end(), which starts what belongs behind. Of
+  // a batch without rows, begin() and end() alone. scalars: filled in by begin(); null where the backend has them from
+  // elsewhere (StepEnd). Then a backend that captures such parts replays all of it, unless begin, on_ready or end would
+  // do other things than before, which `key` tells; nobody waits, and end() repacks the weights it changes.
+  void start(const BatchView& batch, const StepScalars* scalars, std::span<const std::uint64_t> key,
+             const OnReady& on_ready, FunctionRef<void()> begin, FunctionRef<void()> end);
   // After weights have changed, in the order of the backend's work.
   void repack();
   // Forward with the running statistics.
@@ -133,7 +137,12 @@ class Executor {
 };
 
 #if TUTTI_CORE_DEFINITIONS
-TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, Options options, void* gradients)
+TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, Options options)
+    : Executor(backend, forward, options,
+               [](const ArenaLayout&, const ArenaLayout&) { return static_cast<void*>(nullptr); }) {}
+
+TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, Options options,
+                                       PlaceGradients place_gradients)
     : b_(backend), options_(options) {
   if (options.compute != DType::f32 && options.compute != DType::bf16 && options.compute != DType::f64 &&
       options.compute != DType::f16)
@@ -150,7 +159,7 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
   const DType master = options.compute == DType::f64 ? DType::f64 : DType::f32;
   parameters_ = parameter_layout(train_, master);
   states_ = state_layout(train_, master);
-  arenas_.allocate(parameters_, states_, gradients);
+  arenas_.allocate(parameters_, states_, place_gradients);
 }
 
 TUTTI_CORE_FUNCTION Executor::~Executor() = default;
@@ -232,8 +241,14 @@ TUTTI_CORE_FUNCTION Metrics Executor::train(const BatchView& batch, const StepSc
   return metrics();
 }
 
-TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, std::span<const std::uint64_t> key,
-                                         const OnReady& on_ready, FunctionRef<void()> begin, FunctionRef<void()> end) {
+TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScalars* scalars,
+                                         std::span<const std::uint64_t> key, const OnReady& on_ready,
+                                         FunctionRef<void()> begin, FunctionRef<void()> end) {
+  if (scalars != nullptr) {
+    begin();
+    if (batch.rows > 0) run(prepared(batch.rows, true), batch, *scalars, on_ready);
+    return end();
+  }
   PreparedPlan* const p = batch.rows > 0 ? &prepared(batch.rows, true) : nullptr;
   if (p != nullptr) {
     slot_.bind(batch);

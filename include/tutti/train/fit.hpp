@@ -32,7 +32,6 @@ struct FitStep {
 struct FitOptions {
   std::int64_t epochs = 1;
   std::int64_t global_batch = 128;
-  int accumulate = 1;  // micro-batches a step: each rank's share is cut into this many
   Schedule schedule = schedule::Constant{0.1};
   std::int64_t report_every = 20;     // steps
   std::int64_t summary_every = 0;     // steps; 0: no summaries

@@ -179,7 +179,6 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
   };
   std::int64_t skipped_before = train.skipped();
   Stopwatch epoch_watch;
-  std::vector<BatchView> parts;
   double skipped_rows = 0;  // that no metrics were reduced by yet
   while (!ends()) {
     const Batch& batch = train.next();
@@ -190,11 +189,7 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
       wanted |= step_flag::save;
       since_save.restart();
     }
-    const std::int64_t n = std::clamp<std::int64_t>(o.accumulate, 1, std::max<std::int64_t>(batch.count, 1));
-    parts.clear();
-    for (std::int64_t p = 0; p < n; ++p)
-      parts.push_back(view_of(batch, batch.count * p / n, batch.count * (p + 1) / n));
-    const std::uint32_t flags = trainer.step_async(parts, batch.global_count, lr, wanted);
+    const std::uint32_t flags = trainer.step(batch, lr, wanted).flags();
     skipped_rows += static_cast<double>(batch.skipped);
     if (batch.skipped > 0)
       for (const auto& m : train.take_skip_messages()) o.record_skipped(m);

@@ -20,7 +20,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/metrics.hpp>
+#include <tutti/train/batch_view.hpp>
 
 // Batches of a data set that lies in the backend's memory whole.
 namespace tutti {
@@ -30,21 +30,6 @@ namespace tutti {
   if (d.stored() == nullptr) return 0;
   const auto each = static_cast<std::size_t>(d.stored()->stored().image_bytes()) + sizeof(std::int32_t);
   return each * static_cast<std::size_t>(d.size());
-}
-
-// A part of a batch [begin, end) as the executor takes it.
-[[nodiscard]] inline BatchView view_of(const Batch& b, std::int64_t begin, std::int64_t end) {
-  BatchView v;
-  v.rows = end - begin;
-  if (b.resident != nullptr) {
-    v.resident = b.resident;
-    v.windows = b.windows.data() + begin;
-  } else {
-    const std::size_t image_bytes = b.count > 0 ? b.images.size() / static_cast<std::size_t>(b.count) : 0;
-    v.images = b.images.data() + static_cast<std::size_t>(begin) * image_bytes;
-    v.labels = b.labels.data() + begin;
-  }
-  return v;
 }
 
 // Gives out the batches that a Loader with the same options would, bit by bit, as windows: the images were copied to
@@ -87,7 +72,7 @@ class ResidentSource final : public BatchSource {
   }
 
   void start(Position p) override { start(p, options_.placement); }
-  void start(Position p, const Placement& placement) {
+  void start(Position p, const Placement& placement) override {
     placement.check();
     sampler_.check(p);
     options_.placement = placement;

@@ -8,16 +8,17 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/core/clock.hpp>
+#include <tutti/backend/loss_scale.hpp>
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/step_flag.hpp>
+#include <tutti/data/batch_source.hpp>
 #include <tutti/dist/any_strategy.hpp>
 #include <tutti/dist/job_facts.hpp>
 #include <tutti/dist/solo.hpp>
 #include <tutti/dist/strategy.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/train/executor.hpp>
-#include <tutti/train/loss_scale.hpp>
 #include <tutti/train/state.hpp>
 #include <tutti/train/trainer_options.hpp>
 
@@ -41,46 +42,61 @@ class Trainer {
   [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
   [[nodiscard]] AnyStrategy& strategy() noexcept { return s_; }
   // What the loss is multiplied by in this step.
-  [[nodiscard]] double loss_scale() { return o_.dynamic_loss_scale ? loss_scale::value(counters()) : o_.loss_scale; }
+  [[nodiscard]] double loss_scale() {
+    return o_.dynamic_loss_scale ? LossScale{counters().scale_exponent}.value() : o_.loss_scale;
+  }
   // Of all steps that were started. Waits for them where a device moves the loss scale.
   [[nodiscard]] Counters& counters() {
     if (o_.dynamic_loss_scale) settle();
     return counters_;
   }
-  // Writes down each step from now on, and waits for it; null ends it.
-  void trace(StepTrace* t) noexcept;
+  // Writes down each step from now on, which the host then ends; null: no more. Waits for what runs.
+  void trace(StepTrace* t);
   [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
 
   // Fresh weights from the seed, statistics at their start, optimizer state zero, step 0.
   void initialize();
 
-  // One step of these micro-batches that nobody waits for, where the device ends steps itself
-  // (backend/device_step.hpp); elsewhere, the same as step(). Gradients are those of the sum of all ranks' losses,
-  // divided by global_rows. What the steps came to is in take_metrics(). Returns the flags of all ranks: of this step,
-  // but on a device with several ranks of the step before, on all ranks alike. A loss that is not finite ends the run
-  // some steps later: no step since has changed the weights, and NotFiniteError names the step.
-  std::uint32_t step_async(std::span<const BatchView> parts, std::int64_t global_rows, double lr,
-                           std::uint32_t flags = 0);
-  // The same, waited for, with its own flags and metrics; these are not in take_metrics().
-  StepResult step(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags = 0);
-  StepResult step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
+  // A step that was started.
+  class Pending {
+   public:
+    // Of all ranks, as far as they were known when the call was back: of this step where it is over by then or the rank
+    // is alone; of several ranks that run ahead those of the step before, on all ranks alike.
+    [[nodiscard]] std::uint32_t flags() const noexcept { return flags_; }
+    // Waits for this step and all others. It is one of the last StepEnd::kept.
+    StepResult wait();
+
+   private:
+    friend class Trainer;
+    Pending(Trainer& t, std::uint64_t number, std::uint32_t flags) : t_(t), number_(number), flags_(flags) {}
+    Trainer& t_;
+    std::uint64_t number_;
+    std::uint32_t flags_;
+  };
+  // One step: this rank's share of a loader's batch, cut into micro-batches of at most TrainerOptions::micro_batch
+  // rows. Gradients are those of the sum of all ranks' losses, divided by the rows of all ranks; the last step's lie in
+  // the gradient arena. flags: what this rank has to say (core/step_flag.hpp). Where a device ends steps itself the
+  // call is back before the step is over; otherwise it throws, and else a later call or wait(): NotFiniteError, where
+  // any rank saw a loss that is not finite, with the weights and counters as they were before that step;
+  // CommunicationError, where ranks are gone (roll_back).
+  Pending step(const Batch& batch, double lr, std::uint32_t flags = 0);
+  // One of these micro-batches: global_rows are those of all ranks and micro-batches together.
+  Pending step(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags = 0);
+  Pending step(const BatchView& batch, std::int64_t global_rows, double lr, std::uint32_t flags = 0) {
     return step(std::span(&batch, 1), global_rows, lr, flags);
   }
-  // Of this rank's rows, summed over the step_async() calls since it was called last. Waits for them.
+  // Of this rank's rows, summed over the steps since it was called last. Waits for them.
   Metrics take_metrics();
-  // Whether step_async() returns before the step is over.
+  // Whether step() returns before the step is over.
   [[nodiscard]] bool runs_ahead() const noexcept;
 
-  // A step in two calls, for who looks at the gradients in between. The host waits for both, on every backend.
-  //
-  // One micro-batch: gradients of the sum of this rank's losses, divided by the rows of all ranks and all micro-batches
-  // of the step together. `last`: the step's last one; only then do gradients travel, and with them the flags.
-  Metrics accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last, std::uint32_t flags = 0);
-
-  // Ends a step: updates the weights with this rate, each bucket's as soon as its reduction is done. Returns the union
-  // of all ranks' flags. Throws NotFiniteError, with the weights as they were, if any rank saw a loss that is not
-  // finite.
-  std::uint32_t update(double lr, const Metrics& mine);
+  // Undoes what a step that broke off has changed: weights, statistics and counters are those of the last step that is
+  // known to be whole. Waits for what runs; changes nothing where no step broke.
+  void roll_back();
+  // The strategy's members are others: goes on with them from the last whole step, with the state of their rank 0. All
+  // members that stay call it; who joins makes a Trainer and calls synchronise(). What ranks compare is compared anew,
+  // and the memory of the gradients stays where it is.
+  void reform();
 
   // Seconds that this rank has waited for the others' gradients; nothing where a device does so by itself.
   [[nodiscard]] std::optional<double> seconds_waited() const;
@@ -121,21 +137,12 @@ class Trainer {
   struct Erased {};
   Trainer(Erased, Backend& backend, AnyStrategy strategy, const Graph& model, TrainerOptions options);
 
-  // What the device decides by itself needs neither the optimizer's code on the host nor a strategy there.
-  void make_device_steps();
-  std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags,
-                      bool counts);
-  StepResult step_on_host(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags);
-  static void require_parts(std::span<const BatchView> parts);
+  [[nodiscard]] ModelState model_state() const;
   // Waits for the steps that run; what they came to is then in the counters.
   void settle();
-  void forget();
 
   void fill(const ArenaLayout& layout, void* to);
 
-  void look_at(const Metrics& m);
-
-  void reduce_until(std::size_t ready, const Metrics& m);
   [[nodiscard]] std::vector<StateArena> arenas();
 
   struct Parts;  // trainer_definitions.hpp
@@ -145,10 +152,7 @@ class Trainer {
   TrainerOptions o_;
   std::unique_ptr<Parts> parts_;
   Executor* executor_ = nullptr;  // one of them
-  std::uint32_t flags_ = 0;
-  StepTrace* trace_ = nullptr;
-  Stopwatch since_;
-  Metrics waiting_;  // of steps on the host that nobody asked for yet
+  std::vector<BatchView> micro_batches_;
   Counters counters_;
   CommittedState committed_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,10 +17,10 @@
 #include <tutti/dist/strategy.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
-#include <tutti/train/device_steps.hpp>
+#include <tutti/train/batch_view.hpp>
 #include <tutti/train/gradient_exchange.hpp>
-#include <tutti/train/gradient_sum.hpp>
-#include <tutti/train/parameter_update.hpp>
+#include <tutti/train/optimizer_state.hpp>
+#include <tutti/train/steps.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/weight_average.hpp>
 #include <tutti/version.hpp>
@@ -31,17 +31,14 @@ namespace tutti {
 // What the pieces of a step need. They refer to each other.
 struct Trainer::Parts {
   Parts(Backend& b, AnyStrategy& s, const TrainerOptions& o, const Graph& model)
-      : exchange(b, s, o),
-        executor(exchange.make_executor(model)),
-        update(b, o, *executor, exchange.trainable(), exchange.alone() ? nullptr : &exchange.buckets()),
-        sum(b) {}
+      : exchange(b, s, o), executor(exchange.make_executor(model)), optimizer(b, o, *executor, exchange.trainable()) {}
 
   GradientExchange exchange;
   std::unique_ptr<Executor> executor;
-  ParameterUpdate update;
+  OptimizerState optimizer;
   WeightAverage ema;
-  GradientSum sum;
-  std::unique_ptr<DeviceSteps> device;
+  ModelState state;
+  std::unique_ptr<Steps> steps;
 };
 
 TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strategy, const Graph& model,
@@ -52,8 +49,13 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
       parts_(std::make_unique<Parts>(b_, s_, o_, model)),
       executor_(parts_->executor.get()) {
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
+  parts_->state = model_state();
+  // A device does not ask a user's own optimizer.
+  const bool on_host = o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio();
+  const UpdateRules& rules = parts_->optimizer.rules();
+  parts_->steps = std::make_unique<Steps>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state, rules,
+                                          on_host ? nullptr : b_.step_end(parts_->state, rules));
   initialize();
-  make_device_steps();
   s_.attach(executor_->parameters(), fingerprint());
 }
 TUTTI_CORE_FUNCTION Trainer::~Trainer() = default;
@@ -61,93 +63,41 @@ TUTTI_CORE_FUNCTION Trainer::~Trainer() = default;
 TUTTI_CORE_FUNCTION void Trainer::initialize() {
   fill(executor_->parameters(), executor_->parameter_data());
   fill(executor_->states(), executor_->state_data());
-  parts_->update.restart();
+  parts_->optimizer.restart();
   if (has_ema()) parts_->ema.restart();
   executor_->parameters_changed();
   counters_ = {};
-  forget();
+  parts_->steps->forget();
 }
 
-TUTTI_CORE_FUNCTION std::uint32_t Trainer::step_async(std::span<const BatchView> parts, std::int64_t global_rows,
-                                                      double lr, std::uint32_t flags) {
-  if (runs_ahead()) return start(parts, global_rows, lr, flags, true);
-  const StepResult r = step_on_host(parts, global_rows, lr, flags);
-  waiting_ += r.metrics;
-  return r.flags;
+TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr, std::uint32_t flags) {
+  const std::int64_t most = o_.micro_batch > 0 ? o_.micro_batch : std::max<std::int64_t>(batch.count, 1);
+  const std::int64_t n = std::max<std::int64_t>((batch.count + most - 1) / most, 1);
+  micro_batches_.clear();
+  for (std::int64_t i = 0; i < n; ++i)
+    micro_batches_.push_back(view_of(batch, batch.count * i / n, batch.count * (i + 1) / n));
+  return step(micro_batches_, batch.global_count, lr, flags);
 }
 
-TUTTI_CORE_FUNCTION StepResult Trainer::step(std::span<const BatchView> parts, std::int64_t global_rows, double lr,
-                                             std::uint32_t flags) {
-  if (!runs_ahead()) return step_on_host(parts, global_rows, lr, flags);
-  start(parts, global_rows, lr, flags, false);
-  return parts_->device->last();
+TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> parts, std::int64_t global_rows,
+                                                   double lr, std::uint32_t flags) {
+  if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "none");
+  const std::uint32_t known = parts_->steps->start(parts, global_rows, lr, flags);
+  return {*this, parts_->steps->next() - 1, known};
 }
 
-TUTTI_CORE_FUNCTION Metrics Trainer::take_metrics() {
-  Metrics m = std::exchange(waiting_, {});
-  if (parts_->device) m += parts_->device->take_metrics();
-  return m;
-}
+TUTTI_CORE_FUNCTION StepResult Trainer::Pending::wait() { return t_.parts_->steps->result(number_); }
 
-TUTTI_CORE_FUNCTION Metrics Trainer::accumulate(const BatchView& batch, std::int64_t global_rows, bool first, bool last,
-                                                std::uint32_t flags) {
-  const StepScalars scalars{loss_scale(), 1.0 / static_cast<double>(global_rows)};
-  const bool sole = first && last, alone = parts_->exchange.alone();
-  if (first) settle();
-  if (first) s_.begin_step(counters_.step + 1, false);
-  parts_->exchange.begin();
-  if (trace_ != nullptr && first) {
-    *trace_ = {};
-    since_.restart();
-  }
-  counters_.batches += 1;
-  flags_ = first ? flags : flags_ | flags;
-  Metrics m;
-  if (batch.rows > 0) {
-    // Where nobody listens, nothing is asked between the segments.
-    m = executor_->train(batch, scalars,
-                         sole && !alone ? [this](std::size_t ready) { reduce_until(ready, executor_->metrics()); }
-                                        : Executor::OnReady{});
-    look_at(m);
-  } else {
-    b_.memory().zero(executor_->gradient_data(), executor_->parameters().bytes());
-  }
-  if (!sole) parts_->sum.add(executor_->parameters(), executor_->gradient_data(), first, last);
-  if (last && !alone) reduce_until(parts_->exchange.trainable(), m);
-  if (trace_ != nullptr && last) trace_->backward_end = since_.seconds();
-  return m;
-}
+TUTTI_CORE_FUNCTION Metrics Trainer::take_metrics() { return parts_->steps->take_metrics(); }
 
-TUTTI_CORE_FUNCTION std::uint32_t Trainer::update(double lr, const Metrics& mine) {
-  const std::int64_t step = counters_.step + 1;
-  const double scale = loss_scale();
-  std::size_t waited = 1;  // buckets
-  if (!parts_->exchange.alone()) {
-    parts_->exchange.wait_for(0);
-    flags_ = parts_->exchange.word().read(b_.memory());
-  }
-  if ((flags_ & step_flag::not_finite) != 0) {
-    parts_->exchange.wait_for_all();
-    fail_not_finite(step,
-                    std::isfinite(mine.loss) ? "one on another rank that is not" : std::to_string(mine.mean_loss()));
-  }
-  const auto wait_for = [&](std::size_t buckets) {
-    for (; !parts_->exchange.alone() && waited < buckets; ++waited) parts_->exchange.wait_for(waited);
-  };
-  bool fit = true;
-  if (o_.dynamic_loss_scale && !parts_->update.runs().empty()) {
-    wait_for(parts_->exchange.buckets().size());
-    fit = std::isfinite(parts_->update.squared_norm(step, scale));
-    if (!loss_scale::move(counters_, fit)) fail_not_finite_gradients(step);
-  }
-  if (fit) parts_->update.apply(step, scale, lr, wait_for);
-  parts_->exchange.take_states();
-  s_.finish();
-  if (trace_ != nullptr) trace_->end = since_.seconds();
-  executor_->parameters_changed();
-  counters_.step = step;
-  if (has_ema()) parts_->ema.update(WeightAverage::decay(o_.ema_decay, counters_.step));
-  return flags_;
+TUTTI_CORE_FUNCTION void Trainer::roll_back() { parts_->steps->roll_back(); }
+
+TUTTI_CORE_FUNCTION void Trainer::reform() {
+  roll_back();
+  parts_->exchange.begin_generation();
+  parts_->steps->begin_generation();
+  s_.attach(executor_->parameters(), fingerprint());
+  synchronise();
 }
 
 TUTTI_CORE_FUNCTION void Trainer::with_ema(FunctionRef<void()> f) {
@@ -172,7 +122,7 @@ TUTTI_CORE_FUNCTION void Trainer::commit() {
 }
 
 TUTTI_CORE_FUNCTION void Trainer::restore() {
-  forget();
+  parts_->steps->forget();
   counters_ = committed_.restore(b_.memory(), arenas());
   executor_->parameters_changed();
 }
@@ -193,7 +143,6 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise() {
 
 TUTTI_CORE_FUNCTION JobFacts Trainer::fingerprint() const {
   JobFacts f;
-  if (s_.size() == 1) return f;
   f.add("tutti", std::string(version));
   for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);
   f.add("precision", std::string(name_of(o_.compute)));
@@ -221,60 +170,23 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::fingerprint() const {
   return f;
 }
 
-TUTTI_CORE_FUNCTION void Trainer::make_device_steps() {
-  const bool on_host = o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio();
-  if (on_host || (!parts_->exchange.alone() && !s_.reads_device_memory())) return;
-  DeviceUpdate u;
-  u.runs.assign(parts_->update.runs().begin(), parts_->update.runs().end());
-  u.op = o_.optimizer.update_op();
-  u.trust = o_.optimizer.trust_ratio();
-  u.clip_norm = o_.clip_norm;
-  u.dynamic_loss_scale = o_.dynamic_loss_scale;
-  u.weights = executor_->parameter_data();
-  u.gradients = executor_->gradient_data();
-  for (std::size_t i = 0; i < parts_->update.slots().size(); ++i) u.slots[i] = parts_->update.slots()[i].data();
-  u.count = executor_->parameters().count;
-  u.states = executor_->state_data();
-  u.state_count = executor_->states().count;
-  if (!parts_->exchange.alone()) {
-    u.state_sums = parts_->exchange.state_sums();
-    u.ranks = s_.size();
-    u.word = parts_->exchange.word().data();
-  }
+TUTTI_CORE_FUNCTION ModelState Trainer::model_state() const {
+  ModelState m;
+  m.dtype = executor_->parameters().dtype;
+  m.weights = executor_->parameter_data();
+  m.gradients = executor_->gradient_data();
+  const std::vector<Buffer>& slots = parts_->optimizer.slots();
+  for (std::size_t i = 0; i < slots.size(); ++i) m.slots[i] = slots[i].data();
+  m.count = executor_->parameters().count;
+  m.states = executor_->state_data();
+  m.state_sums = parts_->exchange.state_sums();
+  m.state_count = executor_->states().count;
+  m.flags = parts_->exchange.flags();
   if (has_ema()) {
-    u.average = parts_->ema.weights();
-    u.state_average = parts_->ema.states();
+    m.average = parts_->ema.weights();
+    m.state_average = parts_->ema.states();
   }
-  if (auto device = b_.device_step(u))
-    parts_->device = std::make_unique<DeviceSteps>(b_, s_, o_, *executor_, parts_->exchange, parts_->sum, counters_,
-                                                   std::move(device));
-}
-
-TUTTI_CORE_FUNCTION std::uint32_t Trainer::start(std::span<const BatchView> parts, std::int64_t global_rows, double lr,
-                                                 std::uint32_t flags, bool counts) {
-  require_parts(parts);
-  counters_.samples += global_rows;
-  return parts_->device->start(parts, global_rows, lr, flags, counts);
-}
-
-TUTTI_CORE_FUNCTION StepResult Trainer::step_on_host(std::span<const BatchView> parts, std::int64_t global_rows,
-                                                     double lr, std::uint32_t flags) {
-  require_parts(parts);
-  StepResult r;
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    r.metrics += accumulate(parts[i], global_rows, i == 0, i + 1 == parts.size(), flags);
-  r.flags = update(lr, r.metrics);
-  counters_.samples += global_rows;
-  return r;
-}
-
-TUTTI_CORE_FUNCTION void Trainer::require_parts(std::span<const BatchView> parts) {
-  if (parts.empty()) fail<UsageError>("trainer", "a step of one micro-batch or more", "none");
-}
-
-TUTTI_CORE_FUNCTION void Trainer::forget() {
-  waiting_ = {};
-  if (parts_->device) parts_->device->forget();
+  return m;
 }
 
 TUTTI_CORE_FUNCTION void Trainer::fill(const ArenaLayout& layout, void* to) {
@@ -291,18 +203,11 @@ TUTTI_CORE_FUNCTION void Trainer::fill(const ArenaLayout& layout, void* to) {
   if (!host.empty()) b_.memory().copy_in(to, host.data(), host.size());
 }
 
-TUTTI_CORE_FUNCTION void Trainer::reduce_until(std::size_t ready, const Metrics& m) {
-  parts_->exchange.reduce_until(ready, [&] {
-    look_at(m);
-    parts_->exchange.word().write(b_.memory(), flags_);
-  });
-}
-
 TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
   const ArenaLayout &p = executor_->parameters(), &s = executor_->states();
   std::vector<StateArena> list{{&p, static_cast<std::byte*>(executor_->parameter_data()), "", false},
                                {&s, static_cast<std::byte*>(executor_->state_data()), "", false}};
-  const auto& slots = parts_->update.slots();
+  const auto& slots = parts_->optimizer.slots();
   const bool adam = slots.size() == 2;
   for (std::size_t i = 0; i < slots.size(); ++i)
     list.push_back({&p, slots[i].at(0), !adam ? "momentum." : i == 0 ? "exp_avg." : "exp_avg_sq.", true});
@@ -313,28 +218,19 @@ TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
   return list;
 }
 
-TUTTI_CORE_FUNCTION void Trainer::trace(StepTrace* t) noexcept {
-  trace_ = t;
-  parts_->exchange.trace(t, &since_);
-}
+TUTTI_CORE_FUNCTION void Trainer::trace(StepTrace* t) { parts_->steps->trace(t); }
 
-TUTTI_CORE_FUNCTION bool Trainer::runs_ahead() const noexcept { return parts_->device != nullptr && trace_ == nullptr; }
+TUTTI_CORE_FUNCTION bool Trainer::runs_ahead() const noexcept { return parts_->steps->runs_ahead(); }
 
 TUTTI_CORE_FUNCTION std::optional<double> Trainer::seconds_waited() const {
-  if (parts_->device && !parts_->exchange.alone()) return std::nullopt;
+  if (runs_ahead() && !parts_->exchange.alone()) return std::nullopt;
   return parts_->exchange.seconds_waited();
 }
 
-TUTTI_CORE_FUNCTION double Trainer::decay_term() { return parts_->update.decay_term(); }
+TUTTI_CORE_FUNCTION double Trainer::decay_term() { return parts_->optimizer.decay_term(); }
 
 TUTTI_CORE_FUNCTION void Trainer::prepare_restore(const Counters& c) { committed_.reserve(arenas(), c); }
 
-TUTTI_CORE_FUNCTION void Trainer::settle() {
-  if (parts_->device) parts_->device->settle();
-}
-
-TUTTI_CORE_FUNCTION void Trainer::look_at(const Metrics& m) {
-  if (!std::isfinite(m.loss)) flags_ |= step_flag::not_finite;
-}
+TUTTI_CORE_FUNCTION void Trainer::settle() { parts_->steps->settle(); }
 
 }  // namespace tutti

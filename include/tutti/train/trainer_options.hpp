@@ -24,6 +24,9 @@ struct TrainerOptions {
   bool dynamic_loss_scale = false;
   double ema_decay = 0;    // weight EMA; 0: none
   std::uint64_t seed = 1;  // of the initial weights
+  // Rows of a micro-batch at most: a rank's share of a step is cut into as few equal ones as that takes, so that a job
+  // of fewer ranks needs no more memory. 0: no limit.
+  std::int64_t micro_batch = 0;
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   JobFacts must_agree{};  // what else must be the same on all ranks: data, options

@@ -30,13 +30,6 @@ class WeightAverage {
     const auto t = static_cast<double>(step);
     return std::min(limit, (1 + t) / (10 + t));
   }
-  void update(double decay) {
-    const auto average = [&](const ArenaLayout& l, void* to, const void* from) {
-      b_->average(l.dtype, to, from, l.count, decay);
-    };
-    average(e_->parameters(), weights_.data(), e_->parameter_data());
-    average(e_->states(), states_.data(), e_->state_data());
-  }
   // Begins anew at the present weights.
   void restart() {
     b_->memory().copy(weights_.data(), e_->parameter_data(), weights_.bytes());

@@ -14,11 +14,12 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/device_step.hpp>
+#include <tutti/backend/step_end.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti::cuda {
@@ -29,7 +30,7 @@ struct Numbers {
   double lr, inverse_batch, loss_scale, average, c1, c2;
   std::int64_t step;
   std::uint32_t flags;
-  std::int32_t slot, restart, counted;
+  std::int32_t slot, restart, unused;
 };
 struct State {
   std::int64_t exponent, scale_steps;
@@ -65,12 +66,12 @@ static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) =
 
 // The end of a training step by our own kernels: norms, the decision about the step, the optimizer, in three to five
 // launches whatever the number of tensors. Sums belong to fixed pieces of the arena and are added in a fixed order.
-class StepUpdate final : public DeviceStep {
+class CudaStepEnd final : public StepEnd {
  public:
   // loss_scale: where the loss op reads its factor. look: throws what kernels reported about the data.
-  StepUpdate(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
-             const DeviceUpdate& u)
-      : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), u_(u) {
+  CudaStepEnd(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
+              const ModelState& state, const UpdateRules& rules)
+      : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), m_(state), u_(rules) {
     launcher_.begin_updates();
     require_aligned();
     numbers_ = std::static_pointer_cast<step::Numbers>(allocate_pinned(kept * sizeof(step::Numbers)));
@@ -82,9 +83,19 @@ class StepUpdate final : public DeviceStep {
     cut();
   }
 
-  std::uint64_t send(const StepNumbers& n) override {
-    const std::uint64_t number = next_++, slot = number % kept;
+  [[nodiscard]] bool runs_ahead() const override { return true; }
+  void begin_generation(int ranks) override {
+    ranks_ = ranks;
+    if (ranks_ == 1 || before_[0].bytes() > 0) return;
+    std::size_t bytes = 0;
+    for (const Part& p : parts()) bytes += p.bytes;
+    for (Buffer& b : before_) b = Buffer(memory_, bytes);
+  }
+
+  void send(std::uint64_t number, const StepNumbers& n) override {
+    const std::uint64_t slot = number % kept;
     if (number >= kept) wait(number - kept);
+    now_ = number;
     step::Numbers& to = numbers_.get()[slot];
     to = {n.lr,
           n.inverse_batch,
@@ -96,7 +107,7 @@ class StepUpdate final : public DeviceStep {
           n.flags,
           static_cast<std::int32_t>(slot),
           n.begins_sums ? 1 : 0,
-          n.counts ? 1 : 0};
+          0};
     if (const auto* o = std::get_if<op::AdamwUpdate>(&u_.op)) {
       const auto t = static_cast<double>(n.step);
       to.c1 = 1 / (1 - std::pow(o->beta1, t));
@@ -104,9 +115,20 @@ class StepUpdate final : public DeviceStep {
     }
     memory_.device().set_op("the numbers of a step");
     memory_.copy_in(sent_.data(), &to, sizeof to);
-    return number;
   }
+  [[nodiscard]] const StepScalars* scalars() const override { return nullptr; }
+  // What is kept of two steps by turns lies in two places.
+  [[nodiscard]] std::uint64_t variant(std::uint64_t number) const override { return ranks_ > 1 ? 1 + number % 2 : 0; }
   void begin() override {
+    if (ranks_ > 1) {
+      // A sum that is broken off would be applied by what was started behind it.
+      memory_.device().set_op("a copy of the state before a step");
+      std::size_t at = 0;
+      for (const Part& p : parts()) {
+        if (p.bytes > 0) memory_.copy(before_[now_ % 2].at(at), p.data, p.bytes);
+        at += p.bytes;
+      }
+    }
     memory_.device().set_op("the start of a step");
     launcher_.update(UpdateKernel::step_begin, dim3(1), 1, sent_.data(), state_.data(), loss_scale_,
                      u_.dynamic_loss_scale ? 1 : 0);
@@ -114,29 +136,30 @@ class StepUpdate final : public DeviceStep {
   void add(const void* metrics, bool first, bool last) override {
     memory_.device().set_op("metrics of a step");
     launcher_.update(UpdateKernel::step_metrics, dim3(1), 1, sent_.data(), state_.data(), metrics, first ? 1 : 0,
-                     last ? u_.word : nullptr);
+                     last && ranks_ > 1 ? m_.flags : nullptr);
   }
-  void update() override {
+  void update(Exchange& sums) override {
+    if (ranks_ > 1) sums.wait_on_device();
     memory_.device().set_op("update");
     const dim3 chunks(static_cast<unsigned>(rules_.chunks));
     if (rules_.normed != 0) {
       launcher_.update(u_.trust ? UpdateKernel::step_norms_3 : UpdateKernel::step_norms_1, chunks, Launcher::block,
-                       u_.weights, u_.gradients, chunks_.data(), partial_.data());
+                       m_.weights, m_.gradients, chunks_.data(), partial_.data());
       if (u_.trust)
         launcher_.update(UpdateKernel::step_run_norms, dim3(static_cast<unsigned>(rules_.runs)), Launcher::block,
                          partial_.data(), first_.data(), norms_.data());
     }
     launcher_.update(UpdateKernel::step_decide, dim3(1), Launcher::block, sent_.data(), state_.data(),
-                     u_.trust ? norms_.data() : partial_.data(), runs_.data(), static_cast<const void*>(u_.word),
-                     rules_, outcomes_.get());
+                     u_.trust ? norms_.data() : partial_.data(), runs_.data(),
+                     static_cast<const void*>(ranks_ > 1 ? m_.flags : nullptr), rules_, outcomes_.get());
     if (rules_.chunks > 0) std::visit([&](const auto& o) { optimize(o, chunks); }, u_.op);
     memory_.device().set_op("averages");
-    const auto n = static_cast<std::int64_t>(u_.state_count);
-    if (u_.state_sums != nullptr && n > 0)
-      launcher_.update(UpdateKernel::step_mean, launcher_.blocks(n), Launcher::block, u_.states, u_.state_sums, n,
-                       static_cast<float>(u_.ranks), state_.data());
-    average(u_.average, u_.weights, u_.count);
-    average(u_.state_average, u_.states, u_.state_count);
+    const auto n = static_cast<std::int64_t>(m_.state_count);
+    if (ranks_ > 1 && n > 0)
+      launcher_.update(UpdateKernel::step_mean, launcher_.blocks(n), Launcher::block, m_.states, m_.state_sums, n,
+                       static_cast<float>(ranks_), state_.data());
+    average(m_.average, m_.weights, m_.count);
+    average(m_.state_average, m_.states, m_.state_count);
   }
   void started(std::uint64_t number) override { ends_[number % kept]->record(memory_.device().stream()); }
 
@@ -165,20 +188,44 @@ class StepUpdate final : public DeviceStep {
     const std::array<std::int64_t, 2> both{exponent, steps};
     memory_.copy_in(state_.at(offsetof(step::State, exponent)), both.data(), sizeof both);
   }
+  void roll_back(std::uint64_t number) override {
+    if (ranks_ == 1) return;
+    memory_.device().set_op("the state before a step");
+    std::size_t at = 0;
+    for (const Part& p : parts()) {
+      if (p.bytes > 0) memory_.copy(p.data, before_[number % 2].at(at), p.bytes);
+      at += p.bytes;
+    }
+  }
   void resume() override {
     memory_.zero(state_.at(offsetof(step::State, halted_step)),
                  offsetof(step::State, totals) - offsetof(step::State, halted_step));
   }
 
  private:
+  // Everything that a step changes, in multiples of 16 bytes.
+  struct Part {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] std::array<Part, 7> parts() const {
+    const std::size_t weights = m_.count * sizeof(float), states = m_.state_count * sizeof(float);
+    const auto part = [](void* data, std::size_t bytes) { return Part{data, data != nullptr ? bytes : 0}; };
+    return {part(m_.weights, weights),
+            part(m_.slots[0], weights),
+            part(m_.slots[1], weights),
+            part(m_.states, states),
+            part(m_.average, weights),
+            part(m_.state_average, states),
+            part(state_.data(), sizeof(step::State))};
+  }
+
   // Elements of a chunk: 32 for each thread of a block.
   static constexpr std::size_t chunk = 8192;
 
   void require_aligned() const {
-    bool good = u_.count % 4 == 0 && u_.state_count % 4 == 0;
-    for (const void* p : {static_cast<const void*>(u_.weights), u_.gradients, static_cast<const void*>(u_.slots[0]),
-                          static_cast<const void*>(u_.slots[1]), static_cast<const void*>(u_.average),
-                          static_cast<const void*>(u_.states), static_cast<const void*>(u_.state_average)})
+    bool good = m_.count % 4 == 0 && m_.state_count % 4 == 0;
+    for (const void* p : {m_.weights, m_.gradients, m_.slots[0], m_.slots[1], m_.average, m_.states, m_.state_average})
       good = good && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
     for (const auto& r : u_.runs) good = good && r.begin % 4 == 0 && r.end % 4 == 0 && r.begin < r.end;
     if (!good) fail("cuda", "arenas and runs on boundaries of 16 bytes", "others");
@@ -219,12 +266,12 @@ class StepUpdate final : public DeviceStep {
   }
 
   void optimize(const op::SgdUpdate& o, dim3 chunks) {
-    launcher_.update(UpdateKernel::step_sgd, chunks, Launcher::block, u_.weights, u_.gradients, u_.slots[0],
+    launcher_.update(UpdateKernel::step_sgd, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
                      chunks_.data(), runs_.data(), state_.data(), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
   }
   void optimize(const op::AdamwUpdate& o, dim3 chunks) {
-    launcher_.update(UpdateKernel::step_adamw, chunks, Launcher::block, u_.weights, u_.gradients, u_.slots[0],
-                     u_.slots[1], chunks_.data(), runs_.data(), state_.data(), adamw_numbers(o));
+    launcher_.update(UpdateKernel::step_adamw, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
+                     m_.slots[1], chunks_.data(), runs_.data(), state_.data(), adamw_numbers(o));
   }
   void average(void* to, const void* from, std::size_t count) {
     const auto n = static_cast<std::int64_t>(count);
@@ -237,13 +284,16 @@ class StepUpdate final : public DeviceStep {
   Launcher& launcher_;
   double* loss_scale_;
   std::function<void()> look_;
-  DeviceUpdate u_;
+  const ModelState& m_;
+  const UpdateRules& u_;
+  int ranks_ = 1;
+  std::uint64_t now_ = 0;         // the step that comes
+  std::array<Buffer, 2> before_;  // what the last two steps, of several ranks, began with
   step::Rules rules_{};
   std::shared_ptr<step::Numbers> numbers_;
   std::shared_ptr<step::Outcome> outcomes_;
   std::vector<std::unique_ptr<Event>> ends_;
   Buffer sent_, state_, chunks_, first_, runs_, partial_, norms_;
-  std::uint64_t next_ = 0;
 };
 
 }  // namespace tutti::cuda

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace tutti {
+
+// A dynamic loss scale (Micikevicius et al. 2018): a power of two that halves where gradients overflow, and doubles
+// after many steps without. Devices that decide themselves follow the same rule (backends/cuda/kernels/step.hpp).
+struct LossScale {
+  static constexpr std::int64_t steps_until_doubled = 2000, largest_exponent = 126;
+
+  std::int64_t exponent = 16, steps = 0;  // steps: since it changed
+
+  [[nodiscard]] double value() const { return std::ldexp(1.0, static_cast<int>(exponent)); }
+
+  // After a step whose gradients were finite, or not. False: there is no smaller scale.
+  [[nodiscard]] bool move(bool finite) {
+    if (finite) {
+      if (++steps >= steps_until_doubled) {
+        exponent = std::min(exponent + 1, largest_exponent);
+        steps = 0;
+      }
+      return true;
+    }
+    if (exponent == 0) return false;
+    exponent -= 1;
+    steps = 0;
+    return true;
+  }
+};
+
+}  // namespace tutti

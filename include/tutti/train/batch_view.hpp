@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/data/batch_source.hpp>
+#include <tutti/train/metrics.hpp>
+
+namespace tutti {
+
+// A part of a batch [begin, end) as the executor takes it.
+[[nodiscard]] inline BatchView view_of(const Batch& b, std::int64_t begin, std::int64_t end) {
+  BatchView v;
+  v.rows = end - begin;
+  if (b.resident != nullptr) {
+    v.resident = b.resident;
+    v.windows = b.windows.data() + begin;
+  } else {
+    const std::size_t image_bytes = b.count > 0 ? b.images.size() / static_cast<std::size_t>(b.count) : 0;
+    v.images = b.images.data() + static_cast<std::size_t>(begin) * image_bytes;
+    v.labels = b.labels.data() + begin;
+  }
+  return v;
+}
+
+}  // namespace tutti

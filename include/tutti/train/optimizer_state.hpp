@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <tutti/optim/update_rules.hpp>
+#include <tutti/tensor/arena.hpp>
+#include <tutti/tensor/memory.hpp>
+#include <tutti/train/executor.hpp>
+#include <tutti/train/trainer_options.hpp>
+
+namespace tutti {
+
+// The optimizer's state and its rules for a model's parameters.
+class OptimizerState {
+ public:
+  // trainable: slices, which come first.
+  OptimizerState(Backend& backend, const TrainerOptions& o, const Executor& e, std::size_t trainable)
+      : b_(backend), e_(e) {
+    const ArenaLayout& p = e.parameters();
+    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.emplace_back(backend.memory(), p.bytes());
+    rules_.op = o.optimizer.update_op();
+    rules_.clip_norm = o.clip_norm;
+    rules_.dynamic_loss_scale = o.dynamic_loss_scale;
+    if (o.optimizer.per_tensor()) {
+      rules_.trust = o.optimizer.trust_ratio();
+      rules_.factor = [&o](const SquaredNorms& n, double lr) { return o.optimizer.factor(n, lr); };
+    }
+    std::vector<UpdateRules::Run>& runs = rules_.runs;
+    for (std::size_t i = 0; i < trainable; ++i) {
+      const Slice& s = p.slices[i];
+      const double decay = s.decay || o.decay_all ? o.weight_decay / s.rate : 0;
+      const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
+      if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().rate == s.rate && runs.back().weight_decay == decay)
+        runs.back().end = end;
+      else
+        runs.push_back({s.offset, end, s.rate, decay});
+    }
+  }
+
+  [[nodiscard]] const UpdateRules& rules() const noexcept { return rules_; }
+  [[nodiscard]] const std::vector<Buffer>& slots() const noexcept { return slots_; }
+  // No state, as at the start of training.
+  void restart() {
+    for (auto& s : slots_) b_.memory().zero(s.data(), s.bytes());
+  }
+  // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
+  [[nodiscard]] double decay_term() {
+    const DType t = e_.parameters().dtype;
+    double term = 0;
+    for (const UpdateRules::Run& r : rules_.runs) {
+      if (!(r.weight_decay > 0)) continue;
+      const std::size_t at = r.begin * size_of(t);
+      UpdateCall u;
+      u.dtype = t;
+      u.weights = static_cast<std::byte*>(e_.parameter_data()) + at;
+      u.gradients = static_cast<const std::byte*>(e_.gradient_data()) + at;
+      u.count = r.end - r.begin;
+      term += r.weight_decay / 2 * b_.squared_norms(u).weights;
+    }
+    return term;
+  }
+
+ private:
+  Backend& b_;
+  const Executor& e_;
+  std::vector<Buffer> slots_;
+  UpdateRules rules_;
+};
+
+}  // namespace tutti
