@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+// What a process that tutti-launch started reads of its environment and reports, and what is made of the reports.
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include <tutti/core/error.hpp>
+#include <tutti/dist/launch_environment.hpp>
+#include <tutti/dist/progress_report.hpp>
+#include <tutti/io/file.hpp>
+
+#include "data/temp_folder.hpp"
+#include "tools/launch/progress_board.hpp"
+
+using namespace tutti;
+using namespace tutti::launch;
+using test::contains;
+using test::message_of;
+
+namespace {
+
+LaunchEnvironment environment(const std::map<std::string, std::string>& variables) {
+  return read_launch_environment([&](const char* name) -> const char* {
+    const auto v = variables.find(name);
+    return v == variables.end() ? nullptr : v->second.c_str();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the environment of a started process") {
+  CHECK_FALSE(environment({}).launched);
+  CHECK(environment({}).size == 1);
+  const auto e = environment({{"TUTTI_RANK", "2"},
+                              {"TUTTI_SIZE", "4"},
+                              {"TUTTI_LOCAL_RANK", "0"},
+                              {"TUTTI_LOCAL_SIZE", "2"},
+                              {"TUTTI_HOST", "b"},
+                              {"TUTTI_JOB", "0123456789abcdef"},
+                              {"TUTTI_ROOT", "a:1"},
+                              {"TUTTI_REPORT", "/x"},
+                              {"TUTTI_ROLE", "worker"}});
+  CHECK((e.launched && e.rank == 2 && e.size == 4 && e.local_rank == 0 && e.local_size == 2 && e.host == "b" &&
+         e.job == "0123456789abcdef" && e.root == "a:1" && e.report == "/x" && e.role == "worker"));
+  const auto mpi = environment({{"OMPI_COMM_WORLD_RANK", "1"},
+                                {"OMPI_COMM_WORLD_SIZE", "3"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  CHECK((mpi.launched && mpi.rank == 1 && mpi.size == 3 && mpi.local_rank == 1 && mpi.local_size == 2 &&
+         mpi.report.empty()));
+  const auto server = environment({{"TUTTI_RANK", "0"},
+                                   {"TUTTI_SIZE", "2"},
+                                   {"TUTTI_ROLE", "server"},
+                                   {"DMLC_NUM_WORKER", "4"},
+                                   {"DMLC_NUM_SERVER", "2"}});
+  CHECK((server.is_server() && server.workers == 4 && server.servers == 2));
+}
+
+TEST_CASE("an environment that makes no sense is refused") {
+  using V = std::map<std::string, std::string>;
+  for (const V& bad :
+       {V{{"TUTTI_RANK", "4"}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "x"}, {"TUTTI_SIZE", "4"}},
+        V{{"TUTTI_RANK", ""}, {"TUTTI_SIZE", "4"}}, V{{"TUTTI_RANK", "-1"}, {"TUTTI_SIZE", "4"}},
+        V{{"TUTTI_RANK", "0"}}, V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "0"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}, {"TUTTI_LOCAL_RANK", "1"}}, V{{"TUTTI_SIZE", "abc"}},
+        V{{"TUTTI_SIZE", "2"}}, V{{"TUTTI_RANK", "9"}, {"TUTTI_SIZE", "2"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", "boss"}}, V{{"DMLC_ROLE", "boss"}},
+        V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "two"}}, V{{"PMI_RANK", "2"}, {"PMI_SIZE", "2"}},
+        V{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "x"}},
+        V{{"OMPI_COMM_WORLD_SIZE", "2"}}, V{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "two"}},
+        V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}}) {
+    CAPTURE(bad.begin()->second);
+    CHECK_THROWS_AS((void)environment(bad), UsageError);
+  }
+  CHECK(message_of<UsageError>([&] {
+          (void)environment(V{{"TUTTI_SIZE", "abc"}});
+        }).starts_with("[environment TUTTI_SIZE] expected an integer from 1 to 16777216, got 'abc'."));
+  const auto alone = message_of<UsageError>([&] { (void)environment(V{{"TUTTI_SIZE", "2"}}); });
+  CHECK(contains(alone, "[environment TUTTI_RANK] expected a number beside TUTTI_SIZE 2, got none."));
+  CHECK(contains(alone, "tutti-launch -n N"));
+}
+
+TEST_CASE("who started a process, and whether it may train") {
+  using V = std::map<std::string, std::string>;
+  // What is left in a shell has started nobody.
+  for (const V& stray : {V{{"DMLC_NUM_WORKER", "4"}}, V{{"DMLC_NUM_WORKER", "abc"}},
+                         V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "1"}}, V{{"DMLC_ROLE", ""}},
+                         V{{"DMLC_PS_ROOT_URI", "a"}, {"DMLC_NUM_WORKER", "3"}}}) {
+    const auto e = environment(stray);
+    CHECK((!e.launched && e.size == 1 && e.workers == 1));
+    CHECK_NOTHROW(require_worker(e));
+  }
+  const auto said = [](const V& v) { return message_of<UsageError>([&] { require_worker(environment(v)); }); };
+  for (const char* role : {"server", "scheduler"}) {
+    CHECK(contains(said(V{{"DMLC_ROLE", role}}), "[environment DMLC_ROLE] expected worker"));
+    CHECK(contains(said(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", role}, {"DMLC_ROLE", "worker"}}),
+                   std::string("[environment TUTTI_ROLE] expected worker, because this version of tutti has no "
+                               "parameter server, got '") +
+                       role + "'."));
+  }
+  // A launcher that numbers nobody.
+  CHECK(contains(said(V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}), "tutti-launch -n 2 starts as many"));
+  CHECK(contains(said(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}}), "mpirun -np 2"));
+  CHECK_NOTHROW(require_worker(environment(V{{"SLURM_STEP_NUM_TASKS", "1"}})));
+  CHECK_NOTHROW(require_worker(
+      environment(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})));
+  const V through_mpi{{"TUTTI_RANK", "1"},
+                      {"TUTTI_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                      {"TUTTI_LOCAL_RANK", "1"},
+                      {"TUTTI_LOCAL_SIZE", "2"}};
+  // tutti-launch's word holds before mpirun's.
+  const auto both = environment(through_mpi);
+  CHECK((both.mpi && both.rank == 1 && both.local_rank == 1 && both.local_size == 2));
+  const auto hydra =
+      environment(V{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  CHECK((hydra.mpi && hydra.launched && hydra.rank == 1 && hydra.size == 2 && hydra.local_rank == 1));
+  CHECK_NOTHROW(require_launched_size(both, "mpi", 2));
+  CHECK(contains(message_of<UsageError>([&] { require_launched_size(both, "mpi", 1); }),
+                 "[--strategy mpi] expected 2 ranks, as many as processes were started, got 1 rank."));
+  const auto by_hand = environment(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "3"}});
+  CHECK(contains(message_of<UsageError>([&] { require_launched_size(by_hand, "mpi", 1); }),
+                 "'tutti-launch -n 3 --launcher mpi' and 'mpirun -np 3'"));
+  CHECK(
+      contains(message_of<UsageError>([&] { require_launched_size(environment({}), "mpi", 2); }), "one rank, because"));
+}
+
+TEST_CASE("what a process reports can be read after it") {
+  const test::TempFolder folder;
+  const std::string path = (folder / "slot").string();
+  const char* job = "00000000000000ff";
+  const ProgressFile file = ProgressFile::create(path, job);
+  CHECK(file.read() == RankProgress{});
+  {
+    ProgressReporter reporter(path.c_str(), job);
+    REQUIRE(reporter.active());
+    reporter.begin(57, 2);
+    CHECK(file.read() == RankProgress{57, 2, ProgressPhase::begin, 0});
+    reporter.heartbeat();
+    reporter.end((std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket);
+    CHECK(file.read() == RankProgress{(std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket, ProgressPhase::end, 1});
+    reporter.begin(3, -1);
+  }
+  CHECK(file.read() == RankProgress{3, -1, ProgressPhase::idle, 1});
+  CHECK(ProgressFile::open(path, job)->read() == RankProgress{3, -1, ProgressPhase::idle, 1});
+  CHECK_THROWS_AS((void)ProgressFile::create(path, job), DataError);
+}
+
+TEST_CASE("a report to nobody, to another job or to another file does nothing") {
+  const test::TempFolder folder;
+  const std::string path = (folder / "slot").string();
+  const ProgressFile file = ProgressFile::create(path, "1");
+  test::write_text(folder / "other", std::string(64, 'x'));
+  test::write_text(folder / "short", "x");
+  for (const auto& [name, job] : {std::pair<const char*, const char*>{nullptr, "1"},
+                                  {"", "1"},
+                                  {path.c_str(), nullptr},
+                                  {path.c_str(), "2"},
+                                  {"/dev/null", "1"},
+                                  {"/nowhere/slot", "1"}}) {
+    ProgressReporter reporter(name, job);
+    CHECK_FALSE(reporter.active());
+    reporter.begin(1, 1);
+    reporter.heartbeat();
+    reporter.idle();
+  }
+  for (const char* name : {"other", "short"}) CHECK_FALSE(ProgressReporter((folder / name).c_str(), "1").active());
+  CHECK(file.read() == RankProgress{});
+  CHECK_FALSE(ProgressFile::open(path, "2").has_value());
+  CHECK_FALSE(ProgressFile::open(folder / "other", "1").has_value());
+  // A process may write anything into its file.
+  const auto fd = io::Descriptor::open(path, O_WRONLY, "open");
+  REQUIRE(::pwrite(fd.get(), "\xff\xff\xff\xff\xff\xff\xff\xff", 8, 16) == 8);
+  CHECK_FALSE(file.read().has_value());
+  REQUIRE(::pwrite(fd.get(), "garbage!", 8, 0) == 8);
+  CHECK_FALSE(file.read().has_value());
+}
+
+TEST_CASE("the process that holds the others up") {
+  using std::chrono::seconds;
+  const auto t = Clock::time_point{} + seconds(1000);
+  const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) {
+    return RankProgress{step, bucket, phase, 0};
+  };
+  ProgressBoard board;
+  board.update("worker 0", "a", at(57, 2, ProgressPhase::begin), false, t);
+  board.update("worker 1", "b", at(57, 1, ProgressPhase::begin), false, t + seconds(1));
+  board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), false, t);
+  board.update("worker 3", "b", at(9, 0, ProgressPhase::idle), false, t);
+  board.update("worker 4", "b", RankProgress{}, false, t);
+  CHECK_FALSE(board.stalled(5, t + seconds(4)).has_value());
+  // Behind the others, although it was heard of later.
+  auto stall = board.stalled(5, t + seconds(7));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 1");
+  const std::string text = board.describe(*stall);
+  CHECK(contains(text, "worker 1 on b has stood still for 6 s at step 57, bucket 1 (begun)"));
+  CHECK(contains(text, "worker 0 is at step 57, bucket 2 (begun)"));
+  // Also where its silence is a little younger than that of those who wait for it.
+  stall = board.stalled(6.5, t + seconds(7));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 1");
+  // A stopped one is to blame wherever it is.
+  board.update("worker 2", "b", at(57, 2, ProgressPhase::begin), true, t + seconds(6));
+  stall = board.new_stall(5, t + seconds(7));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 2");
+  CHECK(contains(board.describe(*stall), "SIGSTOP"));
+  CHECK_FALSE(board.new_stall(5, t + seconds(8)).has_value());
+  CHECK(board.stalled(5, t + seconds(8)).has_value());
+  // Progress ends it, and a heartbeat is progress.
+  for (const char* name : {"worker 0", "worker 1", "worker 2"})
+    board.update(name, "b", RankProgress{57, 2, ProgressPhase::begin, 1}, false, t + seconds(9));
+  CHECK_FALSE(board.stalled(5, t + seconds(10)).has_value());
+  CHECK(board.new_stall(5, t + seconds(20)).has_value());
+  board.ended("worker 0");
+  board.ended("worker 1");
+  board.ended("worker 2");
+  CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
+}
+
+TEST_CASE("a process that does not come back from between two steps") {
+  using std::chrono::seconds;
+  const auto t = Clock::time_point{} + seconds(1000);
+  const auto at = [](std::uint64_t step, ProgressPhase phase) { return RankProgress{step, 1, phase, 0}; };
+  ProgressBoard board;
+  board.update("worker 0", "a", at(12, ProgressPhase::begin), false, t);
+  board.update("worker 1", "b", at(11, ProgressPhase::idle), false, t);
+  board.update("worker 2", "b", at(9, ProgressPhase::idle), false, t);
+  auto stall = board.stalled(5, t + seconds(6));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 1");
+  // Nobody waits: nobody is to blame, but for one that is stopped.
+  board.update("worker 0", "a", at(12, ProgressPhase::idle), false, t + seconds(7));
+  CHECK_FALSE(board.stalled(5, t + seconds(99)).has_value());
+  board.update("worker 2", "b", at(9, ProgressPhase::idle), true, t + seconds(7));
+  stall = board.new_stall(5, t + seconds(8));
+  REQUIRE(stall.has_value());
+  CHECK(stall->entry->name == "worker 2");
+  CHECK_FALSE(board.new_stall(5, t + seconds(9)).has_value());
+}
