@@ -68,6 +68,13 @@ void train(const std::string& run_folder) {
   Checkpoints own(run_folder + "/tuned");
   const FitResult result = fit(trainer, training, test, own, how);
   std::printf("in the first two: %.1f %%\n", 100 * *result.last->test->metric);
+  // [tensors]
+  const Tensor<float> classifier = trainer.parameter("fc.weight");  // [classes, 8]
+  Tensor<std::uint8_t> images(Shape{1, 16, 16, 3}, 128);            // rows, height, width, channels
+  const Tensor<float> logits = trainer.predict(images);             // [rows, classes]
+  save_tensors(run_folder + "/told.safetensors", {{"classifier", classifier}, {"logits", logits}});
+  std::printf("the first logit of a grey image: %.2f\n", logits(0, 0));
+  // [/tensors]
 }
 
 }  // namespace

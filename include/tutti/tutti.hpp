@@ -22,8 +22,10 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/tensor/tensor.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/load_weights.hpp>
+#include <tutti/train/tensor_files.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/version.hpp>

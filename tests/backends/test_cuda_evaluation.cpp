@@ -296,3 +296,44 @@ TEST_CASE("views: more logits than the device keeps at once") {
   }
   emulator::Device::instance().graph_launches = 0;
 }
+
+TEST_CASE("parameters and predictions come out of the device's memory, after the steps that run") {
+  if (testing::no_emulator()) return;
+  const MemoryDataset d = images_of(20);
+  with_both([&] {
+    Run run;
+    Loader loader(AnyDataset(d), {.placement = {8, 0, 1}, .seed = 1, .threads = 0});
+    const Tensor<float> before = run.trainer.parameter("fc.weight");
+    CHECK(before.shape() == Shape{classes, 3});
+    for (int step = 0; step < 3; ++step) {
+      const BatchView b = view_of(loader.next(), 0, 4);
+      run.trainer.step_async(std::span(&b, 1), 4, 0.1);
+    }
+    const Tensor<float> after = run.trainer.parameter("fc.weight");
+    CHECK(after != before);
+    run.trainer.commit();
+    for (const StateSpan& s : run.trainer.committed_tensors(false))
+      CHECK(std::ranges::equal(std::as_bytes(run.trainer.parameter(s.name).view()), s.bytes));
+
+    Tensor<std::uint8_t> images(Shape{20, 8, 8, 3});
+    for (std::int64_t i = 0; i < 20; ++i) {
+      std::int32_t label = 0;
+      Rng rng(0, Purpose::user);
+      d.read(i, rng, Slot{images.row(i), label});
+    }
+    const Tensor<float> logits = run.trainer.predict(images);
+    CHECK(logits.shape() == Shape{20, classes});
+    CHECK(run.trainer.predict(images, 8) == logits);
+    // The same net on the processor.
+    Cpu cpu({1});
+    Trainer there(cpu, run.solo, net(), {.seed = 5});
+    auto model = (there.commit(), there.committed_tensors(false));
+    for (const StateSpan& s : run.trainer.committed_tensors(false))
+      for (StateSpan& t : model)
+        if (t.name == s.name) std::copy(s.bytes.begin(), s.bytes.end(), t.bytes.begin());
+    there.restore();
+    const Tensor<float> expected = there.predict(images);
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      CHECK(logits.view()[i] == doctest::Approx(expected.view()[i]).epsilon(1e-3));
+  });
+}

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include <tutti/dist/solo.hpp>
 #include <tutti/dist/strategy.hpp>
 #include <tutti/optim/optimizer.hpp>
+#include <tutti/tensor/tensor.hpp>
 #include <tutti/train/executor.hpp>
 #include <tutti/train/state.hpp>
 #include <tutti/train/trainer_options.hpp>
@@ -133,6 +135,13 @@ class Trainer {
   // Of build, options, precision and plan; equal on all ranks or they must not train together.
   [[nodiscard]] JobFacts fingerprint() const;
 
+  // A parameter or running statistic by its name, as it is after the last step; in f32. UsageError names some that
+  // there are.
+  [[nodiscard]] Tensor<float> parameter(const std::string& name);
+  // What the net says of images [rows, height, width, channels], as many as there are: logits [rows, classes], with the
+  // running statistics. Of this rank alone, `batch` rows at a time. with_ema() is for the averaged weights.
+  [[nodiscard]] Tensor<float> predict(const Tensor<std::uint8_t>& images, std::int64_t batch = 256);
+
  private:
   struct Erased {};
   Trainer(Erased, Backend& backend, AnyStrategy strategy, const Graph& model, TrainerOptions options);
@@ -161,4 +170,5 @@ class Trainer {
 
 #if TUTTI_CORE_DEFINITIONS
 #include <tutti/train/trainer_definitions.hpp>
+#include <tutti/train/trainer_tensors.hpp>
 #endif

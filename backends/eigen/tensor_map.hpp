@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Eigen/Core>
+
+#include <tutti/tensor/tensor.hpp>
+
+// Tensors as Eigen's own types, without a copy: a map writes what the tensor reads, and lives no longer than it.
+namespace tutti {
+
+template <class T>
+using MatrixMap = Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+template <class T>
+using ConstMatrixMap = Eigen::Map<const Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+template <class T>
+using ArrayMap = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
+template <class T>
+using ConstArrayMap = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
+
+namespace detail {
+// A scalar is one row of one.
+inline Eigen::Index matrix_rows(const Shape& s) { return s.rank() == 0 ? 1 : static_cast<Eigen::Index>(s[0]); }
+}  // namespace detail
+
+// The first dimension down, all others across: of logits [rows, classes] the matrix that one expects, of weights
+// [out, in, h, w] one output a row.
+template <class T>
+[[nodiscard]] MatrixMap<T> map_matrix(Tensor<T>& t) {
+  return {t.data(), detail::matrix_rows(t.shape()), static_cast<Eigen::Index>(t.shape().row_numel())};
+}
+template <class T>
+[[nodiscard]] ConstMatrixMap<T> map_matrix(const Tensor<T>& t) {
+  return {t.data(), detail::matrix_rows(t.shape()), static_cast<Eigen::Index>(t.shape().row_numel())};
+}
+
+// All values in a row, for arithmetic element by element.
+template <class T>
+[[nodiscard]] ArrayMap<T> map_array(Tensor<T>& t) {
+  return {t.data(), static_cast<Eigen::Index>(t.size())};
+}
+template <class T>
+[[nodiscard]] ConstArrayMap<T> map_array(const Tensor<T>& t) {
+  return {t.data(), static_cast<Eigen::Index>(t.size())};
+}
+
+}  // namespace tutti

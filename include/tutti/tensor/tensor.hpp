@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/shape.hpp>
+#include <tutti/tensor/view.hpp>
+
+namespace tutti {
+
+// A tensor that owns its values: on the host, in row-major order of its shape, the last index running fastest. Indexing
+// is checked; view() is for loops that are not to be.
+template <class T>
+class Tensor {
+  static_assert(std::is_same_v<T, std::remove_cv_t<T>> && !std::is_same_v<T, bool>);
+
+ public:
+  using value_type = T;
+  static constexpr DType dtype = dtype_of<T>;
+
+  // Without elements, of shape [0].
+  Tensor() = default;
+  explicit Tensor(const Shape& shape, T value = T{})
+      : shape_(shape), values_(static_cast<std::size_t>(shape.numel()), value) {}
+  // ShapeError where these are not as many values as the shape has.
+  Tensor(const Shape& shape, std::vector<T> values) : shape_(shape), values_(std::move(values)) { require(shape); }
+
+  [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+  [[nodiscard]] bool empty() const noexcept { return values_.empty(); }
+
+  [[nodiscard]] T* data() noexcept { return values_.data(); }
+  [[nodiscard]] const T* data() const noexcept { return values_.data(); }
+  [[nodiscard]] View<T> view() noexcept { return values_; }
+  [[nodiscard]] View<const T> view() const noexcept { return values_; }
+  [[nodiscard]] auto begin() noexcept { return values_.begin(); }
+  [[nodiscard]] auto end() noexcept { return values_.end(); }
+  [[nodiscard]] auto begin() const noexcept { return values_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return values_.end(); }
+
+  // One element: as many indices as dimensions, each within its extent; else ShapeError.
+  template <std::integral... I>
+  [[nodiscard]] T& operator()(I... index) {
+    return values_[offset(std::array<std::int64_t, sizeof...(I)>{static_cast<std::int64_t>(index)...})];
+  }
+  template <std::integral... I>
+  [[nodiscard]] const T& operator()(I... index) const {
+    return values_[offset(std::array<std::int64_t, sizeof...(I)>{static_cast<std::int64_t>(index)...})];
+  }
+  // Everything of one index of the first dimension.
+  [[nodiscard]] View<T> row(std::int64_t i) { return view().subspan(row_offset(i), row_size()); }
+  [[nodiscard]] View<const T> row(std::int64_t i) const { return view().subspan(row_offset(i), row_size()); }
+
+  // The same values in another shape of as many; else ShapeError.
+  void reshape(const Shape& shape) {
+    require(shape);
+    shape_ = shape;
+  }
+  // As kernels see it.
+  [[nodiscard]] TensorRef ref() noexcept { return {values_.data(), dtype, shape_}; }
+
+  friend bool operator==(const Tensor&, const Tensor&) = default;
+
+ private:
+  [[nodiscard]] std::size_t row_size() const noexcept { return static_cast<std::size_t>(shape_.row_numel()); }
+
+  void require(const Shape& shape) const {
+    if (static_cast<std::size_t>(shape.numel()) != values_.size())
+      fail<ShapeError>("Tensor", std::to_string(shape.numel()) + " values for " + to_string(shape),
+                       std::to_string(values_.size()));
+  }
+  [[nodiscard]] std::size_t row_offset(std::int64_t i) const {
+    if (shape_.rank() == 0 || i < 0 || i >= shape_[0])
+      fail<ShapeError>("Tensor", "a row of " + to_string(shape_), std::to_string(i));
+    return static_cast<std::size_t>(i) * row_size();
+  }
+  template <std::size_t N>
+  [[nodiscard]] std::size_t offset(const std::array<std::int64_t, N>& index) const {
+    bool inside = static_cast<int>(N) == shape_.rank();
+    std::int64_t at = 0;
+    for (int d = 0; inside && d < shape_.rank(); ++d) {
+      const std::int64_t i = index[static_cast<std::size_t>(d)];
+      inside = i >= 0 && i < shape_[d];
+      at = at * shape_[d] + i;
+    }
+    if (!inside) complain({index.begin(), index.end()});
+    return static_cast<std::size_t>(at);
+  }
+  [[noreturn]] void complain(const std::vector<std::int64_t>& index) const {
+    std::string text;
+    for (const std::int64_t i : index) text += (text.empty() ? "" : ", ") + std::to_string(i);
+    fail<ShapeError>("Tensor", "an element of " + to_string(shape_), "(" + text + ")");
+  }
+
+  Shape shape_{0};
+  std::vector<T> values_;
+};
+
+// A copy of a tensor that lies on the host. An error where its type is another.
+template <class T>
+[[nodiscard]] Tensor<T> copy_of(const TensorRef& from) {
+  const View<const T> values = from.view<T>();
+  return Tensor<T>(from.shape, std::vector<T>(values.begin(), values.end()));
+}
+
+}  // namespace tutti
