@@ -2,8 +2,12 @@
 // ctest:
 // A data set of one's own: where a dot stands in the image is what is to be learnt.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <string>
+#include <utility>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/tutti.hpp>
 
 using namespace tutti;
@@ -37,25 +41,23 @@ static_assert(Dataset<Dots>);
 // [/dataset]
 
 int main() try {
+  // [train]
   const Dots dots;
   Builder b(1, 8, 8);
   ValueId x = b.normalize(dots.schema().mean, {1 / dots.schema().stddev[0]});
-  x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 8, .stride = 2}, {.relu = true});
-  x = nn::conv_bn(b, "conv2", "bn2", x, {.out = 16, .stride = 2}, {.relu = true});
-  x = nn::conv_bn(b, "conv3", "bn3", x, {.out = 32, .stride = 2}, {.relu = true});
+  for (const auto& [name, channels] : {std::pair<std::string, std::int64_t>{"1", 8}, {"2", 16}, {"3", 32}})
+    x = nn::conv_bn(b, "conv" + name, "bn" + name, x, {.out = channels, .stride = 2}, {.relu = true});
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {Init::xavier_normal, 1}));
 
-  Loader loader(dots, {.placement = {.global_batch = 32}, .seed = 1, .threads = 2});
-  Reference backend;
-  Solo solo;
-  Trainer trainer(backend, solo, b.graph(), {.optimizer = Sgd{0.9, true}});
-  double accuracy = 0;
-  for (int step = 0; step < 64; ++step) {
-    const Batch& batch = loader.next();
-    const auto result = trainer.step(batch, 0.05).wait();
-    accuracy = result.metrics.top1_rate();
-  }
-  std::printf("training accuracy %.2f\n", accuracy);
+  Loader training(dots, {.placement = {.global_batch = 32}, .seed = 1, .threads = 2});
+  Loader test(dots, {.placement = {.global_batch = 64}, .shuffle = false, .one_pass = true});
+  const auto backend = make_backend();
+  auto strategy = make_strategy("solo");
+  Trainer trainer(*backend, strategy, b.graph(), {.optimizer = Sgd{0.9, true}});
+  const FitOptions how{.epochs = 4, .global_batch = 32, .schedule = schedule::Constant{0.05}};
+  const double accuracy = fit(trainer, training, &test, nullptr, {}, how).last->test->top1;
+  // [/train]
+  std::printf("accuracy %.2f\n", accuracy);
   return accuracy > 0.5 ? 0 : 1;
 } catch (const Error& e) {
   std::fprintf(stderr, "%s\n", e.what());

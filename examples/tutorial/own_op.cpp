@@ -21,6 +21,14 @@ ValueId bottleneck(Builder& b, const std::string& name, ValueId x) {
 }
 // [/layer]
 
+// [parameters]
+// A layer with a parameter of its own: a bias for each channel, which weight decay leaves alone, and GELU.
+ValueId shifted_gelu(Builder& b, const std::string& name, ValueId x) {
+  const ValueId shift = b.parameter(name + ".bias", Shape{b.shape(x)[1]}, {Init::zeros}, /*decay=*/false);
+  return b.gelu(name, b.bias(name, x, shift));
+}
+// [/parameters]
+
 // [op]
 // swish(x) = x * sigmoid(x), as an op. The kernels see whole tensors; "host" serves every backend on the CPU.
 std::shared_ptr<const CustomOp> swish() {
@@ -48,6 +56,7 @@ int main() try {
   x = nn::conv(b, "stem", x, {.out = 8});
   x = b.custom("swish", swish(), {x}).front();
   x = bottleneck(b, "block", x);
+  x = shifted_gelu(b, "shift", x);
   x = b.global_avg_pool("pool", x);
   b.softmax_cross_entropy(nn::linear(b, "fc", x, 4, {Init::xavier_normal, 1}));
 

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# processors: 2
+"""docs/add-a*.md followed to the letter, in a copy of the tree.
+
+A block under <!-- file: PATH --> is a new file; one under <!-- add to: PATH before: TEXT --> goes before the one line of the file
+that begins with TEXT, spaces aside; a shell block under <!-- run in the tree --> is run there, with what was built so far in build/;
+under <!-- run in the tree: COMMAND --> only where there is that command. All other blocks are test_docs.py's.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sources import BUILD, ROOT, skip
+from test_docs import BLOCK
+
+COPIED = ("include", "backends", "datasets", "src", "examples", "tests")
+FILE = re.compile(r"file: *(\S+)")
+ADD = re.compile(r"add to: *(\S+) +before: *(.*\S)")
+RUN = re.compile(r"run in the tree(?:: *(\S+))?")
+
+
+class Complaint(Exception):
+    pass
+
+
+def add_before(text, marker, block):
+    """The text with the block before its one line that begins with the marker."""
+    lines = text.splitlines(keepends=True)
+    found = [i for i, line in enumerate(lines) if line.strip().startswith(marker)]
+    if len(found) != 1:
+        raise Complaint(f"{len(found)} lines begin with: {marker}")
+    return "".join(lines[:found[0]]) + block + "".join(lines[found[0]:])
+
+
+def make_tree(tree):
+    for folder in COPIED:
+        shutil.copytree(ROOT / folder, tree / folder)
+    includes = tree / "build/include/tutti"
+    includes.mkdir(parents=True)
+    for folder in ("backends", "datasets"):
+        (includes / folder).symlink_to(tree / folder)
+    for library in BUILD.glob("*.a"):
+        (tree / "build" / library.name).symlink_to(library)
+
+
+def run(tree, commands):
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    if compiler := environment.get("TUTTI_CXX"):
+        environment["OMPI_CXX"] = environment["CXX"] = compiler
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=tree, env=environment, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+    print(done.stdout)
+    if done.returncode != 0:
+        raise Complaint(f"ends with status {done.returncode}:\n{commands}")
+
+
+def follow(page, tree):
+    """How many steps were taken, and which were left out."""
+    taken, left_out = 0, []
+    for block in BLOCK.finditer(page.read_text()):
+        note, text = block["note"] or "", block["text"]
+        if match := FILE.fullmatch(note):
+            path = tree / match[1]
+            if path.exists():
+                raise Complaint(f"{match[1]} is there already")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        elif match := ADD.fullmatch(note):
+            path = tree / match[1]
+            path.write_text(add_before(path.read_text(), match[2], text))
+        elif match := RUN.fullmatch(note):
+            if match[1] and not shutil.which(match[1]):
+                left_out.append(f"no {match[1]}")
+                continue
+            run(tree, text)
+        else:
+            continue
+        taken += 1
+    return taken, left_out
+
+
+def check_the_checker():
+    assert add_before("a\n  bc\nd\n", "b", "x\n") == "a\nx\n  bc\nd\n"
+    for text in ("a\n", "b\nb\n"):
+        try:
+            add_before(text, "b", "x\n")
+        except Complaint:
+            continue
+        raise AssertionError(text)
+
+
+def main():
+    check_the_checker()
+    if os.environ.get("TUTTI_SANITIZE"):
+        skip("the pages compile without sanitizers, and the libraries here have them")
+    if not (BUILD / "libtutti_compiled_core.a").is_file():
+        skip("no libtutti_compiled_core.a in the build")
+    failed, steps, left_out = 0, 0, []
+    for page in sorted((ROOT / "docs").glob("add-a*.md")):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder)
+            make_tree(tree)
+            try:
+                taken, without = follow(page, tree)
+            except Complaint as complaint:
+                print(f"{page.relative_to(ROOT)}: {complaint}")
+                failed += 1
+                continue
+            steps += taken
+            left_out += without
+            print(f"{page.relative_to(ROOT)}: {taken} steps")
+    if failed or not steps:
+        return 1
+    if left_out:
+        skip("; ".join(left_out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
