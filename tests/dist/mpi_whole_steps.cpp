@@ -28,10 +28,9 @@ int main(int argc, char** argv) {
     const std::string before = testing::break_a_step(backend, whole, 1, false);
     const int pieces = whole.pieces();
     testing::Breaking other(c, 0, 0);
-    const std::string said = !before.empty() ? before
-                             : c.rank() == c.size() - 1
-                                 ? testing::break_a_step(backend, breaking, 1, piece < pieces)
-                                 : testing::break_a_step(backend, other, 1, piece < pieces);
+    const std::string said = !before.empty()            ? before
+                             : c.rank() == c.size() - 1 ? testing::break_a_step(backend, breaking, 1, piece < pieces)
+                                                        : testing::break_a_step(backend, other, 1, piece < pieces);
     std::printf("rank %d: %s\n", c.rank(), said.empty() ? "whole" : said.c_str());
     if (c.rank() == 0) std::printf("%d pieces\n", pieces);
     std::fflush(stdout);
