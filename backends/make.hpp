@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
-#include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/launch_answer.hpp>
-#include <tutti/dist/launch_environment.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/any_strategy.hpp>
 
 // Backends and strategies by name: what the program was linked with, tutti::onednn, tutti::mpi and so on. With
 // tutti::compiled the file that includes this compiles none of them; with the headers alone it compiles them all, and
@@ -123,8 +123,8 @@ struct StrategyRow {
 
 #if TUTTI_MAKE_DEFINITIONS
 
-#include <tutti/backend/reference.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/reference/reference.hpp>
+#include <tutti/strategy/solo.hpp>
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
 #endif
@@ -136,13 +136,14 @@ struct StrategyRow {
 #endif
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
-#include <tutti/dist/all_reduce.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/rendezvous.hpp>
-#include <tutti/dist/tcp_rendezvous.hpp>
+#include <tutti/comm/rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/job/launched_rendezvous.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #endif
 
 namespace tutti {

@@ -18,18 +18,19 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/launch_answer.hpp>
-#include <tutti/dist/launch_environment.hpp>
-#include <tutti/dist/thread_communicator.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/job/launch_environment.hpp>
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/dist/tcp_rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/job/launched_rendezvous.hpp>
 #include <tutti/tensor/memory.hpp>
 #endif
 

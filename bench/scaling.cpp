@@ -17,11 +17,11 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/launch_answer.hpp>
-#include <tutti/dist/launch_environment.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/job/launch_environment.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/trainer.hpp>
 
 using namespace tutti;

@@ -15,20 +15,20 @@
 
 #include <tutti/backends/make.hpp>
 #include <tutti/core/clock.hpp>
+#include <tutti/engine/executor.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#include <tutti/train/executor.hpp>
 #include <tutti/version.hpp>
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/strategy.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/strategy.hpp>
 #endif
 
 using namespace tutti;

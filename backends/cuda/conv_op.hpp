@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
 // What stands between an op of the graph and a convolution of the library: channels filled up to whole vectors, weights

@@ -12,8 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
-#include <tutti/backend/step_end.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/loss_op.hpp>
@@ -27,6 +25,8 @@
 #include <tutti/backends/cuda/utilisation.hpp>
 #include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/step_end.hpp>
 
 namespace tutti::cuda {
 

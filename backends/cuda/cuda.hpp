@@ -13,8 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
-#include <tutti/backend/op_kernel.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/core.hpp>
 #include <tutti/backends/cuda/cublas/gemm.hpp>
@@ -30,6 +28,8 @@
 #include <tutti/backends/cuda/stem.hpp>
 #include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/op_kernel.hpp>
 #include <tutti/graph/custom.hpp>
 
 namespace tutti {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/cudnn/fused_convolutions.hpp>
 #include <tutti/backends/cuda/cudnn/tuning.hpp>
@@ -18,6 +17,7 @@
 #include <tutti/backends/cuda/norm_ops.hpp>
 #include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/call.hpp>
 #include <tutti/graph/lower.hpp>
 
 // The optional ops of lowered graphs. Each runs as one kernel of the library, or, where that has none, step by step

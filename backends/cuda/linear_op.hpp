@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/cublas/gemm_layout.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/call.hpp>
 
 // Fully connected layers: the library's product and what is left to our kernels. G: a class with the library's calls.
 namespace tutti::cuda {

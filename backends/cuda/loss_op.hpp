@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 #include <tutti/tensor/memory.hpp>
 

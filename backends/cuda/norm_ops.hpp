@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
+#include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
 // Batch norm and the sums of columns by our own kernels.

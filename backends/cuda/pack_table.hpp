@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/engine/call.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti::cuda {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
+#include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
 // Ops that look at one element or one window at a time, by our own kernels.

@@ -14,11 +14,11 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/step_end.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/cuda/update_ops.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/engine/step_end.hpp>
 #include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/memory.hpp>
 

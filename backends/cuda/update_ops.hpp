@@ -9,7 +9,7 @@
 
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/graph/update_ops.hpp>
+#include <tutti/optim/update_ops.hpp>
 
 // What optimizers do to the arenas, by our own kernels.
 namespace tutti::cuda {

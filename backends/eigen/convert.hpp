@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <tutti/backend/cpu/simd.hpp>
+#include <tutti/engine/cpu/simd.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push

@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu_ops.hpp>
 #include <tutti/backends/eigen/correlate.hpp>
 #include <tutti/backends/eigen/weight_gradient.hpp>
+#include <tutti/engine/cpu/cpu_ops.hpp>
 
 namespace tutti {
 

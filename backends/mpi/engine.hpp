@@ -25,8 +25,8 @@
 #include <tutti/backends/mpi/waiter.hpp>
 #include <tutti/backends/mpi/window.hpp>
 #include <tutti/backends/mpi/wire.hpp>
-#include <tutti/dist/host_group.hpp>
-#include <tutti/dist/reduce_op.hpp>
+#include <tutti/comm/host_group.hpp>
+#include <tutti/comm/reduce_op.hpp>
 
 namespace tutti {
 

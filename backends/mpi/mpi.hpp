@@ -7,8 +7,8 @@
 #include <tutti/backends/mpi/engine.hpp>
 #include <tutti/backends/mpi/options.hpp>
 #include <tutti/backends/mpi/session.hpp>
-#include <tutti/dist/communicator.hpp>
-#include <tutti/dist/queued_communicator.hpp>
+#include <tutti/comm/communicator.hpp>
+#include <tutti/comm/queued_communicator.hpp>
 
 namespace tutti {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include <tutti/dist/work.hpp>
+#include <tutti/comm/work.hpp>
 
 namespace tutti {
 

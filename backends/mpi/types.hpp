@@ -8,8 +8,8 @@
 #include <string>
 
 #include <tutti/backends/mpi/session.hpp>
+#include <tutti/comm/reduce_op.hpp>
 #include <tutti/core/dtype.hpp>
-#include <tutti/dist/reduce_op.hpp>
 
 namespace tutti {
 

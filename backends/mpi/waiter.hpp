@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <tutti/backends/mpi/session.hpp>
-#include <tutti/dist/host_barrier.hpp>
+#include <tutti/comm/host_barrier.hpp>
 
 namespace tutti {
 

@@ -18,11 +18,11 @@
 
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/nccl/api.hpp>
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/rendezvous.hpp>
+#include <tutti/comm/work.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/reduce_op.hpp>
-#include <tutti/dist/rendezvous.hpp>
-#include <tutti/dist/work.hpp>
 
 namespace tutti {
 

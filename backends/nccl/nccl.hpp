@@ -26,11 +26,11 @@
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/group.hpp>
+#include <tutti/comm/communicator.hpp>
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/rendezvous.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/communicator.hpp>
-#include <tutti/dist/reduce_op.hpp>
-#include <tutti/dist/rendezvous.hpp>
 
 namespace tutti {
 

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/call.hpp>
 #include <tutti/backends/onednn/primitive.hpp>
 #include <tutti/backends/onednn/shim.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/engine/call.hpp>
 
 // Convolutions as oneDNN primitives, one per number of rows, made before the first step.
 namespace tutti::onednn {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu_ops.hpp>
-#include <tutti/backend/cpu/weight_gradient.hpp>
 #include <tutti/backends/onednn/convolution.hpp>
 #include <tutti/backends/onednn/linear.hpp>
 #include <tutti/backends/onednn/shim.hpp>
+#include <tutti/engine/cpu/cpu_ops.hpp>
+#include <tutti/engine/cpu/weight_gradient.hpp>
 
 namespace tutti {
 

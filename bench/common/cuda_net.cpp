@@ -9,7 +9,7 @@
 #include <utility>
 
 #include <tutti/backends/cuda/cuda.hpp>
-#include <tutti/train/executor.hpp>
+#include <tutti/engine/executor.hpp>
 
 #include "backend/conformance.hpp"
 #endif

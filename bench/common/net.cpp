@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <tutti/backends/make.hpp>
-#include <tutti/train/executor.hpp>
+#include <tutti/engine/executor.hpp>
 
 #include "backend/conformance.hpp"
 #include "cuda_net.hpp"

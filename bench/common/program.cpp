@@ -12,10 +12,10 @@
 #include <memory>
 #include <vector>
 
-#include <tutti/backend/cpu/isa.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
+#include <tutti/engine/cpu/isa.hpp>
 
 #include "machine.hpp"
 #include "net.hpp"

@@ -26,11 +26,11 @@
 #include <tutti/core/host_memory.hpp>
 #include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
-#include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/job_facts.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/strategy/any_strategy.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/load_weights.hpp>

@@ -18,8 +18,8 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
-#include <tutti/dist/launch_answer.hpp>
-#include <tutti/dist/launch_environment.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/job/launch_environment.hpp>
 #include "check.hpp"
 #include "cli.hpp"
 #include "environment.hpp"

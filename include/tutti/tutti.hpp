@@ -4,7 +4,6 @@
 // Everything that needs no backend but Reference and no strategy but Solo. Backends and data sets are included by name:
 // <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>.
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
@@ -12,16 +11,17 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/sampler.hpp>
-#include <tutti/dist/solo.hpp>
-#include <tutti/dist/strategy.hpp>
+#include <tutti/engine/dump.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/builder.hpp>
-#include <tutti/graph/dump.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/tensor.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/fit.hpp>

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/train/executor.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/executor.hpp>
 
 // What lies in a backend's memory as numbers of the host, random weights and batches, and a list of what differs.
 namespace tutti::testing {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/isa.hpp>
+#include <tutti/engine/cpu/isa.hpp>
 
 #include "backend/conformance.hpp"
 #include "backend/op_cases.hpp"

@@ -3,7 +3,7 @@
 // Eigen's own aligned allocation too (operator new alone under a sanitizer, which has a malloc of its own). oneDNN
 // allocates when it executes a primitive (2.6: about five times), where we cannot help it, so for it the callers are
 // told apart: those inside its library and those of this program, headers of oneDNN's included.
-#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #if defined(TUTTI_HAS_EIGEN)
 #include <tutti/backends/eigen/eigen.hpp>
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Our own vector kernels, for every instruction set that this machine has.
-#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 
 #include "backend/suite.hpp"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
 #include "backend/suite.hpp"

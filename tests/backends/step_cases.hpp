@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/conformance.hpp"

@@ -13,7 +13,7 @@
 #include <tutti/data/augment.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
 

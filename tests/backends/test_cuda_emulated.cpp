@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/backends/cuda/cuda.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/reference/reference.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/suite.hpp"

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>

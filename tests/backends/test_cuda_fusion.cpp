@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
-#include <tutti/dist/solo.hpp>
 #include <tutti/models/resnet_cifar.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/suite.hpp"

@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/resident_source.hpp>

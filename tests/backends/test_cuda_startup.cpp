@@ -15,8 +15,8 @@
 #include <string>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/engine/executor.hpp>
 #include <tutti/nn/layers.hpp>
-#include <tutti/train/executor.hpp>
 
 #include "backend/conformance.hpp"
 #include "backends/emulated_cuda.hpp"

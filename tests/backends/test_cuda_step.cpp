@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/step_flags.hpp>
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/step_flags.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/run_log.hpp>
 #include <tutti/train/trainer.hpp>

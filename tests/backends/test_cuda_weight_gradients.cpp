@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/engine/executor.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
-#include <tutti/train/executor.hpp>
 
 #include "backend/conformance.hpp"
 #include "backends/cuda_arrays.hpp"

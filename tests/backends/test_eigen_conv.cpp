@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/backends/eigen/eigen.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/engine/reference/reference.hpp>
 
 // The eigen backend's own loops over bands, blocks and slices, on shapes that do not fit them.
 namespace {

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/dist/all_reduce.hpp>
+#include <tutti/engine/backend.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti::testing {

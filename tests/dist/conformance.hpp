@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <tutti/comm/communicator.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/dist/communicator.hpp>
 
 // What every communicator must do, as one list of cases. Each rank calls run() of a case with its communicator, in the
 // same order; a case throws where the communicator is wrong. No test framework, because ranks may be processes.

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <tutti/backends/mpi/mpi.hpp>
-#include <tutti/dist/all_reduce.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 
 #include "conformance.hpp"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 
 #include "broken_step.hpp"
 

@@ -24,9 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/host_group.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/host_group.hpp>
 
 #include "backends/cuda_emulator.hpp"
 

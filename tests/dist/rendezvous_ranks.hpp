@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include <tutti/dist/tcp_rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
 
 // Ranks that meet on this host's loopback.
 namespace tutti::meeting {

@@ -9,12 +9,12 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
-#include <tutti/backend/reference.hpp>
+#include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/thread_communicator.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/trainer.hpp>
 
 using namespace tutti;

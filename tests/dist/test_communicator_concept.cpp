@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
+#include <tutti/comm/communicator.hpp>
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/thread_communicator.hpp>
+#include <tutti/comm/work.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/communicator.hpp>
-#include <tutti/dist/reduce_op.hpp>
-#include <tutti/dist/strategy.hpp>
-#include <tutti/dist/thread_communicator.hpp>
-#include <tutti/dist/work.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/strategy.hpp>
 
 using namespace tutti;
 

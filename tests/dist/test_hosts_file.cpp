@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/host_name.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/job/hosts_file.hpp>
 
 #include "data/temp_folder.hpp"
 

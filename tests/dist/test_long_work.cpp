@@ -9,13 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/all_reduce.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/while_ranks_work.hpp>

@@ -20,10 +20,10 @@
 #include <vector>
 
 #include <tutti/backends/cuda/memory.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/rendezvous.hpp>
-#include <tutti/dist/tcp_rendezvous.hpp>
-#include <tutti/dist/thread_communicator.hpp>
+#include <tutti/comm/rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/comm/thread_communicator.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 
 #include "backends/need_gpu.hpp"
 #include "nccl_cases.hpp"

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include <tutti/backends/nccl/nccl.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/tcp_rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/any_strategy.hpp>
 
 #include "backends/cuda_emulator.hpp"
 #include "nccl_cases.hpp"

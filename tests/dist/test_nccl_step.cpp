@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include <tutti/dist/all_reduce.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 
 #include "backends/need_gpu.hpp"
 #include "backends/step_cases.hpp"

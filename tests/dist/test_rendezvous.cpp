@@ -11,7 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/dist/tcp_rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/job/launched_rendezvous.hpp>
 
 #include "rendezvous_ranks.hpp"
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/dist/tcp_rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
 
 #include "rendezvous_ranks.hpp"
 

@@ -10,11 +10,11 @@
 #include <span>
 #include <string>
 
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/solo.hpp>
-#include <tutti/dist/strategy.hpp>
-#include <tutti/dist/thread_communicator.hpp>
+#include <tutti/comm/thread_communicator.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/strategy/strategy.hpp>
 
 using namespace tutti;
 

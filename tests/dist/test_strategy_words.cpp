@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/launch_environment.hpp>
+#include <tutti/job/launch_environment.hpp>
 
 #include "examples/common/check.hpp"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/dist/tcp.hpp>
+#include <tutti/comm/tcp.hpp>
 
 using namespace tutti;
 using namespace std::chrono_literals;

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/clock.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/thread_communicator.hpp>
-#include <tutti/dist/xxh64.hpp>
+#include <tutti/core/xxh64.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 
 #include "conformance.hpp"
 #include "thread_ranks.hpp"

@@ -16,12 +16,12 @@
 
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/solo.hpp>
-#include <tutti/dist/tcp_rendezvous.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/conformance.hpp"

@@ -21,14 +21,14 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
-#include <tutti/backend/reference.hpp>
+#include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/all_reduce.hpp>
-#include <tutti/dist/thread_communicator.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/all_reduce.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "broken_step.hpp"

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/thread_communicator.hpp>
 
 namespace tutti {
 

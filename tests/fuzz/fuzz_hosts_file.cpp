@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/dist/host_name.hpp>
-#include <tutti/dist/hosts_file.hpp>
+#include <tutti/comm/host_name.hpp>
+#include <tutti/job/hosts_file.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tutti;

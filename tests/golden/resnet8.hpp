@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include <tutti/engine/executor.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#include <tutti/train/executor.hpp>
 
 #include "backend/conformance.hpp"
 

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
-#include <tutti/backend/reference.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/whitening.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "backend/built_backends.hpp"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/graph/planner.hpp>
+#include <tutti/engine/planner.hpp>
 
 namespace tutti::testing {
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include <tutti/engine/plan.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/graph/initialize.hpp>
-#include <tutti/graph/plan.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>

@@ -11,15 +11,15 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/planner.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 #include <tutti/graph/lower.hpp>
-#include <tutti/graph/planner.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#include <tutti/train/executor.hpp>
 
 #include "backend/comparison.hpp"
 #include "backends/activation_traffic.hpp"

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/planner.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
-#include <tutti/graph/planner.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
-#include <tutti/train/executor.hpp>
 
 #include "graph/plan_check.hpp"
 #include "graph/random_graph.hpp"

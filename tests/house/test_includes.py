@@ -13,24 +13,26 @@ BELOW = {
     "tensor": {"core"},
     "graph": {"tensor", "core"},
     "nn": {"graph", "tensor", "core"},
-    "optim": {"graph", "tensor", "core"},
+    "optim": {"core"},
     "models": {"nn", "graph", "tensor", "core"},
-    "backend": {"optim", "graph", "tensor", "core"},
+    "engine": {"optim", "graph", "tensor", "core"},
     "data": {"io", "core"},
-    "dist": {"tensor", "io", "core"},
-    "train": {"backend", "optim", "data", "dist", "graph", "tensor", "io", "core"},
+    "comm": {"io", "core"},
+    "job": {"comm", "io", "core"},
+    "strategy": {"job", "comm", "tensor", "core"},
+    "train": {"engine", "optim", "data", "strategy", "job", "comm", "graph", "tensor", "io", "core"},
 }
 EVERYTHING = set(BELOW) | {"backends", "datasets"}
 
 # Each library of backends/: the folder of include/tutti that it builds on, and the headers of the library.
 BACKENDS = {
-    "eigen": ("backend", r"(unsupported/)?Eigen/.*"),
-    "onednn": ("backend", r"oneapi/dnnl/.*|dnnl.*\.hp?p?|omp\.h"),
-    "cuda": ("backend", r"cuda.*\.h|cudnn.*\.h|cublas.*\.h|nvrtc\.h"),
-    "mpi": ("dist", r"mpi\.h"),
-    "nccl": ("dist", r"nccl\.h|cuda_runtime.*\.h"),
-    "gloo": ("dist", r"gloo/.*"),
-    "zeromq": ("dist", r"zmq\.h(pp)?"),
+    "eigen": ("engine", r"(unsupported/)?Eigen/.*"),
+    "onednn": ("engine", r"oneapi/dnnl/.*|dnnl.*\.hp?p?|omp\.h"),
+    "cuda": ("engine", r"cuda.*\.h|cudnn.*\.h|cublas.*\.h|nvrtc\.h"),
+    "mpi": ("strategy", r"mpi\.h"),
+    "nccl": ("strategy", r"nccl\.h|cuda_runtime.*\.h"),
+    "gloo": ("strategy", r"gloo/.*"),
+    "zeromq": ("strategy", r"zmq\.h(pp)?"),
     "stb": ("data", r"stb/.*"),
     "turbojpeg": ("data", r"turbojpeg\.h|jpeglib\.h|jerror\.h"),
 }
@@ -83,7 +85,7 @@ def tutti_allowed(path, header):
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
         if parts[1] == "make.hpp":  # backends and strategies by name
-            return target in {"backends", "backend", "dist"} | BELOW["backend"] | BELOW["dist"]
+            return target in {"backends", "engine", "strategy"} | BELOW["engine"] | BELOW["strategy"]
         if parts[1] not in BACKENDS:
             return False
         base = BACKENDS[parts[1]][0]
@@ -128,19 +130,19 @@ def check_the_checker():
             ("backends/eigen/a.hpp", "<Eigen/Core>"), ("backends/nccl/a.hpp", "<tutti/backends/cuda/x.hpp>"),
             ("datasets/cifar10/a.hpp", "<tutti/data/x.hpp>"), ("examples/a.cpp", "<CLI/CLI.hpp>"),
             ("tests/core/a.cpp", "<doctest/doctest.h>"), ("tests/core/a.cpp", '"b.hpp"'),
-            ("include/tutti/train/a.hpp", "<tutti/dist/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>"),
+            ("include/tutti/train/a.hpp", "<tutti/strategy/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>"),
             ("backends/turbojpeg/a.hpp", "<jpeglib.h>"),
             ("backends/stb/a.hpp", "<stb/stb_image.h>"), ("backends/stb/a.hpp", "<tutti/data/x.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>"),
-            ("backends/make.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make.hpp", "<tutti/dist/x.hpp>")]
+            ("backends/make.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make.hpp", "<tutti/strategy/x.hpp>")]
     bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
-           ("include/tutti/nn/a.hpp", "<tutti/backend/x.hpp>"), ("include/tutti/dist/a.hpp", "<tutti/graph/x.hpp>"),
+           ("include/tutti/nn/a.hpp", "<tutti/engine/x.hpp>"), ("include/tutti/strategy/a.hpp", "<tutti/graph/x.hpp>"),
            ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),
            ("backends/eigen/a.hpp", "<oneapi/dnnl/dnnl.hpp>"), ("backends/eigen/a.hpp", "<tutti/train/x.hpp>"),
-           ("backends/stb/a.hpp", "<tutti/train/executor.hpp>"), ("src/a.cpp", "<Eigen/Core>"),
+           ("backends/stb/a.hpp", "<tutti/engine/executor.hpp>"), ("src/a.cpp", "<Eigen/Core>"),
            ("backends/onednn/a.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/stb/a.hpp", "<tutti/graph/x.hpp>"),
            ("backends/stb/a.hpp", "<jpeglib.h>"), ("backends/turbojpeg/a.hpp", "<tutti/backends/stb/x.hpp>"),
            ("include/tutti/data/a.hpp", "<jpeglib.h>"), ("include/tutti/data/a.hpp", "<tutti/backends/stb/x.hpp>"),
-           ("backends/eigen/a.hpp", "<tutti/train/executor.hpp>"), ("include/tutti/tensor/a.hpp", "<tutti/io/x.hpp>"),
+           ("backends/eigen/a.hpp", "<tutti/train/trainer.hpp>"), ("include/tutti/tensor/a.hpp", "<tutti/io/x.hpp>"),
            ("backends/make.hpp", "<Eigen/Core>"), ("backends/make.hpp", "<tutti/train/x.hpp>"),
            ("backends/eigen/a.hpp", "<tutti/backends/make.hpp>"), ("datasets/cifar10/a.hpp", "<tutti/datasets/synthetic/x.hpp>"), ("tests/core/a.cpp", "<CLI/CLI.hpp>"),
            ("examples/a.cpp", "<doctest/doctest.h>"), ("bench/a.cpp", "<doctest/doctest.h>"),

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
-#include <tutti/backend/reference.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/models/cifar_fast.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
 using namespace tutti;

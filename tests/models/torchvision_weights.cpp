@@ -9,10 +9,10 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
-#include <tutti/dist/solo.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/load_weights.hpp>
 

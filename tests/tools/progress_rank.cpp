@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include <tutti/dist/launch_environment.hpp>
-#include <tutti/dist/progress_report.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/job/progress_report.hpp>
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;

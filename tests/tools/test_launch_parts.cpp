@@ -16,8 +16,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/launch_answer.hpp>
-#include <tutti/dist/launch_environment.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/job/launch_environment.hpp>
 
 #include "data/temp_folder.hpp"
 #include "examples/common/environment.hpp"

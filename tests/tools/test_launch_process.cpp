@@ -11,9 +11,9 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/launch_environment.hpp>
-#include <tutti/dist/progress_report.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/job/progress_report.hpp>
 
 #include "data/temp_folder.hpp"
 #include "tools/launch/progress_board.hpp"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet_cifar.hpp>

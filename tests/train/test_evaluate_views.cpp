@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
-#include <tutti/backend/reference.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/resident_source.hpp>

@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
 #include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/dist/solo.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/fit.hpp>
 
 using namespace tutti;

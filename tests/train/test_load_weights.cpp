@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_write.hpp>

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include <tutti/backend/reference.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
-#include <tutti/train/executor.hpp>
 
 using namespace tutti;
 

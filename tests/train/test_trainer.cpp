@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <tutti/backend/cpu/cpu.hpp>
-#include <tutti/backend/reference.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/trainer.hpp>
 

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/launch_answer.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/job/launch_answer.hpp>
 
 #include "commands.hpp"
 #include "options.hpp"
@@ -27,7 +27,7 @@
 #include "rank_process.hpp"
 #include "wire.hpp"
 
-// The question how a program's processes are to be started, see tutti/dist/launch_answer.hpp: it is put on the host of
+// The question how a program's processes are to be started, see tutti/job/launch_answer.hpp: it is put on the host of
 // rank 0, where the program lies and its GPUs are, before anything else runs.
 namespace tutti::launch {
 

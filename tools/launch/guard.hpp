@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/host_name.hpp>
-#include <tutti/dist/progress_report.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/job/progress_report.hpp>
 #include <tutti/version.hpp>
 
 #include "agent.hpp"

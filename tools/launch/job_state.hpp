@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/host_name.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
 

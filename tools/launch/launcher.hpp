@@ -23,7 +23,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
-#include <tutti/dist/progress_report.hpp>
+#include <tutti/job/progress_report.hpp>
 
 #include "ask.hpp"
 #include "blame.hpp"

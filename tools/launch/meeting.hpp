@@ -14,8 +14,8 @@
 #include <string>
 #include <utility>
 
+#include <tutti/comm/tcp.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/tcp.hpp>
 
 namespace tutti::launch {
 

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/host_name.hpp>
 
 #include "commands.hpp"
 #include "options.hpp"

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
-#include <tutti/dist/host_name.hpp>
-#include <tutti/dist/launch_answer.hpp>
+#include <tutti/job/launch_answer.hpp>
 
 #include "job_state.hpp"
 #include "rank_process.hpp"

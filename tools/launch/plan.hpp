@@ -24,8 +24,8 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/hosts_file.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/job/hosts_file.hpp>
 
 #include "meeting.hpp"
 #include "options.hpp"

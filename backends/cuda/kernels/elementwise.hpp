@@ -75,7 +75,7 @@ __global__ void relu_backward(const T* dy, const T* y, T* dx, i64 n) {
   map<T, V>(dy, y, dx, n, [](float d, float out) { return out > 0 ? d : 0.0f; });
 }
 // Of the normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a) by the formula of
-// tutti/backend/cpu/gelu_kernels.hpp. Beyond 15, where both are zero, a is 15. A NaN stays one.
+// tutti/engine/cpu/gelu_kernels.hpp. Beyond 15, where both are zero, a is 15. A NaN stays one.
 struct NormalTail {
   float a, tail, density;
   inline NormalTail(float x) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/graph/update_ops.hpp>
+#include <tutti/optim/update_ops.hpp>
 
 // Optimizers are data: they name the fused pass over the arenas that a backend runs, and how each tensor's gradient is
 // scaled before it. In all of them L2 decay belongs to the gradient, but for AdamW, which decays apart from it.

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include <tutti/graph/update_ops.hpp>
+#include <tutti/optim/update_ops.hpp>
 
 namespace tutti {
 

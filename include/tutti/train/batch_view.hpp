@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tutti/data/batch_source.hpp>
-#include <tutti/train/metrics.hpp>
+#include <tutti/engine/metrics.hpp>
 
 namespace tutti {
 

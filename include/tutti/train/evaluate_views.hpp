@@ -13,13 +13,13 @@
 #include <variant>
 #include <vector>
 
-#include <tutti/backend/reference_misc.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/f16.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/data/batch_source.hpp>
-#include <tutti/train/executor.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/reference/reference_misc.hpp>
 #include <tutti/train/logits.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
-#include <tutti/train/executor.hpp>
-#include <tutti/train/metrics.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/metrics.hpp>
 
 namespace tutti {
 

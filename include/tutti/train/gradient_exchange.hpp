@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/step_end.hpp>
-#include <tutti/backend/step_flags.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/function_ref.hpp>
-#include <tutti/dist/any_strategy.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/step_end.hpp>
+#include <tutti/engine/step_flags.hpp>
+#include <tutti/strategy/any_strategy.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/executor.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {

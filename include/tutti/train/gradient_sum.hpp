@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/engine/backend.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
 

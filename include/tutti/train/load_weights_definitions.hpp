@@ -17,8 +17,8 @@
 #include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/strategy.hpp>
 #include <tutti/io/safetensors.hpp>
+#include <tutti/strategy/strategy.hpp>
 #include <tutti/train/load_weights.hpp>
 
 namespace tutti {

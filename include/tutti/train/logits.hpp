@@ -9,7 +9,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/f16.hpp>
-#include <tutti/train/executor.hpp>
+#include <tutti/engine/executor.hpp>
 
 namespace tutti::detail {
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <vector>
 
+#include <tutti/engine/executor.hpp>
 #include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/executor.hpp>
 #include <tutti/train/trainer_options.hpp>
 
 namespace tutti {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/image_window.hpp>
@@ -19,6 +18,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/sampler.hpp>
+#include <tutti/engine/backend.hpp>
 #include <tutti/tensor/memory.hpp>
 #include <tutti/train/batch_view.hpp>
 

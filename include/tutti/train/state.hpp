@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <tutti/dist/strategy.hpp>
+#include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti {

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/host_step_end.hpp>
-#include <tutti/backend/step_end.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/dist/any_strategy.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/host_step_end.hpp>
+#include <tutti/engine/step_end.hpp>
+#include <tutti/strategy/any_strategy.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/executor.hpp>
 #include <tutti/train/gradient_exchange.hpp>
 #include <tutti/train/gradient_sum.hpp>
 #include <tutti/train/state.hpp>

@@ -9,18 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/loss_scale.hpp>
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/data/batch_source.hpp>
-#include <tutti/dist/any_strategy.hpp>
-#include <tutti/dist/job_facts.hpp>
-#include <tutti/dist/solo.hpp>
-#include <tutti/dist/strategy.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/loss_scale.hpp>
+#include <tutti/job/job_facts.hpp>
 #include <tutti/optim/optimizer.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/tensor.hpp>
-#include <tutti/train/executor.hpp>
 #include <tutti/train/state.hpp>
 #include <tutti/train/trainer_options.hpp>
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/dist/strategy.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
+#include <tutti/strategy/strategy.hpp>
 #include <tutti/train/batch_view.hpp>
 #include <tutti/train/gradient_exchange.hpp>
 #include <tutti/train/optimizer_state.hpp>

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
-#include <tutti/dist/job_facts.hpp>
+#include <tutti/engine/metrics.hpp>
+#include <tutti/job/job_facts.hpp>
 #include <tutti/optim/optimizer.hpp>
-#include <tutti/train/metrics.hpp>
 
 namespace tutti {
 

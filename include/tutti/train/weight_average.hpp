@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tutti/engine/executor.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
-#include <tutti/train/executor.hpp>
 
 namespace tutti {
 

@@ -13,7 +13,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
-#include <tutti/dist/strategy.hpp>
+#include <tutti/strategy/strategy.hpp>
 
 // How ranks wait for work of one another that takes longer than a reduction's deadline: who is at work says so four
 // times in each deadline, and who is done listens until all are.

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/core/function_ref.hpp>
-#include <tutti/train/executor.hpp>
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/reference/reference.hpp>
 
 #include "backend/comparison.hpp"
 

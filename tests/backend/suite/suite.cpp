@@ -6,8 +6,8 @@
 #include <limits>
 #include <utility>
 
-#include <tutti/backend/reference.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/work.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads.hpp>
+
+namespace tutti {
+
+// Runs operations one after the other in the order they were posted, on a thread of its own, so that they go on while
+// the caller computes. Who waits for an operation that nobody has begun runs it, and those before it, itself: a
+// blocking call costs no change of threads. `Request` is a small value; `Engine::run(const Request&, name, deadline)`
+// does the work, in one thread at a time. The first exception is everybody's: later operations fail with it.
+// An operation ends by its deadline, or up to `grace` later while the engine finds out whose fault it is.
+template <class Engine, class Request>
+class CommQueue {
+ public:
+  CommQueue(Engine& engine, std::chrono::milliseconds deadline, std::chrono::milliseconds grace)
+      : shared_(std::make_shared<Shared>(engine, deadline, grace)),
+        thread_(start_thread("communication", [s = shared_] { s->serve(); })) {}
+  ~CommQueue() {
+    {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->stop = true;
+    }
+    shared_->wake.notify_all();
+    thread_.join();
+  }
+  CommQueue(const CommQueue&) = delete;
+  CommQueue& operator=(const CommQueue&) = delete;
+
+  Work post(const Request& request, const std::string& name) { return post(request, name, shared_->deadline); }
+  Work post(const Request& request, const std::string& name, std::chrono::milliseconds deadline) {
+    const std::lock_guard lock(shared_->mutex);
+    auto job = shared_->fresh_job();
+    job->request = request;
+    job->name_ = name;
+    job->deadline = deadline;
+    job->done_.store(false, std::memory_order_relaxed);
+    job->error = nullptr;
+    shared_->waiting.push_back(job);
+    if (shared_->idle) shared_->wake.notify_all();
+    return Work(job);
+  }
+
+  // Nothing that is queued is begun any more; it fails.
+  void give_up() noexcept {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->gave_up = true;
+    shared_->wake.notify_all();
+  }
+
+ private:
+  struct Shared;
+  struct Job final : Work::State {
+    Request request{};
+    std::string name_;
+    std::chrono::milliseconds deadline{0};
+    std::atomic<bool> done_{false};
+    std::exception_ptr error;
+    Shared* shared = nullptr;
+
+    [[nodiscard]] std::string name() const override { return name_; }
+    [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
+    void wait_device() override { wait(); }
+    void wait() override {
+      if (!done()) shared->wait(*this);
+      if (error) std::rethrow_exception(error);
+    }
+  };
+
+  struct Shared {
+    Shared(Engine& e, std::chrono::milliseconds d, std::chrono::milliseconds g) : engine(e), deadline(d), grace(g) {}
+
+    // A job that nobody holds any more, so that steady work allocates nothing.
+    std::shared_ptr<Job> fresh_job() {
+      for (auto& j : pool)
+        if (j.use_count() == 1) return j;
+      pool.push_back(std::make_shared<Job>());
+      pool.back()->shared = this;
+      return pool.back();
+    }
+
+    // Runs the first waiting job. The lock is held before and after.
+    void run_first(std::unique_lock<std::mutex>& lock) {
+      const std::shared_ptr<Job> job = std::move(waiting.front());
+      waiting.erase(waiting.begin());
+      busy = true;
+      if (failed) {
+        job->error = failed;
+      } else {
+        const auto end = std::chrono::steady_clock::now() + job->deadline;
+        speaks_until = end + grace;
+        const bool refused = gave_up;
+        lock.unlock();
+        std::exception_ptr error;
+        try {
+          if (refused) fail<CommunicationError>(job->name_, "all ranks", "this rank gave up");
+          engine.run(job->request, job->name_, end);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        lock.lock();
+        job->error = error;
+        if (error) failed = error;
+      }
+      busy = false;
+      job->done_.store(true, std::memory_order_release);
+      wake.notify_all();
+    }
+
+    void serve() {
+      std::unique_lock lock(mutex);
+      for (;;) {
+        idle = true;
+        wake.wait(lock, [&] { return (!waiting.empty() && !busy) || stop; });
+        idle = false;
+        if (waiting.empty() || busy) {
+          if (stop) return;
+          continue;
+        }
+        run_first(lock);
+      }
+    }
+
+    void wait(Job& job) {
+      std::unique_lock lock(mutex);
+      const auto end = std::chrono::steady_clock::now() + job.deadline;
+      while (!job.done()) {
+        if (!busy && !waiting.empty()) {
+          run_first(lock);
+          continue;
+        }
+        // Whoever runs it knows more of it than the clock does.
+        if (wake.wait_until(lock, std::max(end, speaks_until)) == std::cv_status::timeout && !job.done() &&
+            std::chrono::steady_clock::now() >= speaks_until)
+          fail<CommunicationError>(job.name_, "an answer within " + std::to_string(job.deadline.count()) + " ms",
+                                   "none");
+      }
+    }
+
+    Engine& engine;
+    const std::chrono::milliseconds deadline, grace;
+    std::chrono::steady_clock::time_point speaks_until{};  // of the operation that runs
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::vector<std::shared_ptr<Job>> waiting;  // a handful at most
+    std::vector<std::shared_ptr<Job>> pool;
+    std::exception_ptr failed;
+    bool busy = false, stop = false, idle = false, gave_up = false;
+  };
+
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace tutti

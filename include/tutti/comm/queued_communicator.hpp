@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <tutti/comm/comm_queue.hpp>
+#include <tutti/comm/communicator.hpp>
+#include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/reduce_op.hpp>
+
+namespace tutti {
+
+// Makes a Communicator of an engine whose operations block: a queue and one thread. The engine has rank(), size(),
+// name(), rank_name(r), abort(reason), allocate(bytes, deadline), barrier(deadline, what) and all_reduce, broadcast,
+// all_gather as HostGroup has them. It is called from one thread at a time, not always the same one.
+// give_up(), from any thread, ends what it waits for, now and later, and frees nothing; grace() is how long after its
+// deadline an operation may still be finding out who is missing. Destroyed while an exception is on the way, it waits
+// for no other rank.
+template <class Engine>
+class QueuedCommunicator {
+ public:
+  static constexpr CommunicatorTraits traits{};
+
+  template <class... A>
+  explicit QueuedCommunicator(std::chrono::milliseconds deadline, A&&... of_engine)
+      : engine_(std::forward<A>(of_engine)...),
+        deadline_(deadline),
+        runner_{engine_},
+        queue_(runner_, deadline, engine_.grace()) {}
+  ~QueuedCommunicator() {
+    if (std::uncaught_exceptions() > exceptions_) interrupt();
+  }
+  QueuedCommunicator(const QueuedCommunicator&) = delete;
+  QueuedCommunicator& operator=(const QueuedCommunicator&) = delete;
+
+  [[nodiscard]] int rank() const { return engine_.rank(); }
+  [[nodiscard]] int size() const { return engine_.size(); }
+  [[nodiscard]] std::string name() const { return engine_.name(); }
+  [[nodiscard]] std::string rank_name(int r) const { return engine_.rank_name(r); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
+  [[nodiscard]] Engine& engine() noexcept { return engine_; }
+
+  Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
+    return queue_.post({Kind::all_reduce, t, op, 0, data, {}, 0}, name);
+  }
+  Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
+    return queue_.post({Kind::broadcast, DType::u8, ReduceOp::sum, root, data, {}, 0}, name);
+  }
+  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
+    if (all.size() != mine.size() * static_cast<std::size_t>(size()))
+      fail<UsageError>(name, "room for " + std::to_string(size()) + " times " + std::to_string(mine.size()) + " bytes",
+                       std::to_string(all.size()));
+    return queue_.post({Kind::all_gather, DType::u8, ReduceOp::sum, 0, all, mine, 0}, name);
+  }
+  void barrier(std::chrono::milliseconds deadline) {
+    queue_.post({Kind::barrier, DType::u8, ReduceOp::sum, 0, {}, {}, 0}, "barrier", deadline).wait();
+  }
+  void interrupt() noexcept {
+    queue_.give_up();
+    engine_.give_up();
+  }
+  void abort(const std::string& reason, ExitCode code) noexcept { engine_.abort(reason, code); }
+  std::span<std::byte> allocate(std::size_t bytes) {
+    // In the queue's turn, because it is a collective call too.
+    queue_.post({Kind::allocate, DType::u8, ReduceOp::sum, 0, {}, {}, bytes}, "allocate").wait();
+    return runner_.allocated;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, barrier, allocate };
+  struct Request {
+    Kind kind = Kind::barrier;
+    DType dtype = DType::u8;
+    ReduceOp op = ReduceOp::sum;
+    int root = 0;
+    std::span<std::byte> data;
+    std::span<const std::byte> mine;
+    std::size_t bytes = 0;
+  };
+  struct Runner {
+    Engine& engine;
+    std::span<std::byte> allocated{};
+    void run(const Request& r, const std::string& what, Deadline deadline) {
+      switch (r.kind) {
+        case Kind::all_reduce:
+          return engine.all_reduce(r.dtype, r.data, r.op, deadline, what);
+        case Kind::broadcast:
+          return engine.broadcast(r.data, r.root, deadline, what);
+        case Kind::all_gather:
+          return engine.all_gather(r.mine, r.data, deadline, what);
+        case Kind::barrier:
+          return engine.barrier(deadline, what);
+        case Kind::allocate:
+          allocated = engine.allocate(r.bytes, deadline);
+      }
+    }
+  };
+
+  int exceptions_ = std::uncaught_exceptions();
+  Engine engine_;
+  std::chrono::milliseconds deadline_;
+  Runner runner_;
+  CommQueue<Runner, Request> queue_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/engine/plan.hpp>
+#include <tutti/tensor/view.hpp>
+
+namespace tutti {
+
+// Numbers that change from step to step. They live outside the plan, so that a captured run never goes stale.
+struct StepScalars {
+  double loss_scale = 1;
+  double inv_global_batch = 1;  // 1 / rows of all ranks together
+};
+
+// One invocation of an op's kernel: the operands for the rows of this call, and who is calling.
+struct Call {
+  static constexpr std::size_t max_operands = 16;
+
+  std::array<TensorRef, max_operands> in, out;
+  int inputs = 0, outputs = 0;
+  Phase phase = Phase::whole;
+  int lane = 0, lanes = 1;
+  int task = 0, tasks = 1;  // of Phase::whole
+  int worker = 0;
+  std::int64_t count_rows = 0;   // of the whole batch on this rank
+  bool first_chunk = true;       // of this lane
+  std::byte* partial = nullptr;  // reduce: this lane's; finish: lane 0's, the others follow at partial_stride
+  std::size_t partial_stride = 0;
+  void* state = nullptr;                 // what prepare() returned for this node
+  const StepScalars* scalars = nullptr;  // null: the backend has them already (StepEnd::begin)
+  std::string_view node;                 // the layer it belongs to
+
+  [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }
+};
+
+// Weights to be packed, and where to.
+struct PackTarget {
+  TensorRef weights;
+  void* to = nullptr;
+};
+
+// What a backend may make ready for a node before the first run: primitives for each number of rows, say.
+struct PrepareInfo {
+  NodeDesc desc;
+  Partition partition;
+  std::vector<std::int64_t> chunk_rows;  // every number of rows this node will be called with
+  int workers = 1;
+};
+
+}  // namespace tutti

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/simd.hpp>
+#include <tutti/graph/ops.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+// Max pooling over NHWC data, a register of channels at a time.
+namespace tutti::cpu {
+
+// x [rows, h, w, channels] and y, which [rows, out_h, out_w, channels]; for the backward pass x is dx and y is dy.
+template <class T>
+struct MaxPoolArgs {
+  op::Window window;
+  std::int64_t rows = 0, channels = 0, h = 0, w = 0, out_h = 0, out_w = 0;
+  T* x = nullptr;
+  T* y = nullptr;
+  std::uint8_t* which = nullptr;  // index in the window
+};
+
+namespace detail {
+
+// What a loop over a window's rows or columns runs through.
+struct Span {
+  std::int64_t begin, end;
+};
+// Of the window at output p: the places that lie in 0..extent.
+inline Span inside(std::int64_t p, int kernel, const op::Window& o, std::int64_t extent) {
+  const std::int64_t at = p * o.stride - o.padding;
+  return {std::max<std::int64_t>(0, -at), std::min<std::int64_t>(kernel, extent - at)};
+}
+// The outputs whose window holds input h.
+inline Span holders(std::int64_t h, int kernel, const op::Window& o, std::int64_t outputs) {
+  const std::int64_t at = h + o.padding, first = at - kernel + 1;
+  return {first > 0 ? (first + o.stride - 1) / o.stride : 0, std::min<std::int64_t>(at / o.stride + 1, outputs)};
+}
+
+}  // namespace detail
+
+template <Isa I, class T>
+TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
+  using Ints = typename Vec<I>::I;
+  constexpr int width = lanes_of<I>;
+  const op::Window& o = a.window;
+  F<I> one;
+  broadcast<I>(one, 1.0F);
+  T* y = a.y;
+  std::uint8_t* which = a.which;
+  for (std::int64_t n = 0; n < a.rows; ++n)
+    for (std::int64_t p = 0; p < a.out_h; ++p)
+      for (std::int64_t q = 0; q < a.out_w; ++q, y += a.channels, which += a.channels) {
+        const detail::Span r = detail::inside(p, o.kernel_h, o, a.h), s = detail::inside(q, o.kernel_w, o, a.w);
+        const T* x = a.x + ((n * a.h + p * o.stride - o.padding) * a.w + q * o.stride - o.padding) * a.channels;
+        F<I> start, rest;  // the window's first tap that is inside; from one row's last to the next one's first
+        broadcast<I>(start, static_cast<float>(r.begin * o.kernel_w + s.begin));
+        broadcast<I>(rest, static_cast<float>(o.kernel_w - (s.end - s.begin)));
+        std::int64_t c = 0;
+        // A NaN wins, so that it is not lost: the largest magnitude, as an integer, tells. To look for it in the
+        // selection would make GCC 12 unite two masks, which it does lane by lane.
+        for (; c + width <= a.channels; c += width) {
+          F<I> best, place = start, here = start, v;
+          Ints most = Ints{};
+          load<I>(best, static_cast<const T*>(x + (r.begin * a.w + s.begin) * a.channels + c));
+          for (std::int64_t i = r.begin; i < r.end; ++i, here += rest)
+            for (std::int64_t j = s.begin; j < s.end; ++j, here += one) {
+              load<I>(v, static_cast<const T*>(x + (i * a.w + j) * a.channels + c));
+              place = v > best ? here : place;
+              best = v > best ? v : best;
+              const Ints magnitude = (Ints)v & 0x7fffffff;
+              most = magnitude > most ? magnitude : most;
+            }
+          best = most > 0x7f800000 ? (F<I>)most : best;
+          store<I>(y + c, best);
+          write(which + c, __builtin_convertvector(__builtin_convertvector(place, Ints), typename Vec<I>::Byte));
+        }
+        for (; c < a.channels; ++c) {
+          float best = static_cast<float>(x[(r.begin * a.w + s.begin) * a.channels + c]);
+          std::int64_t place = r.begin * o.kernel_w + s.begin;
+          for (std::int64_t i = r.begin; i < r.end; ++i)
+            for (std::int64_t j = s.begin; j < s.end; ++j) {
+              const float v = static_cast<float>(x[(i * a.w + j) * a.channels + c]);
+              if (!(v > best) && v == v) continue;
+              best = v;
+              place = i * o.kernel_w + j;
+            }
+          y[c] = T(best);
+          which[c] = static_cast<std::uint8_t>(place);
+        }
+      }
+}
+TUTTI_DEFINE_DISPATCH(max_pool, max_pool_body);
+TUTTI_CORE_INSTANCE(template void max_pool<float>(Isa, MaxPoolArgs<float>));
+TUTTI_CORE_INSTANCE(template void max_pool<bf16>(Isa, MaxPoolArgs<bf16>));
+
+template <Isa I, class T>
+TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
+  using Ints = typename Vec<I>::I;
+  constexpr int width = lanes_of<I>;
+  const op::Window& o = a.window;
+  T* dx = a.x;
+  for (std::int64_t n = 0; n < a.rows; ++n)
+    for (std::int64_t h = 0; h < a.h; ++h)
+      for (std::int64_t v = 0; v < a.w; ++v, dx += a.channels) {
+        const detail::Span r = detail::holders(h, o.kernel_h, o, a.out_h),
+                           s = detail::holders(v, o.kernel_w, o, a.out_w);
+        const auto place = [&](std::int64_t p, std::int64_t q) TUTTI_LAMBDA {
+          return static_cast<std::int32_t>((h + o.padding - p * o.stride) * o.kernel_w + v + o.padding - q * o.stride);
+        };
+        const std::int64_t image = n * a.out_h;
+        std::int64_t c = 0;
+        for (; c + width <= a.channels; c += width) {
+          F<I> sum = F<I>{};
+          for (std::int64_t p = r.begin; p < r.end; ++p)
+            for (std::int64_t q = s.begin; q < s.end; ++q) {
+              const std::int64_t k = ((image + p) * a.out_w + q) * a.channels + c;
+              typename Vec<I>::Byte b;
+              read(b, a.which + k);
+              const Ints from = __builtin_convertvector(b, Ints);
+              F<I> g;
+              load<I>(g, static_cast<const T*>(a.y + k));
+              sum += from == place(p, q) ? g : F<I>{};
+            }
+          store<I>(dx + c, sum);
+        }
+        for (; c < a.channels; ++c) {
+          float sum = 0;
+          for (std::int64_t p = r.begin; p < r.end; ++p)
+            for (std::int64_t q = s.begin; q < s.end; ++q) {
+              const std::int64_t k = ((image + p) * a.out_w + q) * a.channels + c;
+              if (a.which[k] == place(p, q)) sum += static_cast<float>(a.y[k]);
+            }
+          dx[c] = T(sum);
+        }
+      }
+}
+TUTTI_DEFINE_DISPATCH(max_pool_backward, max_pool_backward_body);
+TUTTI_CORE_INSTANCE(template void max_pool_backward<float>(Isa, MaxPoolArgs<float>));
+TUTTI_CORE_INSTANCE(template void max_pool_backward<bf16>(Isa, MaxPoolArgs<bf16>));
+
+}  // namespace tutti::cpu
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include <tutti/core/bf16.hpp>
+#include <tutti/engine/cpu/isa.hpp>
+
+// A register of floats, with the compiler's vector types: 16, 8 or 4 of them, by instruction set.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"  // these vectors are never passed between functions, all is inlined
+#endif
+
+namespace tutti::cpu {
+
+#define TUTTI_VECTOR(type, bytes) type __attribute__((vector_size(bytes)))
+
+// Types of one register: F floats, U and I as many u32 and i32, Half u16, Byte u8.
+template <int W>
+struct Vector;
+#define TUTTI_DEFINE_VECTOR(W)                       \
+  template <>                                        \
+  struct Vector<W> {                                 \
+    using F = TUTTI_VECTOR(float, 4 * W);            \
+    using U = TUTTI_VECTOR(std::uint32_t, 4 * W);    \
+    using I = TUTTI_VECTOR(std::int32_t, 4 * W);     \
+    using Half = TUTTI_VECTOR(std::uint16_t, 2 * W); \
+    using Byte = TUTTI_VECTOR(std::uint8_t, W);      \
+  }
+TUTTI_DEFINE_VECTOR(16);
+TUTTI_DEFINE_VECTOR(8);
+TUTTI_DEFINE_VECTOR(4);
+#undef TUTTI_DEFINE_VECTOR
+#undef TUTTI_VECTOR
+
+template <Isa I>
+inline constexpr int lanes_of = I == Isa::avx512_bf16 || I == Isa::avx512 ? 16
+                                : I == Isa::avx2                          ? 8
+                                                                          : 4;
+template <Isa I>
+using Vec = Vector<lanes_of<I>>;
+template <Isa I>
+using F = typename Vec<I>::F;
+
+// A register from and to memory at any address. A packed struct says so, because Clang forgets an alignment that an
+// alias of a vector type carries and takes the address for a multiple of the register's size.
+template <class V>
+struct __attribute__((packed, may_alias)) Unaligned {
+  V v;
+};
+template <class V>
+TUTTI_INLINE void read(V& to, const void* p) {
+  to = static_cast<const Unaligned<V>*>(p)->v;
+}
+template <class V>
+TUTTI_INLINE void write(void* p, const V& v) {
+  static_cast<Unaligned<V>*>(p)->v = v;
+}
+
+// Vectors go in and out by reference: returning one from a function compiled for less than its instruction set would
+// have another calling convention, and compilers warn of it even where all is inlined.
+template <Isa I>
+TUTTI_INLINE void broadcast(F<I>& to, float f) {
+  to = f - F<I>{};
+}
+template <Isa I>
+TUTTI_INLINE void load(F<I>& to, const float* p) {
+  read(to, p);
+}
+template <Isa I>
+TUTTI_INLINE void load(F<I>& to, const bf16* p) {
+  typename Vec<I>::Half h;
+  read(h, p);
+  to = (F<I>)(__builtin_convertvector(h, typename Vec<I>::U) << 16);
+}
+template <Isa I>
+TUTTI_INLINE void load(F<I>& to, const std::uint8_t* p) {
+  typename Vec<I>::Byte b;
+  read(b, p);
+  to = __builtin_convertvector(__builtin_convertvector(b, typename Vec<I>::I), F<I>);
+}
+template <Isa I>
+TUTTI_INLINE void store(float* p, const F<I>& v) {
+  write(p, v);
+}
+// Rounds to nearest even; a NaN stays one.
+template <Isa I>
+TUTTI_INLINE void store(bf16* p, const F<I>& v) {
+  using U = typename Vec<I>::U;
+#if defined(__x86_64__) && !defined(__clang__)  // Clang wants the register's instruction set on every caller
+  if constexpr (I == Isa::avx512_bf16) {
+    typename Vec<I>::Half r;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(v));
+    write(p, r);
+    return;
+  }
+#endif
+  const U u = (U)v;
+  const U rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+  const U quiet = (u >> 16) | 0x40U;
+  const auto nan = (u & 0x7fffffffU) > 0x7f800000U;
+  const U r = nan ? quiet : rounded;
+  write(p, __builtin_convertvector(r, typename Vec<I>::Half));
+}
+// Adds the lanes to sums in f64.
+template <Isa I>
+TUTTI_INLINE void add_lanes(double* sums, const F<I>& v) {
+  for (int e = 0; e < lanes_of<I>; ++e) sums[e] += static_cast<double>(v[e]);
+}
+
+}  // namespace tutti::cpu
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/isa.hpp>
+#include <tutti/optim/update_ops.hpp>
+
+// Optimizer passes over f32 arenas, one read and one write of each array. Plain loops, which the compiler turns into
+// vector code for each instruction set.
+namespace tutti::cpu {
+
+template <Isa>
+TUTTI_INLINE void sgd_body(op::SgdUpdate o, UpdateCall u) {
+  auto* __restrict w = static_cast<float*>(u.weights);
+  const auto* __restrict g = static_cast<const float*>(u.gradients);
+  auto* __restrict a = static_cast<float*>(u.slots[0]);
+  const auto momentum = static_cast<float>(o.momentum), lr = static_cast<float>(u.lr);
+  const auto scale = static_cast<float>(u.factor * u.gradient_scale);
+  const auto decay = static_cast<float>(u.factor * u.weight_decay);
+  const float look_ahead = o.nesterov ? momentum : 1.0F, direct = o.nesterov ? 1.0F : 0.0F;
+  TUTTI_INDEPENDENT
+  for (std::size_t i = 0; i < u.count; ++i) {
+    const float grad = scale * g[i] + decay * w[i];
+    const float acc = momentum * a[i] + grad;
+    a[i] = acc;
+    w[i] -= lr * (direct * grad + look_ahead * acc);
+  }
+}
+TUTTI_DEFINE_DISPATCH(sgd, sgd_body);
+TUTTI_CORE_INSTANCE(template void sgd<>(Isa, op::SgdUpdate, UpdateCall));
+
+template <Isa>
+TUTTI_INLINE void adamw_body(op::AdamwUpdate o, UpdateCall u) {
+  auto* __restrict w = static_cast<float*>(u.weights);
+  const auto* __restrict g = static_cast<const float*>(u.gradients);
+  auto* __restrict m = static_cast<float*>(u.slots[0]);
+  auto* __restrict v = static_cast<float*>(u.slots[1]);
+  const double c1 = 1 - std::pow(o.beta1, static_cast<double>(u.step));
+  const double c2 = 1 - std::pow(o.beta2, static_cast<double>(u.step));
+  const auto b1 = static_cast<float>(o.beta1), b2 = static_cast<float>(o.beta2), eps = static_cast<float>(o.eps);
+  const auto n1 = static_cast<float>(1 - o.beta1), n2 = static_cast<float>(1 - o.beta2);
+  const auto rate = static_cast<float>(u.lr / c1), inv_c2 = static_cast<float>(1 / c2);
+  const auto scale = static_cast<float>(u.factor * u.gradient_scale);
+  const auto keep = static_cast<float>(1 - u.lr * u.weight_decay);
+  TUTTI_INDEPENDENT
+  for (std::size_t i = 0; i < u.count; ++i) {
+    const float grad = scale * g[i];
+    m[i] = b1 * m[i] + n1 * grad;
+    v[i] = b2 * v[i] + n2 * grad * grad;
+    w[i] = w[i] * keep - rate * m[i] / (__builtin_sqrtf(v[i] * inv_c2) + eps);
+  }
+}
+TUTTI_DEFINE_DISPATCH(adamw, adamw_body);
+TUTTI_CORE_INSTANCE(template void adamw<>(Isa, op::AdamwUpdate, UpdateCall));
+
+template <Isa>
+TUTTI_INLINE void average_body(float* to, const float* from, std::size_t n, float decay) {
+  const float rest = 1 - decay;
+  TUTTI_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) to[i] = decay * to[i] + rest * from[i];
+}
+TUTTI_DEFINE_DISPATCH(average, average_body);
+TUTTI_CORE_INSTANCE(template void average<>(Isa, float*, const float*, std::size_t, float));
+
+template <Isa>
+TUTTI_INLINE void accumulate_body(float* to, const float* from, std::size_t n) {
+  TUTTI_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) to[i] += from[i];
+}
+TUTTI_DEFINE_DISPATCH(accumulate, accumulate_body);
+TUTTI_CORE_INSTANCE(template void accumulate<>(Isa, float*, const float*, std::size_t));
+
+}  // namespace tutti::cpu

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/simd.hpp>
+#include <tutti/graph/ops.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+// Weight gradients of convolutions as matrix products: dw [outputs, inputs] of one place of the window is dy^T x over
+// all pixels. Both operands are copied, block of pixels by block, into columns of 16 channels; a tile of 8 outputs by
+// 32 inputs is kept in registers. For AVX-512, in bf16 with its products of pairs.
+namespace tutti::cpu {
+
+template <class T>
+struct WeightGradientArgs {
+  op::Window window;
+  std::int64_t rows = 0;
+  std::int64_t h = 0, w = 0, channels = 0;         // of x, NHWC
+  std::int64_t out_h = 0, out_w = 0, outputs = 0;  // of dy, NHWC
+  const T* x = nullptr;
+  const T* dy = nullptr;
+  std::int64_t first_input = 0, inputs = 0;  // the part of the gradient that is computed
+  std::int64_t first_output = 0, part_outputs = 0;
+  float* dw = nullptr;  // [part_outputs][place of the window][inputs], with steps:
+  std::int64_t dw_output = 0, dw_place = 0;
+  bool add = false;          // to what is there
+  float* columns = nullptr;  // as many floats as weight_gradient_floats() says, aligned to 64 bytes
+};
+
+namespace detail {
+
+inline constexpr std::int64_t gradient_block = 128;  // vectors of a column: pixels, or pairs of them in bf16
+inline constexpr std::int64_t column_floats =
+    (gradient_block + 1) * 16;  // one over, so that columns share no cache sets
+inline constexpr int tile_outputs = 8, tile_columns = 2;
+
+}  // namespace detail
+
+// Whether there is a kernel: for whole columns on this instruction set.
+template <class T>
+[[nodiscard]] bool has_weight_gradient(Isa isa, std::int64_t inputs, std::int64_t outputs) {
+  return (std::is_same_v<T, float> ? isa == Isa::avx512 || isa == Isa::avx512_bf16 : isa == Isa::avx512_bf16) &&
+         inputs % 16 == 0 && outputs % 16 == 0;
+}
+[[nodiscard]] inline std::int64_t weight_gradient_floats(std::int64_t inputs, std::int64_t outputs) {
+  return (inputs + outputs) / 16 * detail::column_floats;
+}
+
+#if defined(__x86_64__)
+
+namespace detail {
+
+// Pixels' channels [0, 16 * columns) to columns. from[k] is a pixel, or null for one of zeros.
+template <Isa I>
+TUTTI_INLINE void to_columns(const float* const* from, std::int64_t pixels, std::int64_t columns, float* to) {
+  for (std::int64_t k = 0; k < pixels; ++k, to += 16)
+    for (std::int64_t c = 0; c < columns; ++c) {
+      F<I> v = F<I>{};
+      if (from[k] != nullptr) load<I>(v, from[k] + 16 * c);
+      store<I>(to + c * column_floats, v);
+    }
+}
+// Pairs of pixels side by side.
+template <Isa I>
+TUTTI_INLINE void to_columns(const bf16* const* from, std::int64_t pixels, std::int64_t columns, float* to) {
+  using U = typename Vec<I>::U;
+  static constexpr bf16 zeros[32] = {};
+  for (std::int64_t k = 0; k < pixels; k += 2, to += 16) {
+    const bool second = k + 1 < pixels && from[k + 1] != nullptr;
+    const bf16* a = from[k] != nullptr ? from[k] : static_cast<const bf16*>(zeros);
+    const bf16* b = second ? from[k + 1] : static_cast<const bf16*>(zeros);
+    const std::int64_t a_step = from[k] != nullptr ? 16 : 0, b_step = second ? 16 : 0;
+    std::int64_t c = 0;
+#if !defined(__clang__)
+    using Wide = std::uint16_t __attribute__((vector_size(64)));
+    const Wide low{0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                   8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const Wide high = low + 16;
+    for (; c + 2 <= columns; c += 2) {
+      Wide x, y;
+      read(x, a + c * a_step);
+      read(y, b + c * b_step);
+      store<I>(to + c * column_floats, (F<I>)__builtin_shuffle(x, y, low));
+      store<I>(to + (c + 1) * column_floats, (F<I>)__builtin_shuffle(x, y, high));
+    }
+#endif
+    for (; c < columns; ++c) {
+      typename Vec<I>::Half x, y;
+      read(x, a + c * a_step);
+      read(y, b + c * b_step);
+      store<I>(to + c * column_floats, (F<I>)(__builtin_convertvector(x, U) | (__builtin_convertvector(y, U) << 16)));
+    }
+  }
+}
+
+// sums += a b, of pairs in bf16.
+template <Isa I, class T>
+TUTTI_INLINE void multiply_add(F<I>& sum, const F<I>& a, const F<I>& b) {
+  if constexpr (std::is_same_v<T, bf16>) {
+#if defined(__clang__)
+    // Clang's asm takes no registers wider than the file's own target has.
+    for (std::size_t i = 0; i < sizeof(F<I>) / sizeof(float); ++i) {
+      const auto x = std::bit_cast<std::uint32_t>(float{a[i]}), y = std::bit_cast<std::uint32_t>(float{b[i]});
+      sum[i] += std::bit_cast<float>(x << 16) * std::bit_cast<float>(y << 16) +
+                std::bit_cast<float>(x & 0xFFFF0000U) * std::bit_cast<float>(y & 0xFFFF0000U);
+    }
+#else
+    F<I> s = sum;  // not in place: an array whose elements are operands of asm stays in memory
+    asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
+    sum = s;
+#endif
+  } else {
+    sum += a * b;
+  }
+}
+
+// `outputs` are 8 floats (or pairs) of a column, `inputs` N columns.
+template <Isa I, class T, int N>
+TUTTI_INLINE void gradient_tile(const float* outputs, const float* inputs, std::int64_t n, float* dw, std::int64_t step,
+                                bool add) {
+  F<I> sum[tile_outputs][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < tile_outputs; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) sum[i][j] = F<I>{};
+  for (std::int64_t k = 0; k < n; ++k, outputs += 16, inputs += 16) {
+    F<I> b[N];
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) load<I>(b[j], inputs + j * column_floats);
+#pragma GCC unroll 8
+    for (int i = 0; i < tile_outputs; ++i) {
+      // As integers: an addition of floats would change the bits of pairs.
+      const F<I> a = (F<I>)(typename Vec<I>::U{} + std::bit_cast<std::uint32_t>(outputs[i]));
+#pragma GCC unroll 2
+      for (int j = 0; j < N; ++j) multiply_add<I, T>(sum[i][j], a, b[j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < tile_outputs; ++i, dw += step)
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) {
+      F<I> before = F<I>{};
+      if (add) load<I>(before, static_cast<const float*>(dw + 16 * j));
+      store<I>(dw + 16 * j, before + sum[i][j]);
+    }
+}
+
+template <Isa I, class T>
+TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
+  constexpr std::int64_t at_once = std::is_same_v<T, bf16> ? 2 : 1, block = gradient_block * at_once;
+  const op::Window& o = g.window;
+  const std::int64_t pixels = g.rows * g.out_h * g.out_w;
+  const std::int64_t blocks = (pixels + block - 1) / block, size = ((pixels + blocks - 1) / blocks + 1) / 2 * 2;
+  float* const output_columns = g.columns;
+  float* const input_columns = g.columns + g.part_outputs / 16 * column_floats;
+  const T* from[block];
+  for (std::int64_t first = 0; first < pixels; first += size) {
+    const std::int64_t count = std::min(size, pixels - first), vectors = (count + at_once - 1) / at_once;
+    for (std::int64_t k = 0; k < count; ++k) from[k] = g.dy + (first + k) * g.outputs + g.first_output;
+    to_columns<I>(from, count, g.part_outputs / 16, output_columns);
+    for (int place = 0; place < o.kernel_h * o.kernel_w; ++place) {
+      const int r = place / o.kernel_w - o.padding, s = place % o.kernel_w - o.padding;
+      std::int64_t j = first % g.out_w, i = first / g.out_w % g.out_h, n = first / (g.out_w * g.out_h);
+      for (std::int64_t k = 0; k < count; ++k) {
+        const std::int64_t h = i * o.stride + r, v = j * o.stride + s;
+        const bool outside = h < 0 || v < 0 || h >= g.h || v >= g.w;
+        from[k] = outside ? nullptr : g.x + ((n * g.h + h) * g.w + v) * g.channels + g.first_input;
+        if (++j < g.out_w) continue;
+        j = 0;
+        if (++i < g.out_h) continue;
+        i = 0;
+        ++n;
+      }
+      to_columns<I>(from, count, g.inputs / 16, input_columns);
+      const bool add = g.add || first > 0;
+      for (std::int64_t c = 0; c < g.inputs / 16; c += tile_columns)
+        for (std::int64_t p = 0; p < g.part_outputs; p += tile_outputs) {
+          const float* a = output_columns + p / 16 * column_floats + p % 16;
+          const float* b = input_columns + c * column_floats;
+          float* dw = g.dw + p * g.dw_output + place * g.dw_place + 16 * c;
+          if (c + tile_columns <= g.inputs / 16)
+            gradient_tile<I, T, tile_columns>(a, b, vectors, dw, g.dw_output, add);
+          else
+            gradient_tile<I, T, 1>(a, b, vectors, dw, g.dw_output, add);
+        }
+    }
+  }
+}
+
+TUTTI_TARGET_AVX512 inline void weight_gradient_f32(const WeightGradientArgs<float>& g) {
+  weight_gradient_body<Isa::avx512>(g);
+}
+TUTTI_TARGET_AVX512_BF16 inline void weight_gradient_bf16(const WeightGradientArgs<bf16>& g) {
+  weight_gradient_body<Isa::avx512_bf16>(g);
+}
+
+}  // namespace detail
+
+#endif
+
+// Where has_weight_gradient() says so.
+template <class T>
+void weight_gradient([[maybe_unused]] const WeightGradientArgs<T>& g) {
+#if defined(__x86_64__)
+  if constexpr (std::is_same_v<T, bf16>)
+    detail::weight_gradient_bf16(g);
+  else
+    detail::weight_gradient_f32(g);
+#else
+  fail<UsageError>("weight_gradient", "AVX-512", "another processor");
+#endif
+}
+TUTTI_CORE_INSTANCE(template void weight_gradient<float>(const WeightGradientArgs<float>&));
+TUTTI_CORE_INSTANCE(template void weight_gradient<bf16>(const WeightGradientArgs<bf16>&));
+
+}  // namespace tutti::cpu
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

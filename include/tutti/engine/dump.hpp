@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include <tutti/core/separate.hpp>
+#include <tutti/engine/plan.hpp>
+
+namespace tutti {
+
+// One line a node: what it reads and writes.
+template <class = void>
+[[nodiscard]] std::string dump_text(const Graph& g) {
+  std::string out;
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    out += std::to_string(i) + ": " + std::string(name_of(n.op)) + " '" + n.name + "' (";
+    for (std::size_t k = 0; k < n.inputs.size(); ++k)
+      out += (k ? ", %" : "%") + std::to_string(n.inputs[k]) + ' ' + to_string(g[n.inputs[k]]);
+    out += ") -> (";
+    for (std::size_t k = 0; k < n.outputs.size(); ++k)
+      out += (k ? ", %" : "%") + std::to_string(n.outputs[k]) + ' ' + to_string(g[n.outputs[k]]);
+    out += ")\n";
+  }
+  return out;
+}
+
+// The graph for Graphviz: `dot -Tsvg`.
+template <class = void>
+[[nodiscard]] std::string dump_graphviz(const Graph& g) {
+  std::string out;
+  out += "digraph model {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    out += "  n" + std::to_string(i) + " [label=\"" + std::string(name_of(n.op)) + "\\n" + n.name + "\"" +
+           (n.backward ? ", style=dashed" : "") + "];\n";
+    for (ValueId v : n.inputs)
+      if (g[v].producer >= 0)
+        out += "  n" + std::to_string(g[v].producer) + " -> n" + std::to_string(i) + " [label=\"" + to_string(g[v]) +
+               "\"];\n";
+  }
+  out += "}\n";
+  return out;
+}
+
+// A plan's segments: which steps run between two barriers, on how many rows at a time.
+template <class = void>
+[[nodiscard]] std::string dump_text(const Graph& g, const Plan& p) {
+  static constexpr const char* phases[] = {"", " reduce", " finish", ""};
+  std::string out;
+  out += "plan for " + std::to_string(p.rows) + " rows in " + std::to_string(p.lanes) + " lanes, " +
+         std::to_string(p.activation_bytes) + " bytes of activations, " + std::to_string(p.scratch_bytes) +
+         " of scratch a worker\n";
+  for (std::size_t s = 0; s < p.segments.size(); ++s) {
+    const Segment& seg = p.segments[s];
+    out += "segment " + std::to_string(s) + (seg.whole ? " whole" : " by " + std::to_string(seg.chunk_rows) + " rows") +
+           ':';
+    for (const Step& step : seg.steps) {
+      const Node& n = g.nodes[static_cast<std::size_t>(step.node)];
+      out += ' ' + n.name + '/' + std::string(name_of(n.op)) + phases[static_cast<std::size_t>(step.phase)] + ';';
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+TUTTI_CORE_INSTANCE(template std::string dump_text<>(const Graph&));
+TUTTI_CORE_INSTANCE(template std::string dump_graphviz<>(const Graph&));
+TUTTI_CORE_INSTANCE(template std::string dump_text<>(const Graph&, const Plan&));
+
+}  // namespace tutti

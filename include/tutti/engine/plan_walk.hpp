@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <tutti/engine/arenas.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/batch_slot.hpp>
+#include <tutti/engine/plan.hpp>
+#include <tutti/engine/prepared_plan.hpp>
+#include <tutti/engine/weight_packs.hpp>
+
+namespace tutti {
+
+// Walks a plan's segments: tells the backend each call, with its operands. Outlived by all that it is given.
+class PlanWalk {
+ public:
+  // Called when the first `slices` slices of the gradient arena are final, but for what
+  // Backend::finish_gradients() is called for.
+  using OnReady = std::function<void(std::size_t slices)>;
+  // Nanoseconds of CPU time per node and phase, summed over workers.
+  struct Profile {
+    std::vector<std::array<std::int64_t, 4>> nodes;
+  };
+
+  PlanWalk(Backend& backend, const Arenas& arenas, const BatchSlot& slot, WeightPacks& packs)
+      : b_(backend), arenas_(arenas), slot_(slot), packs_(packs) {}
+
+  // Of the runs to come; null: the backend has them from elsewhere.
+  void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
+  void profile(Profile* p) noexcept { profile_ = p; }
+
+  void run(const PreparedPlan& p, const OnReady& on_ready) {
+    packs_.run();
+    b_.begin_gradients();
+    std::size_t ready = 0;
+    for (const Segment& seg : p.plan.segments) {
+      if (seg.whole)
+        run_whole(p, seg);
+      else
+        run_rows(p, seg);
+      if (seg.ready > ready) {
+        ready = seg.ready;
+        if (on_ready) on_ready(ready);
+      }
+    }
+    b_.finish_gradients();
+  }
+
+  // Where a value begins; null for those that lie nowhere.
+  [[nodiscard]] std::byte* find(const ValuePlace& at) const {
+    switch (at.where) {
+      case Where::image:
+        return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(slot_.images()));
+      case Where::labels:
+        return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(slot_.labels()));
+      default:
+        return arenas_.find(at);
+    }
+  }
+
+ private:
+  // Fills a call's operands for rows [row, row + n).
+  void fill(const PreparedPlan& p, Call& c, NodeId node, std::int64_t row, std::int64_t n, int worker) const {
+    const auto i = static_cast<std::size_t>(node);
+    const Node& nd = p.graph->nodes[i];
+    const auto operand = [&](ValueId v, TensorRef& t) {
+      const ValuePlace& at = p.plan.values[static_cast<std::size_t>(v)];
+      t.dtype = at.desc.dtype;
+      t.shape = at.desc.shape;
+      std::byte* data = find(at);
+      if ((*p.graph)[v].per_row) {
+        t.shape[0] = n;
+        if (at.where == Where::scratch)
+          data += static_cast<std::size_t>(worker) * arenas_.scratch_stride();
+        else
+          data += static_cast<std::size_t>(row) * at.desc.row_bytes();
+      }
+      t.data = data;
+    };
+    c.inputs = static_cast<int>(nd.inputs.size());
+    c.outputs = static_cast<int>(nd.outputs.size());
+    for (std::size_t k = 0; k < nd.inputs.size(); ++k) operand(nd.inputs[k], c.in[k]);
+    for (std::size_t k = 0; k < nd.outputs.size(); ++k) operand(nd.outputs[k], c.out[k]);
+    if (std::byte* const packed = packs_.of(i); packed != nullptr) {
+      c.in[1].data = packed;
+      c.in[1].dtype = p.plan.compute;
+    }
+    c.worker = worker;
+    c.lanes = p.plan.lanes;
+    c.count_rows = p.plan.rows;
+    c.scalars = scalars_;
+    c.node = nd.name;
+    c.partial_stride = (p.plan.partitions[i].partial_bytes + 63) / 64 * 64;
+    c.partial = arenas_.activations().at(p.plan.partial_offset[i]);
+  }
+
+  void dispatch(const PreparedPlan& p, NodeId node, Call& c) {
+    const auto start = profile_ != nullptr ? now() : 0;
+    p.kernels[static_cast<std::size_t>(node)]->run(c);
+    if (profile_ != nullptr) {
+      auto& cell = profile_->nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
+      std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
+    }
+  }
+  // Of this thread's CPU time: what a busy neighbour takes is not counted.
+  static std::int64_t now() {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+  }
+
+  void run_whole(const PreparedPlan& p, const Segment& seg) {
+    const NodeId node = seg.steps[0].node;
+    const int tasks = p.plan.partitions[static_cast<std::size_t>(node)].tasks;
+    b_.parallel(tasks, [&](int task, int worker) {
+      Call c;
+      fill(p, c, node, 0, p.plan.rows, worker);
+      c.task = task;
+      c.tasks = tasks;
+      dispatch(p, node, c);
+    });
+  }
+
+  void run_rows(const PreparedPlan& p, const Segment& seg) {
+    b_.parallel(p.plan.lanes, [&](int lane, int worker) {
+      const std::int64_t begin = p.plan.lane_begin(lane), end = p.plan.lane_begin(lane + 1);
+      for (std::int64_t row = begin; row < end; row += seg.chunk_rows)
+        for (const Step& step : seg.steps) {
+          Call c;
+          fill(p, c, step.node, row, std::min(seg.chunk_rows, end - row), worker);
+          c.phase = step.phase;
+          c.lane = lane;
+          c.first_chunk = row == begin;
+          c.partial = c.partial_of(lane);
+          dispatch(p, step.node, c);
+        }
+    });
+    b_.parallel(static_cast<int>(seg.finishes.size()), [&](int t, int worker) {
+      const NodeId node = seg.finishes[static_cast<std::size_t>(t)];
+      Call c;
+      fill(p, c, node, 0, p.plan.rows, worker);
+      c.phase = Phase::finish;
+      dispatch(p, node, c);
+    });
+  }
+
+  Backend& b_;
+  const Arenas& arenas_;
+  const BatchSlot& slot_;
+  WeightPacks& packs_;
+  const StepScalars* scalars_ = nullptr;
+  Profile* profile_ = nullptr;
+};
+
+}  // namespace tutti

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/op_kernel.hpp>
+#include <tutti/engine/planner.hpp>
+#include <tutti/graph/custom.hpp>
+#include <tutti/graph/graph.hpp>
+
+// A plan and what a backend needs to run it.
+namespace tutti {
+
+// Different for each call in a process; never 0.
+[[nodiscard]] inline std::uint64_t next_run_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+struct PreparedPlan {
+  Plan plan;
+  const Graph* graph = nullptr;
+  std::vector<std::unique_ptr<Kernel>> kernels;  // per node
+  std::uint64_t id = next_run_id();              // what was captured of it belongs to it alone
+};
+
+namespace detail {
+
+// The numbers of rows that an op of this segment sees at once.
+[[nodiscard]] inline std::vector<std::int64_t> chunk_sizes(const Plan& p, const Segment& seg) {
+  if (seg.whole) return {p.rows};
+  std::vector<std::int64_t> sizes;
+  for (int l = 0; l < p.lanes; ++l)
+    for (std::int64_t r = p.lane_begin(l), end = p.lane_begin(l + 1); r < end; r += seg.chunk_rows) {
+      const std::int64_t n = std::min(seg.chunk_rows, end - r);
+      if (std::find(sizes.begin(), sizes.end(), n) == sizes.end()) sizes.push_back(n);
+    }
+  return sizes;
+}
+
+// Throws where no kernel of the backend serves a node.
+[[noreturn]] inline void fail_without_kernel(const Backend& b, const Node& n) {
+  if (const CustomOp* custom = custom_op(n.op))
+    fail<UsageError>(n.name, "a kernel of the custom op '" + custom->name + "' for backend '" + b.name() + "'", "none",
+                     "add it to CustomOp::forward and CustomOp::backward");
+  fail<UsageError>(n.name, "an op that backend '" + b.name() + "' runs", std::string(name_of(n.op)));
+}
+
+}  // namespace detail
+
+// What the planner asks of a backend; makes the kernels of p's graph as it asks.
+[[nodiscard]] inline PlanQueries plan_queries(Backend& b, PreparedPlan& p) {
+  p.kernels.clear();
+  p.kernels.resize(p.graph->nodes.size());
+  return {[&b, &p](NodeId node, const NodeDesc& d) {
+            const Node& n = p.graph->nodes[static_cast<std::size_t>(node)];
+            auto& kernel = p.kernels[static_cast<std::size_t>(node)];
+            kernel = b.kernel(n.op, d);
+            if (!kernel) detail::fail_without_kernel(b, n);
+            return kernel->cut();
+          },
+          [&p](NodeId node) { return p.kernels[static_cast<std::size_t>(node)]->packed_bytes(); }, b.packs_once()};
+}
+
+// Prepares the kernels of the plan's nodes.
+inline void prepare_kernels(const Backend& b, PreparedPlan& p) {
+  std::vector<bool> ready(p.kernels.size());
+  for (const Segment& seg : p.plan.segments)
+    for (const Step& step : seg.steps) {
+      const auto i = static_cast<std::size_t>(step.node);
+      const Node& n = p.graph->nodes[i];
+      if (n.inputs.size() > Call::max_operands || n.outputs.size() > Call::max_operands)
+        fail<UsageError>(n.name, "at most 16 operands", std::to_string(std::max(n.inputs.size(), n.outputs.size())));
+      if (ready[i]) continue;
+      ready[i] = true;
+      PrepareInfo info;
+      for (ValueId v : n.inputs) info.desc.in.push_back(p.plan.desc(v));
+      for (ValueId v : n.outputs) info.desc.out.push_back(p.plan.desc(v));
+      info.desc.compute = p.plan.compute;
+      info.desc.rows = p.plan.rows;
+      info.desc.lanes = p.plan.lanes;
+      info.partition = p.plan.partitions[i];
+      info.chunk_rows = detail::chunk_sizes(p.plan, seg);
+      info.workers = b.threads();
+      p.kernels[i]->prepare(info);
+    }
+}
+
+}  // namespace tutti

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <vector>
+
+#include <tutti/engine/call.hpp>
+#include <tutti/graph/ops.hpp>
+
+// Convolution and linear layers as obvious loops. Activations are NHWC in memory, convolution weights OIHW. Sums are
+// kept in f64, so that the result is the correctly rounded one but for the last bit.
+namespace tutti::reference {
+
+template <class T>
+[[nodiscard]] double at(const T* x, const Shape& s, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+  if (h < 0 || w < 0 || h >= s[2] || w >= s[3]) return 0;
+  return static_cast<double>(x[((n * s[2] + h) * s[3] + w) * s[1] + c]);
+}
+
+// y[n,o,p,q] = sum over i, r, s of x[n, i, p*stride - padding + r, q*stride - padding + s] * w[o,i,r,s]
+template <class T>
+void conv2d(const op::Window& o, const TensorRef& x, const TensorRef& w, const TensorRef& y) {
+  const T* xd = x.as<T>();
+  const T* wd = w.as<T>();
+  T* yd = y.as<T>();
+  const Shape &xs = x.shape, &ys = y.shape;
+  for (std::int64_t n = 0; n < ys[0]; ++n)
+    for (std::int64_t p = 0; p < ys[2]; ++p)
+      for (std::int64_t q = 0; q < ys[3]; ++q)
+        for (std::int64_t k = 0; k < ys[1]; ++k) {
+          double sum = 0;
+          for (std::int64_t c = 0; c < xs[1]; ++c)
+            for (int r = 0; r < o.kernel_h; ++r)
+              for (int s = 0; s < o.kernel_w; ++s)
+                sum += at(xd, xs, n, c, p * o.stride - o.padding + r, q * o.stride - o.padding + s) *
+                       static_cast<double>(wd[((k * xs[1] + c) * o.kernel_h + r) * o.kernel_w + s]);
+          *yd++ = static_cast<T>(sum);
+        }
+}
+
+// The transpose of conv2d in x.
+template <class T>
+void conv2d_backward_data(const op::Window& o, const TensorRef& dy, const TensorRef& w, const TensorRef& dx) {
+  const T* dyd = dy.as<T>();
+  const T* wd = w.as<T>();
+  T* dxd = dx.as<T>();
+  const Shape &xs = dx.shape, &ys = dy.shape;
+  for (std::int64_t n = 0; n < xs[0]; ++n)
+    for (std::int64_t h = 0; h < xs[2]; ++h)
+      for (std::int64_t v = 0; v < xs[3]; ++v)
+        for (std::int64_t c = 0; c < xs[1]; ++c) {
+          double sum = 0;
+          for (int r = 0; r < o.kernel_h; ++r)
+            for (int s = 0; s < o.kernel_w; ++s) {
+              const std::int64_t p = h + o.padding - r, q = v + o.padding - s;
+              if (p < 0 || q < 0 || p % o.stride != 0 || q % o.stride != 0) continue;
+              for (std::int64_t k = 0; k < ys[1]; ++k)
+                sum += at(dyd, ys, n, k, p / o.stride, q / o.stride) *
+                       static_cast<double>(wd[((k * xs[1] + c) * o.kernel_h + r) * o.kernel_w + s]);
+            }
+          *dxd++ = static_cast<T>(sum);
+        }
+}
+
+// The transpose of conv2d in w.
+template <class T, class M>
+void conv2d_backward_weights(const op::Window& o, const TensorRef& x, const TensorRef& dy, const TensorRef& dw) {
+  const T* xd = x.as<T>();
+  const T* dyd = dy.as<T>();
+  M* dwd = dw.as<M>();
+  const Shape &xs = x.shape, &ys = dy.shape;
+  for (std::int64_t k = 0; k < ys[1]; ++k)
+    for (std::int64_t c = 0; c < xs[1]; ++c)
+      for (int r = 0; r < o.kernel_h; ++r)
+        for (int s = 0; s < o.kernel_w; ++s) {
+          double sum = 0;
+          for (std::int64_t n = 0; n < ys[0]; ++n)
+            for (std::int64_t p = 0; p < ys[2]; ++p)
+              for (std::int64_t q = 0; q < ys[3]; ++q)
+                sum += at(xd, xs, n, c, p * o.stride - o.padding + r, q * o.stride - o.padding + s) *
+                       at(dyd, ys, n, k, p, q);
+          *dwd++ = static_cast<M>(sum);
+        }
+}
+
+// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i]
+template <class T, class M>
+void linear(const TensorRef& x, const TensorRef& w, const TensorRef& b, const TensorRef& y) {
+  const T* xd = x.as<T>();
+  const T* wd = w.as<T>();
+  const M* bd = b.as<M>();
+  T* yd = y.as<T>();
+  const std::int64_t in = x.shape.row_numel(), out = y.shape.row_numel();
+  for (std::int64_t n = 0; n < y.shape[0]; ++n)
+    for (std::int64_t o = 0; o < out; ++o) {
+      double sum = static_cast<double>(bd[o]);
+      for (std::int64_t i = 0; i < in; ++i)
+        sum += static_cast<double>(xd[n * in + i]) * static_cast<double>(wd[o * in + i]);
+      yd[n * out + o] = static_cast<T>(sum);
+    }
+}
+
+template <class T>
+void linear_backward_data(const TensorRef& dy, const TensorRef& w, const TensorRef& dx) {
+  const T* dyd = dy.as<T>();
+  const T* wd = w.as<T>();
+  T* dxd = dx.as<T>();
+  const std::int64_t in = dx.shape.row_numel(), out = dy.shape.row_numel();
+  for (std::int64_t n = 0; n < dx.shape[0]; ++n)
+    for (std::int64_t i = 0; i < in; ++i) {
+      double sum = 0;
+      for (std::int64_t o = 0; o < out; ++o)
+        sum += static_cast<double>(dyd[n * out + o]) * static_cast<double>(wd[o * in + i]);
+      dxd[n * in + i] = static_cast<T>(sum);
+    }
+}
+
+template <class T, class M>
+void linear_backward_weights(const TensorRef& x, const TensorRef& dy, const TensorRef& dw, const TensorRef& db) {
+  const T* xd = x.as<T>();
+  const T* dyd = dy.as<T>();
+  M* dwd = dw.as<M>();
+  M* dbd = db.as<M>();
+  const std::int64_t in = x.shape.row_numel(), out = dy.shape.row_numel(), rows = x.shape[0];
+  for (std::int64_t o = 0; o < out; ++o) {
+    double bias = 0;
+    for (std::int64_t n = 0; n < rows; ++n) bias += static_cast<double>(dyd[n * out + o]);
+    dbd[o] = static_cast<M>(bias);
+    for (std::int64_t i = 0; i < in; ++i) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < rows; ++n)
+        sum += static_cast<double>(dyd[n * out + o]) * static_cast<double>(xd[n * in + i]);
+      dwd[o * in + i] = static_cast<M>(sum);
+    }
+  }
+}
+
+}  // namespace tutti::reference

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <tutti/engine/reference/reference_conv.hpp>
+#include <tutti/engine/reference/reference_norm.hpp>
+
+// The optional ops as obvious loops (graph/ops.hpp): what a backend that lowers graphs is tested against.
+namespace tutti::reference {
+
+// relu(scale[c] * x + bias[c]), NHWC.
+template <class T>
+[[nodiscard]] std::vector<T> activated(const TensorRef& x, const TensorRef& scale, const TensorRef& bias) {
+  const T *xd = x.as<T>(), *s = scale.as<T>(), *b = bias.as<T>();
+  const std::int64_t channels = x.shape[1];
+  std::vector<T> a(static_cast<std::size_t>(x.shape.numel()));
+  for (std::int64_t i = 0; i < x.shape.numel(); ++i) {
+    const std::int64_t c = i % channels;
+    const double v = static_cast<double>(xd[i]) * static_cast<double>(s[c]) + static_cast<double>(b[c]);
+    a[static_cast<std::size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);  // a NaN is not lost
+  }
+  return a;
+}
+
+template <class T, class M>
+void conv2d_statistics(const op::Conv2dStatistics& o, const Call& call) {
+  TensorRef x = call.in[0];
+  std::vector<T> a;
+  if (o.activate) {
+    a = activated<T>(x, call.in[2], call.in[3]);
+    x.data = a.data();
+  }
+  const TensorRef& y = call.out[0];
+  conv2d<T>(o, x, call.in[1], y);
+  const T* yd = y.as<T>();
+  M *sum = call.out[1].as<M>(), *square_sum = call.out[2].as<M>();
+  const std::int64_t channels = y.shape[1];
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double s = 0, q = 0;
+    for (std::int64_t i = c; i < y.shape.numel(); i += channels) {
+      const double v = static_cast<double>(yd[i]);
+      s += v;
+      q += v * v;
+    }
+    sum[c] = static_cast<M>(s);
+    square_sum[c] = static_cast<M>(q);
+  }
+}
+
+template <class T, class M>
+void conv2d_backward_weights_activated(const op::Window& o, const Call& call) {
+  TensorRef x = call.in[0];
+  std::vector<T> a = activated<T>(x, call.in[2], call.in[3]);
+  x.data = a.data();
+  conv2d_backward_weights<T, M>(o, x, call.in[1], call.out[0]);
+}
+
+template <class T, class M>
+void batch_norm_from_sums(const op::BatchNormFromSums& o, const Call& call) {
+  const TensorRef& x = call.in[0];
+  const std::int64_t channels = x.shape[1];
+  const std::int64_t count = x.shape.numel() / channels;  // per channel
+  const double n = static_cast<double>(count), m = static_cast<double>(o.momentum);
+  const M *gamma = call.in[1].as<M>(), *beta = call.in[2].as<M>();
+  M *running_mean = call.in[3].as<M>(), *running_var = call.in[4].as<M>();
+  const M *sum = call.in[5].as<M>(), *square_sum = call.in[6].as<M>();
+  const std::size_t first = o.output ? 1 : 0;
+  M *mean_out = call.out[first].as<M>(), *inv_std_out = call.out[first + 1].as<M>();
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const double mean = static_cast<double>(sum[c]) / n;
+    const double squares = static_cast<double>(square_sum[c]) - static_cast<double>(sum[c]) * mean;
+    const double var = squares < 0 ? 0 : squares / n, unbiased = n > 1 ? var * n / (n - 1) : var;
+    const double inv_std = 1 / std::sqrt(var + static_cast<double>(o.eps));
+    mean_out[c] = static_cast<M>(mean);
+    inv_std_out[c] = static_cast<M>(inv_std);
+    running_mean[c] = static_cast<M>((1 - m) * static_cast<double>(running_mean[c]) + m * mean);
+    running_var[c] = static_cast<M>((1 - m) * static_cast<double>(running_var[c]) + m * unbiased);
+    if (o.output) continue;
+    const T scale = static_cast<T>(static_cast<double>(gamma[c]) * inv_std);
+    call.out[2].as<T>()[c] = scale;
+    // Of the scale as it is rounded, so that the mean comes out where it belongs.
+    call.out[3].as<T>()[c] = static_cast<T>(static_cast<double>(beta[c]) - mean * static_cast<double>(scale));
+  }
+  if (!o.output) return;
+  Call apply = call;
+  apply.in = {x, call.in[1], call.in[2], call.out[1], call.out[2]};
+  if (o.residual) apply.in[5] = call.in[7];
+  batch_norm_inference<T, M>({o.eps, o.relu, o.residual, true}, apply);
+}
+
+template <class T, class M>
+void conv2d_backward_data_norm(const op::Window& o, const Call& call) {
+  conv2d_backward_data<T>(o, call.in[0], call.in[1], call.out[0]);
+  const TensorRef& x = call.in[2];
+  const T* xd = x.as<T>();
+  T* g = call.out[0].as<T>();
+  const M *gamma = call.in[3].as<M>(), *beta = call.in[4].as<M>();
+  const M *mean = call.in[5].as<M>(), *inv_std = call.in[6].as<M>();
+  const std::int64_t channels = x.shape[1];
+  const std::int64_t count = x.shape.numel() / channels;  // per channel
+  const double n = static_cast<double>(count);
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double sum = 0, dot = 0;
+    const double mu = static_cast<double>(mean[c]), is = static_cast<double>(inv_std[c]);
+    const double scale = static_cast<double>(gamma[c]) * is;
+    for (std::int64_t i = c; i < x.shape.numel(); i += channels) {
+      const double off = static_cast<double>(xd[i]) - mu;
+      if (!(scale * off + static_cast<double>(beta[c]) > 0)) g[i] = T(0.0F);
+      sum += static_cast<double>(g[i]);
+      dot += static_cast<double>(g[i]) * off * is;
+    }
+    call.out[1].as<M>()[c] = static_cast<M>(dot);
+    call.out[2].as<M>()[c] = static_cast<M>(sum);
+    call.out[3].as<M>()[c] = static_cast<M>(scale);
+    call.out[4].as<M>()[c] = static_cast<M>(-scale * is * dot / n);
+    call.out[5].as<M>()[c] = static_cast<M>(scale * (mu * is * dot / n - sum / n));
+  }
+}
+
+template <class T, class M>
+void batch_norm_backward_apply(const Call& call) {
+  const TensorRef &g = call.in[0], &x = call.in[1];
+  const std::int64_t channels = x.shape[1];
+  const auto per_channel = [&](std::size_t k, std::int64_t c) { return static_cast<double>(call.in[k].as<M>()[c]); };
+  for (std::int64_t i = 0; i < x.shape.numel(); ++i) {
+    const std::int64_t c = i % channels;
+    const double v = static_cast<double>(x.as<T>()[i]);
+    const bool active = per_channel(2, c) * per_channel(5, c) * (v - per_channel(4, c)) + per_channel(3, c) > 0;
+    const double incoming = active ? static_cast<double>(g.as<T>()[i]) : 0;
+    call.out[0].as<T>()[i] = static_cast<T>(per_channel(6, c) * incoming + per_channel(7, c) * v + per_channel(8, c));
+  }
+}
+
+}  // namespace tutti::reference

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/function_ref.hpp>
+#include <tutti/engine/backend.hpp>
+
+namespace tutti {
+
+// What a run with a batch asks for, in bytes of the backend's memory.
+struct RoomRequest {
+  std::int64_t rows = 0;
+  std::size_t wanted = 0;
+  std::size_t own = 0;    // of that memory, what earlier runs allocated and this one may use
+  std::size_t model = 0;  // parameters, gradients and running statistics
+};
+
+// Throws DeviceError where a run wants more memory than is free, before it allocates any, and names the largest batch
+// that fits. wanted_by(rows): what a run with fewer rows wants. Backends on the host tell no
+// limit.
+inline void require_room(Backend& b, const RoomRequest& r, FunctionRef<std::size_t(std::int64_t rows)> wanted_by) {
+  const std::size_t available = b.memory().free_bytes();
+  if (available == Memory::unlimited) return;
+  const std::size_t room = available + r.own;
+  if (r.wanted <= room) return;
+  // Whoever trains allocates parameters, gradients and optimizer state first.
+  const std::size_t allocated = b.memory().allocated_bytes();
+  const std::size_t held = allocated > 0 ? allocated - r.own : r.model;
+  const std::string also = b.memory_hint();
+  std::int64_t fits = 0;
+  for (std::int64_t low = 1, high = r.rows - 1; low <= high;) {
+    const std::int64_t middle = low + (high - low) / 2;
+    const bool enough = wanted_by(middle) <= room;
+    (enough ? low : high) = enough ? middle + 1 : middle - 1;
+    if (enough) fits = middle;
+  }
+  const auto mib = [](std::size_t n) { return std::to_string((n + 0xfffff) >> 20) + " MiB"; };
+  std::string hint = fits > 0 ? "at most about " + std::to_string(fits) + " rows fit: use --batch-size"
+                              : "not even one row fits: end other programs that use the device";
+  if (fits > 0) hint += (also.empty() ? ", or " : ", ") + std::string("--precision bf16");
+  if (!also.empty()) hint += (fits > 0 ? ", or " : ", or use ") + also;
+  fail<DeviceError>(b.name(),
+                    mib(r.wanted) + " of memory beside the " + mib(held) +
+                        " of parameters, gradients and optimizer state for a batch of " + std::to_string(r.rows),
+                    mib(room) + " free", hint);
+}
+
+}  // namespace tutti

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/communicator.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/xxh64.hpp>
+
+namespace tutti {
+
+// Facts that must be the same on all ranks, by name: build, options, data, parameters.
+class JobFacts {
+ public:
+  void add(std::string name, std::string value) { facts_.emplace_back(std::move(name), std::move(value)); }
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
+
+  [[nodiscard]] std::uint64_t hash() const noexcept { return hash_of(text()); }
+  [[nodiscard]] static std::uint64_t hash_of(std::string_view bytes) noexcept { return xxh64(bytes); }
+
+  [[nodiscard]] std::string text() const {
+    std::string t;
+    for (const auto& [name, value] : facts_) t.append(name).append(1, '\0').append(value).append(1, '\0');
+    return t;
+  }
+  [[nodiscard]] static JobFacts parse(std::string_view text) {
+    JobFacts f;
+    const auto word = [&] {
+      const std::size_t end = text.find('\0');
+      std::string w(text.substr(0, end));
+      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+      return w;
+    };
+    while (!text.empty()) {
+      std::string name = word();
+      f.add(std::move(name), word());
+    }
+    return f;
+  }
+
+  // The first fact in which the other one differs: its name and both values. Empty if none does.
+  struct Difference {
+    std::string name, mine, other;
+  };
+  [[nodiscard]] Difference first_difference(const JobFacts& other) const {
+    for (std::size_t i = 0; i < facts_.size() || i < other.facts_.size(); ++i) {
+      const auto at = [&](const JobFacts& f) {
+        return i < f.facts_.size() ? f.facts_[i] : std::pair<std::string, std::string>{"", "nothing"};
+      };
+      const auto [name, mine] = at(*this);
+      const auto [other_name, others] = at(other);
+      if (name != other_name)
+        return {name.empty() ? other_name : name, name.empty() ? "nothing" : mine,
+                other_name.empty() ? "nothing" : std::string(other_name).append(" ").append(others)};
+      if (mine != others) return {name, mine, others};
+    }
+    return {};
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> facts_;
+};
+
+// Compares over all ranks. If they differ, throws the same UsageError on all of them: the first fact that differs from
+// rank 0's, with both values and the rank's name.
+template <Communicator C>
+void require_agreement(C& c, const JobFacts& mine) {
+  const auto n = static_cast<std::size_t>(c.size());
+  struct Digest {
+    std::uint64_t hash, bytes;
+  };
+  const std::string text = mine.text();
+  const Digest digest{mine.hash(), text.size()};
+  std::vector<Digest> all(n);
+  c.all_gather(std::as_bytes(std::span(&digest, 1)), std::as_writable_bytes(std::span(all)), "fingerprint").wait();
+  std::size_t longest = 0, other = 0;
+  for (std::size_t r = 0; r < n; ++r) {
+    longest = std::max<std::size_t>(longest, all[r].bytes);
+    if (other == 0 && (all[r].hash != all[0].hash || all[r].bytes != all[0].bytes)) other = r;
+  }
+  if (other == 0) return;
+  if (longest > (std::size_t{64} << 20))
+    fail<CommunicationError>("fingerprint", "ranks of one job",
+                             c.rank_name(static_cast<int>(other)) + " speaks otherwise",
+                             "run the same build everywhere");
+  // Bytes first come from rank 0, then from the one that differs.
+  std::string texts[2];
+  for (int i = 0; i < 2; ++i) {
+    const std::size_t from = i == 0 ? 0 : other;
+    texts[i].resize(all[from].bytes);
+    if (static_cast<std::size_t>(c.rank()) == from) texts[i] = text;
+    c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "fingerprint").wait();
+  }
+  const auto d = JobFacts::parse(texts[0]).first_difference(JobFacts::parse(texts[1]));
+  fail<UsageError>(c.rank_name(static_cast<int>(other)), d.name + " " + d.mine + ", as " + c.rank_name(0) + " has",
+                   d.other, "start all ranks with the same program, options and data");
+}
+
+}  // namespace tutti

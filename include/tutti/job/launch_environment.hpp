@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include <tutti/comm/host_name.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+
+namespace tutti {
+
+// What a process learns from whoever started it: tutti-launch (TUTTI_*), Open MPI's mpirun (OMPI_COMM_WORLD_*), that of
+// another MPI (PMI_*), or nobody, which is a job of one process. The first of these that is there holds.
+struct LaunchEnvironment {
+  int rank = 0, size = 1;  // among the workers, or the servers, of the job
+  int local_rank = 0, local_size = 1;
+  int workers = 1, servers = 0;
+  std::string role = "worker";  // or "server", "scheduler"
+  std::string role_variable;    // that said so
+  std::string host;             // this host's name in the hosts file
+  std::string job;              // 16 hexadecimal digits
+  std::string secret;           // what only the ranks of the job know
+  std::string root;             // host:port where rank 0 may listen
+  int root_ports = 1;           // or at one of so many ports, from that one on
+  std::string report;           // file of this process's progress, see progress_report.hpp
+  int step_tasks = 1;           // of the srun of Slurm that this process is one of
+  bool launched = false;        // false: nobody started it as one of several
+  bool mpi = false;             // mpirun started it, alone or for tutti-launch: MPI finds the others
+
+  [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
+};
+
+namespace detail {
+
+template <class Get>
+[[nodiscard]] std::string text_variable(const Get& get, const char* name) {
+  const char* value = get(name);
+  return value == nullptr ? "" : value;
+}
+
+// UsageError where it is set and no integer from low to high.
+template <class Get>
+[[nodiscard]] std::optional<int> number_variable(const Get& get, const char* name, int low, int high) {
+  const char* value = get(name);
+  if (value == nullptr) return {};
+  const auto number = number_between(value, low, high);
+  if (!number)
+    fail<UsageError>(std::string("environment ") + name,
+                     "an integer from " + std::to_string(low) + " to " + std::to_string(high),
+                     "'" + printable(value) + "'", "it is set by whoever starts the processes of a job");
+  return number;
+}
+
+// The names by which one kind of starter tells a process where it stands.
+struct StarterNames {
+  const char *rank, *size, *local_rank, *local_size;
+};
+inline constexpr StarterNames tutti_names{"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"};
+inline constexpr StarterNames mpi_names[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
+
+// Rank and size of one kind of starter; nothing where it did not start this process.
+template <class Get>
+[[nodiscard]] std::optional<LaunchEnvironment> read_numbers(const Get& get, const StarterNames& names) {
+  constexpr int most = 1 << 24;
+  const auto size = number_variable(get, names.size, 1, most);
+  const auto rank = number_variable(get, names.rank, 0, size.value_or(most) - 1);
+  if (!size && !rank) return {};
+  if (!size || !rank)
+    fail<UsageError>(std::string("environment ") + (size ? names.rank : names.size),
+                     "a number beside " + (size ? names.size + (" " + std::to_string(*size))
+                                                : names.rank + (" " + std::to_string(*rank))),
+                     "none", "'tutti-launch -n N' or 'mpirun -np N' starts N processes and sets both");
+  LaunchEnvironment e;
+  e.launched = true;
+  e.size = *size;
+  e.rank = *rank;
+  e.local_size = number_variable(get, names.local_size, 1, e.size).value_or(1);
+  e.local_rank = number_variable(get, names.local_rank, 0, e.local_size - 1).value_or(0);
+  return e;
+}
+
+// TUTTI_ROLE, else DMLC_ROLE, else a worker.
+template <class Get>
+void read_role(const Get& get, LaunchEnvironment& e) {
+  for (const char* name : {"TUTTI_ROLE", "DMLC_ROLE"}) {
+    const std::string role = text_variable(get, name);
+    if (role.empty()) continue;
+    if (role != "worker" && role != "server" && role != "scheduler")
+      fail<UsageError>(std::string("environment ") + name, "worker, server or scheduler", "'" + printable(role) + "'");
+    e.role = role;
+    e.role_variable = name;
+    return;
+  }
+}
+
+}  // namespace detail
+
+// Reads the variables through `get`, which answers like std::getenv. UsageError names a variable that makes no sense.
+template <class Get>
+[[nodiscard]] LaunchEnvironment read_launch_environment(const Get& get) {
+  const auto ours = detail::read_numbers(get, detail::tutti_names);
+  auto mpi = detail::read_numbers(get, detail::mpi_names[0]);
+  if (!mpi) mpi = detail::read_numbers(get, detail::mpi_names[1]);
+  LaunchEnvironment e = ours ? *ours : mpi.value_or(LaunchEnvironment{});
+  e.mpi = mpi.has_value();
+  e.workers = e.size;
+  e.step_tasks = detail::number_variable(get, "SLURM_STEP_NUM_TASKS", 1, 1 << 24).value_or(1);
+  detail::read_role(get, e);
+  // mpirun -x hands them on where its ranks are to meet without MPI.
+  e.job = detail::text_variable(get, "TUTTI_JOB");
+  e.secret = detail::text_variable(get, "TUTTI_SECRET");
+  e.root = detail::text_variable(get, "TUTTI_ROOT");
+  e.root_ports = detail::number_variable(get, "TUTTI_ROOT_PORTS", 1, 100).value_or(1);
+  // DMLC_NUM_WORKER alone, left in a shell, has started nobody.
+  if (ours || (!mpi && e.role_variable == "DMLC_ROLE")) {
+    e.workers = detail::number_variable(get, "DMLC_NUM_WORKER", 0, 1 << 24).value_or(e.workers);
+    e.servers = detail::number_variable(get, "DMLC_NUM_SERVER", 0, 1 << 24).value_or(0);
+  }
+  if (!ours) return e;
+  // One job inside a process of another: whose numbers hold is anybody's guess.
+  if (mpi && (mpi->rank != e.rank || mpi->size != e.size))
+    fail<UsageError>("environment",
+                     "TUTTI_RANK " + std::to_string(e.rank) + " of " + std::to_string(e.size) + " from mpirun too",
+                     "rank " + std::to_string(mpi->rank) + " of " + std::to_string(mpi->size),
+                     "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
+  e.host = detail::text_variable(get, "TUTTI_HOST");
+  e.report = detail::text_variable(get, "TUTTI_REPORT");
+  return e;
+}
+[[nodiscard]] inline LaunchEnvironment read_launch_environment() {
+  return read_launch_environment([](const char* name) { return std::getenv(name); });
+}
+
+// For programs whose processes all train: a server or a scheduler would be one trainer more than was asked for, and
+// workers that nobody numbered would train a net each. UsageError for these.
+inline void require_worker(const LaunchEnvironment& e) {
+  if (!e.launched && e.step_tasks > 1)
+    fail<UsageError>("environment SLURM_STEP_NUM_TASKS",
+                     "mpirun or tutti-launch to start the " + std::to_string(e.step_tasks) + " processes",
+                     "srun, which tells none of them where the others are",
+                     "'mpirun -np " + std::to_string(e.step_tasks) + "' within the allocation starts them over MPI");
+  if (e.role != "worker")
+    fail<UsageError>("environment " + e.role_variable, "worker, because this version of tutti has no parameter server",
+                     "'" + e.role + "'",
+                     "tutti-launch -n N without -s starts N workers, which sum their gradients themselves");
+  if (!e.launched && e.workers > 1)
+    fail<UsageError>("environment DMLC_NUM_WORKER",
+                     "tutti-launch or mpirun to start the " + std::to_string(e.workers) + " workers",
+                     "DMLC_ROLE of another launcher, which numbers none of them",
+                     "tutti-launch -n " + std::to_string(e.workers) + " starts as many; alone: unset DMLC_ROLE");
+}
+
+// Compares how many processes were started with the size of the strategy that they train with: where the two differ
+// each would train a net of its own, with the batches and rates of all. UsageError names the command that works.
+inline void require_launched_size(const LaunchEnvironment& e, const std::string& strategy, int size) {
+  if (size == e.size) return;
+  const std::string n = std::to_string(e.size);
+  const bool one = e.size == 1;
+  fail<UsageError>("--strategy " + strategy,
+                   one ? "one rank, because one process was started" : n + " ranks, as many as processes were started",
+                   std::to_string(size) + (size == 1 ? " rank" : " ranks"),
+                   e.mpi ? "the program and mpirun must be of one MPI"
+                         : "'tutti-launch -n " + n + " --launcher mpi' and 'mpirun -np " + n + "' start ranks of MPI");
+}
+
+}  // namespace tutti

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/communicator.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/progress_report.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+namespace tutti {
+
+// Every rank has the whole model; gradients are summed over all ranks, bucket by bucket, while the backward pass goes
+// on. Works over any communicator, which must outlive it.
+template <Communicator C>
+class AllReduce {
+ public:
+  explicit AllReduce(C& communicator) : c_(communicator) {}
+
+  static constexpr StrategyTraits traits{
+      .reads_device_memory = C::traits.reads_device_memory, .follows_steps = true, .watches_ranks = true};
+
+  [[nodiscard]] Membership membership() const { return {rank(), size(), 0}; }
+  [[nodiscard]] int rank() const { return c_.rank(); }
+  [[nodiscard]] int size() const { return c_.size(); }
+  [[nodiscard]] std::string name() const { return c_.name(); }
+  [[nodiscard]] C& communicator() noexcept { return c_; }
+
+  // Memory that the communicator sums without copying it, where it has such.
+  std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
+
+  void attach(const ArenaLayout&, const JobFacts& facts) { require_agreement(c_, facts); }
+
+  // Rank 0 is the authority. Hashes travel first, bytes only of what differs somewhere.
+  void synchronise(std::span<StateSpan> state) {
+    std::vector<std::uint64_t> mine;
+    std::vector<std::byte> room;
+    for (const StateSpan& s : state) {
+      std::span<const std::byte> bytes = s.bytes;
+      if constexpr (C::traits.reads_device_memory) bytes = c_.on_host(bytes, room);
+      mine.push_back(JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    }
+    const auto n = static_cast<std::size_t>(size());
+    std::vector<std::uint64_t> all(mine.size() * n);
+    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "state hashes").wait();
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      bool differs = false;
+      for (std::size_t r = 1; r < n; ++r) differs = differs || all[r * mine.size() + i] != all[i];
+      if (differs) c_.broadcast(state[i].bytes, 0, state[i].name).wait();
+    }
+  }
+
+  Work reduce(const Piece& piece) {
+    if (piece.kind == Piece::Kind::gradients) {
+      last_bucket_ = static_cast<int>(piece.index);
+      report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
+    }
+    return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, label(piece));
+  }
+  // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
+  // comes when it has been told to, settled() when it is over.
+  void begin_step(std::int64_t step, bool runs_ahead) {
+    step_ = step - 1;
+    runs_ahead_ = runs_ahead;
+  }
+  void finish() {
+    ++step_;
+    if (runs_ahead_)
+      report_.begin(static_cast<std::uint64_t>(step_), last_bucket_);
+    else
+      report_.end(static_cast<std::uint64_t>(step_), last_bucket_);
+  }
+  void settled() {
+    if (runs_ahead_ && step_ > 0) report_.end(static_cast<std::uint64_t>(step_), last_bucket_);
+  }
+
+  void sum(std::span<double> values) {
+    // Metrics: what follows may be an evaluation or a checkpoint, which have no steps.
+    report_.idle();
+    c_.all_reduce(DType::f64, std::as_writable_bytes(values), ReduceOp::sum, "sum").wait();
+  }
+
+  // The communicator's is the one that counts.
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return c_.deadline(); }
+  // Waits until done() says so, and meanwhile for ranks that are gone, where the communicator watches over them.
+  void wait_until(const std::function<bool()>& done, const std::string& what) {
+    if constexpr (C::traits.watches_ranks)
+      c_.wait_until(done, what);
+    else
+      poll(done, deadline(), what);
+  }
+
+  void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
+
+ private:
+  // What a message calls it. Written into the same string: a steady step allocates nothing.
+  const std::string& label(const Piece& p) {
+    name_.assign("step ").append(std::to_string(step_ + 1));
+    if (p.kind == Piece::Kind::gradients)
+      name_.append(" bucket ").append(std::to_string(p.index));
+    else
+      name_.append(" statistics");
+    return name_;
+  }
+
+  C& c_;
+  std::int64_t step_ = 0;  // that was finished last
+  bool runs_ahead_ = false;
+  int last_bucket_ = 0;
+  ProgressReporter report_;  // tells the launcher how far this rank is
+  std::string name_;
+};
+
+namespace detail {
+template <class C>
+struct CommunicatorHolder {
+  template <class... A>
+  explicit CommunicatorHolder(A&&... arguments) : held(std::forward<A>(arguments)...) {}
+  C held;
+};
+}  // namespace detail
+
+// AllReduce with a communicator of its own, made of these arguments.
+template <Communicator C>
+class OwningAllReduce : private detail::CommunicatorHolder<C>, public AllReduce<C> {
+ public:
+  template <class... A>
+  explicit OwningAllReduce(A&&... arguments)
+      : detail::CommunicatorHolder<C>(std::forward<A>(arguments)...), AllReduce<C>(this->held) {}
+};
+
+}  // namespace tutti
