@@ -11,6 +11,7 @@
 
 #include <tutti/core/error.hpp>
 
+#include "commands.hpp"
 #include "process.hpp"
 #include "rank_process.hpp"
 
@@ -60,6 +61,24 @@ struct Ending {
   if (end.why == "vanished") return "its end together with that of its tutti-launch --exec-rank, as by SIGKILL";
   if (!end.by_signal) return "exit code " + std::to_string(end.code);
   return "its end by " + signal_text(end.code);
+}
+
+// What is said of the process whose fault it was; `last_report`: where it was, as far as is known.
+[[nodiscard]] inline Problem problem_of(const Ending& blamed, const std::string& last_report) {
+  const bool killed = blamed.end.by_signal && blamed.end.code == SIGKILL;
+  return {blamed.end.why == "own" ? exit_code_for(blamed.end) : static_cast<int>(ExitCode::communication),
+          error_message(blamed.name + " on " + blamed.host, "exit code 0", describe(blamed.end) + last_report,
+                        killed ? "the system kills when memory runs out, see dmesg" : "")};
+}
+
+// That somebody else ended the job, if that is how a process ended.
+[[nodiscard]] inline std::optional<Problem> problem_of_outside(const std::vector<Ending>& endings) {
+  for (const Ending& e : endings)
+    if (e.end.why == "ended")
+      return Problem{static_cast<int>(ExitCode::terminated),
+                     error_message("host " + e.host, "the job to run on", "its end from outside",
+                                   "was it 'tutti-launch --kill'?")};
+  return std::nullopt;
 }
 
 }  // namespace tutti::launch

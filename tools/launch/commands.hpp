@@ -250,4 +250,19 @@ inline int kill_here(const std::string& job) {
   return problems;
 }
 
+// Ends what hosts that are not heard of any more may still run of a job; what went wrong with that.
+[[nodiscard]] inline std::vector<std::string> end_left_over(const std::vector<Host>& hosts, Options o,
+                                                            const std::string& job, const SignalQueue& signals) {
+  if (hosts.empty()) return {};
+  o.connect_timeout = 2;
+  std::vector<std::string> said;
+  try {
+    for (const Problem& p : kill_on(hosts, o, job, 6, false, signals))
+      said.push_back("could not look for processes left over: " + p.message);
+  } catch (const Error& e) {
+    said.emplace_back(e.what());
+  }
+  return said;
+}
+
 }  // namespace tutti::launch

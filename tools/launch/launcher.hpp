@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,11 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +25,8 @@
 #include "ask.hpp"
 #include "blame.hpp"
 #include "commands.hpp"
+#include "job_folder.hpp"
+#include "job_output.hpp"
 #include "link.hpp"
 #include "mpi.hpp"
 #include "mpirun_words.hpp"
@@ -52,11 +51,11 @@ class Launcher {
     SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
     try {
       if (!o_.sync_dir.empty()) {
-        make_rsh_agent();
-        sync_folder(plan_, o_, folder_, signals);
+        folder_.make(plan_, o_);
+        sync_folder(plan_, o_, folder_.path(), signals);
       }
       settle_launcher(signals);
-      if (o_.launcher == "mpi") make_rsh_agent();
+      if (o_.launcher == "mpi") folder_.make(plan_, o_);
       const Order& order = plan_.sites[0].order;
       say("job " + plan_.job + ": " + count_text(static_cast<std::size_t>(order.workers), "worker") +
           (o_.servers > 0 ? ", " + count_text(static_cast<std::size_t>(o_.servers), "server") : "") + " on " +
@@ -67,25 +66,16 @@ class Launcher {
       while (!over()) turn(signals);
       end_lost_hosts(signals);
     } catch (...) {
-      remove_own_files();
+      folder_.remove();
       throw;
     }
-    remove_own_files();
+    folder_.remove();
     const int code = verdict();
-    flush();
+    output_.flush(interrupted_ != 0);
     return code;
   }
 
  private:
-  // For rsync and mpirun, which start ssh themselves.
-  void make_rsh_agent() {
-    if (!folder_.empty()) return;
-    folder_ = make_job_folder(plan_.job);
-    std::vector<Host> hosts;
-    for (const auto& s : plan_.sites) hosts.push_back(s.host);
-    write_rsh_agent(folder_, own_program(), ssh_settings(o_), hosts);
-  }
-
   // Asks the program how its processes are to be started. What it refuses is said once and nothing runs.
   void settle_launcher(const SignalQueue& signals) {
     const Asked asked = ask_program(plan_, o_, signals);
@@ -101,13 +91,7 @@ class Launcher {
     for (auto& s : plan_.sites) s.order.through_mpi = o_.launcher == "mpi";
   }
 
-  void say(const std::string& text) { err_.put("tutti-launch: " + text + "\n"); }
-  void remove_own_files() {
-    if (folder_.empty()) return;
-    remove_mpirun_files(folder_);
-    remove_rsh_agent(folder_);
-    remove_job_folder(folder_);
-  }
+  void say(const std::string& text) { output_.say(text); }
 
   [[nodiscard]] bool over() const {
     return std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.child.closed(); }) &&
@@ -117,9 +101,9 @@ class Launcher {
   // ---- one round ----
   void turn(const SignalQueue& signals) {
     // Who does not read the job's output holds it up, but not the launcher's watch.
-    const bool full = out_.size() > (std::size_t{1} << 20) || err_.size() > (std::size_t{1} << 20);
+    const bool full = output_.full();
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
-    for (OutputQueue* q : {&out_, &err_}) fds.push_back({q->size() > 0 ? q->fd() : -1, POLLOUT, 0});
+    output_.wait_for(fds);
     std::vector<Child*> children;
     for (Link& l : links_) children.push_back(&l.child);
     if (mpirun_) children.push_back(mpirun_.get());
@@ -130,8 +114,7 @@ class Launcher {
     (void)::poll(fds.data(), fds.size(), 50);
     while (const int s = signals.next())
       if (s != SIGCHLD) interrupt(s);
-    if (fds[1].revents != 0) out_.send();
-    if (fds[2].revents != 0) err_.send();
+    output_.send(&fds[1]);
     std::size_t at = 3;
     for (Link& l : links_) {
       if (fds[at].revents != 0) l.child.input().send();
@@ -143,11 +126,11 @@ class Launcher {
       at += 3;
     }
     if (mpirun_ && at + 2 < fds.size()) {
-      if (fds[at + 1].revents != 0)
-        mpirun_->read(0, [&](std::string_view line) { out_.put(std::string(line) + "\n"); });
-      if (fds[at + 2].revents != 0) mpirun_->read(1, [&](std::string_view line) { mpirun_said_.hear(line, err_); });
-      mpirun_->look([&](std::string_view line) { out_.put(std::string(line) + "\n"); },
-                    [&](std::string_view line) { mpirun_said_.hear(line, err_); });
+      const auto print = [&](std::string_view line) { output_.print(line); };
+      const auto hear_mpirun = [&](std::string_view line) { mpirun_said_.hear(line, output_.err); };
+      if (fds[at + 1].revents != 0) mpirun_->read(0, print);
+      if (fds[at + 2].revents != 0) mpirun_->read(1, hear_mpirun);
+      mpirun_->look(print, hear_mpirun);
     }
     watch();
   }
@@ -157,7 +140,7 @@ class Launcher {
     l.heard = Clock::now();
     if (line.empty() || line.front() != control_mark) {
       // Before hello it is the login shell's greeting.
-      if (l.hello) out_.put(std::string(line) + "\n");
+      if (l.hello) output_.print(line);
       return;
     }
     line.remove_prefix(1);
@@ -198,7 +181,7 @@ class Launcher {
   }
   void complain(Link& l, std::string_view line) {
     if (l.hello)
-      err_.put(std::string(line) + "\n");
+      output_.complain(line);
     else if (l.errors.size() < 65536)
       l.errors.append(line).append("\n");
   }
@@ -209,7 +192,7 @@ class Launcher {
     began_ = true;
     if (o_.launcher != "mpi") return tell_all("go");
     try {
-      mpirun_ = std::make_unique<Child>(mpirun_start(plan_, o_, folder_), false);
+      mpirun_ = std::make_unique<Child>(mpirun_start(plan_, o_, folder_.path()), false);
     } catch (const Error& e) {
       problems_.push_back({e.exit_code(), e.what()});
       stop();
@@ -348,7 +331,7 @@ class Launcher {
   // Once mpirun has ended, its guards may still have to tell how the processes did.
   void watch_mpirun() {
     if (!mpirun_) return;
-    if (!failing_ && !mpirun_->exited() && mpirun_said_.quiet_for() > 1.5) mpirun_said_.repeat(err_);
+    if (!failing_ && !mpirun_->exited() && mpirun_said_.quiet_for() > 1.5) mpirun_said_.repeat(output_.err);
     if (!mpirun_->closed()) return;
     if (!mpi_ended_) mpi_ended_ = Clock::now();
     if (unended_.empty() || seconds_since(*mpi_ended_) > 1) stop();
@@ -369,15 +352,7 @@ class Launcher {
     std::vector<Host> hosts;
     for (const Link& l : links_)
       if (l.lost) hosts.push_back(l.site.host);
-    if (hosts.empty()) return;
-    Options quick = o_;
-    quick.connect_timeout = 2;
-    try {
-      for (const Problem& p : kill_on(hosts, quick, plan_.job, 6, false, signals))
-        say("could not look for processes left over: " + p.message);
-    } catch (const Error& e) {
-      say(e.what());
-    }
+    for (const std::string& why : end_left_over(hosts, o_, plan_.job, signals)) say(why);
   }
 
   [[nodiscard]] int verdict() {
@@ -393,45 +368,23 @@ class Launcher {
       say("ended by " + signal_text(interrupted_));
       return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
     }
-    if (problems_.empty() && blamed != nullptr) {
-      const bool killed = blamed->end.by_signal && blamed->end.code == SIGKILL;
-      problems_.push_back({blamed->end.why == "own" ? exit_code_for(blamed->end) : lost_another,
-                           error_message(blamed->name + " on " + blamed->host, "exit code 0",
-                                         describe(blamed->end) + last_report(blamed->name),
-                                         killed ? "the system kills when memory runs out, see dmesg" : "")});
-    }
+    if (problems_.empty() && blamed != nullptr) problems_.push_back(problem_of(*blamed, last_report(blamed->name)));
     if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
       problems_.push_back(mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return last_report(name); }));
-      mpirun_said_.repeat(err_);
+      mpirun_said_.repeat(output_.err);
     }
-    for (const Ending& e : endings_)
-      if (problems_.empty() && e.end.why == "ended")
-        problems_.push_back({static_cast<int>(ExitCode::terminated),
-                             error_message("host " + e.host, "the job to run on", "its end from outside",
-                                           "was it 'tutti-launch --kill'?")});
-    std::set<std::string> said;
-    constexpr std::size_t most = 8;
-    for (const Problem& p : problems_)
-      if (said.insert(p.message).second && said.size() <= most) say(p.message);
-    if (said.size() > most) say("and " + std::to_string(said.size() - most) + " more like these");
+    if (problems_.empty())
+      if (auto ended = problem_of_outside(endings_)) problems_.push_back(*std::move(ended));
+    output_.say(problems_);
     return problems_.empty() ? 0 : problems_.front().code;
-  }
-  // Waits for who reads the output, but not after an interrupt.
-  void flush() {
-    const auto began = Clock::now();
-    for (OutputQueue* q : {&out_, &err_})
-      while (q->size() > 0 && (interrupted_ == 0 || seconds_since(began) < 1)) {
-        pollfd fd{q->fd(), POLLOUT, 0};
-        if (::poll(&fd, 1, 100) > 0) q->send();
-      }
   }
 
   Options o_;
   Plan plan_;
-  fs::path folder_;
+  JobFolder folder_;
   std::deque<Link> links_;
   std::unique_ptr<Child> mpirun_;
-  OutputQueue out_{STDOUT_FILENO}, err_{STDERR_FILENO};
+  JobOutput output_;
   ProgressBoard board_;
   std::map<std::string, const Link*> unended_;
   std::vector<Ending> endings_;
