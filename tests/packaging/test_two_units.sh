@@ -12,8 +12,8 @@ headers() {
   (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
 }
 headers | sed 's/.*/#include <&>/' >all.hpp
-{ cat all.hpp && echo 'int main() { return 0; }'; } >one.cpp
-cp all.hpp two.cpp
+cp all.hpp unit.cpp
+echo 'int main() { return 0; }' >main.cpp
 flags=(-std=c++20 -O0 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" -isystem /usr/include/eigen3)
 libraries=(-pthread)
 # The libraries' own flags are words that the shell has to split.
@@ -25,9 +25,8 @@ fi
 if [[ $(components) == *turbojpeg* ]]; then libraries+=(-ljpeg); fi
 if [[ $(components) == *stb* ]]; then libraries+=(-lstb); fi
 if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
-"$CXX" "${flags[@]}" -c one.cpp -o one.o &
-first=$!
-"$CXX" "${flags[@]}" -c two.cpp -o two.o
-wait "$first"
-"$CXX" one.o two.o -o both "${libraries[@]}"
+# Compiled once: two units of the same headers have the same object file.
+"$CXX" "${flags[@]}" -c unit.cpp -o one.o
+cp one.o two.o
+"$CXX" main.cpp one.o two.o -o both "${libraries[@]}"
 ./both
