@@ -5,7 +5,7 @@
 
 A block under <!-- file: PATH --> is a new file; one under <!-- add to: PATH before: TEXT --> goes before the one line of the file
 that begins with TEXT, spaces aside; a shell block under <!-- run in the tree --> is run there, with what was built so far in build/;
-under <!-- run in the tree: COMMAND --> only where there is that command. All other blocks are test_docs.py's.
+under <!-- run in the tree: NAME --> only where there is that command, or that header. All other blocks are test_docs.py's.
 """
 import os
 import re
@@ -44,8 +44,10 @@ def make_tree(tree):
     includes.mkdir(parents=True)
     for folder in ("backends", "datasets"):
         (includes / folder).symlink_to(tree / folder)
-    for library in BUILD.glob("*.a"):
-        (tree / "build" / library.name).symlink_to(library)
+    for library in (*BUILD.glob("*.a"), *BUILD.glob("tests/*.a")):
+        link = tree / "build" / library.relative_to(BUILD)
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(library)
 
 
 def run(tree, commands):
@@ -57,6 +59,13 @@ def run(tree, commands):
     print(done.stdout)
     if done.returncode != 0:
         raise Complaint(f"ends with status {done.returncode}:\n{commands}")
+
+
+def there_is(name):
+    if not name.endswith(".h"):
+        return shutil.which(name)
+    return subprocess.run([os.environ.get("TUTTI_CXX", "c++"), "-E", "-x", "c++", "-"], input=f"#include <{name}>\n", text=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def follow(page, tree):
@@ -74,7 +83,7 @@ def follow(page, tree):
             path = tree / match[1]
             path.write_text(add_before(path.read_text(), match[2], text))
         elif match := RUN.fullmatch(note):
-            if match[1] and not shutil.which(match[1]):
+            if match[1] and not there_is(match[1]):
                 left_out.append(f"no {match[1]}")
                 continue
             run(tree, text)
@@ -86,6 +95,7 @@ def follow(page, tree):
 
 def check_the_checker():
     assert add_before("a\n  bc\nd\n", "b", "x\n") == "a\nx\n  bc\nd\n"
+    assert there_is("sh") and there_is("stdio.h") and not there_is("no-such-command") and not there_is("no/such.h")
     for text in ("a\n", "b\nb\n"):
         try:
             add_before(text, "b", "x\n")
@@ -102,6 +112,8 @@ def main():
         skip("no libtutti_compiled_core.a in the build")
     failed, steps, left_out = 0, 0, []
     for page in sorted((ROOT / "docs").glob("add-a*.md")):
+        if sys.argv[1:] and page.name not in sys.argv[1:]:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             tree = Path(folder)
             make_tree(tree)
