@@ -315,13 +315,7 @@ template <class C, class G>
 std::unique_ptr<Kernel> BasicCuda<C, G>::kernel(const Op& op, const NodeDesc& desc) {
   if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
     return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
-  return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
-                      op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
-                      op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
-                      op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
-                      op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Conv2dStatistics,
-                      op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
-                      op::BatchNormBackwardApply>(*this, op, desc);
+  return kernel_of(*this, op, desc);
 }
 
 }  // namespace cuda

@@ -74,6 +74,14 @@ template <class... Os, class B>
   return found ? std::make_unique<OpKernel<B>>(b, op, d, *found) : nullptr;
 }
 
+// The kernel of whatever op it is but a custom one; the backend has functions for all of them.
+template <class B>
+[[nodiscard]] std::unique_ptr<Kernel> kernel_of(B& b, const Op& op, const NodeDesc& d) {
+  return [&]<class... Os>(const std::variant<op::Custom, op::CustomBackward, Os...>*) {
+    return kernel_among<Os...>(b, op, d);
+  }(static_cast<const Op*>(nullptr));
+}
+
 // Runs a custom op's own code on the operands.
 inline void run_custom(const CustomOp::Kernel& kernel, Call& c) {
   kernel(std::span<const TensorRef>(c.in.data(), static_cast<std::size_t>(c.inputs)),

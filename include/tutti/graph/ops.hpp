@@ -16,11 +16,12 @@ struct CustomOp;  // graph/custom.hpp
 
 // What a graph records: small structs with the attributes of an op. Operands are listed as "in -> out"; shapes are
 // logical (activations NCHW, convolution weights OIHW, linear weights OI). The meaning of each op is its loop in
-// backend/reference.
+// engine/reference.
 namespace op {
 
 // image u8 [N,C,H,W] -> x: (image - mean[c]) * inv_std[c]
 struct Normalize {
+  static constexpr std::string_view name = "normalize";
   std::vector<float> mean, inv_std;
 };
 
@@ -30,21 +31,29 @@ struct Window {
   [[nodiscard]] std::int64_t out_w(std::int64_t w) const { return (w + 2 * padding - kernel_w) / stride + 1; }
 };
 
-struct Conv2d : Window {};                 // x, w -> y
-struct Conv2dBackwardData : Window {};     // dy, w -> dx
-struct Conv2dBackwardWeights : Window {};  // x, dy -> dw
+struct Conv2d : Window {  // x, w -> y
+  static constexpr std::string_view name = "conv2d";
+};
+struct Conv2dBackwardData : Window {  // dy, w -> dx
+  static constexpr std::string_view name = "conv2d_backward_data";
+};
+struct Conv2dBackwardWeights : Window {  // x, dy -> dw
+  static constexpr std::string_view name = "conv2d_backward_weights";
+};
 
 // x, gamma, beta, running_mean, running_var [, residual] -> y, mean, inv_std
-// y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics per channel over N, H, W. running = (1 -
-// momentum)
-// * running + momentum * batch, with the unbiased variance (PyTorch's convention). Ioffe and Szegedy 2015.
+// y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics per channel over N, H, W.
+// running = (1 - momentum) * running + momentum * batch, with the unbiased variance (PyTorch's convention). Ioffe and
+// Szegedy 2015.
 struct BatchNorm {
+  static constexpr std::string_view name = "batch_norm";
   float eps = 1e-5F, momentum = 0.1F;
   bool relu = false, residual = false;
 };
 // The same inputs -> y, with the running statistics. With saved_inv_std the last two are a training batch's mean and
 // inv_std instead: that computes the output of a BatchNorm again.
 struct BatchNormInference {
+  static constexpr std::string_view name = "batch_norm_inference";
   float eps = 1e-5F;
   bool relu = false, residual = false;
   bool saved_inv_std = false;
@@ -53,27 +62,56 @@ struct BatchNormInference {
 // The incoming gradient is dy (+ dy2), masked where the forward relu was not active: by y where there was a residual,
 // else by the sign of the recomputed output. dresidual is the masked gradient.
 struct BatchNormBackward {
+  static constexpr std::string_view name = "batch_norm_backward";
   bool relu = false, residual = false, second = false;
 };
 
-struct Relu {};          // x -> y
-struct ReluBackward {};  // dy, y -> dx
+struct Relu {  // x -> y
+  static constexpr std::string_view name = "relu";
+};
+struct ReluBackward {  // dy, y -> dx
+  static constexpr std::string_view name = "relu_backward";
+};
 // x -> x * Phi(x), where Phi is the normal distribution's: PyTorch's nn.GELU(), not its approximation by tanh. What is
 // far from zero comes out as relu's would, infinities too. Hendrycks and Gimpel 2016.
-struct Gelu {};
-struct GeluBackward {};  // dy, x -> dx
-struct Add {};           // a, b -> a + b
-struct Bias {};          // x, b [C] -> y
-struct BiasBackward {};  // dy -> db
+struct Gelu {
+  static constexpr std::string_view name = "gelu";
+};
+struct GeluBackward {  // dy, x -> dx
+  static constexpr std::string_view name = "gelu_backward";
+};
+struct Add {  // a, b -> a + b
+  static constexpr std::string_view name = "add";
+};
+struct Bias {  // x, b [C] -> y
+  static constexpr std::string_view name = "bias";
+};
+struct BiasBackward {  // dy -> db
+  static constexpr std::string_view name = "bias_backward";
+};
 
-struct MaxPool : Window {};          // x -> y, which (u8: index in the window)
-struct MaxPoolBackward : Window {};  // dy, which -> dx
-struct GlobalAvgPool {};             // x [N,C,H,W] -> y [N,C,1,1]
-struct GlobalAvgPoolBackward {};     // dy -> dx
+struct MaxPool : Window {  // x -> y, which (u8: index in the window)
+  static constexpr std::string_view name = "max_pool";
+};
+struct MaxPoolBackward : Window {  // dy, which -> dx
+  static constexpr std::string_view name = "max_pool_backward";
+};
+struct GlobalAvgPool {  // x [N,C,H,W] -> y [N,C,1,1]
+  static constexpr std::string_view name = "global_avg_pool";
+};
+struct GlobalAvgPoolBackward {  // dy -> dx
+  static constexpr std::string_view name = "global_avg_pool_backward";
+};
 
-struct Linear {};                 // x [N,I], w [O,I], b [O] -> y [N,O]
-struct LinearBackwardData {};     // dy, w -> dx
-struct LinearBackwardWeights {};  // x, dy -> dw, db
+struct Linear {  // x [N,I], w [O,I], b [O] -> y [N,O]
+  static constexpr std::string_view name = "linear";
+};
+struct LinearBackwardData {  // dy, w -> dx
+  static constexpr std::string_view name = "linear_backward_data";
+};
+struct LinearBackwardWeights {  // x, dy -> dw, db
+  static constexpr std::string_view name = "linear_backward_weights";
+};
 
 // The label of rows that only fill a batch, such as samples that could not be read.
 inline constexpr std::int32_t ignored_label = -1;
@@ -84,6 +122,7 @@ inline constexpr std::int32_t ignored_label = -1;
 // loss, hits and gradient: who wants means over the others takes it off the rows. Any other label outside 0..K-1 is a
 // DataError.
 struct SoftmaxCrossEntropy {
+  static constexpr std::string_view name = "softmax_cross_entropy";
   float label_smoothing = 0;
   int top_k = 5;
   bool backward = false;
@@ -96,40 +135,52 @@ struct SoftmaxCrossEntropy {
 // x, w [, scale, bias] -> y, sum, square_sum
 // y = conv(activate ? a : x, w), and per channel the sums over N, H and W of y and of its squares.
 struct Conv2dStatistics : Window {
+  static constexpr std::string_view name = "conv2d_statistics";
   bool activate = false;
 };
 // x, dy, scale, bias -> dw: of conv(a, w).
-struct Conv2dBackwardWeightsActivated : Window {};
+struct Conv2dBackwardWeightsActivated : Window {
+  static constexpr std::string_view name = "conv2d_backward_weights_activated";
+};
 // x, gamma, beta, running_mean, running_var, sum, square_sum [, residual] -> [y,] mean, inv_std [, scale, bias]
 // A BatchNorm whose statistics are known but for their last step. With `output` y as BatchNorm's, else scale and bias.
 struct BatchNormFromSums {
+  static constexpr std::string_view name = "batch_norm_from_sums";
   float eps = 1e-5F, momentum = 0.1F;
   bool relu = false, residual = false, output = true;
 };
 // dy, w, x, gamma, beta, mean, inv_std -> g, dgamma, dbeta, from_g, from_x, constant
 // Back through conv and relu(batch_norm(x)) to what BatchNormBackwardApply needs. g is the gradient of relu's output;
 // where the relu was not active it may be anything.
-struct Conv2dBackwardDataNorm : Window {};
+struct Conv2dBackwardDataNorm : Window {
+  static constexpr std::string_view name = "conv2d_backward_data_norm";
+};
 // g, x, gamma, beta, mean, inv_std, from_g, from_x, constant -> dx
 // dx = from_g * (g where the relu was active, else 0) + from_x * x + constant, factors per channel.
-struct BatchNormBackwardApply {};
+struct BatchNormBackwardApply {
+  static constexpr std::string_view name = "batch_norm_backward_apply";
+};
 
 // The user's own op and its gradient.
 struct Custom {
+  static constexpr std::string_view name = "custom";
   std::shared_ptr<const CustomOp> def;
 };
 struct CustomBackward {
+  static constexpr std::string_view name = "custom_backward";
   std::shared_ptr<const CustomOp> def;
 };
 
 }  // namespace op
 
-using Op = std::variant<
-    op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm, op::BatchNormInference,
-    op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu, op::GeluBackward, op::Add, op::Bias, op::BiasBackward,
-    op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
-    op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Custom, op::CustomBackward, op::Conv2dStatistics,
-    op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>;
+// Those of a user's own first: what is behind them every backend has a kernel for.
+using Op = std::variant<op::Custom, op::CustomBackward, op::Normalize, op::Conv2d, op::Conv2dBackwardData,
+                        op::Conv2dBackwardWeights, op::BatchNorm, op::BatchNormInference, op::BatchNormBackward,
+                        op::Relu, op::ReluBackward, op::Gelu, op::GeluBackward, op::Add, op::Bias, op::BiasBackward,
+                        op::MaxPool, op::MaxPoolBackward, op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear,
+                        op::LinearBackwardData, op::LinearBackwardWeights, op::SoftmaxCrossEntropy,
+                        op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums,
+                        op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>;
 
 // f(the op). A switch: std::visit would compile a function an op and a table of them for each f.
 template <class F>
@@ -171,37 +222,7 @@ decltype(auto) visit_op(const Op& o, F&& f) {
 }
 
 [[nodiscard]] inline std::string_view name_of(const Op& o) {
-  static constexpr std::string_view names[] = {"normalize",
-                                               "conv2d",
-                                               "conv2d_backward_data",
-                                               "conv2d_backward_weights",
-                                               "batch_norm",
-                                               "batch_norm_inference",
-                                               "batch_norm_backward",
-                                               "relu",
-                                               "relu_backward",
-                                               "gelu",
-                                               "gelu_backward",
-                                               "add",
-                                               "bias",
-                                               "bias_backward",
-                                               "max_pool",
-                                               "max_pool_backward",
-                                               "global_avg_pool",
-                                               "global_avg_pool_backward",
-                                               "linear",
-                                               "linear_backward_data",
-                                               "linear_backward_weights",
-                                               "softmax_cross_entropy",
-                                               "custom",
-                                               "custom_backward",
-                                               "conv2d_statistics",
-                                               "conv2d_backward_weights_activated",
-                                               "batch_norm_from_sums",
-                                               "conv2d_backward_data_norm",
-                                               "batch_norm_backward_apply"};
-  static_assert(std::size(names) == std::variant_size_v<Op>);
-  return names[o.index()];
+  return visit_op(o, [](const auto& op) { return op.name; });
 }
 
 // Whether the op reads weights that a backend may want in a form of its own: its second input.

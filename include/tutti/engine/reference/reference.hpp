@@ -247,13 +247,7 @@ class ReferenceBackend : public ReferenceOps<true> {
   [[nodiscard]] std::string description() const override { return "obvious loops"; }
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
     if (auto k = custom_kernel(op)) return k;
-    return kernel_among<op::Normalize, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::BatchNorm,
-                        op::BatchNormInference, op::BatchNormBackward, op::Relu, op::ReluBackward, op::Gelu,
-                        op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool, op::MaxPoolBackward,
-                        op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::Linear, op::LinearBackwardData,
-                        op::LinearBackwardWeights, op::SoftmaxCrossEntropy, op::Conv2dStatistics,
-                        op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
-                        op::BatchNormBackwardApply>(*this, op, desc);
+    return kernel_of(*this, op, desc);
   }
 };
 using Reference = ReferenceBackend<>;
