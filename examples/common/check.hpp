@@ -37,6 +37,7 @@ inline void check_batch(RunOptions& o, std::int64_t world) {
   if (o.macrobatch_size > 0) {
     const std::int64_t pass = o.batch_size * world;
     o.accumulate = std::max<std::int64_t>((o.macrobatch_size + pass - 1) / pass, 1);
+    o.derived.emplace_back("accumulate");
     o.macrobatch_size = 0;
   }
   if (o.global_batch_size > 0) {
@@ -44,8 +45,10 @@ inline void check_batch(RunOptions& o, std::int64_t world) {
       fail<UsageError>("--global-batch-size", "an image per rank and pass, " + std::to_string(world * o.accumulate),
                        std::to_string(o.global_batch_size));
     o.batch_size = (o.global_batch_size + world * o.accumulate - 1) / (world * o.accumulate);
+    o.derived.emplace_back("batch-size");
   } else {
     o.global_batch_size = o.batch_size * world * o.accumulate;
+    o.derived.emplace_back("global-batch-size");
     number("--batch-size times ranks times --accumulate", o.global_batch_size, 1, most);
   }
 }
@@ -64,8 +67,10 @@ inline void check_optimizer(RunOptions& o) {
   // The rate that the programs' own batches of 64 and 256 images want.
   const bool imagenet = o.program == Program::train_imagenet;
   const double of_batch = static_cast<double>(o.global_batch_size) / (imagenet ? 256 : 64);
-  if (!o.lr)
+  if (!o.lr) {
+    o.derived.emplace_back("lr");
     o.lr = o.use_larc ? 3.7 : adamw ? 0.001 * of_batch : imagenet ? default_lr(o.global_batch_size) : 0.1 * of_batch;
+  }
   number("--lr", *o.lr, 0, 1e6);
   number("--mom", o.mom, 0, 0.999999);
   if (!o.wd) o.wd = adamw ? 0.05 : 5e-4;
@@ -169,7 +174,10 @@ inline void check_run(RunOptions& o) {
   number("--save-seconds", o.save_seconds, 0, 1e9);
   number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
   number("--evaluate-every", o.evaluate_every, 0, 10'000'000);
-  if (!o.evaluation_batch) o.evaluation_batch = o.batch_size;
+  if (!o.evaluation_batch) {
+    o.evaluation_batch = o.batch_size;
+    o.derived.emplace_back("evaluation-batch");
+  }
   number("--evaluation-batch", *o.evaluation_batch, 1, 1'000'000);
   number("--disp-batches", o.disp_batches, 1, 1'000'000'000);
   number("--threads", o.threads, 0, 4096);

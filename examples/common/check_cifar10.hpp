@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -105,10 +106,15 @@ inline void check_cifar10_model(RunOptions& o) {
 inline void fill_recipe(RunOptions& o) {
   if (o.recipe.empty()) return;
   // A triangle: from a fifth of the peak to all of it in the first 23 % of the run, and down to 7 %.
-  if (!o.lr) o.lr = 1.5 * static_cast<double>(o.global_batch_size) / 1024;
+  const auto derive = [&o](const char* name, std::optional<double>& option, double value) {
+    if (option) return;
+    option = value;
+    o.derived.emplace_back(name);
+  };
+  derive("lr", o.lr, 1.5 * static_cast<double>(o.global_batch_size) / 1024);
   if (!o.warmup_epochs) o.warmup_epochs = 0.23 * static_cast<double>(o.epochs);
-  if (!o.warmup_lr) o.warmup_lr = 0.2 * *o.lr;
-  if (!o.lr_end && (o.lr_schedule == "auto" || o.lr_schedule == "linear")) o.lr_end = 0.07 * *o.lr;
+  derive("warmup-lr", o.warmup_lr, 0.2 * *o.lr);
+  if (o.lr_schedule == "auto" || o.lr_schedule == "linear") derive("lr-end", o.lr_end, 0.07 * *o.lr);
 }
 
 }  // namespace tutti::examples::detail

@@ -109,6 +109,8 @@ struct RunOptions {
   bool data_dir_from_environment = false;
   std::vector<std::pair<std::string, std::string>> from_environment;  // options, and the variables that set them
   std::vector<std::string> notes;
+  // Options that follow from others and from the number of ranks: no facts that ranks need to compare.
+  std::vector<std::string> derived;
 };
 
 }  // namespace tutti::examples

@@ -202,7 +202,9 @@ inline JobFacts facts(const RunOptions& o, const Images& images) {
                                              "gpus",          "intra-op-parallelism-threads"};
   const io::Json json = options_json(o);
   for (const auto& [name, value] : json.as_object())
-    if (std::find(std::begin(own), std::end(own), name) == std::end(own)) f.add("--" + name, io::write_json(value));
+    if (std::find(std::begin(own), std::end(own), name) == std::end(own) &&
+        std::find(o.derived.begin(), o.derived.end(), name) == o.derived.end())
+      f.add("--" + name, io::write_json(value));
   const auto sample = [&](const char* what, const AnyDataset& d) {
     std::string text;
     std::vector<std::uint8_t> image(static_cast<std::size_t>(d.schema().image_bytes()));
