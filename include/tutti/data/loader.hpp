@@ -65,7 +65,7 @@ class Loader final : public BatchSource {
   }
 
   void start(Position p) override { start(p, options_.placement); }
-  void start(Position p, const Placement& placement) override;
+  TUTTI_CORE_FUNCTION void start(Position p, const Placement& placement) override;
 
   // Throws what read() threw, with the data set's name and the index, again and again until start().
   TUTTI_CORE_FUNCTION const Batch& next() override;
