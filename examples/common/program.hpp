@@ -420,7 +420,13 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
                 static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
                 static_cast<long long>(seen.height), static_cast<long long>(seen.width),
                 static_cast<long long>(o.global_batch_size), text.c_str(), to_string(memory).c_str());
-  if (o.dry_run) return 0;
+  if (o.dry_run) {
+    const std::int64_t rows = std::min<std::int64_t>(o.batch_size, 4);
+    if (chief)
+      for (const std::string& f : trainer.executor().fallbacks(rows))
+        std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
+    return 0;
+  }
 
   std::unique_ptr<BatchSource> train, test;
   std::size_t resident = 0;

@@ -2,6 +2,14 @@
 // Our own vector kernels, for every instruction set that this machine has.
 #include <tutti/engine/cpu/cpu.hpp>
 
+#include <string>
+#include <vector>
+
+#include <tutti/engine/executor.hpp>
+#include <tutti/engine/reference/reference.hpp>
+#include <tutti/graph/builder.hpp>
+#include <tutti/nn/layers.hpp>
+
 #include "backend/suite.hpp"
 
 using namespace tutti;
@@ -107,4 +115,18 @@ TEST_CASE("determinism") {
 TEST_CASE("keep_all changes nothing but places") {
   Cpu backend({2});
   testing::check_keep_all(backend, 3, 8);
+}
+
+TEST_CASE("what Reference's loops serve on a backend is named, with its layer") {
+  Builder b(3, 8, 8);
+  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
+  x = b.relu("relu1", nn::conv(b, "conv1", x, {.out = 4}));
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {Init::he_uniform, 0.4}));
+  Cpu cpu;
+  Executor on_cpu(cpu, b.graph());
+  // Convolutions are for the backends that inherit from it.
+  CHECK(on_cpu.fallbacks(2) == std::vector<std::string>{"conv2d (conv1)", "conv2d_backward_weights (conv1)"});
+  Reference reference;
+  Executor on_reference(reference, b.graph());
+  CHECK(on_reference.fallbacks(2).empty());
 }

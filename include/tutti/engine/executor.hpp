@@ -66,6 +66,9 @@ class Executor {
 
   // Makes the plan for a batch size ahead of its first use and allocates what it needs.
   const Plan& prepare(std::int64_t rows, bool training);
+  // What of such a training step runs whole and on one thread by Reference's loops, because the backend has no kernel
+  // of its own: "op (layer)".
+  [[nodiscard]] std::vector<std::string> fallbacks(std::int64_t rows);
 
   // Forward and backward; fills the gradient arena with d(sum of losses * scalars).
   Metrics train(const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready = {});
@@ -233,6 +236,10 @@ TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p) {
 
 TUTTI_CORE_FUNCTION const Plan& Executor::prepare(std::int64_t rows, bool training) {
   return prepared(rows, training).plan;
+}
+
+TUTTI_CORE_FUNCTION std::vector<std::string> Executor::fallbacks(std::int64_t rows) {
+  return fallbacks_of(b_, prepared(rows, true));
 }
 
 TUTTI_CORE_FUNCTION Metrics Executor::train(const BatchView& batch, const StepScalars& scalars,

@@ -24,6 +24,26 @@ concept RunsOp = requires(B& b, const O& o, Call& call, const NodeDesc& d, const
   { b.prepare(o, info) } -> std::convertible_to<std::shared_ptr<void>>;
 };
 
+namespace detail {
+
+// Stands for an O that nothing takes but a function of O's own.
+template <class O>
+struct OpProbe {
+  operator const O&() const;  // NOLINT(google-explicit-constructor): it stands for one
+};
+template <class T>
+inline constexpr bool is_probe = false;
+template <class O>
+inline constexpr bool is_probe<OpProbe<O>> = true;
+
+}  // namespace detail
+
+// Says itself how an O is divided, rather than that it runs whole.
+template <class B, class O>
+concept DividesOp = requires(B& b, const detail::OpProbe<O>& o, const NodeDesc& d) {
+  b.partition(o, d);
+};
+
 // Calls those functions, and for weights B's pack_bytes(op, desc) and pack(op, desc, weights, to). One class a backend:
 // of each op it holds pointers, which cost a compiler less than a class.
 template <class B>
@@ -33,6 +53,7 @@ class OpKernel final : public Kernel {
     Partition (*partition)(B& b, const Op& op, const NodeDesc& d);
     std::shared_ptr<void> (*prepare)(B& b, const Op& op, const PrepareInfo& info);
     void (*run)(B& b, const Op& op, Call& c);
+    bool divides;
   };
   OpKernel(B& backend, const Op& op, const NodeDesc& d, const Functions& f) : b_(backend), op_(op), f_(f), desc_(d) {}
 
@@ -47,6 +68,7 @@ class OpKernel final : public Kernel {
     c.state = prepared_.get();
     f_.run(b_, op_, c);
   }
+  [[nodiscard]] bool is_fallback() const override { return !f_.divides; }
 
  private:
   B& b_;
@@ -67,7 +89,7 @@ template <class... Os, class B>
              [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
                return on.prepare(*std::get_if<O>(&any), info);
              },
-             [](B& on, const Op& any, Call& c) { on.run(*std::get_if<O>(&any), c); }};
+             [](B& on, const Op& any, Call& c) { on.run(*std::get_if<O>(&any), c); }, DividesOp<B, O>};
     return true;
   };
   (void)(one(std::get_if<Os>(&op)) || ...);

@@ -70,6 +70,16 @@ namespace detail {
           [&p](NodeId node) { return p.kernels[static_cast<std::size_t>(node)]->packed_bytes(); }, b.packs_once()};
 }
 
+// The nodes of a plan that Reference's loops serve on another backend: the op and the layer of each.
+[[nodiscard]] inline std::vector<std::string> fallbacks_of(const Backend& b, const PreparedPlan& p) {
+  std::vector<std::string> list;
+  if (b.name() == "reference") return list;
+  for (std::size_t i = 0; i < p.kernels.size(); ++i)
+    if (p.kernels[i] && p.kernels[i]->is_fallback())
+      list.push_back(std::string(name_of(p.graph->nodes[i].op)) + " (" + p.graph->nodes[i].name + ")");
+  return list;
+}
+
 // Prepares the kernels of the plan's nodes.
 inline void prepare_kernels(const Backend& b, PreparedPlan& p) {
   std::vector<bool> ready(p.kernels.size());

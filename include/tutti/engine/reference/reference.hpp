@@ -31,9 +31,7 @@ class ReferenceOps : public Backend, public HostMemory {
   }
 
   template <class O>
-  [[nodiscard]] Partition partition(const O&, const NodeDesc&) const {
-    return {};
-  }
+  requires(!detail::is_probe<O>) [[nodiscard]] Partition partition(const O&, const NodeDesc&) const { return {}; }
   template <class O>
   [[nodiscard]] std::shared_ptr<void> prepare(const O&, const PrepareInfo&) {
     return {};
