@@ -36,9 +36,7 @@ class WeightMatch {
     const bool skip = o.skip_classifier && other_classes(file, model, o);
     for (const StateSpan& s : model) {
       const io::SafetensorsEntry* e = file.find(s.name);
-      if (skip && s.name.starts_with(o.classifier))
-        skipped.push_back(s.name);
-      else if (e == nullptr && o.may_be_missing.contains(s.name))
+      if ((skip && s.name.starts_with(o.classifier)) || (e == nullptr && o.may_be_missing.contains(s.name)))
         skipped.push_back(s.name);
       else if (e == nullptr)
         add(missing_, s.name + " " + to_string(s.shape));
