@@ -16,7 +16,7 @@ has() {
 downstream "$work/installed" -D "CMAKE_PREFIX_PATH=$work/prefix" -D DOWNSTREAM_COMPILED=ON
 object=$(find "$work/installed" -name 'main.cpp.o') core=$(find "$work/installed" -name 'core.cpp.o')
 has Trainer::step U "$object" || fail "the downstream program does not take the trainer from the library"
-for function in Trainer::update Executor::train CpuOps::kernel; do
+for function in Trainer::take_metrics Executor::train CpuOps::kernel; do
   if has $function TW "$object"; then fail "the downstream program compiles $function again"; fi
   has $function TW "$core" || fail "the library lacks $function"
 done
