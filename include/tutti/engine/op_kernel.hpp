@@ -112,8 +112,8 @@ inline void run_custom(const CustomOp::Kernel& kernel, Call& c) {
 
 // A custom op's definition, of its gradient too; null where the op is another.
 [[nodiscard]] inline const CustomOp* custom_op(const Op& op) {
-  if (const auto* forward = std::get_if<op::Custom>(&op)) return forward->def.get();
-  if (const auto* backward = std::get_if<op::CustomBackward>(&op)) return backward->def.get();
+  if (const auto* forward = std::get_if<op::Custom>(&op)) return forward->def;
+  if (const auto* backward = std::get_if<op::CustomBackward>(&op)) return backward->def;
   return nullptr;
 }
 // The code of a custom op, or of its gradient, for a backend of one of these names, the first that there is; null where

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -56,7 +58,10 @@ class Builder {
     const Shape s = shape(graph_.images);
     if (static_cast<std::int64_t>(mean.size()) != s[1] || mean.size() != inv_std.size())
       fail<ShapeError>("normalize", std::to_string(s[1]) + " means and deviations", std::to_string(mean.size()));
-    return record("normalize", op::Normalize{std::move(mean), std::move(inv_std)}, {graph_.images}, {s});
+    auto factors =
+        std::make_shared<const std::array<std::vector<float>, 2>>(std::array{std::move(mean), std::move(inv_std)});
+    const op::Normalize o{(*factors)[0], (*factors)[1]};
+    return record("normalize", o, {graph_.images}, {s}, std::move(factors));
   }
 
   ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window) {
@@ -156,7 +161,8 @@ class Builder {
     if (outs.empty()) fail<ShapeError>(name, "an op with one output or more", "none");
     for (const Shape& s : outs)
       if (s.rank() < 1 || s[0] != 1) fail<ShapeError>(name, "outputs of one row, [1, ...]", to_string(s));
-    record(name, op::Custom{std::move(def)}, inputs, outs);
+    const op::Custom o{def.get()};
+    record(name, o, inputs, outs, std::move(def));
     return graph_.nodes.back().outputs;
   }
 
@@ -206,10 +212,12 @@ class Builder {
       fail<ShapeError>(name, "an image at least as large as the kernel", to_string(xs));
     return Shape{1, channels, w.out_h(xs[2]), w.out_w(xs[3])};
   }
-  ValueId record(const std::string& name, Op op, const std::vector<ValueId>& inputs, const std::vector<Shape>& outs) {
+  ValueId record(const std::string& name, const Op& op, const std::vector<ValueId>& inputs,
+                 const std::vector<Shape>& outs, std::shared_ptr<const void> owned = {}) {
     bool grad = false;
     for (ValueId v : inputs) grad = grad || graph_[v].requires_grad;
-    Node n{std::move(op), inputs, {}, name};
+    Node n{op, inputs, {}, name};
+    n.owned = std::move(owned);
     for (const Shape& s : outs) {
       Value v{name, s, true};
       v.requires_grad = grad;

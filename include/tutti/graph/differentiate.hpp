@@ -54,8 +54,9 @@ class Differentiator {
     return id;
   }
 
-  void emit(const Node& of, Op op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
-    g_.add_node({std::move(op), std::move(inputs), std::move(outputs), of.name, true});
+  void emit(const Node& of, const Op& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+            std::shared_ptr<const void> owned = {}) {
+    g_.add_node({op, std::move(inputs), std::move(outputs), of.name, true, std::move(owned)});
   }
 
   // Adds contributions up until at most `most` are left.
@@ -208,7 +209,7 @@ class Differentiator {
       out.push_back(dx);
       if (learn && g_[x].storage != Storage::parameter) contribute(x, dx);
     }
-    emit(n, op::CustomBackward{o.def}, std::move(in), std::move(out));
+    emit(n, op::CustomBackward{o.def}, std::move(in), std::move(out), n.owned);
   }
   // The backward of non-differentiated ops never occurs in a forward graph.
   template <class O>

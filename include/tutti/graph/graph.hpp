@@ -69,6 +69,7 @@ struct Node {
   std::vector<ValueId> inputs, outputs;
   std::string name;  // the layer it belongs to
   bool backward = false;
+  std::shared_ptr<const void> owned{};  // what the op refers to
 };
 
 // Functions over graphs are templates without a parameter that matters: a program compiles those it calls, and no

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <variant>
-#include <vector>
 
 #include <tutti/core/shape.hpp>
 
@@ -16,13 +15,14 @@ struct CustomOp;  // graph/custom.hpp
 
 // What a graph records: small structs with the attributes of an op. Operands are listed as "in -> out"; shapes are
 // logical (activations NCHW, convolution weights OIHW, linear weights OI). The meaning of each op is its loop in
-// engine/reference.
+// engine/reference. What is not small an op refers to, and Node::owned keeps it: then an Op is copied as plain bytes,
+// which costs a compiler much less than a table of functions.
 namespace op {
 
 // image u8 [N,C,H,W] -> x: (image - mean[c]) * inv_std[c]
 struct Normalize {
   static constexpr std::string_view name = "normalize";
-  std::vector<float> mean, inv_std;
+  std::span<const float> mean, inv_std;
 };
 
 struct Window {
@@ -164,11 +164,11 @@ struct BatchNormBackwardApply {
 // The user's own op and its gradient.
 struct Custom {
   static constexpr std::string_view name = "custom";
-  std::shared_ptr<const CustomOp> def;
+  const CustomOp* def = nullptr;
 };
 struct CustomBackward {
   static constexpr std::string_view name = "custom_backward";
-  std::shared_ptr<const CustomOp> def;
+  const CustomOp* def = nullptr;
 };
 
 }  // namespace op
@@ -181,6 +181,7 @@ using Op = std::variant<op::Custom, op::CustomBackward, op::Normalize, op::Conv2
                         op::LinearBackwardData, op::LinearBackwardWeights, op::SoftmaxCrossEntropy,
                         op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums,
                         op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>;
+static_assert(std::is_trivially_copyable_v<Op>);
 
 // f(the op). A switch: std::visit would compile a function an op and a table of them for each f.
 template <class F>
