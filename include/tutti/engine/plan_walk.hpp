@@ -27,9 +27,7 @@ class PlanWalk {
   // Backend::finish_gradients() is called for.
   using OnReady = std::function<void(std::size_t slices)>;
   // Nanoseconds of CPU time per node and phase, summed over workers.
-  struct Profile {
-    std::vector<std::array<std::int64_t, 4>> nodes;
-  };
+  using Profile = std::vector<std::array<std::int64_t, 4>>;
 
   PlanWalk(Backend& backend, const Arenas& arenas, const BatchSlot& slot, WeightPacks& packs)
       : b_(backend), arenas_(arenas), slot_(slot), packs_(packs) {}
@@ -107,7 +105,7 @@ class PlanWalk {
     const auto start = profile_ != nullptr ? now() : 0;
     p.kernels[static_cast<std::size_t>(node)]->run(c);
     if (profile_ != nullptr) {
-      auto& cell = profile_->nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
+      auto& cell = (*profile_)[static_cast<std::size_t>(node)][static_cast<std::size_t>(c.phase)];
       std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
     }
   }
