@@ -9,6 +9,7 @@
 #endif
 #if defined(TUTTI_HAS_ONEDNN)
 #include <tutti/backends/onednn/onednn.hpp>
+#include <tutti/backends/onednn/shim.hpp>
 #endif
 
 #include <dlfcn.h>
