@@ -22,7 +22,7 @@ class Utilisation {
       if (!nvml.found()) return;
       const auto init = nvml.function<int()>("nvmlInit_v2");
       const auto find = nvml.function<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
-      const auto rates = nvml.function<int(void*, Rates*)>("nvmlDeviceGetUtilizationRates");
+      const auto rates = nvml.function<int(void*, unsigned*)>("nvmlDeviceGetUtilizationRates");
       std::array<char, 32> place{};
       std::snprintf(place.data(), place.size(), "%08x:%02x:%02x.0", static_cast<unsigned>(gpu.pciDomainID),
                     static_cast<unsigned>(gpu.pciBusID), static_cast<unsigned>(gpu.pciDeviceID));
@@ -34,20 +34,17 @@ class Utilisation {
   // The share of a recent time in which any kernel ran, of this process or another, 0..1. NVML's own mean over 1/6 to
   // 1 s, by GPU. Source: nvmlUtilization_t in NVIDIA's NVML API reference.
   [[nodiscard]] std::optional<double> operator()() const noexcept {
-    Rates now;
-    if (rates_ == nullptr || rates_(handle_, &now) != success || now.gpu > 100) return std::nullopt;
-    return now.gpu / 100.0;
+    std::array<unsigned, 2> percent{};  // of the GPU, of its memory: nvmlUtilization_t
+    if (rates_ == nullptr || rates_(handle_, percent.data()) != success || percent[0] > 100) return std::nullopt;
+    return percent[0] / 100.0;
   }
 
  private:
   // NVML's C interface, which is older than all GPUs that we know: declared here, for not every toolkit's package has
   // its header.
   static constexpr int success = 0;
-  struct Rates {
-    unsigned gpu = 0, memory = 0;  // percent
-  };
 
-  int (*rates_)(void*, Rates*) = nullptr;
+  int (*rates_)(void*, unsigned*) = nullptr;
   void* handle_ = nullptr;
 };
 

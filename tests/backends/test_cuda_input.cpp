@@ -16,11 +16,13 @@
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/data/audit.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/io/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluate_views.hpp>

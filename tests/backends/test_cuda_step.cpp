@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/step_flags.hpp>
 #include <tutti/models/resnet_cifar.hpp>
