@@ -50,8 +50,9 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
     if (name_of(lower) == wanted) return lower;
     known += (known.empty() ? "" : ", ") + std::string(name_of(lower));
   }
+  // In this way GCC 12 does not warn of std::string's own code.
   fail<UsageError>("environment TUTTI_ISA", "an instruction set of this processor: " + known,
-                   "'" + std::string(wanted) + "'");
+                   std::string("'").append(wanted).append("'"));
 }
 
 }  // namespace tutti::cpu
