@@ -121,6 +121,7 @@ class CudaStepEnd final : public StepEnd {
   [[nodiscard]] std::uint64_t variant(std::uint64_t number) const override { return ranks_ > 1 ? 1 + number % 2 : 0; }
   void begin() override {
     if (ranks_ > 1) {
+      copied_[now_ % 2] = now_ + 1;
       // A sum that is broken off would be applied by what was started behind it.
       memory_.device().set_op("a copy of the state before a step");
       std::size_t at = 0;
@@ -161,7 +162,10 @@ class CudaStepEnd final : public StepEnd {
     average(m_.average, m_.weights, m_.count);
     average(m_.state_average, m_.states, m_.state_count);
   }
-  void started(std::uint64_t number) override { ends_[number % kept]->record(memory_.device().stream()); }
+  void started(std::uint64_t number) override {
+    copied_[number % 2] = number + 1;
+    ends_[number % kept]->record(memory_.device().stream());
+  }
 
   bool done(std::uint64_t number) override { return ends_[number % kept]->happened(); }
   void wait(std::uint64_t number) override {
@@ -189,7 +193,8 @@ class CudaStepEnd final : public StepEnd {
     memory_.copy_in(state_.at(offsetof(step::State, exponent)), both.data(), sizeof both);
   }
   void roll_back(std::uint64_t number) override {
-    if (ranks_ == 1) return;
+    // A step that broke before it began has changed nothing.
+    if (ranks_ == 1 || copied_[number % 2] != number + 1) return;
     memory_.device().set_op("the state before a step");
     std::size_t at = 0;
     for (const Part& p : parts()) {
@@ -287,8 +292,9 @@ class CudaStepEnd final : public StepEnd {
   const ModelState& m_;
   const UpdateRules& u_;
   int ranks_ = 1;
-  std::uint64_t now_ = 0;         // the step that comes
-  std::array<Buffer, 2> before_;  // what the last two steps, of several ranks, began with
+  std::uint64_t now_ = 0;                  // the step that comes
+  std::array<Buffer, 2> before_;           // what the last two steps, of several ranks, began with
+  std::array<std::uint64_t, 2> copied_{};  // the numbers behind the steps that these belong to
   step::Rules rules_{};
   std::shared_ptr<step::Numbers> numbers_;
   std::shared_ptr<step::Outcome> outcomes_;

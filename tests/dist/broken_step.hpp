@@ -19,7 +19,7 @@
 namespace tutti::testing {
 
 // AllReduce of a rank that interrupts its communicator in one step: at its piece `piece`, from 0; where that is as many
-// as there are, when the step is over; below 0, before it.
+// as there are, when the step is over; -1, before it; -2, before it, where it gives up itself.
 template <class C>
 class Breaking {
  public:
@@ -37,6 +37,7 @@ class Breaking {
     step_ = step;
     pieces_ = 0;
     if (step_ == at_step_ && at_piece_ < 0) c_.interrupt();
+    if (step_ == at_step_ && at_piece_ == -2) fail<CommunicationError>("step", "all ranks", "this one gives up");
     s_.begin_step(step, runs_ahead);
   }
   Work reduce(const Piece& piece) {

@@ -62,7 +62,7 @@ TEST_CASE("a step that breaks at any piece leaves the state of the step before")
   });
   CHECK(pieces > 3);  // the second one holds the statistics
   for (const int micro_batches : {1, 2})
-    for (int piece = 0; piece <= pieces; ++piece) {
+    for (int piece = -2; piece <= pieces; ++piece) {
       CAPTURE(micro_batches);
       CAPTURE(piece);
       for (const std::string& said : break_at(piece, micro_batches, piece < pieces)) CHECK(said == "");

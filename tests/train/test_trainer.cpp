@@ -130,6 +130,13 @@ TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics w
   CHECK(first.wait().metrics.rows == 12);
   a.step(parts, 12, 0.1);
   CHECK_THROWS_AS((void)first.wait(), UsageError);
+  // Who writes steps down takes another end of a step, which knows nothing of those before.
+  auto before = a.step(parts, 12, 0.1);
+  StepTrace trace;
+  a.trace(&trace);
+  CHECK_THROWS_AS((void)before.wait(), UsageError);
+  CHECK(a.step(parts, 12, 0.1).wait().metrics.rows == 12);
+  CHECK(a.take_metrics().rows > 12);
 }
 
 TEST_CASE("gradient accumulation is the mathematics of one large batch") {

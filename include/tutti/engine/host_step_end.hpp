@@ -46,6 +46,7 @@ class HostStepEnd final : public StepEnd {
     if (ranks_ == 1 || m_.state_count == 0) return;
     if (before_.bytes() == 0) before_ = Buffer(b_.memory(), state_bytes());
     b_.memory().copy(before_.data(), m_.states, state_bytes());
+    copied_ = last_ + 1;
   }
   void add(const void* metrics, bool, bool last) override {
     std::array<double, 4> of_part{};
@@ -89,9 +90,9 @@ class HostStepEnd final : public StepEnd {
 
   void set_scale(std::int64_t exponent, std::int64_t steps) override { scale_ = {exponent, steps}; }
   void resume() override {}
-  // What a step changes before all its sums are there.
-  void roll_back(std::uint64_t) override {
-    if (ranks_ > 1 && before_.bytes() > 0) b_.memory().copy(m_.states, before_.data(), state_bytes());
+  // What a step changes before all its sums are there; nothing, if it broke before it began.
+  void roll_back(std::uint64_t step) override {
+    if (ranks_ > 1 && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
   }
 
  private:
@@ -170,8 +171,8 @@ class HostStepEnd final : public StepEnd {
   StepScalars scalars_;
   LossScale scale_;
   std::array<StepOutcome, kept> outcomes_;
-  std::uint64_t last_ = 0;
-  Buffer before_;  // the running statistics, as they were before the step
+  std::uint64_t last_ = 0, copied_ = 0;  // copied_: the number behind the step that before_ belongs to
+  Buffer before_;                        // the running statistics, as they were before the step
   std::vector<std::byte> host_states_;
 };
 

@@ -66,6 +66,7 @@ class Steps {
     trace_ = t;
     exchange_.trace(t, &since_);
     end_ = device_ && t == nullptr ? device_.get() : &host_;
+    first_of_end_ = next_;
     sent_ = {-1, 0};
   }
 
@@ -108,6 +109,8 @@ class Steps {
   [[nodiscard]] StepResult result(std::uint64_t number) {
     settle();
     settled_flags_ = 0;
+    if (number < first_of_end_)
+      fail<UsageError>("step", "a step to be waited for before trace() is called", "one from before it");
     if (number + StepEnd::kept < next_)
       fail<UsageError>("step", "one of the last " + std::to_string(StepEnd::kept) + " steps to be waited for",
                        "the one " + std::to_string(next_ - 1 - number) + " steps before the last");
@@ -272,6 +275,7 @@ class Steps {
   std::array<Counters, StepEnd::kept> before_;
   // Steps started; of those waited for; of those known to be whole.
   std::uint64_t next_ = 0, settled_ = 0, known_ = 0;
+  std::uint64_t first_of_end_ = 0;  // of the present end
   bool broken_ = false;
   std::uint32_t settled_flags_ = 0;  // of the last one that was waited for
   bool first_ = true, last_ = true;

@@ -65,7 +65,7 @@ class Trainer {
     // Of all ranks, as far as they were known when the call was back: of this step where it is over by then or the rank
     // is alone; of several ranks that run ahead those of the step before, on all ranks alike.
     [[nodiscard]] std::uint32_t flags() const noexcept { return flags_; }
-    // Waits for this step and all others. It is one of the last StepEnd::kept.
+    // Waits for this step and all others. It is one of the last StepEnd::kept, and trace() was not called since.
     StepResult wait();
 
    private:
