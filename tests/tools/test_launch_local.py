@@ -16,6 +16,16 @@ STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 
 
 class Local(LaunchCase):
+    def setUp(self):
+        super().setUp()
+        # --kill ends all jobs of the user; these tests are to see none but their own.
+        self.environment["TUTTI_STATE_DIR"] = str(self.runtime / "tutti")
+
+    def test_state_folder_is_an_absolute_path(self):
+        self.environment["TUTTI_STATE_DIR"] = "here"
+        self.assertIn("[TUTTI_STATE_DIR] expected an absolute path, got 'here'",
+                      self.message(self.launch("-n", 1, "true", code=2)))
+
     def test_environment_and_prefix(self):
         done = self.launch("-n", 3, "-s", 1, "--env", "A=x y", "--env-worker", "W=1", "--env-server", "S=2", "sh", "-c",
                            'echo "$TUTTI_ROLE $TUTTI_RANK $TUTTI_SIZE $TUTTI_LOCAL_RANK $TUTTI_LOCAL_SIZE $TUTTI_HOST '

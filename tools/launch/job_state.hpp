@@ -22,6 +22,7 @@
 
 #include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
 
@@ -30,7 +31,8 @@
 
 // What runs on this host, in files: <state>/jobs/<job>/<role>-<rank>.process names a process and the agent that started
 // it, <role>-<rank>.progress is where it reports to, <role>-<rank>.end how it ended. <state> is $XDG_RUNTIME_DIR/tutti,
-// else /tmp/tutti-<uid>, open to this user only. Processes are ended by what these files say, never by a name.
+// else /tmp/tutti-<uid>, open to this user only; $TUTTI_STATE_DIR where that is set, and then nowhere else is looked.
+// Processes are ended by what these files say, never by a name.
 namespace tutti::launch {
 
 namespace fs = std::filesystem;
@@ -43,6 +45,11 @@ namespace fs = std::filesystem;
 }
 
 [[nodiscard]] inline std::vector<fs::path> possible_state_folders() {
+  if (const char* own = std::getenv("TUTTI_STATE_DIR"); own != nullptr && *own != '\0') {
+    if (!fs::path(own).is_absolute())
+      fail<UsageError>("TUTTI_STATE_DIR", "an absolute path", "'" + printable(own) + "'");
+    return {own};
+  }
   std::vector<fs::path> folders;
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   const fs::path usual = "/run/user/" + std::to_string(::geteuid());
