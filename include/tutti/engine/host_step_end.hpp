@@ -26,11 +26,15 @@ namespace tutti {
 class HostStepEnd final : public StepEnd {
  public:
   // Both outlive this, as does what the state names.
-  HostStepEnd(Backend& backend, const ModelState& state, const UpdateRules& rules)
-      : b_(backend), m_(state), rules_(rules), flags_(state.dtype, state.flags) {}
+  // updates: false where whoever the gradients are sent to does it, and weights come back from there.
+  HostStepEnd(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true)
+      : b_(backend), m_(state), rules_(rules), updates_(updates), flags_(state.dtype, state.flags) {}
 
   [[nodiscard]] bool runs_ahead() const override { return false; }
-  void begin_generation(int ranks) override { ranks_ = ranks; }
+  // Ranks that do not update share neither flags nor statistics.
+  void begin_generation(int ranks) override { ranks_ = updates_ ? ranks : 1; }
+  // Of this rank's micro-batches of this step so far.
+  [[nodiscard]] bool finite() const { return (numbers_.flags & step_flag::not_finite) == 0; }
 
   void send(std::uint64_t step, const StepNumbers& n) override {
     numbers_ = n;
@@ -71,7 +75,10 @@ class HostStepEnd final : public StepEnd {
       fit = std::isfinite(squared_norm());
       if (!scale_.move(fit)) return halt(Halt::gradients);
     }
-    if (fit) apply();
+    if (!updates_)
+      sums.wait_on_host();
+    else if (fit)
+      apply();
     if (ranks_ > 1) take_states();
     average(m_.average, m_.weights, m_.count);
     average(m_.state_average, m_.states, m_.state_count);
@@ -165,6 +172,7 @@ class HostStepEnd final : public StepEnd {
   Backend& b_;
   const ModelState& m_;
   const UpdateRules& rules_;
+  bool updates_;
   StepFlags flags_;
   int ranks_ = 1;
   StepNumbers numbers_;

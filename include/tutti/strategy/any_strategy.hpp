@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/core/error.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {
@@ -34,14 +35,17 @@ class AnyStrategy {
   }
 
   // What holds of some strategy: where the one that is held lacks a function, it does nothing.
-  static constexpr StrategyTraits traits{.reads_device_memory = true, .follows_steps = true, .watches_ranks = true};
+  static constexpr StrategyTraits traits{
+      .reads_device_memory = true, .follows_steps = true, .watches_ranks = true, .owns_weights = true};
 
   [[nodiscard]] Membership membership() const { return held_->membership(); }
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return held_->name(); }
   // Of the one that is held.
-  [[nodiscard]] bool reads_device_memory() const { return held_->reads_device_memory(); }
+  [[nodiscard]] StrategyTraits held_traits() const { return held_->traits(); }
+  [[nodiscard]] bool reads_device_memory() const { return held_traits().reads_device_memory; }
+  [[nodiscard]] bool owns_weights() const { return held_traits().owns_weights; }
   std::span<std::byte> allocate(std::size_t bytes) { return held_->allocate(bytes); }
   void attach(const ArenaLayout& layout, const JobFacts& f) { held_->attach(layout, f); }
   void synchronise(std::span<StateSpan> state) { held_->synchronise(state); }
@@ -51,6 +55,10 @@ class AnyStrategy {
   void wait_until(const std::function<bool()>& done, const std::string& what) { held_->wait_until(done, what); }
   void begin_step(std::int64_t step, bool runs_ahead) { held_->begin_step(step, runs_ahead); }
   void settled() { held_->settled(); }
+  // Of one that owns the weights: UsageError of others.
+  Work exchange(const Push& push) { return held_->exchange(push); }
+  void pull(std::span<StateSpan> state) { held_->pull(state); }
+  [[nodiscard]] std::int64_t progress() const { return held_->progress(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
@@ -60,7 +68,7 @@ class AnyStrategy {
     virtual ~Interface() = default;
     [[nodiscard]] virtual Membership membership() const = 0;
     [[nodiscard]] virtual std::string name() const = 0;
-    [[nodiscard]] virtual bool reads_device_memory() const = 0;
+    [[nodiscard]] virtual StrategyTraits traits() const = 0;
     virtual std::span<std::byte> allocate(std::size_t bytes) = 0;
     virtual void attach(const ArenaLayout& layout, const JobFacts& f) = 0;
     virtual void synchronise(std::span<StateSpan> state) = 0;
@@ -69,6 +77,9 @@ class AnyStrategy {
     virtual void wait_until(const std::function<bool()>& done, const std::string& what) = 0;
     virtual void begin_step(std::int64_t step, bool runs_ahead) = 0;
     virtual void settled() = 0;
+    virtual Work exchange(const Push& push) = 0;
+    virtual void pull(std::span<StateSpan> state) = 0;
+    [[nodiscard]] virtual std::int64_t progress() const = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
@@ -80,7 +91,12 @@ class AnyStrategy {
     using Strategy = std::remove_reference_t<S>;
     [[nodiscard]] Membership membership() const override { return s.membership(); }
     [[nodiscard]] std::string name() const override { return s.name(); }
-    [[nodiscard]] bool reads_device_memory() const override { return Strategy::traits.reads_device_memory; }
+    [[nodiscard]] StrategyTraits traits() const override {
+      if constexpr (std::is_same_v<Strategy, AnyStrategy>)
+        return s.held_traits();
+      else
+        return Strategy::traits;
+    }
     std::span<std::byte> allocate(std::size_t bytes) override { return s.allocate(bytes); }
     void attach(const ArenaLayout& layout, const JobFacts& f) override { s.attach(layout, f); }
     void synchronise(std::span<StateSpan> state) override { s.synchronise(state); }
@@ -103,12 +119,33 @@ class AnyStrategy {
     void settled() override {
       if constexpr (Strategy::traits.follows_steps) s.settled();
     }
+    Work exchange(const Push& push) override {
+      if constexpr (Strategy::traits.owns_weights)
+        return s.exchange(push);
+      else
+        refuse(s.name());
+    }
+    void pull(std::span<StateSpan> state) override {
+      if constexpr (Strategy::traits.owns_weights)
+        s.pull(state);
+      else
+        refuse(s.name());
+    }
+    [[nodiscard]] std::int64_t progress() const override {
+      if constexpr (Strategy::traits.owns_weights)
+        return s.progress();
+      else
+        refuse(s.name());
+    }
     void finish() override { s.finish(); }
     void sum(std::span<double> values) override { s.sum(values); }
     void abort(const std::string& reason, ExitCode code) noexcept override { s.abort(reason, code); }
     S s;
   };
 
+  [[noreturn]] static void refuse(const std::string& name) {
+    fail<UsageError>("strategy", "one that owns the weights", "'" + name + "'");
+  }
   AnyStrategy() = default;
   std::unique_ptr<Interface> held_;
 };

@@ -37,11 +37,22 @@ struct Piece {
   std::span<std::byte> bytes;
 };
 
+// What a worker pushes to whoever owns the weights: a bucket of gradients, and where it wants the weights behind it.
+struct Push {
+  std::size_t index = 0;  // of the bucket, in the order of the step
+  std::size_t begin = 0;  // its first element in the layout of attach()
+  DType dtype = DType::f32;
+  std::span<const std::byte> gradients;  // of the sum of this worker's losses, divided by the rows of all workers
+  double gradient_scale = 1;             // what they are to be multiplied by: 1 / loss scale
+  std::span<std::byte> weights;          // as many bytes as gradients
+};
+
 // What of a strategy is optional. Each member names functions that the strategy has exactly where it is true.
 struct StrategyTraits {
   bool reads_device_memory = false;  // pieces may lie in a device's memory
   bool follows_steps = false;        // begin_step() and settled()
   bool watches_ranks = false;        // deadline() and wait_until()
+  bool owns_weights = false;         // exchange(), pull() and progress()
 };
 
 template <class S>
@@ -57,6 +68,19 @@ concept WatchesRanks = requires(S& s, const S& cs, const std::function<bool()>& 
   { cs.deadline() } -> std::same_as<std::chrono::milliseconds>;
   // Waits until done() says so, and meanwhile for ranks that are gone.
   s.wait_until(done, what);
+};
+
+// Somebody else, such as servers, owns the weights and the optimizer's state and changes them by each push at once, so
+// workers wait for no other one: reduce() is not called, and sum() leaves a worker's numbers as they are. What
+// synchronise() gets are the arenas: "weights", the optimizer's ("momentum.weights", ...) and what workers have beside.
+template <class S>
+concept OwnsWeights = requires(S& s, const S& cs, const Push& push, std::span<StateSpan> state) {
+  // Done when the push was applied and the weights are there; the memory of both belongs to it until then.
+  { s.exchange(push) } -> std::same_as<Work>;
+  // Takes weights and optimizer state as they are now; of these names.
+  s.pull(state);
+  // Steps of all workers together that were applied, as far as this one was told. Never falls.
+  { cs.progress() } -> std::same_as<std::int64_t>;
 };
 
 // How several processes train one model. The trainer calls attach and synchronise once in each generation, then in
@@ -84,6 +108,7 @@ concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& lay
   // not throw; may not return.
   s.abort(reason, code);
 }
-&&S::traits.follows_steps == FollowsSteps<S>&& S::traits.watches_ranks == WatchesRanks<S>;
+&&S::traits.follows_steps == FollowsSteps<S>&& S::traits.watches_ranks == WatchesRanks<S>&& S::traits.owns_weights ==
+    OwnsWeights<S>;
 
 }  // namespace tutti

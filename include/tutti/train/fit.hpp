@@ -69,7 +69,9 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
 
 // The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
 // (EpochEnd) to the last full step of all epochs. Reports to the listeners, evaluates, commits and saves. `test` and
-// `audit` may be null, and `checkpoints` on ranks that save nothing.
+// `audit` may be null, and `checkpoints` on ranks that save nothing. Where somebody owns the weights (OwnsWeights),
+// steps are those of all workers together, reports are each worker's own, and rank 0 alone evaluates, all of `test`,
+// whose placement says so.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
                                   const std::vector<FitListener*>& listeners, const FitOptions& o,
                                   AuditLog* audit = nullptr);

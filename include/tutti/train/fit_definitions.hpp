@@ -115,10 +115,15 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
   Counters& at = trainer.counters();
   FitResult result;
   const Stopwatch since_start;
+  // Where workers wait for no other one, each one's step counts.
+  const int workers = trainer.strategy().owns_weights() ? trainer.strategy().size() : 1;
   const auto schedule_at = [&](std::int64_t step) {
-    return o.schedule(Progress{step, per_epoch, o.total_steps > 0 ? o.total_steps : train.steps_left({}, o.epochs),
+    return o.schedule(Progress{step, per_epoch * workers,
+                               o.total_steps > 0 ? o.total_steps : train.steps_left({}, o.epochs) * workers,
                                o.global_batch, trainer.strategy().size()});
   };
+  // There one does it for all.
+  const bool evaluates = test != nullptr && (!trainer.strategy().owns_weights() || trainer.strategy().rank() == 0);
   const auto warn = [&](const std::string& text) {
     for (auto* l : listeners) l->warning(text);
   };
@@ -127,8 +132,9 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
   // yet.
   bool best = false;
   const auto save = [&](std::optional<double> metric = {}) {
-    trainer.commit();
     since_save.restart();
+    if (checkpoints == nullptr && trainer.strategy().owns_weights()) return false;
+    trainer.commit();
     best = false;
     try {
       std::string path;
@@ -189,7 +195,10 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
       wanted |= step_flag::save;
       since_save.restart();
     }
+    const std::int64_t before = at.step;
     const std::uint32_t flags = trainer.step(batch, lr, wanted).flags();
+    // Others' steps may have come between.
+    const auto passed = [&](std::int64_t every) { return at.step / every > before / every; };
     skipped_rows += static_cast<double>(batch.skipped);
     if (batch.skipped > 0)
       for (const auto& m : train.take_skip_messages()) o.record_skipped(m);
@@ -202,9 +211,9 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
     const std::int64_t epoch_number = batch.epoch + 1, step_in_epoch = batch.step_in_epoch + 1;
     // A run that ends within an epoch is reported, evaluated and saved like the end of one.
     const bool epoch_done = batch.last_of_epoch || ends();
-    const bool due = at.step % std::max<std::int64_t>(o.report_every, 1) == 0 || (o.report_first && at.step == 1);
+    const bool due = passed(std::max<std::int64_t>(o.report_every, 1)) || (o.report_first && at.step == 1);
     const bool reports = due || (epoch_done && (o.report_epochs || ends()));
-    const bool summarises = o.summary_every > 0 && (at.step % o.summary_every == 0 || ends());
+    const bool summarises = o.summary_every > 0 && (passed(o.summary_every) || ends());
     // Where steps run ahead, asking waits for them.
     if (!trainer.runs_ahead() || reports || summarises || epoch_done) {
       Metrics mine = trainer.take_metrics();
@@ -249,7 +258,7 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
     if (o.after_step) o.after_step({epoch_number, at.step, step_in_epoch, lr});
     const bool stop = (flags & step_flag::stop) != 0;
     const auto saves_by_steps = [&] {
-      return (o.save_every_steps > 0 && at.step % o.save_every_steps == 0) || (flags & step_flag::save) != 0;
+      return (o.save_every_steps > 0 && passed(o.save_every_steps)) || (flags & step_flag::save) != 0;
     };
     bool reached = false;
     if (epoch_done) {
@@ -279,7 +288,8 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
       r.skipped = std::llround(skipped);
       reached = o.stop_at_train_top1 > 0 && r.train_top1 >= o.stop_at_train_top1;
       const bool last_epoch = ends() || reached;
-      if (test != nullptr && o.evaluate_every > 0 && (last_epoch || epoch_number % o.evaluate_every == 0)) {
+      if (evaluates && o.evaluate_every > 0 && (last_epoch || epoch_number % o.evaluate_every == 0)) {
+        trainer.pull();
         r.test = evaluate(trainer, *test, o.metric);
         if (trainer.has_ema()) trainer.with_ema([&] { r.test_ema = evaluate(trainer, *test, o.metric); });
       }

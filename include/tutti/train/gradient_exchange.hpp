@@ -28,7 +28,7 @@ class GradientExchange final : public Exchange {
   GradientExchange(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o)
       : b_(backend), s_(strategy), o_(o) {}
 
-  [[nodiscard]] bool alone() const { return s_.size() == 1; }
+  [[nodiscard]] bool alone() const { return s_.size() == 1 && !s_.owns_weights(); }
   [[nodiscard]] std::size_t trainable() const noexcept { return trainable_; }  // slices, which come first
   [[nodiscard]] std::byte* flags() const noexcept { return all_; }
   [[nodiscard]] std::byte* state_sums() const noexcept { return state_sums_; }
@@ -68,22 +68,21 @@ class GradientExchange final : public Exchange {
   // Seconds that this rank has waited for reductions.
   [[nodiscard]] double seconds_waited() const noexcept { return seconds_waited_; }
 
-  void begin() noexcept { next_ = 0; }
+  void begin() noexcept {
+    next_ = 0;
+    held_back_ = false;
+  }
+  // Sends nothing more of this step.
+  void hold_back() noexcept { held_back_ = true; }
   void send(std::size_t slices, FunctionRef<void()> write_flags) override {
     while (next_ < buckets_.size() && buckets_[next_].last <= slices) {
+      const bool first = next_ == 0;
+      if (first) write_flags();
+      if (held_back_) return;
       const Bucket& k = buckets_[next_];
-      const std::size_t unit = size_of(e_->parameters().dtype);
-      std::byte* begin = static_cast<std::byte*>(e_->gradient_data()) + k.begin * unit;
-      std::size_t bytes = (k.end - k.begin) * unit;
-      if (next_ == 0) {
-        write_flags();
-        begin -= StepFlags::bytes;
-        bytes += StepFlags::bytes;
-      }
       b_.finish_gradients();
-      if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_->seconds(), 0});
-      works_[next_++] = s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, {begin, bytes}});
-      if (next_ == 1) send_states();
+      works_[next_++] = s_.owns_weights() ? push(k) : reduce(k, first);
+      if (first && !s_.owns_weights()) send_states();
     }
   }
   void wait_on_host() override {
@@ -95,6 +94,7 @@ class GradientExchange final : public Exchange {
       trace_->waited += since_->seconds() - before;
     }
     wait_for(states_work_);
+    if (s_.owns_weights()) take_weights();
   }
   void wait_on_device() override {
     for (Work& w : works_) w.wait_device();
@@ -123,6 +123,38 @@ class GradientExchange final : public Exchange {
       fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'", "one of the host",
                        "use --strategy nccl, or a backend on the processor");
   }
+  Work reduce(const Bucket& k, bool first) {
+    const std::size_t flags = first ? StepFlags::bytes : 0;
+    const std::span<std::byte> bytes{gradients(k.begin) - flags, flags + (k.end - k.begin) * unit()};
+    note_ready(bytes.size());
+    return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, bytes});
+  }
+  // The backward pass still reads the weights, so the new ones wait elsewhere.
+  Work push(const Bucket& k) {
+    if (pulled_.bytes() == 0) pulled_ = Buffer(b_.memory(), e_->parameters().bytes());
+    const std::size_t bytes = (k.end - k.begin) * unit();
+    note_ready(bytes);
+    return s_.exchange({k.index,
+                        k.begin,
+                        e_->parameters().dtype,
+                        {gradients(k.begin), bytes},
+                        1 / o_.loss_scale,
+                        {pulled_.at(k.begin * unit()), bytes}});
+  }
+  void take_weights() {
+    for (std::size_t i = 0; i < next_; ++i) {
+      const std::size_t at = buckets_[i].begin * unit();
+      b_.memory().copy(static_cast<std::byte*>(e_->parameter_data()) + at, pulled_.at(at),
+                       (buckets_[i].end - buckets_[i].begin) * unit());
+    }
+  }
+  void note_ready(std::size_t bytes) {
+    if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_->seconds(), 0});
+  }
+  [[nodiscard]] std::size_t unit() const { return size_of(e_->parameters().dtype); }
+  [[nodiscard]] std::byte* gradients(std::size_t element) const {
+    return static_cast<std::byte*>(e_->gradient_data()) + element * unit();
+  }
   void wait_for(Work& work) {
     const Stopwatch watch;
     work.wait();
@@ -140,8 +172,10 @@ class GradientExchange final : public Exchange {
   const TrainerOptions& o_;
   Executor* e_ = nullptr;
   Buffer memory_;  // where the strategy has none of its own
+  Buffer pulled_;  // weights that somebody else owns, as they come
   std::byte *all_ = nullptr, *state_sums_ = nullptr;
   std::size_t trainable_ = 0, next_ = 0;
+  bool held_back_ = false;
   std::vector<Bucket> buckets_;
   std::vector<Work> works_;
   Work states_work_;

@@ -12,31 +12,37 @@
 
 namespace tutti {
 
+// What a step does to the parameters that learn; trainable: slices, which come first.
+[[nodiscard]] inline UpdateRules make_update_rules(const ArenaLayout& p, const TrainerOptions& o,
+                                                   std::size_t trainable) {
+  UpdateRules rules;
+  rules.op = o.optimizer.update_op();
+  rules.clip_norm = o.clip_norm;
+  rules.dynamic_loss_scale = o.dynamic_loss_scale;
+  if (o.optimizer.per_tensor()) {
+    rules.trust = o.optimizer.trust_ratio();
+    rules.factor = [optimizer = o.optimizer](const SquaredNorms& n, double lr) { return optimizer.factor(n, lr); };
+  }
+  std::vector<UpdateRules::Run>& runs = rules.runs;
+  for (std::size_t i = 0; i < trainable; ++i) {
+    const Slice& s = p.slices[i];
+    const double decay = s.decay || o.decay_all ? o.weight_decay / s.rate : 0;
+    const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
+    if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().rate == s.rate && runs.back().weight_decay == decay)
+      runs.back().end = end;
+    else
+      runs.push_back({s.offset, end, s.rate, decay});
+  }
+  return rules;
+}
+
 // The optimizer's state and its rules for a model's parameters.
 class OptimizerState {
  public:
   // trainable: slices, which come first.
   OptimizerState(Backend& backend, const TrainerOptions& o, const Executor& e, std::size_t trainable)
-      : b_(backend), e_(e) {
-    const ArenaLayout& p = e.parameters();
-    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.emplace_back(backend.memory(), p.bytes());
-    rules_.op = o.optimizer.update_op();
-    rules_.clip_norm = o.clip_norm;
-    rules_.dynamic_loss_scale = o.dynamic_loss_scale;
-    if (o.optimizer.per_tensor()) {
-      rules_.trust = o.optimizer.trust_ratio();
-      rules_.factor = [&o](const SquaredNorms& n, double lr) { return o.optimizer.factor(n, lr); };
-    }
-    std::vector<UpdateRules::Run>& runs = rules_.runs;
-    for (std::size_t i = 0; i < trainable; ++i) {
-      const Slice& s = p.slices[i];
-      const double decay = s.decay || o.decay_all ? o.weight_decay / s.rate : 0;
-      const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
-      if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().rate == s.rate && runs.back().weight_decay == decay)
-        runs.back().end = end;
-      else
-        runs.push_back({s.offset, end, s.rate, decay});
-    }
+      : b_(backend), e_(e), rules_(make_update_rules(e.parameters(), o, trainable)) {
+    for (int i = 0; i < o.optimizer.slots(); ++i) slots_.emplace_back(backend.memory(), e.parameters().bytes());
   }
 
   [[nodiscard]] const UpdateRules& rules() const noexcept { return rules_; }

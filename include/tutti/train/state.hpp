@@ -26,6 +26,15 @@ struct Counters {
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 
+// The counters like a tensor, for peers.
+[[nodiscard]] inline StateSpan counters_span(Counters& c) {
+  static_assert(std::is_trivially_copyable_v<Counters> && sizeof(Counters) % sizeof(std::int64_t) == 0);
+  return {"counters",
+          DType::i64,
+          {static_cast<std::int64_t>(sizeof(Counters) / sizeof(std::int64_t))},
+          std::as_writable_bytes(std::span(&c, 1))};
+}
+
 // One arena of the training state and what its slices are called in a checkpoint.
 struct StateArena {
   const ArenaLayout* layout = nullptr;
@@ -66,14 +75,7 @@ class CommittedState {
   [[nodiscard]] bool valid() const noexcept { return valid_; }
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
 
-  // The counters like a tensor, for peers.
-  [[nodiscard]] StateSpan counters_span() {
-    static_assert(std::is_trivially_copyable_v<Counters> && sizeof(Counters) % sizeof(std::int64_t) == 0);
-    return {"counters",
-            DType::i64,
-            {static_cast<std::int64_t>(sizeof(Counters) / sizeof(std::int64_t))},
-            std::as_writable_bytes(std::span(&counters_, 1))};
-  }
+  [[nodiscard]] StateSpan counters_span() { return tutti::counters_span(counters_); }
 
   // The tensors by name, views into this copy. With `optimizer` the optimizer's, else the model's.
   [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer) {

@@ -44,7 +44,7 @@ class Steps {
         exchange_(exchange),
         counters_(counters),
         sum_(backend),
-        host_(backend, state, rules),
+        host_(backend, state, rules, !strategy.owns_weights()),
         device_(std::move(device)),
         end_(device_ ? device_.get() : &host_) {
     // One bucket's readiness calls back into the exchange.
@@ -86,7 +86,7 @@ class Steps {
     }
     counters_.batches += static_cast<std::int64_t>(parts.size());
     counters_.samples += global_rows;
-    counters_.step += 1;
+    counters_.step = s_.owns_weights() ? s_.progress() : counters_.step + 1;
     if (!runs_ahead()) {
       settled_ = next_;
       return look_at(number);
@@ -174,7 +174,10 @@ class Steps {
     s_.finish();
     if (trace_ != nullptr) trace_->end = since_.seconds();
   }
-  void add() { end_->add(part_rows_ > 0 ? e_.metrics_data() : nullptr, first_, last_); }
+  void add() {
+    end_->add(part_rows_ > 0 ? e_.metrics_data() : nullptr, first_, last_);
+    if (s_.owns_weights() && !host_.finite()) exchange_.hold_back();
+  }
 
   void start_part(std::uint64_t number, const BatchView& part, bool first, bool last) {
     first_ = first;

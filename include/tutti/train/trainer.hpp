@@ -121,6 +121,8 @@ class Trainer {
   void with_ema(FunctionRef<void()> f);
   [[nodiscard]] bool has_ema() const noexcept { return o_.ema_decay > 0; }
 
+  // Takes weights and optimizer state from whoever owns them, as they are now (OwnsWeights); elsewhere nothing.
+  void pull();
   // Takes the second copy of the state.
   void commit();
   // Goes back to it.
@@ -153,6 +155,7 @@ class Trainer {
   void fill(const ArenaLayout& layout, void* to);
 
   [[nodiscard]] std::vector<StateArena> arenas();
+  [[nodiscard]] std::vector<StateSpan> arena_spans();
 
   struct Parts;  // trainer_definitions.hpp
 

@@ -41,6 +41,22 @@ struct Trainer::Parts {
   std::unique_ptr<Steps> steps;
 };
 
+namespace detail {
+
+// What a server can do with one push, which holds a part of the model's gradients.
+inline void require_pushes(const TrainerOptions& o) {
+  const auto refuse = [](const char* what, const char* hint) {
+    fail<UsageError>("trainer",
+                     "updates that look at one worker's gradients, piece by piece, where servers own the weights", what,
+                     hint);
+  };
+  if (o.optimizer.per_tensor()) refuse("an optimizer that looks at whole tensors", "use sgd, nag or adamw");
+  if (o.clip_norm > 0) refuse("a limit to the norm of all gradients", "leave out --clip-norm");
+  if (o.dynamic_loss_scale) refuse("a dynamic loss scale", "give --loss-scale a number");
+}
+
+}  // namespace detail
+
 TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strategy, const Graph& model,
                                      TrainerOptions options)
     : b_(backend),
@@ -48,10 +64,11 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
       o_(std::move(options)),
       parts_(std::make_unique<Parts>(b_, s_, o_, model)),
       executor_(parts_->executor.get()) {
+  if (s_.owns_weights()) detail::require_pushes(o_);
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
-  // A device does not ask a user's own optimizer.
-  const bool on_host = o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio();
+  // A device does not ask a user's own optimizer, nor whoever owns the weights.
+  const bool on_host = s_.owns_weights() || (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
   parts_->steps = std::make_unique<Steps>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state, rules,
                                           on_host ? nullptr : b_.step_end(parts_->state, rules));
@@ -116,8 +133,19 @@ TUTTI_CORE_FUNCTION void Trainer::with_ema(FunctionRef<void()> f) {
   swap();
 }
 
+TUTTI_CORE_FUNCTION void Trainer::pull() {
+  if (!s_.owns_weights()) return;
+  settle();
+  std::vector<StateSpan> state;
+  for (StateSpan& s : arena_spans())
+    if (s.name.ends_with("weights") && !s.name.starts_with("ema.")) state.push_back(std::move(s));
+  s_.pull(state);
+  executor_->parameters_changed();
+}
+
 TUTTI_CORE_FUNCTION void Trainer::commit() {
   settle();
+  pull();
   committed_.commit(b_.memory(), arenas(), counters_);
 }
 
@@ -132,6 +160,15 @@ TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::committed_tensors(bool optim
 }
 
 TUTTI_CORE_FUNCTION void Trainer::synchronise() {
+  if (s_.owns_weights()) {
+    auto state = arena_spans();
+    state.push_back(counters_span(counters_));
+    s_.synchronise(state);
+    counters_.step = s_.progress();
+    executor_->parameters_changed();
+    parts_->steps->forget();
+    return;
+  }
   commit();
   auto spans = committed_.tensors(arenas(), false);
   auto more = committed_.tensors(arenas(), true);
@@ -215,6 +252,17 @@ TUTTI_CORE_FUNCTION std::vector<StateArena> Trainer::arenas() {
     list.push_back({&p, parts_->ema.weights(), "ema.", true});
     list.push_back({&s, parts_->ema.states(), "ema.", true});
   }
+  return list;
+}
+
+// Arenas as whoever owns the weights has them.
+TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::arena_spans() {
+  std::vector<StateSpan> list;
+  for (const StateArena& a : arenas())
+    list.push_back({a.prefix + (a.layout == &executor_->parameters() ? "weights" : "statistics"),
+                    a.layout->dtype,
+                    {static_cast<std::int64_t>(a.layout->count)},
+                    {a.data, a.layout->bytes()}});
   return list;
 }
 

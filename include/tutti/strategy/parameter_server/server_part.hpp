@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/core/dtype.hpp>
+
+namespace tutti {
+
+// A push, and the part of a model that a server is to change by it. All pointers are to element `begin` of an arena.
+struct ServerPart {
+  DType dtype = DType::f32;
+  std::size_t begin = 0, end = 0;  // elements of the layout
+  void* weights = nullptr;
+  std::array<void*, 2> slots{};  // of the optimizer; null: none
+  const void* gradients = nullptr;
+  double gradient_scale = 1;
+  std::int64_t step = 0;  // steps of all workers that began before, as this server counts them
+};
+
+}  // namespace tutti

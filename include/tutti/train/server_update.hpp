@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include <tutti/engine/backend.hpp>
+#include <tutti/optim/update_rules.hpp>
+#include <tutti/strategy/parameter_server/server_part.hpp>
+
+namespace tutti {
+
+// The optimizer's step that a server makes with each push, with the rate of the step that the job as a whole has come
+// to.
+class ServerUpdate {
+ public:
+  // backend: on the host; outlives this. lr: of a step of all workers, from 0. rules: without a norm of whole tensors
+  // or of all gradients, which no server sees.
+  ServerUpdate(Backend& backend, UpdateRules rules, std::function<double(std::int64_t step)> lr)
+      : b_(backend), rules_(std::move(rules)), lr_(std::move(lr)) {}
+
+  void operator()(const ServerPart& p) const {
+    const double lr = lr_(p.step);
+    for (const UpdateRules::Run& r : rules_.runs) {
+      const std::size_t begin = std::max(r.begin, p.begin), end = std::min(r.end, p.end);
+      if (begin >= end) continue;
+      const std::size_t at = (begin - p.begin) * size_of(p.dtype);
+      UpdateCall u;
+      u.dtype = p.dtype;
+      u.weights = static_cast<std::byte*>(p.weights) + at;
+      u.gradients = static_cast<const std::byte*>(p.gradients) + at;
+      for (std::size_t i = 0; i < u.slots.size(); ++i)
+        if (p.slots[i] != nullptr) u.slots[i] = static_cast<std::byte*>(p.slots[i]) + at;
+      u.count = end - begin;
+      u.step = p.step + 1;
+      u.lr = lr * r.rate;
+      u.weight_decay = r.weight_decay;
+      u.gradient_scale = p.gradient_scale;
+      b_.update(rules_.op, u);
+    }
+  }
+
+ private:
+  Backend& b_;
+  UpdateRules rules_;
+  std::function<double(std::int64_t)> lr_;
+};
+
+}  // namespace tutti
