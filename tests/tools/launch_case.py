@@ -16,6 +16,7 @@ ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
 LAUNCH = str(BUILD / "tools" / "tutti-launch")
 PROGRESS_RANK = str(BUILD / "tests" / "tools" / "progress_rank")
+CONTROL_RANK = str(BUILD / "tests" / "tools" / "control_rank")
 
 
 def wait_until(condition, seconds=20):
@@ -112,7 +113,7 @@ class LaunchCase(unittest.TestCase):
 
 
 def main():
-    for program in (LAUNCH, PROGRESS_RANK):
+    for program in (LAUNCH, PROGRESS_RANK, CONTROL_RANK):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} has not been built")
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -119,7 +119,7 @@ class Agent {
     for (RankProcess& p : processes_) {
       std::string problem;
       try {
-        const Started started = p.start();
+        const Started started = p.start(!wrapper_);
         if (started.error != 0) problem = started.what + ": " + error_text(started.error);
       } catch (const Error& e) {
         problem = e.what();
@@ -147,6 +147,16 @@ class Agent {
     if (words[0] == "stop") stop("stopped");
     if (words[0] == "signal" && words.size() == 2)
       for (const RankProcess& p : processes_) p.signal(std::atoi(words[1].c_str()));
+    if (words[0] == "hold") held_ = true;
+    if (words[0] == "flow") held_ = false;
+    if (words[0] == "control" && words.size() == 4)
+      for (RankProcess& p : processes_)
+        if (p.running() && p.name() == words[1] + " " + words[2])
+          if (auto frame = from_base64(words[3])) p.control().put(*std::move(frame));
+  }
+  // What a process has to say to the arbiter.
+  void hand_on(RankProcess& p) {
+    p.control().read([&](std::string_view frame) { link_.say("control " + p.name() + " " + to_base64(frame)); });
   }
 
   [[nodiscard]] bool parent_gone() const {
@@ -181,10 +191,12 @@ class Agent {
       for (const std::size_t stream : {0U, 1U}) {
         const OutputQueue& q = stream == 0 ? link_.out : link_.err;
         // Who does not read its output slows down whoever writes it, as with a pipe.
-        if (p.pipe(stream) < 0 || q.size() > (std::size_t{1} << 18)) continue;
+        if (p.pipe(stream) < 0 || held_ || q.size() > (std::size_t{1} << 18)) continue;
         pipes.emplace_back(&p, stream);
         fds.push_back({p.pipe(stream), POLLIN, 0});
       }
+    const std::size_t channels = fds.size();
+    for (RankProcess& p : processes_) fds.push_back(p.control().wanted());
     (void)::poll(fds.data(), fds.size(), 50);
     while (const int number = (fds[0].revents & POLLIN) != 0 ? signals.next() : 0) on_signal(number);
     if (fds[1].revents != 0)
@@ -195,6 +207,10 @@ class Agent {
       if (fds[2 + q].revents != 0) (q == 0 ? link_.out : link_.err).send();
     for (std::size_t i = 0; i < pipes.size(); ++i)
       if (fds[4 + i].revents != 0) pipes[i].first->read_pipe(pipes[i].second, queue(pipes[i].second));
+    for (std::size_t i = 0; i < processes_.size(); ++i) {
+      if (fds[channels + i].revents != 0) hand_on(processes_[i]);
+      processes_[i].control().send();
+    }
     look_after_processes(signals);
   }
 
@@ -215,6 +231,9 @@ class Agent {
         // The signal of a parent's death comes with that of its first thread, a little before the parent is gone.
         if (wrapper_ && parent_gone()) p.blame_parent();
         p.reap();
+        // Its last words come before its end.
+        hand_on(p);
+        p.control().close();
       }
       if (!wrapper_ && (relay || ended))
         if (const std::string news = p.progress_news(); !news.empty()) link_.say(news);
@@ -273,6 +292,7 @@ class Agent {
   fs::path folder_;
   std::deque<RankProcess> processes_;
   bool began_ = false, stopping_ = false, refused_ = false;
+  bool held_ = false;  // nobody takes the output for now
   Clock::time_point kill_at_{}, relayed_{};
 };
 

@@ -64,7 +64,7 @@ inline int ask_here(const Order& order) {
   if (order.processes.empty() || !may_be_asked(program_of(order))) return 0;
   Start s;
   s.argv = order.command;
-  s.environment = environment_of(order, order.processes.front(), "");
+  s.environment = environment_of(order, order.processes.front(), "", "");
   s.environment->emplace_back("TUTTI_ASK=launch");
   s.folder = order.folder;
   s.own_session = true;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -25,6 +26,7 @@
 #include "ask.hpp"
 #include "blame.hpp"
 #include "commands.hpp"
+#include "job_control.hpp"
 #include "job_folder.hpp"
 #include "job_output.hpp"
 #include "link.hpp"
@@ -56,12 +58,8 @@ class Launcher {
       }
       settle_launcher(signals);
       if (o_.launcher == "mpi") folder_.make(plan_, o_);
-      const Order& order = plan_.sites[0].order;
-      say("job " + plan_.job + ": " + count_text(static_cast<std::size_t>(order.workers), "worker") +
-          (o_.servers > 0 ? ", " + count_text(static_cast<std::size_t>(o_.servers), "server") : "") + " on " +
-          count_text(plan_.sites.size(), "host") +
-          (o_.gpus ? ", one for each of the " + std::to_string(*o_.gpus) + " GPUs of --gpus" : "") + ", " +
-          o_.launcher + "; rank 0 on " + plan_.first().host.name);
+      say(describe(plan_, o_));
+      control_.emplace(o_, plan_);
       for (const auto& s : plan_.sites) links_.emplace_back(s, o_);
       while (!over()) turn(signals);
       end_lost_hosts(signals);
@@ -102,6 +100,8 @@ class Launcher {
   void turn(const SignalQueue& signals) {
     // Who does not read the job's output holds it up, but not the launcher's watch.
     const bool full = output_.full();
+    if (full != held_) tell_all(full ? "hold" : "flow");
+    held_ = full;
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
     output_.wait_for(fds);
     std::vector<Child*> children;
@@ -109,7 +109,9 @@ class Launcher {
     if (mpirun_) children.push_back(mpirun_.get());
     for (Child* c : children) {
       fds.push_back({c->input().size() > 0 && !c->input().broken() ? c->input().fd() : -1, POLLOUT, 0});
-      for (const std::size_t stream : {0U, 1U}) fds.push_back({full ? -1 : c->fd(stream), POLLIN, 0});
+      // An agent is told to hold its output back instead: what else it says is to be heard in time.
+      for (const std::size_t stream : {0U, 1U})
+        fds.push_back({full && c == mpirun_.get() ? -1 : c->fd(stream), POLLIN, 0});
     }
     (void)::poll(fds.data(), fds.size(), 50);
     while (const int s = signals.next())
@@ -118,7 +120,6 @@ class Launcher {
     std::size_t at = 3;
     for (Link& l : links_) {
       if (fds[at].revents != 0) l.child.input().send();
-      if (full) l.heard = Clock::now();
       if (fds[at + 1].revents != 0) l.child.read(0, [&](std::string_view line) { hear(l, line); });
       if (fds[at + 2].revents != 0) l.child.read(1, [&](std::string_view line) { complain(l, line); });
       l.child.look([&](std::string_view line) { hear(l, line); }, [&](std::string_view line) { complain(l, line); });
@@ -170,6 +171,9 @@ class Launcher {
       const std::string name = process_name(words[1], static_cast<int>(number(2)));
       if (words[0] == "start") {
         unended_[name] = &l;
+        control_->started(name, l);
+      } else if (words[0] == "control" && words.size() == 4) {
+        control_->hear(name, words[3]);
       } else if (words[0] == "progress" && words.size() == 8) {
         const RankProgress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
                              static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};
@@ -206,6 +210,7 @@ class Launcher {
     unended_.erase(name);
     board_.ended(name);
     endings_.push_back({name, l.host(), end});
+    control_->ended(name, endings_.back().good(), describe(end));
     if (endings_.back().good() || stopping_ || interrupted_ != 0) return;
     failing_ = true;
     // Who lost another process may well be heard of before that one's own agent has noticed.
@@ -243,15 +248,10 @@ class Launcher {
     for (const auto& [name, link] : unended_) {
       if (link != &l) continue;
       if (++shown > 4) break;
-      who += (who.empty() ? ", and with it " : "; ") + name + last_report(name);
+      who += (who.empty() ? ", and with it " : "; ") + name + board_.last_report(name);
     }
     return {static_cast<int>(ExitCode::communication),
             error_message("host " + l.host(), "its tutti-launch to stay", how + who, "")};
-  }
-  [[nodiscard]] std::string last_report(const std::string& name) const {
-    const auto* e = board_.find(name);
-    if (e == nullptr || e->progress.phase == ProgressPhase::none) return "";
-    return ", last reported at " + ProgressBoard::position_text(e->progress);
   }
 
   // ---- stopping ----
@@ -294,6 +294,10 @@ class Launcher {
       }
       if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
       watch_progress(now);
+      for (Problem& p : control_->lost(board_)) {
+        problems_.push_back(std::move(p));
+        stop();
+      }
       watch_mpirun();
       watch_servers();
     }
@@ -304,14 +308,7 @@ class Launcher {
         mpirun_->signal(SIGTERM);
       }
       // Whoever has not answered by now is cut off.
-      for (Link& l : links_) {
-        if (since > 3 && !l.child.exited()) {
-          l.lost = l.lost || l.hello;
-          l.child.close_input();
-          l.child.signal(SIGKILL);
-        }
-        if (since > 5) l.child.hang_up();
-      }
+      for (Link& l : links_) l.cut_off(since);
       if (mpirun_ && since > 4) mpirun_->signal(SIGKILL);
       if (mpirun_ && since > 5) mpirun_->hang_up();
     }
@@ -368,9 +365,11 @@ class Launcher {
       say("ended by " + signal_text(interrupted_));
       return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
     }
-    if (problems_.empty() && blamed != nullptr) problems_.push_back(problem_of(*blamed, last_report(blamed->name)));
+    if (problems_.empty() && blamed != nullptr)
+      problems_.push_back(problem_of(*blamed, board_.last_report(blamed->name)));
     if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
-      problems_.push_back(mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return last_report(name); }));
+      problems_.push_back(
+          mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return board_.last_report(name); }));
       mpirun_said_.repeat(output_.err);
     }
     if (problems_.empty())
@@ -386,10 +385,11 @@ class Launcher {
   std::unique_ptr<Child> mpirun_;
   JobOutput output_;
   ProgressBoard board_;
+  std::optional<JobControl> control_;
   std::map<std::string, const Link*> unended_;
   std::vector<Ending> endings_;
   std::vector<Problem> problems_;
-  bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false;
+  bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
   int interrupted_ = 0;
   MpirunWords mpirun_said_;
   Clock::time_point began_at_ = Clock::now(), stopped_at_{}, spoke_{}, interrupted_at_{};

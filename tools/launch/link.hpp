@@ -116,6 +116,15 @@ struct Link {
   }
   void say(const std::string& line) { child.input().put(line + "\n"); }
   [[nodiscard]] const std::string& host() const noexcept { return site.host.name; }
+  // So many seconds after it was told to stop.
+  void cut_off(double since) {
+    if (since > 3 && !child.exited()) {
+      lost = lost || hello;
+      child.close_input();
+      child.signal(SIGKILL);
+    }
+    if (since > 5) child.hang_up();
+  }
 
   const Plan::Site& site;
   Child child;

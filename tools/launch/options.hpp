@@ -33,7 +33,8 @@ struct Options {
   std::string sync_dir, log_dir, job_name, ssh_config, remote_program;
   Variables everywhere, on_workers, on_servers;
   std::vector<std::string> mpi_arguments, command;
-  double connect_timeout = 10, host_timeout = 30, stall_warning = 30, stall_deadline = 600, stop_timeout = 60;
+  double connect_timeout = 10, host_timeout = 30, rank_timeout = 10, stall_warning = 30, stall_deadline = 600,
+         stop_timeout = 60;
   bool kill = false, help = false, version = false;
   std::string kill_job;
   std::optional<int> gpus;  // how many --gpus in the command names; absent: none, or no list of numbers
@@ -72,6 +73,8 @@ How to reach hosts
 Times in seconds
       --connect-timeout S   until a host has answered  [10]
       --host-timeout S      without a word from a host until it counts as lost  [30]
+      --rank-timeout S      without a sign of life from a process that has opened its channel, as
+                            the training programs do where they use it, until it is lost  [10]
       --stall-warning S     without progress of a rank until a warning names it  [30]
       --stall-deadline S    without progress of a rank until the job is ended; 0: never  [600]
       --stop-timeout S      from SIGINT or SIGTERM, which the processes get, to their end  [60]
@@ -177,6 +180,7 @@ inline std::vector<Option> option_table(Options& o) {
       {"--mpi-arg", true, [&o](const auto&, const auto& v) { o.mpi_arguments.push_back(v); }},
       {"--connect-timeout", true, time(o.connect_timeout, least)},
       {"--host-timeout", true, time(o.host_timeout, least)},
+      {"--rank-timeout", true, time(o.rank_timeout, 1)},
       {"--stall-warning", true, time(o.stall_warning, least)},
       {"--stall-deadline", true, time(o.stall_deadline, 0)},
       {"--stop-timeout", true, time(o.stop_timeout, 0)},

@@ -239,4 +239,14 @@ namespace detail {
   return plan;
 }
 
+// The line with which a job begins.
+[[nodiscard]] inline std::string describe(const Plan& plan, const Options& o) {
+  const Order& order = plan.first().order;
+  std::string line = "job " + plan.job + ": " + count_text(static_cast<std::size_t>(order.workers), "worker");
+  if (order.servers > 0) line += ", " + count_text(static_cast<std::size_t>(order.servers), "server");
+  line += " on " + count_text(plan.sites.size(), "host");
+  if (o.gpus) line += ", one for each of the " + std::to_string(*o.gpus) + " GPUs of --gpus";
+  return line + ", " + o.launcher + "; rank 0 on " + plan.first().host.name;
+}
+
 }  // namespace tutti::launch

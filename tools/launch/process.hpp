@@ -82,6 +82,7 @@ struct Start {
   std::optional<std::vector<std::string>> environment{};  // "NAME=value"; this process's own where absent
   std::string folder{};
   int in = -1, out = -1, err = -1;  // -1: /dev/null for in, this process's own for out and err
+  int keep = -1;                    // one more descriptor, above 2, which has the same number there
   bool own_session = false;         // else a process group of its own
   int signal_at_parents_death = 0;
   std::function<void(pid_t)> before_exec{};  // called here while the new process waits
@@ -92,7 +93,7 @@ struct Started {
   std::string what{};  // what failed
 };
 
-// fork and execvp. The program gets default signal handling and only the three descriptors.
+// fork and execvp. The program gets default signal handling and only these descriptors.
 [[nodiscard]] inline Started start_process(const Start& start) {
   std::vector<char*> argv, environment;
   for (const auto& word : start.argv) argv.push_back(const_cast<char*>(word.c_str()));
@@ -131,6 +132,7 @@ struct Started {
     if (in_copy >= 0) ::dup2(in_copy, 0);
     if (out_copy >= 0) ::dup2(out_copy, 1);
     if (err_copy >= 0) ::dup2(err_copy, 2);
+    if (start.keep >= 0) ::fcntl(start.keep, F_SETFD, 0);
     if (!start.folder.empty() && ::chdir(start.folder.c_str()) != 0) give_up('d');
     for (int s = 1; s < SIGRTMIN; ++s) ::signal(s, SIG_DFL);
     sigset_t none;

@@ -99,6 +99,12 @@ class ProgressBoard {
     if (p.phase == ProgressPhase::idle) text += " (then idle)";
     return text;
   }
+  // ", last reported at step 3", where it has reported.
+  [[nodiscard]] std::string last_report(const std::string& name) const {
+    const auto* e = find(name);
+    if (e == nullptr || e->progress.phase == ProgressPhase::none) return "";
+    return ", last reported at " + position_text(e->progress);
+  }
   [[nodiscard]] std::string describe(const Stall& s) const {
     std::string text = s.entry->name + " on " + s.entry->host + " has stood still for " +
                        std::to_string(std::lround(s.seconds)) + " s at " + position_text(s.entry->progress);

@@ -23,6 +23,7 @@
 #include <tutti/io/file.hpp>
 #include <tutti/job/progress_report.hpp>
 
+#include "control_socket.hpp"
 #include "job_state.hpp"
 #include "process.hpp"
 #include "wire.hpp"
@@ -45,7 +46,7 @@ struct End {
 inline constexpr std::array launcher_variables{
     "TUTTI_RANK",      "TUTTI_SIZE",      "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",  "TUTTI_HOST",   "TUTTI_JOB",
     "TUTTI_ROOT",      "TUTTI_REPORT",    "TUTTI_ROLE",       "DMLC_ROLE",         "TUTTI_SECRET", "TUTTI_ROOT_PORTS",
-    "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "TUTTI_ASK"};
+    "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "TUTTI_ASK",    "TUTTI_CONTROL"};
 
 [[nodiscard]] inline bool is_launcher_variable(std::string_view name) {
   return std::find(launcher_variables.begin(), launcher_variables.end(), name) != launcher_variables.end();
@@ -61,8 +62,9 @@ inline constexpr std::array launcher_variables{
 }
 
 // "NAME=value" entries: this process's own, over them what the order says, over that the launcher's.
+// control: the number of its channel's descriptor; empty where it has none.
 [[nodiscard]] inline std::vector<std::string> environment_of(const Order& order, const ProcessOrder& p,
-                                                             const std::string& report) {
+                                                             const std::string& report, const std::string& control) {
   const bool server = p.role == "server";
   Variables set = order.everywhere;
   for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
@@ -78,6 +80,7 @@ inline constexpr std::array launcher_variables{
                                              {"TUTTI_ROOT_PORTS", std::to_string(order.root_ports)},
                                              {"TUTTI_SECRET", order.secret},
                                              {"TUTTI_REPORT", report},
+                                             {"TUTTI_CONTROL", control},
                                              {"TUTTI_ROLE", p.role},
                                              {"DMLC_ROLE", p.role},
                                              {"DMLC_NUM_WORKER", workers},
@@ -113,7 +116,7 @@ class RankProcess {
   }
 
   // Throws FileError; the result says why the program could not be started.
-  [[nodiscard]] Started start() {
+  [[nodiscard]] Started start(bool with_control) {
     remove_process_files(folder_, record_);
     const fs::path slot = folder_ / (record_.stem() + ".progress");
     slot_ = ProgressFile::create(slot, order_.job);
@@ -121,7 +124,10 @@ class RankProcess {
     Pipe out = make_pipe(), err = make_pipe();
     Start s;
     s.argv = order_.command;
-    s.environment = environment_of(order_, process_, slot.string());
+    ProcessSocket control;
+    if (with_control) control = control_.open();
+    s.environment = environment_of(order_, process_, slot.string(), control.number());
+    s.keep = control.get();
     s.folder = order_.folder;
     s.out = out.write.get();
     s.err = err.write.get();
@@ -154,6 +160,7 @@ class RankProcess {
   // No pipe is open any more.
   [[nodiscard]] bool drained() const noexcept { return streams_[0].pipe.get() < 0 && streams_[1].pipe.get() < 0; }
   [[nodiscard]] int pipe(std::size_t stream) const noexcept { return streams_[stream].pipe.get(); }
+  [[nodiscard]] ControlSocket& control() noexcept { return control_; }
 
   // What happens to a running process: to be stopped, for the reason `why`; a signal alone leaves it its own.
   void stop(const std::string& why) {
@@ -284,6 +291,7 @@ class RankProcess {
   bool running_ = false;
   std::optional<End> end_;
   std::array<Stream, 2> streams_;
+  ControlSocket control_;
   io::Descriptor log_;
   std::optional<ProgressFile> slot_;
 };

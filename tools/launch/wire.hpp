@@ -15,12 +15,13 @@
 #include <tutti/core/error.hpp>
 
 // What the launcher and its agent on a host say to each other. Launcher to agent, on its standard input: one frame, the
-// order, and then lines "alive", "go", "signal N", "stop". Agent to launcher, on its standard output: the output of
-// the processes, each line with its prefix, and lines of its own that begin with the byte 0x1e.
+// order, and then lines "alive", "go", "signal N", "stop", "hold" and "flow" (of the output), "control". Agent to
+// launcher, on its standard output: the output of the processes, each line with its prefix, and lines of its own that
+// begin with the byte 0x1e.
 namespace tutti::launch {
 
 inline constexpr char control_mark = '\x1e';
-inline constexpr int protocol = 2;
+inline constexpr int protocol = 3;
 inline constexpr std::size_t max_frame = std::size_t{64} << 20;
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

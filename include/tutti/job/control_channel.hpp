@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_link.hpp>
+#include <tutti/job/control_messages.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/job/lease.hpp>
+
+namespace tutti {
+
+// What a process is in a generation of its job.
+struct Assignment {
+  std::uint64_t generation = 0;
+  control::ProcessId id = 0, authority = 0;  // authority: whose state the others take
+  control::Role role = control::Role::worker;
+  int rank = 0;                                   // among the workers, or the servers
+  std::vector<control::Member> workers, servers;  // by rank
+  std::chrono::milliseconds rank_timeout{0};
+};
+
+// A process's channel to the arbiter of its job. A thread of its own sends beats, so that the process is known to live
+// whatever it computes. It meets the other processes here too, by texts that it publishes and looks up; they stand in
+// no argument, environment or log. Under tutti-launch it needs neither port nor key. Calls come from any thread. Each
+// throws CommunicationError once the arbiter is gone or has given this process up, UsageError where it refused it.
+class ControlChannel {
+ public:
+  // The one that tutti-launch gives to each process; null where there is none, such as under mpirun. To be opened once.
+  [[nodiscard]] static std::unique_ptr<ControlChannel> open() {
+    auto link = control::link_of_environment();
+    return link == nullptr ? nullptr : std::make_unique<ControlChannel>(std::move(link));
+  }
+  explicit ControlChannel(std::unique_ptr<control::FrameLink> link) : link_(std::move(link)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  // A process that has been let in leaves.
+  ~ControlChannel() {
+    try {
+      leave();
+    } catch (const std::exception&) {
+      // The arbiter is gone, and with it whoever would want to know.
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    link_->wake();
+    thread_.join();
+  }
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
+
+  // Asks to be let in, as what the environment says, and waits for the first generation. From here on this process is
+  // watched. UsageError names the first of `facts` in which it differs from the others.
+  Assignment enrol(const LaunchEnvironment& e, const JobFacts& facts, std::chrono::milliseconds timeout) {
+    return enrol(e.is_server() ? control::Role::server : control::Role::worker, e.rank, e.host, facts, timeout);
+  }
+  Assignment enrol(control::Role role, int place, const std::string& host, const JobFacts& facts,
+                   std::chrono::milliseconds timeout) {
+    send(control::Enrol{role, place, host, facts.text()});
+    {
+      const std::lock_guard lock(mutex_);
+      enrolled_ = true;
+    }
+    link_->wake();
+    return next_assignment(timeout);
+  }
+
+  // The assignment to a generation after the last that this returned; waits for it.
+  Assignment next_assignment(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (!wait(lock, timeout, [&] { return assignment_ && assignment_->generation > taken_; }))
+      fail<CommunicationError>("control channel", "all processes of the job within " + text_of(timeout),
+                               missing_.empty() ? "none of the arbiter's answers" : "still none of " + missing_,
+                               "did they end, or take longer to load their data?");
+    taken_ = assignment_->generation;
+    return *assignment_;
+  }
+
+  // ---- texts for all processes ----
+  // Sets a key, of at most 256 bytes, to a value of at most 65536.
+  void publish(const std::string& key, const std::string& value) {
+    const auto request = next_request();
+    send(control::Publish{request, key, value});
+    if (!answer_to(request, std::chrono::seconds(30), key))
+      fail<CommunicationError>("control channel", "an answer of the job's arbiter", "none within 30 s");
+  }
+  // The value of a key, for which it waits; CommunicationError where it is not there in time.
+  [[nodiscard]] std::string lookup(const std::string& key, std::chrono::milliseconds timeout) {
+    const auto value = ask(key, true, timeout);
+    if (!value)
+      fail<CommunicationError>("control channel", "'" + key + "' within " + text_of(timeout), "nobody who published it",
+                               "is the process that does still there?");
+    return *value;
+  }
+  // The value of a key, or nothing where nobody has published it yet.
+  [[nodiscard]] std::optional<std::string> find(const std::string& key) {
+    return ask(key, false, std::chrono::seconds(30));
+  }
+
+  // ---- generations ----
+  // Whether this process may write what others read: false once it might have been given up.
+  [[nodiscard]] bool may_write() const {
+    const std::lock_guard lock(mutex_);
+    return lease_.holds(control::now());
+  }
+  // What is known of a change of the generation that next_assignment() returned last; nothing where it stands.
+  [[nodiscard]] std::optional<control::Changing> change() const {
+    const std::lock_guard lock(mutex_);
+    return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
+  }
+  // Calls f for each change, on the thread of the channel, which must not be held up.
+  void on_change(std::function<void(const control::Changing&)> f) {
+    const std::lock_guard lock(mutex_);
+    on_change_ = std::move(f);
+  }
+  // This process has left the work of the generation, behind so many steps.
+  void report(std::uint64_t step) { send(control::Report{taken(), step}); }
+  // The group of the generation is formed. Waits until all its members say so; false if it changed before.
+  [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
+    const std::uint64_t generation = taken();
+    send(control::Stands{generation});
+    std::unique_lock lock(mutex_);
+    const auto changed = [&] { return change_ && change_->generation >= generation; };
+    if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
+      fail<CommunicationError>("control channel", "all members to stand within " + text_of(timeout), "not all of them");
+    return !changed();
+  }
+  // Leaves with the next generation, of which Assignment will tell the others; its work goes on until then.
+  void ask_to_leave() { send(control::Leave{false}); }
+  // Leaves, its work done. It is not watched any more.
+  void leave() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!enrolled_ || left_ || error_) return;
+      left_ = true;
+      lease_.end();
+    }
+    send(control::Leave{true});
+  }
+  // The arbiter has let this process go, as it had asked to.
+  [[nodiscard]] bool released() const {
+    const std::lock_guard lock(mutex_);
+    return released_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] static std::string text_of(std::chrono::milliseconds t) {
+    return t.count() % 1000 == 0 ? std::to_string(t.count() / 1000) + " s" : std::to_string(t.count()) + " ms";
+  }
+  [[nodiscard]] std::uint64_t taken() const {
+    const std::lock_guard lock(mutex_);
+    return taken_;
+  }
+  [[nodiscard]] std::uint64_t next_request() {
+    const std::lock_guard lock(mutex_);
+    answers_[++requests_];
+    return requests_;
+  }
+  void send(const control::Message& m) {
+    const std::string bytes = control::encode(m);
+    // The frames of a message stay together.
+    const std::lock_guard lock(sending_);
+    control::split_message(bytes, [&](std::string_view frame) { link_->send(frame); });
+  }
+  // Whether `done` held before the time was over. Throws what ended the channel.
+  template <class F>
+  bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
+    const auto end = Clock::now() + timeout;
+    while (!done()) {
+      if (error_) std::rethrow_exception(error_);
+      if (news_.wait_until(lock, end) == std::cv_status::timeout && !done()) {
+        if (error_) std::rethrow_exception(error_);
+        return false;
+      }
+    }
+    return true;
+  }
+  [[nodiscard]] std::optional<control::Value> answer_to(std::uint64_t request, std::chrono::milliseconds timeout,
+                                                        const std::string& key) {
+    std::unique_lock lock(mutex_);
+    const auto& answer = answers_[request];
+    const bool there = wait(lock, timeout, [&] { return answer.has_value(); });
+    auto value = answer;
+    answers_.erase(request);
+    lock.unlock();
+    if (!there) send(control::Forget{request});
+    if (value && !value->found && !value->value.empty())
+      fail<UsageError>("control channel", "to keep or find '" + key + "'", value->value);
+    return value;
+  }
+  [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout) {
+    const auto request = next_request();
+    send(control::Lookup{request, key, wait});
+    const auto answer = answer_to(request, timeout, key);
+    return answer && answer->found ? std::optional(answer->value) : std::nullopt;
+  }
+
+  // ---- the thread ----
+  void run() {
+    try {
+      auto next_beat = Clock::now();
+      for (;;) {
+        std::uint64_t beat = 0;
+        Clock::duration pause = control::beat_every;
+        {
+          const std::lock_guard lock(mutex_);
+          if (stopping_) return;
+          if (enrolled_ && !left_) {
+            const auto now = Clock::now();
+            if (now >= next_beat) {
+              beat = lease_.beat(control::now());
+              next_beat = now + control::beat_every;
+            }
+            pause = next_beat - now;
+          }
+        }
+        if (beat != 0) send(control::Beat{beat});
+        const auto frame = link_->receive(std::chrono::ceil<std::chrono::milliseconds>(pause));
+        if (!frame) continue;
+        const auto bytes = assembler_.take(*frame, control::longest_message);
+        if (bytes) hear(control::decode(*bytes));
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+      lease_.end();
+    }
+    news_.notify_all();
+  }
+  void hear(const control::Message& message) {
+    std::function<void(const control::Changing&)> tell;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto* m = std::get_if<control::Answered>(&message)) {
+        lease_.answered(m->number);
+        return;
+      }
+      if (const auto* m = std::get_if<control::Waiting>(&message)) missing_ = m->missing;
+      if (const auto* m = std::get_if<control::Issued>(&message)) assign(*m);
+      if (const auto* m = std::get_if<control::Go>(&message)) going_ = m->generation;
+      if (const auto* m = std::get_if<control::Value>(&message))
+        if (const auto at = answers_.find(m->request); at != answers_.end()) at->second = *m;
+      if (std::holds_alternative<control::Released>(message)) released_ = left_ = true;
+      if (const auto* m = std::get_if<control::Refused>(&message)) {
+        if (m->code == static_cast<int>(ExitCode::usage)) throw UsageError(m->reason);
+        throw CommunicationError(m->reason);
+      }
+      if (const auto* m = std::get_if<control::Changing>(&message)) {
+        change_ = *m;
+        tell = on_change_;
+      }
+    }
+    news_.notify_all();
+    if (tell) tell(std::get<control::Changing>(message));
+  }
+  void assign(const control::Issued& m) {
+    Assignment a;
+    a.generation = m.generation;
+    a.id = m.you;
+    a.authority = m.authority;
+    a.rank_timeout = std::chrono::milliseconds(m.rank_timeout_ms);
+    for (const control::Member& member : m.members) {
+      auto& list = member.role == control::Role::worker ? a.workers : a.servers;
+      if (member.id == m.you) {
+        a.role = member.role;
+        a.rank = static_cast<int>(list.size());
+      }
+      list.push_back(member);
+    }
+    lease_.set_timeout(a.rank_timeout);
+    assignment_ = std::move(a);
+  }
+
+  std::unique_ptr<control::FrameLink> link_;
+  std::mutex sending_;
+  mutable std::mutex mutex_;
+  std::condition_variable news_;
+  control::MessageAssembler assembler_;  // the thread's
+  control::Lease lease_;
+  std::optional<Assignment> assignment_;
+  std::optional<control::Changing> change_;
+  std::function<void(const control::Changing&)> on_change_;
+  std::map<std::uint64_t, std::optional<control::Value>> answers_;
+  std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
+  std::string missing_;
+  bool enrolled_ = false, left_ = false, released_ = false, stopping_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_link.hpp>
+#include <tutti/job/control_messages.hpp>
+#include <tutti/job/control_store.hpp>
+#include <tutti/job/lease.hpp>
+#include <tutti/job/membership.hpp>
+
+namespace tutti::control {
+
+// The arbiter and the store behind connections that carry frames, whatever they are: tutti-launch's pipes, or a
+// transport where scripts start the job. A frame that makes no sense is counted and closes its connection's account:
+// nothing more is taken from it.
+class ControlDesk {
+ public:
+  explicit ControlDesk(const ArbiterOptions& options) : arbiter_(options) {}
+
+  // A frame of the connection `seat`, at a time.
+  void receive(Seat seat, std::string_view frame, Time now) {
+    Account& account = accounts_[seat];
+    if (account.broken) return;
+    try {
+      // Before it is let in, a process has no more to say than that it wants to be.
+      const auto bytes = account.assembler.take(frame, longest_message);
+      if (bytes) obey(seat, decode(*bytes), now);
+    } catch (const CommunicationError&) {
+      account.broken = true;
+      ++bad_frames_;
+    }
+  }
+  // The process behind it has ended.
+  void ended(Seat seat, const std::string& how) {
+    accounts_.erase(seat);
+    store_.forget(seat);
+    arbiter_.ended(seat, how);
+  }
+  void tick(Time now) { arbiter_.tick(now); }
+
+  // Hands out what is to be sent: f(seat, frame).
+  template <class F>
+  void send(F&& f) {
+    for (auto& m : arbiter_.take_messages()) out_.push_back(std::move(m));
+    for (const Outgoing& o : std::exchange(out_, {}))
+      split_message(encode(o.message), [&](std::string_view frame) { f(o.seat, frame); });
+  }
+  [[nodiscard]] Arbiter& arbiter() noexcept { return arbiter_; }
+  [[nodiscard]] std::uint64_t bad_frames() const noexcept { return bad_frames_; }
+
+ private:
+  struct Account {
+    MessageAssembler assembler;
+    bool broken = false;
+  };
+
+  void obey(Seat seat, const Message& message, Time now) {
+    if (const auto* p = std::get_if<Publish>(&message)) {
+      store_.publish(seat, *p, out_);
+    } else if (const auto* l = std::get_if<Lookup>(&message)) {
+      store_.lookup(seat, *l, out_);
+    } else if (const auto* f = std::get_if<Forget>(&message)) {
+      store_.forget(seat, f->request);
+    } else {
+      arbiter_.receive(seat, message, now);
+    }
+  }
+
+  Arbiter arbiter_;
+  ControlStore store_;
+  std::map<Seat, Account> accounts_;
+  std::vector<Outgoing> out_;
+  std::uint64_t bad_frames_ = 0;
+};
+
+}  // namespace tutti::control

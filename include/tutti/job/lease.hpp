@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <time.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <utility>
+
+namespace tutti::control {
+
+using Time = std::chrono::nanoseconds;  // since any moment; never goes back
+
+// A clock that goes on while a machine is suspended, as that of another host does.
+[[nodiscard]] inline Time now() noexcept {
+  timespec t{};
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+}
+
+inline constexpr std::chrono::milliseconds beat_every{500};
+
+// The process's side of the lease that keeps one whom the arbiter has given up from writing: it holds for three
+// quarters of the rank's time-out from when the last beat that was answered was sent. The arbiter heard that beat later
+// than it was sent, waits the whole time-out, and its clock is no third faster: so it gives nobody up who may still
+// write.
+class Lease {
+ public:
+  explicit Lease(Time timeout = {}) : timeout_(timeout) {}
+  void set_timeout(Time timeout) noexcept { timeout_ = timeout; }
+
+  // The number of a beat that is sent now.
+  [[nodiscard]] std::uint64_t beat(Time now) {
+    sent_.emplace_back(++last_, now);
+    // What was sent longer ago gives no lease any more, whenever it is answered.
+    while (!sent_.empty() && sent_.front().second + timeout_ < now && sent_.size() > 1) sent_.pop_front();
+    return last_;
+  }
+  void answered(std::uint64_t number) {
+    while (!sent_.empty() && sent_.front().first <= number) {
+      if (sent_.front().first == number) since_ = std::pair{true, sent_.front().second};
+      sent_.pop_front();
+    }
+  }
+  [[nodiscard]] bool holds(Time now) const noexcept { return since_.first && now < since_.second + timeout_ / 4 * 3; }
+  void end() noexcept { since_.first = false; }
+
+ private:
+  Time timeout_;
+  std::uint64_t last_ = 0;
+  std::deque<std::pair<std::uint64_t, Time>> sent_;
+  std::pair<bool, Time> since_{false, {}};
+};
+
+}  // namespace tutti::control

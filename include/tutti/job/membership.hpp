@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/job/control_messages.hpp>
+#include <tutti/job/control_store.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/lease.hpp>
+
+// Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
+// generation of members behind the other.
+namespace tutti::control {
+
+struct ArbiterOptions {
+  int workers = 1, servers = 0;  // that the job begins with
+  Time rank_timeout = std::chrono::seconds(10);
+  // A member that is lost, or joins later, makes the next generation; otherwise the loss of one ends the job.
+  bool elastic = false;
+  // A server may come back under its number, which makes the next generation too.
+  bool servers_restart = false;
+  // The next generation waits until each worker has reported that it has left the one before. Otherwise members change
+  // over each for itself.
+  bool reports = true;
+  int min_workers = 1;
+};
+
+// What the arbiter has found, for whoever runs it.
+struct Decision {
+  enum class Kind {
+    lost,      // by its death or its silence (`why`); `fatal`: which ends the job
+    refused,   // `why`
+    left,      // as it wanted to
+    issued,    // a generation: `generation`
+    standing,  // all its members stand
+  };
+  Kind kind = Kind::lost;
+  Seat seat = 0;
+  Member member{};
+  std::string why{};
+  std::uint64_t generation = 0;
+  bool fatal = false;
+};
+
+// The arbiter: a state machine that has neither clock nor connections. What arrives is handed to it with the time, and
+// what it wants sent is taken from it. A process is heard of by its beats; one that is known to have ended is given up
+// at once, one that is silent after the whole time-out, see Lease. That a connection broke says nothing.
+class Arbiter {
+ public:
+  explicit Arbiter(const ArbiterOptions& options) : o_(options) {
+    next_id_ = static_cast<ProcessId>(o_.workers) + static_cast<ProcessId>(o_.servers);
+  }
+
+  // A message of the connection `seat`. Publish, Lookup and Forget are not its matter.
+  void receive(Seat seat, const Message& message, Time now) {
+    if (const auto* m = std::get_if<Enrol>(&message)) return enrol(seat, *m, now);
+    Process* p = find(seat);
+    if (p == nullptr) return;
+    if (p->state == State::gone) {
+      if (!p->done) send(*p, Refused{static_cast<int>(ExitCode::communication), p->why});
+      return;
+    }
+    if (const auto* beat = std::get_if<Beat>(&message)) {
+      p->heard = now;
+      send(*p, Answered{beat->number});
+    }
+    if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
+    if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
+    if (const auto* l = std::get_if<Leave>(&message)) leave(*p, l->done);
+  }
+  // The process of that connection has ended: nothing of it runs any more.
+  void ended(Seat seat, const std::string& how) {
+    if (Process* p = find(seat); p != nullptr && p->state != State::gone) lose(*p, how);
+  }
+  // Asks a member to leave in order, as if it had asked itself.
+  void ask_to_leave(Seat seat) {
+    if (Process* p = find(seat); p != nullptr && p->state != State::gone) leave(*p, false);
+  }
+  // Gives up whoever has been silent for too long. To be called often.
+  void tick(Time now) {
+    for (Process& p : processes_)
+      if (p.state != State::gone && now - p.heard >= o_.rank_timeout) {
+        const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
+        lose(p, "no sign of life for " + std::to_string(ms / 1000) +
+                    (ms % 1000 == 0 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s");
+      }
+  }
+  // The arbiter was itself not able to hear: nobody's silence until now counts.
+  void forgive(Time now) {
+    for (Process& p : processes_) p.heard = now;
+  }
+
+  [[nodiscard]] std::vector<Outgoing> take_messages() { return std::exchange(out_, {}); }
+  [[nodiscard]] std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+  [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
+  // Workers by age, and behind them the servers by age.
+  [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
+  // Is the process behind that connection let in and not given up?
+  [[nodiscard]] bool counts(Seat seat) const {
+    const Process* p = const_cast<Arbiter*>(this)->find(seat);
+    return p != nullptr && p->state != State::gone;
+  }
+
+ private:
+  enum class State { waiting, member, gone };
+  struct Process {
+    Member member{};
+    Seat seat = 0;
+    State state = State::waiting;
+    std::string facts{};
+    Time heard{};
+    bool leaving = false, done = false, reported = false, standing = false;
+    std::uint64_t step = 0;
+    std::string why{};  // it is gone
+  };
+
+  [[nodiscard]] Process* find(Seat seat) {
+    const auto at =
+        std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) { return p.seat == seat; });
+    return at == processes_.end() ? nullptr : &*at;
+  }
+  void send(const Process& p, Message m) { out_.push_back({p.seat, std::move(m)}); }
+  void decide(Decision::Kind kind, const Process& p, std::string why = {}, bool fatal = false) {
+    decisions_.push_back({kind, p.seat, p.member, std::move(why), generation_, fatal});
+  }
+
+  // ---- being let in ----
+  void enrol(Seat seat, const Enrol& e, Time now) {
+    if (find(seat) != nullptr) return;  // it has had its answer
+    Process p;
+    p.member = {0, e.role, e.place, e.host};
+    p.seat = seat;
+    p.facts = e.facts;
+    p.heard = now;
+    const int count = e.role == Role::worker ? o_.workers : o_.servers;
+    const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const Process& q) {
+      return q.state != State::gone && q.member.role == e.role && q.member.place == e.place;
+    });
+    if (taken) return refuse(std::move(p), "a number of its own", p.member.name() + ", who is there already", "");
+    if (generation_ == 0 && !o_.elastic && (e.place < 0 || e.place >= count))
+      return refuse(std::move(p), count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1),
+                    std::to_string(e.place), "");
+    const bool founder = !founded_ && e.place >= 0 && e.place < count && !was_there(e.role, e.place);
+    if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && was_there(e.role, e.place)))
+      return refuse(std::move(p), "the processes that the job began with", "one more", "");
+    if (founded_ && differs(p)) return;
+    // Founders by their numbers, so that ranks are what their starter said.
+    p.member.id = !founder                 ? next_id_++
+                  : e.role == Role::worker ? static_cast<ProcessId>(e.place)
+                                           : static_cast<ProcessId>(o_.workers + e.place);
+    processes_.push_back(std::move(p));
+    if (!founded_) return found();
+    change();
+  }
+  [[nodiscard]] bool was_there(Role role, std::int32_t place) const {
+    return std::any_of(processes_.begin(), processes_.end(),
+                       [&](const Process& q) { return q.member.role == role && q.member.place == place; });
+  }
+  void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint) {
+    p.why = error_message(p.member.name(), expected, got, hint);
+    p.state = State::gone;
+    send(p, Refused{static_cast<int>(ExitCode::usage), p.why});
+    decide(Decision::Kind::refused, p, p.why);
+    processes_.push_back(std::move(p));
+  }
+  // Compares with what the job's processes of this kind have in common; refuses it alone where it differs.
+  [[nodiscard]] bool differs(const Process& p) {
+    const auto usual = facts_.find(p.member.role);
+    if (usual == facts_.end() || usual->second == p.facts) return false;
+    const auto d = JobFacts::parse(usual->second).first_difference(JobFacts::parse(p.facts));
+    refuse(p, printable(d.name) + " " + printable(d.mine) + ", as the others have", printable(d.other),
+           "start all processes with the same program, options and data");
+    return true;
+  }
+
+  // ---- the first generation ----
+  void found() {
+    std::string missing;
+    int number = 0;
+    for (const Role role : {Role::worker, Role::server})
+      for (int place = 0; place < (role == Role::worker ? o_.workers : o_.servers); ++place) {
+        if (was_there(role, place)) continue;
+        if (++number <= 3) missing += (missing.empty() ? "" : ", ") + Member{0, role, place, ""}.name();
+      }
+    if (number > 3) missing += " and " + std::to_string(number - 3) + " more";
+    if (number > 0) {
+      for (const Process& p : processes_)
+        if (p.state != State::gone) send(p, Waiting{missing});
+      return;
+    }
+    founded_ = true;
+    for (const Role role : {Role::worker, Role::server}) choose_facts(role);
+    changing_ = true;
+    try_issue();
+  }
+  // What most of them have, or among as many the one with the lowest number: the odd one is refused, whoever it is.
+  void choose_facts(Role role) {
+    std::map<std::string, int> count;
+    const Process* usual = nullptr;
+    for (const Process& p : processes_)
+      if (p.member.role == role && p.state != State::gone) ++count[p.facts];
+    for (const Process& p : processes_) {
+      if (p.member.role != role || p.state == State::gone) continue;
+      const bool better = usual == nullptr || count[p.facts] > count[usual->facts] ||
+                          (count[p.facts] == count[usual->facts] && p.member.place < usual->member.place);
+      if (better) usual = &p;
+    }
+    if (usual == nullptr) return;
+    facts_[role] = usual->facts;
+    std::vector<Process> odd;
+    std::erase_if(processes_, [&](const Process& p) {
+      const bool is_odd = p.member.role == role && p.state != State::gone && p.facts != facts_[role];
+      if (is_odd) odd.push_back(p);
+      return is_odd;
+    });
+    for (const Process& p : odd) (void)differs(p);
+  }
+
+  // ---- changes ----
+  // Tells all members that theirs is not the last generation, and issues the next as soon as that may be.
+  void change(std::vector<Member> lost = {}) {
+    if (!founded_) return;
+    changing_ = true;
+    Changing c{generation_, std::move(lost), 0, 0};
+    for (const Process& p : processes_) {
+      c.joining += p.state == State::waiting ? 1 : 0;
+      c.leaving += p.state == State::member && p.leaving ? 1 : 0;
+    }
+    for (const Process& p : processes_)
+      if (p.state == State::member) send(p, c);
+    try_issue();
+  }
+  void lose(Process& p, const std::string& why) {
+    const bool was_member = p.state == State::member;
+    const bool back = o_.servers_restart && p.member.role == Role::server;
+    p.state = State::gone;
+    p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
+    send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
+    decide(Decision::Kind::lost, p, why, !o_.elastic && !back);
+    if (!was_member) return;
+    change({p.member});
+  }
+  void leave(Process& p, bool done) {
+    if (done || p.state == State::waiting) {
+      p.state = State::gone;
+      p.done = true;
+      decide(Decision::Kind::left, p);
+      if (changing_) try_issue();
+      return;
+    }
+    if (std::exchange(p.leaving, true)) return;
+    change();
+  }
+  void report(Process& p, const Report& r) {
+    if (p.state != State::member || r.generation != generation_) return;
+    p.reported = true;
+    p.step = r.step;
+    // It may know before the arbiter does that its generation cannot go on.
+    if (!changing_) return change();
+    try_issue();
+  }
+  void stands(Process& p, const Stands& s) {
+    if (p.state != State::member || s.generation != generation_ || changing_ || p.standing) return;
+    p.standing = true;
+    for (const Process& q : processes_)
+      if (q.state == State::member && !q.standing) return;
+    for (const Process& q : processes_)
+      if (q.state == State::member) send(q, Go{generation_});
+    decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
+  }
+
+  void try_issue() {
+    if (!changing_ || (generation_ > 0 && !o_.elastic && !o_.servers_restart)) return;
+    int workers = 0, servers = 0;
+    for (const Process& p : processes_) {
+      if (p.state == State::gone) continue;
+      const bool worker = p.member.role == Role::worker;
+      if (o_.reports && worker && p.state == State::member && !p.reported) return;
+      if (!p.leaving) ++(worker ? workers : servers);
+    }
+    if (workers < o_.min_workers || (!o_.elastic && servers < o_.servers)) return;
+    issue();
+  }
+  void issue() {
+    ++generation_;
+    changing_ = false;
+    members_.clear();
+    std::vector<Process*> now;
+    const Process* first = nullptr;  // the authority
+    for (Process& p : processes_) {
+      if (p.state == State::member && p.leaving) {
+        send(p, Released{});
+        p.state = State::gone;
+        p.done = true;
+        decide(Decision::Kind::left, p);
+      }
+      if (p.state == State::gone) continue;
+      now.push_back(&p);
+    }
+    std::sort(now.begin(), now.end(), [](const Process* a, const Process* b) {
+      return std::pair(a->member.role, a->member.id) < std::pair(b->member.role, b->member.id);
+    });
+    for (const Process* p : now) {
+      members_.push_back(p->member);
+      if (p->member.role != Role::worker || p->state != State::member) continue;
+      if (first == nullptr || p->step > first->step) first = p;
+    }
+    // The oldest where nobody has anything yet.
+    if (first == nullptr) first = now.front();
+    authority_ = first->member.id;
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
+    for (Process* p : now) {
+      p->state = State::member;
+      p->reported = p->standing = false;
+      send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
+    }
+    decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
+  }
+
+  ArbiterOptions o_;
+  ProcessId next_id_ = 0, authority_ = 0;
+  std::uint64_t generation_ = 0;
+  bool founded_ = false, changing_ = false;
+  std::vector<Process> processes_;  // all that there ever were
+  std::vector<Member> members_;
+  std::map<Role, std::string> facts_;
+  std::vector<Outgoing> out_;
+  std::vector<Decision> decisions_;
+};
+
+}  // namespace tutti::control

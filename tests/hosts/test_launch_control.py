@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# waits
+"""The channel to the arbiter over ssh between hosts of its own network: meeting, secrecy, silence."""
+import os
+import signal
+from pathlib import Path
+
+from hosts_case import CONTROL_RANK, HostsCase, main
+
+
+class Control(HostsCase):
+    def start_ranks(self, *words):
+        job = self.start("-H", self.bed.hosts_file(), "-n", 3, "-s", 2, *words)
+        for _ in range(10):
+            job.stdout.readline()
+        return job
+
+    def rank_on(self, host):
+        return next(p for p, c in self.marked_on(host).items() if c.startswith(CONTROL_RANK) and "wait" in c)
+
+    def test_processes_of_all_hosts_meet(self):
+        done = self.launch("-H", self.bed.hosts_file(), "-n", 3, "-s", 3, CONTROL_RANK)
+        for role, name in (("", "worker"), ("s", "server")):
+            for rank in range(3):
+                self.assertIn(f"[{role}{rank}] generation 1: {name} {rank} of 3 workers and 3 servers\n", done.out)
+                self.assertIn(f"[{role}{rank}] found 360000 bytes, no nothing\n", done.out)
+
+    def test_what_is_published_stands_nowhere(self):
+        job = self.start_ranks("--log-dir", "logs", CONTROL_RANK, "sleep=1500")
+        for pid in self.marked():
+            for name in ("cmdline", "environ"):
+                self.assertNotIn(b"secret-of", Path(f"/proc/{pid}/{name}").read_bytes())
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+        for file in self.folder.rglob("*"):
+            if file.is_file():
+                self.assertNotIn(b"secret-of", file.read_bytes(), file)
+
+    def test_stopped_process_is_lost(self):
+        job = self.start_ranks("--rank-timeout", 1.5, CONTROL_RANK, "wait")
+        os.kill(self.rank_on(1), signal.SIGSTOP)
+        self.finish(job)
+        self.assertEqual(job.returncode, 5, job.err)
+        self.assertRegex(self.message(job), rf"\[(worker|server) 1 on {self.bed.address(1)}\] expected a sign of life "
+                         r"within 1.5 s, got none; it is stopped, as by SIGSTOP\. hint: --rank-timeout sets the time\.")
+
+    def test_cut_host_is_lost(self):
+        """Sooner than the host itself is given up."""
+        job = self.start_ranks("--rank-timeout", 1.5, "--host-timeout", 6, CONTROL_RANK, "wait")
+        self.bed.cut(2)
+        try:
+            self.finish(job)
+            self.assertEqual(job.returncode, 5, job.err)
+            self.assertIn(f"[worker 2 on {self.bed.address(2)}] expected a sign of life within 1.5 s, got none", job.err)
+        finally:
+            self.bed.heal(2)
+
+
+if __name__ == "__main__":
+    main(3)

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// header-only
+// Stands in for a process of a job that opens its channel: is let in, publishes where it is, looks up all others, and
+// does what it is told.
+//   control_rank [WHAT]...   facts=TEXT: what it says of itself; wait: for its end; exit=CODE; sleep=MS; enrol=MS
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/launch_environment.hpp>
+
+int main(int argc, char** argv) {
+  using namespace tutti;
+  using std::chrono::milliseconds;
+  try {
+    std::string fact = "same";
+    int code = 0, sleep = 0, enrol = 20000;
+    bool wait = false;
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word(argv[i]);
+      const std::string value(word.substr(word.find('=') + 1));
+      if (word.starts_with("facts=")) fact = value;
+      if (word.starts_with("exit=")) code = std::atoi(value.c_str());
+      if (word.starts_with("sleep=")) sleep = std::atoi(value.c_str());
+      if (word.starts_with("enrol=")) enrol = std::atoi(value.c_str());
+      if (word == "wait") wait = true;
+    }
+    const LaunchEnvironment e = read_launch_environment();
+    const auto channel = ControlChannel::open();
+    if (channel == nullptr) {
+      std::puts("no channel");
+      return 4;
+    }
+    JobFacts facts;
+    facts.add("model", fact);
+    const Assignment a = channel->enrol(e, facts, milliseconds(enrol));
+    std::printf("generation %d: %s %d of %zu workers and %zu servers\n", static_cast<int>(a.generation),
+                control::name_of(a.role), a.rank, a.workers.size(), a.servers.size());
+    // Bytes of all kinds, and more than fits into a frame.
+    std::string text = "secret-of-" + e.role + std::to_string(e.rank) + std::string("\0\n\xff", 3);
+    text.resize(60000, 'x');
+    channel->publish("where/" + e.role + "/" + std::to_string(e.rank), text);
+    std::size_t bytes = 0;
+    for (const auto* list : {&a.workers, &a.servers})
+      for (const auto& m : *list) {
+        const std::string key = std::string("where/") + control::name_of(m.role) + "/" + std::to_string(m.place);
+        const std::string found = channel->lookup(key, milliseconds(20000));
+        if (found.find("secret-of-" + std::string(control::name_of(m.role))) == 0) bytes += found.size();
+      }
+    std::printf("found %zu bytes, %s\n", bytes, channel->find("nothing") ? "and nothing" : "no nothing");
+    std::fflush(stdout);
+    std::this_thread::sleep_for(milliseconds(sleep));
+    // Not even by SIGTERM, which follows the news at once.
+    if (wait)
+      for (std::signal(SIGTERM, SIG_IGN);;) {
+        if (const auto c = channel->change(); c && !c->lost.empty()) {
+          std::printf("lost %s\n", c->lost.front().name().c_str());
+          return 5;
+        }
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+    return code;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.exit_code();
+  }
+}

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# waits
+"""The channel of tutti-launch's processes to the arbiter in the launcher: being let in, texts for all, silence."""
+import os
+import signal
+import time
+from pathlib import Path
+
+from launch_case import CONTROL_RANK, LaunchCase, main, state
+
+# So much of what a rank publishes would be seen if it stood somewhere.
+SECRET = b"secret-of-worker"
+
+
+class Control(LaunchCase):
+    def ranks(self):
+        """{rank: pid} of the running workers, by the order of their numbers in the state folder."""
+        found = {}
+        for path in (self.runtime / "tutti" / "jobs").glob("*/worker-*.process"):
+            found[int(path.stem.split("-")[1])] = int(path.read_text().split()[0])
+        return found
+
+    def test_processes_meet(self):
+        done = self.launch("-n", 3, "-s", 2, "--log-dir", "logs", CONTROL_RANK)
+        for role, count in (("", 3), ("s", 2)):
+            for rank in range(count):
+                name = "server" if role else "worker"
+                self.assertIn(f"[{role}{rank}] generation 1: {name} {rank} of 3 workers and 2 servers\n", done.out)
+                self.assertIn(f"[{role}{rank}] found 300000 bytes, no nothing\n", done.out)
+        self.assertNotIn("secret-of", done.out + done.err)
+
+    def test_what_is_published_stands_nowhere(self):
+        job = self.start("-n", 2, "--log-dir", "logs", CONTROL_RANK, "sleep=1500")
+        for _ in range(4):
+            job.stdout.readline()
+        seen = 0
+        for pid in self.marked():
+            folder = Path(f"/proc/{pid}")
+            for name in ("cmdline", "environ"):
+                self.assertNotIn(SECRET, (folder / name).read_bytes())
+            seen += 1
+        self.assertGreaterEqual(seen, 4)  # launcher, agent, ranks
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+        for file in self.folder.rglob("*"):
+            if file.is_file():
+                self.assertNotIn(SECRET, file.read_bytes(), file)
+
+    def test_the_odd_one_is_refused_alone(self):
+        """Whoever it is: what most of them have counts."""
+        for odd in (0, 1):
+            script = f'f=a; [ $TUTTI_RANK = {odd} ] && f=b; exec "$0" facts=$f'
+            done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=2)
+            self.assertIn(f"[{odd}] [worker {odd} on localhost] expected model a, as the others have, got b.", done.err)
+            self.assertEqual(done.err.count("as the others have"), 1)
+            self.assertIn(f"[worker {odd} on localhost] expected exit code 0, got exit code 2", self.message(done))
+
+    def test_one_that_is_missing_is_named(self):
+        script = '[ $TUTTI_RANK = 1 ] && exec sleep 1000; exec "$0" enrol=700'
+        done = self.launch("-n", 3, "sh", "-c", script, CONTROL_RANK, code=5)
+        self.assertIn("[control channel] expected all processes of the job within 700 ms, got still none of worker 1.",
+                      done.err)
+
+    def test_stopped_process_is_lost(self):
+        job = self.start("-n", 3, "--rank-timeout", 1.5, CONTROL_RANK, "wait")
+        for _ in range(6):
+            job.stdout.readline()
+        os.kill(self.ranks()[1], signal.SIGSTOP)
+        self.finish(job)
+        self.assertEqual(job.returncode, 5, job.err)
+        self.assertIn("[worker 1 on localhost] expected a sign of life within 1.5 s, got none; it is stopped, as by SIGSTOP. "
+                      "hint: --rank-timeout sets the time.", self.message(job))
+        for rank in (0, 2):
+            self.assertIn(f"[{rank}] lost worker 1 on localhost\n", job.out)
+
+    def test_killed_process_is_told_of(self):
+        job = self.start("-n", 2, CONTROL_RANK, "wait")
+        for _ in range(4):
+            job.stdout.readline()
+        os.kill(self.ranks()[1], signal.SIGKILL)
+        self.finish(job)
+        self.assertEqual(job.returncode, 5, job.err)
+        self.assertIn("[worker 1 on localhost] expected exit code 0, got its end by SIGKILL", self.message(job))
+        self.assertIn("[0] lost worker 1 on localhost\n", job.out)
+
+    def test_only_who_opens_the_channel_is_watched(self):
+        """So a program that never does may be stopped for as long as it likes, as before."""
+        job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", "echo up; sleep 2.5; echo done")
+        job.stdout.readline()
+        pid = self.ranks()[0]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2)
+        self.assertEqual(state(pid), "T")
+        os.kill(pid, signal.SIGCONT)
+        self.finish(job)
+        self.assertEqual((job.returncode, job.out), (0, "[0] done\n"), job.err)
+
+    def test_stopped_launcher_loses_nobody(self):
+        job = self.start("-n", 2, "--rank-timeout", 1, CONTROL_RANK, "sleep=3500")
+        for _ in range(4):
+            job.stdout.readline()
+        os.kill(job.pid, signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(job.pid, signal.SIGCONT)
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+
+    def test_output_that_nobody_reads_keeps_nobody_silent(self):
+        job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", '("$0" sleep=4000 >/dev/null) & '
+                         "yes 0123456789 | head -n 700000; wait $!; echo the end $?", CONTROL_RANK)
+        time.sleep(3)
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+        self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end 0\n", job.out[-200:])
+
+    def test_no_channel_where_none_was_given(self):
+        """A program in between that closes what it was given, and one that tutti-launch did not start."""
+        close = "import os,sys,subprocess; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+        done = self.launch("-n", 1, "python3", "-c", close, CONTROL_RANK, code=4)
+        self.assertIn("[0] no channel\n", done.out)
+        self.assertIn("[worker 0 on localhost] expected exit code 0, got exit code 4", done.err)
+
+    def test_no_descriptor_but_its_own(self):
+        done = self.launch("-n", 2, "sh", "-c", "ls /proc/self/fd | tr '\\n' ' '; echo; readlink /proc/$$/fd/$TUTTI_CONTROL")
+        for line in done.out.splitlines():
+            self.assertRegex(line, r"^\[\d\] ((\d+ ){5}|socket:\[\d+\])$")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/job/control_link.hpp>
+
+#include "process.hpp"
+
+// The channel between a process of the job and its agent, see tutti/job/control_channel.hpp. The agent hands frames on
+// to the launcher, where the arbiter is, in lines "control worker 0 <base64>", and back.
+namespace tutti::launch {
+
+inline constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+[[nodiscard]] inline std::string to_base64(std::string_view bytes) {
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    std::uint32_t three = 0;
+    for (std::size_t i = 0; i < 3; ++i)
+      three = three << 8U | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0U);
+    for (std::size_t i = 0; i < 4; ++i)
+      text += at + i <= bytes.size() ? base64_digits[three >> (18 - 6 * i) & 63U] : '=';
+  }
+  return text;
+}
+// Nothing where it is none.
+[[nodiscard]] inline std::optional<std::string> from_base64(std::string_view text) {
+  if (text.size() % 4 != 0) return {};
+  std::string bytes;
+  bytes.reserve(text.size() / 4 * 3);
+  for (std::size_t at = 0; at < text.size(); at += 4) {
+    std::uint32_t three = 0;
+    std::size_t padding = 0;
+    for (const char c : text.substr(at, 4)) {
+      const std::size_t digit = base64_digits.find(c);
+      const bool pad = c == '=' && at + 4 == text.size();
+      if (digit == std::string_view::npos ? !pad : padding > 0) return {};
+      padding += pad ? 1 : 0;
+      three = three << 6U | static_cast<std::uint32_t>(pad ? 0 : digit);
+    }
+    if (padding > 2) return {};
+    for (std::size_t i = 0; i + padding < 3; ++i) bytes += static_cast<char>(three >> (16 - 8 * i) & 255U);
+  }
+  return bytes;
+}
+
+// The end for the process, until it has been started.
+class ProcessSocket {
+ public:
+  ProcessSocket() = default;
+  explicit ProcessSocket(io::Descriptor fd) : fd_(std::move(fd)) {}
+  [[nodiscard]] int get() const noexcept { return fd_.get(); }
+  [[nodiscard]] std::string number() const { return fd_.get() < 0 ? "" : std::to_string(fd_.get()); }
+
+ private:
+  io::Descriptor fd_;
+};
+
+// The agent's end.
+class ControlSocket {
+ public:
+  [[nodiscard]] ProcessSocket open() {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+      fail<Error>("control channel", "a pair of sockets", error_text(errno));
+    fd_ = io::Descriptor(ends[0]);
+    waiting_.clear();
+    return ProcessSocket(io::Descriptor(ends[1]));
+  }
+  void close() {
+    fd_ = io::Descriptor();
+    waiting_.clear();
+    bytes_ = 0;
+  }
+
+  [[nodiscard]] pollfd wanted() const noexcept {
+    return {fd_.get(), static_cast<short>(POLLIN | (waiting_.empty() ? 0 : POLLOUT)), 0};
+  }
+  // A frame for the process. One that reads nothing loses its channel.
+  void put(std::string frame) {
+    if (fd_.get() < 0) return;
+    bytes_ += frame.size();
+    waiting_.push_back(std::move(frame));
+    if (bytes_ > (std::size_t{8} << 20)) close();
+  }
+  void send() {
+    while (fd_.get() >= 0 && !waiting_.empty()) {
+      const ssize_t n =
+          ::send(fd_.get(), waiting_.front().data(), waiting_.front().size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && (errno == EAGAIN || errno == ENOBUFS)) return;
+      if (n < 0) return close();
+      bytes_ -= waiting_.front().size();
+      waiting_.pop_front();
+    }
+  }
+  // The frames that the process has sent: f(std::string_view frame).
+  template <class F>
+  void read(F&& f) {
+    for (int most = 64; fd_.get() >= 0 && most > 0; --most) {
+      std::string frame(control::longest_frame + 1, '\0');
+      const ssize_t n = ::recv(fd_.get(), frame.data(), frame.size(), MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return;
+      if (n <= 0 || static_cast<std::size_t>(n) > control::longest_frame) return close();
+      f(std::string_view(frame).substr(0, static_cast<std::size_t>(n)));
+    }
+  }
+
+ private:
+  io::Descriptor fd_;
+  std::deque<std::string> waiting_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_desk.hpp>
+#include <tutti/job/membership.hpp>
+
+#include "commands.hpp"
+#include "control_socket.hpp"
+#include "link.hpp"
+#include "options.hpp"
+#include "plan.hpp"
+#include "process.hpp"
+#include "progress_board.hpp"
+
+namespace tutti::launch {
+
+// The arbiter in the launcher: what agents hand on from the processes goes to it, and its answers back to them. A
+// process that never opens its channel is none of its matter.
+class JobControl {
+ public:
+  JobControl(const Options& o, const Plan& plan) : desk_(arbiter_options(o, plan)), timeout_(o.rank_timeout) {}
+
+  // A process has been started; one that had its name before is another.
+  void started(const std::string& name, Link& link) {
+    const Process& p = processes_[name] = {++last_seat_, &link};
+    names_[p.seat] = name;
+  }
+  // "control worker 0 <base64>", without its first word.
+  void hear(const std::string& name, std::string_view base64) {
+    const auto at = processes_.find(name);
+    if (at == processes_.end()) return;
+    const auto frame = from_base64(base64);
+    desk_.receive(at->second.seat, frame ? std::string_view(*frame) : std::string_view(), control::now());
+    send();
+  }
+  // in_order: with exit code 0.
+  void ended(const std::string& name, bool in_order, const std::string& how) {
+    const auto at = processes_.find(name);
+    if (at == processes_.end()) return;
+    const control::Seat seat = at->second.seat;
+    if (in_order) desk_.arbiter().receive(seat, control::Leave{true}, control::now());
+    desk_.ended(seat, how);
+    names_.erase(seat);
+    processes_.erase(at);
+    // The launcher knows by itself.
+    (void)desk_.arbiter().take_decisions();
+    send();
+  }
+
+  // What is said of each process that has been silent for too long. To be called in each round.
+  [[nodiscard]] std::vector<Problem> lost(const ProgressBoard& board) {
+    const control::Time now = control::now();
+    // A launcher that was stopped itself has heard nobody.
+    if (now - looked_ > std::chrono::seconds(1)) desk_.arbiter().forgive(now);
+    looked_ = now;
+    desk_.tick(now);
+    std::vector<Problem> problems;
+    for (const control::Decision& d : desk_.arbiter().take_decisions()) {
+      const auto name = names_.find(d.seat);
+      if (d.kind != control::Decision::Kind::lost || name == names_.end()) continue;
+      const auto* entry = board.find(name->second);
+      const bool stopped = entry != nullptr && entry->stopped;
+      problems.push_back(
+          {static_cast<int>(ExitCode::communication),
+           error_message(name->second + " on " + processes_[name->second].link->host(),
+                         "a sign of life within " + seconds_text(timeout_),
+                         "none" + board.last_report(name->second) + (stopped ? "; it is stopped, as by SIGSTOP" : ""),
+                         "--rank-timeout sets the time")});
+    }
+    send();
+    return problems;
+  }
+
+ private:
+  struct Process {
+    control::Seat seat = 0;
+    Link* link = nullptr;
+  };
+
+  [[nodiscard]] static control::ArbiterOptions arbiter_options(const Options& o, const Plan& plan) {
+    control::ArbiterOptions a;
+    a.workers = plan.first().order.workers;
+    a.servers = plan.first().order.servers;
+    a.rank_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(o.rank_timeout * 1e9));
+    return a;
+  }
+
+  void send() {
+    desk_.send([&](control::Seat seat, std::string_view frame) {
+      const auto name = names_.find(seat);
+      if (name != names_.end()) processes_[name->second].link->say("control " + name->second + " " + to_base64(frame));
+    });
+  }
+
+  control::ControlDesk desk_;
+  double timeout_;
+  control::Seat last_seat_ = 0;
+  control::Time looked_ = control::now();
+  std::map<std::string, Process> processes_;
+  std::map<control::Seat, std::string> names_;
+};
+
+}  // namespace tutti::launch
