@@ -59,13 +59,7 @@ class AllReduce {
     }
   }
 
-  Work reduce(const Piece& piece) {
-    if (piece.kind == Piece::Kind::gradients) {
-      last_bucket_ = static_cast<int>(piece.index);
-      report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
-    }
-    return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, label(piece));
-  }
+  Work reduce(const Piece& piece) { return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, begin(piece)); }
   // The job's step that comes, from 1, for messages and for the launcher. runs_ahead: a device does it, and finish()
   // comes when it has been told to, settled() when it is over.
   void begin_step(std::int64_t step, bool runs_ahead) {
@@ -100,6 +94,17 @@ class AllReduce {
   }
 
   void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
+
+ protected:
+  // Tells the launcher of a piece that is to be reduced; returns what messages call it.
+  const std::string& begin(const Piece& piece) {
+    if (piece.kind == Piece::Kind::gradients) {
+      last_bucket_ = static_cast<int>(piece.index);
+      report_.begin(static_cast<std::uint64_t>(step_ + 1), last_bucket_);
+    }
+    return label(piece);
+  }
+  [[nodiscard]] std::int64_t coming_step() const noexcept { return step_ + 1; }
 
  private:
   // What a message calls it. Written into the same string: a steady step allocates nothing.

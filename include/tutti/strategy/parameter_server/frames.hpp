@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/dtype.hpp>
+
+// What workers and servers say to each other: frames of a head and, behind it, data. Numbers are little-endian.
+namespace tutti::ps {
+
+// Data of a frame; larger pieces travel in several. Only a whole frame is a sign of life for the other side, so a small
+// one passes a slow link within the time that it has.
+inline constexpr std::size_t max_data = std::size_t{1} << 20;
+
+enum class FrameKind : std::uint8_t {
+  hello = 1,  // a worker introduces itself: data is a Greeting
+  welcome,    // all have come: data is their names
+  push,       // data of one worker
+  answer,     // what came of it over all workers
+  goodbye,    // a worker is done; the server says the same
+  give_up,    // somebody cannot go on: data says why
+  refuse,     // of what was sent last: data says why
+};
+
+// How the data of the workers becomes one.
+enum class Operation : std::uint8_t { sum, max, take };  // take: that of the root
+
+// (generation, session, worker) says who speaks: a session is drawn anew by each process, so that one that comes again
+// never passes for the one before it. (round, offset) says of what: rounds count the operations of a generation,
+// alike on all workers. step and bucket are what messages call it.
+struct Frame {
+  FrameKind kind = FrameKind::hello;
+  Operation operation = Operation::sum;
+  DType dtype = DType::u8;
+  std::uint32_t worker = 0, root = 0;
+  std::uint32_t bucket = 0;    // no_bucket: no gradients
+  std::uint32_t bytes = 0;     // of the data
+  std::uint32_t patience = 0;  // ms until a worker whose part does not come is named
+  std::uint64_t generation = 0, session = 0;
+  std::uint64_t step = 0, round = 0;
+  std::uint64_t done = 0;    // all rounds below are over for the sender
+  std::uint64_t offset = 0;  // of the data in its piece, in bytes
+
+  static constexpr std::uint32_t no_bucket = 0xffffffff;
+};
+
+inline constexpr std::size_t head_bytes = 80;
+using Head = std::array<std::byte, head_bytes>;
+
+namespace detail {
+
+inline constexpr std::uint32_t frame_magic = 0x31535054;  // "TPS1"
+
+template <class T>
+void put(std::byte*& at, T value) noexcept {
+  for (std::size_t i = 0; i < sizeof(T); ++i) *at++ = static_cast<std::byte>(value >> (8 * i));
+}
+template <class T>
+void take(const std::byte*& at, T& value) noexcept {
+  value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) value = static_cast<T>(value | static_cast<T>(*at++) << (8 * i));
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline Head encode(const Frame& f) noexcept {
+  Head head{};
+  std::byte* at = head.data();
+  detail::put(at, detail::frame_magic);
+  detail::put(at, static_cast<std::uint8_t>(f.kind));
+  detail::put(at, static_cast<std::uint8_t>(f.operation));
+  detail::put(at, static_cast<std::uint8_t>(f.dtype));
+  detail::put(at, std::uint8_t{0});
+  for (const std::uint32_t n : {f.worker, f.root, f.bucket, f.bytes, f.patience, std::uint32_t{0}}) detail::put(at, n);
+  for (const std::uint64_t n : {f.generation, f.session, f.step, f.round, f.done, f.offset}) detail::put(at, n);
+  return head;
+}
+
+// Nothing where it is no frame, and `why` says it. data: so many bytes lie behind the head. Looks at the frame alone,
+// not at whether it comes at the right time.
+[[nodiscard]] inline std::optional<Frame> decode(std::span<const std::byte> head, std::size_t data,
+                                                 std::string_view& why) noexcept {
+  const auto no = [&](std::string_view reason) {
+    why = reason;
+    return std::nullopt;
+  };
+  if (head.size() != head_bytes) return no("a head of another size");
+  const std::byte* at = head.data();
+  std::uint32_t magic = 0, zero = 0;
+  std::uint8_t kind = 0, operation = 0, dtype = 0, reserved = 0;
+  Frame f;
+  detail::take(at, magic);
+  for (std::uint8_t* n : {&kind, &operation, &dtype, &reserved}) detail::take(at, *n);
+  for (std::uint32_t* n : {&f.worker, &f.root, &f.bucket, &f.bytes, &f.patience, &zero}) detail::take(at, *n);
+  for (std::uint64_t* n : {&f.generation, &f.session, &f.step, &f.round, &f.done, &f.offset}) detail::take(at, *n);
+  if (magic != detail::frame_magic) return no("no frame of this version");
+  if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::refuse))
+    return no("an unknown kind");
+  if (operation > static_cast<std::uint8_t>(Operation::take)) return no("an unknown operation");
+  f.kind = static_cast<FrameKind>(kind);
+  f.operation = static_cast<Operation>(operation);
+  f.dtype = static_cast<DType>(dtype);
+  const std::size_t element = size_of(f.dtype);
+  if (element == 0) return no("an unknown type");
+  if (reserved != 0 || zero != 0) return no("bytes that are not zero");
+  if (f.bytes > max_data) return no("too much data");
+  const bool carries = f.kind == FrameKind::push || f.kind == FrameKind::answer;
+  if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("parts of elements");
+  if (f.offset > ~std::uint64_t{0} - f.bytes) return no("an offset beyond all memory");
+  // Who is not the root has nothing to bring.
+  const bool brings_nothing =
+      f.kind == FrameKind::push && f.operation == Operation::take && f.worker != f.root && data == 0;
+  if (data != f.bytes && !brings_nothing) return no("data of another size");
+  return f;
+}
+
+// What a worker says of itself first, so that those of another job or another kind are refused.
+struct Greeting {
+  std::uint32_t server = 0, workers = 0, servers = 0;  // whom it means to speak to
+  std::uint64_t big_array = 0;                         // where arrays are divided, see placement.hpp
+  std::string name{};                                  // of its host
+
+  static constexpr std::size_t max_name = 256;
+};
+
+[[nodiscard]] inline std::vector<std::byte> encode(const Greeting& g) {
+  const std::size_t name = std::min(g.name.size(), Greeting::max_name);
+  std::vector<std::byte> bytes(20 + name);
+  std::byte* at = bytes.data();
+  for (const std::uint32_t n : {g.server, g.workers, g.servers}) detail::put(at, n);
+  detail::put(at, g.big_array);
+  std::memcpy(at, g.name.data(), name);
+  return bytes;
+}
+[[nodiscard]] inline std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
+  if (bytes.size() < 20 || bytes.size() > 20 + Greeting::max_name) return {};
+  const std::byte* at = bytes.data();
+  Greeting g;
+  for (std::uint32_t* n : {&g.server, &g.workers, &g.servers}) detail::take(at, *n);
+  detail::take(at, g.big_array);
+  g.name.assign(reinterpret_cast<const char*>(at), bytes.size() - 20);
+  return g;
+}
+
+// "step 3 bucket 0", as the all-reduce calls it.
+[[nodiscard]] inline std::string name_of(const Frame& f) {
+  if (f.step == 0) return "operation " + std::to_string(f.round);
+  return "step " + std::to_string(f.step) +
+         (f.bucket == Frame::no_bucket ? " statistics" : " bucket " + std::to_string(f.bucket));
+}
+
+}  // namespace tutti::ps

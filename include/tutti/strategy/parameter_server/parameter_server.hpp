@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/parameter_server/worker.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+namespace tutti {
+
+// Synchronous training by parameter servers: what AllReduce does, over processes of their own that add up. Every worker
+// has optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers know spans and types.
+// A step waits for all workers. The sums have the bits of an all-reduce over threads.
+template <ps::Transport T>
+class ParameterServer : private detail::CommunicatorHolder<ps::ServerCommunicator<T>>,
+                        public AllReduce<ps::ServerCommunicator<T>> {
+  using Communicator = ps::ServerCommunicator<T>;
+  using Holder = detail::CommunicatorHolder<Communicator>;
+  using Base = AllReduce<Communicator>;
+
+ public:
+  ParameterServer(std::unique_ptr<T> transport, const ps::WorkerOptions& options)
+      : Holder(std::move(transport), options), Base(this->held), generation_(options.generation) {}
+
+  [[nodiscard]] Membership membership() const { return {Base::rank(), Base::size(), generation_}; }
+
+  Work reduce(const Piece& piece) {
+    const bool gradients = piece.kind == Piece::Kind::gradients;
+    const std::string& name = Base::begin(piece);
+    // Statistics have a key behind those of all buckets.
+    const std::uint64_t key = gradients ? piece.index + 1 : (std::uint64_t{1} << 32) + piece.index;
+    return this->held.reduce(piece.dtype, piece.bytes, key, static_cast<std::uint64_t>(Base::coming_step()),
+                             gradients ? static_cast<std::uint32_t>(piece.index) : ps::Frame::no_bucket, name);
+  }
+
+ private:
+  std::uint64_t generation_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+
+// Which server has which part of a piece: that of MXNet's distributed store. An array of fewer elements than the bound
+// lies on one server, by its key; a larger one is divided evenly over all of them.
+namespace tutti::ps {
+
+inline constexpr std::uint64_t usual_big_array = 1'000'000;  // elements
+
+// The bound: MXNET_KVSTORE_BIGARRAY_BOUND, read through `get`, which answers like std::getenv. UsageError where it is
+// no positive number.
+template <class Get>
+[[nodiscard]] std::uint64_t big_array_bound(const Get& get) {
+  const char* const text = get("MXNET_KVSTORE_BIGARRAY_BOUND");
+  if (text == nullptr || *text == '\0') return usual_big_array;
+  const std::string value(text);
+  if (value.size() < 16 && value.find_first_not_of("0123456789") == std::string::npos)
+    if (const std::uint64_t n = std::stoull(value); n > 0) return n;
+  fail<UsageError>("environment MXNET_KVSTORE_BIGARRAY_BOUND", "a number of elements from 1",
+                   "'" + printable(value) + "'", "unset it: arrays of a million elements and more are divided");
+}
+
+// The server of a small array with this key.
+[[nodiscard]] constexpr int server_of(std::uint64_t key, int servers) noexcept {
+  return static_cast<int>(key * 9973 % static_cast<std::uint64_t>(servers));
+}
+
+// Calls f(server, begin, end) for each server's part of an array, in bytes, in the order of the parts; an empty part is
+// left out. Parts begin at whole cache lines.
+template <class F>
+void place(std::uint64_t key, std::size_t elements, std::size_t element_bytes, int servers, std::uint64_t big_array,
+           F&& f) {
+  if (elements == 0) return;
+  if (elements < big_array || servers == 1) return f(server_of(key, servers), std::size_t{0}, elements * element_bytes);
+  for (int s = 0; s < servers; ++s) {
+    const RankShare part = share_of(elements, element_bytes, servers, s);
+    if (part.begin < part.end) f(s, part.begin * element_bytes, part.end * element_bytes);
+  }
+}
+
+}  // namespace tutti::ps

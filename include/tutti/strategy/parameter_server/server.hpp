@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/round_table.hpp>
+#include <tutti/strategy/parameter_server/transport.hpp>
+
+namespace tutti::ps {
+
+struct ServerOptions {
+  int index = 0, servers = 1, workers = 1;
+  std::uint64_t generation = 1;
+  std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have come
+  std::size_t in_flight = usual_in_flight;  // bytes that a worker may have pushed without an answer
+  // Told of what is refused, at most once a second.
+  std::function<void(const std::string&)> log{};
+};
+
+// What a server was sent. What is refused changes nothing.
+struct ServerCounts {
+  std::uint64_t pushes = 0, answers = 0;
+  std::uint64_t malformed = 0, strangers = 0, stale = 0, repeated = 0, too_much = 0;
+  [[nodiscard]] std::uint64_t refused() const noexcept { return malformed + strangers + stale + too_much; }
+};
+
+// Adds up what the workers push, in the order of their ranks, and answers all of them: every server has its part of
+// each piece. A worker that is lost, or whose part does not come in time, ends the job, and all hear its name.
+template <Transport T>
+class Server {
+ public:
+  Server(std::unique_ptr<T> transport, ServerOptions options)
+      : o_(std::move(options)),
+        members_(static_cast<std::size_t>(o_.workers)),
+        table_(o_.workers),
+        transport_(std::move(transport)),
+        t_(*transport_) {}
+
+  // Serves until all workers have said goodbye. CommunicationError names a worker that did not come or was lost.
+  void run() {
+    until_ = std::chrono::steady_clock::now() + o_.patience;
+    while (!over_ && !stopped_) {
+      Deadline next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      if (!welcomed_) next = std::min(next, until_);
+      if (const auto due = table_.next_due()) next = std::min(next, *due);
+      Event<Message> e = t_.receive(next);
+      if (e.what == Event<Message>::What::lost)
+        lost(e);
+      else if (e.what == Event<Message>::What::message)
+        take(e);
+      look_at_the_clock();
+    }
+  }
+  // Makes run() return, from any thread.
+  void stop() noexcept {
+    stopped_ = true;
+    t_.wake();
+  }
+  [[nodiscard]] const ServerCounts& counts() const noexcept { return counts_; }
+
+ private:
+  using Message = typename T::Message;
+  struct Member {
+    std::int64_t peer = -1;
+    std::uint64_t session = 0, big_array = 0, done = 0;
+    std::string name;
+    bool gone = false;  // has said goodbye
+    [[nodiscard]] bool there() const noexcept { return peer >= 0; }
+  };
+
+  void take(Event<Message>& e) {
+    std::string_view why;
+    const auto f = decode(e.message.head(), e.message.data().size(), why);
+    if (!f) {
+      ++counts_.malformed;
+      return note(e.peer, std::string(why));
+    }
+    if (f->worker >= members_.size() || (!e.identity.empty() && e.identity != "worker " + std::to_string(f->worker))) {
+      ++counts_.strangers;
+      return refuse(e.peer, *f, "this worker is not one of the job");
+    }
+    if (f->kind == FrameKind::hello) return hello(e, *f);
+    Member& m = members_[f->worker];
+    if (m.peer != e.peer || m.session != f->session || f->generation != o_.generation || m.gone) {
+      ++counts_.stale;
+      return note(e.peer, "a frame of another time: generation " + std::to_string(f->generation) + ", " + name_of(*f));
+    }
+    m.done = std::max(m.done, f->done);
+    switch (f->kind) {
+      case FrameKind::push:
+        return push(e, *f);
+      case FrameKind::goodbye:
+        return goodbye(m, *f);
+      case FrameKind::give_up:
+        return give_up(*f, e.message.data());
+      default:
+        ++counts_.malformed;
+        note(e.peer, "a frame that only servers send");
+    }
+  }
+
+  void hello(const Event<Message>& e, const Frame& f) {
+    const auto g = decode_greeting(e.message.data());
+    if (!g) {
+      ++counts_.malformed;
+      return note(e.peer, "a greeting that is none");
+    }
+    Member& m = members_[f.worker];
+    if (m.peer == e.peer && m.session == f.session) {
+      ++counts_.repeated;
+      return;
+    }
+    const auto differs = [&](const char* what, std::uint64_t mine, std::uint64_t other) {
+      return mine == other
+                 ? std::string()
+                 : std::string(what) + " " + std::to_string(mine) + " here and " + std::to_string(other) + " there";
+    };
+    std::string why = differs("generation", o_.generation, f.generation);
+    if (why.empty()) why = differs("server", static_cast<std::uint64_t>(o_.index), g->server);
+    if (why.empty()) why = differs("servers", static_cast<std::uint64_t>(o_.servers), g->servers);
+    if (why.empty()) why = differs("workers", members_.size(), g->workers);
+    if (why.empty())
+      for (const Member& other : members_)
+        if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g->big_array);
+    if (why.empty() && m.there()) why = "rank " + std::to_string(f.worker) + " is there already";
+    if (!why.empty()) {
+      ++counts_.strangers;
+      return refuse(e.peer, f, why);
+    }
+    m.peer = e.peer;
+    m.session = f.session;
+    m.big_array = g->big_array;
+    m.name = "rank " + std::to_string(f.worker) + (g->name.empty() ? "" : " on " + printable(g->name));
+    if (std::any_of(members_.begin(), members_.end(), [](const Member& x) { return !x.there(); })) return;
+    welcomed_ = true;
+    std::string names;
+    for (const Member& each : members_) names.append(each.name).append(1, '\0');
+    names.resize(std::min(names.size(), max_data));
+    tell(FrameKind::welcome, names);
+  }
+
+  void push(Event<Message>& e, const Frame& f) {
+    if (!welcomed_) {
+      ++counts_.stale;
+      return note(e.peer, "data before the welcome");
+    }
+    if (f.operation == Operation::take && f.root >= members_.size()) {
+      ++counts_.malformed;
+      return note(e.peer, "a root that is none");
+    }
+    ++counts_.pushes;
+    using Cell = typename RoundTable<Message>::Cell;
+    std::uint64_t floor = ~std::uint64_t{0};
+    for (const Member& m : members_) floor = std::min(floor, m.done);
+    table_.forget_below(floor);
+    Cell* c = table_.find(f.round, f.offset);
+    if (c == nullptr) {
+      if (f.round < floor) {
+        ++counts_.stale;
+        return note(e.peer, "a round that is over: " + name_of(f));
+      }
+      for (const Member& m : members_)
+        if (m.gone) return end("step", m.name + " has left", f.round);
+    } else if (c->answered) {
+      ++counts_.repeated;
+      if (!c->forgotten) answer(*c, f.worker);
+      return;
+    } else if (table_.has(*c, f.worker)) {
+      ++counts_.repeated;
+      return;
+    } else if (!same_operation(c->frame, f)) {
+      return end("the same operation on all ranks",
+                 std::to_string(c->frame.bytes) + " bytes " + std::string(name_of(c->frame.dtype)) + " on " +
+                     members_[c->frame.worker].name + " and " + std::to_string(f.bytes) + " bytes " +
+                     std::string(name_of(f.dtype)) + " on " + members_[f.worker].name,
+                 f.round);
+    }
+    if (table_.pending(f.worker) + f.bytes > o_.in_flight) {
+      ++counts_.too_much;
+      return refuse(e.peer, f, "more than " + std::to_string(o_.in_flight) + " bytes without an answer");
+    }
+    if (c == nullptr) c = &table_.open(f);
+    if (table_.add(*c, f, std::move(e.message))) finish(*c);
+  }
+  static bool same_operation(const Frame& a, const Frame& b) noexcept {
+    return a.bytes == b.bytes && a.dtype == b.dtype && a.operation == b.operation && a.root == b.root;
+  }
+
+  template <class Cell>
+  void finish(Cell& c) {
+    table_.combine(c);
+    for (std::uint32_t w = 0; w < members_.size(); ++w) answer(c, w);
+    table_.keep_within(o_.in_flight);
+  }
+  template <class Cell>
+  void answer(Cell& c, std::uint32_t worker) {
+    Frame f = c.frame;
+    f.kind = FrameKind::answer;
+    f.worker = worker;
+    f.session = members_[worker].session;
+    ++counts_.answers;
+    const Head head = encode(f);
+    (void)t_.send(members_[worker].peer, head, {c.sum.data(), f.bytes}, &c.under_way);
+  }
+
+  void goodbye(Member& m, Frame f) {
+    m.gone = true;
+    f.bytes = 0;  // whatever it had to say
+    (void)t_.send(m.peer, encode(f), {}, nullptr);
+    if (table_.next_due()) return end("all ranks", m.name + " has left", 0);
+    over_ = std::all_of(members_.begin(), members_.end(), [](const Member& x) { return x.gone; });
+  }
+  void give_up(const Frame& f, std::span<const std::byte> text) {
+    end("all ranks",
+        members_[f.worker].name + " gave up" +
+            (text.empty() ? ""
+                          : ": " + printable({reinterpret_cast<const char*>(text.data()),
+                                              std::min<std::size_t>(text.size(), 400)})),
+        f.round, static_cast<int>(f.worker));
+  }
+  void lost(const Event<Message>& e) {
+    for (std::size_t w = 0; w < members_.size(); ++w) {
+      Member& m = members_[w];
+      if (m.peer != e.peer || m.gone) continue;
+      end("all ranks", m.name + " is gone: " + e.why, 0, static_cast<int>(w));
+    }
+  }
+  void look_at_the_clock() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!welcomed_ && now >= until_) {
+      std::string missing;
+      for (std::size_t w = 0; w < members_.size(); ++w)
+        if (!members_[w].there()) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(w);
+      end("all workers within " + std::to_string(o_.patience.count()) + " ms", "nothing from " + missing, 0);
+    }
+    if (const auto due = table_.next_due(); due && now >= *due) {
+      const auto& c = table_.most_overdue();
+      std::string missing;
+      for (std::uint32_t w = 0; w < members_.size(); ++w)
+        if (!table_.has(c, w)) missing += (missing.empty() ? "" : ", ") + members_[w].name;
+      end("all ranks within " + std::to_string(c.frame.patience) + " ms", "nothing from " + missing, c.frame.round);
+    }
+  }
+
+  // All workers but `without` hear it, and this server ends with it.
+  [[noreturn]] void end(const std::string& expected, const std::string& got, std::uint64_t round, int without = -1) {
+    tell(FrameKind::give_up, expected + '\0' + got, round, without);
+    fail<CommunicationError>("server " + std::to_string(o_.index), expected, got);
+  }
+  void tell(FrameKind kind, std::string_view text, std::uint64_t round = 0, int without = -1) {
+    for (std::size_t w = 0; w < members_.size(); ++w) {
+      const Member& m = members_[w];
+      if (!m.there() || m.gone || static_cast<int>(w) == without) continue;
+      Frame f;
+      f.kind = kind;
+      f.worker = static_cast<std::uint32_t>(w);
+      f.generation = o_.generation;
+      f.session = m.session;
+      f.round = round;
+      f.bytes = static_cast<std::uint32_t>(text.size());
+      (void)t_.send(m.peer, encode(f), std::as_bytes(std::span(text)), nullptr);
+    }
+  }
+  void refuse(std::int64_t peer, Frame f, const std::string& why) {
+    note(peer, why);
+    f.kind = FrameKind::refuse;
+    f.bytes = static_cast<std::uint32_t>(why.size());
+    (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
+  }
+  // A log line a second at most, whatever comes.
+  void note(std::int64_t peer, const std::string& why) {
+    ++unsaid_;
+    const auto now = std::chrono::steady_clock::now();
+    if (!o_.log || now < quiet_until_) return;
+    quiet_until_ = now + std::chrono::seconds(1);
+    o_.log("server " + std::to_string(o_.index) + " refused what came from " + t_.peer_name(peer) + ": " + why +
+           (unsaid_ > 1 ? " (and " + std::to_string(unsaid_ - 1) + " more)" : ""));
+    unsaid_ = 0;
+  }
+
+  ServerOptions o_;
+  std::vector<Member> members_;
+  RoundTable<Message> table_;
+  ServerCounts counts_;
+  Deadline until_{}, quiet_until_{};
+  std::uint64_t unsaid_ = 0;
+  bool welcomed_ = false, over_ = false;
+  std::atomic<bool> stopped_{false};
+  std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
+  T& t_;
+};
+
+}  // namespace tutti::ps

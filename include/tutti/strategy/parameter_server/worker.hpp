@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/comm/communicator.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/core/threads.hpp>
+#include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/operations.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
+#include <tutti/strategy/parameter_server/round_table.hpp>
+#include <tutti/strategy/parameter_server/transport.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::ps {
+
+struct WorkerOptions {
+  int rank = 0, workers = 1, servers = 1;
+  std::uint64_t generation = 1;
+  std::chrono::milliseconds deadline = usual_deadline;             // of every operation
+  std::chrono::milliseconds patience = std::chrono::seconds(125);  // until all servers have said welcome
+  std::uint64_t big_array = usual_big_array;                       // see placement.hpp
+  std::size_t in_flight = usual_in_flight;                         // not more than the servers'
+  std::string host{};                                              // for messages
+};
+
+// A worker's communicator whose operations the servers carry out: it pushes its data and pulls the sums over all
+// workers, part by part, on a thread of its own. Several operations are under way at once.
+template <Transport T>
+class ServerCommunicator {
+ public:
+  static constexpr CommunicatorTraits traits{};
+
+  // Waits until all workers and servers are there; CommunicationError says who is not, or which server is of another
+  // kind.
+  ServerCommunicator(std::unique_ptr<T> transport, WorkerOptions options)
+      : o_(std::move(options)), operations_(grace), transport_(std::move(transport)), t_(*transport_) {
+    if (o_.workers < 1 || o_.rank < 0 || o_.rank >= o_.workers || o_.servers < 1)
+      fail<UsageError>("parameter server", "a rank of a job with servers",
+                       "rank " + std::to_string(o_.rank) + " of " + std::to_string(o_.workers) + ", " +
+                           std::to_string(o_.servers) + " servers");
+    std::random_device device;
+    session_ = (std::uint64_t{device()} << 32) | device();
+    unanswered_.resize(static_cast<std::size_t>(o_.servers));
+    meet();
+    thread_ = start_thread("communication", [this] { serve(); });
+  }
+  ~ServerCommunicator() {
+    // Destroyed while an exception is on the way, it waits for nobody.
+    if (std::uncaught_exceptions() > exceptions_)
+      interrupt();
+    else
+      leaving_ = true;
+    t_.wake();
+    thread_.join();
+  }
+  ServerCommunicator(const ServerCommunicator&) = delete;
+  ServerCommunicator& operator=(const ServerCommunicator&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return o_.rank; }
+  [[nodiscard]] int size() const noexcept { return o_.workers; }
+  [[nodiscard]] std::string name() const {
+    return "parameter server over " + t_.name() + ", " + std::to_string(o_.servers) +
+           (o_.servers == 1 ? " server" : " servers");
+  }
+  [[nodiscard]] std::string rank_name(int r) const {
+    const auto i = static_cast<std::size_t>(r);
+    return i < names_.size() ? names_[i] : "rank " + std::to_string(r);
+  }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return o_.deadline; }
+
+  Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
+    return post({data, t, op == ReduceOp::max ? Operation::max : Operation::sum}, name, o_.deadline);
+  }
+  Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
+    return post({data, DType::u8, Operation::take, static_cast<std::uint32_t>(root)}, name, o_.deadline);
+  }
+  // As a sum in which each worker brings zeros for the others: what is gathered is small.
+  Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
+    if (all.size() != mine.size() * static_cast<std::size_t>(size()))
+      fail<UsageError>(name, "room for " + std::to_string(size()) + " times " + std::to_string(mine.size()) + " bytes",
+                       std::to_string(all.size()));
+    if (!mine.empty()) {
+      const std::size_t at = mine.size() * static_cast<std::size_t>(rank());
+      std::memmove(all.data() + at, mine.data(), mine.size());
+      std::memset(all.data(), 0, at);
+      std::memset(all.data() + at + mine.size(), 0, all.size() - at - mine.size());
+    }
+    return post({all, DType::u8, Operation::sum}, name, o_.deadline);
+  }
+  void barrier(std::chrono::milliseconds deadline) {
+    std::byte one{1};
+    post({std::span(&one, 1), DType::u8, Operation::max}, "barrier", deadline).wait();
+  }
+  // Sums a piece of a step, which frames and the servers' messages name.
+  Work reduce(DType t, std::span<std::byte> data, std::uint64_t key, std::uint64_t step, std::uint32_t bucket,
+              const std::string& name) {
+    return post({data, t, Operation::sum, 0, key, step, bucket}, name, o_.deadline);
+  }
+
+  void interrupt() noexcept {
+    gave_up_ = true;
+    t_.wake();
+  }
+  void abort(const std::string& reason, ExitCode) noexcept {
+    try {
+      const std::lock_guard lock(reason_mutex_);
+      if (reason_.empty()) reason_ = reason;
+    } catch (...) {  // without its reason, then
+    }
+    interrupt();
+    // So that it is on its way before the process ends.
+    for (int i = 0; i < 1000 && !told_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // Sent without a copy.
+  std::span<std::byte> allocate(std::size_t bytes) {
+    own_.emplace_back(host_memory_, bytes);
+    return {static_cast<std::byte*>(own_.back().data()), bytes};
+  }
+
+ private:
+  using Message = typename T::Message;
+  using Job = Operations::Job;
+  static constexpr std::chrono::seconds grace{5};
+
+  Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
+    if (r.data.empty()) return {};
+    for (const Buffer& b : own_) {
+      const auto* begin = static_cast<const std::byte*>(b.data());
+      r.stays = r.stays || (r.data.data() >= begin && r.data.data() + r.data.size() <= begin + b.bytes());
+    }
+    return operations_.post(r, name, deadline, [this] { t_.wake(); });
+  }
+
+  [[nodiscard]] Frame frame(FrameKind kind) const {
+    Frame f;
+    f.kind = kind;
+    f.worker = static_cast<std::uint32_t>(o_.rank);
+    f.generation = o_.generation;
+    f.session = session_;
+    return f;
+  }
+  [[nodiscard]] std::string server_name(std::int64_t s) const {
+    const std::string at = t_.peer_name(s);
+    return "server " + std::to_string(s) + (at.empty() ? "" : " at " + at);
+  }
+  [[nodiscard]] static std::string text_of(std::span<const std::byte> data) {
+    return printable({reinterpret_cast<const char*>(data.data()), data.size()});
+  }
+
+  // ---- before the thread ----
+  void meet() {
+    const auto until = std::chrono::steady_clock::now() + o_.patience;
+    std::vector<bool> there(static_cast<std::size_t>(o_.servers));
+    for (int s = 0; s < o_.servers; ++s) {
+      const auto greeting = encode(Greeting{static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(o_.workers),
+                                            static_cast<std::uint32_t>(o_.servers), o_.big_array, o_.host});
+      Frame f = frame(FrameKind::hello);
+      f.bytes = static_cast<std::uint32_t>(greeting.size());
+      if (!t_.send(s, encode(f), greeting, nullptr)) no_server(s, "it is gone");
+    }
+    while (std::find(there.begin(), there.end(), false) != there.end()) {
+      if (std::chrono::steady_clock::now() >= until) {
+        std::string missing;
+        for (int s = 0; s < o_.servers; ++s)
+          if (!there[static_cast<std::size_t>(s)]) missing += (missing.empty() ? "" : ", ") + server_name(s);
+        fail<CommunicationError>("parameter server",
+                                 "all servers within " + std::to_string(o_.patience.count()) + " ms",
+                                 "no welcome of " + missing, "look at what these do, and whether they are reached");
+      }
+      const auto e = t_.receive(until);
+      if (e.what == Event<Message>::What::lost) no_server(e.peer, e.why);
+      if (e.what != Event<Message>::What::message) continue;
+      std::string_view why;
+      const auto f = decode(e.message.head(), e.message.data().size(), why);
+      if (!f || f->session != session_ || e.peer < 0 || e.peer >= o_.servers) continue;
+      if (f->kind == FrameKind::refuse) no_server(e.peer, "it refuses: " + text_of(e.message.data()));
+      if (f->kind == FrameKind::give_up) std::rethrow_exception(given_up(nullptr, e.message.data()));
+      if (f->kind != FrameKind::welcome) continue;
+      there[static_cast<std::size_t>(e.peer)] = true;
+      if (names_.empty()) read_names(e.message.data());
+    }
+  }
+  [[noreturn]] void no_server(std::int64_t s, const std::string& why) const {
+    fail<CommunicationError>("parameter server", "to be let in as rank " + std::to_string(o_.rank),
+                             server_name(s) + ": " + why);
+  }
+  void read_names(std::span<const std::byte> data) {
+    std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
+    while (!text.empty() && names_.size() < static_cast<std::size_t>(o_.workers)) {
+      const std::size_t end = text.find('\0');
+      names_.push_back(printable(text.substr(0, end)));
+      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    }
+  }
+
+  // ---- the thread ----
+  void serve() noexcept {
+    std::exception_ptr error;
+    try {
+      while (!over()) {
+        begin_new();
+        send_parts();
+        const auto e = t_.receive(std::chrono::steady_clock::now() + std::chrono::seconds(1));
+        if (gave_up_) continue;
+        if (e.what == Event<Message>::What::message) take(e);
+        if (e.what == Event<Message>::What::nothing && unreached_ >= 0)
+          fail<CommunicationError>(first_name(), "all servers", server_name(unreached_) + " is gone");
+        if (e.what == Event<Message>::What::lost)
+          fail<CommunicationError>(first_name(), "all servers", server_name(e.peer) + " is gone: " + e.why);
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (error) operations_.fail_all(running_, error);
+    running_.clear();
+    try {
+      farewell(error != nullptr);
+    } catch (...) {  // the servers learn of it by the connection's end
+    }
+    told_ = true;
+  }
+  // Whether the thread has nothing more to do. Throws where this rank gave up.
+  bool over() {
+    if (gave_up_) {
+      operations_.take(running_);
+      fail<CommunicationError>(first_name(), "all ranks", "this rank gave up");
+    }
+    if (!leaving_) return false;
+    operations_.take(running_);
+    if (running_.empty()) return true;
+    start_taken();
+    return false;
+  }
+  [[nodiscard]] std::string first_name() const { return running_.empty() ? "parameter server" : running_[0]->name_; }
+
+  void begin_new() {
+    operations_.take(running_);
+    start_taken();
+  }
+  void start_taken() {
+    for (; begun_ < running_.size(); ++begun_) {
+      Job& job = *running_[begun_];
+      job.round = rounds_++;
+      job.parts.clear();
+      job.answered = 0;
+      const Request& r = job.request;
+      const std::size_t element = size_of(r.dtype);
+      place(r.key == 0 ? job.round : r.key, r.data.size() / element, element, o_.servers, o_.big_array,
+            [&](int server, std::size_t begin, std::size_t end) {
+              for (std::size_t at = begin; at < end; at += max_data)
+                job.parts.push_back({server, at, static_cast<std::uint32_t>(std::min(max_data, end - at))});
+            });
+      while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
+    }
+  }
+  // In the order of the operations, as far as the servers' memory allows.
+  void send_parts() {
+    for (const auto& job : running_)
+      for (std::size_t i = 0; i < job->parts.size(); ++i) {
+        auto& p = job->parts[i];
+        if (p.sent) continue;
+        std::size_t& unanswered = unanswered_[static_cast<std::size_t>(p.server)];
+        if (unanswered + p.bytes > o_.in_flight) return;
+        send(*job, i);
+        unanswered += p.bytes;
+        p.sent = true;
+      }
+  }
+  void send(Job& job, std::size_t i) {
+    const Operations::Part& p = job.parts[i];
+    const Request& r = job.request;
+    Frame f = frame(FrameKind::push);
+    f.operation = r.operation;
+    f.dtype = r.dtype;
+    f.root = r.root;
+    f.bucket = r.bucket;
+    f.bytes = p.bytes;
+    f.patience = static_cast<std::uint32_t>(std::min<std::int64_t>(job.deadline.count(), 0xffffffff));
+    f.step = r.step;
+    f.round = job.round;
+    f.done = running_.front()->round;
+    f.offset = p.offset;
+    const bool brings = r.operation != Operation::take || r.root == f.worker;
+    const auto data = brings ? r.data.subspan(p.offset, p.bytes) : std::span<std::byte>();
+    // Where it is gone, why has come already or comes now.
+    if (!t_.send(p.server, encode(f), data, brings && r.stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
+  }
+
+  void take(const Event<Message>& e) {
+    std::string_view why;
+    const auto f = decode(e.message.head(), e.message.data().size(), why);
+    // What is not for this process changes nothing.
+    if (!f || f->session != session_ || f->generation != o_.generation) return;
+    const auto found =
+        std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->round == f->round; });
+    Job* const job = found == running_.end() ? nullptr : found->get();
+    if (f->kind == FrameKind::give_up) std::rethrow_exception(given_up(job, e.message.data()));
+    if (f->kind == FrameKind::refuse)
+      fail<CommunicationError>(job != nullptr ? job->name_ : first_name(), "to be answered",
+                               server_name(e.peer) + " refuses: " + text_of(e.message.data()));
+    if (f->kind != FrameKind::answer || job == nullptr) return;
+    const auto part = std::find_if(job->parts.begin(), job->parts.end(),
+                                   [&](const auto& p) { return p.offset == f->offset && p.server == e.peer; });
+    if (part == job->parts.end() || part->bytes != f->bytes || !part->sent || part->answered) return;
+    // The transport may still be reading what the answer is to lie on.
+    const auto i = static_cast<std::size_t>(part - job->parts.begin());
+    if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
+      fail<CommunicationError>(job->name_, "what was answered to have been sent", "a send that goes on");
+    std::memcpy(job->request.data.data() + f->offset, e.message.data().data(), f->bytes);
+    part->answered = true;
+    unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
+    if (++job->answered == job->parts.size()) finish_done();
+  }
+  // Those at the front and behind it; the order of the list is that of the rounds.
+  void finish_done() {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      auto& job = running_[i];
+      if (i < begun_ && job->answered == job->parts.size()) {
+        operations_.finish(*job);
+        job.reset();
+      } else if (kept++ != i) {
+        running_[kept - 1] = std::move(job);
+      }
+    }
+    begun_ -= running_.size() - kept;
+    running_.resize(kept);
+  }
+  // text: what was expected and what came instead.
+  [[nodiscard]] std::exception_ptr given_up(const Job* job, std::span<const std::byte> data) const {
+    const std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
+    const std::size_t end = text.find('\0');
+    const std::string got = end == text.npos ? "another rank gave up" : std::string(text.substr(end + 1, 600));
+    return std::make_exception_ptr(CommunicationError(
+        error_message(job != nullptr ? job->name_ : first_name(), printable(text.substr(0, end)), printable_all(got))));
+  }
+  [[nodiscard]] static std::string printable_all(std::string_view text) {
+    std::string out;
+    for (; text.size() > 80; text.remove_prefix(80)) out += printable(text.substr(0, 80));
+    return out + printable(text);
+  }
+
+  void farewell(bool failed) {
+    std::string reason;
+    if (failed) {
+      const std::lock_guard lock(reason_mutex_);
+      reason = reason_.substr(0, 400);
+    }
+    for (int s = 0; s < o_.servers; ++s) {
+      Frame f = frame(failed ? FrameKind::give_up : FrameKind::goodbye);
+      f.bytes = static_cast<std::uint32_t>(reason.size());
+      (void)t_.send(s, encode(f), std::as_bytes(std::span(reason)), nullptr);
+    }
+    if (failed) return;
+    // Until the servers know it, so that the end of the connection surprises nobody.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    for (int heard = 0; heard < o_.servers && std::chrono::steady_clock::now() < until;) {
+      const auto e = t_.receive(until);
+      std::string_view why;
+      if (e.what == Event<Message>::What::lost) ++heard;
+      if (e.what != Event<Message>::What::message) continue;
+      const auto f = decode(e.message.head(), e.message.data().size(), why);
+      heard += f && f->kind == FrameKind::goodbye && f->session == session_;
+    }
+  }
+
+  WorkerOptions o_;
+  int exceptions_ = std::uncaught_exceptions();
+  std::uint64_t session_ = 0;
+  std::vector<std::string> names_;
+  HostMemory host_memory_;
+  std::vector<Buffer> own_;
+  Operations operations_;
+  // Of the thread: what is under way, oldest first; of these so many have their parts.
+  std::vector<std::shared_ptr<Job>> running_;
+  std::size_t begun_ = 0;
+  std::uint64_t rounds_ = 1;
+  std::int64_t unreached_ = -1;          // a server that nothing can be sent to
+  std::vector<std::size_t> unanswered_;  // bytes, of each server
+  std::mutex reason_mutex_;
+  std::string reason_;
+  std::atomic<bool> gave_up_{false}, leaving_{false}, told_{false};
+  std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
+  T& t_;
+  std::thread thread_;
+};
+
+}  // namespace tutti::ps
