@@ -4,33 +4,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <tutti/backends/make.hpp>
 #include <tutti/core/clock.hpp>
 #include <tutti/core/host_memory.hpp>
-#include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/strategy/any_strategy.hpp>
+#include <tutti/train/chief.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/load_weights.hpp>
@@ -132,24 +129,6 @@ inline int test_io(const RunOptions& o, Loader& loader) {
   return StopSignals::exit_code();
 }
 
-// What a rank that saves beside rank 0 has to say: it has no other listener.
-struct LocalWarnings : FitListener {
-  explicit LocalWarnings(int r) : rank(r) {}
-  int rank;
-  void warning(const std::string& w) override { warn("rank " + std::to_string(rank) + ": " + w); }
-};
-
-// The newest checkpoint of this process, and whether the last attempt at one came to nothing.
-struct LastCheckpoint : FitListener {
-  std::string path;
-  bool failed = false;
-  void saved(const std::string& p) override {
-    path = p;
-    failed = false;
-  }
-  void warning(const std::string&) override { failed = true; }
-};
-
 inline std::string versions(const Backend& backend, const RunOptions& o, int world) {
   std::string precision = o.precision;
   if (o.backend == "cuda" && precision == "f32")
@@ -241,34 +220,19 @@ inline void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {
   o.run_dir = reinterpret_cast<const char*>(name.data());
 }
 
-// The audit files of ranks that this run has no more: what they tell of later steps will be done by others. Before any
-// rank goes on; those that are there do it themselves.
-inline void roll_back_gone_ranks(const io::Path& run_dir, int world, const Counters& at) {
-  constexpr std::string_view begin = "audit-rank", end = ".txt";
-  for (const auto& entry : std::filesystem::directory_iterator(run_dir)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(begin) || !name.ends_with(end)) continue;
-    const auto digits = std::string_view(name).substr(begin.size(), name.size() - begin.size() - end.size());
-    int rank = 0;
-    const auto [p, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    if (error != std::errc{} || p != digits.data() + digits.size() || rank < world) continue;
-    AuditLog(entry.path()).rollback(at.epoch, at.step + 1);
-  }
-}
-
-// Whether this rank saves: the first one of all, with --local-ckpt one on every host, in that host's own folder. Ranks
-// whose folder is the first one's, over a network file system, leave it to that.
-inline bool saves_here(AnyStrategy& strategy, const RunOptions& o) {
+// With --local-ckpt the first rank on every host saves beside rank 0, in that host's own folder. Ranks whose folder is
+// rank 0's, over a network file system, leave it to that. All ranks call it.
+inline bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o) {
+  if (strategy.size() == 1) return false;
   const bool chief = strategy.rank() == 0;
-  if (!o.local_ckpt || strategy.size() == 1) return chief;
   double word = chief ? static_cast<double>(::getpid()) : 0;
   strategy.sum({&word, 1});
   const io::Path mark = io::Path(o.run_dir) / (".rank-0-saves-here-" + std::to_string(std::llround(word)));
   if (chief) io::atomic_write_file(mark, "");
   strategy.sum({&word, 1});  // it is there
-  const bool saves = chief || (launched().local_rank == 0 && !io::path_exists(mark));
+  const bool saves = !chief && launched().local_rank == 0 && !io::path_exists(mark);
   while_ranks_work(strategy, "making a run folder", [&] {
-    if (chief || !saves) return;
+    if (!saves) return;
     if (o.clear_log) clear_run(o.run_dir);
     io::make_directories(o.run_dir);
   });
@@ -282,26 +246,21 @@ inline void print_evaluation(const char* what, const EvaluationReport& e, std::i
               static_cast<long long>(top_k), 100 * e.topk, static_cast<long long>(e.images));
 }
 
-// By several views of each image, with the averaged weights where there are any.
-struct EvaluationOfViews {
-  std::int64_t views = 0;
-  bool averaged = false;
-  EvaluationReport report;
+inline void print_views(const ViewsReport& v, std::int64_t top_k) {
+  const std::string what = v.averaged ? "test of averaged weights, " : "test, ";
+  print_evaluation((what + std::to_string(v.views) + " views of each image:").c_str(), v.test, top_k);
+}
 
-  void print(const RunOptions& o) const {
-    const std::string what = averaged ? "test of averaged weights, " : "test, ";
-    print_evaluation((what + std::to_string(views) + " views of each image:").c_str(), report, o.top_k);
-  }
-};
-inline EvaluationOfViews evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o) {
+// By several views of each image, with the averaged weights where there are any.
+inline ViewsReport evaluate_views_of(Trainer& trainer, BatchSource& test, const RunOptions& o) {
   const auto views = test_views(static_cast<int>(o.tta));
-  EvaluationOfViews e{static_cast<std::int64_t>(views.size()), trainer.has_ema(), {}};
-  const auto evaluate = [&] { e.report = evaluate_views(trainer, test, views); };
-  if (e.averaged)
+  ViewsReport v{trainer.counters().step, static_cast<std::int64_t>(views.size()), trainer.has_ema(), {}};
+  const auto evaluate = [&] { v.test = evaluate_views(trainer, test, views); };
+  if (v.averaged)
     trainer.with_ema(evaluate);
   else
     evaluate();
-  return e;
+  return v;
 }
 
 // Rank 0's; the others take them from it.
@@ -471,87 +430,86 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
     if (o.eval_only && chief) fail<DataError>("--eval-only", "a checkpoint in " + o.run_dir, "none");
     if (chief) std::printf("no checkpoint in %s yet: beginning anew\n", o.run_dir.c_str());
   }
-  if (chief && o.audit && !o.eval_only) detail::roll_back_gone_ranks(o.run_dir, world, trainer.counters());
   if (world > 1) trainer.synchronise();
   if (o.eval_only) {
     if (!test) fail<DataError>("--eval", "validation images in " + o.data_dir, "none");
     detail::evaluate_checkpoints(trainer, *test, checkpoints, o, task, found ? &*found : nullptr, tests);
     if (o.tta > 0) {
-      const auto of_views = detail::evaluate_views_of(trainer, *test, o);
-      if (chief) of_views.print(o);
+      const ViewsReport of_views = detail::evaluate_views_of(trainer, *test, o);
+      if (chief) detail::print_views(of_views, o.top_k);
     }
     return signals.exit_code();
   }
 
   FitOptions fit_as = fit_options(o, images->train.size());
-  const bool saves = detail::saves_here(strategy, o);
   ProgressOptions shown;
   shown.terminal = stdout_is_terminal();
   shown.top_k = o.top_k;
   shown.max_steps = o.max_steps;
   ProgressDisplay progress(shown);
-  const auto complain = [&](const std::string& w) { progress.warning(w); };
-  std::optional<RunLog> log;
-  detail::LastCheckpoint last;
-  detail::LocalWarnings local_warnings(rank);
-  std::vector<FitListener*> listeners;
-  std::vector<std::unique_ptr<FitListener>> own;
-  if (saves && !chief) listeners.push_back(&local_warnings);
-  if (chief) {
-    if (task.shows_progress) listeners.push_back(&progress);
-    listeners.insert(listeners.end(), {&log.emplace(logs, o.top_k, complain), &last});
-    const RunStart start{detail::versions(backend, o, world), images->train.size(), world, fit_as.save_every_steps,
-                         fit_as.summary_every};
-    if (task.listeners) own = task.listeners(o, start, [&] { return trainer.decay_term(); });
-    for (const auto& l : own) listeners.push_back(l.get());
-  }
-  std::optional<TensorboardLog> tensorboard;
-  if (o.tensorboard && chief) listeners.push_back(&tensorboard.emplace(logs, complain, fit_as.summary_every > 0));
-  std::optional<AuditLog> audit;
-  if (o.audit) audit.emplace(io::Path(o.run_dir) / ("audit-rank" + std::to_string(rank) + ".txt"));
   const Counters at = trainer.counters();
-  if (log)
-    log->start(io::Json::object({{"version", version},
-                                 {"backend", std::string(backend.name())},
-                                 {"description", std::string(backend.description())},
-                                 {"threads", backend.threads()},
-                                 {"world", world},
-                                 {"train_images", images->train.size()},
-                                 {"test_images", tests},
-                                 {"options", options}}));
-  if (found && log) log->resume(at.step, at.epoch + 1, found->path().string());
+  ChiefDuties duties;
+  duties.checkpoints = &checkpoints;
+  if (task.shows_progress) duties.listeners.push_back(&progress);
+  if (o.local_ckpt) duties.saves_too = [&] { return detail::saves_beside_chief(strategy, o); };
+  if (o.audit) duties.audit = o.run_dir;
+  duties.open = [&](bool takes_over) {
+    const auto complain = [&](const std::string& w) { progress.warning(w); };
+    io::make_directories(logs);
+    std::vector<std::unique_ptr<FitListener>> all;
+    auto log = std::make_unique<RunLog>(logs, o.top_k, complain);
+    if (!takes_over)
+      log->start(io::Json::object({{"version", version},
+                                   {"backend", std::string(backend.name())},
+                                   {"description", std::string(backend.description())},
+                                   {"threads", backend.threads()},
+                                   {"world", world},
+                                   {"train_images", images->train.size()},
+                                   {"test_images", tests},
+                                   {"options", options}}));
+    if (found && !takes_over) log->resume(at.step, at.epoch + 1, found->path().string());
+    all.push_back(std::move(log));
+    const int ranks = strategy.size();
+    const RunStart start{detail::versions(backend, o, ranks), images->train.size(), ranks, fit_as.save_every_steps,
+                         fit_as.summary_every};
+    if (task.listeners)
+      for (auto& l : task.listeners(o, start, [&] { return trainer.decay_term(); })) all.push_back(std::move(l));
+    if (o.tensorboard) all.push_back(std::make_unique<TensorboardLog>(logs, complain, fit_as.summary_every > 0));
+    return all;
+  };
+  Chief office(trainer, duties);
 
   // The signal may have come to another rank only.
   const auto interrupted_code = [] {
     return StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
   };
   fit_as.stop_requested = [] { return StopSignals::stop_requested(); };
-  fit_as.record_skipped = [rank](const std::string& m) {
-    detail::warn("rank " + std::to_string(rank) + " skips a record: " + m);
+  fit_as.record_skipped = [&](const std::string& m) {
+    detail::warn("rank " + std::to_string(strategy.rank()) + " skips a record: " + m);
   };
   std::fflush(stdout);
   try {
-    const FitResult result =
-        fit(trainer, *train, test.get(), saves ? &checkpoints : nullptr, listeners, fit_as, audit ? &*audit : nullptr);
-    std::optional<detail::EvaluationOfViews> of_views;
+    const FitResult result = fit(trainer, *train, test.get(), office, fit_as);
+    std::optional<ViewsReport> of_views;
     if (o.tta > 0 && test && !result.interrupted) of_views = detail::evaluate_views_of(trainer, *test, o);
-    if (!chief) return result.interrupted ? interrupted_code() : 0;
-    progress.end_line();
-    if (of_views) log->views(result.counters.step, of_views->views, of_views->averaged, of_views->report);
-    log->end(result.interrupted ? "interrupted" : "finished", result.counters.step);
+    if (!office.here()) return result.interrupted ? interrupted_code() : 0;
+    const std::int64_t step = result.counters.step;
+    office.tell([&](FitListener& l) {
+      if (of_views) l.views(*of_views);
+      l.ended({result.interrupted ? "interrupted" : "finished", step});
+    });
     if (result.interrupted) {
-      const bool saved = !last.path.empty() && !last.failed;
       std::printf("interrupted after step %lld, state %s; --run-dir %s%s --resume goes on\n",
-                  static_cast<long long>(result.counters.step), saved ? "saved" : "NOT SAVED", o.run_dir.c_str(),
+                  static_cast<long long>(step), result.saved ? "saved" : "NOT SAVED", o.run_dir.c_str(),
                   logs == o.run_dir ? "" : (" --log-dir " + logs.string()).c_str());
-      return saved ? interrupted_code() : static_cast<int>(ExitCode::data);
+      return result.saved ? interrupted_code() : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) detail::print_evaluation("test", *result.last->test, o.top_k);
-    if (of_views) of_views->print(o);
-    std::printf("done: %lld steps; files in %s\n", static_cast<long long>(result.counters.step), o.run_dir.c_str());
+    if (of_views) detail::print_views(*of_views, o.top_k);
+    std::printf("done: %lld steps; files in %s\n", static_cast<long long>(step), o.run_dir.c_str());
     return 0;
   } catch (const Error& e) {
-    if (log) log->end("failed", trainer.counters().step, e.what());
+    office.tell([&](FitListener& l) { l.ended({"failed", trainer.counters().step, e.what()}); });
     throw;
   }
 }

@@ -55,7 +55,7 @@ int main() try {
   auto strategy = make_strategy("solo");
   Trainer trainer(*backend, strategy, b.graph(), {.optimizer = Sgd{0.9, true}});
   const FitOptions how{.epochs = 4, .global_batch = 32, .schedule = schedule::Constant{0.05}};
-  const double accuracy = fit(trainer, training, &test, nullptr, {}, how).last->test->top1;
+  const double accuracy = fit(trainer, training, &test, how).last->test->top1;
   // [/train]
   std::printf("accuracy %.2f\n", accuracy);
   return accuracy > 0.5 ? 0 : 1;

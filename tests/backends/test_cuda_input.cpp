@@ -362,10 +362,12 @@ struct Run {
     }
   } listener;
 
-  FitResult go(FitOptions o, Checkpoints* c = nullptr, AuditLog* audit = nullptr) {
+  // audit: its folder.
+  FitResult go(FitOptions o, Checkpoints* c = nullptr, const std::string& audit = {}) {
     o.global_batch = 16;
     o.report_every = 1;
-    return fit(trainer, *train, test.get(), c, {&listener}, o, audit);
+    Chief chief(trainer, {.checkpoints = c, .listeners = {&listener}, .audit = audit});
+    return fit(trainer, *train, test.get(), chief, o);
   }
   std::vector<std::byte> bits() {
     trainer.commit();
@@ -394,13 +396,12 @@ TEST_CASE("training is the same bits from pageable memory, from pinned slots and
       for (const How how : {How::pageable, How::pinned, How::resident})
         for (const std::int64_t micro_batch : {0, 6}) {
           if (micro_batch > 0 && graph) continue;
-          const auto file = folder / ("audit" + std::to_string(static_cast<int>(how)) + std::to_string(graph) +
-                                      std::to_string(micro_batch));
+          const auto own = folder / ("audit" + std::to_string(static_cast<int>(how)) + std::to_string(graph) +
+                                     std::to_string(micro_batch));
+          std::filesystem::create_directories(own);
+          const auto file = audit_file(own, 0);
           Run run(how, graph, micro_batch);
-          {
-            AuditLog audit(file);
-            run.go({.epochs = 3}, nullptr, &audit);
-          }
+          run.go({.epochs = 3}, nullptr, own.string());
           CHECK(run.trainer.counters().step == 9);
           CAPTURE(graph);
           CAPTURE(static_cast<int>(how));
@@ -430,24 +431,23 @@ TEST_CASE("a run that was stopped within an epoch goes on with the same images o
   const test::TempFolder folder;
   {
     Checkpoints checkpoints(folder.path(), 2, io::Json::object());
-    AuditLog audit(folder / "audit");
     Run first(How::resident);
     int polls = 0;
-    const FitResult r = first.go({.epochs = 3, .stop_requested = [&] { return ++polls == 5; }}, &checkpoints, &audit);
+    const FitResult r =
+        first.go({.epochs = 3, .stop_requested = [&] { return ++polls == 5; }}, &checkpoints, folder.path().string());
     CHECK(r.interrupted);
     CHECK(r.counters.consumed > 0);
   }
   for (const How how : {How::resident, How::pinned}) {
-    const auto copy = folder / ("audit" + std::to_string(static_cast<int>(how)));
-    std::filesystem::copy_file(folder / "audit", copy);
     const auto run_folder = folder / ("run" + std::to_string(static_cast<int>(how)));
     std::filesystem::create_directories(run_folder);
+    const auto copy = audit_file(run_folder, 0);
+    std::filesystem::copy_file(audit_file(folder.path(), 0), copy);
     std::filesystem::copy(folder / "checkpoints", run_folder / "checkpoints", std::filesystem::copy_options::recursive);
     Checkpoints checkpoints(run_folder, 2, io::Json::object());
     Run second(how);
     REQUIRE(checkpoints.resume_latest(second.trainer, [](const std::string& w) { FAIL(w); }));
-    AuditLog audit(copy);
-    second.go({.epochs = 3}, &checkpoints, &audit);
+    second.go({.epochs = 3}, &checkpoints, run_folder.string());
     CHECK(second.bits() == whole.bits());
     const std::vector<std::string> files{copy.string()};
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(files, epoch, 37).exactly_once());

@@ -605,7 +605,8 @@ Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::i
   o.epochs = 2;
   std::vector<FitListener*> listeners{&r};
   if (another != nullptr) listeners.push_back(another);
-  fit(t, train, &test, nullptr, listeners, o);
+  Chief chief(t, {.listeners = listeners});
+  fit(t, train, &test, chief, o);
   CHECK(t.counters().samples == 88);
   return r;
 }

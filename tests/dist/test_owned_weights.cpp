@@ -196,7 +196,7 @@ TEST_CASE("one worker whose weights somebody else owns trains to the same bits a
         const auto run = [&](auto& strategy) {
           Trainer t(backend, strategy, net(), o);
           t.synchronise();
-          const FitResult r = fit(t, train, &test, nullptr, {}, f);
+          const FitResult r = fit(t, train, &test, f);
           CHECK(r.counters.step == 24);
           reports[owned ? 1 : 0] = *r.last->test;
           states[owned ? 1 : 0] = state_of(t);
@@ -238,7 +238,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
         f.global_batch = batch;
         f.schedule = rates;
         f.after_epoch = [&](const EpochReport& e) { evaluated[i] += e.test ? 1 : 0; };
-        results[i] = fit(t, train, &test, nullptr, {}, f);
+        results[i] = fit(t, train, &test, f);
       } catch (const std::exception& e) {
         errors[i] = e.what();
       }
@@ -276,7 +276,7 @@ TEST_CASE("a worker stops when all workers together have done the steps") {
     b.step(batch_b, 0.1);
     ++steps_of_b;
   };
-  const FitResult r = fit(a, train_a, nullptr, nullptr, {}, f);
+  const FitResult r = fit(a, train_a, nullptr, f);
   CHECK(r.counters.step == 7);
   CHECK(steps_of_b == 2);
   CHECK(state_of(a) != std::vector<std::byte>{});

@@ -32,6 +32,7 @@
 #include <tutti/train/trainer.hpp>
 
 #include "broken_step.hpp"
+#include "changing_strategy.hpp"
 #include "thread_ranks.hpp"
 
 using namespace tutti;
@@ -117,35 +118,6 @@ TEST_CASE("a step that breaks at any moment leaves each rank before or behind it
 
 namespace {
 
-// A strategy whose members change: none but this process, or the threads of a group.
-class Changing {
- public:
-  static constexpr StrategyTraits traits{};
-  void join(ThreadGroup& group, int rank) {
-    strategy_.reset();
-    communicator_ = std::make_unique<ThreadCommunicator>(group, rank);
-    strategy_ = std::make_unique<AllReduce<ThreadCommunicator>>(*communicator_);
-    ++generation_;
-  }
-  // Gives up on the others.
-  void leave() { communicator_->interrupt(); }
-  [[nodiscard]] Membership membership() const { return {strategy_->rank(), strategy_->size(), generation_}; }
-  [[nodiscard]] std::string name() const { return strategy_->name(); }
-  std::span<std::byte> allocate(std::size_t n) { return strategy_->allocate(n); }
-  void attach(const ArenaLayout& l, const JobFacts& f) { strategy_->attach(l, f); }
-  void synchronise(std::span<StateSpan> state) { strategy_->synchronise(state); }
-  Work reduce(const Piece& piece) { return strategy_->reduce(piece); }
-  void finish() { strategy_->finish(); }
-  void sum(std::span<double> v) { strategy_->sum(v); }
-  void abort(const std::string& why, ExitCode code) noexcept { strategy_->abort(why, code); }
-
- private:
-  std::unique_ptr<ThreadCommunicator> communicator_;
-  std::unique_ptr<AllReduce<ThreadCommunicator>> strategy_;
-  std::uint64_t generation_ = 0;
-};
-static_assert(DistributedStrategy<Changing>);
-
 Graph net_without_statistics() {
   Builder b(3, 8, 8);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
@@ -178,7 +150,7 @@ std::vector<double> train_in_phases(const std::vector<Phase>& phases, std::array
     threads.emplace_back([&, w] {
       const int rank = static_cast<int>(w);
       Reference backend;
-      Changing strategy;
+      testing::Changing strategy;
       std::unique_ptr<Trainer> trainer;
       Loader loader(Synthetic({.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true}),
                     {.placement = {global_batch, 0, 1}, .seed = 9, .threads = 0});
@@ -260,7 +232,7 @@ TEST_CASE("a job goes on with other members after a step that broke") {
     threads.emplace_back([&, w] {
       const std::vector<std::int32_t> labels{0, 3, 1, 2};
       Cpu backend({1});
-      Changing strategy;
+      testing::Changing strategy;
       std::unique_ptr<Trainer> t;
       const auto step = [&](std::int64_t number) {
         const auto images = testing::images_that_break(number, strategy.membership().rank, 4);

@@ -72,10 +72,12 @@ struct Run {
   Loader test{held, {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true, .threads = 1}};
   Recorder recorder;
 
-  FitResult go(Checkpoints* c, FitOptions o, AuditLog* audit = nullptr) {
+  // audit: its folder.
+  FitResult go(Checkpoints* c, FitOptions o, const std::string& audit = {}) {
     o.global_batch = batch;
     o.report_every = 1;
-    return fit(trainer, loader, &test, c, {&recorder}, o, audit);
+    Chief chief(trainer, {.checkpoints = c, .listeners = {&recorder}, .audit = audit});
+    return fit(trainer, loader, &test, chief, o);
   }
   std::vector<std::byte> bits() {
     trainer.commit();
@@ -266,11 +268,10 @@ TEST_CASE("a checkpoint that cannot be written is said and training goes on") {
 
 TEST_CASE("the audit of a run shows each sample once an epoch") {
   Folder folder;
-  const std::string path = (folder.path / "audit").string();
+  const std::string path = audit_file(folder.path, 0).string();
   {
-    AuditLog audit(path);
     Run run;
-    run.go(nullptr, {.epochs = 2}, &audit);
+    run.go(nullptr, {.epochs = 2}, folder.path.string());
   }
   std::ifstream in(path);
   std::string line;
@@ -287,21 +288,19 @@ TEST_CASE("the audit of a run shows each sample once an epoch") {
 
 TEST_CASE("the audit counts steps once that a run did again after it had been killed") {
   Folder folder;
-  const std::vector<std::string> paths{(folder.path / "audit").string()};
+  const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const auto warn = [](const std::string& w) { FAIL(w); };
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
   // Without checkpoints a run leaves what a killed one does: an audit of steps that were not saved.
   const auto killed_after = [&](std::int64_t steps, bool resume) {
-    AuditLog audit(paths[0]);
     Run run;
     if (resume) REQUIRE(checkpoints.resume_latest(run.trainer, warn));
-    run.go(nullptr, {.epochs = 2, .max_steps = steps}, &audit);
+    run.go(nullptr, {.epochs = 2, .max_steps = steps}, folder.path.string());
   };
   killed_after(3, false);  // before the first checkpoint
   {
-    AuditLog audit(paths[0]);
     Run run;
-    run.go(&checkpoints, {.epochs = 1}, &audit);
+    run.go(&checkpoints, {.epochs = 1}, folder.path.string());
   }
   CHECK(check_audit(paths, 0, samples).exactly_once());
   CHECK(check_audit(paths, 1, samples).missing == samples);
@@ -309,12 +308,11 @@ TEST_CASE("the audit counts steps once that a run did again after it had been ki
   CHECK(check_audit(paths, 1, samples).missing > 0);
   {
     // A run that has nothing to do is where its checkpoint is, too.
-    AuditLog audit(paths[0]);
     Run run;
     REQUIRE(checkpoints.resume_latest(run.trainer, warn));
-    run.go(&checkpoints, {.epochs = 1}, &audit);
+    run.go(&checkpoints, {.epochs = 1}, folder.path.string());
     CHECK(check_audit(paths, 1, samples).missing == samples);
-    run.go(&checkpoints, {.epochs = 2}, &audit);
+    run.go(&checkpoints, {.epochs = 2}, folder.path.string());
   }
   for (std::int64_t epoch : {0, 1}) CHECK(check_audit(paths, epoch, samples).exactly_once());
 }
@@ -329,13 +327,12 @@ TEST_CASE("max_steps and stop_at_train_top1 end a run") {
 
 TEST_CASE("steps that run on across epochs: full ones, as many as fit, and resumed anywhere the same bits") {
   Folder folder;
-  const std::vector<std::string> paths{(folder.path / "audit").string()};
+  const std::vector<std::string> paths{audit_file(folder.path, 0).string()};
   const FitOptions three{.epochs = 3, .report_epochs = false};
   std::vector<std::byte> whole;
   {
     Run run(EpochEnd::run_on);
-    AuditLog audit(paths[0]);
-    const FitResult r = run.go(nullptr, three, &audit);
+    const FitResult r = run.go(nullptr, three, folder.path.string());
     CHECK(r.counters.step == 3 * samples / batch);  // 13, not 15
     CHECK(r.counters.samples == 13 * batch);
     CHECK(r.counters.epoch == 2);

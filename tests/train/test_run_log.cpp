@@ -90,8 +90,8 @@ TEST_CASE("an evaluation by several views, with averaged weights or not") {
   TempFolder folder;
   RunLog log(folder.path(), 5, no_complaint);
   const EvaluationReport e{0.75, 0.625, 0.9375, 10000, 5000};
-  log.views(782, 6, false, e);
-  log.views(783, 2, true, {std::nan(""), 0.5, 0.75, 10000, 5000});
+  log.views({782, 6, false, e});
+  log.views({783, 2, true, {std::nan(""), 0.5, 0.75, 10000, 5000}});
   const auto lines = lines_of(folder / "log.jsonl");
   REQUIRE(lines.size() == 2);
   CHECK(lines[0].at("event").as_string() == "views");
@@ -137,7 +137,7 @@ TEST_CASE("a resumed run appends, and half a line of a killed one is cut off") {
     RunLog log(folder.path(), 5, no_complaint);
     log.resume(20, 1, "somewhere");
     log.step(a_step(21));
-    log.end("interrupted", 21, "signal 2");
+    log.ended({"interrupted", 21, "signal 2"});
   }
   const auto lines = lines_of(folder / "log.jsonl");
   REQUIRE(lines.size() == 4);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <span>
@@ -49,7 +50,7 @@ class AuditLog {
   [[nodiscard]] bool empty() const { return file_.empty(); }
 
   // The run goes on from (epoch, step), whatever it did afterwards: to be called on every file of the run, those of
-  // ranks that are gone too, before any rank goes on. fit() does it for the file that it is given.
+  // ranks that are gone too, before any rank goes on. A Chief sees to it.
   void rollback(std::int64_t epoch, std::int64_t step) {
     line_ = "rollback ";
     number(epoch, ' ');
@@ -71,6 +72,26 @@ class AuditLog {
   io::AppendFile file_;
   std::string line_;
 };
+
+// Of a rank, in the run's folder.
+[[nodiscard]] inline io::Path audit_file(const io::Path& folder, int rank) {
+  return folder / ("audit-rank" + std::to_string(rank) + ".txt");
+}
+
+// Rolls back the files of ranks that a run of so many ranks has no more: what they tell of later steps will be done by
+// others.
+inline void roll_back_gone_ranks(const io::Path& folder, int ranks, std::int64_t epoch, std::int64_t step) {
+  constexpr std::string_view begin = "audit-rank", end = ".txt";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(end)) continue;
+    const auto digits = std::string_view(name).substr(begin.size(), name.size() - begin.size() - end.size());
+    int rank = 0;
+    const auto [p, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    if (error != std::errc{} || p != digits.data() + digits.size() || rank < ranks) continue;
+    AuditLog(entry.path()).rollback(epoch, step);
+  }
+}
 
 struct AuditResult {
   std::int64_t lines = 0;              // of the epoch, those taken back not counted

@@ -40,6 +40,9 @@ class Checkpoints {
   // Remembers the checkpoint of `step` as the best if its metric beats all before it.
   TUTTI_CORE_FUNCTION bool mark_if_best(std::int64_t step, double metric, const Warn& warn);
 
+  // Learns the best metric so far from the folder, where another rank has saved until now.
+  TUTTI_CORE_FUNCTION void take_over();
+
   // Of one rank, which the others take the state from by Trainer::synchronise(). Puts the newest valid checkpoint into
   // the trainer; false where there is none. Each bad one is named to `warn`.
   TUTTI_CORE_FUNCTION bool resume_latest(Trainer& trainer, const Warn& warn);

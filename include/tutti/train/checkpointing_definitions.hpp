@@ -134,6 +134,8 @@ TUTTI_CORE_FUNCTION bool Checkpoints::mark_if_best(std::int64_t step, double met
   return true;
 }
 
+TUTTI_CORE_FUNCTION void Checkpoints::take_over() { parts_->best = parts_->store.best_metric(); }
+
 TUTTI_CORE_FUNCTION bool Checkpoints::resume_latest(Trainer& trainer, const Warn& warn) {
   std::vector<std::string> complaints;
   const auto loaded = parts_->store.load_newest_valid(&complaints);

@@ -12,12 +12,11 @@
 #include <tutti/data/batch_source.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpointing.hpp>
+#include <tutti/train/chief.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti {
-
-class AuditLog;  // data/audit.hpp
 
 // A metric of one's own: a sum over the rows of a batch, of which evaluate() makes the mean over all rows of all ranks.
 // logits: [rows, classes]. A row with the label -1 could not be read and is not counted.
@@ -58,7 +57,8 @@ struct FitOptions {
 
 // How a call of fit() ended.
 struct FitResult {
-  bool interrupted = false;  // stop_requested, state saved
+  bool interrupted = false;  // stop_requested
+  bool saved = false;        // the last checkpoint was written here, which held the state when the run was interrupted
   Counters counters;
   std::optional<EpochReport> last;
 };
@@ -68,16 +68,17 @@ struct FitResult {
 TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric = {});
 
 // The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
-// (EpochEnd) to the last full step of all epochs. Reports to the listeners, evaluates, commits and saves. `test` and
-// `audit` may be null, and `checkpoints` on ranks that save nothing. Where somebody owns the weights (OwnsWeights),
-// steps are those of all workers together, reports are each worker's own, and rank 0 alone evaluates, all of `test`,
-// whose placement says so.
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
-                                  const std::vector<FitListener*>& listeners, const FitOptions& o,
-                                  AuditLog* audit = nullptr);
+// (EpochEnd) to the last full step of all epochs. Evaluates on `test`, which may be null; reports, commits and saves
+// through the chief. A callback may call Trainer::reform() and start the sources anew with what members there are.
+// Where somebody owns the weights (OwnsWeights), steps are those of all workers together, reports are each worker's
+// own, and rank 0 alone evaluates, all of `test`, whose placement says so.
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
+                                  const FitOptions& o);
 // The same as most programs want it: rank 0 saves, and who listens is in the options.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
                                   const FitOptions& o);
+// And where nothing is saved.
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, const FitOptions& o);
 
 }  // namespace tutti
 

@@ -18,10 +18,10 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpointing.hpp>
+#include <tutti/train/chief.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/logits.hpp>
@@ -69,15 +69,6 @@ struct ReportWindow {
   double waited = 0, exchanged = 0;  // seconds for data and for other ranks, at its start
 };
 
-// A step that runs on into another epoch has a line in each.
-inline void write_audit(AuditLog& audit, const Batch& b, std::int64_t step, int rank) {
-  if (b.epochs.empty()) return audit.step(b.epoch, step, rank, b.indices);
-  for (std::size_t begin = 0, end = 0; begin < b.indices.size(); begin = end) {
-    while (end < b.indices.size() && b.epochs[end] == b.epochs[begin]) ++end;
-    audit.step(b.epochs[begin], step, rank, b.indices.subspan(begin, end - begin));
-  }
-}
-
 }  // namespace detail
 
 TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric) {
@@ -109,8 +100,8 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
   return report;
 }
 
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Checkpoints* checkpoints,
-                                  const std::vector<FitListener*>& listeners, const FitOptions& o, AuditLog* audit) {
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
+                                  const FitOptions& o) {
   const std::int64_t per_epoch = train.steps_per_epoch();
   Counters& at = trainer.counters();
   FitResult result;
@@ -124,18 +115,15 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
   };
   // There one does it for all.
   const bool evaluates = test != nullptr && (!trainer.strategy().owns_weights() || trainer.strategy().rank() == 0);
-  const auto warn = [&](const std::string& text) {
-    for (auto* l : listeners) l->warning(text);
-  };
   Stopwatch since_save;
-  // All ranks call it. Whether this one has saved, and if it is told a metric of the state, whether that is the best
-  // yet.
+  // All ranks call it. best: whether the metric of the state, if there is one, is the best yet.
   bool best = false;
   const auto save = [&](std::optional<double> metric = {}) {
     since_save.restart();
-    if (checkpoints == nullptr && trainer.strategy().owns_weights()) return false;
+    Checkpoints* const checkpoints = chief.checkpoints();
+    best = result.saved = false;
+    if (checkpoints == nullptr && trainer.strategy().owns_weights()) return;
     trainer.commit();
-    best = false;
     try {
       std::string path;
       std::vector<std::string> complaints;
@@ -146,31 +134,28 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
       };
       while_ranks_work(trainer.strategy(), "saving a checkpoint",
                        checkpoints != nullptr ? std::function<void()>(write) : nullptr);
-      if (path.empty()) return false;
-      for (auto* l : listeners) l->saved(path);
-      for (const auto& c : complaints) warn(c);
-      return true;
+      if (path.empty()) return;
+      result.saved = true;
+      chief.tell([&](FitListener& l) { l.saved(path); });
+      for (const auto& c : complaints) chief.warn(c);
     } catch (const CommunicationError&) {
       throw;
     } catch (const Error& e) {
       // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
-      warn("checkpoint not written: " + std::string(e.what()));
-      return false;
+      chief.warn("checkpoint not written: " + std::string(e.what()));
     }
   };
-  // What the file tells of later steps is of a run that ended before it could save them.
-  if (audit != nullptr && !audit->empty()) audit->rollback(at.epoch, at.step + 1);
+  chief.follow();
   const auto ends = [&] {
     return train.steps_left({at.epoch, at.consumed}, o.epochs) <= 0 || (o.max_steps > 0 && at.step >= o.max_steps);
   };
   if (ends()) {
-    for (auto* l : listeners) l->finished(0);
+    chief.tell([](FitListener& l) { l.finished(0); });
     result.counters = at;
     return result;
   }
-  std::function<std::optional<double>()> read_utilisation;
-  if (!listeners.empty()) read_utilisation = [&] { return trainer.utilisation(); };
-  detail::UtilisationReadings busy(read_utilisation);
+  detail::UtilisationReadings busy([&] { return trainer.utilisation(); });
+  if (chief.listens()) busy.begin();
   train.start({at.epoch, at.consumed});
   Metrics epoch;
   detail::Rate epoch_rate;
@@ -202,7 +187,7 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
     skipped_rows += static_cast<double>(batch.skipped);
     if (batch.skipped > 0)
       for (const auto& m : train.take_skip_messages()) o.record_skipped(m);
-    if (audit != nullptr) detail::write_audit(*audit, batch, at.step, trainer.strategy().rank());
+    chief.audit(batch, at.step);
     at.epoch = batch.after.epoch;
     at.consumed = batch.after.consumed;
     steps.rate.add(batch.global_count);
@@ -222,7 +207,7 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
       summaries.metrics += mine;
       epoch += mine;
     }
-    busy.step(reports, summarises, epoch_done);
+    if (chief.listens()) busy.step(reports, summarises, epoch_done);
     const auto report_on = [&](detail::ReportWindow& w, detail::UtilisationMean& of_window) {
       const Metrics all = trainer.reduce(w.metrics);
       const double wait = train.seconds_waited() - w.waited;
@@ -249,13 +234,12 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
     };
     if (reports) {
       const StepReport r = report_on(steps, busy.steps);
-      for (auto* l : listeners) l->step(r);
+      chief.tell([&](FitListener& l) { l.step(r); });
     }
     if (summarises) {
       const StepReport r = report_on(summaries, busy.summaries);
-      for (auto* l : listeners) l->summary(r);
+      chief.tell([&](FitListener& l) { l.summary(r); });
     }
-    if (o.after_step) o.after_step({epoch_number, at.step, step_in_epoch, lr});
     const bool stop = (flags & step_flag::stop) != 0;
     const auto saves_by_steps = [&] {
       return (o.save_every_steps > 0 && passed(o.save_every_steps)) || (flags & step_flag::save) != 0;
@@ -297,36 +281,49 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
                          (o.save_last && last_epoch) || saves_by_steps();
       std::optional<double> metric;
       if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
-      if (saves && save(metric)) r.best = best;
+      if (saves) {
+        save(metric);
+        r.best = best;
+      }
       r.seconds = epoch_watch.seconds();
-      for (auto* l : listeners) l->epoch(r);
-      if (o.after_epoch) o.after_epoch(r);
+      chief.tell([&](FitListener& l) { l.epoch(r); });
       result.last = r;
+    } else if (!stop && saves_by_steps()) {
+      save();
+    }
+    if (stop && !reached && !ends()) {
+      save();
+      result.interrupted = true;
+    }
+    // What ranks do together in this step is done: the members may change.
+    if (o.after_step) o.after_step({epoch_number, at.step, step_in_epoch, lr});
+    if (epoch_done && o.after_epoch) o.after_epoch(*result.last);
+    chief.follow();
+    if (reached || result.interrupted) break;
+    if (epoch_done) {
       epoch = {};
       epoch_rate.restart();
       epoch_watch.restart();
       for (auto* w : {&steps, &summaries}) w->rate.resume();
       busy.pause_is_over();
-    } else if (!stop && saves_by_steps()) {
-      save();
-    }
-    if (reached) break;
-    if (stop && !ends()) {
-      save();
-      result.interrupted = true;
-      break;
     }
   }
   train.release();
-  if (!result.interrupted)
-    for (auto* l : listeners) l->finished(since_start.seconds());
+  const double seconds = since_start.seconds();
+  if (!result.interrupted) chief.tell([&](FitListener& l) { l.finished(seconds); });
   result.counters = at;
   return result;
 }
 
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
                                   const FitOptions& o) {
-  return fit(trainer, train, &test, trainer.strategy().rank() == 0 ? &checkpoints : nullptr, {}, o);
+  Chief chief(trainer, {.checkpoints = &checkpoints});
+  return fit(trainer, train, &test, chief, o);
+}
+
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, const FitOptions& o) {
+  Chief chief(trainer);
+  return fit(trainer, train, test, chief, o);
 }
 
 }  // namespace tutti

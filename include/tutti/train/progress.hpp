@@ -205,6 +205,10 @@ class ProgressDisplay : public FitListener {
     end_line();
     o_.write_error("warning: " + text + "\n");
   }
+  void members(const MembersReport& m) override {
+    line("after step " + std::to_string(m.step) + ": " + std::to_string(m.ranks) + (m.ranks == 1 ? " rank" : " ranks"));
+  }
+  void ended(const RunEnd&) override { end_line(); }
 
   // A line of its own.
   void line(const std::string& text) {

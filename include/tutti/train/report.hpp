@@ -55,7 +55,27 @@ struct EpochReport {
   std::optional<double> gpu_utilisation{};         // as a step's
 };
 
-// Who listens to a training loop: progress lines, log files. Called on every rank's loop thread.
+// The evaluation by several views of each image that may follow the last epoch.
+struct ViewsReport {
+  std::int64_t step = 0, views = 0;
+  bool averaged = false;  // with the averaged weights
+  EvaluationReport test;
+};
+
+// The ranks of the job are others, from the step after `step` on.
+struct MembersReport {
+  std::int64_t step = 0;
+  int ranks = 1;
+};
+
+// How a run ended: "finished", "interrupted" or "failed", and then why.
+struct RunEnd {
+  std::string status;
+  std::int64_t step = 0;
+  std::string message{};
+};
+
+// Who listens to a training loop: progress lines, log files. Called on the loop thread of the job's chief.
 class FitListener {
  public:
   virtual ~FitListener() = default;
@@ -66,8 +86,12 @@ class FitListener {
   // Something the user must see although training goes on, e.g. a checkpoint that could not be written.
   virtual void warning(const std::string&) {}
   virtual void saved(const std::string& /*path*/) {}
+  virtual void members(const MembersReport&) {}
   // All steps are done, so many seconds after fit() was called.
   virtual void finished(double /*seconds*/) {}
+  // Told by the program, which knows of both.
+  virtual void views(const ViewsReport&) {}
+  virtual void ended(const RunEnd&) {}
 };
 
 }  // namespace tutti

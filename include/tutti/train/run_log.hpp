@@ -67,11 +67,11 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 }  // namespace detail
 
 // A run's diary, RUN/log.jsonl: one JSON object a line, appended and visible at once. "event" is "start", "resume",
-// "step", "epoch", "views", "warning" or "end". Rates lie in 0..1, train_loss is the cross entropy without L2; test_*
-// are null where an epoch was not evaluated; test_ema_* are those of the averaged weights. "views" tells of the
-// evaluation by several views of each image that may follow the last epoch: how many, and test_* or test_ema_*. What a
-// run that went back to an earlier step has written after it stays, before the line {"event":"resume","step":N}. A full
-// disk is complained about, and training goes on.
+// "step", "epoch", "members", "views", "warning" or "end". Rates lie in 0..1, train_loss is the cross entropy without
+// L2; test_* are null where an epoch was not evaluated; test_ema_* are those of the averaged weights. "views" tells of
+// the evaluation by several views of each image that may follow the last epoch: how many, and test_* or test_ema_*.
+// What a run that went back to an earlier step has written after it stays, before the line {"event":"resume","step":N}.
+// A full disk is complained about, and training goes on.
 class RunLog : public FitListener {
  public:
   // Throws io::FileError where the file cannot be opened at all.
@@ -89,20 +89,6 @@ class RunLog : public FitListener {
   void resume(std::int64_t step, std::int64_t epoch, const std::string& from) {
     write(event("resume").set("step", step).set("epoch", epoch).set("from", utf8_text(from)));
   }
-  // `status`: "finished", "interrupted" or "failed".
-  void end(const std::string& status, std::int64_t step, const std::string& message = {}) {
-    io::Json line = event("end").set("status", status).set("step", step);
-    if (!message.empty()) line.set("message", utf8_text(message));
-    write(line);
-  }
-
-  // e: by the mean of so many views of each image. averaged: with the averaged weights.
-  void views(std::int64_t step, std::int64_t views, bool averaged, const EvaluationReport& e) {
-    io::Json line = event("views").set("step", step).set("views", views);
-    set_evaluation(line, averaged ? "test_ema" : "test", e);
-    write(line);
-  }
-
   void step(const StepReport& r) override {
     io::Json line = event("step")
                         .set("epoch", r.epoch)
@@ -131,6 +117,19 @@ class RunLog : public FitListener {
     write(line);
   }
   void warning(const std::string& message) override { write(event("warning").set("message", utf8_text(message))); }
+  void members(const MembersReport& m) override {
+    write(event("members").set("step", m.step).set("ranks", static_cast<std::int64_t>(m.ranks)));
+  }
+  void views(const ViewsReport& v) override {
+    io::Json line = event("views").set("step", v.step).set("views", v.views);
+    set_evaluation(line, v.averaged ? "test_ema" : "test", v.test);
+    write(line);
+  }
+  void ended(const RunEnd& e) override {
+    io::Json line = event("end").set("status", e.status).set("step", e.step);
+    if (!e.message.empty()) line.set("message", utf8_text(e.message));
+    write(line);
+  }
 
  private:
   void set_evaluation(io::Json& line, const std::string& name, const std::optional<EvaluationReport>& e) const {

@@ -34,13 +34,16 @@ class UtilisationReadings {
  public:
   UtilisationMean steps, summaries, epoch;
 
-  // `read`: empty where nobody listens.
-  explicit UtilisationReadings(std::function<std::optional<double>()> read) : read_(std::move(read)) {
+  explicit UtilisationReadings(std::function<std::optional<double>()> read) : read_(std::move(read)) {}
+  // Before the first step that somebody hears of.
+  void begin() {
+    if (std::exchange(begun_, true)) return;
     // A device that says nothing now is not asked again. What it says is of the time before training.
-    if (read_ && !read_()) read_ = nullptr;
+    if (!read_()) read_ = nullptr;
   }
-  // After each step. The flags: which means a report is about to take.
+  // After each step that somebody hears of. The flags: which means a report is about to take.
   void step(bool of_steps, bool of_summaries, bool of_epoch) {
+    begin();
     if (!read_) return;
     const bool lacking =
         (of_steps && steps.empty()) || (of_summaries && summaries.empty()) || (of_epoch && epoch.empty());
@@ -55,6 +58,7 @@ class UtilisationReadings {
 
  private:
   std::function<std::optional<double>()> read_;
+  bool begun_ = false;
   Stopwatch since_;
 };
 

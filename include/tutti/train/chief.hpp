@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/core/function_ref.hpp>
+#include <tutti/core/separate.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/strategy/strategy.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/report.hpp>
+#include <tutti/train/trainer.hpp>
+
+namespace tutti {
+
+class AuditLog;  // data/audit.hpp
+
+// What is done beside training, by the job's chief or by all ranks. Every rank holds the same.
+struct ChiefDuties {
+  Checkpoints* checkpoints = nullptr;     // that the chief saves; null: none
+  std::vector<FitListener*> listeners{};  // told on the chief alone; they outlive it
+  // Makes further listeners, which open files, when this rank becomes the chief; they are gone when it is so no more.
+  // takes_over: another rank has been the chief before.
+  std::function<std::vector<std::unique_ptr<FitListener>>(bool takes_over)> open{};
+  // Whether this rank saves, too, beside the chief: asked whenever the members are others, of all ranks at once.
+  std::function<bool()> saves_too{};
+  std::string audit{};  // folder in which each rank writes its audit-rank<N>.txt; empty: none does
+};
+
+// The chief of a job is its rank 0: it shows the progress, writes the log, saves, and knows the best checkpoint. Which
+// rank that is is asked each time, so the duties go to another when the members change (Trainer::reform).
+class Chief {
+ public:
+  TUTTI_CORE_FUNCTION explicit Chief(Trainer& trainer, ChiefDuties duties = {});
+  TUTTI_CORE_FUNCTION ~Chief();
+  Chief(const Chief&) = delete;
+  Chief& operator=(const Chief&) = delete;
+
+  // Whether this rank is the chief now.
+  [[nodiscard]] bool here() const { return trainer_.strategy().rank() == 0; }
+
+  // Takes the duties over or lays them down, where the members are others than when it was called last. All ranks call
+  // it, with the trainer where they go on from: fit() does, when it begins and after each step and epoch.
+  TUTTI_CORE_FUNCTION void follow();
+
+  // Whether anybody hears what is told here.
+  [[nodiscard]] bool listens() const { return here() && !(duties_.listeners.empty() && opened_.empty()); }
+  // Calls `what` for each listener of the chief; nothing elsewhere.
+  TUTTI_CORE_FUNCTION void tell(FunctionRef<void(FitListener&)> what);
+  // Tells a warning; a rank that saves beside the chief has the standard error for it.
+  TUTTI_CORE_FUNCTION void warn(const std::string& text);
+
+  // What this rank saves with, null where it saves nothing.
+  [[nodiscard]] Checkpoints* checkpoints() const { return here() || saves_too_ ? duties_.checkpoints : nullptr; }
+
+  // Writes down which samples this rank's part of a step had.
+  TUTTI_CORE_FUNCTION void audit(const Batch& batch, std::int64_t step);
+
+ private:
+  void open_audit(const Membership& now);
+
+  Trainer& trainer_;
+  ChiefDuties duties_;
+  std::optional<Membership> known_;
+  std::vector<std::unique_ptr<FitListener>> opened_;
+  bool saves_too_ = false;
+  std::unique_ptr<AuditLog> audit_;
+  std::int64_t audited_ = 0;  // the last step
+};
+
+}  // namespace tutti
+
+#if TUTTI_CORE_DEFINITIONS
+#include <tutti/train/chief_definitions.hpp>
+#endif
