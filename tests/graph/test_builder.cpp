@@ -142,6 +142,24 @@ TEST_CASE("builder: every wrong shape is refused at the call, with the layer's n
   check_shape_error("a", [&] { b.conv2d("a", n.x, b.images(), {8, 8, 1, 0}); });
 }
 
+TEST_CASE("builder: an op is recorded by its struct, as by the call that is named after it") {
+  Net n;
+  const ValueId c = n.conv("c", n.x);
+  Builder other = n.b;
+  CHECK(n.b.record("p", op::MaxPool{{3, 3, 2, 1}}, {c}) == other.max_pool("p", c, {3, 3, 2, 1}));
+  CHECK(n.b.graph().nodes.back().outputs == other.graph().nodes.back().outputs);
+  CHECK(n.b.graph().values.back().name == "p.which");
+  CHECK_THROWS_WITH_AS(n.b.record("sum", op::Add{}, {c}), "[sum] expected 2 inputs or more, got 1.", UsageError);
+}
+
+TEST_CASE("ops: each has a name of its own") {
+  std::set<std::string_view> names;
+  for (const OpInfo& o : Ops::infos) CHECK_MESSAGE(names.insert(o.name).second, o.name);
+  CHECK(name_of(op::Gelu{}) == "gelu");
+  CHECK(reads_weights(op::Linear{}));
+  CHECK_FALSE(reads_weights(op::LinearBackwardWeights{}));
+}
+
 TEST_CASE("builder: names are unique, one loss, sensible smoothing") {
   Net n;
   const ValueId c = n.conv("c", n.x);

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
 #include <tutti/engine/kernel.hpp>
@@ -78,30 +79,49 @@ class OpKernel final : public Kernel {
   std::shared_ptr<void> prepared_;
 };
 
+namespace detail {
+
+template <class B, class O>
+requires RunsOp<B, O>
+[[nodiscard]] typename OpKernel<B>::Functions functions_of() {
+  return {[](B& on, const Op& any, const NodeDesc& n) { return on.partition(*std::get_if<O>(&any), n); },
+          [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
+            return on.prepare(*std::get_if<O>(&any), info);
+          },
+          [](B& on, const Op& any, Call& c) { on.run(*std::get_if<O>(&any), c); }, DividesOp<B, O>};
+}
+
+}  // namespace detail
+
 // The kernel for an op that is one of Os; null for others.
 template <class... Os, class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_among(B& b, const Op& op, const NodeDesc& d) {
-  static_assert((RunsOp<B, Os> && ...));
   std::optional<typename OpKernel<B>::Functions> found;
   const auto one = [&]<class O>(const O* o) {
-    if (o == nullptr) return false;
-    found = {[](B& on, const Op& any, const NodeDesc& n) { return on.partition(*std::get_if<O>(&any), n); },
-             [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
-               return on.prepare(*std::get_if<O>(&any), info);
-             },
-             [](B& on, const Op& any, Call& c) { on.run(*std::get_if<O>(&any), c); }, DividesOp<B, O>};
-    return true;
+    if (o != nullptr) found = detail::functions_of<B, O>();
   };
-  (void)(one(std::get_if<Os>(&op)) || ...);
+  (one(std::get_if<Os>(&op)), ...);
+  return found ? std::make_unique<OpKernel<B>>(b, op, d, *found) : nullptr;
+}
+
+// The kernel for an op that is none of Os and no custom one; null for these. The backend has functions for all others.
+template <class... Os, class B>
+[[nodiscard]] std::unique_ptr<Kernel> kernel_of_others(B& b, const Op& op, const NodeDesc& d) {
+  std::optional<typename OpKernel<B>::Functions> found;
+  const auto one = [&]<class O>(const O* o) {
+    if constexpr (!(std::is_same_v<O, Os> || ...))
+      if (o != nullptr) found = detail::functions_of<B, O>();
+  };
+  [&]<class... All>(const std::variant<op::Custom, op::CustomBackward, All...>* any) {
+    (one(std::get_if<All>(any)), ...);
+  }(&op);
   return found ? std::make_unique<OpKernel<B>>(b, op, d, *found) : nullptr;
 }
 
 // The kernel of whatever op it is but a custom one; the backend has functions for all of them.
 template <class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_of(B& b, const Op& op, const NodeDesc& d) {
-  return [&]<class... Os>(const std::variant<op::Custom, op::CustomBackward, Os...>*) {
-    return kernel_among<Os...>(b, op, d);
-  }(static_cast<const Op*>(nullptr));
+  return kernel_of_others<>(b, op, d);
 }
 
 // Runs a custom op's own code on the operands.

@@ -425,13 +425,14 @@ class CpuOps : public ReferenceOps<false> {
 };
 
 #if TUTTI_CORE_DEFINITIONS
-// Relu and biases run by the reference loops.
+// All but convolutions and products of matrices. What has no function here, such as relu and biases, runs by the
+// reference loops.
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
   if (auto k = custom_kernel(op)) return k;
-  return kernel_among<op::Normalize, op::BatchNorm, op::BatchNormInference, op::BatchNormBackward, op::Relu,
-                      op::ReluBackward, op::Gelu, op::GeluBackward, op::Add, op::Bias, op::BiasBackward, op::MaxPool,
-                      op::MaxPoolBackward, op::GlobalAvgPool, op::GlobalAvgPoolBackward, op::LinearBackwardWeights,
-                      op::SoftmaxCrossEntropy>(*this, op, desc);
+  return kernel_of_others<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
+                          op::LinearBackwardData, op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated,
+                          op::BatchNormFromSums, op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>(*this, op,
+                                                                                                         desc);
 }
 #endif
 

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <tutti/graph/ops/op.hpp>
+
+namespace tutti::op {
+
+struct ReluBackward {  // dy, y -> dx
+  static constexpr OpInfo info{.name = "relu_backward", .gradient = true};
+};
+struct Relu {  // x -> y
+  static constexpr OpInfo info{.name = "relu"};
+
+  [[nodiscard]] static OpOutputs outputs(const OpInputs& in) { return one_output(in, in.activation(0)); }
+  template <class G>
+  void gradient(G& g) const {
+    g.through([&](ValueId dy, ValueId dx) { g.add(ReluBackward{}, {dy, g.output(0)}, {dx}); });
+  }
+};
+
+struct GeluBackward {  // dy, x -> dx
+  static constexpr OpInfo info{.name = "gelu_backward", .gradient = true};
+};
+// x -> x * Phi(x), where Phi is the normal distribution's: PyTorch's nn.GELU(), not its approximation by tanh. What is
+// far from zero comes out as relu's would, infinities too. Hendrycks and Gimpel 2016.
+struct Gelu {
+  static constexpr OpInfo info{.name = "gelu"};
+
+  [[nodiscard]] static OpOutputs outputs(const OpInputs& in) { return one_output(in, in.activation(0)); }
+  template <class G>
+  void gradient(G& g) const {
+    g.through([&](ValueId dy, ValueId dx) { g.add(GeluBackward{}, {dy, g.recompute(0)}, {dx}); });
+  }
+};
+
+}  // namespace tutti::op

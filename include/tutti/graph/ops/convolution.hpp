@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include <tutti/core/error.hpp>
+#include <tutti/graph/ops/op.hpp>
+#include <tutti/graph/ops/window.hpp>
+
+namespace tutti::op {
+
+struct Conv2dBackwardData : Window {  // dy, w -> dx
+  static constexpr OpInfo info{.name = "conv2d_backward_data", .gradient = true, .weights = true};
+};
+struct Conv2dBackwardWeights : Window {  // x, dy -> dw
+  static constexpr OpInfo info{.name = "conv2d_backward_weights", .gradient = true};
+};
+
+struct Conv2d : Window {  // x, w -> y
+  static constexpr OpInfo info{.name = "conv2d", .weights = true};
+
+  [[nodiscard]] OpOutputs outputs(const OpInputs& in) const;
+
+  template <class G>
+  void gradient(G& g) const {
+    const ValueId dy = g.incoming();
+    if (dy == no_value) return;
+    // Weights first: their gradient can travel while the data gradient is computed.
+    if (g.wanted(1)) {
+      const ValueId dw = g.make(1);
+      g.add(Conv2dBackwardWeights{*this}, {g.recompute(0), dy}, {dw});
+    }
+    if (g.wanted(0)) {
+      const ValueId dx = g.make(0);
+      g.add(Conv2dBackwardData{*this}, {dy, g.input(1)}, {dx});
+      g.pass(0, dx);
+    }
+  }
+};
+
+inline OpOutputs Conv2d::outputs(const OpInputs& in) const {
+  const Shape &x = in.activation(0, 4), &w = in.parameter(1);
+  if (w.rank() != 4 || w[1] != x[1] || w[2] != kernel_h || w[3] != kernel_w)
+    fail<ShapeError>(
+        in.layer(),
+        "weights [O, " + std::to_string(x[1]) + ", " + std::to_string(kernel_h) + ", " + std::to_string(kernel_w) + "]",
+        to_string(w));
+  return one_output(in, over(in.layer(), x, w[0]));
+}
+
+}  // namespace tutti::op

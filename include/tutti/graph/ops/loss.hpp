@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <tutti/core/error.hpp>
+#include <tutti/graph/ops/op.hpp>
+
+namespace tutti::op {
+
+// The label of rows that only fill a batch, such as samples that could not be read.
+inline constexpr std::int32_t ignored_label = -1;
+
+// logits [N,K], labels i32 [N] -> metrics f64 [4] (sum of losses, top-1 hits, top-k hits, rows) [, dlogits]
+// dlogits = loss_scale * (softmax - target) / global batch, with target smoothed by label_smoothing / K. The loss in
+// the metrics is the cross entropy against the smoothed target. A row with the label ignored_label is a row without
+// loss, hits and gradient: who wants means over the others takes it off the rows. Any other label outside 0..K-1 is a
+// DataError.
+struct SoftmaxCrossEntropy {
+  static constexpr OpInfo info{.name = "softmax_cross_entropy"};
+  float label_smoothing = 0;
+  int top_k = 5;
+  bool backward = false;
+
+  [[nodiscard]] OpOutputs outputs(const OpInputs& in) const {
+    (void)in.activation(0, 2);
+    if (!(label_smoothing >= 0 && label_smoothing < 1))
+      fail<UsageError>(in.layer(), "label smoothing in [0, 1)", std::to_string(label_smoothing));
+    return {{"metrics", Shape{4}, false, Precision::metric}};
+  }
+  // The op makes the gradient of the logits itself: what it needs is in the cache then.
+  template <class G>
+  void gradient(G& g) const {
+    if (!g.wanted(0)) return;
+    const ValueId d = g.make(0);
+    g.extend(SoftmaxCrossEntropy{label_smoothing, top_k, true}, d);
+    g.pass(0, d);
+  }
+};
+
+}  // namespace tutti::op

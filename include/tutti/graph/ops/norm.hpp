@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/graph/ops/op.hpp>
+
+namespace tutti::op {
+
+// dy [, dy2], x, gamma, beta, mean, inv_std [, y] -> dx, dgamma, dbeta [, dresidual]
+// The incoming gradient is dy (+ dy2), masked where the forward relu was not active: by y where there was a residual,
+// else by the sign of the recomputed output. dresidual is the masked gradient.
+struct BatchNormBackward {
+  static constexpr OpInfo info{.name = "batch_norm_backward", .gradient = true};
+  bool relu = false, residual = false, second = false;
+};
+
+// x, gamma, beta, running_mean, running_var [, residual] -> y, mean, inv_std
+// y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics per channel over N, H, W.
+// running = (1 - momentum) * running + momentum * batch, with the unbiased variance (PyTorch's convention). Ioffe and
+// Szegedy 2015.
+struct BatchNorm {
+  static constexpr OpInfo info{.name = "batch_norm"};
+  float eps = 1e-5F, momentum = 0.1F;
+  bool relu = false, residual = false;
+
+  [[nodiscard]] OpOutputs outputs(const OpInputs& in) const;
+
+  template <class G>
+  void gradient(G& g) const {
+    // Two contributions are read by the op itself; it saves a pass over memory.
+    auto from = g.incoming(0, 2);
+    if (from.empty()) return;
+    const bool second = from.size() == 2;
+    from.insert(from.end(), {g.input(0), g.input(1), g.input(2), g.output(1), g.output(2)});
+    if (relu && residual) from.push_back(g.output(0));
+    std::vector<ValueId> to{g.make(0)};
+    for (const std::size_t k : {1U, 2U}) to.push_back(g.make_or_scratch(k));
+    if (residual) to.push_back(g.make(5));
+    g.add(BatchNormBackward{relu, residual, second}, std::move(from), to);
+    if (g.wanted(0)) g.pass(0, to[0]);
+    if (residual && g.wanted(5)) g.pass(5, to[3]);
+  }
+};
+
+// The same inputs -> y, with the running statistics. With saved_inv_std the last two are a training batch's mean and
+// inv_std instead: that computes the output of a BatchNorm again.
+struct BatchNormInference {
+  static constexpr OpInfo info{.name = "batch_norm_inference"};
+  float eps = 1e-5F;
+  bool relu = false, residual = false;
+  bool saved_inv_std = false;
+
+  [[nodiscard]] OpOutputs outputs(const OpInputs& in) const {
+    OpOutputs out = BatchNorm{eps, 0, relu, residual}.outputs(in);
+    out.resize(1);
+    return out;
+  }
+  template <class G>
+  void gradient(G&) const {
+    fail<UsageError>("differentiate", "a training graph", "one made for inference");
+  }
+};
+
+inline OpOutputs BatchNorm::outputs(const OpInputs& in) const {
+  const Shape &x = in.activation(0, 4), channels{x[1]};
+  for (const std::size_t k : {1U, 2U, 3U, 4U})
+    if (in.parameter_or_state(k) != channels)
+      fail<ShapeError>(in.layer(), "per-channel tensors " + to_string(channels), to_string(in.shape(k)));
+  if (residual) in.need_same(0, 5);
+  return {{in.layer(), x},
+          {in.layer() + ".mean", channels, false, Precision::master},
+          {in.layer() + ".inv_std", channels, false, Precision::master}};
+}
+
+}  // namespace tutti::op
