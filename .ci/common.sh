@@ -27,6 +27,7 @@ dnf_name() {
     libdnnl-dev) echo onednn-devel ;;
     libjpeg-dev) echo libjpeg-turbo-devel ;;
     libopenmpi-dev) echo openmpi-devel ;;
+    libzmq3-dev) echo zeromq-devel ;;
     lib*-dev) package=${1#lib} && echo "${package%-dev}-devel" ;;
     *-dev) echo "${1%-dev}-devel" ;;
     openmpi-bin) echo openmpi ;;

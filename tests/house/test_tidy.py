@@ -20,6 +20,7 @@ LIBRARIES = {
     "backends/onednn": ("oneapi/dnnl/dnnl.hpp", "/usr/include"),
     "backends/stb": ("stb/stb_image.h", "/usr/include"),
     "backends/turbojpeg": ("jpeglib.h", "/usr/include"),
+    "backends/zeromq": ("zmq.h", "/usr/include"),
 }
 
 

@@ -24,6 +24,7 @@ if [[ $(components) == *mpi* ]]; then
 fi
 if [[ $(components) == *turbojpeg* ]]; then libraries+=(-ljpeg); fi
 if [[ $(components) == *stb* ]]; then libraries+=(-lstb); fi
+if [[ $(components) == *zeromq* ]]; then libraries+=(-lzmq); fi
 if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
 # Compiled once: two units of the same headers have the same object file.
 "$CXX" "${flags[@]}" -c unit.cpp -o one.o

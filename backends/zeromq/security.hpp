@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <zmq.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/zeromq/socket.hpp>
+#include <tutti/comm/hmac_sha256.hpp>
+#include <tutti/core/error.hpp>
+
+// Who is let in, and what of it is encrypted.
+namespace tutti::zeromq {
+
+// A pair of CURVE keys, as ZeroMQ writes them: 40 characters.
+struct KeyPair {
+  std::string open, secret;
+
+  [[nodiscard]] static KeyPair draw() {
+    std::array<char, 41> open{}, secret{};
+    if (zmq_curve_keypair(open.data(), secret.data()) != 0)
+      fail<DeviceError>("ZeroMQ", "a library with CURVE", zmq_strerror(zmq_errno()),
+                        "on a trusted network --ps-plain does without it");
+    return {open.data(), secret.data()};
+  }
+  // That of a process of a job, for those who know the job's secret.
+  [[nodiscard]] static KeyPair of(std::string_view job_secret, std::string_view process) {
+    const Digest256 digest = HmacSha256(job_secret).add("tutti curve ").add(process).digest();
+    std::array<char, 41> open{}, secret{};
+    static_assert(sizeof(Digest256) == 32);
+    zmq_z85_encode(secret.data(), reinterpret_cast<const std::uint8_t*>(digest.data()), digest.size());
+    if (zmq_curve_public(open.data(), secret.data()) != 0)
+      fail<DeviceError>("ZeroMQ", "a library with CURVE", zmq_strerror(zmq_errno()),
+                        "on a trusted network --ps-plain does without it");
+    return {open.data(), secret.data()};
+  }
+};
+
+// How the two sides of a connection know each other. curve: all is encrypted, both prove their keys. password: the
+// worker shows a word in clear, which will do where nobody listens, such as within a host.
+struct Security {
+  enum class Kind : std::uint8_t { none, password, curve };
+  Kind kind = Kind::none;
+  KeyPair own{};                       // curve
+  std::string server_key{};            // curve: a worker's, of the server it speaks to
+  std::vector<std::string> workers{};  // curve: a server's, the open keys of all workers by rank
+  std::string password{};
+};
+
+inline constexpr const char* security_domain = "tutti";
+
+inline void secure_worker(Socket& s, const Security& by, int rank) {
+  if (by.kind == Security::Kind::password) {
+    s.set(ZMQ_PLAIN_USERNAME, std::string_view("worker " + std::to_string(rank)));
+    s.set(ZMQ_PLAIN_PASSWORD, std::string_view(by.password));
+  }
+  if (by.kind == Security::Kind::curve) {
+    s.set(ZMQ_CURVE_SERVERKEY, std::string_view(by.server_key));
+    s.set(ZMQ_CURVE_PUBLICKEY, std::string_view(by.own.open));
+    s.set(ZMQ_CURVE_SECRETKEY, std::string_view(by.own.secret));
+  }
+}
+
+// Answers ZeroMQ's question who may come in (ZAP), which without an answer is everybody. Its socket must be bound
+// before the server's.
+class DoorKeeper {
+ public:
+  DoorKeeper(const Context& context, const Security& by) : kind_(by.kind), password_(by.password) {
+    socket_.emplace(context, ZMQ_REP);
+    socket_->set(ZMQ_LINGER, 0);
+    if (zmq_bind(socket_->get(), "inproc://zeromq.zap.01") != 0) fail_zmq("ask who may come in");
+    for (std::size_t w = 0; w < by.workers.size(); ++w) {
+      std::array<std::uint8_t, 32> raw{};
+      if (by.workers[w].size() != 40 || zmq_z85_decode(raw.data(), by.workers[w].c_str()) == nullptr)
+        fail<CommunicationError>("ZeroMQ", "a key of worker " + std::to_string(w), "something else");
+      ranks_[std::string(reinterpret_cast<const char*>(raw.data()), raw.size())] = w;
+    }
+  }
+  void secure(Socket& server, const Security& by) const {
+    server.set(ZMQ_ZAP_DOMAIN, std::string_view(security_domain));
+    if (kind_ == Security::Kind::password) server.set(ZMQ_PLAIN_SERVER, 1);
+    if (kind_ == Security::Kind::curve) {
+      server.set(ZMQ_CURVE_SERVER, 1);
+      server.set(ZMQ_CURVE_SECRETKEY, std::string_view(by.own.secret));
+    }
+  }
+  [[nodiscard]] void* get() const noexcept { return socket_->get(); }
+  [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+
+  // Answers all that have asked.
+  void answer() {
+    for (;;) {
+      std::vector<Part> asked;
+      do {
+        Part& p = asked.emplace_back();
+        if (zmq_msg_recv(p.get(), socket_->get(), ZMQ_DONTWAIT) < 0) return;
+      } while (asked.back().more());
+      const std::string who = asked.size() >= 6 ? known(asked) : "";
+      refused_ += who.empty() ? 1 : 0;
+      const std::string_view version = asked[0].text(), id = asked.size() > 1 ? asked[1].text() : "";
+      const std::string_view said[] = {version, id, who.empty() ? "400" : "200", who.empty() ? "unknown" : "", who, ""};
+      for (std::size_t i = 0; i < std::size(said); ++i)
+        zmq_send(socket_->get(), said[i].data(), said[i].size(), i + 1 < std::size(said) ? ZMQ_SNDMORE : 0);
+    }
+  }
+
+ private:
+  // "worker 3", or nothing where it is nobody of the job.
+  [[nodiscard]] std::string known(const std::vector<Part>& asked) const {
+    const std::string_view mechanism = asked[5].text();
+    if (asked[0].text() != "1.0" || asked[2].text() != security_domain) return "";
+    if (kind_ == Security::Kind::curve && mechanism == "CURVE" && asked.size() == 7) {
+      const auto found = ranks_.find(std::string(asked[6].text()));
+      return found == ranks_.end() ? "" : "worker " + std::to_string(found->second);
+    }
+    if (kind_ == Security::Kind::password && mechanism == "PLAIN" && asked.size() == 8 &&
+        same(asked[7].text(), password_) && asked[6].text().starts_with("worker "))
+      return std::string(asked[6].text());
+    return "";
+  }
+  // In a time that tells nothing of the word.
+  [[nodiscard]] static bool same(std::string_view a, std::string_view b) noexcept {
+    unsigned differs = a.size() == b.size() ? 0 : 1;
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      differs |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+    return differs == 0;
+  }
+
+  Security::Kind kind_;
+  std::string password_;
+  std::map<std::string, std::size_t> ranks_;  // by raw key
+  std::uint64_t refused_ = 0;
+  std::optional<Socket> socket_;
+};
+
+}  // namespace tutti::zeromq

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <zmq.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/zeromq/security.hpp>
+#include <tutti/backends/zeromq/socket.hpp>
+#include <tutti/comm/host_name.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/transport.hpp>
+
+// ps::Transport over ZeroMQ: one connection between each worker and each server.
+namespace tutti::zeromq {
+
+struct Options {
+  Security security{};
+  // Who says nothing for so long is lost; ZeroMQ's threads speak for a process that computes.
+  std::chrono::milliseconds lost_after = std::chrono::seconds(10);
+};
+
+namespace detail {
+
+inline void set_up(Socket& s, const Options& o) {
+  const int lost = static_cast<int>(o.lost_after.count());
+  s.set(ZMQ_HEARTBEAT_IVL, std::clamp(lost / 4, 1, 500));
+  s.set(ZMQ_HEARTBEAT_TIMEOUT, lost);
+  s.set(ZMQ_HEARTBEAT_TTL, std::max(lost / 100 * 100, 100));
+  // Nothing is dropped unsaid; what is in flight is bounded by who sends.
+  s.set(ZMQ_SNDHWM, 0);
+  s.set(ZMQ_RCVHWM, 0);
+  s.set(ZMQ_LINGER, 500);  // the last words of a process
+  // CURVE adds a few bytes to a part.
+  s.set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(ps::max_data + 256));
+  s.set(ZMQ_IPV6, 1);
+}
+[[nodiscard]] inline long left(ps::Deadline deadline) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<long>(std::clamp<std::int64_t>(ms, 0, 60'000));
+}
+
+}  // namespace detail
+
+// A worker's end.
+class WorkerEnd {
+ public:
+  using Message = zeromq::Message;
+
+  // servers: "host:port", in their order. keys: of each server, where all is encrypted.
+  WorkerEnd(int rank, const std::vector<std::string>& servers, const Options& o,
+            const std::vector<std::string>& keys = {})
+      : context_(1), addresses_(servers) {
+    // Of this process alone: who has the name of somebody else is not heard.
+    std::random_device device;
+    std::array<std::uint32_t, 4> name{static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
+    for (std::size_t s = 0; s < servers.size(); ++s) {
+      Socket& socket = sockets_.emplace_back(context_, ZMQ_DEALER);
+      detail::set_up(socket, o);
+      socket.set(ZMQ_ROUTING_ID, {reinterpret_cast<const char*>(name.data()), sizeof name});
+      Security by = o.security;
+      if (by.kind == Security::Kind::curve) by.server_key = keys.at(s);
+      secure_worker(socket, by, rank);
+      monitors_.emplace_back(context_, socket, std::to_string(s));
+      if (zmq_connect(socket.get(), ("tcp://" + servers[s]).c_str()) != 0) fail_zmq("connect to " + servers[s]);
+    }
+    lost_.resize(servers.size());
+  }
+
+  [[nodiscard]] std::string name() const { return "ZeroMQ"; }
+  [[nodiscard]] std::string peer_name(std::int64_t s) const {
+    return s >= 0 && static_cast<std::size_t>(s) < addresses_.size() ? addresses_[static_cast<std::size_t>(s)] : "";
+  }
+  bool send(std::int64_t s, std::span<const std::byte> head, std::span<const std::byte> data, ps::SendsUnderWay* kept) {
+    const auto i = static_cast<std::size_t>(s);
+    return !lost_[i] && send_frame(sockets_[i].get(), {}, head, data, kept);
+  }
+  ps::Event<Message> receive(ps::Deadline deadline) {
+    const std::size_t n = sockets_.size();
+    for (;;) {
+      for (std::size_t i = 0; i < n; ++i) {
+        next_ = (next_ + 1) % n;
+        if (auto e = take(next_); e.what != ps::Event<Message>::What::nothing) return e;
+      }
+      if (waker_.take()) return {};
+      polled_.clear();
+      for (const Socket& s : sockets_) polled_.push_back({s.get(), 0, ZMQ_POLLIN, 0});
+      for (const Monitor& m : monitors_) polled_.push_back({m.get(), 0, ZMQ_POLLIN, 0});
+      polled_.push_back({nullptr, waker_.get(), ZMQ_POLLIN, 0});
+      const long ms = detail::left(deadline);
+      if (zmq_poll(polled_.data(), static_cast<int>(polled_.size()), ms) == 0 &&
+          std::chrono::steady_clock::now() >= deadline)
+        return {};
+    }
+  }
+  void wake() noexcept { waker_.wake(); }
+
+ private:
+  // What a server sent before its connection ended comes first.
+  ps::Event<Message> take(std::size_t s) {
+    ps::Event<Message> e;
+    e.peer = static_cast<std::int64_t>(s);
+    std::string why;
+    while (const auto said = monitors_[s].next()) {
+      if (said->event == ZMQ_EVENT_DISCONNECTED) why = "its connection ended";
+      if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) why = "it does not let this worker in";
+      if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL || said->event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+        why = "it has other keys, or is something else";
+    }
+    if (!why.empty() && ending_.count(s) == 0 && !lost_[s]) ending_[s] = why;
+    if (lost_[s]) return e;
+    e.message.read(sockets_[s].get());
+    if (!e.message.head().empty()) {
+      e.what = ps::Event<Message>::What::message;
+    } else if (const auto end = ending_.find(s); end != ending_.end()) {
+      lost_[s] = true;
+      e.what = ps::Event<Message>::What::lost;
+      e.why = end->second;
+      ending_.erase(end);
+    }
+    return e;
+  }
+
+  Context context_;
+  std::vector<std::string> addresses_;
+  Waker waker_;
+  std::deque<Socket> sockets_;
+  std::deque<Monitor> monitors_;
+  std::vector<bool> lost_;
+  std::map<std::size_t, std::string> ending_;  // why, until all is read
+  std::vector<zmq_pollitem_t> polled_;
+  std::size_t next_ = 0;
+};
+static_assert(ps::Transport<WorkerEnd>);
+
+// A server's end, bound to a port.
+class ServerEnd {
+ public:
+  using Message = zeromq::Message;
+
+  // address: "host:port" of this host; port 0: one that is free. CommunicationError where it is taken.
+  ServerEnd(const std::string& address, const Options& o) : context_(2), keeper_(context_, o.security) {
+    detail::set_up(socket_, o);
+    socket_.set(ZMQ_ROUTER_MANDATORY, 1);
+    socket_.set(ZMQ_HANDSHAKE_IVL, 5000);
+    if (o.security.kind != Security::Kind::none) keeper_.secure(socket_, o.security);
+    monitor_.emplace(context_, socket_, "server");
+    std::string at = address;
+    if (at.ends_with(":0")) at.replace(at.size() - 1, 1, "*");
+    if (zmq_bind(socket_.get(), ("tcp://" + at).c_str()) != 0)
+      fail<CommunicationError>("parameter server", "to listen at " + address, zmq_strerror(zmq_errno()));
+  }
+
+  // The port it listens at.
+  [[nodiscard]] int port() const {
+    std::array<char, 256> at{};
+    std::size_t size = at.size();
+    if (zmq_getsockopt(socket_.get(), ZMQ_LAST_ENDPOINT, at.data(), &size) != 0) fail_zmq("learn its port");
+    const std::string text(at.data());
+    return std::stoi(text.substr(text.rfind(':') + 1));
+  }
+  [[nodiscard]] std::string name() const { return "ZeroMQ"; }
+  [[nodiscard]] std::string peer_name(std::int64_t peer) const {
+    const auto found = peers_.find(peer);
+    return found == peers_.end() ? "somebody" : found->second.address;
+  }
+  // Connections that were not let in.
+  [[nodiscard]] std::uint64_t turned_away() const noexcept { return keeper_.refused(); }
+
+  bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data,
+            ps::SendsUnderWay* kept) {
+    const auto found = peers_.find(peer);
+    return found != peers_.end() && send_frame(socket_.get(), found->second.id, head, data, kept);
+  }
+  ps::Event<Message> receive(ps::Deadline deadline) {
+    for (;;) {
+      keeper_.answer();
+      note_ends();
+      if (auto e = take(); e.what != ps::Event<Message>::What::nothing) return e;
+      if (waker_.take()) return {};
+      zmq_pollitem_t polled[] = {{socket_.get(), 0, ZMQ_POLLIN, 0},
+                                 {monitor_->get(), 0, ZMQ_POLLIN, 0},
+                                 {keeper_.get(), 0, ZMQ_POLLIN, 0},
+                                 {nullptr, waker_.get(), ZMQ_POLLIN, 0}};
+      if (zmq_poll(polled, 4, detail::left(deadline)) == 0 && std::chrono::steady_clock::now() >= deadline) return {};
+    }
+  }
+  void wake() noexcept { waker_.wake(); }
+
+ private:
+  struct Peer {
+    std::string id, address;
+    int fd = -1;
+  };
+  static constexpr const char* ended = "its connection ended";
+
+  // A connection is known by its descriptor, which the next one may get.
+  void note_ends() {
+    while (const auto said = monitor_->next()) {
+      if (said->event != ZMQ_EVENT_DISCONNECTED) continue;
+      const auto found = by_fd_.find(static_cast<int>(said->value));
+      if (found == by_fd_.end()) continue;
+      ending_.push_back(found->second);
+      by_fd_.erase(found);
+    }
+  }
+  // What a worker sent before its connection ended comes first.
+  ps::Event<Message> take() {
+    ps::Event<Message> e;
+    Part id;
+    int rc = -1;
+    while ((rc = zmq_msg_recv(id.get(), socket_.get(), ZMQ_DONTWAIT)) < 0 && zmq_errno() == EINTR) {
+    }
+    if (rc >= 0) {
+      const bool more = id.more();
+      if (more) e.message.read(socket_.get());
+      e.what = ps::Event<Message>::What::message;
+      e.peer = peer_of(id, e.message.head_);
+      e.identity = e.message.head_.property("User-Id");
+    } else if (!ending_.empty()) {
+      e.what = ps::Event<Message>::What::lost;
+      e.peer = ending_.front();
+      e.why = ended;
+      ending_.pop_front();
+      const auto found = peers_.find(e.peer);
+      const auto named = by_id_.find(found->second.id);
+      if (named != by_id_.end() && named->second == e.peer) by_id_.erase(named);
+      peers_.erase(found);
+    }
+    return e;
+  }
+  std::int64_t peer_of(Part& id, Part& head) {
+    const int fd = zmq_msg_get(head.get(), ZMQ_SRCFD);
+    const std::string name(id.text());
+    const auto found = by_id_.find(name);
+    if (found != by_id_.end() && peers_.at(found->second).fd == fd) return found->second;
+    // A new connection, of somebody new or of one who comes again.
+    const std::int64_t number = next_++;
+    const auto forget = [&](std::int64_t old) {
+      if (std::find(ending_.begin(), ending_.end(), old) == ending_.end()) ending_.push_back(old);
+    };
+    if (found != by_id_.end()) {
+      by_fd_.erase(peers_.at(found->second).fd);
+      forget(found->second);
+    }
+    if (const auto other = by_fd_.find(fd); other != by_fd_.end()) forget(other->second);
+    by_id_[name] = number;
+    by_fd_[fd] = number;
+    peers_[number] = {name, head.property("Peer-Address"), fd};
+    return number;
+  }
+
+  Context context_;
+  Waker waker_;
+  DoorKeeper keeper_;  // before the socket that asks it
+  Socket socket_{context_, ZMQ_ROUTER};
+  std::optional<Monitor> monitor_;
+  std::map<std::int64_t, Peer> peers_;
+  std::map<std::string, std::int64_t> by_id_;
+  std::map<int, std::int64_t> by_fd_;
+  std::deque<std::int64_t> ending_;
+  std::int64_t next_ = 0;
+};
+static_assert(ps::Transport<ServerEnd>);
+
+}  // namespace tutti::zeromq

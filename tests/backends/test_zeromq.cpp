@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+// Parameter servers over ZeroMQ: the conformance cases, encrypted and not, and who is not let in.
+#include <doctest/doctest.h>
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/comm/tcp.hpp>
+
+#include "dist/conformance.hpp"
+#include "dist/server_ranks.hpp"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Worker = ps::ServerCommunicator<zeromq::WorkerEnd>;
+using Kind = zeromq::Security::Kind;
+
+// The ends of a job on this host.
+struct Job {
+  Kind kind;
+  std::chrono::milliseconds lost_after = 10s;
+  std::vector<zeromq::KeyPair> servers, workers;
+  std::vector<std::string> addresses, server_keys;
+
+  Job(Kind k, int server_count, int worker_count) : kind(k), addresses(static_cast<std::size_t>(server_count)) {
+    for (int s = 0; s < server_count; ++s) servers.push_back(zeromq::KeyPair::draw());
+    for (int w = 0; w < worker_count; ++w) workers.push_back(zeromq::KeyPair::draw());
+    for (const auto& s : servers) server_keys.push_back(s.open);
+  }
+  [[nodiscard]] zeromq::Options options() const {
+    zeromq::Options o;
+    o.lost_after = lost_after;
+    o.security.kind = kind;
+    o.security.password = "open sesame";
+    return o;
+  }
+  std::unique_ptr<zeromq::ServerEnd> server(int s) {
+    auto o = options();
+    o.security.own = servers[static_cast<std::size_t>(s)];
+    for (const auto& w : workers) o.security.workers.push_back(w.open);
+    auto end = std::make_unique<zeromq::ServerEnd>("127.0.0.1:0", o);
+    addresses[static_cast<std::size_t>(s)] = "127.0.0.1:" + std::to_string(end->port());
+    return end;
+  }
+  std::unique_ptr<zeromq::WorkerEnd> worker(int r) {
+    auto o = options();
+    o.security.own = workers[static_cast<std::size_t>(r)];
+    return std::make_unique<zeromq::WorkerEnd>(r, addresses, o, server_keys);
+  }
+  testing::Ends<zeromq::ServerEnd, zeromq::WorkerEnd> ends() {
+    return {[this](int s) { return server(s); }, [this](int r) { return worker(r); }};
+  }
+};
+
+testing::ServerJobErrors run(Kind kind, const testing::ServerJob& job, const std::function<void(Worker&)>& f) {
+  Job ends(kind, job.servers, job.workers);
+  return testing::run_server_ranks(job, ends.ends(), f);
+}
+std::span<std::byte> bytes_of(std::vector<float>& v) { return std::as_writable_bytes(std::span(v)); }
+
+}  // namespace
+
+TEST_CASE("zeromq: conformance") {
+  for (const auto kind : {Kind::password, Kind::curve})
+    for (const auto& [workers, servers] : {std::pair{1, 1}, {2, 1}, {3, 2}})
+      for (const auto& c : conformance::cases<Worker>()) {
+        CAPTURE(workers);
+        CAPTURE(servers);
+        CAPTURE(c.name);
+        CHECK_NOTHROW(run(kind, {.workers = workers, .servers = servers}, c.run).rethrow());
+      }
+}
+
+TEST_CASE("zeromq: large sums, sent from where they lie") {
+  constexpr std::size_t n = 3'000'000;
+  for (const auto kind : {Kind::password, Kind::curve})
+    run(kind, {.workers = 2, .servers = 2, .in_flight = std::size_t{4} << 20}, [&](Worker& c) {
+      const auto own = c.allocate(n * sizeof(float));
+      auto* v = reinterpret_cast<float*>(own.data());
+      for (int round = 0; round < 3; ++round) {
+        for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<float>((i + static_cast<std::size_t>(c.rank())) % 1000);
+        c.all_reduce(DType::f32, own, ReduceOp::sum, "large").wait();
+        for (std::size_t i = 0; i < n; ++i)
+          if (v[i] != static_cast<float>(i % 1000 + (i + 1) % 1000))
+            conformance::require(false, "element " + std::to_string(i) + " is " + std::to_string(v[i]));
+      }
+    }).rethrow();
+}
+
+TEST_CASE("zeromq: a worker that vanishes is named at once") {
+  for (const auto kind : {Kind::password, Kind::curve}) {
+    Job ends(kind, 2, 2);
+    const testing::ServerJob job{.workers = 2, .servers = 2};
+    const auto errors =
+        testing::run_with_servers(job, ends.ends(), [&](std::unique_ptr<zeromq::WorkerEnd> end, int rank) {
+          if (rank == 1) {
+            ps::Frame f;
+            f.worker = 1;
+            f.generation = 1;
+            for (std::uint32_t s = 0; s < 2; ++s) {
+              const auto greeting = ps::encode(ps::Greeting{s, 2, 2, 1000, "elsewhere"});
+              f.bytes = static_cast<std::uint32_t>(greeting.size());
+              end->send(s, ps::encode(f), greeting, nullptr);
+            }
+            for (int welcomes = 0; welcomes < 2; ++welcomes)
+              CHECK(end->receive(std::chrono::steady_clock::now() + 30s).what ==
+                    ps::Event<zeromq::Message>::What::message);
+            return;
+          }
+          Worker c(std::move(end), testing::worker_options(job, rank));
+          std::vector<float> v(10);
+          c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 1 bucket 0").wait();
+        });
+    const std::string text = testing::ServerJobErrors::text(errors.workers[0]);
+    CHECK_MESSAGE(text.find("rank 1 on elsewhere is gone: its connection ended") != std::string::npos, text);
+  }
+}
+
+TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
+  for (const auto kind : {Kind::password, Kind::curve}) {
+    CAPTURE(static_cast<int>(kind));
+    Job ends(kind, 1, 2);
+    const testing::ServerJob job{.workers = 2, .servers = 1};
+    auto server_end = ends.server(0);
+    const zeromq::ServerEnd& door = *server_end;
+    ps::Server<zeromq::ServerEnd> server(std::move(server_end), testing::server_options(job, 0));
+    std::thread serves([&] { server.run(); });
+
+    // A hundred that connect and say nothing.
+    std::vector<tcp::Socket> silent;
+    std::string why;
+    const int port = std::stoi(ends.addresses[0].substr(ends.addresses[0].rfind(':') + 1));
+    for (int i = 0; i < 100; ++i) {
+      auto s = tcp::connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 10s, why);
+      REQUIRE_MESSAGE(s, why);
+      silent.push_back(std::move(*s));
+    }
+    // Without a key, with another's, and with another word.
+    for (const auto by : {Kind::none, Kind::password, Kind::curve}) {
+      zeromq::Options o;
+      o.security.kind = by;
+      o.security.password = "open barley";
+      o.security.own = zeromq::KeyPair::draw();
+      zeromq::WorkerEnd stranger(0, ends.addresses, o, ends.server_keys);
+      ps::WorkerOptions as = testing::worker_options(job, 0);
+      as.patience = 5s;
+      CHECK_THROWS_WITH_AS(ps::ServerCommunicator<zeromq::WorkerEnd>(
+                               std::make_unique<zeromq::WorkerEnd>(0, ends.addresses, o, ends.server_keys), as),
+                           doctest::Contains("expected to be let in as rank 0, got server 0 at 127.0.0.1:"),
+                           CommunicationError);
+    }
+    // One of the job that says too much at once: its connection ends.
+    {
+      zeromq::Context context(1);
+      zeromq::Socket big(context, ZMQ_DEALER);
+      big.set(ZMQ_LINGER, 0);
+      zeromq::Security by = ends.options().security;
+      by.own = ends.workers[1];
+      by.server_key = ends.server_keys[0];
+      zeromq::secure_worker(big, by, 1);
+      zeromq::Monitor watch(context, big, "big");
+      REQUIRE(zmq_connect(big.get(), ("tcp://" + ends.addresses[0]).c_str()) == 0);
+      const std::vector<char> much(ps::max_data + 1000);
+      REQUIRE(zmq_send(big.get(), much.data(), much.size(), 0) > 0);
+      zmq_pollitem_t p{watch.get(), 0, ZMQ_POLLIN, 0};
+      CHECK(zmq_poll(&p, 1, 20'000) == 1);
+      const auto said = watch.next();
+      CHECK((said && said->event == ZMQ_EVENT_DISCONNECTED));
+    }
+    std::vector<std::thread> workers;
+    for (int r = 0; r < 2; ++r)
+      workers.emplace_back([&, r] {
+        Worker c(ends.worker(r), testing::worker_options(job, r));
+        std::vector<float> v(10, static_cast<float>(r + 1));
+        c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "sum").wait();
+        CHECK(v[9] == 3);
+      });
+    for (auto& w : workers) w.join();
+    serves.join();
+    CHECK(door.turned_away() >= 1);
+    CHECK(server.counts().pushes == 2);
+  }
+}
+
+TEST_CASE("zeromq: a port that is taken is named") {
+  Job ends(Kind::password, 1, 1);
+  const auto first = ends.server(0);
+  CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.addresses[0], ends.options()),
+                       doctest::Contains(("to listen at " + ends.addresses[0]).c_str()), CommunicationError);
+}
+
+TEST_CASE("zeromq: keys of a job's secret") {
+  const auto of = [](std::string_view secret, std::string_view process) {
+    return zeromq::KeyPair::of(secret, process);
+  };
+  CHECK(of("secret", "worker 0").open == of("secret", "worker 0").open);
+  CHECK(of("secret", "worker 0").secret.size() == 40);
+  std::set<std::string> all;
+  for (const char* secret : {"secret", "another"})
+    for (const char* process : {"worker 0", "worker 1", "server 0"}) {
+      all.insert(of(secret, process).open);
+      all.insert(of(secret, process).secret);
+    }
+  CHECK(all.size() == 12);
+}
