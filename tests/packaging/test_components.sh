@@ -6,7 +6,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_moved "$work/prefix"
 hide=(-D CMAKE_DISABLE_FIND_PACKAGE_oneDNN=ON -D CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON
-  -D CMAKE_DISABLE_FIND_PACKAGE_MPIC=ON -D CMAKE_DISABLE_FIND_PACKAGE_libjpegTurbo=ON -D CMAKE_DISABLE_FIND_PACKAGE_stb=ON)
+  -D CMAKE_DISABLE_FIND_PACKAGE_MPIC=ON -D CMAKE_DISABLE_FIND_PACKAGE_libjpegTurbo=ON -D CMAKE_DISABLE_FIND_PACKAGE_stb=ON
+  -D CMAKE_DISABLE_FIND_PACKAGE_libzmq=ON)
 
 try() {
   rm -rf "$work/build"
@@ -25,6 +26,8 @@ if try -D DOWNSTREAM_COMPONENTS=turbojpeg "${hide[@]}"; then fail "a component w
 says "apt-get install libjpeg-dev"
 if try -D DOWNSTREAM_COMPONENTS=stb "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libstb-dev"
+if try -D DOWNSTREAM_COMPONENTS=zeromq "${hide[@]}"; then fail "a component without its library is found"; fi
+says "apt-get install libzmq3-dev"
 if try -D DOWNSTREAM_COMPONENTS=nonesuch; then fail "a component that does not exist is found"; fi
 says "no component 'nonesuch'"
 try "${hide[@]}" || fail "tutti without components needs a library"
