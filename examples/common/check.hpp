@@ -65,11 +65,10 @@ inline void check_optimizer(RunOptions& o) {
   }
   const bool adamw = o.optimizer == "adamw";
   // The rate that the programs' own batches of 64 and 256 images want.
-  const bool imagenet = o.program == Program::train_imagenet;
-  const double of_batch = static_cast<double>(o.global_batch_size) / (imagenet ? 256 : 64);
+  const double of_batch = static_cast<double>(o.global_batch_size) / o.traits().batch_of_rate;
   if (!o.lr) {
     o.derived.emplace_back("lr");
-    o.lr = o.use_larc ? 3.7 : adamw ? 0.001 * of_batch : imagenet ? default_lr(o.global_batch_size) : 0.1 * of_batch;
+    o.lr = o.use_larc ? 3.7 : (adamw ? 0.001 : 0.1) * of_batch;
   }
   number("--lr", *o.lr, 0, 1e6);
   number("--mom", o.mom, 0, 0.999999);
@@ -82,13 +81,12 @@ inline void check_optimizer(RunOptions& o) {
 }
 
 inline void check_schedule(RunOptions& o) {
-  const bool imagenet = o.program == Program::train_imagenet;
-  number("--epochs", o.epochs, imagenet ? 0 : 1, 10'000'000);
+  number("--epochs", o.epochs, o.traits().as_horovod ? 0 : 1, 10'000'000);
   number("--max-steps", o.max_steps, 0, std::int64_t{1} << 40);
   word("--lr-schedule", o.lr_schedule,
        {"auto", "linear", "cosine", "cosine_restarts", "linear_cosine", "poly", "poly_cycle", "steps", "constant"},
        {{"step", "steps"}, {"cosine_decay_restarts", "cosine_restarts"}});
-  if (imagenet) check_imagenet_steps(o);
+  if (o.traits().as_horovod) check_imagenet_steps(o);
   const bool asks_for_steps = !o.lr_step_epochs.empty() || o.lr_factor;
   if (o.lr_schedule == "auto") o.lr_schedule = asks_for_steps ? "steps" : "linear";
   if (asks_for_steps && o.lr_schedule != "steps")
@@ -139,7 +137,7 @@ inline void check_backend(RunOptions& o) {
 inline void choose_precision(RunOptions& o) {
   if (o.precision != "auto") return;
   o.precision = "f32";
-  if (o.program == Program::train_cifar10 || !o.fp16) return;
+  if (!o.fp16) return;
   if (o.backend == "cuda") {
     o.precision = "bf16";
     o.any_half = true;
@@ -296,8 +294,7 @@ inline void check(RunOptions& o, int processes = 1, const std::vector<std::strin
                   bool gpu = false) {
   detail::check_backend(o);
   gpu = gpu && !detail::wants_no_gpu(o);
-  const bool imagenet = o.program == Program::train_imagenet;
-  if (imagenet) {
+  if (o.program == Program::train_imagenet) {
     detail::check_imagenet_data(o);
     detail::check_imagenet_model(o);
     detail::check_imagenet_run(o);

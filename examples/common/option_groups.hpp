@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 
 #include "options.hpp"
 
 // Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, further
-// names), names without their dashes.
+// names, scope), names without their dashes.
 namespace tutti::examples {
+
+// Whom the value of an option concerns.
+enum class Scope : std::uint8_t {
+  job,       // all ranks, which must have the same
+  training,  // these, and later runs: one that goes on with another value is told
+  rank       // this process, or where its files lie
+};
 
 // A flag of older scripts that means nothing here: it is taken with its neutral value and refused with any other; with
 // none, any number will do.
@@ -35,11 +43,11 @@ void describe_curves(RunOptions& o, V& v) {
 template <class V>
 void describe_checkpoints(RunOptions& o, V& v) {
   v("resume", o.resume, "go on: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
-    Names{});
+    Names{}, Scope::rank);
   v("save-seconds", o.save_seconds,
     "seconds between checkpoints, after a step that all ranks have done; 0: none by time",
     Names{"save-secs", "save-checkpoint-secs"});
-  v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{});
+  v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{}, Scope::rank);
   v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size",
     Names{});
 }
@@ -57,10 +65,11 @@ void describe_machine(RunOptions& o, V& v) {
   v("data-on-device", o.data_on_device,
     "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "
     "free)",
-    Names{});
-  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{});
-  v("seed", o.seed, "of weights, order and augmentation", Names{});
-  v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Names{});
+    Names{}, Scope::rank);
+  v("threads", o.threads, "compute threads per rank; 0: the cores of the host, shared by its ranks", Names{},
+    Scope::rank);
+  v("seed", o.seed, "of weights, order and augmentation", Names{}, Scope::training);
+  v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Names{}, Scope::rank);
   v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
   v("dry-run", o.dry_run, "print the net and the memory it takes, and stop", Names{});
   v("dry-run-ranks", o.dry_run_ranks, "with --dry-run or --print-schedule: as a job of so many ranks; 0: of those here",
@@ -79,7 +88,7 @@ void describe_distribution(RunOptions& o, V& v) {
     "ps_async",
     Names{"kvstore"});
   v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: none, train on the processor",
-    Names{});
+    Names{}, Scope::rank);
   v("bucket-mib", o.bucket_mib, "gradients summed at a time, MiB; the first bucket is 1", Names{});
   v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});

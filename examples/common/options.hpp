@@ -13,13 +13,24 @@ namespace tutti::examples {
 
 enum class Program : std::uint8_t { train_cifar10, train_imagenet };
 
-[[nodiscard]] constexpr const char* name_of(Program p) noexcept {
-  return p == Program::train_cifar10 ? "train_cifar10" : "train_imagenet";
+// How a program differs beyond its table of options.
+struct ProgramTraits {
+  const char *name, *title, *preset;
+  double batch_of_rate;  // images of the batch that its default learning rate is for
+  // Counts as the TensorFlow and Horovod trainer does: the length of a run, its reports and its checkpoints in steps,
+  // which run on from one epoch into the next; and goes on with a run that its folder holds.
+  bool as_horovod;
+};
+[[nodiscard]] constexpr ProgramTraits traits_of(Program p) noexcept {
+  if (p == Program::train_imagenet) return {"train_imagenet", "Trains a ResNet on ImageNet.", "torchvision", 256, true};
+  return {"train_cifar10", "Trains a ResNet on small images.", "cifar-resnet50-28", 64, false};
 }
+[[nodiscard]] constexpr const char* name_of(Program p) noexcept { return traits_of(p).name; }
 
 // An empty optional, an empty text or "auto" leaves the choice to check().
 struct RunOptions {
   Program program = Program::train_cifar10;  // whose table below holds
+  [[nodiscard]] ProgramTraits traits() const { return traits_of(program); }
   // Data
   std::string data_dir;
   std::string dataset = "cifar10";
@@ -92,7 +103,7 @@ struct RunOptions {
   bool tensorboard = true, audit = false, dry_run = false, eval_only = false;
   bool print_schedule = false;
   std::int64_t dry_run_ranks = 0;
-  bool clear_log = false, local_ckpt = false, fp16 = true;
+  bool clear_log = false, local_ckpt = false, fp16 = false;
   std::string log_name = "hvd_train.log";
   std::int64_t eval_interval = 0, save_summary_steps = 0;
   std::optional<std::int64_t> num_gpus;

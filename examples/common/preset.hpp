@@ -12,7 +12,7 @@ namespace tutti::examples {
 // Sets the defaults that a preset stands for.
 inline void apply_preset(RunOptions& o, const std::string& name) {
   if (name.empty()) return;
-  const char* known = o.program == Program::train_cifar10 ? "cifar-resnet50-28" : "torchvision";
+  const char* known = o.traits().preset;
   if (name != known) fail<UsageError>("--preset", known, name);
   o.preset = name;
   if (name == "torchvision") {

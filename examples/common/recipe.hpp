@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <tutti/data/dataset.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/graph/builder.hpp>
-#include <tutti/io/json.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
@@ -22,68 +22,12 @@
 #include <tutti/optim/schedule.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 #include <tutti/train/fit.hpp>
-#include <tutti/train/run_log.hpp>
+#include <tutti/train/make_source.hpp>
 
-#include "option_table.hpp"
+#include "options_json.hpp"
 
 // From checked options to what the library is given.
 namespace tutti::examples {
-
-namespace detail {
-
-struct WriteJson {
-  io::Json object = io::Json::object();
-  void group(const char*) {}
-  template <class T>
-  void operator()(const char* name, T& field, const char*, std::initializer_list<const char*>) {
-    if constexpr (std::is_same_v<T, std::uint64_t>)
-      object.set(name, std::to_string(field));  // JSON's integers end at 2^53 in many readers, ours at 2^63
-    else if constexpr (std::is_same_v<T, std::string>)
-      object.set(name, utf8_text(field));
-    else
-      object.set(name, json_of(field));
-  }
-  template <class T>
-  static io::Json json_of(const T& v) {
-    return io::Json(v);
-  }
-  template <class T>
-  static io::Json json_of(const std::optional<T>& v) {
-    if (!v) return {};
-    if constexpr (std::is_same_v<T, std::string>)
-      return utf8_text(*v);
-    else
-      return io::Json(*v);
-  }
-};
-
-// A warmup along another curve than a line. The schedule after it begins anew where `anew`, else it counts from the
-// start of the run.
-struct CurvedWarmup {
-  double from, to, power;
-  std::int64_t steps;
-  bool anew;
-  Schedule after;
-  double operator()(Progress p) const {
-    if (p.step < steps)
-      return from + (to - from) * std::pow(static_cast<double>(p.step) / static_cast<double>(steps), power);
-    if (anew) {
-      p.step -= steps;
-      p.total_steps -= steps;
-    }
-    return after(p);
-  }
-};
-
-}  // namespace detail
-
-// The options by their names on the command line.
-inline io::Json options_json(const RunOptions& options) {
-  detail::WriteJson writer;
-  RunOptions copy = options;
-  describe(copy, writer);
-  return std::move(writer.object);
-}
 
 inline std::int64_t warmup_steps(const RunOptions& o, std::int64_t steps_per_epoch) {
   return std::llround(o.warmup_epochs.value() * static_cast<double>(steps_per_epoch));
@@ -114,10 +58,9 @@ inline Schedule make_schedule(const RunOptions& o, std::int64_t steps_per_epoch)
   if (warmup == 0) return decay();
   // "Epochs 200 and 250" mean just these; a curve runs from the end of the warmup to the end of the run.
   const bool anew = o.lr_schedule != "steps";
-  if (o.warmup_strategy != "linear")
-    return detail::CurvedWarmup{*o.warmup_lr, lr, o.warmup_strategy == "sqrt" ? 0.5 : 2.0, warmup, anew, decay()};
-  if (anew) return schedule::Warmup(*o.warmup_lr, lr, warmup, decay());
-  return schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay());
+  const double power = o.warmup_strategy == "sqrt" ? 0.5 : o.warmup_strategy == "power2" ? 2 : 1;
+  if (anew) return schedule::Warmup(*o.warmup_lr, lr, warmup, decay(), power);
+  return schedule::WarmupWithin(*o.warmup_lr, lr, warmup, decay(), power);
 }
 
 inline AnyOptimizer make_optimizer(const RunOptions& o) {
@@ -148,7 +91,24 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
 // What becomes of the last step of an epoch: train_imagenet counts steps as the TensorFlow and Horovod trainer does,
 // images * epochs / batch rounded down.
 [[nodiscard]] inline EpochEnd epoch_end_of(const RunOptions& o) {
-  return o.program == Program::train_imagenet ? EpochEnd::run_on : EpochEnd::short_step;
+  return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
+}
+
+// How a rank's images of the whole are read.
+inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world) {
+  LoaderOptions l;
+  l.placement = {training ? o.global_batch_size : *o.evaluation_batch * world, rank, world};
+  if (training && !o.test_io) l.placement.epoch_end = epoch_end_of(o);
+  l.seed = o.seed;
+  l.shuffle = training;
+  l.one_pass = !training;
+  l.threads = static_cast<int>(o.data_nthreads);
+  l.skip_bad_records = o.on_bad_record == "skip";
+  return l;
+}
+
+[[nodiscard]] inline OnDevice on_device_of(const RunOptions& o) {
+  return o.data_on_device == "yes" ? OnDevice::yes : o.data_on_device == "no" ? OnDevice::no : OnDevice::automatic;
 }
 
 // `images`: of the training set.
@@ -170,7 +130,7 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
     f.epochs = (o.num_batches * o.global_batch_size + images - 1) / images;
     if (f.max_steps == 0 || f.max_steps > o.num_batches) f.max_steps = o.num_batches;
   }
-  if (o.program == Program::train_imagenet) {
+  if (o.traits().as_horovod) {
     // The rows of its table: step 1 and every --display-every'th; and its intervals, which are steps.
     f.report_first = true;
     f.report_epochs = false;

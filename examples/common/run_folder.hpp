@@ -13,7 +13,7 @@
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/file.hpp>
 
-#include "options.hpp"
+#include "options_json.hpp"
 
 // The folder of a run, and where a run begins.
 namespace tutti::examples {
@@ -76,7 +76,7 @@ inline void clear_run(const io::Path& folder) {
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
 inline void settle_run_folder(RunOptions& o) {
   if (o.clear_log) detail::clear_run(o.run_dir);
-  if (o.program == Program::train_imagenet && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) &&
+  if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) &&
       io::path_exists(io::Path(o.run_dir) / "checkpoints"))
     o.resume = "latest";
   bool other_run = false;
@@ -151,64 +151,11 @@ inline std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, 
 }
 
 // Names the options that shape the training and differ from those the checkpoint was made with.
-inline void compare_options(const io::Json& before, const io::Json& now, const Warn& warn) {
-  static const std::vector<std::string> matter{"dataset",
-                                               "image-shape",
-                                               "image-size",
-                                               "augmentation",
-                                               "increased-aug",
-                                               "model",
-                                               "v1",
-                                               "adv-bn-init",
-                                               "bn-eps",
-                                               "bn-momentum",
-                                               "wdecay",
-                                               "leta",
-                                               "decay-biases",
-                                               "adv-conv-init",
-                                               "loss-scale",
-                                               "num-epochs",
-                                               "num-batches",
-                                               "lr-decay-mode",
-                                               "lr-decay-steps",
-                                               "lr-decay-lrs",
-                                               "rgb-mean",
-                                               "rgb-std",
-                                               "random-crop",
-                                               "random-mirror",
-                                               "centre-epochs",
-                                               "pad-size",
-                                               "pad-mode",
-                                               "fill-value",
-                                               "num-examples",
-                                               "network",
-                                               "depth",
-                                               "zero-gamma",
-                                               "label-smoothing",
-                                               "global-batch-size",
-                                               "accumulate",
-                                               "optimizer",
-                                               "lr",
-                                               "mom",
-                                               "wd",
-                                               "decay-all",
-                                               "eta",
-                                               "clip-norm",
-                                               "ema-decay",
-                                               "epochs",
-                                               "lr-schedule",
-                                               "lr-step-epochs",
-                                               "lr-factor",
-                                               "lr-end",
-                                               "poly-power",
-                                               "warmup-epochs",
-                                               "warmup-lr",
-                                               "warmup-strategy",
-                                               "precision",
-                                               "seed"};
-  for (const auto& name : matter) {
+inline void compare_options(const io::Json& before, const RunOptions& o, const Warn& warn) {
+  const io::Json now = options_json(o);
+  for (const auto& [name, scope] : scopes_of(o)) {
     const io::Json *was = before.find(name), *is = now.find(name);
-    if (was != nullptr && is != nullptr && !(*was == *is))
+    if (scope == Scope::training && was != nullptr && is != nullptr && !(*was == *is))
       warn("--" + name + " was " + io::write_json(*was) + " when the checkpoint was made and is " +
            io::write_json(*is) + " now");
   }

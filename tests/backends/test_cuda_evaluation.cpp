@@ -21,11 +21,11 @@
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/make_source.hpp>
 #include <tutti/train/resident_source.hpp>
 
 #include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
-#include "examples/common/batches.hpp"
 
 using namespace tutti;
 using testing::Emulated;
@@ -77,10 +77,7 @@ struct Run {
     const LoaderOptions o{
         .placement = {batch, 0, 1}, .shuffle = false, .one_pass = true, .threads = how == How::pageable ? 0 : 1};
     if (how == How::pageable) return std::make_unique<Loader>(d, o);
-    examples::RunOptions as;
-    as.data_on_device = how == How::resident ? "yes" : "no";
-    std::size_t bytes = 0;
-    return examples::make_source(backend, d, o, as, bytes);
+    return make_source(backend, d, o, how == How::resident ? OnDevice::yes : OnDevice::no);
   }
   // What evaluation came to when the host waited for each batch.
   Metrics waited_for(BatchSource& source) {

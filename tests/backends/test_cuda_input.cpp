@@ -27,12 +27,12 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/make_source.hpp>
 #include <tutti/train/resident_source.hpp>
 
 #include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "data/temp_folder.hpp"
-#include "examples/common/batches.hpp"
 
 using namespace tutti;
 using testing::Emulated;
@@ -345,11 +345,10 @@ struct Run {
                   {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true});
   }
   std::unique_ptr<BatchSource> source(How how, const AnyDataset& d, LoaderOptions o) {
-    examples::RunOptions as;
-    as.data_on_device = how == How::resident ? "yes" : "no";
+    const OnDevice as = how == How::resident ? OnDevice::yes : OnDevice::no;
     std::size_t bytes = 0;
     if (how == How::pageable) return std::make_unique<Loader>(d, o);
-    auto s = examples::make_source(backend, d, std::move(o), as, bytes);
+    auto s = make_source(backend, d, std::move(o), as, &bytes);
     CHECK((bytes > 0) == (how == How::resident));
     return s;
   }
@@ -540,29 +539,27 @@ TEST_CASE("where the batches of a run come from") {
   const AnyDataset random = Random{};
   LoaderOptions l;
   l.threads = 0;
-  const auto resident = [&](auto& b, const AnyDataset& d, const char* word) {
-    examples::RunOptions o;
-    o.data_on_device = word;
+  const auto resident = [&](auto& b, const AnyDataset& d, OnDevice wanted) {
     std::size_t bytes = 0;
-    const auto source = examples::make_source(b, d, l, o, bytes);
+    const auto source = make_source(b, d, l, wanted, &bytes, "--data-on-device");
     CHECK((dynamic_cast<Loader*>(source.get()) == nullptr) == (bytes > 0));
     return bytes;
   };
-  CHECK(resident(backend, fixed, "auto") == 50 * (3 * 8 * 8 + 4));
-  CHECK(resident(backend, fixed, "yes") > 0);
-  CHECK(resident(backend, fixed, "no") == 0);
-  CHECK(resident(backend, random, "auto") == 0);
-  CHECK_THROWS_WITH_AS(resident(backend, random, "yes"), doctest::Contains("made anew each time"), UsageError);
-  CHECK(resident(host, fixed, "auto") == 0);
-  CHECK_THROWS_WITH_AS(resident(host, fixed, "yes"), doctest::Contains("it is for --backend cuda"), UsageError);
+  CHECK(resident(backend, fixed, OnDevice::automatic) == 50 * (3 * 8 * 8 + 4));
+  CHECK(resident(backend, fixed, OnDevice::yes) > 0);
+  CHECK(resident(backend, fixed, OnDevice::no) == 0);
+  CHECK(resident(backend, random, OnDevice::automatic) == 0);
+  CHECK_THROWS_WITH_AS(resident(backend, random, OnDevice::yes), doctest::Contains("made anew each time"), UsageError);
+  CHECK(resident(host, fixed, OnDevice::automatic) == 0);
+  CHECK_THROWS_WITH_AS(resident(host, fixed, OnDevice::yes), doctest::Contains("it is for --backend cuda"), UsageError);
   // More than a quarter of what is free, and more than all of it.
   const std::size_t capacity = device.capacity;
   device.capacity = device.memory.used() + 30000;
-  CHECK(resident(backend, fixed, "auto") == 0);
+  CHECK(resident(backend, fixed, OnDevice::automatic) == 0);
   device.capacity = device.memory.used() + 5000;
-  CHECK_THROWS_WITH_AS(resident(backend, fixed, "yes"), doctest::Contains("--data-on-device"), DeviceError);
+  CHECK_THROWS_WITH_AS(resident(backend, fixed, OnDevice::yes), doctest::Contains("--data-on-device"), DeviceError);
   device.capacity = capacity;
-  CHECK(resident(backend, fixed, "auto") > 0);
+  CHECK(resident(backend, fixed, OnDevice::automatic) > 0);
 }
 
 TEST_CASE("a loader's pinned slots are not given back while an upload may read them") {
@@ -570,15 +567,12 @@ TEST_CASE("a loader's pinned slots are not given back while an upload may read t
   Emulated backend(testing::emulated_options(true));
   Buffer slot(backend, 4096), labels(backend, 64);
   const AnyDataset d = images_of(9, 3, 8, 8);
-  examples::RunOptions o;
-  o.data_on_device = "no";
-  std::size_t bytes = 0;
   LoaderOptions l;
   l.placement.global_batch = 4;
   l.threads = 0;
   l.slots = 1;  // the next batch is written where the last one lay
   {
-    const auto source = examples::make_source(backend, d, l, o, bytes);
+    const auto source = make_source(backend, d, l, OnDevice::no);
     Loader plain(d, l);
     std::vector<std::uint8_t> seen(4 * 192);
     for (int step = 0; step < 5; ++step) {

@@ -60,6 +60,14 @@ inline std::string padded(std::string s, std::size_t width) {
   return detail::scaled(n, units);
 }
 
+// One line: parameters, and FLOPs of one row forward and trained.
+template <class = void>
+[[nodiscard]] std::string totals(const Graph& g) {
+  const auto flops = static_cast<double>(forward_flops(g));
+  return "total: " + std::to_string(parameter_count(g)) + " parameters, " + format_count(flops) + "FLOP forward, " +
+         format_count(3 * flops) + "FLOP a trained image\n";
+}
+
 // A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
 template <class = void>
 [[nodiscard]] std::string summary(const Graph& g) {
@@ -78,39 +86,10 @@ template <class = void>
            padded(parameters > 0 ? std::to_string(parameters) : "", 12) +
            (flops > 0 ? format_count(static_cast<double>(flops)) : "") + '\n';
   }
-  const auto flops = static_cast<double>(forward_flops(g));
-  return out + "total: " + std::to_string(parameter_count(g)) + " parameters, " + format_count(flops) +
-         "FLOP forward, " + format_count(3 * flops) + "FLOP a trained image\n";
+  return out + totals(g);
 }
 
-// What a run takes, in bytes.
-struct MemoryEstimate {
-  std::size_t parameters = 0, gradients = 0, optimizer = 0, states = 0, activations = 0, scratch = 0, packed = 0,
-              committed = 0, batches = 0;
-  [[nodiscard]] std::size_t total() const {
-    return parameters + gradients + optimizer + states + activations + scratch + packed + committed + batches;
-  }
-};
-
-template <class = void>
-[[nodiscard]] std::string to_string(const MemoryEstimate& m) {
-  std::string out = "memory:";
-  const auto item = [&](const char* name, std::size_t bytes, bool last = false) {
-    out += std::string(" ") + name + ' ' + format_bytes(static_cast<double>(bytes)) + (last ? "" : ",");
-  };
-  item("activations", m.activations);
-  item("weights", m.parameters + m.states);
-  item("gradients", m.gradients);
-  item("optimizer", m.optimizer);
-  item("packed weights", m.packed);
-  item("scratch", m.scratch);
-  item("committed copy", m.committed);
-  item("batches", m.batches);
-  item("in all", m.total(), true);
-  return out;
-}
-
+TUTTI_CORE_INSTANCE(template std::string totals<>(const Graph&));
 TUTTI_CORE_INSTANCE(template std::string summary<>(const Graph&));
-TUTTI_CORE_INSTANCE(template std::string to_string<>(const MemoryEstimate&));
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -56,19 +57,23 @@ inline Progress window(Progress p, std::int64_t start, std::int64_t end) noexcep
 
 }  // namespace detail
 
-// A straight line from `from` at step 0 to `to` at step `steps`, then `after`, which sees only the steps that remain:
-// its step 0 is the end of the warmup and its total is the rest of the run.
+// A straight line from `from` at step 0 to `to` at step `steps`, or that power of it, then `after`, which sees only the
+// steps that remain: its step 0 is the end of the warmup and its total is the rest of the run.
 class Warmup {
  public:
-  Warmup(double from, double to, std::int64_t steps, Schedule after)
+  Warmup(double from, double to, std::int64_t steps, Schedule after, double power = 1)
       : from_(detail::checked_lr("schedule::Warmup", from)),
         to_(detail::checked_lr("schedule::Warmup", to)),
         steps_(steps),
+        power_(detail::checked("schedule::Warmup", "a power", power, 0, detail::largest)),
         after_(std::move(after)) {
     if (steps < 0) fail<UsageError>("schedule::Warmup", "0 steps or more", std::to_string(steps));
   }
   [[nodiscard]] double operator()(const Progress& p) const {
-    if (p.step < steps_) return from_ + (to_ - from_) * static_cast<double>(p.step) / static_cast<double>(steps_);
+    const auto step = static_cast<double>(p.step), steps = static_cast<double>(steps_);
+    if (p.step < steps_)
+      return power_ == 1 ? from_ + (to_ - from_) * step / steps
+                         : from_ + (to_ - from_) * std::pow(step / steps, power_);
     return after_(detail::window(p, steps_, p.total_steps));
   }
 
@@ -76,14 +81,15 @@ class Warmup {
   double from_;
   double to_;
   std::int64_t steps_;
+  double power_;
   Schedule after_;
 };
 
 // Warmup whose `after` goes on counting from the start of the run, so that "epochs 30, 60 and 80" mean just these.
 class WarmupWithin {
  public:
-  WarmupWithin(double from, double to, std::int64_t steps, Schedule after)
-      : warmup_(from, to, steps, after), steps_(steps), after_(std::move(after)) {}
+  WarmupWithin(double from, double to, std::int64_t steps, Schedule after, double power = 1)
+      : warmup_(from, to, steps, after, power), steps_(steps), after_(std::move(after)) {}
   [[nodiscard]] double operator()(const Progress& p) const { return p.step < steps_ ? warmup_(p) : after_(p); }
 
  private:

@@ -21,6 +21,7 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/tensor.hpp>
+#include <tutti/train/memory_estimate.hpp>
 #include <tutti/train/state.hpp>
 #include <tutti/train/trainer_options.hpp>
 
@@ -106,6 +107,13 @@ class Trainer {
   // The share of its last second or less in which this rank's device computed, 0..1, where it tells.
   [[nodiscard]] std::optional<double> utilisation() const { return b_.utilisation(); }
 
+  // What training takes with steps of so many rows of this rank and evaluations of so many at a time, without batches
+  // that a loader holds. On a host it is reckoned from a few rows, so that nothing large is allocated; on a device the
+  // plans are made, and DeviceError says what is lacking.
+  [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
+  // Makes these largest plans, whose memory shorter batches share, and tells what they take.
+  MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
+
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
   [[nodiscard]] double decay_term();
 
@@ -157,6 +165,9 @@ class Trainer {
   [[nodiscard]] std::vector<StateArena> arenas();
   [[nodiscard]] std::vector<StateSpan> arena_spans();
 
+  [[nodiscard]] std::int64_t rows_at_a_time(std::int64_t rows) const;
+  [[nodiscard]] MemoryEstimate memory_in_use(std::int64_t rows) const;
+
   struct Parts;  // trainer_definitions.hpp
 
   Backend& b_;
@@ -173,5 +184,6 @@ class Trainer {
 
 #if TUTTI_CORE_DEFINITIONS
 #include <tutti/train/trainer_definitions.hpp>
+#include <tutti/train/trainer_memory.hpp>
 #include <tutti/train/trainer_tensors.hpp>
 #endif

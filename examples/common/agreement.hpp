@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <tutti/backends/make.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#include <tutti/strategy/broadcast_text.hpp>
+#include <tutti/train/data_facts.hpp>
+#include <tutti/train/while_ranks_work.hpp>
+
+#include "run_folder.hpp"
+#include "task.hpp"
+
+// What the ranks of a run settle among them before the first step.
+namespace tutti::examples {
+
+// What all must have alike beside the trainer's own options: the data and what the run is to do.
+inline JobFacts facts(const RunOptions& o, const Images& images) {
+  JobFacts f;
+  const std::map<std::string, Scope> scopes = scopes_of(o);
+  const io::Json json = options_json(o);
+  for (const auto& [name, value] : json.as_object())
+    if (scopes.at(name) != Scope::rank && std::find(o.derived.begin(), o.derived.end(), name) == o.derived.end())
+      f.add("--" + name, io::write_json(value));
+  const bool may_skip = o.on_bad_record != "fail";
+  add_data(f, "training data", images.train, may_skip);
+  if (images.test) add_data(f, "test data", *images.test, may_skip);
+  return f;
+}
+
+// Rank 0 settles the run's folder; the others learn it.
+inline void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {
+  if (strategy.rank() == 0) settle_run_folder(o);
+  o.run_dir = broadcast_text(strategy, "--run-dir", o.run_dir);
+}
+
+// With --local-ckpt the first rank on every host saves beside rank 0, in that host's own folder. Ranks whose folder is
+// rank 0's, over a network file system, leave it to that. All ranks call it.
+inline bool saves_beside_chief(AnyStrategy& strategy, const RunOptions& o) {
+  if (strategy.size() == 1) return false;
+  const bool chief = strategy.rank() == 0;
+  double word = chief ? static_cast<double>(::getpid()) : 0;
+  strategy.sum({&word, 1});
+  const io::Path mark = io::Path(o.run_dir) / (".rank-0-saves-here-" + std::to_string(std::llround(word)));
+  if (chief) io::atomic_write_file(mark, "");
+  strategy.sum({&word, 1});  // it is there
+  const bool saves = !chief && launched().local_rank == 0 && !io::path_exists(mark);
+  while_ranks_work(strategy, "making a run folder", [&] {
+    if (!saves) return;
+    if (o.clear_log) detail::clear_run(o.run_dir);
+    io::make_directories(o.run_dir);
+  });
+  // Nobody looks for it any more.
+  if (chief) io::remove_tree(mark);
+  return saves;
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+
+#include "environment.hpp"
+#include "option_table.hpp"
+
+// Which names options have, and how they are written on a command line and in the environment.
+namespace tutti::examples::detail {
+
+// Every name, with '-' only, and the first name of its option; which of them are switches.
+struct KnownNames {
+  std::map<std::string, std::string> all{
+      {"help", "help"}, {"version", "version"}, {"config", "config"}, {"print-config", "print-config"}};
+  std::set<std::string> switches{"print-config"};
+  void group(const char*) {}
+  template <class T>
+  void operator()(const char* name, T&, const char*, std::initializer_list<const char*> others, Scope = Scope::job) {
+    std::vector<std::string> names(others.begin(), others.end());
+    names.emplace_back(name);
+    for (const auto& n : names) all[n] = name;
+    if (std::is_same_v<T, bool>) switches.insert(names.begin(), names.end());
+  }
+};
+
+// Refuses two names of one option with different values: one of the two would have no effect.
+class OneName {
+ public:
+  void add(const std::string& where, const std::string& first, const std::string& name, const std::string& value) {
+    const auto [at, fresh] = said_.try_emplace(first, name, value);
+    if (!fresh && at->second.first != name && at->second.second != value)
+      fail<UsageError>(where + "--" + name,
+                       "what --" + at->second.first + " says, another name of this option, '" + at->second.second + "'",
+                       "'" + value + "'", "give one of the two");
+    at->second = {name, value};
+  }
+
+ private:
+  std::map<std::string, std::pair<std::string, std::string>> said_;
+};
+
+inline KnownNames all_names(Program program) {
+  KnownNames names;
+  RunOptions o = defaults_of(program);
+  describe(o, names);
+  for (const auto& n : neutral_options(program)) names.all[n.name] = n.name;
+  return names;
+}
+
+inline std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t swapped = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, swapped});
+    }
+  }
+  return row.back();
+}
+
+// The name that is meant, as far as one can tell; else nothing.
+inline std::string nearest_name(const std::string& name, const KnownNames& names) {
+  std::string nearest;
+  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
+  for (const auto& known : names.all)
+    if (const std::size_t d = distance(name, known.first); d < least) {
+      least = d;
+      nearest = known.first;
+    }
+  return nearest;
+}
+
+[[noreturn]] inline void unknown(const std::string& where, const std::string& name, const KnownNames& names) {
+  const std::string nearest = nearest_name(name, names);
+  fail<UsageError>(where, "an option", "--" + name + ", which is none",
+                   nearest.empty() ? "--help lists all options" : "did you mean --" + nearest);
+}
+
+inline std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// Brings all arguments into the form --name=value or --name, value with each option's first name: '_' in a name becomes
+// '-'; switches --x, --no-x, --nox and --x 1 become --x=true and the like; --resume alone becomes --resume=latest.
+inline std::vector<std::string> normalised(int argc, char** argv, const KnownNames& names) {
+  std::vector<std::string> out;
+  OneName one;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    const std::string& first = names.all.at(name);
+    one.add("", first, name, value);
+    // Stand apart when empty: after '=' CLI11 would take the next argument instead.
+    out.push_back("--" + first + (value.empty() ? "" : "=" + value));
+    if (value.empty()) out.emplace_back();
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "-h") {
+      out.emplace_back("--help");
+      continue;
+    }
+    if ((argument == "-m" && names.all.contains("model")) || (argument == "-b" && names.all.contains("batch-size"))) {
+      if (i + 1 == argc) fail<UsageError>(argument, "a value", "none");
+      add(argument == "-m" ? "model" : "batch-size", argv[++i]);
+      continue;
+    }
+    if (!argument.starts_with("--"))
+      fail<UsageError>("command line", "--options with one value each", "'" + argument + "'",
+                       i > 1 && std::string(argv[i - 1]) == "--resume" ? "--resume takes its value after '='"
+                                                                       : "--help lists all options");
+    const std::size_t equals = argument.find('=');
+    std::string name = with_dashes(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = argument.substr(equals + 1);
+    const bool known = names.all.contains(name);
+    if (!known && name.starts_with("no")) {
+      const std::string positive = name.substr(name.starts_with("no-") ? 3 : 2);
+      if (names.switches.contains(positive)) {
+        if (value) fail<UsageError>("--" + name, "no value", *value);
+        add(positive, "false");
+        continue;
+      }
+    }
+    if (!known) unknown("command line", name, names);
+    if (names.switches.contains(name) && !value) {
+      value = "true";
+      const std::string next = i + 1 < argc ? argv[i + 1] : "";
+      if (!next.empty() && !next.starts_with("-")) {
+        value = next;
+        ++i;
+      }
+    }
+    if (name == "resume" && !value) value = "latest";
+    if (!value && (name == "help" || name == "version")) {
+      out.push_back("--" + name);
+      continue;
+    }
+    const bool none_left = i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--");
+    // A list of GPUs that the shell left out is as empty as one in quotes.
+    if (!value && none_left && name == "gpus") value = "";
+    if (!value && none_left)
+      fail<UsageError>("--" + name, "a value", i + 1 == argc ? "none" : std::string("the option ") + argv[i + 1]);
+    add(name, value ? *value : std::string(argv[++i]));
+  }
+  return out;
+}
+
+// The variables that are options, by each option's first name. UsageError names one that is none.
+inline std::map<std::string, VariableEntry> options_in_environment(Program program, const KnownNames& names) {
+  static const std::set<std::string> elsewhere{"help", "version", "print-config"};
+  std::map<std::string, VariableEntry> found;
+  OneName one;
+  for (const VariableEntry& e : environment_entries()) {
+    const bool capitals = variable_of_option(e.option) == e.variable;
+    if (!capitals || !names.all.contains(e.option) || elsewhere.contains(e.option)) {
+      const std::string nearest = capitals ? nearest_name(e.option, names) : e.option;
+      fail<UsageError>(
+          "environment " + e.variable,
+          "an option of " + std::string(name_of(program)) + " in capitals, as TUTTI_BATCH_SIZE", "none",
+          (nearest.empty() ? "" : "did you mean " + variable_of_option(nearest) + "; ") + "unset " + e.variable);
+    }
+    const std::string& first = names.all.at(e.option);
+    one.add("environment " + e.variable + ": ", first, e.option, e.value);
+    found[first] = e;
+  }
+  return found;
+}
+
+}  // namespace tutti::examples::detail

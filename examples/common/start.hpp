@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include <tutti/backends/make.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/host_memory.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/graph/summary.hpp>
+#include <tutti/train/load_weights.hpp>
+#include <tutti/train/memory_estimate.hpp>
+#include <tutti/train/trainer.hpp>
+#include <tutti/version.hpp>
+
+#include "recipe.hpp"
+
+// What a run says of itself before the first step.
+namespace tutti::examples {
+
+inline void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); }
+
+inline std::string versions(const Backend& backend, const RunOptions& o, int world) {
+  std::string precision = o.precision;
+  if (o.backend == "cuda" && precision == "f32")
+    precision += o.tf32 ? " by TF32" : " (--tf32 and --precision bf16 are several times as fast)";
+  return std::string("tutti ") + version + ": backend " + backend.name() + " (" + backend.description() + "), " +
+         precision + ", " + std::to_string(backend.threads()) + " threads, strategy " + o.strategy +
+         (world > 1 ? ", " + std::to_string(world) + " ranks" : "");
+}
+inline void print_start(const Backend& backend, const RunOptions& o, int world) {
+  std::printf("%s\n", versions(backend, o, world).c_str());
+  for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
+}
+
+// Says before the first step, not in the middle of it, that the memory will not do. Ranks of a host share it.
+inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
+  const auto need = static_cast<std::int64_t>(m.total()) - resident_memory(), there = available_memory() / ranks_here;
+  if (need <= there) return;
+  const auto each = static_cast<std::int64_t>(m.activations + m.batches) / std::max<std::int64_t>(o.batch_size, 1);
+  const std::int64_t fits =
+      std::max<std::int64_t>(o.batch_size - (need - there) / std::max<std::int64_t>(each, 1) - 1, 0);
+  fail<DeviceError>("memory", format_bytes(static_cast<double>(m.total())) + " for this rank",
+                    format_bytes(static_cast<double>(there + resident_memory())),
+                    fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
+}
+
+// What the run takes; its largest plans are made, unless they are more than the host has and --dry-run only asks.
+inline MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Schema& seen) {
+  const std::int64_t rows = o.batch_size * o.accumulate, evaluated = *o.evaluation_batch;
+  MemoryEstimate m = trainer.memory(rows, evaluated);
+  const auto batches = static_cast<std::size_t>((rows + evaluated) * LoaderOptions{}.slots *
+                                                static_cast<std::int64_t>(seen.image_bytes()));
+  m.batches = batches;
+  if (!trainer.executor().backend().memory().on_host()) return m;
+  if (!o.dry_run) check_memory(m, o, launched().local_size);
+  if (!o.dry_run || static_cast<std::int64_t>(m.activations) < available_memory()) m = trainer.prepare(rows, evaluated);
+  m.batches = batches;
+  return m;
+}
+
+// Rank 0's; the others take them from it.
+inline void load_pretrained(Trainer& trainer, const RunOptions& o) {
+  const LoadedWeights w = load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
+  std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
+              w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
+}
+
+// What will be trained and the memory it takes. The table of layers is for who asks; the totals are for everybody.
+inline void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen) {
+  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update\n%s%s\n", o.network.c_str(),
+              static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
+              static_cast<long long>(seen.height), static_cast<long long>(seen.width),
+              static_cast<long long>(o.global_batch_size), (o.dry_run ? summary(model) : totals(model)).c_str(),
+              to_string(memory).c_str());
+}
+
+}  // namespace tutti::examples

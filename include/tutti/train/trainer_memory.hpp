@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/engine/executor.hpp>
+#include <tutti/train/memory_estimate.hpp>
+#include <tutti/train/trainer.hpp>
+
+// What trainer.hpp declares about the memory that a training takes.
+namespace tutti {
+
+TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory(std::int64_t rows, std::int64_t evaluation_rows) {
+  // A device has memory of its own, of which its executor says itself what is lacking, before it allocates any.
+  if (!b_.memory().on_host()) return prepare(rows, evaluation_rows);
+  const std::int64_t most = std::max(rows_at_a_time(rows), evaluation_rows), few = std::min<std::int64_t>(most, 4);
+  executor_->prepare(few, true);
+  MemoryEstimate m = memory_in_use(rows);
+  m.activations = m.activations * static_cast<std::size_t>(most) / static_cast<std::size_t>(few);
+  return m;
+}
+
+TUTTI_CORE_FUNCTION MemoryEstimate Trainer::prepare(std::int64_t rows, std::int64_t evaluation_rows) {
+  executor_->prepare(evaluation_rows, false);
+  executor_->prepare(rows_at_a_time(rows), true);
+  return memory_in_use(rows);
+}
+
+TUTTI_CORE_FUNCTION std::int64_t Trainer::rows_at_a_time(std::int64_t rows) const {
+  return o_.micro_batch > 0 ? std::min(rows, o_.micro_batch) : rows;
+}
+
+TUTTI_CORE_FUNCTION MemoryEstimate Trainer::memory_in_use(std::int64_t rows) const {
+  const Executor::MemoryUse used = executor_->memory();
+  MemoryEstimate m;
+  m.parameters = used.parameters;
+  m.gradients = used.gradients * (rows > rows_at_a_time(rows) ? 2 : 1);
+  m.optimizer = static_cast<std::size_t>(o_.optimizer.slots()) * used.parameters;
+  if (has_ema()) m.optimizer += used.parameters + used.states;
+  m.states = used.states;
+  m.activations = used.activations;
+  m.scratch = used.scratch;
+  m.packed = used.packed;
+  m.committed = used.parameters + used.states + m.optimizer;
+  return m;
+}
+
+}  // namespace tutti
