@@ -2,7 +2,9 @@
 // header-only
 // Stands in for a process of a job that opens its channel: is let in, publishes where it is, looks up all others, and
 // does what it is told.
-//   control_rank [WHAT]...   facts=TEXT: what it says of itself; wait: for its end; exit=CODE; sleep=MS; enrol=MS
+//   control_rank [WHAT]...   facts=TEXT: what it says of itself; wait: for the loss of another; exit=CODE; sleep=MS;
+//                            enrol=MS: to wait for the others; serve=MS: a server serves until the workers are done,
+//                            and saves for so long; generations=N: a worker waits for that many
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -21,7 +23,7 @@ int main(int argc, char** argv) {
   using std::chrono::milliseconds;
   try {
     std::string fact = "same";
-    int code = 0, sleep = 0, enrol = 20000;
+    int code = 0, sleep = 0, enrol = 20000, serve = -1, generations = 1;
     bool wait = false;
     for (int i = 1; i < argc; ++i) {
       const std::string_view word(argv[i]);
@@ -30,8 +32,12 @@ int main(int argc, char** argv) {
       if (word.starts_with("exit=")) code = std::atoi(value.c_str());
       if (word.starts_with("sleep=")) sleep = std::atoi(value.c_str());
       if (word.starts_with("enrol=")) enrol = std::atoi(value.c_str());
+      if (word.starts_with("serve=")) serve = std::atoi(value.c_str());
+      if (word.starts_with("generations=")) generations = std::atoi(value.c_str());
       if (word == "wait") wait = true;
     }
+    // SIGTERM follows the news at once.
+    if (wait) std::signal(SIGTERM, SIG_IGN);
     const LaunchEnvironment e = read_launch_environment();
     const auto channel = ControlChannel::open();
     if (channel == nullptr) {
@@ -56,10 +62,22 @@ int main(int argc, char** argv) {
       }
     std::printf("found %zu bytes, %s\n", bytes, channel->find("nothing") ? "and nothing" : "no nothing");
     std::fflush(stdout);
+    if (a.role == control::Role::server && serve >= 0) {
+      while (!channel->released()) std::this_thread::sleep_for(milliseconds(5));
+      std::this_thread::sleep_for(milliseconds(serve));
+      std::puts("saved");
+      return code;
+    }
+    for (Assignment b = a; b.generation < static_cast<std::uint64_t>(generations);) {
+      b = channel->next_assignment(milliseconds(20000));
+      std::printf("generation %d: server 0 has id %d, its text begins with %s\n", static_cast<int>(b.generation),
+                  static_cast<int>(b.servers.at(0).id),
+                  channel->find("where/server/0").value_or("").substr(0, 9).c_str());
+      std::fflush(stdout);
+    }
     std::this_thread::sleep_for(milliseconds(sleep));
-    // Not even by SIGTERM, which follows the news at once.
     if (wait)
-      for (std::signal(SIGTERM, SIG_IGN);;) {
+      for (;;) {
         if (const auto c = channel->change(); c && !c->lost.empty()) {
           std::printf("lost %s\n", c->lost.front().name().c_str());
           return 5;

@@ -14,10 +14,10 @@ SECRET = b"secret-of-worker"
 
 
 class Control(LaunchCase):
-    def ranks(self):
-        """{rank: pid} of the running workers, by the order of their numbers in the state folder."""
+    def ranks(self, role="worker"):
+        """{rank: pid} of the running processes of a role, as the state folder has them."""
         found = {}
-        for path in (self.runtime / "tutti" / "jobs").glob("*/worker-*.process"):
+        for path in (self.runtime / "tutti" / "jobs").glob(f"*/{role}-*.process"):
             found[int(path.stem.split("-")[1])] = int(path.read_text().split()[0])
         return found
 
@@ -83,6 +83,36 @@ class Control(LaunchCase):
         self.assertEqual(job.returncode, 5, job.err)
         self.assertIn("[worker 1 on localhost] expected exit code 0, got its end by SIGKILL", self.message(job))
         self.assertIn("[0] lost worker 1 on localhost\n", job.out)
+
+    def test_servers_are_let_go_when_the_workers_are_done(self):
+        done = self.launch("-n", 2, "-s", 2, CONTROL_RANK, "serve=1500")
+        for rank in range(2):
+            self.assertIn(f"[s{rank}] saved\n", done.out)
+
+    def test_server_that_dies_is_started_again(self):
+        """Under its number, as another process, which all hear of."""
+        job = self.start("-n", 2, "-s", 2, "--server-restarts", 2, CONTROL_RANK, "serve=0", "generations=3")
+        said = [job.stdout.readline() for _ in range(8)]
+        for generation in (2, 3):
+            os.kill(self.ranks("server")[0], signal.SIGKILL)
+            wanted = {f"[{rank}] generation {generation}: server 0 has id {2 + generation}, its text begins with secret-of\n"
+                      for rank in range(2)}
+            while not wanted <= set(said):
+                said.append(job.stdout.readline())
+                self.assertTrue(said[-1], said)
+        said += job.stdout.readlines()
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+        self.assertEqual(sorted(line for line in said if "saved" in line), ["[s0] saved\n", "[s1] saved\n"])
+        for number in (1, 2):
+            self.assertIn(f"tutti-launch: warning: server 0 on localhost: its end by SIGKILL; it is started again under its "
+                          f"number, {number} of 2 restarts\n", job.err)
+
+    def test_server_that_dies_once_too_often(self):
+        done = self.launch("-n", 1, "-s", 1, "--server-restarts", 2, "sh", "-c",
+                           "echo up; [ $TUTTI_ROLE = server ] && exit 7; sleep 1000", code=7)
+        self.assertEqual(done.out.count("[s0] up"), 3)
+        self.assertIn("[server 0 on localhost] expected exit code 0, got exit code 7", self.message(done))
 
     def test_only_who_opens_the_channel_is_watched(self):
         """So a program that never does may be stopped for as long as it likes, as before."""

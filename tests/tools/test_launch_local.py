@@ -334,9 +334,34 @@ fi
             self.assertFalse((self.folder / "logs").exists())
         done = self.launch("-n", 1, "-s", 1, "--launcher", "mpi", "true", code=2)
         self.assertIn("[--num-servers] expected none with --launcher mpi", self.message(done))
-        fake = self.fake("echo TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1", "echo $TUTTI_ROLE")
+
+    def test_servers_of_a_program_that_needs_them(self):
+        """As many as workers, beside them, unless the command line says how many."""
+        words = 'echo "$TUTTI_ROLE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $DMLC_NUM_WORKER $DMLC_NUM_SERVER"'
+        fake = self.fake("echo TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1", words)
         done = self.launch("-n", 1, "-s", 1, fake)
-        self.assertEqual(sorted(done.out.splitlines()), ["[0] worker", "[s0] server"])
+        self.assertEqual(sorted(done.out.splitlines()), ["[0] worker 0/1 1 1", "[s0] server 0/1 1 1"])
+        done = self.launch("-n", 2, "--env-server", "A=b", fake)
+        self.assertEqual(sorted(done.out.splitlines()), ["[0] worker 0/2 2 2", "[1] worker 1/2 2 2", "[s0] server 0/2 2 2",
+                                                         "[s1] server 1/2 2 2"])
+        self.assertIn("2 workers, 2 servers on 1 host, local", done.err)
+        done = self.launch("-n", 2, "-s", 1, fake)
+        self.assertEqual(done.out.count("server"), 1)
+        for words, why in ((["-s", 0], "[--num-servers] expected 1 or more, because"),
+                           (["--launcher", "mpi"], "[--launcher] expected local or ssh, because"),
+                           (["--server-restarts", 1], "[--server-restarts] expected 0, because")):
+            done = self.launch("-n", 2, *words, fake, code=2)
+            self.assertIn(why, self.message(done))
+            self.assertEqual(done.out, "")
+        fake = self.fake("echo TUTTI-ANSWER 1 strategy=ps_async mpi=0 servers=1 restart=1", "echo $TUTTI_ROLE")
+        self.launch("-n", 1, "--server-restarts", 1, fake)
+        for words in (["--env-server", "A=b"], ["--server-restarts", 1]):
+            self.assertIn("expected servers, -s N, got none", self.message(self.launch("-n", 2, *words, "true", code=2)))
+
+    def test_servers_end_with_the_workers(self):
+        job = self.start("-n", 2, "-s", 2, "sh", "-c", 'if [ $TUTTI_ROLE = server ]; then echo up; sleep 1000; fi')
+        self.finish(job)
+        self.assertEqual((job.returncode, job.err.count("expected")), (0, 0), job.err)
 
     def test_what_the_program_refuses_is_said_once(self):
         fake = self.fake("echo 'fake: [--k] expected a value, got none.' >&2; exit 3")

@@ -51,6 +51,11 @@ TEST_CASE("the answer to the launcher's question") {
                            "TUTTI-ANSWER 1 strategy=mpi mpi=1", "TUTTI-ANSWER 1 strategy=mpi mpi=1 servers="})
     CHECK_FALSE(parse_launch_answer(none).has_value());
 
+  CHECK_FALSE(a->servers_restart);
+  const auto again = parse_launch_answer("TUTTI-ANSWER 1 strategy=ps_async mpi=0 servers=1 restart=1");
+  REQUIRE(again.has_value());
+  CHECK((again->servers && again->servers_restart));
+
   const auto launcher = [](std::vector<std::string> words, const std::optional<LaunchAnswer>& answer, std::size_t n) {
     words.emplace_back("prog");
     return launcher_for(parse_options(words), answer, n);
@@ -73,8 +78,25 @@ TEST_CASE("the answer to the launcher's question") {
       refused({"-n", "2", "--launcher", "local"}, mpi),
       "[--launcher] expected mpi, because prog trains with strategy mpi, got local. hint: leave --launcher out"));
   CHECK(contains(refused({"-H", "f", "--launcher", "ssh"}, mpi), "[--launcher] expected mpi"));
-  CHECK(contains(refused({"-n", "2", "-s", "1"}, mpi),
+  const auto servers = [](std::vector<std::string> words, const std::optional<LaunchAnswer>& answer) {
+    words.emplace_back("prog");
+    return servers_for(parse_options(words), answer, 2);
+  };
+  const auto servers_refused = [&](const std::vector<std::string>& words, const std::optional<LaunchAnswer>& answer) {
+    return message_of<UsageError>([&] { (void)servers(words, answer); });
+  };
+  CHECK(servers({"-n", "2"}, {}) == 0);
+  CHECK(servers({"-n", "2"}, mpi) == 0);
+  CHECK(servers({"-n", "2"}, server) == 2);
+  CHECK(servers({"-n", "2", "-s", "3"}, server) == 3);
+  CHECK(servers({"-n", "2", "-s", "3"}, {}) == 3);
+  CHECK(contains(servers_refused({"-n", "2", "-s", "1"}, mpi),
                  "[--num-servers] expected none, because prog trains with strategy mpi, got 1."));
+  CHECK(contains(servers_refused({"-n", "2", "-s", "0"}, server), "[--num-servers] expected 1 or more, because prog"));
+  CHECK(contains(servers_refused({"-n", "2", "--launcher", "mpi"}, server), "[--launcher] expected local or ssh"));
+  CHECK(contains(servers_refused({"-n", "2", "--server-restarts", "1"}, server), "[--server-restarts] expected 0"));
+  CHECK(contains(servers_refused({"-n", "2", "--server-restarts", "1"}, {}), "[--server-restarts] expected servers"));
+  CHECK(contains(servers_refused({"-n", "2", "--env-server", "A=1"}, {}), "[--env-server] expected servers"));
   CHECK(contains(refused({"-n", "2", "--mpi-arg", "x"}, nccl), "[--mpi-arg]"));
 }
 
@@ -319,7 +341,7 @@ TEST_CASE("a wrong option is refused by name") {
            {{"-n", "1", "--env", "NOT_SET_ANYWHERE", "c"}, "NOT_SET_ANYWHERE"},
            {{"-n", "1", "--env", "TUTTI_RANK=3", "c"}, "TUTTI_RANK"},
            {{"-n", "1", "--env-worker", "A", "c"}, "--env-worker"},
-           {{"-n", "1", "--env-server", "A=1", "c"}, "--env-server"},
+           {{"-n", "1", "-s", "0", "--env-server", "A=1", "c"}, "--env-server"},
            {{"-n", "1", "--stall-warning", "-1", "c"}, "--stall-warning"},
            {{"-n", "1", "--stall-deadline", "nan", "c"}, "--stall-deadline"},
            {{"-n", "1", "--host-timeout", "0", "c"}, "--host-timeout"},

@@ -116,22 +116,24 @@ class Agent {
   void go() {
     if (began_ || stopping_) return;
     began_ = true;
-    for (RankProcess& p : processes_) {
-      std::string problem;
-      try {
-        const Started started = p.start(!wrapper_);
-        if (started.error != 0) problem = started.what + ": " + error_text(started.error);
-      } catch (const Error& e) {
-        problem = e.what();
-      }
-      if (!problem.empty()) {
-        link_.say("refuse " + problem);
-        refused_ = true;
-        if (wrapper_) link_.err.put("tutti-launch on " + order_.host + ": " + problem + "\n");
-        return stop("stopped");
-      }
-      link_.say("start " + p.name() + " " + std::to_string(p.pid()));
+    for (RankProcess& p : processes_)
+      if (!start(p)) return stop("stopped");
+  }
+  [[nodiscard]] bool start(RankProcess& p) {
+    std::string problem;
+    try {
+      const Started started = p.start(!wrapper_);
+      if (started.error != 0) problem = started.what + ": " + error_text(started.error);
+    } catch (const Error& e) {
+      problem = e.what();
     }
+    if (problem.empty()) {
+      link_.say("start " + p.name() + " " + std::to_string(p.pid()));
+      return true;
+    }
+    refuse(problem);
+    if (wrapper_) link_.err.put("tutti-launch on " + order_.host + ": " + problem + "\n");
+    return false;
   }
 
   void stop(const std::string& why) {
@@ -147,6 +149,9 @@ class Agent {
     if (words[0] == "stop") stop("stopped");
     if (words[0] == "signal" && words.size() == 2)
       for (const RankProcess& p : processes_) p.signal(std::atoi(words[1].c_str()));
+    if (words[0] == "again" && words.size() == 3 && !stopping_)
+      for (RankProcess& p : processes_)
+        if (p.end() && p.name() == words[1] + " " + words[2]) again_.emplace_back(&p, Clock::now());
     if (words[0] == "hold") held_ = true;
     if (words[0] == "flow") held_ = false;
     if (words[0] == "control" && words.size() == 4)
@@ -175,7 +180,7 @@ class Agent {
     const bool none = std::none_of(processes_.begin(), processes_.end(),
                                    [](const RankProcess& p) { return p.running() || !p.drained(); });
     if (!none) return false;
-    if (!began_ && !stopping_ && !refused_ && link_.open()) return false;
+    if ((!began_ || order_.keeps) && !stopping_ && !refused_ && link_.open()) return false;
     // What is still queued goes out, unless nobody takes it any more.
     const bool sent = (link_.out.size() == 0 && link_.err.size() == 0) || (!wrapper_ && !link_.open());
     return sent;
@@ -242,6 +247,15 @@ class Agent {
         if (wrapper_) p.write_end();
       }
     }
+    // Once all has been read that it said; what it left behind elsewhere may hold its pipes for longer.
+    std::erase_if(again_, [&](const auto& a) {
+      const auto [p, since] = a;
+      if (stopping_) return true;
+      if (!p->drained() && seconds_since(since) < 0.5) return false;
+      p->close_pipes(link_.out, link_.err);
+      if (!start(*p)) stop("stopped");
+      return true;
+    });
     // Somebody who left the group may still hold a pipe, and would keep it open for ever.
     if (began_ && std::none_of(processes_.begin(), processes_.end(), [](const RankProcess& p) { return p.running(); }))
       end_adopted();
@@ -291,6 +305,7 @@ class Agent {
   pid_t parent_ = 0;
   fs::path folder_;
   std::deque<RankProcess> processes_;
+  std::vector<std::pair<RankProcess*, Clock::time_point>> again_;  // to be started again, as the launcher said then
   bool began_ = false, stopping_ = false, refused_ = false;
   bool held_ = false;  // nobody takes the output for now
   Clock::time_point kill_at_{}, relayed_{};

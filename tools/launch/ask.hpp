@@ -125,4 +125,13 @@ inline int ask_here(const Order& order) {
   return asked;
 }
 
+// What the program refuses is said once, and nothing runs.
+inline void require_answer(const Asked& asked, const Plan& plan) {
+  if (asked.code <= 0 || asked.answer) return;
+  for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
+  throw Error(error_message("worker 0 on " + plan.first().host.name, "exit code 0",
+                            "exit code " + std::to_string(asked.code) + ", before anything was started"),
+              static_cast<ExitCode>(asked.code));
+}
+
 }  // namespace tutti::launch

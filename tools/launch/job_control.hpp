@@ -55,6 +55,13 @@ class JobControl {
     send();
   }
 
+  // Whether a process that runs has opened its channel.
+  [[nodiscard]] bool any_open() const {
+    for (const auto& [seat, name] : names_)
+      if (desk_.arbiter().knows(seat)) return true;
+    return false;
+  }
+
   // What is said of each process that has been silent for too long. To be called in each round.
   [[nodiscard]] std::vector<Problem> lost(const ProgressBoard& board) {
     const control::Time now = control::now();
@@ -90,6 +97,9 @@ class JobControl {
     a.workers = plan.first().order.workers;
     a.servers = plan.first().order.servers;
     a.rank_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(o.rank_timeout * 1e9));
+    // Only a server that is started again changes the members; the others go on meanwhile.
+    a.servers_restart = o.server_restarts > 0;
+    a.reports = !a.servers_restart;
     return a;
   }
 

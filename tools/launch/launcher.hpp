@@ -74,18 +74,15 @@ class Launcher {
   }
 
  private:
-  // Asks the program how its processes are to be started. What it refuses is said once and nothing runs.
+  // Asks the program how its processes are to be started.
   void settle_launcher(const SignalQueue& signals) {
     const Asked asked = ask_program(plan_, o_, signals);
-    if (asked.code > 0 && !asked.answer) {
-      for (const auto& line : asked.errors) std::fprintf(stderr, "[0] %s\n", line.c_str());
-      throw Error(error_message("worker 0 on " + plan_.first().host.name, "exit code 0",
-                                "exit code " + std::to_string(asked.code) + ", before anything was started"),
-                  static_cast<ExitCode>(asked.code));
-    }
+    require_answer(asked, plan_);
     if (asked.code < 0) say("warning: " + printable(o_.command[0]) + " did not answer how it is to be started");
-    if (o_.launcher != "mpi")
-      o_.launcher = launcher_for(o_, asked.answer, static_cast<std::size_t>(plan_.first().order.workers));
+    const int workers = plan_.first().order.workers;
+    const int servers = servers_for(o_, asked.answer, workers);
+    if (plan_.first().order.servers != servers) add_servers(plan_);
+    if (o_.launcher != "mpi") o_.launcher = launcher_for(o_, asked.answer, static_cast<std::size_t>(workers));
     for (auto& s : plan_.sites) s.order.through_mpi = o_.launcher == "mpi";
   }
 
@@ -207,10 +204,16 @@ class Launcher {
   }
 
   void ended(Link& l, const std::string& name, const End& end) {
-    unended_.erase(name);
     board_.ended(name);
-    endings_.push_back({name, l.host(), end});
-    control_->ended(name, endings_.back().good(), describe(end));
+    const Ending ending{name, l.host(), end};
+    control_->ended(name, ending.good(), describe(end));
+    if (may_start_again(ending)) {
+      say("warning: " + name + " on " + l.host() + ": " + describe(end) + "; it is started again under its number, " +
+          std::to_string(++restarts_) + " of " + count_text(static_cast<std::size_t>(o_.server_restarts), "restart"));
+      return l.say("again " + name);
+    }
+    unended_.erase(name);
+    endings_.push_back(ending);
     if (endings_.back().good() || stopping_ || interrupted_ != 0) return;
     failing_ = true;
     // Who lost another process may well be heard of before that one's own agent has noticed.
@@ -218,6 +221,11 @@ class Launcher {
     const auto wait = std::chrono::milliseconds(lost_another || end.why != "own" ? 200 : 0);
     const auto at = Clock::now() + wait;
     if (!stop_at_ || at < *stop_at_) stop_at_ = at;
+  }
+
+  [[nodiscard]] bool may_start_again(const Ending& e) const {
+    return restarts_ < o_.server_restarts && e.name.starts_with("server") && !e.good() && e.end.why == "own" &&
+           !stopping_ && !failing_ && interrupted_ == 0 && !workers_done_;
   }
 
   void add_problem(Link& l, Problem p) {
@@ -236,22 +244,9 @@ class Launcher {
     } else {
       l.lost = true;
       if (!stopping_ || l.child.code() == 255)
-        problems_.push_back(lost_host(l, l.site.here ? "it was killed" : "the connection was lost"));
+        problems_.push_back(lost_host(l, unended_, board_, l.site.here ? "it was killed" : "the connection was lost"));
     }
     stop();
-  }
-
-  // A host that is gone, with its processes and where they were.
-  [[nodiscard]] Problem lost_host(const Link& l, const std::string& how) const {
-    std::string who;
-    std::size_t shown = 0;
-    for (const auto& [name, link] : unended_) {
-      if (link != &l) continue;
-      if (++shown > 4) break;
-      who += (who.empty() ? ", and with it " : "; ") + name + board_.last_report(name);
-    }
-    return {static_cast<int>(ExitCode::communication),
-            error_message("host " + l.host(), "its tutti-launch to stay", how + who, "")};
   }
 
   // ---- stopping ----
@@ -289,7 +284,7 @@ class Launcher {
                   error_message("host " + l.host(), "an answer within " + seconds_text(o_.connect_timeout), "none")});
         } else if (l.ready && seconds_since(l.heard) > o_.host_timeout) {
           l.lost = true;
-          add_problem(l, lost_host(l, "no word from it for " + seconds_text(o_.host_timeout)));
+          add_problem(l, lost_host(l, unended_, board_, "no word from it for " + seconds_text(o_.host_timeout)));
         }
       }
       if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
@@ -333,14 +328,15 @@ class Launcher {
     if (!mpi_ended_) mpi_ended_ = Clock::now();
     if (unended_.empty() || seconds_since(*mpi_ended_) > 1) stop();
   }
-  // Servers serve workers.
+  // Servers serve workers. One that has a channel is told when they are done, and saves what it has.
   void watch_servers() {
-    if (o_.servers == 0 || !began_ || mpirun_ || unended_.empty()) return;
-    std::size_t workers = 0;
-    for (const Ending& e : endings_) workers += e.name.starts_with("worker") ? 1 : 0;
-    if (workers < static_cast<std::size_t>(plan_.sites[0].order.workers)) return;
+    if (plan_.first().order.servers == 0 || mpirun_ || endings_.empty()) return;
+    const auto worker = [](const auto& e) { return e.first.starts_with("worker"); };
+    if (std::any_of(unended_.begin(), unended_.end(), worker)) return;
+    if (interrupted_ != 0 && !unended_.empty()) return;
     if (!workers_done_) workers_done_ = Clock::now();
-    if (seconds_since(*workers_done_) > 5) stop();
+    const double longest = unended_.empty() ? 0 : control_->any_open() ? o_.stop_timeout : 1;
+    if (seconds_since(*workers_done_) >= longest) stop();
   }
 
   // ---- the end ----
@@ -360,7 +356,7 @@ class Launcher {
     // A host that does not answer explains why others lost it.
     if (problems_.empty() && only_lost)
       for (const Link& l : links_)
-        if (l.lost) problems_.push_back(lost_host(l, "no answer"));
+        if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
     if (problems_.empty() && interrupted_ != 0 && !(blamed != nullptr && failed_despite_signal(*blamed))) {
       say("ended by " + signal_text(interrupted_));
       return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
@@ -390,7 +386,7 @@ class Launcher {
   std::vector<Ending> endings_;
   std::vector<Problem> problems_;
   bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
-  int interrupted_ = 0;
+  int interrupted_ = 0, restarts_ = 0;
   MpirunWords mpirun_said_;
   Clock::time_point began_at_ = Clock::now(), stopped_at_{}, spoke_{}, interrupted_at_{};
   std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;

@@ -10,14 +10,18 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <tutti/core/error.hpp>
+
 #include "commands.hpp"
 #include "plan.hpp"
 #include "process.hpp"
+#include "progress_board.hpp"
 #include "wire.hpp"
 
 namespace tutti::launch {
@@ -132,5 +136,19 @@ struct Link {
   std::string errors;  // what it said before hello
   Clock::time_point heard = Clock::now();
 };
+
+// What is said of a host that is gone, with its processes, of those that have not ended, and where they were.
+[[nodiscard]] inline Problem lost_host(const Link& l, const std::map<std::string, const Link*>& unended,
+                                       const ProgressBoard& board, const std::string& how) {
+  std::string who;
+  std::size_t shown = 0;
+  for (const auto& [name, link] : unended) {
+    if (link != &l) continue;
+    if (++shown > 4) break;
+    who += (who.empty() ? ", and with it " : "; ") + name + board.last_report(name);
+  }
+  return {static_cast<int>(ExitCode::communication),
+          error_message("host " + l.host(), "its tutti-launch to stay", how + who, "")};
+}
 
 }  // namespace tutti::launch

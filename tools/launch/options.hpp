@@ -27,8 +27,8 @@ namespace tutti::launch {
 
 struct Options {
   std::optional<int> workers;
-  int servers = 0;
-  int root_port = 0;
+  std::optional<int> servers;  // absent: as many as workers where the program needs some
+  int server_restarts = 0, root_port = 0;
   std::string hosts_file, launcher;  // launcher: empty where it is not said, see launcher_for
   std::string sync_dir, log_dir, job_name, ssh_config, remote_program;
   Variables everywhere, on_workers, on_servers;
@@ -49,8 +49,11 @@ Usage: tutti-launch [OPTIONS] [--] COMMAND [ARGUMENTS]
 What to start
   -n, --num-workers N       workers: processes; hosts where the command has --gpus 0,1,..., of which
                             each then gets a process for each of these GPUs  [all slots, or hosts]
-  -s, --num-servers N       servers, of which each has TUTTI_ROLE=server; the training programs of
-                            this version know none  [0]
+  -s, --num-servers N       servers, of which each has TUTTI_ROLE=server and which end with the workers
+                            [as many as workers where the program says, asked beforehand, that it
+                            trains with parameter servers; else none]
+      --server-restarts N   start a server that died again under its number, so many times in all
+                            [0]
   -H, --hostfile FILE       hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is
                             among them, comes first and has rank 0; the others are filled in this
                             order, from the first again beyond the total. "localhost" is this host
@@ -160,6 +163,8 @@ inline std::vector<Option> option_table(Options& o) {
   return {
       {"--num-workers", true, [&o](const auto& n, const auto& v) { o.workers = integer(n, v, 1, 1 << 20); }},
       {"--num-servers", true, [&o](const auto& n, const auto& v) { o.servers = integer(n, v, 0, 1 << 20); }},
+      {"--server-restarts", true,
+       [&o](const auto& n, const auto& v) { o.server_restarts = integer(n, v, 0, 1 << 20); }},
       {"--hostfile", true, text(o.hosts_file)},
       {"--hosts", true, text(o.hosts_file)},
       {"--launcher", true,
@@ -231,26 +236,44 @@ inline void check(Options& o, bool job_given) {
   o.gpus = gpus_of_command(o.command);
   if (o.hosts_file.empty() && !o.workers && !o.gpus)
     fail<UsageError>("command line", "the number of workers, -n N", "neither it nor a hosts file");
-  if (o.launcher == "mpi" && o.servers > 0)
+  if (o.launcher == "mpi" && o.servers.value_or(0) > 0)
     fail<UsageError>("--num-servers", "none with --launcher mpi, because all that mpirun starts are ranks",
-                     std::to_string(o.servers), "servers need --launcher local or ssh");
+                     std::to_string(*o.servers), "servers need --launcher local or ssh");
   if (!o.launcher.empty()) check_mpi_arguments(o, o.launcher);
+  if (o.servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
   if (!o.sync_dir.empty() && o.sync_dir.front() != '/')
     fail<UsageError>("--sync-dst-dir", "a path that begins with /", "'" + printable(o.sync_dir) + "'");
-  if (o.servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
   if (o.stall_deadline > 0 && o.stall_deadline < o.stall_warning) o.stall_warning = o.stall_deadline / 2;
 }
 
 }  // namespace detail
 
+// How many servers there are beside so many workers, for a program that gave this answer, if any. UsageError names what
+// works.
+[[nodiscard]] inline int servers_for(const Options& o, const std::optional<LaunchAnswer>& answer, int workers) {
+  const std::string program = answer ? printable(o.command.at(0)) + " trains with strategy " + answer->strategy : "";
+  if (answer && !answer->servers && o.servers.value_or(0) > 0)
+    fail<UsageError>("--num-servers", "none, because " + program, std::to_string(*o.servers),
+                     "without -s its workers sum their gradients; --strategy ps trains with servers");
+  const bool needed = answer && answer->servers;
+  if (needed && o.launcher == "mpi")
+    fail<UsageError>("--launcher", "local or ssh, because " + program, "mpi, which starts nothing but ranks",
+                     "leave --launcher out");
+  if (needed && o.servers == 0)
+    fail<UsageError>("--num-servers", "1 or more, because " + program, "0", "without -s there are as many as workers");
+  const int servers = o.servers.value_or(needed ? workers : 0);
+  if (servers == 0 && !o.on_servers.empty()) fail<UsageError>("--env-server", "servers, -s N", "none");
+  if (servers == 0 && o.server_restarts > 0) fail<UsageError>("--server-restarts", "servers, -s N", "none");
+  if (needed && !answer->servers_restart && o.server_restarts > 0)
+    fail<UsageError>("--server-restarts", "0, because " + program + ", whose servers keep nothing",
+                     std::to_string(o.server_restarts), "--resume goes on after a loss");
+  return servers;
+}
+
 // The launcher for a program that gave this answer, if any, about so many workers. UsageError names what works.
 [[nodiscard]] inline std::string launcher_for(const Options& o, const std::optional<LaunchAnswer>& answer,
                                               std::size_t workers) {
   const std::string program = answer ? printable(o.command.at(0)) : "";
-  if (answer && !answer->servers && o.servers > 0)
-    fail<UsageError>("--num-servers", "none, because " + program + " trains with strategy " + answer->strategy,
-                     std::to_string(o.servers),
-                     "this version of tutti has no parameter server; without -s the workers sum their gradients");
   const bool over_mpi = answer && answer->over_mpi && workers > 1;
   if (over_mpi && !o.launcher.empty() && o.launcher != "mpi")
     fail<UsageError>("--launcher", "mpi, because " + program + " trains with strategy " + answer->strategy, o.launcher,

@@ -171,7 +171,7 @@ namespace detail {
 [[nodiscard]] inline Plan make_plan(const Options& o) {
   std::vector<Host> hosts = hosts_of(o);
   const std::size_t workers = count_workers(o, hosts);
-  const auto servers = static_cast<std::size_t>(o.servers);
+  const auto servers = static_cast<std::size_t>(o.servers.value_or(0));
 
   Plan plan;
   plan.job = new_job();
@@ -218,7 +218,8 @@ namespace detail {
   common.ps_port = plan.meeting.ps_port;
   common.secret = new_secret();
   common.workers = static_cast<int>(workers);
-  common.servers = o.servers;
+  common.servers = static_cast<int>(servers);
+  common.keeps = o.server_restarts > 0;
   common.host_timeout = o.host_timeout;
   common.command = o.command;
   common.everywhere = detail::with_program_options(o.everywhere);
@@ -237,6 +238,22 @@ namespace detail {
     s.order = std::move(order);
   }
   return plan;
+}
+
+// Gives a plan without servers one beside each worker, as make_plan() places as many.
+inline void add_servers(Plan& plan) {
+  const std::vector<std::size_t> workers = plan.site_of_mpi_rank;
+  std::map<std::size_t, int> count;
+  for (const std::size_t site : workers) ++count[site];
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    Order& order = plan.sites[workers[i]].order;
+    const int servers = static_cast<int>(std::count_if(order.processes.begin(), order.processes.end(),
+                                                       [](const ProcessOrder& p) { return p.role == "server"; }));
+    order.processes.push_back(
+        {"server", static_cast<int>(i), servers, count[workers[i]], static_cast<int>(plan.site_of_mpi_rank.size())});
+    plan.site_of_mpi_rank.push_back(workers[i]);
+  }
+  for (Plan::Site& s : plan.sites) s.order.servers = static_cast<int>(workers.size());
 }
 
 // The line with which a job begins.

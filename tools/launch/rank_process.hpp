@@ -147,6 +147,8 @@ class RankProcess {
     streams_[0].pipe = std::move(out.read);
     streams_[1].pipe = std::move(err.read);
     running_ = true;
+    end_.reset();
+    why_ = "own";
     log("# rank " + std::to_string(process_.rank) + ", " + process_.role + " of job " + order_.job + " (" +
         order_.job_name + ") on " + order_.host + ", process " + std::to_string(record_.pid) + ", " + now() + "\n");
     return started;
@@ -213,6 +215,9 @@ class RankProcess {
       case ReadResult::nothing:
         break;
     }
+  }
+  void close_pipes(OutputQueue& out, OutputQueue& err) {
+    for (const std::size_t stream : {0U, 1U}) close_pipe(stream, stream == 0 ? out : err);
   }
   void close_pipe(std::size_t stream, OutputQueue& to) {
     streams_[stream].lines.finish([&](std::string_view line) { put(to, line); });

@@ -95,7 +95,8 @@ class ControlChannel {
   }
 
   // ---- texts for all processes ----
-  // Sets a key, of at most 256 bytes, to a value of at most 65536.
+  // Sets a key, of at most 256 bytes, to a value of at most 65536. It stays when this process is gone, so what holds
+  // for one generation alone has its number in the key.
   void publish(const std::string& key, const std::string& value) {
     const auto request = next_request();
     send(control::Publish{request, key, value});

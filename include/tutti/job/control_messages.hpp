@@ -80,7 +80,7 @@ struct Forget {
 struct Waiting {
   std::string missing{};
 };
-// A generation with its members, workers first, each sorted by id. A rank is the place in that order.
+// A generation with its members: workers by id, then servers by place. A rank is where one stands among its kind.
 struct Issued {
   std::uint64_t generation = 0;
   ProcessId you = 0;

@@ -16,7 +16,9 @@ namespace tutti {
 struct LaunchAnswer {
   std::string strategy{};  // the word for messages
   bool over_mpi = false;   // its ranks find each other only where mpirun starts them
-  bool servers = false;    // it knows what to do as a server
+  bool servers = false;    // it needs servers, and knows what to do as one
+  // A server that is started again goes on from what it kept.
+  bool servers_restart = false;
 };
 
 // Is this the run in which the launcher asks?
@@ -28,8 +30,8 @@ struct LaunchAnswer {
 
 // Prints the answer; the result is main's.
 inline int answer_launcher(const LaunchAnswer& a) {
-  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
-              a.servers ? 1 : 0);
+  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
+              a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "");
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
@@ -54,6 +56,7 @@ inline int answer_launcher(const LaunchAnswer& a) {
   line.remove_prefix(1);
   if (!take(" servers=") || line.empty()) return {};
   a.servers = line.front() == '1';
+  a.servers_restart = line.substr(1).starts_with(" restart=1");
   return a;
 }
 

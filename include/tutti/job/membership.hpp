@@ -104,12 +104,11 @@ class Arbiter {
   [[nodiscard]] std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
   [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
-  // Workers by age, and behind them the servers by age.
+  // Workers by age, and behind them the servers by their numbers.
   [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
-  // Is the process behind that connection let in and not given up?
-  [[nodiscard]] bool counts(Seat seat) const {
-    const Process* p = const_cast<Arbiter*>(this)->find(seat);
-    return p != nullptr && p->state != State::gone;
+  // Has the process behind that connection ever asked to be let in?
+  [[nodiscard]] bool knows(Seat seat) const {
+    return std::any_of(processes_.begin(), processes_.end(), [&](const Process& p) { return p.seat == seat; });
   }
 
  private:
@@ -256,11 +255,26 @@ class Arbiter {
       p.state = State::gone;
       p.done = true;
       decide(Decision::Kind::left, p);
+      if (done && p.member.role == Role::worker) release_servers();
       if (changing_) try_issue();
       return;
     }
     if (std::exchange(p.leaving, true)) return;
     change();
+  }
+  // Servers serve workers: when the last of these is done, they are let go.
+  void release_servers() {
+    if (!founded_) return;
+    for (const Process& p : processes_)
+      if (p.member.role == Role::worker && p.state != State::gone) return;
+    for (Process& p : processes_)
+      if (p.state != State::gone) release(p);
+  }
+  void release(Process& p) {
+    send(p, Released{});
+    p.state = State::gone;
+    p.done = true;
+    decide(Decision::Kind::left, p);
   }
   void report(Process& p, const Report& r) {
     if (p.state != State::member || r.generation != generation_) return;
@@ -280,6 +294,10 @@ class Arbiter {
     decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
   }
 
+  // Workers by age; servers by their number, which a server that comes back keeps.
+  [[nodiscard]] static std::pair<Role, std::uint64_t> order(const Member& m) noexcept {
+    return {m.role, m.role == Role::worker ? m.id : static_cast<std::uint64_t>(m.place)};
+  }
   void try_issue() {
     if (!changing_ || (generation_ > 0 && !o_.elastic && !o_.servers_restart)) return;
     int workers = 0, servers = 0;
@@ -299,18 +317,12 @@ class Arbiter {
     std::vector<Process*> now;
     const Process* first = nullptr;  // the authority
     for (Process& p : processes_) {
-      if (p.state == State::member && p.leaving) {
-        send(p, Released{});
-        p.state = State::gone;
-        p.done = true;
-        decide(Decision::Kind::left, p);
-      }
+      if (p.state == State::member && p.leaving) release(p);
       if (p.state == State::gone) continue;
       now.push_back(&p);
     }
-    std::sort(now.begin(), now.end(), [](const Process* a, const Process* b) {
-      return std::pair(a->member.role, a->member.id) < std::pair(b->member.role, b->member.id);
-    });
+    std::sort(now.begin(), now.end(),
+              [](const Process* a, const Process* b) { return order(a->member) < order(b->member); });
     for (const Process* p : now) {
       members_.push_back(p->member);
       if (p->member.role != Role::worker || p->state != State::member) continue;
