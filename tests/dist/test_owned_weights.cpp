@@ -68,7 +68,6 @@ class Owner {
                     state_.at("weights").data() + at,
                     {},
                     p.gradients.data(),
-                    p.gradient_scale,
                     steps_ - 1};
     if (state_.contains("momentum.weights")) part.slots[0] = state_["momentum.weights"].data() + at;
     if (state_.contains("exp_avg.weights")) part.slots[0] = state_["exp_avg.weights"].data() + at;
@@ -148,7 +147,7 @@ const Schedule rates = schedule::Poly(0.05, {.power = 2, .end = 0});
 struct Server {
   Server(const TrainerOptions& o, std::int64_t steps_per_epoch, std::int64_t total, std::int64_t batch)
       : layout(parameter_layout(differentiate(fuse(net())), DType::f32)),
-        update(backend, make_update_rules(layout, o, layout.slices.size()),
+        update(backend, make_update_rules(layout, o, layout.slices.size()), o.loss_scale,
                [=](std::int64_t step) {
                  return rates(Progress{step, steps_per_epoch, total, batch, 1});
                }),

@@ -42,9 +42,9 @@ struct Push {
   std::size_t index = 0;  // of the bucket, in the order of the step
   std::size_t begin = 0;  // its first element in the layout of attach()
   DType dtype = DType::f32;
-  std::span<const std::byte> gradients;  // of the sum of this worker's losses, divided by the rows of all workers
-  double gradient_scale = 1;             // what they are to be multiplied by: 1 / loss scale
-  std::span<std::byte> weights;          // as many bytes as gradients
+  // Of the sum of this worker's losses, divided by the rows of all workers and multiplied by the loss scale.
+  std::span<const std::byte> gradients;
+  std::span<std::byte> weights;  // as many bytes
 };
 
 // What of a strategy is optional. Each member names functions that the strategy has exactly where it is true.

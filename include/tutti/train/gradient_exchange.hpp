@@ -138,7 +138,6 @@ class GradientExchange final : public Exchange {
                         k.begin,
                         e_->parameters().dtype,
                         {gradients(k.begin), bytes},
-                        1 / o_.loss_scale,
                         {pulled_.at(k.begin * unit()), bytes}});
   }
   void take_weights() {

@@ -19,8 +19,8 @@ class ServerUpdate {
  public:
   // backend: on the host; outlives this. lr: of a step of all workers, from 0. rules: without a norm of whole tensors
   // or of all gradients, which no server sees.
-  ServerUpdate(Backend& backend, UpdateRules rules, std::function<double(std::int64_t step)> lr)
-      : b_(backend), rules_(std::move(rules)), lr_(std::move(lr)) {}
+  ServerUpdate(Backend& backend, UpdateRules rules, double loss_scale, std::function<double(std::int64_t step)> lr)
+      : b_(backend), rules_(std::move(rules)), loss_scale_(loss_scale), lr_(std::move(lr)) {}
 
   void operator()(const ServerPart& p) const {
     const double lr = lr_(p.step);
@@ -38,7 +38,7 @@ class ServerUpdate {
       u.step = p.step + 1;
       u.lr = lr * r.rate;
       u.weight_decay = r.weight_decay;
-      u.gradient_scale = p.gradient_scale;
+      u.gradient_scale = 1 / loss_scale_;
       b_.update(rules_.op, u);
     }
   }
@@ -46,6 +46,7 @@ class ServerUpdate {
  private:
   Backend& b_;
   UpdateRules rules_;
+  double loss_scale_;
   std::function<double(std::int64_t)> lr_;
 };
 

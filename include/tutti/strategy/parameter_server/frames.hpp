@@ -32,7 +32,24 @@ enum class FrameKind : std::uint8_t {
 };
 
 // How the data of the workers becomes one.
-enum class Operation : std::uint8_t { sum, max, take };  // take: that of the root
+enum class Operation : std::uint8_t {
+  sum,
+  max,
+  take,  // that of the root
+  // Of one worker with what a server owns; the answer is for it alone.
+  apply,  // changes weights by gradients, answers with these weights
+  fetch,  // brings nothing, answers with what is there
+  store,  // brings what is to be there at the start; the answer is empty
+};
+[[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }
+
+// What Frame::root names in these.
+namespace arena {
+// The weights' arena, behind it those of the optimizer, then what is not divided among servers.
+inline constexpr std::uint32_t weights = 0, slots = 1, others = 3, most = 16;
+inline constexpr std::uint32_t facts = 0xfffffffd;  // store: what must be the same on all workers
+inline constexpr std::uint32_t seal = 0xfffffffe;   // store: all is there; data is the step to count from
+}  // namespace arena
 
 // (generation, session, worker) says who speaks: a session is drawn anew by each process, so that one that comes again
 // never passes for the one before it. (round, offset) says of what: rounds count the operations of a generation,
@@ -47,7 +64,7 @@ struct Frame {
   std::uint32_t patience = 0;  // ms until a worker whose part does not come is named
   std::uint64_t generation = 0, session = 0;
   std::uint64_t step = 0, round = 0;
-  std::uint64_t done = 0;    // all rounds below are over for the sender
+  std::uint64_t done = 0;    // all rounds below are over for the sender; from a server that owns weights: steps applied
   std::uint64_t offset = 0;  // of the data in its piece, in bytes
 
   static constexpr std::uint32_t no_bucket = 0xffffffff;
@@ -105,7 +122,7 @@ void take(const std::byte*& at, T& value) noexcept {
   if (magic != detail::frame_magic) return no("no frame of this version");
   if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::refuse))
     return no("an unknown kind");
-  if (operation > static_cast<std::uint8_t>(Operation::take)) return no("an unknown operation");
+  if (operation > static_cast<std::uint8_t>(Operation::store)) return no("an unknown operation");
   f.kind = static_cast<FrameKind>(kind);
   f.operation = static_cast<Operation>(operation);
   f.dtype = static_cast<DType>(dtype);
@@ -117,8 +134,10 @@ void take(const std::byte*& at, T& value) noexcept {
   if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("parts of elements");
   if (f.offset > ~std::uint64_t{0} - f.bytes) return no("an offset beyond all memory");
   // Who is not the root has nothing to bring.
-  const bool brings_nothing =
-      f.kind == FrameKind::push && f.operation == Operation::take && f.worker != f.root && data == 0;
+  const bool pushes = f.kind == FrameKind::push;
+  const bool brings_nothing = data == 0 && ((pushes && f.operation == Operation::take && f.worker != f.root) ||
+                                            (pushes && f.operation == Operation::fetch) ||
+                                            (f.kind == FrameKind::answer && f.operation == Operation::store));
   if (data != f.bytes && !brings_nothing) return no("data of another size");
   return f;
 }

@@ -20,6 +20,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 
 namespace tutti::ps {
@@ -33,6 +34,11 @@ struct Request {
   std::uint64_t key = 0, step = 0;
   std::uint32_t bucket = Frame::no_bucket;
   bool stays = false;  // the data outlives the transport, so it is sent where it lies
+  // Of an operation that concerns this worker alone: where the data begins in its arena, in bytes; who has which part
+  // of that; and where the answer goes, if it does not replace the data.
+  std::uint64_t base = 0;
+  std::span<const ServerRange> where{};
+  std::span<std::byte> answer{};
 };
 
 // The operations that a worker has posted, oldest first, between the threads that wait for them and the one that

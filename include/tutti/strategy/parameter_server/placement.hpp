@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/tensor/arena.hpp>
 
 // Which server has which part of a piece: that of MXNet's distributed store. An array of fewer elements than the bound
 // lies on one server, by its key; a larger one is divided evenly over all of them.
@@ -45,6 +47,30 @@ void place(std::uint64_t key, std::size_t elements, std::size_t element_bytes, i
     const RankShare part = share_of(elements, element_bytes, servers, s);
     if (part.begin < part.end) f(s, part.begin * element_bytes, part.end * element_bytes);
   }
+}
+
+// A part of the arenas, in elements, and the server that has it.
+struct ServerRange {
+  std::size_t begin = 0, end = 0;
+  int server = 0;
+};
+
+// Which server has which part of the arenas, tensor by tensor; neighbours on one server are one range.
+[[nodiscard]] inline std::vector<ServerRange> ranges_of(const ArenaLayout& layout, int servers,
+                                                          std::uint64_t big_array) {
+  std::vector<ServerRange> all;
+  for (std::size_t i = 0; i < layout.slices.size(); ++i) {
+    const std::size_t begin = layout.slices[i].offset;
+    const std::size_t end = i + 1 < layout.slices.size() ? layout.slices[i + 1].offset : layout.count;
+    const std::size_t unit = size_of(layout.dtype);
+    place(i + 1, end - begin, unit, servers, big_array, [&](int server, std::size_t from, std::size_t to) {
+      if (!all.empty() && all.back().server == server && all.back().end == begin + from / unit)
+        all.back().end = begin + to / unit;
+      else
+        all.push_back({begin + from / unit, begin + to / unit, server});
+    });
+  }
+  return all;
 }
 
 }  // namespace tutti::ps

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
+#include <tutti/strategy/parameter_server/weight_store.hpp>
 
 namespace tutti::ps {
 
@@ -30,7 +32,12 @@ struct ServerOptions {
   std::uint64_t generation = 1;
   std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have come
   std::size_t in_flight = usual_in_flight;  // bytes that a worker may have pushed without an answer
-  // Told of what is refused, at most once a second.
+  // Where it owns weights: outlives the server, whose thread uses it. Workers then come and go, each for itself.
+  WeightStore* store = nullptr;
+  // Steps that a worker may be ahead of the slowest one; none: as many as it likes (Ho et al., "More effective
+  // distributed ML via a stale synchronous parallel parameter server", 2013).
+  std::optional<std::int64_t> staleness{};
+  // Told of what is refused, at most once a second, and of workers that own weights lose.
   std::function<void(const std::string&)> log{};
 };
 
@@ -43,6 +50,8 @@ struct ServerCounts {
 
 // Adds up what the workers push, in the order of their ranks, and answers all of them: every server has its part of
 // each piece. A worker that is lost, or whose part does not come in time, ends the job, and all hear its name.
+// With ServerOptions::store it owns its part of the weights instead, changes them by each push at once and answers the
+// worker alone; who is lost is missed by nobody.
 template <Transport T>
 class Server {
  public:
@@ -56,6 +65,7 @@ class Server {
   // Serves until all workers have said goodbye. CommunicationError names a worker that did not come or was lost.
   void run() {
     until_ = std::chrono::steady_clock::now() + o_.patience;
+    welcomed_ = o_.store != nullptr;
     while (!over_ && !stopped_) {
       Deadline next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
       if (!welcomed_) next = std::min(next, until_);
@@ -82,6 +92,13 @@ class Server {
     std::uint64_t session = 0, big_array = 0, done = 0;
     std::string name;
     bool gone = false;  // has said goodbye
+    bool was_lost = false;
+    // Of a worker whose operations are its alone: those that are done, by round and offset; the step that it is in, as
+    // it calls it and as the server counts those of all workers; how many steps it has begun here.
+    std::set<std::pair<std::uint64_t, std::uint64_t>> done_here{};
+    std::uint64_t its_step = 0;
+    std::int64_t step = 0;
+    std::int64_t clock = 0;
     [[nodiscard]] bool there() const noexcept { return peer >= 0; }
   };
 
@@ -139,15 +156,19 @@ class Server {
     if (why.empty())
       for (const Member& other : members_)
         if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g->big_array);
-    if (why.empty() && m.there()) why = "rank " + std::to_string(f.worker) + " is there already";
+    // A worker that proves to be the same one, started again, takes its place.
+    const bool again = o_.store != nullptr && m.there() && !e.identity.empty() && !m.gone;
+    if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " is there already";
     if (!why.empty()) {
       ++counts_.strangers;
       return refuse(e.peer, f, why);
     }
+    if (o_.store != nullptr) begin_again(m);
     m.peer = e.peer;
     m.session = f.session;
     m.big_array = g->big_array;
     m.name = "rank " + std::to_string(f.worker) + (g->name.empty() ? "" : " on " + printable(g->name));
+    if (o_.store != nullptr) return welcome(m, f.worker);
     if (std::any_of(members_.begin(), members_.end(), [](const Member& x) { return !x.there(); })) return;
     welcomed_ = true;
     std::string names;
@@ -164,6 +185,11 @@ class Server {
     if (f.operation == Operation::take && f.root >= members_.size()) {
       ++counts_.malformed;
       return note(e.peer, "a root that is none");
+    }
+    if (concerns_one_worker(f.operation)) return alone(e, f);
+    if (o_.store != nullptr) {
+      ++counts_.malformed;
+      return note(e.peer, "a sum where workers wait for no other one");
     }
     ++counts_.pushes;
     using Cell = typename RoundTable<Message>::Cell;
@@ -220,14 +246,126 @@ class Server {
     (void)t_.send(members_[worker].peer, head, {c.sum.data(), f.bytes}, &c.under_way);
   }
 
+  // ---- a worker's operations with what this server owns ----
+  void alone(const Event<Message>& e, const Frame& f) {
+    const std::string_view why =
+        o_.store == nullptr ? "an operation of a server that owns weights" : o_.store->refusal(f);
+    if (!why.empty() && !(f.operation == Operation::fetch && waits_for_the_seal())) {
+      ++counts_.malformed;
+      return refuse(e.peer, f, std::string(why));
+    }
+    Member& m = members_[f.worker];
+    ++counts_.pushes;
+    m.done_here.erase(m.done_here.begin(), m.done_here.lower_bound({m.done, 0}));
+    const bool repeated = !m.done_here.insert({f.round, f.offset}).second;
+    counts_.repeated += repeated ? 1 : 0;
+    if (!repeated && f.operation == Operation::store && f.root == arena::facts)
+      if (const std::string differs = o_.store->compare(e.message.data()); !differs.empty())
+        return refuse(e.peer, f, differs);
+    if (!repeated && f.operation == Operation::store && f.root != arena::facts) store(f, e.message.data());
+    if (!repeated && f.operation == Operation::apply) {
+      if (m.its_step != f.step) {
+        m.its_step = f.step;
+        ++m.clock;
+        m.step = o_.store->begin_step();
+      }
+      (void)o_.store->apply(f, e.message.data(), m.step);
+    }
+    if (f.operation == Operation::store) return answer_alone(f, {});
+    held_.push_back(f);
+    release();
+  }
+  [[nodiscard]] bool waits_for_the_seal() const { return o_.store != nullptr && !o_.store->sealed(); }
+  void store(const Frame& f, std::span<const std::byte> data) {
+    o_.store->store(f, data);
+    if (o_.store->sealed()) release();
+  }
+  // Answers what waited for the weights to be there, or for slower workers.
+  void release() {
+    if (waits_for_the_seal()) return;
+    const std::int64_t slowest = slowest_clock().value_or(0);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      const Frame f = held_[i];
+      const bool too_fast =
+          f.operation == Operation::apply && o_.staleness && members_[f.worker].clock > slowest + *o_.staleness;
+      if (too_fast) {
+        held_[kept++] = f;
+      } else if (const std::string_view why = o_.store->refusal(f); !why.empty()) {
+        refuse(members_[f.worker].peer, f, std::string(why));
+      } else {
+        Frame weights = f;
+        weights.root = f.operation == Operation::apply ? arena::weights : f.root;
+        answer_alone(f, o_.store->fetch(weights));
+      }
+    }
+    held_.resize(kept);
+  }
+  // A copy is sent, because the next push changes it.
+  void answer_alone(Frame f, std::span<const std::byte> data) {
+    f.kind = FrameKind::answer;
+    f.done = static_cast<std::uint64_t>(o_.store->steps());
+    ++counts_.answers;
+    (void)t_.send(members_[f.worker].peer, encode(f), data, nullptr);
+  }
+  void begin_again(Member& m) {
+    const auto w = static_cast<std::uint32_t>(&m - members_.data());
+    std::erase_if(held_, [&](const Frame& f) { return f.worker == w; });
+    if (m.was_lost && o_.log) o_.log(m.name + " is back");
+    m.done_here.clear();
+    m.done = m.its_step = 0;
+    // Nobody waits for what it has not done before it was there.
+    m.peer = -1;
+    m.clock = slowest_clock().value_or(m.clock);
+    m.gone = m.was_lost = false;
+  }
+  [[nodiscard]] std::optional<std::int64_t> slowest_clock() const {
+    std::optional<std::int64_t> slowest;
+    for (const Member& m : members_)
+      if (m.there() && !m.gone) slowest = std::min(slowest.value_or(m.clock), m.clock);
+    return slowest;
+  }
+  void welcome(const Member& m, std::uint32_t worker) {
+    Frame f;
+    f.kind = FrameKind::welcome;
+    f.worker = worker;
+    f.generation = o_.generation;
+    f.session = m.session;
+    (void)t_.send(m.peer, encode(f), {}, nullptr);
+  }
+  // Others go on without it, and it may come back.
+  void leave(Member& m, const std::string& why) {
+    m.was_lost = true;
+    m.peer = -1;
+    const auto w = static_cast<std::uint32_t>(&m - members_.data());
+    std::erase_if(held_, [&](const Frame& f) { return f.worker == w; });
+    if (o_.log) o_.log(m.name + " is gone: " + why + "; the others go on without it");
+    until_ = std::chrono::steady_clock::now() + o_.patience;
+    release();
+    end_with_the_last();
+  }
+  // When those that were not lost have ended, nobody is waited for.
+  void end_with_the_last() {
+    over_ = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone; }) &&
+            std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone || m.was_lost; });
+  }
+  [[nodiscard]] bool nobody_is_left() const {
+    return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.there() && !m.gone; });
+  }
+
   void goodbye(Member& m, Frame f) {
     m.gone = true;
     f.bytes = 0;  // whatever it had to say
     (void)t_.send(m.peer, encode(f), {}, nullptr);
+    if (o_.store != nullptr) {
+      release();
+      return end_with_the_last();
+    }
     if (table_.next_due()) return end("all ranks", m.name + " has left", 0);
     over_ = std::all_of(members_.begin(), members_.end(), [](const Member& x) { return x.gone; });
   }
   void give_up(const Frame& f, std::span<const std::byte> text) {
+    if (o_.store != nullptr) return leave(members_[f.worker], "it gave up");
     end("all ranks",
         members_[f.worker].name + " gave up" +
             (text.empty() ? ""
@@ -239,11 +377,17 @@ class Server {
     for (std::size_t w = 0; w < members_.size(); ++w) {
       Member& m = members_[w];
       if (m.peer != e.peer || m.gone) continue;
+      if (o_.store != nullptr) return leave(m, e.why);
       end("all ranks", m.name + " is gone: " + e.why, 0, static_cast<int>(w));
     }
   }
   void look_at_the_clock() {
     const auto now = std::chrono::steady_clock::now();
+    if (o_.store != nullptr) {
+      if (!over_ && now >= until_ && nobody_is_left())
+        end("a worker within " + std::to_string(o_.patience.count()) + " ms", "none", 0);
+      return;
+    }
     if (!welcomed_ && now >= until_) {
       std::string missing;
       for (std::size_t w = 0; w < members_.size(); ++w)
@@ -301,6 +445,7 @@ class Server {
   ServerCounts counts_;
   Deadline until_{}, quiet_until_{};
   std::uint64_t unsaid_ = 0;
+  std::vector<Frame> held_;  // what a worker waits for an answer of
   bool welcomed_ = false, over_ = false;
   std::atomic<bool> stopped_{false};
   std::unique_ptr<T> transport_;  // the first to go: it reads what lies above

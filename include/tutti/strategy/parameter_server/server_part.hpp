@@ -14,10 +14,9 @@ struct ServerPart {
   DType dtype = DType::f32;
   std::size_t begin = 0, end = 0;  // elements of the layout
   void* weights = nullptr;
-  std::array<void*, 2> slots{};  // of the optimizer; null: none
-  const void* gradients = nullptr;
-  double gradient_scale = 1;
-  std::int64_t step = 0;  // steps of all workers that began before, as this server counts them
+  std::array<void*, 2> slots{};     // of the optimizer; null: none
+  const void* gradients = nullptr;  // multiplied by the loss scale
+  std::int64_t step = 0;            // steps of all workers that began before, as this server counts them
 };
 
 }  // namespace tutti

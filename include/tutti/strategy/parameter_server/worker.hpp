@@ -115,6 +115,46 @@ class ServerCommunicator {
     return post({data, t, Operation::sum, 0, key, step, bucket}, name, o_.deadline);
   }
 
+  // ---- of servers that own weights ----
+  // What is at `base`, in bytes, of an arena (frames.hpp): gradients are applied to the weights there, which come back;
+  // or it is fetched; or stored. `where` says who has what, and outlives the work.
+  Work apply(DType t, std::span<const std::byte> gradients, std::span<std::byte> weights_there, std::uint64_t base,
+             std::span<const ServerRange> where, std::uint64_t step, std::uint32_t bucket, const std::string& name) {
+    Request r;
+    r.data = unsafe_writable(gradients);
+    r.answer = weights_there;
+    r.dtype = t;
+    r.operation = Operation::apply;
+    r.root = arena::weights;
+    r.step = step;
+    r.bucket = bucket;
+    r.base = base;
+    r.where = where;
+    return post(r, name, o_.deadline);
+  }
+  Work fetch(DType t, std::span<std::byte> to, std::uint32_t from, std::span<const ServerRange> where,
+             const std::string& name) {
+    Request r;
+    r.data = to;
+    r.dtype = t;
+    r.operation = Operation::fetch;
+    r.root = from;
+    r.where = where;
+    return post(r, name, o_.deadline);
+  }
+  Work store(DType t, std::span<const std::byte> data, std::uint32_t to, std::span<const ServerRange> where,
+             const std::string& name) {
+    Request r;
+    r.data = unsafe_writable(data);
+    r.dtype = t;
+    r.operation = Operation::store;
+    r.root = to;
+    r.where = where;
+    return post(r, name, o_.deadline);
+  }
+  // Steps of all workers that the servers have applied, as far as they have said.
+  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_acquire); }
+
   void interrupt() noexcept {
     gave_up_ = true;
     t_.wake();
@@ -140,6 +180,10 @@ class ServerCommunicator {
   using Job = Operations::Job;
   static constexpr std::chrono::seconds grace{5};
 
+  // Nothing is written to it.
+  static std::span<std::byte> unsafe_writable(std::span<const std::byte> s) {
+    return {const_cast<std::byte*>(s.data()), s.size()};
+  }
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
     for (const Buffer& b : own_) {
@@ -263,6 +307,10 @@ class ServerCommunicator {
       job.answered = 0;
       const Request& r = job.request;
       const std::size_t element = size_of(r.dtype);
+      if (concerns_one_worker(r.operation)) {
+        start_alone(job);
+        continue;
+      }
       place(r.key == 0 ? job.round : r.key, r.data.size() / element, element, o_.servers, o_.big_array,
             [&](int server, std::size_t begin, std::size_t end) {
               for (std::size_t at = begin; at < end; at += max_data)
@@ -270,6 +318,16 @@ class ServerCommunicator {
             });
       while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
     }
+  }
+  void start_alone(Job& job) {
+    const Request& r = job.request;
+    const std::size_t element = size_of(r.dtype), first = r.base / element, last = first + r.data.size() / element;
+    for (const ServerRange& s : r.where) {
+      const std::size_t end = std::min(s.end, last) * element;
+      for (std::size_t at = std::max(s.begin, first) * element; at < end; at += max_data)
+        job.parts.push_back({s.server, at, static_cast<std::uint32_t>(std::min(max_data, end - at))});
+    }
+    while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
   }
   // In the order of the operations, as far as the servers' memory allows.
   void send_parts() {
@@ -298,8 +356,8 @@ class ServerCommunicator {
     f.round = job.round;
     f.done = running_.front()->round;
     f.offset = p.offset;
-    const bool brings = r.operation != Operation::take || r.root == f.worker;
-    const auto data = brings ? r.data.subspan(p.offset, p.bytes) : std::span<std::byte>();
+    const bool brings = r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch;
+    const auto data = brings ? r.data.subspan(p.offset - r.base, p.bytes) : std::span<std::byte>();
     // Where it is gone, why has come already or comes now.
     if (!t_.send(p.server, encode(f), data, brings && r.stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
   }
@@ -313,6 +371,10 @@ class ServerCommunicator {
         std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->round == f->round; });
     Job* const job = found == running_.end() ? nullptr : found->get();
     if (f->kind == FrameKind::give_up) std::rethrow_exception(given_up(job, e.message.data()));
+    if (f->kind == FrameKind::refuse && job != nullptr && job->request.root == arena::facts &&
+        job->request.operation == Operation::store)
+      fail<UsageError>("rank " + std::to_string(o_.rank), "the same program, options and data on all workers",
+                       text_of(e.message.data()), "a worker of another kind is let in nowhere");
     if (f->kind == FrameKind::refuse)
       fail<CommunicationError>(job != nullptr ? job->name_ : first_name(), "to be answered",
                                server_name(e.peer) + " refuses: " + text_of(e.message.data()));
@@ -324,7 +386,11 @@ class ServerCommunicator {
     const auto i = static_cast<std::size_t>(part - job->parts.begin());
     if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
       fail<CommunicationError>(job->name_, "what was answered to have been sent", "a send that goes on");
-    std::memcpy(job->request.data.data() + f->offset, e.message.data().data(), f->bytes);
+    const Request& r = job->request;
+    const std::span<std::byte> to = r.answer.empty() ? r.data : r.answer;
+    if (r.operation != Operation::store)
+      std::memcpy(to.data() + (f->offset - r.base), e.message.data().data(), f->bytes);
+    if (concerns_one_worker(r.operation) && f->done > progress_) progress_ = f->done;
     part->answered = true;
     unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
     if (++job->answered == job->parts.size()) finish_done();
@@ -397,6 +463,7 @@ class ServerCommunicator {
   std::vector<std::size_t> unanswered_;  // bytes, of each server
   std::mutex reason_mutex_;
   std::string reason_;
+  std::atomic<std::uint64_t> progress_{0};
   std::atomic<bool> gave_up_{false}, leaving_{false}, told_{false};
   std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
   T& t_;

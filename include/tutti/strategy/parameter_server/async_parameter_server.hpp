@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/progress_report.hpp>
+#include <tutti/strategy/parameter_server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/worker.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+namespace tutti {
+
+// Asynchronous training by parameter servers: these own weights and optimizer state and change them by each push at
+// once; no worker waits for another one. A push that was sent when its worker died may be applied in part or not at
+// all; no step is promised to count once. (Dean et al., "Large scale distributed deep networks", 2012.)
+template <ps::Transport T>
+class AsyncParameterServer {
+ public:
+  static constexpr StrategyTraits traits{.follows_steps = true, .watches_ranks = true, .owns_weights = true};
+
+  AsyncParameterServer(std::unique_ptr<T> transport, const ps::WorkerOptions& options)
+      : o_(options), c_(std::move(transport), options) {}
+
+  [[nodiscard]] Membership membership() const { return {o_.rank, o_.workers, o_.generation}; }
+  [[nodiscard]] std::string name() const { return "asynchronous " + c_.name(); }
+  std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
+
+  void attach(const ArenaLayout& layout, const JobFacts& facts) {
+    ranges_ = ps::ranges_of(layout, o_.servers, o_.big_array);
+    elements_ = layout.count;
+    std::string text = facts.text();
+    if (text.size() > ps::max_data) {
+      JobFacts digest;
+      digest.add("program, options and data, as a hash,", std::to_string(facts.hash()));
+      text = digest.text();
+    }
+    std::vector<Work> all;
+    const std::vector<ps::ServerRange> to = each_server(text.size());
+    for (const ps::ServerRange& s : to)
+      all.push_back(c_.store(DType::u8, std::as_bytes(std::span(text)), ps::arena::facts, {&s, 1}, "job facts"));
+    for (Work& w : all) w.wait();
+  }
+
+  // Rank 0 brings the state that the servers begin with; where they have one already, e.g. because this rank was
+  // started again, that counts. Everybody takes what the servers have.
+  void synchronise(std::span<StateSpan> state) {
+    arenas_.clear();
+    std::uint32_t slot = ps::arena::slots, other = ps::arena::others;
+    for (const StateSpan& s : state) {
+      const bool averages = s.name.starts_with("ema.");
+      arenas_.push_back({s.name, s.name == "weights"                         ? ps::arena::weights
+                                 : s.name.ends_with(".weights") && !averages ? slot++
+                                                                             : other++});
+    }
+    if (o_.rank == 0) {
+      std::vector<Work> all;
+      for (const StateSpan& s : state) all.push_back(c_.store(s.dtype, s.bytes, arena_of(s), where(s), s.name));
+      for (Work& w : all) w.wait();
+      const std::int64_t step = first_step(state);
+      all.clear();
+      const std::vector<ps::ServerRange> to = each_server(sizeof step);
+      for (const ps::ServerRange& server : to)
+        all.push_back(c_.store(DType::u8, std::as_bytes(std::span(&step, 1)), ps::arena::seal, {&server, 1}, "seal"));
+      for (Work& w : all) w.wait();
+    }
+    pull(state);
+  }
+  void pull(std::span<StateSpan> state) {
+    std::vector<Work> all;
+    for (StateSpan& s : state) all.push_back(c_.fetch(s.dtype, s.bytes, arena_of(s), where(s), s.name));
+    for (Work& w : all) w.wait();
+  }
+
+  Work reduce(const Piece&) { fail<UsageError>(name(), "pushes", "a sum over workers that do not wait"); }
+  Work exchange(const Push& p) {
+    report_.begin(static_cast<std::uint64_t>(step_), static_cast<int>(p.index));
+    last_bucket_ = static_cast<int>(p.index);
+    return c_.apply(p.dtype, p.gradients, p.weights, p.begin * size_of(p.dtype), ranges_,
+                    static_cast<std::uint64_t>(own_steps_), static_cast<std::uint32_t>(p.index),
+                    "step " + std::to_string(step_) + " bucket " + std::to_string(p.index));
+  }
+  [[nodiscard]] std::int64_t progress() const { return static_cast<std::int64_t>(c_.progress()); }
+
+  void begin_step(std::int64_t step, bool) {
+    step_ = step;
+    ++own_steps_;
+  }
+  void finish() { report_.end(static_cast<std::uint64_t>(step_), last_bucket_); }
+  void settled() {}
+  // A worker's numbers are its own.
+  void sum(std::span<double>) { report_.idle(); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return c_.deadline(); }
+  void wait_until(const std::function<bool()>& done, const std::string& what) { poll(done, deadline(), what); }
+  void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
+
+ private:
+  struct Arena {
+    std::string name;
+    std::uint32_t number;
+  };
+  [[nodiscard]] std::uint32_t arena_of(const StateSpan& s) const {
+    for (const Arena& a : arenas_)
+      if (a.name == s.name) return a.number;
+    fail<UsageError>(name(), "state that synchronise() was given", s.name);
+  }
+  // What is not divided lies on server 0.
+  [[nodiscard]] std::span<const ps::ServerRange> where(const StateSpan& s) const {
+    static constexpr ps::ServerRange on_the_first{0, ~std::size_t{0} >> 8, 0};
+    if (arena_of(s) >= ps::arena::others) return {&on_the_first, 1};
+    if (s.bytes.size() != elements_ * size_of(s.dtype))
+      fail<UsageError>(name(), "arenas of the layout of attach()",
+                       s.name + " of " + std::to_string(s.bytes.size()) + " bytes");
+    return ranges_;
+  }
+  [[nodiscard]] std::vector<ps::ServerRange> each_server(std::size_t bytes) const {
+    std::vector<ps::ServerRange> all;
+    for (int s = 0; s < o_.servers; ++s) all.push_back({0, bytes, s});
+    return all;
+  }
+  // The first counter.
+  [[nodiscard]] static std::int64_t first_step(std::span<const StateSpan> state) {
+    std::int64_t step = 0;
+    for (const StateSpan& s : state)
+      if (s.name == "counters" && s.bytes.size() >= sizeof step) std::memcpy(&step, s.bytes.data(), sizeof step);
+    return step;
+  }
+
+  ps::WorkerOptions o_;
+  std::vector<ps::ServerRange> ranges_;
+  std::vector<Arena> arenas_;
+  std::size_t elements_ = 0;
+  std::int64_t step_ = 0, own_steps_ = 0;
+  int last_bucket_ = 0;
+  ProgressReporter report_;
+  ps::ServerCommunicator<T> c_;  // the first to go: its thread reads what lies above
+};
+
+}  // namespace tutti

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/job/job_facts.hpp>
+#include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
+#include <tutti/strategy/parameter_server/server_part.hpp>
+#include <tutti/tensor/arena.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::ps {
+
+// What a server of asynchronous training owns: its part of the weights and of the optimizer's state, and, on server 0,
+// what workers share beside. Used by one thread.
+class WeightStore {
+ public:
+  using Update = std::function<void(const ServerPart&)>;
+  // slots: of the optimizer. update: changes the weights by a push.
+  WeightStore(ArenaLayout layout, int slots, Update update)
+      : layout_(std::move(layout)), update_(std::move(update)), slots_(slots) {}
+
+  // Compares with what the first worker said; what differs, or nothing.
+  [[nodiscard]] std::string compare(std::span<const std::byte> text) {
+    JobFacts f = JobFacts::parse({reinterpret_cast<const char*>(text.data()), text.size()});
+    if (!facts_) {
+      facts_ = std::move(f);
+      return "";
+    }
+    const auto d = facts_->first_difference(f);
+    return d.name.empty() ? "" : d.name + " is " + d.mine + " on the worker that came first and " + d.other + " here";
+  }
+
+  // Whether a frame of these can be done; else why not.
+  [[nodiscard]] std::string_view refusal(const Frame& f) const {
+    if (f.root == arena::facts || f.root == arena::seal)
+      return f.operation != Operation::store                     ? "an operation that is none"
+             : f.root == arena::seal && f.bytes != sizeof steps_ ? "a step that is none"
+                                                                 : "";
+    if (f.root >= arena::most) return "an arena that is none";
+    if (f.operation == Operation::apply && (f.root != arena::weights || !sealed_)) return "gradients before weights";
+    const bool divided = f.root < arena::others;
+    if (divided && f.root > static_cast<std::uint32_t>(slots_)) return "an arena that is none";
+    const std::uint64_t room = divided ? layout_.bytes() : 2 * layout_.bytes() + max_data;
+    if (f.offset > room || f.bytes > room - f.offset) return "a part beyond the arena";
+    if (divided && (f.dtype != layout_.dtype || f.offset % 64 != 0)) return "a part of other elements";
+    if (!divided && f.operation == Operation::fetch && !holds(f)) return "a part that nobody stored";
+    return "";
+  }
+  // What was stored first stays.
+  void store(const Frame& f, std::span<const std::byte> data) {
+    if (sealed_) return;
+    if (f.root == arena::seal) {
+      std::memcpy(&steps_, data.data(), sizeof steps_);
+      sealed_ = true;
+      return;
+    }
+    std::memcpy(room(f), data.data(), data.size());
+  }
+  [[nodiscard]] bool sealed() const noexcept { return sealed_; }
+  [[nodiscard]] std::span<const std::byte> fetch(const Frame& f) { return {room(f), f.bytes}; }
+  // Begins a step of some worker; its number, as update() is to be told.
+  [[nodiscard]] std::int64_t begin_step() noexcept { return steps_++; }
+  // Changes the weights by a part of a step's gradients and returns them.
+  std::span<const std::byte> apply(const Frame& f, std::span<const std::byte> gradients, std::int64_t step) {
+    const std::size_t unit = size_of(layout_.dtype);
+    ServerPart p;
+    p.dtype = layout_.dtype;
+    p.begin = f.offset / unit;
+    p.end = (f.offset + f.bytes) / unit;
+    p.weights = room(f);
+    for (int i = 0; i < slots_; ++i) {
+      Frame of_slot = f;
+      of_slot.root = arena::slots + static_cast<std::uint32_t>(i);
+      p.slots[static_cast<std::size_t>(i)] = room(of_slot);
+    }
+    // Kernels want aligned elements, which a message need not have.
+    aligned_.resize(gradients.size() / sizeof(std::max_align_t) + 1);
+    std::memcpy(aligned_.data(), gradients.data(), gradients.size());
+    p.gradients = aligned_.data();
+    p.step = step;
+    update_(p);
+    return {static_cast<const std::byte*>(p.weights), f.bytes};
+  }
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+
+ private:
+  [[nodiscard]] bool holds(const Frame& f) const {
+    const auto found = arenas_.find(f.root);
+    return found != arenas_.end() && f.offset + f.bytes <= found->second.bytes();
+  }
+  // The memory of an arena, made when it is first met.
+  std::byte* room(const Frame& f) {
+    Buffer& b = arenas_[f.root];
+    const std::size_t bytes = f.root < arena::others ? layout_.bytes() : f.offset + f.bytes;
+    if (b.bytes() < bytes) {
+      Buffer larger(memory_, bytes);
+      memory_.zero(larger.data(), bytes);
+      if (b.bytes() > 0) std::memcpy(larger.data(), b.data(), b.bytes());
+      b = std::move(larger);
+    }
+    return static_cast<std::byte*>(b.data()) + f.offset;
+  }
+
+  HostMemory memory_;
+  ArenaLayout layout_;
+  Update update_;
+  int slots_;
+  std::map<std::uint32_t, Buffer> arenas_;
+  std::optional<JobFacts> facts_;
+  std::vector<std::max_align_t> aligned_;
+  std::int64_t steps_ = 0;
+  bool sealed_ = false;
+};
+
+}  // namespace tutti::ps
