@@ -180,7 +180,7 @@ TEST_CASE("asynchronous servers: one worker trains to the bits of a single proce
       Trainer t(backend, solo, net(), options(optimizer));
       t.synchronise();
       Loader train = loader(0, 1), test = loader(0, 1);
-      (void)fit(t, train, &test, nullptr, {}, fit_options(3));
+      (void)fit(t, train, &test, fit_options(3));
       want = state_of(t);
     }
     for (const int servers : {1, 2, 3}) {
@@ -192,7 +192,7 @@ TEST_CASE("asynchronous servers: one worker trains to the bits of a single proce
         Trainer t(backend, *strategy, net(), options(optimizer));
         t.synchronise();
         Loader train = loader(0, 1), test = loader(0, 1);
-        const FitResult r = fit(t, train, &test, nullptr, {}, fit_options(3));
+        const FitResult r = fit(t, train, &test, fit_options(3));
         CHECK(r.counters.step == 24);
         CHECK(state_of(t) == want);
       }
@@ -216,7 +216,7 @@ TEST_CASE("asynchronous servers: several workers, each for itself, count all ste
         Trainer t(backend, *strategy, net(), options());
         t.synchronise();
         Loader train = loader(r, workers);
-        results[i] = fit(t, train, nullptr, nullptr, {}, fit_options(6));
+        results[i] = fit(t, train, nullptr, fit_options(6));
       } catch (const std::exception& e) {
         errors[i] = e.what();
       }
