@@ -134,11 +134,8 @@ class GradientExchange final : public Exchange {
     if (pulled_.bytes() == 0) pulled_ = Buffer(b_.memory(), e_->parameters().bytes());
     const std::size_t bytes = (k.end - k.begin) * unit();
     note_ready(bytes);
-    return s_.exchange({k.index,
-                        k.begin,
-                        e_->parameters().dtype,
-                        {gradients(k.begin), bytes},
-                        {pulled_.at(k.begin * unit()), bytes}});
+    return s_.exchange(
+        {k.index, k.begin, e_->parameters().dtype, {gradients(k.begin), bytes}, {pulled_.at(k.begin * unit()), bytes}});
   }
   void take_weights() {
     for (std::size_t i = 0; i < next_; ++i) {

@@ -57,7 +57,7 @@ struct ServerRange {
 
 // Which server has which part of the arenas, tensor by tensor; neighbours on one server are one range.
 [[nodiscard]] inline std::vector<ServerRange> ranges_of(const ArenaLayout& layout, int servers,
-                                                          std::uint64_t big_array) {
+                                                        std::uint64_t big_array) {
   std::vector<ServerRange> all;
   for (std::size_t i = 0; i < layout.slices.size(); ++i) {
     const std::size_t begin = layout.slices[i].offset;
