@@ -56,6 +56,7 @@ struct StrategyOptions {
   Backend* backend = nullptr;                                         // whose GPU nccl sums in; outlives the strategy
   std::chrono::milliseconds deadline = usual_deadline;                // of every operation
   bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as MpiOptions has them
+  bool ps_plain = false;                                              // nothing is encrypted between hosts
   std::string where = "make_strategy";                                // what errors name
   std::function<void(const std::string&)> warn = [](const std::string& w) {
     std::fprintf(stderr, "warning: %s\n", w.c_str());
@@ -64,7 +65,7 @@ struct StrategyOptions {
 
 // What this program was linked with, fastest first: "cuda", "onednn", "eigen", "reference".
 [[nodiscard]] std::vector<std::string> built_backends();
-// "solo", "mpi", "nccl".
+// "solo", "mpi", "nccl", "ps".
 [[nodiscard]] std::vector<std::string> built_strategies();
 
 // How this process was started, as a worker; UsageError for anything else.
@@ -81,14 +82,21 @@ struct StrategyOptions {
 [[nodiscard]] std::unique_ptr<Backend> make_backend(std::string_view word = "auto", const BackendOptions& options = {});
 
 // The strategy that a word of MXNet's elastic scripts stands for ("local", "device", "dist_sync", "dist_async", ...).
-// gpus: the processes have one each.
-[[nodiscard]] std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus);
+// gpus: the processes have one each. servers: that were started beside them.
+[[nodiscard]] std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus, int servers = 0);
 // A strategy by name, by a word of those scripts, or "auto": one process trains alone, several over NCCL where each has
 // a GPU, else over MPI. It has as many ranks as `start` says were started; UsageError where that does not go together.
 // Where tutti-launch only asks how to start the program, the answer is given and the program ends.
 [[nodiscard]] AnyStrategy make_strategy(std::string_view word, const StrategyOptions& options,
                                         const LaunchEnvironment& start);
 [[nodiscard]] AnyStrategy make_strategy(std::string_view word = "auto", const StrategyOptions& options = {});
+
+// Whether a strategy has servers, processes with TUTTI_ROLE=server.
+[[nodiscard]] bool has_servers(std::string_view strategy);
+// What such a process does: it serves the workers of this strategy until they are done. stop_requested: asked until
+// they have come. UsageError for a strategy without servers.
+void serve_workers(std::string_view strategy, const StrategyOptions& options, const LaunchEnvironment& start,
+                   const std::function<bool()>& stop_requested = {});
 
 // The GPUs of this host; 0 for a program without their backend. DeviceError where it has one and there are none.
 [[nodiscard]] int count_gpus();
@@ -107,6 +115,8 @@ struct StrategyRow {
   const char* packages;  // null: this version has none
   bool over_mpi;         // its ranks find each other only where mpirun starts them
   AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
+  // Its servers; null: it has none.
+  void (*serve)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
 };
 [[nodiscard]] std::span<const BackendRow> backend_rows();
 [[nodiscard]] std::span<const StrategyRow> strategy_rows();
@@ -137,6 +147,9 @@ struct StrategyRow {
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #include <tutti/strategy/all_reduce.hpp>
+#endif
+#ifdef TUTTI_HAS_ZEROMQ
+#include <tutti/backends/zeromq/job.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/nccl/nccl.hpp>
@@ -251,6 +264,23 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
 }
 #endif
 
+#ifdef TUTTI_HAS_ZEROMQ
+inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
+  zeromq::JobOptions as;
+  as.deadline = o.deadline;
+  as.meeting = std::min(as.meeting, o.deadline);
+  as.plain = o.ps_plain;
+  as.log = o.warn;
+  return as;
+}
+inline AnyStrategy make_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<zeromq::JobParameterServer>(start, ps_options(o));
+}
+inline void serve_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
+  zeromq::serve_job(start, ps_options(o), stop);
+}
+#endif
+
 TUTTI_MAKE_FUNCTION std::span<const StrategyRow> strategy_rows() {
   static constexpr StrategyRow rows[] = {
       {"solo", "", false, [](const StrategyOptions&, const LaunchEnvironment&) { return AnyStrategy::make<Solo>(); }},
@@ -269,7 +299,13 @@ TUTTI_MAKE_FUNCTION std::span<const StrategyRow> strategy_rows() {
 #endif
       },
       {"gloo", nullptr, false, nullptr},
-      {"ps", nullptr, false, nullptr},
+      {"ps", "libzmq3-dev", false,
+#ifdef TUTTI_HAS_ZEROMQ
+       make_ps, serve_ps
+#else
+       nullptr
+#endif
+      },
       {"ps_async", nullptr, false, nullptr},
   };
   return rows;
@@ -319,9 +355,10 @@ TUTTI_MAKE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word,
   return row->make(o);
 }
 
-TUTTI_MAKE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus) {
+TUTTI_MAKE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus, int servers) {
   if (word == "dist_async") return "ps_async";
   if (word == "nccl") return "nccl";
+  if (word.starts_with("dist") && servers > 0) return "ps";
   if (word.starts_with("dist")) return gpus ? "nccl" : "mpi";
   return word == "device" && gpus && processes > 1 ? "nccl" : "solo";
 }
@@ -335,23 +372,36 @@ TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
                     std::find(built.begin(), built.end(), "nccl") != built.end();
   std::string name(word);
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const bool alone = start.size == 1 && start.servers == 0;
   if (name == "auto")
-    name = start.size == 1 ? "solo" : gpus ? "nccl" : "mpi";
+    name = alone ? "solo" : start.servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
   else if (std::find(std::begin(kv_store), std::end(kv_store), name) != std::end(kv_store))
-    name = start.size == 1 ? "solo" : strategy_of_kv_store(name, start.size, gpus);
+    name = alone ? "solo" : strategy_of_kv_store(name, start.size, gpus, start.servers);
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), name);
   if (row == nullptr) fail<UsageError>(o.where, detail::listed(built), "'" + std::string(word) + "'");
   if (row->make == nullptr)
     fail<UsageError>(o.where, detail::listed(built) + ", the strategies of this build", "'" + std::string(word) + "'",
                      row->packages == nullptr ? "this version of tutti has no strategy " + name
                                               : "install " + std::string(row->packages) + " and build again");
-  if (launcher_asks()) std::exit(answer_launcher({name, row->over_mpi}));
+  if (launcher_asks()) std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr}));
   AnyStrategy strategy = row->make(o, start);
   require_launched_size(start, name, strategy.size());
   return strategy;
 }
 TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o) {
   return make_strategy(word, o, launched());
+}
+
+TUTTI_MAKE_FUNCTION bool has_servers(std::string_view strategy) {
+  const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), strategy);
+  return row != nullptr && row->serve != nullptr;
+}
+TUTTI_MAKE_FUNCTION void serve_workers(std::string_view strategy, const StrategyOptions& o,
+                                       const LaunchEnvironment& start, const std::function<bool()>& stop) {
+  if (!has_servers(strategy))
+    fail<UsageError>(o.where, "a strategy with servers, because this process is one", "'" + std::string(strategy) + "'",
+                     "tutti-launch -n N without -s starts workers alone");
+  detail::find_row(detail::strategy_rows(), strategy)->serve(o, start, stop);
 }
 
 TUTTI_MAKE_FUNCTION int count_gpus() {

@@ -65,7 +65,7 @@ class WorkerEnd {
   // servers: "host:port", in their order. keys: of each server, where all is encrypted.
   WorkerEnd(int rank, const std::vector<std::string>& servers, const Options& o,
             const std::vector<std::string>& keys = {})
-      : context_(1), addresses_(servers) {
+      : context_(1), encrypted_(o.security.kind == Security::Kind::curve), addresses_(servers) {
     // Of this process alone: who has the name of somebody else is not heard.
     std::random_device device;
     std::array<std::uint32_t, 4> name{static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
@@ -82,7 +82,7 @@ class WorkerEnd {
     lost_.resize(servers.size());
   }
 
-  [[nodiscard]] std::string name() const { return "ZeroMQ"; }
+  [[nodiscard]] std::string name() const { return encrypted_ ? "ZeroMQ with CURVE" : "ZeroMQ"; }
   [[nodiscard]] std::string peer_name(std::int64_t s) const {
     return s >= 0 && static_cast<std::size_t>(s) < addresses_.size() ? addresses_[static_cast<std::size_t>(s)] : "";
   }
@@ -137,6 +137,7 @@ class WorkerEnd {
   }
 
   Context context_;
+  bool encrypted_;
   std::vector<std::string> addresses_;
   Waker waker_;
   std::deque<Socket> sockets_;

@@ -225,6 +225,10 @@ inline void check_strategy(RunOptions& o, const std::vector<std::string>& built,
 
 // A GPU's gradients are summed by NCCL, and by nothing else; NCCL sums nothing else.
 inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
+  const bool servers = has_servers(o.strategy);
+  if (servers && o.backend == "cuda")
+    fail<UsageError>("--backend", "one on the processor, because servers are pushed what lies in its memory", o.backend,
+                     "use --strategy nccl for GPUs, or --backend auto");
   if (o.strategy == "nccl") {
     if (o.backend == "auto") o.backend = "cuda";
     if (o.backend != "cuda")
@@ -232,7 +236,7 @@ inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
                        "use --strategy mpi for the backends on the processor");
   } else if (o.backend == "cuda" && o.strategy != "solo" && processes > 1) {
     fail<UsageError>("--strategy", "nccl with --backend cuda and several processes", o.strategy);
-  } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1)) {
+  } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1) && !servers) {
     o.backend = "cuda";
   }
   if (!o.gpus) return;
@@ -245,7 +249,8 @@ inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
   (void)gpu_numbers(*o.gpus);
 }
 
-inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built, bool gpu) {
+inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built, bool gpu,
+                               int servers) {
   if (!o.kv_store.empty())
     word("--kv-store", o.kv_store,
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});
@@ -257,15 +262,16 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
   if (o.strategy != "auto") {
     check_strategy(o, built, "--strategy", o.strategy);
   } else if (!o.kv_store.empty()) {
-    o.strategy = strategy_of_kv_store(o.kv_store, processes, gpus);
-    if (processes == 1 && o.strategy != "solo" && o.kv_store != "nccl") {
+    o.strategy = strategy_of_kv_store(o.kv_store, processes, gpus, servers);
+    if (processes == 1 && servers == 0 && o.strategy != "solo" && o.kv_store != "nccl") {
       o.notes.push_back("--kv-store " + o.kv_store + ": one process was started, so it trains alone (strategy solo)");
       o.strategy = "solo";
     }
     check_strategy(o, built, "--kv-store", o.kv_store);
   } else {
-    o.strategy = processes == 1 ? "solo" : gpus ? "nccl" : "mpi";
-    if (processes > 1) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
+    const bool alone = processes == 1 && servers == 0;
+    o.strategy = alone ? "solo" : servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
+    if (!alone) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
   // Each would train alone, in one run folder, with the batches and the rate of all.
   if (processes > 1 && o.strategy == "solo")
@@ -289,9 +295,9 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
 
 // Checks every value, brings each word into its first spelling, and fills in what was left open. `processes` is how
 // many a launcher started; `built` the strategies of this build; `gpu`: there is one for this process, and the build
-// can use it.
-inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"},
-                  bool gpu = false) {
+// can use it; `servers`: that were started beside them.
+inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"}, bool gpu = false,
+                  int servers = 0) {
   detail::check_backend(o);
   gpu = gpu && !detail::wants_no_gpu(o);
   if (o.program == Program::train_imagenet) {
@@ -302,7 +308,7 @@ inline void check(RunOptions& o, int processes = 1, const std::vector<std::strin
     detail::check_cifar10_data(o);
     detail::check_cifar10_model(o);
   }
-  detail::check_distribution(o, processes, built, gpu);
+  detail::check_distribution(o, processes, built, gpu, servers);
   detail::choose_precision(o);
   detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
   if (o.dry_run_ranks > 0 && !o.dry_run)

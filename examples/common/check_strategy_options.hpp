@@ -47,6 +47,9 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
   std::string idle;
   for (const StrategyOption& option : strategy_options(o)) {
     if (!option.given) continue;
+    if (o.strategy == "ps" && option.hint != nullptr)
+      fail<UsageError>(option.name, "strategy mpi with it, because servers have no use for it", option.value,
+                       "leave it out");
     if (o.strategy == "nccl" && option.hint != nullptr)
       fail<UsageError>(option.name, "strategy mpi with it, because nccl has no use for it", option.value, option.hint);
     if (o.strategy == "solo" && said == "solo")
@@ -54,6 +57,9 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
                        "leave out one of the two; mpirun -np N and tutti-launch -n N start N processes");
     if (o.strategy == "solo") idle += (idle.empty() ? "" : ", ") + std::string(option.name);
   }
+  if (o.ps_plain && o.strategy != "ps")
+    fail<UsageError>("--ps-plain", "strategy ps with it", "--strategy " + o.strategy,
+                     "leave it out, or start servers with tutti-launch -s M");
   if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);
 }
 

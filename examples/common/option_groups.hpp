@@ -80,12 +80,13 @@ template <class V>
 void describe_distribution(RunOptions& o, V& v) {
   v.group("Distribution");
   v("strategy", o.strategy,
-    "solo (one process), mpi or nccl (as many as mpirun or tutti-launch started, nccl with a GPU each); default: by "
-    "their number and GPUs",
+    "solo (one process), mpi or nccl (as many as mpirun or tutti-launch started, nccl with a GPU each), ps (with the "
+    "servers of tutti-launch -s); default: by their number, servers and GPUs",
     Names{});
   v("kv-store", o.kv_store,
-    "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: mpi, with GPUs nccl, as nccl; dist_async: "
-    "ps_async",
+    "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: with servers ps, else mpi, with GPUs nccl, "
+    "as "
+    "nccl; dist_async: ps_async",
     Names{"kvstore"});
   v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: none, train on the processor",
     Names{}, Scope::rank);
@@ -94,6 +95,7 @@ void describe_distribution(RunOptions& o, V& v) {
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
   v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
   v("shared-memory", o.shared_memory, "ranks of a host sum through shared memory", Names{});
+  v("ps-plain", o.ps_plain, "ps: encrypt nothing between hosts; within one host it never is", Names{});
   v("gc-type", o.gc_type, "gradient compression, none or 2bit", Names{});
   v("gc-threshold", o.gc_threshold, "of 2bit", Names{});
 }

@@ -114,7 +114,7 @@ struct RunOptions {
   std::int64_t bucket_mib = 16;
   double comm_deadline = 600;
   std::string comm_wire = "same";
-  bool hierarchical = true, shared_memory = true;
+  bool hierarchical = true, shared_memory = true, ps_plain = false;
 
   // Not options: how the above was understood, for the user to read.
   bool data_dir_from_environment = false;

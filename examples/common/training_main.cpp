@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "training_main.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -29,17 +31,40 @@ namespace tutti::examples {
 
 namespace {
 
-// What went wrong on this rank ends the others too. on: this process's GPU, which strategy nccl needs.
-template <class F>
-int with_strategy(const RunOptions& o, const LaunchEnvironment& start, Backend* on, F&& f) {
+StrategyOptions strategy_options(const RunOptions& o) {
   StrategyOptions as;
-  as.backend = on;
   as.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(o.comm_deadline * 1000));
   as.shared_memory = o.shared_memory;
   as.hierarchical = o.hierarchical;
   as.bf16_wire = o.comm_wire == "bf16";
+  as.ps_plain = o.ps_plain;
   as.where = "--strategy";
+  return as;
+}
+
+// A process that is no worker but one of the job's servers. Asked to stop it waits for its workers, which finish their
+// step and save, unless they have not come yet; asked again it ends at once.
+volatile std::sig_atomic_t server_signal = 0;
+int serve(const RunOptions& o, const LaunchEnvironment& start) {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { server_signal = number; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
+  std::printf("server %d of %d, for %d %s\n", start.rank, start.servers, start.workers,
+              start.workers == 1 ? "worker" : "workers");
+  std::fflush(stdout);
+  bool stopped = false;
+  serve_workers(o.strategy, strategy_options(o), start, [&] { return stopped = server_signal != 0; });
+  return stopped ? 128 + server_signal : 0;
+}
+
+// What went wrong on this rank ends the others too. on: this process's GPU, which strategy nccl needs.
+template <class F>
+int with_strategy(RunOptions& o, const LaunchEnvironment& start, Backend* on, F&& f) {
+  StrategyOptions as = strategy_options(o);
+  as.backend = on;
   AnyStrategy strategy = make_strategy(o.strategy, as, start);
+  if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
   try {
     return f(strategy);
   } catch (const Error& e) {
@@ -124,11 +149,17 @@ std::vector<std::pair<std::string, std::string>> horovod_variables() {
 }
 
 int train(RunOptions& o, const Task& task) {
-  const LaunchEnvironment start = launched();
+  const LaunchEnvironment start = read_launch_environment();
+  if (!start.is_server()) require_worker(start);
   detail::check_backend(o);
-  const bool gpu = has_gpu(o, start);
-  naming_variables(o, [&] { check(o, start.size, built_strategies(), gpu); });
-  if (launcher_asks()) return answer_launcher({o.strategy, o.strategy == "mpi"});
+  const bool gpu = !start.is_server() && has_gpu(o, start);
+  naming_variables(
+      o, [&] { check(o, start.is_server() ? start.workers : start.size, built_strategies(), gpu, start.servers); });
+  if (launcher_asks()) return answer_launcher({o.strategy, o.strategy == "mpi", has_servers(o.strategy)});
+  if (start.is_server()) {
+    if (!has_servers(o.strategy)) require_worker(start);
+    return serve(o, start);
+  }
   apply_horovod_variables(o, horovod_variables(), start.size);
   // Ranks of one host share its cores.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);

@@ -75,6 +75,8 @@ TEST_CASE("a strategy by its name, by MXNet's words and by the launcher") {
   }
   CHECK(strategy_of_kv_store("dist_sync", 4, false) == "mpi");
   CHECK(strategy_of_kv_store("dist_sync", 4, true) == "nccl");
+  for (const char* word : {"dist_sync", "dist_device_sync", "dist_sync_device"})
+    CHECK(strategy_of_kv_store(word, 4, true, 2) == "ps");
   CHECK(strategy_of_kv_store("dist_async", 4, true) == "ps_async");
   CHECK(strategy_of_kv_store("local", 1, false) == "solo");
 }

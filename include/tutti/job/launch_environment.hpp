@@ -144,7 +144,9 @@ inline void require_worker(const LaunchEnvironment& e) {
                      "srun, which tells none of them where the others are",
                      "'mpirun -np " + std::to_string(e.step_tasks) + "' within the allocation starts them over MPI");
   if (e.role != "worker")
-    fail<UsageError>("environment " + e.role_variable, "worker, because this version of tutti has no parameter server",
+    fail<UsageError>("environment " + e.role_variable,
+                     "worker, because " + std::string(e.is_server() ? "strategy ps alone has servers"
+                                                                    : "workers and servers need no scheduler"),
                      "'" + e.role + "'",
                      "tutti-launch -n N without -s starts N workers, which sum their gradients themselves");
   if (!e.launched && e.workers > 1)

@@ -39,6 +39,7 @@ struct ServerOptions {
   std::optional<std::int64_t> staleness{};
   // Told of what is refused, at most once a second, and of workers that own weights lose.
   std::function<void(const std::string&)> log{};
+  std::function<bool()> stop_requested{};  // asked until all workers have come; they end the server later
 };
 
 // What a server was sent. What is refused changes nothing.
@@ -66,7 +67,7 @@ class Server {
   void run() {
     until_ = std::chrono::steady_clock::now() + o_.patience;
     welcomed_ = o_.store != nullptr;
-    while (!over_ && !stopped_) {
+    while (!over_ && !stopped_ && (welcomed_ || !o_.stop_requested || !o_.stop_requested())) {
       Deadline next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
       if (!welcomed_) next = std::min(next, until_);
       if (const auto due = table_.next_due()) next = std::min(next, *due);

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/comm/host_name.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/parameter_server/parameter_server.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
+#include <tutti/strategy/parameter_server/server.hpp>
+
+// Workers and servers of a job that tutti-launch started: they find each other, and their keys, over the job's channel.
+namespace tutti::zeromq {
+
+struct JobOptions {
+  std::chrono::milliseconds deadline = usual_deadline;            // of every operation
+  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
+  bool plain = false;  // nothing is encrypted between hosts; within one it never is
+  std::function<void(const std::string&)> log{};
+};
+
+namespace detail {
+
+// What each process says of itself before the servers listen: its host, and the key that others know it by.
+class Meeting {
+ public:
+  Meeting(const LaunchEnvironment& start, const JobOptions& o) : o_(o), channel_(ControlChannel::open()) {
+    if (start.mpi)
+      fail<UsageError>("--strategy ps", "tutti-launch -n N -s M to start workers and servers", "mpirun",
+                       "mpirun starts workers alone: they train with --strategy mpi");
+    if (start.servers < 1)
+      fail<UsageError>("--strategy ps", "servers", "none", "tutti-launch -n N -s M starts N workers and M servers");
+    if (channel_ == nullptr)
+      fail<UsageError>("--strategy ps", "tutti-launch, over whose channel workers and servers find each other",
+                       "another launcher", "tutti-launch -n N -s M starts N workers and M servers");
+    host_ = start.host.empty() ? "localhost" : start.host;
+    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
+    channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
+    for (int w = 0; w < start.workers; ++w) workers_.push_back(read("worker", w));
+    for (int s = 0; s < start.servers; ++s) servers_.push_back(read("server", s));
+    for (const auto* list : {&workers_, &servers_})
+      for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
+    // The first server draws the word that workers show where keys do not speak for them.
+    if (encrypted() && keys_.open.empty())
+      fail<DeviceError>("ZeroMQ", "a library with CURVE, because the hosts are several", "one without",
+                        "on a trusted network --ps-plain does without it");
+    if (!encrypted()) {
+      if (start.is_server() && start.rank == 0) channel_->publish("ps/word", draw_word());
+      word_ = channel_->lookup("ps/word", o_.meeting);
+    }
+  }
+
+  [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
+  [[nodiscard]] const std::string& host() const noexcept { return host_; }
+  [[nodiscard]] Options options() const {
+    Options o;
+    o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
+    o.security.own = keys_;
+    o.security.password = word_;
+    for (const Said& w : workers_) o.security.workers.push_back(w.key);
+    return o;
+  }
+  [[nodiscard]] std::vector<std::string> server_keys() const {
+    std::vector<std::string> keys;
+    for (const Said& s : servers_) keys.push_back(s.key);
+    return keys;
+  }
+  // Where a server listens: to this host alone where all are on it.
+  [[nodiscard]] std::string door() const { return one_host_ ? "127.0.0.1:0" : "*:0"; }
+  void publish_address(int server, int port) {
+    channel_->publish(key("address", server), host_and_port(one_host_ ? "127.0.0.1" : host_, port));
+  }
+  [[nodiscard]] std::vector<std::string> addresses() {
+    std::vector<std::string> list;
+    for (std::size_t s = 0; s < servers_.size(); ++s)
+      list.push_back(channel_->lookup(key("address", static_cast<int>(s)), o_.meeting));
+    return list;
+  }
+
+ private:
+  struct Said {
+    std::string key, host;
+  };
+  static std::string key(const char* what, int number) {
+    return std::string("ps/") + what + "/" + std::to_string(number);
+  }
+  static std::string draw_word() {
+    std::random_device device;
+    std::string word;
+    for (int i = 0; i < 4; ++i) word += std::to_string(device()) + ".";
+    return word;
+  }
+  Said read(const char* role, int number) {
+    std::string text;
+    try {
+      text = channel_->lookup(key(role, number), o_.meeting);
+    } catch (const CommunicationError& e) {
+      fail<CommunicationError>(
+          "parameter server",
+          std::string(role) + " " + std::to_string(number) + " within " + std::to_string(o_.meeting.count()) + " ms",
+          "no word of it", "look at what it does");
+    }
+    const std::size_t space = text.find(' ');
+    return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
+  }
+
+  JobOptions o_;
+  std::unique_ptr<ControlChannel> channel_;
+  std::string host_, word_;
+  KeyPair keys_;
+  std::vector<Said> workers_, servers_;
+  bool one_host_ = true;
+};
+
+}  // namespace detail
+
+// The strategy of a worker.
+class JobParameterServer : public ParameterServer<WorkerEnd> {
+ public:
+  JobParameterServer(const LaunchEnvironment& start, const JobOptions& o)
+      : JobParameterServer(std::make_unique<detail::Meeting>(start, o), start, o) {}
+
+ private:
+  JobParameterServer(std::unique_ptr<detail::Meeting> meeting, const LaunchEnvironment& start, const JobOptions& o)
+      : ParameterServer(
+            std::make_unique<WorkerEnd>(start.rank, meeting->addresses(), meeting->options(), meeting->server_keys()),
+            options(*meeting, start, o)),
+        meeting_(std::move(meeting)) {}
+  static ps::WorkerOptions options(const detail::Meeting& meeting, const LaunchEnvironment& start,
+                                   const JobOptions& o) {
+    ps::WorkerOptions w;
+    w.rank = start.rank;
+    w.workers = start.workers;
+    w.servers = start.servers;
+    w.deadline = o.deadline;
+    w.patience = o.meeting + std::chrono::seconds(5);
+    w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
+    w.host = meeting.host();
+    return w;
+  }
+  std::unique_ptr<detail::Meeting> meeting_;
+};
+
+// What a server of the job does until its workers are done, or until stop_requested() where they have not come yet.
+// CommunicationError names a worker that was lost.
+inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::function<bool()> stop_requested) {
+  detail::Meeting meeting(start, o);
+  auto end = std::make_unique<ServerEnd>(meeting.door(), meeting.options());
+  const ServerEnd& door = *end;
+  meeting.publish_address(start.rank, end->port());
+  ps::ServerOptions s;
+  s.index = start.rank;
+  s.servers = start.servers;
+  s.workers = start.workers;
+  s.patience = o.meeting;
+  s.log = o.log;
+  s.stop_requested = std::move(stop_requested);
+  ps::Server<ServerEnd> server(std::move(end), s);
+  server.run();
+  const ps::ServerCounts& n = server.counts();
+  if (o.log && n.refused() + door.turned_away() > 0)
+    o.log("server " + std::to_string(start.rank) + " refused " + std::to_string(n.refused()) + " frames and " +
+          std::to_string(door.turned_away()) + " connections");
+}
+
+}  // namespace tutti::zeromq

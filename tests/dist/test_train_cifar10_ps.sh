@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# waits
+# train_cifar10 with parameter servers, started by tutti-launch.
+set -uo pipefail
+program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
+launch=$TUTTI_BUILD_DIR/tools/tutti-launch
+for each in "$program" "$launch"; do
+  [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
+done
+"$program" --help | grep -q -- --ps-plain || { echo "SKIP: a build without ZeroMQ (Debian: apt-get install libzmq3-dev)" && exit 77; }
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+unset TUTTI_DATA
+work=$(mktemp -d)
+export TUTTI_STATE_DIR=$work/state
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+tiny=(--dataset synthetic --num-examples 101 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3
+  --disp-batches 1)
+failures=0
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# The same weights as over MPI, whatever the number of servers: sums are taken in the order of the ranks.
+weights() { sha256sum <"$1/checkpoints/step-000000008/model.safetensors"; }
+"$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir over_mpi --strategy mpi >out 2>&1 ||
+  complain "over MPI: status $?: $(tail -n 5 out)"
+for servers in 1 3; do
+  MXNET_KVSTORE_BIGARRAY_BOUND=10000 "$launch" -n 2 -s $servers "$program" "${tiny[@]}" --epochs 2 \
+    --run-dir "ps$servers" --kv-store dist_sync >out 2>&1 || complain "$servers servers: status $?: $(tail -n 5 out)"
+  grep -q "strategy ps, 2 ranks" out || complain "$servers servers: another strategy: $(cat out)"
+  grep -q "note: parameter server over ZeroMQ, $servers server" out || complain "$servers servers: not said: $(cat out)"
+  [[ $(weights "ps$servers") == "$(weights over_mpi)" ]] || complain "$servers servers: other weights than over MPI"
+done
+"$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir one >out 2>&1 || complain "one worker: $(tail -n 5 out)"
+grep -q "strategy ps" out || complain "one worker with a server trains alone: $(cat out)"
+# It goes on.
+"$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy ps >out 2>&1 &&
+  "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy ps --resume >out 2>&1 ||
+  complain "resuming: $(tail -n 5 out)"
+grep -q "going on from" out || complain "it began anew: $(cat out)"
+
+# refused WHAT TEXT COMMAND...: status 2, the text, no folder.
+refused() {
+  local what=$1 text=$2
+  shift 2
+  "$@" "${tiny[@]}" --epochs 1 --run-dir refused >out 2>&1
+  [[ $? == 2 ]] || complain "$what: not status 2: $(tail -n 5 out)"
+  grep -qF -- "$text" out || complain "$what: it does not say '$text': $(cat out)"
+  [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
+}
+refused "no servers" "expected servers, got none" "$launch" -n 2 -s 0 "$program" --strategy ps
+refused "nobody started it" "expected servers, got none" "$program" --strategy ps
+refused "mpirun" "got mpirun" mpirun --oversubscribe -np 2 "$program" --strategy ps
+refused "servers for all-reduce" "expected none, because" "$launch" -n 2 -s 1 "$program" --strategy mpi
+refused "a server of nothing" "[environment TUTTI_ROLE] expected worker" env TUTTI_ROLE=server "$program" --strategy solo
+refused "another launcher" "another launcher" env DMLC_ROLE=server DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 "$program" --strategy ps
+refused "what all-reduce has" "[--no-shared-memory]" "$launch" -n 2 -s 1 "$program" --strategy ps --no-shared-memory
+refused "plain nothing" "[--ps-plain] expected strategy ps" "$program" --ps-plain
+refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
+  --strategy ps
+
+# process ROLE RANK: its number.
+process() {
+  local p
+  for p in $(pgrep -f "^$program.*$work"); do
+    tr '\0' '\n' <"/proc/$p/environ" | grep -qx "TUTTI_ROLE=$1" &&
+      tr '\0' '\n' <"/proc/$p/environ" | grep -qx "TUTTI_RANK=$2" && echo "$p"
+  done
+}
+# begun FOLDER: waits for its second epoch.
+begun() {
+  for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
+  complain "$1 did not begin: $(tail -n 5 out)"
+}
+# A process that is killed is named, and the others end with 5.
+for victim in "worker 1" "server 0"; do
+  # shellcheck disable=SC2086
+  set -- $victim
+  "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/killed_$1" --strategy ps >out 2>&1 &
+  job=$!
+  begun "killed_$1"
+  kill -9 "$(process "$1" "$2")"
+  wait $job
+  status=$?
+  [[ $status == 5 ]] || complain "$victim killed: status $status: $(tail -n 5 out)"
+  grep -q "tutti-launch: \[$victim on localhost\] expected exit code 0, got its end by SIGKILL" out ||
+    complain "$victim killed, and not named: $(tail -n 5 out)"
+done
+# Asked to stop, the workers finish their step and save, and the servers wait for them.
+"$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/stopped" --strategy ps >out 2>&1 &
+job=$!
+begun stopped
+kill -INT $job
+wait $job
+status=$?
+[[ $status == 130 ]] || complain "stopped: status $status: $(tail -n 5 out)"
+grep -q "state saved" out || complain "stopped, and not saved: $(tail -n 5 out)"
+[[ -z $(pgrep -f "^$program.*$work") ]] || complain "a process is left over"
+((failures == 0)) && echo "all good"
+exit $((failures > 0))
