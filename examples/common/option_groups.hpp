@@ -85,8 +85,7 @@ void describe_distribution(RunOptions& o, V& v) {
     Names{});
   v("kv-store", o.kv_store,
     "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: with servers ps, else mpi, with GPUs nccl, "
-    "as "
-    "nccl; dist_async: ps_async",
+    "as nccl; dist_async: ps_async",
     Names{"kvstore"});
   v("gpus", o.gpus, "GPUs of this host, one for each of its processes, e.g. 0,1; empty: none, train on the processor",
     Names{}, Scope::rank);
