@@ -17,6 +17,7 @@
 #include <tutti/backends/cuda/core.hpp>
 #include <tutti/backends/cuda/cublas/gemm.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
+#include <tutti/backends/cuda/fuse_norms.hpp>
 #include <tutti/backends/cuda/fused_ops.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/linear_op.hpp>
@@ -24,6 +25,7 @@
 #include <tutti/backends/cuda/norm_choice.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
 #include <tutti/backends/cuda/options.hpp>
+#include <tutti/backends/cuda/private_ops.hpp>
 #include <tutti/backends/cuda/simple_ops.hpp>
 #include <tutti/backends/cuda/stem.hpp>
 #include <tutti/backends/cuda/weight_gradients.hpp>
@@ -64,8 +66,8 @@ class BasicCuda : public Core {
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
-  // Makes one op of several in a training graph, where that pays (fused_ops.hpp); lowered() says of which layers. From
-  // here on it is known which kernels and libraries a run needs: they are made ready while cuDNN's plans are.
+  // Makes one op of several in a training graph, where that pays (fused_ops.hpp); fused_layers() says of which layers.
+  // From here on it is known which kernels and libraries a run needs: they are made ready while cuDNN's plans are.
   void rewrite(Graph& g, DType compute) override {
     launcher_.begin(compute);
     if constexpr (BeginsAhead<G>)
@@ -73,12 +75,12 @@ class BasicCuda : public Core {
                       [](const Node& n) { return std::holds_alternative<op::Linear>(n.op); }))
         gemms_->begin();
     const auto o = FusesConvolutions<C> || options_.fusion == CudaFusion::on
-                       ? lowering_options(options_, device().architecture(), compute)
-                       : LoweringOptions{false, false, false, !options_.recompute};
-    lowered_ = lower_norms(g, o);
+                       ? norm_fusions(options_, device().architecture(), compute)
+                       : NormFusions{false, false, false, !options_.recompute};
+    fused_layers_ = fuse_norms(g, o);
     widen_images(g, compute);
   }
-  [[nodiscard]] const Lowered& lowered() const noexcept { return lowered_; }
+  [[nodiscard]] const FusedLayers& fused_layers() const noexcept { return fused_layers_; }
   // Of the fused ops in the plans so far: those that the library runs as one, and those that go step by step.
   [[nodiscard]] std::pair<int, int> fusions() const noexcept { return {as_one_, in_steps_}; }
 
@@ -109,16 +111,16 @@ class BasicCuda : public Core {
   [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeights& o, const PrepareInfo& i) {
     return convolution(ConvPass::backward_weights, o, i, i.desc.in[0], i.desc.out[0].shape, i.desc.in[1]);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dStatistics& o, const PrepareInfo& i) {
+  [[nodiscard]] std::shared_ptr<void> prepare(const Conv2dStatistics& o, const PrepareInfo& i) {
     const auto& d = i.desc;
     return fusion(o.activate ? FusedPass::activated_statistics : FusedPass::statistics, o, d, d.in[0], d.in[1].shape,
                   d.out[0]);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardWeightsActivated& o, const PrepareInfo& i) {
+  [[nodiscard]] std::shared_ptr<void> prepare(const Conv2dBackwardWeightsActivated& o, const PrepareInfo& i) {
     const auto& d = i.desc;
     return fusion(FusedPass::activated_backward_weights, o, d, d.in[0], d.out[0].shape, d.in[1]);
   }
-  [[nodiscard]] std::shared_ptr<void> prepare(const op::Conv2dBackwardDataNorm& o, const PrepareInfo& i) {
+  [[nodiscard]] std::shared_ptr<void> prepare(const Conv2dBackwardDataNorm& o, const PrepareInfo& i) {
     const auto& d = i.desc;
     return fusion(FusedPass::backward_data_norm, o, d, d.out[0], d.in[1].shape, d.in[0]);
   }
@@ -176,14 +178,14 @@ class BasicCuda : public Core {
     start("batch_norm_backward", c);
     run_chosen_norm(launcher_, workspace_, device().stream(), o, c);
   }
-  void run(const op::Conv2dStatistics&, Call& c) { fused("conv2d_statistics", c); }
-  void run(const op::Conv2dBackwardWeightsActivated&, Call& c) { fused("conv2d_backward_weights_activated", c); }
-  void run(const op::Conv2dBackwardDataNorm&, Call& c) { fused("conv2d_backward_data_norm", c); }
-  void run(const op::BatchNormFromSums& o, Call& c) {
+  void run(const Conv2dStatistics&, Call& c) { fused("conv2d_statistics", c); }
+  void run(const Conv2dBackwardWeightsActivated&, Call& c) { fused("conv2d_backward_weights_activated", c); }
+  void run(const Conv2dBackwardDataNorm&, Call& c) { fused("conv2d_backward_data_norm", c); }
+  void run(const BatchNormFromSums& o, Call& c) {
     start("batch_norm_from_sums", c);
     run_batch_norm_from_sums(launcher_, o, c);
   }
-  void run(const op::BatchNormBackwardApply&, Call& c) {
+  void run(const BatchNormBackwardApply&, Call& c) {
     start("batch_norm_backward_apply", c);
     run_batch_norm_backward_apply(launcher_, c);
   }
@@ -305,7 +307,7 @@ class BasicCuda : public Core {
     CustomOp::Kernel code_;
   };
 
-  Lowered lowered_;
+  FusedLayers fused_layers_;
   int as_one_ = 0, in_steps_ = 0;
   std::unique_ptr<C> convolutions_;
   std::unique_ptr<G> gemms_;
@@ -315,6 +317,9 @@ template <class C, class G>
 std::unique_ptr<Kernel> BasicCuda<C, G>::kernel(const Op& op, const NodeDesc& desc) {
   if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
     return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
+  if (std::holds_alternative<op::Private>(op))
+    return kernel_among<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
+                        BatchNormBackwardApply>(*this, op, desc);
   return kernel_of(*this, op, desc);
 }
 

@@ -13,29 +13,30 @@
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/cudnn/fused_convolutions.hpp>
 #include <tutti/backends/cuda/cudnn/tuning.hpp>
+#include <tutti/backends/cuda/fuse_norms.hpp>
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
 #include <tutti/backends/cuda/options.hpp>
+#include <tutti/backends/cuda/private_ops.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
-#include <tutti/graph/lower.hpp>
 
-// The optional ops of lowered graphs. Each runs as one kernel of the library, or, where that has none, step by step
-// with the plain convolution and our kernels, which passes over memory as often as the graph did before it was lowered.
+// The ops of our own. Each runs as one kernel of the library, or, where that has none, step by step
+// with the plain convolution and our kernels, which passes over memory as often as the graph did before.
 namespace tutti::cuda {
 
-// Which chains are lowered. In f16 cuDNN has ready kernels for the way back through batch norm, which has to win by
+// Which chains are fused. In f16 cuDNN has ready kernels for the way back through batch norm, which has to win by
 // measurement, and on Ampere and Hopper for all the others, with which published work wins. In bf16 it has the
 // statistics alone, by kernels that it compiles for Ampere, which have to win too
 // (tests/backends/test_cudnn_plans.cpp).
-[[nodiscard]] inline LoweringOptions lowering_options(const CudaOptions& o, int architecture, DType t) {
+[[nodiscard]] inline NormFusions norm_fusions(const CudaOptions& o, int architecture, DType t) {
   if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
   const bool known = may && t == DType::f16 && architecture < 100;
   return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute};
 }
 
-// What the library class C must have beside plain convolutions; without it graphs are lowered only where the options
+// What the library class C must have beside plain convolutions; without it chains are fused only where the options
 // insist.
 template <class C>
 concept FusesConvolutions = requires(C& c, FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* w,
@@ -238,7 +239,7 @@ template <class C>
 }
 
 // The last step of batch norm's statistics, and its output where it has one.
-inline void run_batch_norm_from_sums(Launcher& l, const op::BatchNormFromSums& o, const Call& c) {
+inline void run_batch_norm_from_sums(Launcher& l, const BatchNormFromSums& o, const Call& c) {
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);
   const std::size_t first = o.output ? 1 : 0;

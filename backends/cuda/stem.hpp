@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/conv_op.hpp>
+#include <tutti/backends/cuda/private_ops.hpp>
 #include <tutti/graph/graph.hpp>
 
 namespace tutti::cuda {
@@ -17,7 +18,7 @@ inline void widen_images(Graph& g, DType compute) {
   const auto takes = [&](const Node& n, ValueId x) {
     for (std::size_t i = 1; i < n.inputs.size(); ++i)
       if (n.inputs[i] == x) return false;
-    const auto* const statistics = std::get_if<op::Conv2dStatistics>(&n.op);
+    const auto* const statistics = op_cast<Conv2dStatistics>(n.op);
     return std::holds_alternative<op::Conv2d>(n.op) || std::holds_alternative<op::Conv2dBackwardWeights>(n.op) ||
            (statistics != nullptr && !statistics->activate);
   };

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include <tutti/backends/cuda/private_ops.hpp>
 #include <tutti/graph/graph.hpp>
 
 // How many bytes of activations the CUDA backend's ops move through memory, counted from a graph: every operand of a
@@ -23,7 +24,7 @@ inline std::int64_t activation_bytes(const Graph& g, const Node& n, std::int64_t
   for (ValueId v : n.outputs) once += bytes(v);
   // What is read a second time, or not at all.
   if (std::holds_alternative<op::BatchNorm>(n.op)) return once + bytes(n.inputs[0]);  // the statistics
-  if (const auto* f = std::get_if<op::BatchNormFromSums>(&n.op)) return f->output ? once : 0;
+  if (const auto* f = op_cast<cuda::BatchNormFromSums>(n.op)) return f->output ? once : 0;
   if (const auto* b = std::get_if<op::BatchNormBackward>(&n.op)) {
     // Two passes. The second reads the masked gradient that the first wrote, or dy once more.
     const std::size_t x = b->second ? 2 : 1;

@@ -11,9 +11,9 @@
 #include <tutti/backends/cuda/conv_op.hpp>
 #include <tutti/backends/cuda/cudnn/conv_problem.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
+#include <tutti/backends/cuda/fuse_norms.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
-#include <tutti/graph/lower.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
@@ -47,18 +47,18 @@ inline void add_shapes(Shapes& s, const Graph& g, std::int64_t rows, DType type)
 inline std::set<std::string> lowered_graphs(Graph g, std::int64_t rows, DType type) {
   using cuda::ConvPass;
   g = differentiate(fuse(std::move(g)));
-  lower_norms(g, {});
+  cuda::fuse_norms(g, {});
   std::set<std::string> names;
   for (const Node& n : g.nodes) {
     const auto in = [&](std::size_t i) { return g[n.inputs[i]].shape; };
     const auto out = [&](std::size_t i) { return g[n.outputs[i]].shape; };
-    if (const auto* c = std::get_if<op::Conv2dStatistics>(&n.op))
+    if (const auto* c = op_cast<cuda::Conv2dStatistics>(n.op))
       names.insert(
           cuda::ScaleBiasReluConvStatistics{problem_of(*c, in(0), in(1)[0], rows, type), c->activate}.graph().name());
-    if (const auto* w = std::get_if<op::Conv2dBackwardWeightsActivated>(&n.op))
+    if (const auto* w = op_cast<cuda::Conv2dBackwardWeightsActivated>(n.op))
       names.insert(
           cuda::ScaleBiasReluConvBackwardWeights{problem_of(*w, in(0), out(0)[0], rows, type), type}.graph().name());
-    if (const auto* d = std::get_if<op::Conv2dBackwardDataNorm>(&n.op))
+    if (const auto* d = op_cast<cuda::Conv2dBackwardDataNorm>(n.op))
       names.insert(cuda::ConvBackwardDataReluBatchNorm{problem_of(*d, out(0), in(1)[0], rows, type)}.graph().name());
     if (const auto* c = std::get_if<op::Conv2d>(&n.op))
       names.insert(

@@ -8,7 +8,7 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/nn/layers.hpp>
 
-// Small nets with every chain that graph/lower.hpp knows.
+// Small nets with every chain that backends/cuda/fuse_norms.hpp knows.
 namespace tutti::testing {
 
 // A stem, a bottleneck without a projection and one with.

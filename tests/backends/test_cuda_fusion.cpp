@@ -24,9 +24,9 @@ using testing::no_emulator;
 namespace {
 
 using Fusing = cuda::BasicCuda<FusingConvolutions, testing::LoopGemms>;
-static_assert(RunsOp<Cuda, op::Conv2dStatistics> && RunsOp<Cuda, op::Conv2dBackwardWeightsActivated> &&
-              RunsOp<Cuda, op::BatchNormFromSums> && RunsOp<Cuda, op::Conv2dBackwardDataNorm> &&
-              RunsOp<Cuda, op::BatchNormBackwardApply>);
+static_assert(RunsOp<Cuda, cuda::Conv2dStatistics> && RunsOp<Cuda, cuda::Conv2dBackwardWeightsActivated> &&
+              RunsOp<Cuda, cuda::BatchNormFromSums> && RunsOp<Cuda, cuda::Conv2dBackwardDataNorm> &&
+              RunsOp<Cuda, cuda::BatchNormBackwardApply>);
 
 CudaOptions options(CudaFusion fusion, bool graph = false, bool autotune = false) {
   CudaOptions o = testing::emulated_options(graph);
@@ -81,9 +81,9 @@ TEST_CASE("every op of lowered nets, as one and step by step, beside Reference")
         for (int i = 0; i < 4; ++i) FusingConvolutions::refused.insert(static_cast<FusedPass>(i));
       Fusing backend(options(CudaFusion::on));
       check_every_op(backend, bottlenecks(), t);
-      CHECK(backend.lowered().statistics.size() == convolutions);
-      CHECK(backend.lowered().activation.size() == activated);
-      CHECK(backend.lowered().backward.size() == activated);
+      CHECK(backend.fused_layers().statistics.size() == convolutions);
+      CHECK(backend.fused_layers().activation.size() == activated);
+      CHECK(backend.fused_layers().backward.size() == activated);
       for (int i = 0; i < 4; ++i) CHECK((FusingConvolutions::started[static_cast<FusedPass>(i)] == 0) == refuse);
     }
 }
@@ -94,7 +94,7 @@ TEST_CASE("channels that are no whole vectors go step by step, but for the image
     FusingConvolutions::reset();
     Fusing backend(options(CudaFusion::on));
     check_every_op(backend, bottlenecks(3, 5), t);
-    CHECK(backend.lowered().activation.size() == activated);
+    CHECK(backend.fused_layers().activation.size() == activated);
     CHECK(FusingConvolutions::asked.empty());
     FusingConvolutions::reset();
     (void)train(backend, bottlenecks(), t);
@@ -112,7 +112,7 @@ TEST_CASE("each refusal alone: the same result step by step") {
     FusingConvolutions::reset();
     Fusing off(options(CudaFusion::off));
     const Result plain = train(off, net, t);
-    CHECK_FALSE(off.lowered().any());
+    CHECK_FALSE(off.fused_layers().any());
     CHECK(FusingConvolutions::asked.empty());
     Fusing all(options(CudaFusion::on));
     const Result fused = train(all, net, t);
@@ -145,9 +145,9 @@ TEST_CASE("what is fused where nothing is said") {
     FusingConvolutions::reset();
     Fusing backend(std::move(o));
     const Executor e(backend, net, {t});
-    return backend.lowered();
+    return backend.fused_layers();
   };
-  Lowered l = lowered(DType::f32, options(CudaFusion::automatic));
+  cuda::FusedLayers l = lowered(DType::f32, options(CudaFusion::automatic));
   CHECK_FALSE(l.any());
   l = lowered(DType::f16, options(CudaFusion::automatic));
   CHECK(l.statistics.size() == convolutions);
@@ -177,10 +177,10 @@ TEST_CASE("what is fused where nothing is said") {
   // A library that does not fuse: only where it must be so.
   testing::Emulated without(options(CudaFusion::automatic));
   const Executor e(without, net, {DType::bf16});
-  CHECK_FALSE(without.lowered().any());
+  CHECK_FALSE(without.fused_layers().any());
   testing::Emulated steps(options(CudaFusion::on)), off(options(CudaFusion::off));
   CHECK(difference(train(steps, net, DType::f32), train(off, net, DType::f32)) < 1e-4);
-  CHECK(steps.lowered().any());
+  CHECK(steps.fused_layers().any());
   CHECK(parse_cuda_fusion("auto") == CudaFusion::automatic);
   CHECK(parse_cuda_fusion("on") == CudaFusion::on);
   CHECK(parse_cuda_fusion("off") == CudaFusion::off);
@@ -253,7 +253,7 @@ TEST_CASE("batch norm is the library's where autotuning finds that faster, and o
     FusingConvolutions::norm_is_faster = true;
     Fusing backend(o);
     check_every_op(backend, net, t);
-    CHECK(backend.lowered().any() == (t != DType::f32));
+    CHECK(backend.fused_layers().any() == (t != DType::f32));
     CHECK(FusingConvolutions::norms == 2 * trials);  // in a trial and in a step
     FusingConvolutions::reset();
     o.fusion = CudaFusion::off;

@@ -47,7 +47,7 @@ TEST_CASE("gpu: every op of lowered nets beside Reference") {
   for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
     Cuda backend(options(CudaFusion::on));
     check(backend, testing::bottlenecks(32, 12), t);
-    CHECK(backend.lowered().activation.size() == testing::bottleneck_activated);
+    CHECK(backend.fused_layers().activation.size() == testing::bottleneck_activated);
     if (t == DType::f32) CHECK(backend.fusions().first == 0);
     // Channels that are no whole vectors.
     check(backend, testing::bottlenecks(3, 7), t);
@@ -62,15 +62,15 @@ TEST_CASE("gpu: lowered by default in f16, and in bf16 where autotuning finds it
     check(backend, testing::bottlenecks(64, 14), type);
     const int architecture = backend.device().architecture();
     const bool whole = type == DType::f16 && architecture < 100;
-    CHECK(backend.lowered().statistics.empty() == !(whole || autotune));
-    CHECK(backend.lowered().activation.empty() == !whole);
-    CHECK(backend.lowered().backward.empty() == !(type == DType::f16 && autotune));
+    CHECK(backend.fused_layers().statistics.empty() == !(whole || autotune));
+    CHECK(backend.fused_layers().activation.empty() == !whole);
+    CHECK(backend.fused_layers().backward.empty() == !(type == DType::f16 && autotune));
     // For these cuDNN has kernels: tests/backends/test_cudnn_plans.cpp.
     if (whole && !autotune) CHECK(backend.fusions().first > 0);
   }
   Cuda backend(options(CudaFusion::automatic));
   check(backend, testing::bottlenecks(64, 14), DType::bf16);
-  CHECK_FALSE(backend.lowered().any());
+  CHECK_FALSE(backend.fused_layers().any());
 }
 
 TEST_CASE("gpu: batch norm by whatever autotuning finds faster") {

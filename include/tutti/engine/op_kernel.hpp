@@ -84,11 +84,11 @@ namespace detail {
 template <class B, class O>
 requires RunsOp<B, O>
 [[nodiscard]] typename OpKernel<B>::Functions functions_of() {
-  return {[](B& on, const Op& any, const NodeDesc& n) { return on.partition(*std::get_if<O>(&any), n); },
+  return {[](B& on, const Op& any, const NodeDesc& n) { return on.partition(*op_cast<O>(any), n); },
           [](B& on, const Op& any, const PrepareInfo& info) -> std::shared_ptr<void> {
-            return on.prepare(*std::get_if<O>(&any), info);
+            return on.prepare(*op_cast<O>(any), info);
           },
-          [](B& on, const Op& any, Call& c) { on.run(*std::get_if<O>(&any), c); }, DividesOp<B, O>};
+          [](B& on, const Op& any, Call& c) { on.run(*op_cast<O>(any), c); }, DividesOp<B, O>};
 }
 
 }  // namespace detail
@@ -100,11 +100,12 @@ template <class... Os, class B>
   const auto one = [&]<class O>(const O* o) {
     if (o != nullptr) found = detail::functions_of<B, O>();
   };
-  (one(std::get_if<Os>(&op)), ...);
+  (one(op_cast<Os>(op)), ...);
   return found ? std::make_unique<OpKernel<B>>(b, op, d, *found) : nullptr;
 }
 
-// The kernel for an op that is none of Os and no custom one; null for these. The backend has functions for all others.
+// The kernel for an op that is none of Os, no custom one and no backend's own; null for these. The backend has
+// functions for all others.
 template <class... Os, class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_of_others(B& b, const Op& op, const NodeDesc& d) {
   std::optional<typename OpKernel<B>::Functions> found;
@@ -112,13 +113,13 @@ template <class... Os, class B>
     if constexpr (!(std::is_same_v<O, Os> || ...))
       if (o != nullptr) found = detail::functions_of<B, O>();
   };
-  [&]<class... All>(const std::variant<op::Custom, op::CustomBackward, All...>* any) {
+  [&]<class... All>(const std::variant<op::Custom, op::CustomBackward, op::Private, All...>* any) {
     (one(std::get_if<All>(any)), ...);
   }(&op);
   return found ? std::make_unique<OpKernel<B>>(b, op, d, *found) : nullptr;
 }
 
-// The kernel of whatever op it is but a custom one; the backend has functions for all of them.
+// The kernel of whatever op it is but a custom one and a backend's own; the backend has functions for all of them.
 template <class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_of(B& b, const Op& op, const NodeDesc& d) {
   return kernel_of_others<>(b, op, d);

@@ -19,6 +19,14 @@ struct Node {
   std::shared_ptr<const void> owned{};  // what the op refers to
 };
 
+// Makes the node an op that a backend keeps to itself.
+template <class O>
+void become(Node& n, const O& o) {
+  const auto own = std::make_shared<const PrivateOpOf<O>>(o);
+  n.op = op::Private{own.get()};
+  n.owned = own;
+}
+
 // Functions over graphs are templates without a parameter that matters: a program compiles those it calls, and no
 // others.
 

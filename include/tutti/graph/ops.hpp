@@ -16,8 +16,8 @@
 #include <tutti/graph/ops/loss.hpp>
 #include <tutti/graph/ops/norm.hpp>
 #include <tutti/graph/ops/op.hpp>
-#include <tutti/graph/ops/optional.hpp>
 #include <tutti/graph/ops/pool.hpp>
+#include <tutti/graph/ops/private.hpp>
 
 namespace tutti {
 
@@ -25,6 +25,8 @@ template <class... Os>
 struct OpList {
   using Variant = std::variant<Os...>;
   static constexpr std::array<OpInfo, sizeof...(Os)> infos{Os::info...};
+  template <class O>
+  static constexpr bool has = (std::is_same_v<O, Os> || ...);
 
   // f(the op). Less for a compiler than std::visit, which makes a function an op and a table of them.
   template <class F>
@@ -39,11 +41,11 @@ struct OpList {
   }
 };
 
-// Every op: what a graph records, and what the backend seam knows. Those of a user's own come first: what is behind
-// them every backend has a kernel for.
+// Every op: what a graph records, and what the backend seam knows. Those of a user's own and of one backend's come
+// first: what is behind them every backend has a kernel for.
 // clang-format off
 using Ops = OpList<
-    op::Custom, op::CustomBackward,
+    op::Custom, op::CustomBackward, op::Private,
     op::Normalize,
     op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights,
     op::BatchNorm, op::BatchNormInference, op::BatchNormBackward,
@@ -54,16 +56,29 @@ using Ops = OpList<
     op::MaxPool, op::MaxPoolBackward,
     op::GlobalAvgPool, op::GlobalAvgPoolBackward,
     op::Linear, op::LinearBackwardData, op::LinearBackwardWeights,
-    op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated, op::BatchNormFromSums, op::Conv2dBackwardDataNorm,
-    op::BatchNormBackwardApply,
     op::SoftmaxCrossEntropy>;
 // clang-format on
 using Op = Ops::Variant;
 static_assert(std::is_trivially_copyable_v<Op>);
 
-[[nodiscard]] inline const OpInfo& info_of(const Op& o) { return Ops::infos[o.index()]; }
+[[nodiscard]] inline const OpInfo& info_of(const Op& o) {
+  if (const auto* p = std::get_if<op::Private>(&o)) return p->def->info;
+  return Ops::infos[o.index()];
+}
 [[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }
 // Whether the op reads weights that a backend may want in a form of its own: its second input.
 [[nodiscard]] inline bool reads_weights(const Op& o) { return info_of(o).weights; }
+
+// The op as an O, which may be a backend's own; null where it is another.
+template <class O>
+[[nodiscard]] const O* op_cast(const Op& o) {
+  if constexpr (Ops::has<O>) {
+    return std::get_if<O>(&o);
+  } else {
+    const auto* p = std::get_if<op::Private>(&o);
+    const auto* own = p != nullptr ? dynamic_cast<const PrivateOpOf<O>*>(p->def) : nullptr;
+    return own != nullptr ? &own->op : nullptr;
+  }
+}
 
 }  // namespace tutti

@@ -284,7 +284,20 @@ std::pair<Operand, Operand> NodeChecker::activated() const {
   return r;
 }
 
-void NodeChecker::check(const op::Conv2dStatistics& o) {
+void NodeChecker::check(const op::Private&) {
+  const auto one = [&](const auto* o) {
+    if (o != nullptr) check(*o);
+    return o != nullptr;
+  };
+  const Op& op = node_->op;
+  const bool known = one(op_cast<cuda::Conv2dStatistics>(op)) ||
+                     one(op_cast<cuda::Conv2dBackwardWeightsActivated>(op)) ||
+                     one(op_cast<cuda::BatchNormFromSums>(op)) || one(op_cast<cuda::Conv2dBackwardDataNorm>(op)) ||
+                     one(op_cast<cuda::BatchNormBackwardApply>(op));
+  if (!known) fail("NodeChecker", "an op that it knows", std::string(name_of(op)));
+}
+
+void NodeChecker::check(const cuda::Conv2dStatistics& o) {
   round_weights();
   if (o.activate) {
     const auto [a, off] = activated();
@@ -308,7 +321,7 @@ void NodeChecker::check(const op::Conv2dStatistics& o) {
   }
 }
 
-void NodeChecker::check(const op::Conv2dBackwardWeightsActivated& o) {
+void NodeChecker::check(const cuda::Conv2dBackwardWeightsActivated& o) {
   const auto [a, off] = activated();
   conv_backward_weights(o, a, &off);
 }

@@ -13,6 +13,7 @@
 #include <tutti/engine/reference/reference.hpp>
 
 #include "backend/comparison.hpp"
+#include "backends/fused_reference.hpp"
 
 namespace tutti::testing {
 
@@ -47,7 +48,7 @@ class NodeChecker {
   // Reference's loops in f64 on the given inputs.
   template <class O>
   std::vector<Operand> reference(const O& o, std::vector<Operand> in) {
-    return run_reference(std::move(in), [&](Call& c) { Reference().run(o, c); });
+    return run_reference(std::move(in), [&](Call& c) { FusedReference().run(o, c); });
   }
   std::vector<Operand> run_reference(std::vector<Operand> in, FunctionRef<void(Call&)> run);
   [[nodiscard]] std::vector<Operand> magnitudes() const;
@@ -99,22 +100,24 @@ class NodeChecker {
   void check(const op::Conv2dBackwardWeights& o);
   void conv_backward_weights(const op::Window& o, const Operand& x, const Operand* off);
 
-  // The optional ops. relu(scale * x + bias), and how far it may be off, rounded on its way into the convolution.
+  // Ops of the CUDA backend's own. relu(scale * x + bias), and how far it may be off, rounded on its way into the
+  // convolution.
   [[nodiscard]] std::pair<Operand, Operand> activated() const;
-  void check(const op::Conv2dStatistics& o);
-  void check(const op::Conv2dBackwardWeightsActivated& o);
-  void check(const op::BatchNormFromSums& o);
+  void check(const cuda::Conv2dStatistics& o);
+  void check(const cuda::Conv2dBackwardWeightsActivated& o);
+  void check(const cuda::BatchNormFromSums& o);
   // Whether the relu behind gamma * (x - mean) * inv_std + beta was active: 1, 0, or 2 where rounding decides. The
   // inputs from `first` on: x, gamma, beta, mean, inv_std.
   [[nodiscard]] std::vector<char> active(std::size_t first) const;
-  void check(const op::Conv2dBackwardDataNorm& o);
-  void check(const op::BatchNormBackwardApply& o);
+  void check(const cuda::Conv2dBackwardDataNorm& o);
+  void check(const cuda::BatchNormBackwardApply& o);
 
   // The running statistics of before the run among a batch norm's inputs.
   void states_of_before();
   void check(const op::BatchNorm& o);
   void check(const op::BatchNormInference& o);
   void check(const op::BatchNormBackward& o);
+  void check(const op::Private&);
   template <class O>
   void check(const O&) {}  // custom ops
 

@@ -8,7 +8,7 @@
 
 namespace tutti::testing {
 
-void NodeChecker::check(const op::BatchNormFromSums& o) {
+void NodeChecker::check(const cuda::BatchNormFromSums& o) {
   states_of_before();
   const auto expected = reference(o, in_);
   const auto &x = in_[0].data, &gamma = in_[1].data, &beta = in_[2].data;
@@ -62,7 +62,7 @@ std::vector<char> NodeChecker::active(std::size_t first) const {
   return r;
 }
 
-void NodeChecker::check(const op::Conv2dBackwardDataNorm& o) {
+void NodeChecker::check(const cuda::Conv2dBackwardDataNorm& o) {
   round_weights();
   const std::vector<char> on = active(2);
   std::vector<char> skip(on.size());
@@ -99,7 +99,7 @@ void NodeChecker::check(const op::Conv2dBackwardDataNorm& o) {
   }
 }
 
-void NodeChecker::check(const op::BatchNormBackwardApply& o) {
+void NodeChecker::check(const cuda::BatchNormBackwardApply& o) {
   const std::vector<char> on = active(1);
   const auto expected = reference(o, in_);
   const auto dx = result(0).data;

@@ -430,9 +430,7 @@ class CpuOps : public ReferenceOps<false> {
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
   if (auto k = custom_kernel(op)) return k;
   return kernel_of_others<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
-                          op::LinearBackwardData, op::Conv2dStatistics, op::Conv2dBackwardWeightsActivated,
-                          op::BatchNormFromSums, op::Conv2dBackwardDataNorm, op::BatchNormBackwardApply>(*this, op,
-                                                                                                         desc);
+                          op::LinearBackwardData>(*this, op, desc);
 }
 #endif
 

@@ -12,7 +12,6 @@
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/op_kernel.hpp>
 #include <tutti/engine/reference/reference_conv.hpp>
-#include <tutti/engine/reference/reference_fused.hpp>
 #include <tutti/engine/reference/reference_misc.hpp>
 #include <tutti/engine/reference/reference_norm.hpp>
 #include <tutti/graph/custom.hpp>
@@ -162,25 +161,6 @@ class ReferenceOps : public Backend, public HostMemory {
                                                     *c.scalars);
     });
   }
-  // The optional ops, for the oracle alone.
-  void run(const op::Conv2dStatistics& o, Call& c) requires F64 {
-    types(c.out[0], c.out[1], [&](auto t, auto m) { reference::conv2d_statistics<decltype(t), decltype(m)>(o, c); });
-  }
-  void run(const op::Conv2dBackwardWeightsActivated& o, Call& c) requires F64 {
-    types(c.in[0], c.out[0],
-          [&](auto t, auto m) { reference::conv2d_backward_weights_activated<decltype(t), decltype(m)>(o, c); });
-  }
-  void run(const op::BatchNormFromSums& o, Call& c) requires F64 {
-    types(c.in[0], c.in[1], [&](auto t, auto m) { reference::batch_norm_from_sums<decltype(t), decltype(m)>(o, c); });
-  }
-  void run(const op::Conv2dBackwardDataNorm& o, Call& c) requires F64 {
-    types(c.in[0], c.in[3],
-          [&](auto t, auto m) { reference::conv2d_backward_data_norm<decltype(t), decltype(m)>(o, c); });
-  }
-  void run(const op::BatchNormBackwardApply&, Call& c) requires F64 {
-    types(c.in[0], c.in[2], [&](auto t, auto m) { reference::batch_norm_backward_apply<decltype(t), decltype(m)>(c); });
-  }
-
   void update(const UpdateOp& any, const UpdateCall& u) override {
     std::visit([&](const auto& o) { float_type(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); }); }, any);
   }

@@ -5,12 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/cuda/private_ops.hpp>
 #include <tutti/graph/graph.hpp>
 
-namespace tutti {
+namespace tutti::cuda {
 
-// Which chains of a differentiated graph become the optional ops (graph/ops.hpp).
-struct LoweringOptions {
+// Which chains of a differentiated graph become ops of our own (private_ops.hpp).
+struct NormFusions {
   bool statistics = true;  // conv -> batch norm: the convolution sums up what the batch norm needs to know
   // Where `statistics` are: batch norm + relu -> one convolution: what lies between is never in memory, neither forward
   // nor for the gradient of the weights.
@@ -22,7 +23,7 @@ struct LoweringOptions {
 };
 
 // The layers whose ops took part: the convolutions of the first two kinds, the batch norms of the last.
-struct Lowered {
+struct FusedLayers {
   std::vector<std::string> statistics, activation, backward;
   [[nodiscard]] bool any() const { return !statistics.empty() || !backward.empty(); }
 };
@@ -30,24 +31,24 @@ struct Lowered {
 namespace detail {
 
 template <class = void>
-class Lowerer {
+class NormFuser {
  public:
-  Lowerer(Graph& g, const LoweringOptions& o) : g_(g), o_(o), removed_(g.nodes.size(), 0) {}
+  NormFuser(Graph& g, const NormFusions& o) : g_(g), o_(o), removed_(g.nodes.size(), 0) {}
 
-  Lowered run() {
-    if (o_.statistics) each(&Lowerer::statistics);
-    if (o_.statistics && o_.activation) each(&Lowerer::activation);
-    if (o_.backward) each(&Lowerer::backward);
-    if (o_.keep) each(&Lowerer::keep);
+  FusedLayers run() {
+    if (o_.statistics) each(&NormFuser::statistics);
+    if (o_.statistics && o_.activation) each(&NormFuser::activation);
+    if (o_.backward) each(&NormFuser::backward);
+    if (o_.keep) each(&NormFuser::keep);
     compact();
-    return std::move(lowered_);
+    return std::move(fused_);
   }
 
  private:
   static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] Node& node(NodeId i) { return g_.nodes[at(i)]; }
 
-  void each(void (Lowerer::*pass)(NodeId)) {
+  void each(void (NormFuser::*pass)(NodeId)) {
     readers_.assign(g_.values.size(), {});
     for (std::size_t i = 0; i < g_.nodes.size(); ++i)
       if (!removed_[i])
@@ -74,24 +75,25 @@ class Lowerer {
       const op::Window window = *conv;
       const ValueId sum = per_channel(node(i).name + ".sum", x, Precision::master),
                     square_sum = per_channel(node(i).name + ".square_sum", x, Precision::master);
-      node(i).op = op::Conv2dStatistics{window, false};
+      become(node(i), Conv2dStatistics{window, false});
       node(i).outputs.insert(node(i).outputs.end(), {sum, square_sum});
-      lowered_.statistics.push_back(node(i).name);
+      fused_.statistics.push_back(node(i).name);
     }
-    if (!std::holds_alternative<op::Conv2dStatistics>(node(i).op)) return;
+    if (op_cast<Conv2dStatistics>(node(i).op) == nullptr) return;
     Node& n = node(j);
-    n.op = op::BatchNormFromSums{bn.eps, bn.momentum, bn.relu, bn.residual, true};
+    become(n, BatchNormFromSums{bn.eps, bn.momentum, bn.relu, bn.residual, true});
     n.inputs.insert(n.inputs.begin() + 5, node(i).outputs.begin() + 1, node(i).outputs.begin() + 3);
   }
 
   void activation(NodeId j) {
-    auto* const bn = std::get_if<op::BatchNormFromSums>(&node(j).op);
-    if (bn == nullptr || !bn->relu || bn->residual) return;
+    const auto* const plain = op_cast<BatchNormFromSums>(node(j).op);
+    if (plain == nullptr || !plain->relu || plain->residual) return;
+    BatchNormFromSums bn = *plain;
     const ValueId y = node(j).outputs[0], x = node(j).inputs[0], mean = node(j).outputs[1], spread = node(j).outputs[2];
     if (y == g_.logits) return;
     NodeId conv = -1;
     for (NodeId r : readers_[at(y)]) {
-      auto* const c = std::get_if<op::Conv2dStatistics>(&node(r).op);
+      const auto* const c = op_cast<Conv2dStatistics>(node(r).op);
       if (conv >= 0 || c == nullptr || c->activate || node(r).inputs[0] != y) return;
       conv = r;
     }
@@ -111,15 +113,18 @@ class Lowerer {
 
     const ValueId scale = per_channel(node(j).name + ".scale", x, Precision::compute),
                   bias = per_channel(node(j).name + ".bias", x, Precision::compute);
-    bn->output = false;
+    bn.output = false;
+    become(node(j), bn);
     node(j).outputs = {mean, spread, scale, bias};
-    std::get<op::Conv2dStatistics>(node(conv).op).activate = true;
+    Conv2dStatistics activated = *op_cast<Conv2dStatistics>(node(conv).op);
+    activated.activate = true;
+    become(node(conv), activated);
     node(conv).inputs = {x, node(conv).inputs[1], scale, bias};
-    lowered_.activation.push_back(node(conv).name);
+    fused_.activation.push_back(node(conv).name);
     if (weights < 0) return;
     removed_[at(again)] = 1;
     const op::Window window = std::get<op::Conv2dBackwardWeights>(node(weights).op);
-    node(weights).op = op::Conv2dBackwardWeightsActivated{window};
+    become(node(weights), Conv2dBackwardWeightsActivated{window});
     node(weights).inputs = {x, node(weights).inputs[1], scale, bias};
   }
 
@@ -139,15 +144,15 @@ class Lowerer {
                   from_x = per_channel(name + ".from_x", norm[0], Precision::master),
                   constant = per_channel(name + ".constant", norm[0], Precision::master);
     Node &first = node(d), &second = node(d + 1);
-    first.op = op::Conv2dBackwardDataNorm{window};
+    become(first, Conv2dBackwardDataNorm{window});
     first.inputs.insert(first.inputs.end(), norm.begin(), norm.end());
     first.outputs = {g, out[1], out[2], from_g, from_x, constant};
-    second.op = op::BatchNormBackwardApply{};
+    become(second, BatchNormBackwardApply{});
     second.inputs = {g};
     second.inputs.insert(second.inputs.end(), norm.begin(), norm.end());
     second.inputs.insert(second.inputs.end(), {from_g, from_x, constant});
     second.outputs = {out[0]};
-    lowered_.backward.push_back(second.name);
+    fused_.backward.push_back(second.name);
   }
 
   void keep(NodeId again) {
@@ -179,19 +184,19 @@ class Lowerer {
   }
 
   Graph& g_;
-  LoweringOptions o_;
+  NormFusions o_;
   std::vector<char> removed_;
   std::vector<std::vector<NodeId>> readers_;  // of each value, once an input
-  Lowered lowered_;
+  FusedLayers fused_;
 };
 
 }  // namespace detail
 
-// Rewrites chains around batch norms of a differentiated graph into the optional ops. Parameters, their gradients, the
+// Rewrites chains around batch norms of a differentiated graph into ops of our own. Parameters, their gradients, the
 // order of these, and the numbers of the forward nodes stay.
 template <class = void>
-Lowered lower_norms(Graph& g, const LoweringOptions& o) {
-  return detail::Lowerer<>(g, o).run();
+FusedLayers fuse_norms(Graph& g, const NormFusions& o) {
+  return detail::NormFuser<>(g, o).run();
 }
 
-}  // namespace tutti
+}  // namespace tutti::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Lowering: which chains become the optional ops, and that a lowered graph computes what the graph did. Reference,
-// which has every optional op as a loop, is the oracle.
+// Which chains become ops of the CUDA backend's own, and that a lowered graph computes what the graph did. Reference,
+// with a loop for each, is the oracle.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -11,18 +11,19 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/cuda/fuse_norms.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/planner.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
-#include <tutti/graph/lower.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
 #include "backend/comparison.hpp"
 #include "backends/activation_traffic.hpp"
+#include "backends/fused_reference.hpp"
 #include "backends/lowered_nets.hpp"
 #include "graph/random_graph.hpp"
 
@@ -31,29 +32,29 @@ using namespace tutti;
 namespace {
 
 // Reference on lowered graphs.
-class LoweringReference : public Reference {
+class LoweringReference : public testing::FusedReference {
  public:
-  explicit LoweringReference(LoweringOptions o = {}) : options_(o) {}
-  void rewrite(Graph& g, DType) override { lowered = lower_norms(g, options_); }
-  Lowered lowered;
+  explicit LoweringReference(cuda::NormFusions o = {}) : options_(o) {}
+  void rewrite(Graph& g, DType) override { lowered = cuda::fuse_norms(g, options_); }
+  cuda::FusedLayers lowered;
 
  private:
-  LoweringOptions options_;
+  cuda::NormFusions options_;
 };
 
 // Lowers what it does not run.
-class Without : public Reference {
+class Without : public testing::FusedReference {
  public:
-  void rewrite(Graph& g, DType) override { lower_norms(g, {}); }
+  void rewrite(Graph& g, DType) override { cuda::fuse_norms(g, {}); }
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& d) override {
-    return std::holds_alternative<op::Conv2dStatistics>(op) ? nullptr : Reference::kernel(op, d);
+    return op_cast<cuda::Conv2dStatistics>(op) != nullptr ? nullptr : FusedReference::kernel(op, d);
   }
 };
 
 template <class O>
 int count(const Graph& g) {
   int n = 0;
-  for (const Node& node : g.nodes) n += std::holds_alternative<O>(node.op) ? 1 : 0;
+  for (const Node& node : g.nodes) n += op_cast<O>(node.op) != nullptr ? 1 : 0;
   return n;
 }
 
@@ -134,7 +135,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return most / size;
 }
 
-const std::vector<LoweringOptions> ways{
+const std::vector<cuda::NormFusions> ways{
     {true, false, false}, {true, true, false}, {false, false, true}, {true, true, true}, {true, true, true, true}};
 
 }  // namespace
@@ -142,7 +143,7 @@ const std::vector<LoweringOptions> ways{
 TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions") {
   Graph g = differentiate(fuse(resnet50(64)));
   const Graph before = g;
-  const Lowered l = lower_norms(g, {});
+  const cuda::FusedLayers l = cuda::fuse_norms(g, {});
   check_order(g);
   // 53 convolutions, each followed by a batch norm; two of the three of each of 16 blocks go into one convolution.
   CHECK(l.statistics.size() == 53);
@@ -152,13 +153,13 @@ TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions
   CHECK(l.backward.size() == 32);
   CHECK(l.any());
   CHECK(count<op::Conv2d>(g) == 0);
-  CHECK(count<op::Conv2dStatistics>(g) == 53);
+  CHECK(count<cuda::Conv2dStatistics>(g) == 53);
   CHECK(count<op::BatchNorm>(g) == 0);
-  CHECK(count<op::BatchNormFromSums>(g) == 53);
-  CHECK(count<op::Conv2dBackwardWeightsActivated>(g) == 32);
+  CHECK(count<cuda::BatchNormFromSums>(g) == 53);
+  CHECK(count<cuda::Conv2dBackwardWeightsActivated>(g) == 32);
   CHECK(count<op::Conv2dBackwardWeights>(g) == 21);
-  CHECK(count<op::Conv2dBackwardDataNorm>(g) == 32);
-  CHECK(count<op::BatchNormBackwardApply>(g) == 32);
+  CHECK(count<cuda::Conv2dBackwardDataNorm>(g) == 32);
+  CHECK(count<cuda::BatchNormBackwardApply>(g) == 32);
   CHECK(count<op::BatchNormBackward>(g) == 21);
   // Nothing is computed again in memory any more.
   CHECK(count<op::BatchNormInference>(before) == 32);
@@ -177,15 +178,15 @@ TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions
 TEST_CASE("each kind of chain can be left alone") {
   const Graph before = differentiate(fuse(resnet50(64)));
   Graph g = before;
-  CHECK_FALSE(lower_norms(g, {false, false, false}).any());
+  CHECK_FALSE(cuda::fuse_norms(g, {false, false, false}).any());
   CHECK(g.nodes.size() == before.nodes.size());
   g = before;
-  Lowered l = lower_norms(g, {true, false, false});
+  cuda::FusedLayers l = cuda::fuse_norms(g, {true, false, false});
   CHECK(l.statistics.size() == 53);
   CHECK(l.activation.empty());
   CHECK(count<op::BatchNormInference>(g) == 32);
   g = before;
-  l = lower_norms(g, {false, true, true});
+  l = cuda::fuse_norms(g, {false, true, true});
   CHECK(l.activation.empty());  // statistics come first
   CHECK(l.backward.size() == 32);
   CHECK(count<op::BatchNorm>(g) == 53);
@@ -194,12 +195,12 @@ TEST_CASE("each kind of chain can be left alone") {
 
 TEST_CASE("basic blocks and the pre-activation form") {
   Graph g = differentiate(fuse(cifar()));
-  Lowered l = lower_norms(g, {});
+  cuda::FusedLayers l = cuda::fuse_norms(g, {});
   check_order(g);
-  CHECK(l.statistics.size() == static_cast<std::size_t>(count<op::Conv2dStatistics>(g)));
+  CHECK(l.statistics.size() == static_cast<std::size_t>(count<cuda::Conv2dStatistics>(g)));
   CHECK(l.activation.size() == 3);  // one a block
   g = differentiate(fuse(cifar(true)));
-  l = lower_norms(g, {});
+  l = cuda::fuse_norms(g, {});
   check_order(g);
   // A batch norm whose input is a sum has no convolution to take its statistics.
   CHECK(count<op::BatchNorm>(g) > 0);
@@ -216,15 +217,15 @@ TEST_CASE("not where somebody else reads what would vanish") {
     return differentiate(fuse(b.graph()));
   };
   Graph g = chain([](Builder&, ValueId, ValueId z) { return z; });
-  CHECK(lower_norms(g, {}).activation == std::vector<std::string>{"b"});
+  CHECK(cuda::fuse_norms(g, {}).activation == std::vector<std::string>{"b"});
   g = chain([](Builder& b, ValueId y, ValueId z) { return b.add("sum", y, z); });
-  CHECK(lower_norms(g, {}).activation.empty());
+  CHECK(cuda::fuse_norms(g, {}).activation.empty());
   check_order(g);
   // Two convolutions read it: it is in memory once rather than computed twice.
   g = chain([](Builder& b, ValueId y, ValueId z) {
     return b.add("sum", z, nn::batch_norm(b, "bn3", nn::conv(b, "c", y, {.out = 4}), {}));
   });
-  const Lowered l = lower_norms(g, {});
+  const cuda::FusedLayers l = cuda::fuse_norms(g, {});
   CHECK(l.statistics.size() == 3);
   CHECK(l.activation.empty());
   check_order(g);
@@ -234,7 +235,7 @@ TEST_CASE("a lowered graph computes the same, in f64 to the last digits") {
   for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks(), fast_net()}) {
     Reference plain;
     const Trained want = train(plain, net, DType::f64, 3);
-    for (const LoweringOptions& o : ways) {
+    for (const cuda::NormFusions& o : ways) {
       LoweringReference lowered(o);
       const Trained got = train(lowered, net, DType::f64, 3);
       // The way back has a form for relu alone.
@@ -267,7 +268,7 @@ TEST_CASE("random nets: lowered or not, the same in f64") {
     const Trained want = train(plain, net, DType::f64, seed), got = train(lowered, net, DType::f64, seed);
     INFO(seed);
     Graph g = differentiate(fuse(net));
-    lower_norms(g, {});
+    cuda::fuse_norms(g, {});
     check_order(g);
     CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-8));
     CHECK(largest_difference(got.gradients, want.gradients) < 1e-6);
@@ -305,7 +306,7 @@ TEST_CASE("what is kept is not computed again, and the numbers stay to the bit")
   for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks()}) {
     Graph g = differentiate(fuse(net));
     CHECK(count<op::BatchNormInference>(g) > 0);
-    lower_norms(g, {false, false, false, true});
+    cuda::fuse_norms(g, {false, false, false, true});
     check_order(g);
     CHECK(count<op::BatchNormInference>(g) == 0);
     for (const DType t : {DType::f64, DType::bf16}) {
@@ -322,7 +323,7 @@ TEST_CASE("what is kept is not computed again, and the numbers stay to the bit")
 TEST_CASE("memory: what vanishes takes none") {
   const Graph before = differentiate(fuse(resnet50(224)));
   Graph g = before;
-  lower_norms(g, {});
+  cuda::fuse_norms(g, {});
   for (const std::int64_t rows : {16, 256}) {
     const Plan a = plan_of(before, rows, DType::bf16), b = plan_of(g, rows, DType::bf16);
     int vanished = 0;
@@ -341,6 +342,29 @@ TEST_CASE("an op that the backend does not run is refused when the plan is made"
   CHECK_THROWS_WITH_AS((void)e.prepare(2, true), doctest::Contains("got conv2d_statistics"), Error);
 }
 
+TEST_CASE("an op of a backend's own has a name, is found by its type, and is nobody else's") {
+  Graph copy;
+  {
+    Graph g = differentiate(fuse(cifar()));
+    (void)cuda::fuse_norms(g, {});
+    copy = g;  // keeps what the ops refer to
+  }
+  const Node& n = copy.nodes[1];
+  CHECK(name_of(n.op) == "conv2d_statistics");
+  CHECK(reads_weights(n.op));
+  REQUIRE(op_cast<cuda::Conv2dStatistics>(n.op) != nullptr);
+  CHECK(op_cast<cuda::Conv2dStatistics>(n.op)->kernel_h == 3);
+  CHECK(op_cast<cuda::BatchNormFromSums>(n.op) == nullptr);
+  CHECK(op_cast<op::Conv2d>(n.op) == nullptr);
+  CHECK(op_cast<cuda::Conv2dStatistics>(op::Relu{}) == nullptr);
+  struct Stranger : Reference {
+    void rewrite(Graph& g, DType) override { (void)cuda::fuse_norms(g, {}); }
+  } backend;
+  Executor e(backend, cifar());
+  CHECK_THROWS_WITH_AS((void)e.prepare(2, true),
+                       "[conv1] expected an op that backend 'reference' runs, got conv2d_statistics.", UsageError);
+}
+
 TEST_CASE("bytes of activations a trained image of ResNet-50 moves, as docs/performance.md has them") {
   const Graph before = differentiate(fuse(resnet50(224)));
   const auto mb = [](const Graph& g) {
@@ -349,11 +373,11 @@ TEST_CASE("bytes of activations a trained image of ResNet-50 moves, as docs/perf
     return static_cast<double>(sum[""]) / 1e6;
   };
   std::vector<double> all{mb(before)};
-  for (const LoweringOptions& o :
-       {LoweringOptions{false, false, false, true}, LoweringOptions{true, false, false, true},
-        LoweringOptions{true, true, false, true}, LoweringOptions{true, true, true, true}}) {
+  for (const cuda::NormFusions& o :
+       {cuda::NormFusions{false, false, false, true}, cuda::NormFusions{true, false, false, true},
+        cuda::NormFusions{true, true, false, true}, cuda::NormFusions{true, true, true, true}}) {
     Graph g = before;
-    lower_norms(g, o);
+    cuda::fuse_norms(g, o);
     all.push_back(mb(g));
   }
   const std::vector<double> documented{370.2, 357.0, 334.8, 321.6, 315.1};

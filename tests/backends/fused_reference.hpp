@@ -3,13 +3,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
-#include <tutti/engine/reference/reference_conv.hpp>
-#include <tutti/engine/reference/reference_norm.hpp>
+#include <tutti/backends/cuda/private_ops.hpp>
+#include <tutti/engine/op_kernel.hpp>
+#include <tutti/engine/reference/reference.hpp>
 
-// The optional ops as obvious loops (graph/ops.hpp): what a backend that lowers graphs is tested against.
-namespace tutti::reference {
+// The ops of the CUDA backend's own as obvious loops: what their kernels are tested against.
+namespace tutti::testing {
+
+namespace loops {
+
+using namespace reference;
 
 // relu(scale[c] * x + bias[c]), NHWC.
 template <class T>
@@ -26,7 +34,7 @@ template <class T>
 }
 
 template <class T, class M>
-void conv2d_statistics(const op::Conv2dStatistics& o, const Call& call) {
+void conv2d_statistics(const cuda::Conv2dStatistics& o, const Call& call) {
   TensorRef x = call.in[0];
   std::vector<T> a;
   if (o.activate) {
@@ -59,7 +67,7 @@ void conv2d_backward_weights_activated(const op::Window& o, const Call& call) {
 }
 
 template <class T, class M>
-void batch_norm_from_sums(const op::BatchNormFromSums& o, const Call& call) {
+void batch_norm_from_sums(const cuda::BatchNormFromSums& o, const Call& call) {
   const TensorRef& x = call.in[0];
   const std::int64_t channels = x.shape[1];
   const std::int64_t count = x.shape.numel() / channels;  // per channel
@@ -134,4 +142,35 @@ void batch_norm_backward_apply(const Call& call) {
   }
 }
 
-}  // namespace tutti::reference
+}  // namespace loops
+
+// Reference with those loops.
+class FusedReference : public Reference {
+ public:
+  using Reference::run;
+  void run(const cuda::Conv2dStatistics& o, Call& c) {
+    types(c.out[0], c.out[1], [&](auto t, auto m) { loops::conv2d_statistics<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const cuda::Conv2dBackwardWeightsActivated& o, Call& c) {
+    types(c.in[0], c.out[0],
+          [&](auto t, auto m) { loops::conv2d_backward_weights_activated<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const cuda::BatchNormFromSums& o, Call& c) {
+    types(c.in[0], c.in[1], [&](auto t, auto m) { loops::batch_norm_from_sums<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const cuda::Conv2dBackwardDataNorm& o, Call& c) {
+    types(c.in[0], c.in[3], [&](auto t, auto m) { loops::conv2d_backward_data_norm<decltype(t), decltype(m)>(o, c); });
+  }
+  void run(const cuda::BatchNormBackwardApply&, Call& c) {
+    types(c.in[0], c.in[2], [&](auto t, auto m) { loops::batch_norm_backward_apply<decltype(t), decltype(m)>(c); });
+  }
+
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
+    if (auto k = kernel_among<cuda::Conv2dStatistics, cuda::Conv2dBackwardWeightsActivated, cuda::BatchNormFromSums,
+                              cuda::Conv2dBackwardDataNorm, cuda::BatchNormBackwardApply>(*this, op, desc))
+      return k;
+    return Reference::kernel(op, desc);
+  }
+};
+
+}  // namespace tutti::testing
