@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: MIT
 // The CUDA backend on a GPU that is played by the processor (cuda_emulator.hpp): our kernels, the memory, the order in
-// which things are started, captured steps. Convolutions and matrix products are loops in place of the libraries'.
-#define TUTTI_CUDA_LINK_LIBRARIES
+// which things are started. Convolutions and matrix products are loops in place of the libraries'.
 #include <cmath>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
-#include <tutti/engine/reference/reference.hpp>
-#include <tutti/strategy/solo.hpp>
-#include <tutti/train/trainer.hpp>
 
 #include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "backends/little_net.hpp"
 
 using namespace tutti;
 
@@ -89,145 +85,6 @@ TEST_CASE("keep_all changes nothing but places") {
   testing::check_keep_all(backend, 4, 8);
 }
 
-namespace {
-
-Graph little_net() {
-  Builder b(3, 8, 8);
-  const ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
-  models::resnet_cifar(b, x, {.depth = 8, .width = 4});
-  return std::move(b).take();
-}
-
-// Losses and weights after some steps of a trainer.
-struct Trained {
-  std::vector<double> losses;
-  std::vector<std::byte> weights;
-  friend bool operator==(const Trained&, const Trained&) = default;
-};
-template <class B>
-Trained train(B& backend, TrainerOptions o, int steps) {
-  Solo solo;
-  const Graph net = little_net();
-  Trainer t(backend, solo, net, o);
-  Trained r;
-  for (int i = 0; i < steps; ++i) {
-    // Every third batch is short, and its plan shares the arenas.
-    const std::int64_t rows = i % 3 == 2 ? 5 : 8;
-    const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
-    r.losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).wait().metrics.loss);
-    r.losses.push_back(t.evaluate(batch.view()).loss);
-  }
-  r.weights = testing::fetch(backend, t.executor().parameter_data(), t.executor().parameters().bytes());
-  return r;
-}
-
-}  // namespace
-
-TEST_CASE("captured steps compute what steps do, with this step's rate and loss scale") {
-  if (skipped()) return;
-  for (DType t : {DType::f32, DType::f16}) {
-    TrainerOptions o;
-    o.compute = t;
-    o.dynamic_loss_scale = t == DType::f16;
-    Emulated plain(options(false)), captured(options(true));
-    auto& device = emulator::Device::instance();
-    const Trained a = train(plain, o, 9);
-    CHECK(device.graph_launches == 0);
-    const Trained b = train(captured, o, 9);
-    CHECK(device.graph_launches > 10);
-    // A second model may lie where the first one lay; it is captured anew.
-    const Trained c = train(captured, o, 9);
-    CHECK(a == b);
-    CHECK(a == c);
-    device.graph_launches = 0;
-  }
-}
-TEST_CASE("the scale of the loss is read by a captured step, not kept in it") {
-  if (skipped()) return;
-  Emulated backend(options(true));
-  const Graph net = little_net();
-  Executor e(backend, net);
-  testing::randomize(e, 1);
-  const auto batch = testing::random_batch(net, 4, 1);
-  std::vector<float> first;
-  for (double scale : {1.0, 1.0, 1.0, 2.0, 4.0}) {
-    e.train(batch.view(), {scale, 0.25});
-    auto bytes = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
-    std::vector<float> g(bytes.size() / sizeof(float));
-    std::memcpy(g.data(), bytes.data(), bytes.size());
-    if (first.empty()) first = g;
-    int wrong = 0;
-    for (std::size_t i = 0; i < g.size(); ++i) wrong += g[i] != first[i] * static_cast<float>(scale);
-    CHECK(wrong == 0);
-  }
-  emulator::Device::instance().graph_launches = 0;
-}
-TEST_CASE("a captured step goes on after a label that is no class") {
-  if (skipped()) return;
-  Emulated backend(options(true));
-  const Graph net = little_net();
-  Executor e(backend, net);
-  testing::randomize(e, 1);
-  auto batch = testing::random_batch(net, 4, 1);
-  const double loss = e.train(batch.view(), {1, 0.25}).loss;
-  for (int i = 0; i < 3; ++i) {
-    auto bad = batch;
-    bad.labels[2] = 10;
-    CHECK_THROWS_WITH_AS(e.train(bad.view(), {1, 0.25}), doctest::Contains("labels in 0..9, got 10"), DataError);
-    CHECK(e.train(batch.view(), {1, 0.25}).loss == loss);
-  }
-  emulator::Device::instance().graph_launches = 0;
-}
-TEST_CASE("training with f16 lowers the loss; a scale that is too large is halved") {
-  if (skipped()) return;
-  Emulated backend(options());
-  Solo solo;
-  const Graph net = little_net();
-  TrainerOptions o;
-  o.compute = DType::f16;
-  o.dynamic_loss_scale = true;
-  Trainer t(backend, solo, net, o);
-  t.counters().scale_exponent = 40;
-  const auto batch = testing::random_batch(net, 16, 3);
-  const double before = t.step(batch.view(), 16, 0.02).wait().metrics.loss;
-  CHECK(t.counters().scale_exponent == 39);
-  double after = before;
-  for (int i = 0; i < 60; ++i) after = t.step(batch.view(), 16, 0.02).wait().metrics.loss;
-  CHECK(t.counters().scale_exponent < 39);
-  CHECK(after < 0.5 * before);
-}
-TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, beside Reference") {
-  if (skipped()) return;
-  Emulated backend(options());
-  Solo solo;
-  const Graph net = little_net();
-  for (const AnyOptimizer& optimizer : {AnyOptimizer(Sgd{0.9, true}), AnyOptimizer(Adamw{}), AnyOptimizer(Lars{})}) {
-    TrainerOptions o;
-    o.optimizer = optimizer;
-    o.clip_norm = 1;
-    o.ema_decay = 0.9;
-    Trainer t(backend, solo, net, o);
-    Reference reference;
-    Trainer r(reference, solo, net, o);
-    const auto batch = testing::random_batch(net, 6, 3);
-    for (int i = 0; i < 3; ++i) {
-      const std::vector<BatchView> parts{batch.view(), batch.view()};
-      const double loss = t.step(parts, 12, 0.01).wait().metrics.loss;
-      CHECK(loss == doctest::Approx(r.step(parts, 12, 0.01).wait().metrics.loss).epsilon(1e-3));
-    }
-    CHECK(t.decay_term() == doctest::Approx(r.decay_term()).epsilon(1e-4));
-    t.commit();
-    double here = 0, there = 0;
-    t.with_ema([&] { here = t.evaluate(batch.view()).loss; });
-    r.with_ema([&] { there = r.evaluate(batch.view()).loss; });
-    CHECK(here == doctest::Approx(there).epsilon(1e-3));
-    const double loss = t.evaluate(batch.view()).loss;
-    t.step(batch.view(), 6, 0.05);
-    CHECK(t.evaluate(batch.view()).loss != loss);
-    t.restore();
-    CHECK(t.evaluate(batch.view()).loss == loss);
-  }
-}
 TEST_CASE("custom ops start their work on the backend's stream") {
   if (skipped()) return;
   auto twice = std::make_shared<CustomOp>();
@@ -261,7 +118,7 @@ TEST_CASE("too little memory: what is needed, what is free, what fits") {
   const std::size_t before = device.capacity;
   {
     Emulated backend(options());
-    const Graph net = little_net();
+    const Graph net = testing::little_net();
     Executor e(backend, net);
     testing::randomize(e, 1);
     device.capacity = device.memory.used() + (std::size_t{4} << 20);
@@ -288,7 +145,7 @@ TEST_CASE("an asynchronous error names the op, and nothing throws while the stac
   auto& device = emulator::Device::instance();
   {
     Emulated backend(options());
-    const Graph net = little_net();
+    const Graph net = testing::little_net();
     Executor e(backend, net);
     e.start_evaluation(testing::random_batch(net, 4, 1).view());
     device.fault = cudaErrorIllegalAddress;

@@ -1,62 +1,23 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "data/temp_folder.hpp"
 #include "examples/common/check.hpp"
-#include "examples/common/cli.hpp"
-#include "examples/common/config_file.hpp"
 #include "examples/common/recipe.hpp"
+#include "option_lines.hpp"
 
 using namespace tutti;
 using namespace tutti::examples;
+using namespace tutti::examples::lines;
 using test::contains;
 using test::message_of;
-
-namespace {
-
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> list;
-  for (std::string w; in >> w;) list.push_back(w);
-  return list;
-}
-
-std::optional<RunOptions> parse(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "train_cifar10");
-  std::vector<char*> argv;
-  for (auto& a : arguments) argv.push_back(a.data());
-  return parse_command_line(static_cast<int>(argv.size()), argv.data());
-}
-
-// Parsed and checked.
-RunOptions options(const std::string& line, int processes = 1) {
-  auto o = parse(words(line));
-  REQUIRE(o);
-  check(*o, processes);
-  return *o;
-}
-
-std::string error(const std::string& line, int processes = 1) {
-  return message_of<UsageError>([&] { options(line, processes); });
-}
-
-struct NoEnvironment {
-  NoEnvironment() { ::unsetenv("TUTTI_DATA"); }
-};
-const NoEnvironment no_environment;
-
-}  // namespace
 
 TEST_CASE("good command lines") {
   struct Case {
@@ -287,74 +248,6 @@ TEST_CASE("an empty value takes nothing of what stands after it") {
   }
 }
 
-TEST_CASE("several processes need a strategy that knows of them") {
-  CHECK(contains(error("--kv-store dist_sync", 4), "[--kv-store]"));
-  CHECK(contains(error("", 4), "4 that the launcher started"));
-  CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi or nccl for the 4 processes"));
-}
-
-TEST_CASE("options that a strategy has no use for are refused or named") {
-  const std::vector<std::string> built{"solo", "mpi", "nccl"};
-  const auto checked = [&](const std::string& line, int processes) {
-    auto o = parse(words(line));
-    check(*o, processes, built);
-    return *o;
-  };
-  for (const char* option : {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory"}) {
-    const std::string nccl = std::string("--backend cuda --strategy nccl ") + option;
-    const std::string said = message_of<UsageError>([&] { (void)checked(nccl, 2); });
-    CHECK_MESSAGE(contains(said, "expected strategy mpi with it, because nccl has no use for it"), said);
-    CHECK(contains(said, words(option)[0]));
-    CHECK_NOTHROW((void)checked(std::string("--strategy mpi ") + option, 2));
-  }
-  CHECK_NOTHROW((void)checked("--backend cuda --strategy nccl --hierarchical --comm-wire f32 --bucket-mib 4", 2));
-  for (const char* option :
-       {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory", "--bucket-mib 4", "--comm-deadline 5"}) {
-    const std::string said =
-        message_of<UsageError>([&] { (void)checked(std::string("--strategy solo ") + option, 1); });
-    CHECK_MESSAGE(contains(said, "expected a strategy of several processes with it, got --strategy solo"), said);
-    // The same line serves one process and many.
-    const auto notes = checked(option, 1).notes;
-    REQUIRE(notes.size() == 1);
-    CHECK(notes[0] == "one process trains alone: nothing is done with " + words(option)[0]);
-  }
-  CHECK(contains(message_of<UsageError>([&] { (void)checked("--gc-threshold 0.1", 1); }), "--gc-threshold"));
-}
-
-TEST_CASE("Horovod's variables act, or are named") {
-  using Variables = std::vector<std::pair<std::string, std::string>>;
-  const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {
-    o.strategy = strategy;
-    apply_horovod_variables(o, v, processes);
-    return o;
-  };
-  auto o = applied({}, "mpi", {{"FUSION_THRESHOLD", "33554432"}, {"HIERARCHICAL_ALLREDUCE", "0"}});
-  CHECK(o.bucket_mib == 32);
-  CHECK_FALSE(o.hierarchical);
-  CHECK(o.notes == std::vector<std::string>{"HOROVOD_FUSION_THRESHOLD=33554432: --bucket-mib 32",
-                                            "HOROVOD_HIERARCHICAL_ALLREDUCE=0: --no-hierarchical"});
-  o = applied({}, "nccl",
-              {{"CYCLE_TIME", "1"}, {"FUSION_THRESHOLD", "0"}, {"HIERARCHICAL_ALLREDUCE", "1"}, {"TIMELINE", "t"}});
-  CHECK(o.bucket_mib == 1);
-  CHECK(o.notes.back() ==
-        "nothing is done with HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
-  CHECK(o.notes.size() == 2);
-  // What is said on the command line comes first.
-  RunOptions said;
-  said.bucket_mib = 4;
-  CHECK(applied(said, "mpi", {{"FUSION_THRESHOLD", "33554432"}}).bucket_mib == 4);
-  CHECK(applied({}, "solo", {{"FUSION_THRESHOLD", "x"}}).notes.size() == 1);
-  for (const auto& variable : Variables{{"FUSION_THRESHOLD", "64MB"},
-                                        {"FUSION_THRESHOLD", "-1"},
-                                        {"FUSION_THRESHOLD", ""},
-                                        {"HIERARCHICAL_ALLREDUCE", "2"},
-                                        {"HIERARCHICAL_ALLREDUCE", "true"}})
-    CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "mpi", {variable}); }),
-                   "environment HOROVOD_" + variable.first));
-  CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "solo", {{"SIZE", "4"}}, 1); }), "tutti-launch -n 4"));
-  CHECK(applied({}, "solo", {{"SIZE", "1"}}, 1).notes.size() == 1);
-}
-
 TEST_CASE("a preset sets defaults, which options override") {
   RunOptions o = options("--preset cifar-resnet50-28");
   CHECK(o.network == "resnet_preact");
@@ -386,163 +279,6 @@ TEST_CASE("the preset's net has the published number of parameters") {
   }
 }
 
-TEST_CASE("a configuration file: precedence, spellings, forms") {
-  test::TempFolder folder;
-  const auto file = (folder / "a.toml").string();
-  test::write_text(file,
-                   "# a comment\n; another\n\nepochs = 7 # seven\nbatch_size=64\nlr = 0.3\ndata = \"/my \\\"data\\\" # "
-                   "here\"\nlr-step-epochs = [3, 5]\nrandom-mirror = false\nrandom_crop = 0\nnum-layers = '32'\n"
-                   "resume = \"best\"\nrun-dir = r\nrgb-mean = 1,2,3\n");
-  RunOptions o = options("--config " + file + " --lr 0.5");
-  CHECK(o.epochs == 7);
-  CHECK(o.batch_size == 64);
-  CHECK(o.lr == 0.5);
-  CHECK(o.data_dir == "/my \"data\" # here");
-  CHECK(o.lr_step_epochs == "3,5");
-  CHECK_FALSE(o.random_mirror);
-  CHECK_FALSE(o.random_crop);
-  CHECK(o.depth == 32);
-  CHECK(o.resume == "best");
-  CHECK(o.rgb_mean == "1,2,3");
-  CHECK(options("--random-mirror --config=" + file).random_mirror);
-
-  test::write_text(file, "preset = cifar-resnet50-28\ndepth = 20\n");
-  o = options("--config " + file);
-  CHECK(o.network == "resnet_preact");
-  CHECK(o.depth == 20);
-}
-
-TEST_CASE("bad configuration files name the line or the key") {
-  test::TempFolder folder;
-  const auto file = (folder / "a.toml").string();
-  const std::pair<const char*, const char*> cases[] = {
-      {"epochs = 3\nno_such_key = 4\n", "line 2"},
-      {"no_such_key = 4\n", "--no-such-key"},
-      {"epohcs = 4\n", "did you mean --epochs"},
-      {"x=1\n", "--x"},
-      {"epochs = abc\n", "[--epochs]"},
-      {"epochs = 3, 4\n", "[--epochs]"},
-      {"epochs 3\n", "line 1"},
-      {"epochs =\n", "line 1"},
-      {"a\n", "line 1"},
-      {"[data]\nepochs = 3\n", "sections"},
-      {"data = \"open\n", "line 1"},
-      {"data = \"a\" b\n", "line 1"},
-      {"data = \"\\n\"\n", "line 1"},
-      {"rgb-mean = [1, 2\n", "line 1"},
-      {"epochs = 3\nepochs = 4\n", "epochs again"},
-      {"epochs = 3\nnum-epochs = 4\n", "line 2: --num-epochs] expected what --epochs says"},
-      {"config = \"b.toml\"\n", "line 1"},
-      {"print-config = true\n", "line 1"},
-  };
-  for (const auto& wrong : cases) {
-    const auto &text = std::get<0>(wrong), &named = std::get<1>(wrong);
-    CAPTURE(text);
-    test::write_text(file, text);
-    const std::string message = error("--config " + file);
-    CHECK_MESSAGE(contains(message, named), "got: ", message);
-  }
-}
-
-TEST_CASE("what is printed as configuration reads back the same") {
-  test::TempFolder folder;
-  const auto file = (folder / "a.toml").string();
-  for (const char* line :
-       {"", "--preset cifar-resnet50-28 --lr 0.1", "--lr-step-epochs 5,7 --lr-factor 0.3 --epochs 9 --no-random-crop",
-        "--data /a\"b\\c --run-dir r --resume=best --seed 18446744073709551615 --wd 1e-7 --image-shape 3,28,28",
-        "--pad-mode reflect --pad-size 3", "--load-epoch 3 --model-prefix 'm' --keep 4 --dry-run --audit 1",
-        "--gpus= --epochs 3"}) {
-    CAPTURE(line);
-    const auto o = parse(words(line));
-    REQUIRE(o);
-    const std::string text = config_text(*o);
-    test::write_text(file, text);
-    const auto again = parse({"--config", file});
-    REQUIRE(again);
-    CHECK(config_text(*again) == text);
-    RunOptions a = *o, b = *again;
-    check(a);
-    check(b);
-    CHECK(config_text(a) == config_text(b));
-    CHECK(options_json(a) == options_json(b));
-    // What check() settled is itself a command that means the same.
-    test::write_text(file, config_text(a));
-    RunOptions c = options("--config " + file);
-    CHECK(config_text(c) == config_text(a));
-  }
-}
-
-TEST_CASE("the environment names the data, below file and command line") {
-  test::TempFolder folder;
-  ::setenv("TUTTI_DATA", "/env", 1);
-  RunOptions o = options("");
-  CHECK(o.data_dir == "/env");
-  CHECK(o.data_dir_from_environment);
-  o = options("--data /arg");
-  CHECK(o.data_dir == "/arg");
-  CHECK_FALSE(o.data_dir_from_environment);
-  test::write_text(folder / "c", "data = /file\n");
-  CHECK(options("--config " + (folder / "c").string()).data_dir == "/file");
-  ::unsetenv("TUTTI_DATA");
-}
-
-TEST_CASE("every option by environment, below file and command line") {
-  struct Set {
-    std::string name;
-    Set(std::string n, const char* value) : name(std::move(n)) { ::setenv(name.c_str(), value, 1); }
-    Set(const Set&) = delete;
-    Set& operator=(const Set&) = delete;
-    ~Set() { ::unsetenv(name.c_str()); }
-  };
-  test::TempFolder folder;
-  test::write_text(folder / "c", "num-layers = 32\nwd = 0.1\n");
-  const std::string config = "--config " + (folder / "c").string();
-  {
-    const Set a("TUTTI_NUM_EPOCHS", "7"), b("TUTTI_DEPTH", "44"), c("TUTTI_WD", "0.2"), d("TUTTI_RANDOM_MIRROR", "0"),
-        e("TUTTI_LR", ""), f("TUTTI_GPUS", ""), g("TUTTI_SIZE", "4"), h("TUTTI_PCA_NOISE", "0");
-    RunOptions o = options(config + " --wd 0.3");
-    CHECK(o.epochs == 7);
-    CHECK(o.depth == 32);
-    CHECK(o.wd == 0.3);
-    CHECK_FALSE(o.random_mirror);
-    CHECK(o.lr == 0.1);
-    CHECK_FALSE(o.gpus);
-    CHECK(o.notes.size() == 2);
-    CHECK(contains(o.notes[0] + o.notes[1], "--epochs comes from the environment's TUTTI_NUM_EPOCHS"));
-    CHECK(options("").depth == 44);
-    CHECK(options("--random-mirror").random_mirror);
-  }
-  {
-    const Set preset("TUTTI_PRESET", "cifar-resnet50-28"), depth("TUTTI_DEPTH", "110");
-    const RunOptions o = options("");
-    CHECK(o.network == "resnet_preact");
-    CHECK(o.depth == 110);
-  }
-  {
-    const Set file("TUTTI_CONFIG", (folder / "c").c_str());
-    CHECK(options("").depth == 32);
-    CHECK(contains(error("--config /no/such/file"), "/no/such/file"));
-  }
-  const std::vector<std::array<const char*, 3>> bad{
-      {"TUTTI_EPOHCS", "3", "environment TUTTI_EPOHCS] expected an option of train_cifar10"},
-      {"TUTTI_EPOHCS", "3", "did you mean TUTTI_EPOCHS"},
-      {"TUTTI_epochs", "3", "did you mean TUTTI_EPOCHS"},
-      {"TUTTI_HELP", "1", "TUTTI_HELP"},
-      {"TUTTI_WHATEVER_ELSE", "1", "unset TUTTI_WHATEVER_ELSE"},
-      {"TUTTI_EPOCHS", "3x", "[environment TUTTI_EPOCHS] expected an integer"},
-      {"TUTTI_PCA_NOISE", "1", "[environment TUTTI_PCA_NOISE]"},
-      {"TUTTI_EVAL_INTERVAL", "1", "TUTTI_EVAL_INTERVAL"}};
-  for (const auto& wrong : bad) {
-    const auto &name = std::get<0>(wrong), &value = std::get<1>(wrong), &named = std::get<2>(wrong);
-    const Set set(name, value);
-    CAPTURE(name);
-    const std::string message = error("");
-    CHECK_MESSAGE(contains(message, named), "got: ", message);
-  }
-  const Set one("TUTTI_EPOCHS", "3"), other("TUTTI_NUM_EPOCHS", "4");
-  CHECK(contains(error(""), "[environment TUTTI_NUM_EPOCHS: --num-epochs] expected what --epochs says"));
-}
-
 TEST_CASE("schedules") {
   const auto rate = [](const std::string& line, std::int64_t step) {
     return make_schedule(options("--epochs 10 --lr 1 --warmup-lr 0 " + line), 100)(Progress{step, 100, 1000, 128, 1});
@@ -566,28 +302,4 @@ TEST_CASE("schedules") {
   CHECK(rate("--lr-schedule cosine_restarts --cdr-first-decay-ratio 0.5 --warmup-epochs 0", 500) ==
         doctest::Approx(0.1));
   CHECK(rate("--lr-schedule linear_cosine --warmup-epochs 0", 0) == doctest::Approx(1.00001));
-}
-
-TEST_CASE("what ranks compare does not depend on how many they are") {
-  for (const char* line : {"--dataset synthetic", "--dataset synthetic --global-batch-size 96 --optimizer adamw",
-                           "--dataset synthetic --macrobatch-size 1024", "--dataset synthetic --recipe fast",
-                           "--dataset synthetic --lr 0.1 --warmup-epochs 1"}) {
-    CAPTURE(std::string(line));
-    const RunOptions one = options(line);
-    RunOptions four = *parse(words(line));
-    four.dry_run = true;
-    four.dry_run_ranks = 4;
-    check(four, 1);
-    four.dry_run = false;
-    four.dry_run_ranks = one.dry_run_ranks;
-    CHECK(one.derived == four.derived);
-    const io::Json a = options_json(one), b = options_json(four);
-    int differ = 0;
-    for (const auto& [name, value] : a.as_object()) {
-      const bool same = io::write_json(value) == io::write_json(*b.find(name));
-      differ += same ? 0 : 1;
-      CHECK_MESSAGE((same || std::find(one.derived.begin(), one.derived.end(), name) != one.derived.end()), name);
-    }
-    CHECK(differ > 0);
-  }
 }

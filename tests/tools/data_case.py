@@ -14,6 +14,8 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
 PROGRAM = str(BUILD / "tools" / "tutti-data")
 IMAGES = ROOT / "tests" / "data" / "fixtures" / "images"
 CLASSES = ["n01", "n02", "n03", "n04", "n05"]
+# What is kept of a finished set: index files of readers and the lock are not.
+FORMS = {"packed": "train-{:05}-of-{:05}.tutti", "tfrecord": "train-{:05}-of-{:05}", "recordio": "train_{}.rec"}
 
 
 def crc32c(data, table=[]):

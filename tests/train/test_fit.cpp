@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
+// The training loop: what it reports, audits and calls.
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <span>
 #include <sstream>
@@ -12,83 +11,13 @@
 #include <vector>
 
 #include <tutti/data/audit.hpp>
-#include <tutti/data/loader.hpp>
-#include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/engine/cpu/cpu.hpp>
-#include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
-#include <tutti/nn/layers.hpp>
-#include <tutti/strategy/solo.hpp>
 #include <tutti/train/fit.hpp>
 
+#include "fit_run.hpp"
+
 using namespace tutti;
-
-namespace {
-
-constexpr std::int64_t samples = 70, batch = 16;  // five steps an epoch, the last one short
-
-Graph net() {
-  Builder b(3, 8, 8);
-  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
-  x = nn::conv_bn(b, "conv1", "bn1", x, {.out = 4}, {.relu = true});
-  x = b.global_avg_pool("pool", x);
-  b.softmax_cross_entropy(nn::linear(b, "fc", x, 4, {Init::he_uniform, 0.4}));
-  return std::move(b).take();
-}
-
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    char name[] = "/tmp/tutti-fit-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
-struct Recorder : FitListener {
-  std::vector<StepReport> steps, summaries;
-  std::vector<EpochReport> epochs;
-  std::vector<std::string> warnings, paths;
-  void step(const StepReport& r) override { steps.push_back(r); }
-  void summary(const StepReport& r) override { summaries.push_back(r); }
-  void epoch(const EpochReport& r) override { epochs.push_back(r); }
-  void warning(const std::string& w) override { warnings.push_back(w); }
-  void saved(const std::string& p) override { paths.push_back(p); }
-};
-
-// One process's worth of a run.
-struct Run {
-  Run() = default;
-  explicit Run(EpochEnd end) : epoch_end(end) {}
-  explicit Run(std::int64_t rows) : micro_batch(rows) {}
-  std::int64_t micro_batch = 0;
-  Cpu backend{CpuOptions{2}};
-  Solo solo;
-  Trainer trainer{backend, solo, net(), {.ema_decay = 0.9, .seed = 5, .micro_batch = micro_batch}};
-  Synthetic train{{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true}};
-  Synthetic held{{.size = 33, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true, .first = 1000}};
-  EpochEnd epoch_end = EpochEnd::short_step;
-  Loader loader{train, {.placement = {batch, 0, 1, epoch_end}, .seed = 9, .threads = 2}};
-  Loader test{held, {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true, .threads = 1}};
-  Recorder recorder;
-
-  // audit: its folder.
-  FitResult go(Checkpoints* c, FitOptions o, const std::string& audit = {}) {
-    o.global_batch = batch;
-    o.report_every = 1;
-    Chief chief(trainer, {.checkpoints = c, .listeners = {&recorder}, .audit = audit});
-    return fit(trainer, loader, &test, chief, o);
-  }
-  std::vector<std::byte> bits() {
-    trainer.commit();
-    std::vector<std::byte> all;
-    for (bool optimizer : {false, true})
-      for (const auto& s : trainer.committed_tensors(optimizer)) all.insert(all.end(), s.bytes.begin(), s.bytes.end());
-    return all;
-  }
-};
-
-}  // namespace
+using namespace tutti::testing;
 
 TEST_CASE("a run reports, evaluates and saves") {
   Folder folder;
@@ -133,137 +62,6 @@ TEST_CASE("a run that was stopped in the middle of an epoch and resumed is the s
   second.go(&checkpoints, {.epochs = 3});
   CHECK(second.trainer.counters() == whole.trainer.counters());
   CHECK(second.bits() == whole.bits());
-}
-
-namespace {
-
-// The checkpoint `from` with its model's tensors and counters changed, as one of the run in `to`.
-template <class Change>
-void save_changed(const io::LoadedCheckpoint& from, const std::filesystem::path& to, Change&& change) {
-  io::CheckpointData data{from.step(), from.counters(), from.options(), {}, {}};
-  data.model.assign(from.model().begin(), from.model().end());
-  data.optimizer.assign(from.optimizer().begin(), from.optimizer().end());
-  change(data);
-  io::CheckpointStore(to).save(data);
-}
-
-bool is_count(const io::TensorRecord& r) { return r.name.ends_with("num_batches_tracked"); }
-
-std::int64_t count_in(std::span<const io::TensorRecord> records, const std::string& name) {
-  for (const auto& r : records) {
-    if (r.name != name) continue;
-    REQUIRE(r.dtype == DType::i64);
-    REQUIRE(r.shape == Shape{});
-    std::int64_t n = -1;
-    std::memcpy(&n, r.bytes.data(), sizeof n);
-    return n;
-  }
-  FAIL("no tensor " << name);
-  return -1;
-}
-
-}  // namespace
-
-TEST_CASE("checkpoints tell batch norm's batches, go on counting, and need not have them") {
-  Folder folder;
-  const auto warn = [](const std::string& w) { FAIL(w); };
-  const io::Json no_options = io::Json::object();
-  Run run(batch / 2);
-  {
-    Checkpoints checkpoints(folder.path, 5, no_options);
-    run.go(&checkpoints, {.epochs = 1});  // five steps, the last one of 6 rows
-  }
-  CHECK(run.trainer.counters().batches == 9);
-  const auto loaded = io::CheckpointStore(folder.path).load_newest_valid();
-  REQUIRE(loaded);
-  CHECK(count_in(loaded->model(), "bn1.num_batches_tracked") == 9);
-  CHECK(count_in(loaded->optimizer(), "ema.bn1.num_batches_tracked") == 9);
-  CHECK(std::count_if(loaded->model().begin(), loaded->model().end(), is_count) == 1);
-  CHECK(std::count_if(loaded->optimizer().begin(), loaded->optimizer().end(), is_count) == 1);
-  {
-    Checkpoints checkpoints(folder.path, 5, no_options);
-    Run next(batch / 2);
-    REQUIRE(checkpoints.resume_latest(next.trainer, warn));
-    CHECK(next.trainer.counters().batches == 9);
-    CHECK(next.bits() == run.bits());
-    next.go(&checkpoints, {.epochs = 2});
-    CHECK(count_in(io::CheckpointStore(folder.path).load_newest_valid()->model(), "bn1.num_batches_tracked") == 18);
-  }
-  SUBCASE("without them") {
-    Folder other;
-    save_changed(*loaded, other.path, [](io::CheckpointData& d) {
-      std::erase_if(d.model, is_count);
-      std::erase_if(d.optimizer, is_count);
-      d.counters = io::Json::object();
-      for (const char* name : {"step", "epoch", "consumed", "samples"}) d.counters.set(name, 5);
-    });
-    Run next;
-    REQUIRE(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn));
-    CHECK(next.trainer.counters().batches == 5);
-    CHECK(next.bits() == run.bits());
-  }
-  SUBCASE("of a norm that the model has not") {
-    Folder other;
-    save_changed(*loaded, other.path, [](io::CheckpointData& d) {
-      d.model.push_back(*std::find_if(d.model.begin(), d.model.end(), is_count));
-      d.model.back().name = "bn2.num_batches_tracked";
-    });
-    Run next;
-    CHECK_THROWS_AS(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn), DataError);
-  }
-  SUBCASE("of another type") {
-    Folder other;
-    save_changed(*loaded, other.path, [](io::CheckpointData& d) {
-      auto& count = *std::find_if(d.model.begin(), d.model.end(), is_count);
-      count.dtype = DType::f64;
-    });
-    Run next;
-    CHECK_THROWS_AS(Checkpoints(other.path, 5, no_options).resume_latest(next.trainer, warn), DataError);
-  }
-}
-
-TEST_CASE("a damaged checkpoint is named and the one before it is used") {
-  Folder folder;
-  {
-    Checkpoints checkpoints(folder.path, 3, io::Json::object());
-    Run run;
-    run.go(&checkpoints, {.epochs = 2});
-  }
-  const auto newest = folder.path / "checkpoints" / "step-000000010" / "model.safetensors";
-  REQUIRE(std::filesystem::exists(newest));
-  std::fstream(newest, std::ios::in | std::ios::out | std::ios::binary).seekp(200).put('!');
-  Checkpoints checkpoints(folder.path, 3, io::Json::object());
-  Run run;
-  std::vector<std::string> warnings;
-  REQUIRE(checkpoints.resume_latest(run.trainer, [&](const std::string& w) { warnings.push_back(w); }));
-  CHECK(run.trainer.counters().step == 5);
-  REQUIRE(warnings.size() == 1);
-  CHECK(warnings[0].find("step-000000010") != std::string::npos);
-}
-
-TEST_CASE("a checkpoint of another model is refused") {
-  Folder folder;
-  {
-    Checkpoints checkpoints(folder.path, 2, io::Json::object());
-    Run run;
-    run.go(&checkpoints, {.epochs = 1});  // four steps of two micro-batches and one of six rows
-  }
-  Checkpoints checkpoints(folder.path, 2, io::Json::object());
-  Cpu backend;
-  Solo solo;
-  Trainer other(backend, solo, net(), {});  // no EMA
-  CHECK_THROWS_AS(checkpoints.resume_latest(other, [](const std::string&) {}), DataError);
-}
-
-TEST_CASE("a checkpoint that cannot be written is said and training goes on") {
-  Folder folder;
-  std::ofstream(folder.path / "checkpoints") << "a file where the folder should be";
-  Checkpoints checkpoints(folder.path, 2, io::Json::object());
-  Run run;
-  const FitResult r = run.go(&checkpoints, {.epochs = 2});
-  CHECK(r.counters.step == 10);
-  CHECK(run.recorder.warnings.size() == 2);
-  CHECK(run.recorder.paths.empty());
 }
 
 TEST_CASE("the audit of a run shows each sample once an epoch") {
@@ -382,29 +180,6 @@ TEST_CASE("a report has the rate of its step and of the next, summaries have an 
   double loss = 0;
   for (std::size_t i = 0; i < 4; ++i) loss += run.recorder.steps[i].train_loss / 4;
   CHECK(s[0].train_loss == doctest::Approx(loss));
-}
-
-TEST_CASE("checkpoints by steps alone, at the end too, and no evaluation that nobody asked for") {
-  const auto saved = [](FitOptions o) {
-    Folder folder;
-    Checkpoints checkpoints(folder.path, 100, io::Json::object());
-    Run run;
-    run.go(&checkpoints, o);
-    std::string list;
-    for (const auto& p : run.recorder.paths) list += std::to_string(std::stoi(p.substr(p.rfind('-') + 1))) + " ";
-    for (const EpochReport& e : run.recorder.epochs) CHECK(e.test.has_value() == (o.evaluate_every > 0));
-    return list;
-  };
-  FitOptions o{.epochs = 3, .evaluate_every = 0, .save_every = 0, .save_every_steps = 6};
-  CHECK(saved(o) == "6 12 ");
-  o.save_every_steps = 5;  // the ends of epochs
-  CHECK(saved(o) == "5 10 15 ");
-  o.save_every_steps = 6;
-  o.save_last = true;
-  CHECK(saved(o) == "6 12 15 ");
-  o.evaluate_every = 1;
-  o.save_every_steps = 100;
-  CHECK(saved(o) == "15 ");
 }
 
 TEST_CASE("callbacks after each step and each epoch, and resume by all ranks") {

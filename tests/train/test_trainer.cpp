@@ -1,76 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
-#include <tutti/core/rng.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/nn/layers.hpp>
 #include <tutti/train/trainer.hpp>
 
+#include "small_trainer.hpp"
+
 using namespace tutti;
-
-namespace {
-
-// Its parts refer to each other.
-static_assert(!std::is_move_constructible_v<Trainer> && !std::is_move_assignable_v<Trainer>);
-
-constexpr std::int64_t size = 8, classes = 4;
-
-// conv -> (batch norm) -> relu -> pool -> linear: small enough for the reference loops.
-Graph small_net(bool norm) {
-  Builder b(3, size, size);
-  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
-  x = nn::conv(b, "conv1", x, {.out = 4});
-  x = norm ? nn::batch_norm(b, "bn1", x, {.relu = true}) : b.relu("relu1", x);
-  x = nn::conv(b, "conv2", x, {.out = 8, .stride = 2});
-  x = norm ? nn::batch_norm(b, "bn2", x, {.relu = true}) : b.relu("relu2", x);
-  x = b.global_avg_pool("pool", x);
-  b.softmax_cross_entropy(nn::linear(b, "fc", x, classes, {Init::he_uniform, 0.4}));
-  return std::move(b).take();
-}
-
-struct Data {
-  std::vector<std::uint8_t> images;
-  std::vector<std::int32_t> labels;
-  explicit Data(std::int64_t rows, std::uint64_t seed = 1) {
-    Rng rng(seed, Purpose::user);
-    labels.resize(static_cast<std::size_t>(rows));
-    for (auto& l : labels) l = static_cast<std::int32_t>(rng.below(classes));
-    images.resize(static_cast<std::size_t>(rows * 3 * size * size));
-    for (std::size_t i = 0; i < images.size(); ++i)
-      images[i] = static_cast<std::uint8_t>(
-          (rng.below(128) + 32 * static_cast<unsigned>(labels[i / (3 * size * size)])) & 255U);
-  }
-  [[nodiscard]] BatchView view(std::int64_t begin, std::int64_t end) const {
-    return {images.data() + begin * 3 * size * size, labels.data() + begin, end - begin};
-  }
-  [[nodiscard]] BatchView view() const { return view(0, static_cast<std::int64_t>(labels.size())); }
-};
-
-std::vector<std::byte> weights(Trainer& t) {
-  auto& e = t.executor();
-  std::vector<std::byte> w(e.parameters().bytes());
-  std::memcpy(w.data(), e.parameter_data(), w.size());
-  return w;
-}
-
-double norm_of_change(Trainer& t, const std::vector<std::byte>& before) {
-  double sum = 0;
-  const auto* a = reinterpret_cast<const float*>(before.data());
-  const auto* b = static_cast<const float*>(t.executor().parameter_data());
-  for (std::size_t i = 0; i < t.executor().parameters().count; ++i)
-    sum += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-  return std::sqrt(sum);
-}
-
-}  // namespace
+using namespace tutti::testing;
 
 TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same seed", B, Reference, Cpu) {
   const Data data(12);
@@ -200,17 +142,6 @@ TEST_CASE("committed tensors have their names") {
   CHECK(!has(model, "momentum.conv1.weight"));
 }
 
-TEST_CASE("the global norm is clipped") {
-  const Data data(12);
-  Cpu backend;
-  Solo solo;
-  TrainerOptions o{.optimizer = Sgd{0, false}, .weight_decay = 0, .clip_norm = 0.01};
-  Trainer t(backend, solo, small_net(true), o);
-  const auto before = weights(t);
-  t.step(data.view(), 12, 1.0);
-  CHECK(norm_of_change(t, before) == doctest::Approx(0.01).epsilon(1e-3));
-}
-
 TEST_CASE("a loss scale changes nothing but what overflows") {
   const Data data(12);
   Cpu backend;
@@ -276,21 +207,6 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
   CHECK(t.counters() == Counters{.scale_exponent = 0});
 }
 
-TEST_CASE("batch norm and biases do not decay") {
-  Cpu backend;
-  Solo solo;
-  Trainer t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0.5});
-  auto& e = t.executor();
-  auto* w = static_cast<float*>(e.parameter_data());
-  for (const Slice& s : e.parameters().slices) w[s.offset] = 2;
-  e.parameters_changed();
-  t.step({nullptr, nullptr, 0}, 4, 0.1);  // whose gradients are zero
-  for (const Slice& s : e.parameters().slices) {
-    const bool decays = s.name.find("conv") == 0 || s.name == "fc.weight";
-    CHECK_MESSAGE(w[s.offset] == doctest::Approx(decays ? 2 - 0.1 * 0.5 * 2 : 2.0), s.name);
-  }
-}
-
 TEST_CASE("a loss that is not finite stops the run before the weights change") {
   const Data data(4);
   Cpu backend;
@@ -332,78 +248,6 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
   CHECK(weights(t) == trained);
   Trainer none(backend, solo, small_net(true), {});
   CHECK_THROWS_AS(none.with_ema([] {}), UsageError);
-}
-
-TEST_CASE("LARS and LARC scale each tensor by its norms") {
-  const SquaredNorms n{4, 16};
-  CHECK(Lars{.eta = 0.01}.factor(n, 0.5) == doctest::Approx(0.01 * 2 / 4));
-  CHECK(Larc{.eta = 0.01}.factor(n, 0.5) == doctest::Approx(0.01 * 2 / 4 / 0.5));
-  CHECK(Larc{.eta = 100}.factor(n, 0.5) == 1);
-  CHECK(Lars{}.factor({0, 16}, 0.5) == 1);
-  CHECK(Larc{}.factor({4, 0}, 0.5) == 1);
-  const Data data(12);
-  Cpu backend;
-  Solo solo;
-  Trainer t(backend, solo, small_net(true), {.optimizer = Lars{.momentum = 0, .eta = 0.01}, .weight_decay = 0});
-  const auto& slices = t.executor().parameters().slices;
-  const auto before = weights(t);
-  t.step(data.view(), 12, 1.0);
-  // With a rate of 1 each tensor moves by eta of its own norm.
-  for (const Slice& s : slices) {
-    double moved = 0, norm = 0;
-    const auto *a = reinterpret_cast<const float*>(before.data()) + s.offset,
-               *b = static_cast<const float*>(t.executor().parameter_data()) + s.offset;
-    for (std::size_t i = 0; i < s.count; ++i) {
-      moved += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-      norm += std::pow(static_cast<double>(a[i]), 2);
-    }
-    if (norm > 0) CHECK_MESSAGE(std::sqrt(moved) == doctest::Approx(0.01 * std::sqrt(norm)).epsilon(1e-3), s.name);
-  }
-}
-
-// In TensorFlow's form, as the Horovod trainer has it: a <- m a + k g; w <- w - r (k g + m a), g with the gradient of
-// L2 and k = min(eta |w| / |g| / r, 1).
-TEST_CASE_TEMPLATE("LARC round Nesterov momentum is what double precision makes of the same gradients", B, Reference,
-                   Cpu) {
-  const Data data(12);
-  B backend;
-  Solo solo;
-  const double momentum = 0.977, eta = 0.013, decay = 0.0005;
-  Trainer t(backend, solo, small_net(true),
-            {.optimizer = Larc{.momentum = momentum, .nesterov = true, .eta = eta}, .weight_decay = decay});
-  const ArenaLayout& layout = t.executor().parameters();
-  std::vector<double> w(layout.count), a(layout.count, 0);
-  const auto now = [&](std::size_t i) {
-    return static_cast<double>(static_cast<const float*>(t.executor().parameter_data())[i]);
-  };
-  for (std::size_t i = 0; i < layout.count; ++i) w[i] = now(i);
-  bool scaled = false, whole = false;
-  for (const double lr : {0.001, 0.5, 2.0, 0.0001}) {
-    t.step(data.view(), 12, lr);
-    const auto* g = static_cast<const float*>(t.executor().gradient_data());
-    for (const Slice& s : layout.slices) {
-      double ww = 0, gg = 0;
-      std::vector<double> grad(s.count);
-      for (std::size_t i = 0; i < s.count; ++i) {
-        const double v = w[s.offset + i];
-        grad[i] = static_cast<double>(g[s.offset + i]) + (s.decay ? decay * v : 0);
-        ww += v * v;
-        gg += grad[i] * grad[i];
-      }
-      const double k = std::min((ww > 0 && gg > 0 ? eta * std::sqrt(ww / gg) : 1) / lr, 1.0);
-      (k < 1 ? scaled : whole) = true;
-      for (std::size_t i = 0; i < s.count; ++i) {
-        double &v = w[s.offset + i], &m = a[s.offset + i];
-        m = momentum * m + k * grad[i];
-        v -= lr * (k * grad[i] + momentum * m);
-        const double got = now(s.offset + i);
-        REQUIRE_MESSAGE(std::abs(got - v) <= 2e-5 * std::max(1.0, std::abs(v)), s.name, " ", i, " rate ", lr);
-        v = got;  // what rounding differs by stays out of the next gradient's step
-      }
-    }
-  }
-  CHECK(scaled);
-  CHECK(whole);
 }
 
 TEST_CASE("a batch without rows still takes part") {

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Options of several processes.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/temp_folder.hpp"
+#include "examples/common/check.hpp"
+#include "examples/common/recipe.hpp"
+#include "option_lines.hpp"
+
+using namespace tutti;
+using namespace tutti::examples;
+using namespace tutti::examples::lines;
+using test::contains;
+using test::message_of;
+
+TEST_CASE("several processes need a strategy that knows of them") {
+  CHECK(contains(error("--kv-store dist_sync", 4), "[--kv-store]"));
+  CHECK(contains(error("", 4), "4 that the launcher started"));
+  CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi or nccl for the 4 processes"));
+}
+
+TEST_CASE("options that a strategy has no use for are refused or named") {
+  const std::vector<std::string> built{"solo", "mpi", "nccl"};
+  const auto checked = [&](const std::string& line, int processes) {
+    auto o = parse(words(line));
+    check(*o, processes, built);
+    return *o;
+  };
+  for (const char* option : {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory"}) {
+    const std::string nccl = std::string("--backend cuda --strategy nccl ") + option;
+    const std::string said = message_of<UsageError>([&] { (void)checked(nccl, 2); });
+    CHECK_MESSAGE(contains(said, "expected strategy mpi with it, because nccl has no use for it"), said);
+    CHECK(contains(said, words(option)[0]));
+    CHECK_NOTHROW((void)checked(std::string("--strategy mpi ") + option, 2));
+  }
+  CHECK_NOTHROW((void)checked("--backend cuda --strategy nccl --hierarchical --comm-wire f32 --bucket-mib 4", 2));
+  for (const char* option :
+       {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory", "--bucket-mib 4", "--comm-deadline 5"}) {
+    const std::string said =
+        message_of<UsageError>([&] { (void)checked(std::string("--strategy solo ") + option, 1); });
+    CHECK_MESSAGE(contains(said, "expected a strategy of several processes with it, got --strategy solo"), said);
+    // The same line serves one process and many.
+    const auto notes = checked(option, 1).notes;
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0] == "one process trains alone: nothing is done with " + words(option)[0]);
+  }
+  CHECK(contains(message_of<UsageError>([&] { (void)checked("--gc-threshold 0.1", 1); }), "--gc-threshold"));
+}
+
+TEST_CASE("Horovod's variables act, or are named") {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {
+    o.strategy = strategy;
+    apply_horovod_variables(o, v, processes);
+    return o;
+  };
+  auto o = applied({}, "mpi", {{"FUSION_THRESHOLD", "33554432"}, {"HIERARCHICAL_ALLREDUCE", "0"}});
+  CHECK(o.bucket_mib == 32);
+  CHECK_FALSE(o.hierarchical);
+  CHECK(o.notes == std::vector<std::string>{"HOROVOD_FUSION_THRESHOLD=33554432: --bucket-mib 32",
+                                            "HOROVOD_HIERARCHICAL_ALLREDUCE=0: --no-hierarchical"});
+  o = applied({}, "nccl",
+              {{"CYCLE_TIME", "1"}, {"FUSION_THRESHOLD", "0"}, {"HIERARCHICAL_ALLREDUCE", "1"}, {"TIMELINE", "t"}});
+  CHECK(o.bucket_mib == 1);
+  CHECK(o.notes.back() ==
+        "nothing is done with HOROVOD_CYCLE_TIME, HOROVOD_HIERARCHICAL_ALLREDUCE, HOROVOD_TIMELINE (strategy nccl)");
+  CHECK(o.notes.size() == 2);
+  // What is said on the command line comes first.
+  RunOptions said;
+  said.bucket_mib = 4;
+  CHECK(applied(said, "mpi", {{"FUSION_THRESHOLD", "33554432"}}).bucket_mib == 4);
+  CHECK(applied({}, "solo", {{"FUSION_THRESHOLD", "x"}}).notes.size() == 1);
+  for (const auto& variable : Variables{{"FUSION_THRESHOLD", "64MB"},
+                                        {"FUSION_THRESHOLD", "-1"},
+                                        {"FUSION_THRESHOLD", ""},
+                                        {"HIERARCHICAL_ALLREDUCE", "2"},
+                                        {"HIERARCHICAL_ALLREDUCE", "true"}})
+    CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "mpi", {variable}); }),
+                   "environment HOROVOD_" + variable.first));
+  CHECK(contains(message_of<UsageError>([&] { (void)applied({}, "solo", {{"SIZE", "4"}}, 1); }), "tutti-launch -n 4"));
+  CHECK(applied({}, "solo", {{"SIZE", "1"}}, 1).notes.size() == 1);
+}
+
+TEST_CASE("what ranks compare does not depend on how many they are") {
+  for (const char* line : {"--dataset synthetic", "--dataset synthetic --global-batch-size 96 --optimizer adamw",
+                           "--dataset synthetic --macrobatch-size 1024", "--dataset synthetic --recipe fast",
+                           "--dataset synthetic --lr 0.1 --warmup-epochs 1"}) {
+    CAPTURE(std::string(line));
+    const RunOptions one = options(line);
+    RunOptions four = *parse(words(line));
+    four.dry_run = true;
+    four.dry_run_ranks = 4;
+    check(four, 1);
+    four.dry_run = false;
+    four.dry_run_ranks = one.dry_run_ranks;
+    CHECK(one.derived == four.derived);
+    const io::Json a = options_json(one), b = options_json(four);
+    int differ = 0;
+    for (const auto& [name, value] : a.as_object()) {
+      const bool same = io::write_json(value) == io::write_json(*b.find(name));
+      differ += same ? 0 : 1;
+      CHECK_MESSAGE((same || std::find(one.derived.begin(), one.derived.end(), name) != one.derived.end()), name);
+    }
+    CHECK(differ > 0);
+  }
+}
