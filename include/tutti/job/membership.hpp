@@ -242,11 +242,12 @@ class Arbiter {
   }
   void lose(Process& p, const std::string& why) {
     const bool was_member = p.state == State::member;
-    const bool back = o_.servers_restart && p.member.role == Role::server;
+    const bool fatal = !o_.elastic && !(o_.servers_restart && p.member.role == Role::server);
+    over_ = over_ || fatal;
     p.state = State::gone;
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
     send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
-    decide(Decision::Kind::lost, p, why, !o_.elastic && !back);
+    decide(Decision::Kind::lost, p, why, fatal);
     if (!was_member) return;
     change({p.member});
   }
@@ -299,7 +300,7 @@ class Arbiter {
     return {m.role, m.role == Role::worker ? m.id : static_cast<std::uint64_t>(m.place)};
   }
   void try_issue() {
-    if (!changing_ || (generation_ > 0 && !o_.elastic && !o_.servers_restart)) return;
+    if (!changing_ || over_) return;
     int workers = 0, servers = 0;
     for (const Process& p : processes_) {
       if (p.state == State::gone) continue;
@@ -344,6 +345,7 @@ class Arbiter {
   ProcessId next_id_ = 0, authority_ = 0;
   std::uint64_t generation_ = 0;
   bool founded_ = false, changing_ = false;
+  bool over_ = false;               // a loss has ended the job: no generation any more
   std::vector<Process> processes_;  // all that there ever were
   std::vector<Member> members_;
   std::map<Role, std::string> facts_;

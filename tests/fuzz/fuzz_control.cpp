@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+// Any bytes as frames of several processes to the arbiter's desk, with time going by: nothing breaks, what it says is
+// well-formed, members are never two with one number, and generations only grow. And any bytes as one message: either
+// CommunicationError or what encode() writes again.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_desk.hpp>
+#include <tutti/job/control_messages.hpp>
+
+namespace {
+
+void check_message(std::string_view bytes) {
+  using namespace tutti::control;
+  try {
+    const Message m = decode(bytes);
+    if (encode(m) != bytes) std::abort();
+  } catch (const tutti::CommunicationError&) {
+  }
+}
+
+void check_members(const tutti::control::Arbiter& a, std::uint64_t& last) {
+  if (a.generation() < last) std::abort();
+  last = a.generation();
+  std::set<tutti::control::ProcessId> ids;
+  std::set<std::pair<tutti::control::Role, int>> places;
+  for (const auto& m : a.members())
+    if (!ids.insert(m.id).second || !places.emplace(m.role, m.place).second) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tutti::control;
+  using namespace std::chrono_literals;
+  if (size < 1) return 0;
+  {
+    const std::vector<char> exact(data + 1, data + size);
+    check_message(std::string_view(exact.data(), exact.size()));
+  }
+  ArbiterOptions options;
+  options.workers = 1 + (data[0] & 3);
+  options.servers = data[0] >> 2 & 1;
+  options.elastic = (data[0] & 8) != 0;
+  options.reports = (data[0] & 16) != 0;
+  options.servers_restart = (data[0] & 32) != 0;
+  ControlDesk desk(options);
+  Time now = 0s;
+  std::uint64_t last = 0;
+  std::map<Seat, MessageAssembler> assemblers;
+  // Then: a seat and what to do in a byte, a length in a byte, and so many bytes.
+  for (std::size_t at = 1; at + 1 < size;) {
+    const Seat seat = data[at] & 7U;
+    const unsigned what = data[at] >> 3U;
+    const std::size_t length = std::min<std::size_t>(data[at + 1], size - at - 2);
+    const std::vector<char> frame(data + at + 2, data + at + 2 + length);
+    at += 2 + length;
+    if (what == 1) {
+      desk.ended(seat, "fuzz");
+    } else if (what == 2) {
+      now += 3s;
+      desk.tick(now);
+    } else if (what == 3) {
+      desk.arbiter().ask_to_leave(seat);
+    } else {
+      desk.receive(seat, std::string_view(frame.data(), frame.size()), now);
+    }
+    desk.send([&](Seat to, std::string_view f) {
+      if (const auto bytes = assemblers[to].take(f, longest_message))
+        if (decode(*bytes).index() <= Message(Forget{}).index()) std::abort();  // what only processes say
+    });
+    check_members(desk.arbiter(), last);
+    (void)desk.arbiter().take_decisions();
+  }
+  return 0;
+}

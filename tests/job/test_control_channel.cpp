@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT
+// ControlChannel against an arbiter in this process, over pairs of sockets as tutti-launch's agents have them.
+#include <doctest/doctest.h>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/control_desk.hpp>
+
+#include "data/temp_folder.hpp"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+using test::contains;
+using test::message_of;
+
+namespace {
+
+// Carries frames between channels and a desk, on a thread of its own.
+class Office {
+ public:
+  explicit Office(const control::ArbiterOptions& o) : desk_(o) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Office() {
+    stopping_ = true;
+    thread_.join();
+  }
+  [[nodiscard]] std::unique_ptr<ControlChannel> channel() {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    const std::lock_guard lock(mutex_);
+    sockets_.emplace_back(ends[0]);
+    return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(io::Descriptor(ends[1])));
+  }
+  void close(std::size_t seat) {
+    const std::lock_guard lock(mutex_);
+    sockets_[seat] = io::Descriptor();
+  }
+  void ended(std::size_t seat) {
+    const std::lock_guard lock(mutex_);
+    desk_.ended(seat, "SIGKILL");
+    send();
+  }
+  void deaf(bool yes) { deaf_ = yes; }
+
+ private:
+  void run() {
+    while (!stopping_) {
+      {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t seat = 0; seat < sockets_.size() && !deaf_; ++seat) {
+          std::string frame(control::longest_frame, '\0');
+          const ssize_t n = ::recv(sockets_[seat].get(), frame.data(), frame.size(), MSG_DONTWAIT);
+          if (n > 0) desk_.receive(seat, frame.substr(0, static_cast<std::size_t>(n)), control::now());
+        }
+        if (!deaf_) desk_.tick(control::now());
+        send();
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  void send() {
+    desk_.send([&](control::Seat seat, std::string_view frame) {
+      (void)::send(sockets_[seat].get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    });
+  }
+
+  std::mutex mutex_;
+  control::ControlDesk desk_;
+  std::vector<io::Descriptor> sockets_;
+  std::atomic<bool> stopping_{false}, deaf_{false};
+  std::thread thread_;
+};
+
+[[nodiscard]] control::ArbiterOptions options(int workers, int servers = 0, bool elastic = false) {
+  control::ArbiterOptions o;
+  o.workers = workers;
+  o.servers = servers;
+  o.elastic = elastic;
+  return o;
+}
+[[nodiscard]] JobFacts facts(const std::string& model) {
+  JobFacts f;
+  f.add("model", model);
+  return f;
+}
+
+// Enrols several at once, as processes do.
+[[nodiscard]] std::vector<Assignment> enrol(std::vector<std::unique_ptr<ControlChannel>>& channels, int workers) {
+  std::vector<Assignment> all(channels.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < channels.size(); ++i)
+    threads.emplace_back([&, i] {
+      const bool worker = static_cast<int>(i) < workers;
+      all[i] = channels[i]->enrol(worker ? control::Role::worker : control::Role::server,
+                                  static_cast<int>(i) - (worker ? 0 : workers), "h", facts("a"), 20s);
+    });
+  for (auto& t : threads) t.join();
+  return all;
+}
+
+template <class F>
+void wait_until(F&& f) {
+  for (int i = 0; i < 20000 && !f(); ++i) std::this_thread::sleep_for(1ms);
+  REQUIRE(f());
+}
+
+}  // namespace
+
+TEST_CASE("processes are let in and find each other's texts") {
+  Office office(options(3, 1));
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 4; ++i) c.push_back(office.channel());
+  const auto all = enrol(c, 3);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(all[static_cast<std::size_t>(i)].generation == 1);
+    CHECK(all[static_cast<std::size_t>(i)].rank == i % 3);
+    CHECK(all[static_cast<std::size_t>(i)].workers.size() == 3);
+    CHECK(all[static_cast<std::size_t>(i)].servers.size() == 1);
+    CHECK(all[static_cast<std::size_t>(i)].rank_timeout == 10s);
+  }
+  CHECK(all[3].role == control::Role::server);
+  CHECK_FALSE(c[0]->find("where").has_value());
+  std::thread waits([&] { CHECK(c[1]->lookup("where", 20s) == std::string("a\0b", 3)); });
+  c[3]->publish("where", std::string("a\0b", 3));
+  waits.join();
+  CHECK(c[3]->find("where") == std::string("a\0b", 3));
+  c[3]->publish("where", "c");
+  CHECK(c[0]->lookup("where", 1ms) == "c");
+  CHECK(contains(message_of<CommunicationError>([&] { (void)c[0]->lookup("nowhere", 50ms); }),
+                 "[control channel] expected 'nowhere' within 50 ms, got nobody who published it."));
+  CHECK_THROWS_AS(c[0]->publish(std::string(257, 'k'), "x"), UsageError);
+  CHECK_THROWS_AS(c[0]->publish("", "x"), UsageError);
+  // All that is possible at once, from several threads of one process.
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string key = std::to_string(t) + "/" + std::to_string(i);
+        c[0]->publish(key, std::string(40000, static_cast<char>('a' + t)));
+        const std::string found = c[1]->lookup(key, 20s);
+        CHECK((found.size() == 40000 && found.back() == 'a' + t));
+      }
+    });
+  for (auto& t : threads) t.join();
+  wait_until([&] { return c[0]->may_write() && c[3]->may_write(); });
+  // When the workers are done the server is let go.
+  for (int i = 0; i < 3; ++i) c[static_cast<std::size_t>(i)]->leave();
+  CHECK_FALSE(c[0]->may_write());
+  wait_until([&] { return c[3]->released(); });
+}
+
+TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {
+  Office office(options(2));
+  auto first = office.channel(), again = office.channel();
+  CHECK(contains(
+      message_of<CommunicationError>([&] { (void)first->enrol(control::Role::worker, 1, "h", facts("a"), 100ms); }),
+      "expected all processes of the job within 100 ms, got still none of worker 0"));
+  CHECK(contains(message_of<UsageError>([&] { (void)again->enrol(control::Role::worker, 1, "h", facts("a"), 20s); }),
+                 "[worker 1 on h] expected a number of its own"));
+  CHECK_THROWS_AS((void)again->find("x"), UsageError);
+
+  office.close(0);
+  CHECK(contains(message_of<CommunicationError>([&] { (void)first->next_assignment(20s); }),
+                 "expected the job's arbiter to be there"));
+  CHECK_THROWS_AS((void)first->find("x"), CommunicationError);
+  CHECK_FALSE(first->may_write());
+}
+
+TEST_CASE("a loss is told of, and the next generation formed") {
+  Office office(options(3, 0, true));
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 3; ++i) c.push_back(office.channel());
+  (void)enrol(c, 3);
+  std::atomic<int> told{0};
+  c[0]->on_change([&](const control::Changing& change) { told += static_cast<int>(change.lost.size()); });
+  std::thread other([&] { CHECK(c[1]->stands(20s)); });
+  std::thread third([&] { CHECK(c[2]->stands(20s)); });
+  CHECK(c[0]->stands(20s));
+  other.join();
+  third.join();
+  CHECK_FALSE(c[0]->change().has_value());
+  office.ended(2);
+  for (int i = 0; i < 2; ++i) wait_until([&] { return c[static_cast<std::size_t>(i)]->change().has_value(); });
+  wait_until([&] { return told == 1; });
+  CHECK(c[0]->change()->lost.at(0).name() == "worker 2 on h");
+  c[0]->report(4);
+  c[1]->report(5);
+  const Assignment a = c[0]->next_assignment(20s);
+  CHECK(a.generation == 2);
+  CHECK(a.authority == 1);
+  CHECK(a.workers.size() == 2);
+  CHECK_FALSE(c[0]->change().has_value());
+  // One more is lost while the group is formed.
+  (void)c[1]->next_assignment(20s);
+  std::thread dies([&] { office.ended(1); });
+  CHECK_FALSE(c[0]->stands(20s));
+  dies.join();
+  c[0]->report(5);
+  CHECK(c[0]->next_assignment(20s).workers.size() == 1);
+  CHECK(c[0]->stands(20s));
+  // Who was given up hears so.
+  wait_until([&] {
+    try {
+      (void)c[2]->find("x");
+      return false;
+    } catch (const CommunicationError& e) {
+      return contains(e.what(), "got one that was given up: SIGKILL");
+    }
+  });
+  // One that leaves in order is let go.
+  c[0]->ask_to_leave();
+  wait_until([&] { return c[0]->change().has_value(); });
+}
+
+TEST_CASE("beats keep a busy process in the job, and the lease ends when nobody answers them") {
+  auto o = options(1);
+  o.rank_timeout = 1200ms;
+  Office office(o);
+  auto c = office.channel();
+  (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
+  std::this_thread::sleep_for(2500ms);  // computes
+  CHECK(c->find("x") == std::nullopt);
+  wait_until([&] { return c->may_write(); });
+  office.deaf(true);
+  wait_until([&] { return !c->may_write(); });
+}
+
+TEST_CASE("there is a channel where TUTTI_CONTROL names a socket that keeps frames apart") {
+  for (const char* none : {"", "2", "x", "999999"}) {
+    ::setenv("TUTTI_CONTROL", none, 1);
+    CHECK(ControlChannel::open() == nullptr);
+  }
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
+  const io::Descriptor a(ends[0]), b(ends[1]);
+  ::setenv("TUTTI_CONTROL", std::to_string(a.get()).c_str(), 1);
+  CHECK(ControlChannel::open() == nullptr);
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()) == 0);
+  const io::Descriptor other(ends[1]);
+  ::setenv("TUTTI_CONTROL", std::to_string(ends[0]).c_str(), 1);
+  const auto channel = ControlChannel::open();
+  CHECK(channel != nullptr);
+  CHECK(ControlChannel::open() == nullptr);  // once
+  ::unsetenv("TUTTI_CONTROL");
+}

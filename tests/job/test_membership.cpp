@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT
+// The arbiter's rules, one scene each. Random schedules: test_membership_random.cpp.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/lease.hpp>
+#include <tutti/job/membership.hpp>
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+namespace {
+
+[[nodiscard]] std::string facts(const std::string& model) {
+  JobFacts f;
+  f.add("tutti", "1");
+  f.add("model", model);
+  return f.text();
+}
+
+// An arbiter with what it has said: seats are numbered as the test likes.
+class Scene {
+ public:
+  explicit Scene(const ArbiterOptions& o) : arbiter(o) {}
+
+  void enrol(Seat seat, Role role, int place, const std::string& model = "a") {
+    tell(seat, Enrol{role, place, "h" + std::to_string(seat), facts(model)});
+  }
+  void workers(int count) {
+    for (int i = 0; i < count; ++i) enrol(static_cast<Seat>(i), Role::worker, i);
+  }
+  void tell(Seat seat, const Message& m) {
+    arbiter.receive(seat, m, now);
+    take();
+  }
+  void ended(Seat seat) {
+    arbiter.ended(seat, "SIGKILL");
+    take();
+  }
+  void pass(Time time) {
+    now += time;
+    arbiter.tick(now);
+    take();
+  }
+  void beat(Seat seat) { tell(seat, Beat{++beats}); }
+  // All workers of the list report the same step, and stand.
+  void change_over(const std::vector<std::pair<Seat, std::uint64_t>>& reports) {
+    const std::uint64_t left = arbiter.generation();
+    for (const auto& [seat, step] : reports) tell(seat, Report{left, step});
+  }
+
+  // The last message of a kind that was sent to a seat.
+  template <class M>
+  [[nodiscard]] std::optional<M> last(Seat seat) const {
+    std::optional<M> found;
+    for (const Outgoing& o : said)
+      if (const auto* m = std::get_if<M>(&o.message); o.seat == seat && m != nullptr) found = *m;
+    return found;
+  }
+  [[nodiscard]] int count(Decision::Kind kind) const {
+    int n = 0;
+    for (const Decision& d : decisions) n += d.kind == kind ? 1 : 0;
+    return n;
+  }
+  [[nodiscard]] std::string ids() const {
+    std::string text;
+    for (const Member& m : arbiter.members()) text += (text.empty() ? "" : " ") + std::to_string(m.id);
+    return text;
+  }
+
+  Arbiter arbiter;
+  Time now = 100s;
+  std::vector<Outgoing> said;
+  std::vector<Decision> decisions;
+  std::uint64_t beats = 0;
+
+ private:
+  void take() {
+    for (auto& m : arbiter.take_messages()) said.push_back(std::move(m));
+    for (auto& d : arbiter.take_decisions()) decisions.push_back(std::move(d));
+  }
+};
+
+[[nodiscard]] ArbiterOptions options(int workers, int servers = 0, bool elastic = false) {
+  ArbiterOptions o;
+  o.workers = workers;
+  o.servers = servers;
+  o.elastic = elastic;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("the first generation begins when all are there, with the ranks that their starter said") {
+  Scene s(options(3, 2));
+  s.enrol(7, Role::server, 1);
+  s.enrol(5, Role::worker, 2);
+  CHECK(s.last<Waiting>(5)->missing == "worker 0, worker 1, server 0");
+  s.enrol(3, Role::worker, 0);
+  s.enrol(9, Role::server, 0);
+  CHECK(s.last<Waiting>(7)->missing == "worker 1");
+  CHECK_FALSE(s.last<Issued>(5).has_value());
+  CHECK(s.arbiter.generation() == 0);
+  s.enrol(1, Role::worker, 1);
+  const auto issued = s.last<Issued>(9);
+  REQUIRE(issued.has_value());
+  CHECK(issued->generation == 1);
+  CHECK(issued->you == 3);
+  CHECK(issued->authority == 0);
+  CHECK(issued->rank_timeout_ms == 10000);
+  REQUIRE(issued->members.size() == 5);
+  const char* names[] = {"worker 0 on h3", "worker 1 on h1", "worker 2 on h5", "server 0 on h9", "server 1 on h7"};
+  for (std::size_t i = 0; i < 5; ++i) CHECK(issued->members[i].name() == names[i]);
+  CHECK(s.ids() == "0 1 2 3 4");
+  CHECK(s.count(Decision::Kind::issued) == 1);
+
+  // It computes once all have formed their group, and is told so once.
+  for (const Seat seat : {3U, 1U, 5U, 9U, 9U}) s.tell(seat, Stands{1});
+  s.tell(7, Stands{2});
+  CHECK_FALSE(s.last<Go>(3).has_value());
+  s.tell(7, Stands{1});
+  for (const Seat seat : {3U, 1U, 5U, 9U, 7U}) CHECK(s.last<Go>(seat)->generation == 1);
+  CHECK(s.count(Decision::Kind::standing) == 1);
+}
+
+TEST_CASE("who differs from most is refused alone, whoever it is and whenever it came") {
+  for (int odd = 0; odd < 3; ++odd)
+    for (int first = 0; first < 3; ++first) {
+      Scene s(options(3, 0, true));
+      for (int i = 0; i < 3; ++i) {
+        const int place = (first + i) % 3;
+        s.enrol(static_cast<Seat>(place), Role::worker, place, place == odd ? "b" : "a");
+      }
+      const auto refused = s.last<Refused>(static_cast<Seat>(odd));
+      REQUIRE(refused.has_value());
+      CHECK(refused->code == 2);
+      CHECK(refused->reason == "[worker " + std::to_string(odd) + " on h" + std::to_string(odd) +
+                                   "] expected model a, as the others have, got b. hint: start all processes with the "
+                                   "same program, options and data.");
+      CHECK(s.count(Decision::Kind::refused) == 1);
+      CHECK(s.arbiter.members().size() == 2);
+      for (const Member& m : s.arbiter.members()) CHECK(m.place != odd);
+      // One that comes later is measured by the same.
+      s.enrol(8, Role::worker, 8, "b");
+      CHECK(s.last<Refused>(8)->code == 2);
+    }
+  // Of two that differ the first number counts; servers have facts of their own.
+  Scene two(options(2, 1));
+  two.enrol(4, Role::server, 0, "c");
+  two.enrol(1, Role::worker, 1, "b");
+  two.enrol(0, Role::worker, 0, "a");
+  CHECK(two.last<Refused>(1).has_value());
+  CHECK_FALSE(two.last<Refused>(0).has_value());
+  CHECK_FALSE(two.last<Refused>(4).has_value());
+}
+
+TEST_CASE("numbers that are taken, or that the job does not have") {
+  Scene s(options(2));
+  s.enrol(1, Role::worker, 0);
+  s.enrol(2, Role::worker, 0);
+  CHECK(s.last<Refused>(2)->reason ==
+        "[worker 0 on h2] expected a number of its own, got worker 0 on h2, who is there already.");
+  s.enrol(3, Role::worker, 2);
+  CHECK(s.last<Refused>(3)->reason == "[worker 2 on h3] expected a number from 0 to 1, got 2.");
+  s.enrol(4, Role::worker, -1);
+  CHECK(s.last<Refused>(4).has_value());
+  s.enrol(5, Role::server, 0);
+  CHECK(s.last<Refused>(5).has_value());
+  s.enrol(1, Role::worker, 1);  // a second time, which says nothing
+  CHECK(s.arbiter.generation() == 0);
+  s.enrol(6, Role::worker, 1);
+  CHECK(s.arbiter.generation() == 1);
+  s.ended(6);
+  s.enrol(7, Role::worker, 1);
+  CHECK(s.last<Refused>(7)->reason == "[worker 1 on h7] expected the processes that the job began with, got one more.");
+  // Who was refused gets nothing else, whatever it says.
+  s.tell(7, Beat{1});
+  CHECK_FALSE(s.last<Answered>(7).has_value());
+  s.tell(99, Beat{1});  // who has never asked
+  CHECK_FALSE(s.last<Answered>(99).has_value());
+}
+
+TEST_CASE("silence counts from the last beat, for the whole time") {
+  Scene s(options(3));
+  s.workers(3);
+  s.pass(9s);
+  s.beat(0);
+  s.beat(2);
+  CHECK(s.last<Answered>(2)->number == 2);
+  s.pass(999ms);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.pass(1ms);
+  REQUIRE(s.count(Decision::Kind::lost) == 1);
+  CHECK(s.decisions.back().member.name() == "worker 1 on h1");
+  CHECK(s.decisions.back().why == "no sign of life for 10 s");
+  CHECK(s.decisions.back().fatal);
+  // The others hear of it, the lost one when it speaks again; no further generation of a job that cannot lose one.
+  CHECK(s.last<Changing>(0)->lost.at(0).name() == "worker 1 on h1");
+  CHECK_FALSE(s.last<Changing>(1).has_value());
+  s.beat(1);
+  CHECK_FALSE(s.last<Answered>(1).has_value());
+  CHECK(s.last<Refused>(1)->code == 5);
+  s.change_over({{0, 4}, {2, 4}});
+  CHECK(s.arbiter.generation() == 1);
+}
+
+TEST_CASE("an arbiter that could not hear gives nobody up for that") {
+  Scene s(options(2));
+  s.workers(2);
+  s.now += 60s;
+  s.arbiter.forgive(s.now);
+  s.pass(0s);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.pass(10s);
+  CHECK(s.count(Decision::Kind::lost) == 2);
+}
+
+TEST_CASE("a loss: survivors report, the one with most steps is the authority, then the oldest") {
+  Scene s(options(4, 0, true));
+  s.workers(4);
+  for (Seat seat = 0; seat < 4; ++seat) s.tell(seat, Stands{1});
+  s.ended(0);
+  CHECK_FALSE(s.decisions.back().fatal);
+  for (const Seat seat : {1U, 2U, 3U}) CHECK(s.last<Changing>(seat)->lost.at(0).id == 0);
+  s.tell(1, Report{1, 7});
+  s.tell(3, Report{1, 8});
+  s.tell(3, Report{0, 99});  // of another generation
+  CHECK(s.arbiter.generation() == 1);
+  s.tell(2, Report{1, 8});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.ids() == "1 2 3");
+  CHECK(s.arbiter.authority() == 2);
+  CHECK(s.last<Issued>(2)->authority == 2);
+  CHECK_FALSE(s.last<Issued>(0)->generation == 2);
+}
+
+TEST_CASE("a death between reports is part of the same change; one behind them makes one generation more") {
+  Scene s(options(4, 0, true));
+  s.workers(4);
+  s.ended(0);
+  s.tell(1, Report{1, 3});
+  s.ended(2);
+  CHECK(s.arbiter.generation() == 1);
+  s.tell(3, Report{1, 3});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.ids() == "1 3");
+  // The next one comes while the group is formed.
+  s.tell(1, Stands{2});
+  s.ended(3);
+  CHECK(s.last<Changing>(1)->generation == 2);
+  CHECK_FALSE(s.last<Go>(1).has_value());
+  s.tell(1, Stands{2});  // too late
+  CHECK_FALSE(s.last<Go>(1).has_value());
+  s.tell(1, Report{2, 3});
+  CHECK(s.arbiter.generation() == 3);
+  s.tell(1, Stands{3});
+  CHECK(s.last<Go>(1)->generation == 3);
+  // The last death before the last report completes the change.
+  Scene t(options(3, 0, true));
+  t.workers(3);
+  t.ended(0);
+  t.tell(1, Report{1, 3});
+  t.ended(2);
+  CHECK(t.arbiter.generation() == 2);
+  CHECK(t.ids() == "1");
+}
+
+TEST_CASE("who joins waits until the members have reported, and is the youngest") {
+  Scene s(options(2, 0, true));
+  s.workers(2);
+  for (Seat seat = 0; seat < 2; ++seat) s.tell(seat, Stands{1});
+  s.enrol(9, Role::worker, 17);
+  CHECK(s.last<Changing>(0)->joining == 1);
+  CHECK(s.last<Changing>(0)->lost.empty());
+  CHECK_FALSE(s.last<Issued>(9).has_value());
+  s.change_over({{0, 5}, {1, 5}});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.ids() == "0 1 2");
+  CHECK(s.last<Issued>(9)->you == 2);
+  CHECK(s.arbiter.authority() == 0);
+  // Who goes before it came is not waited for, and numbers are not given twice.
+  s.enrol(10, Role::worker, 18);
+  const auto said = s.said.size();
+  s.ended(10);
+  CHECK(s.said.size() == said + 1);  // to the one that went
+  CHECK_FALSE(s.decisions.back().generation == 3);
+  s.enrol(11, Role::worker, 18);
+  s.change_over({{0, 6}, {1, 6}, {9, 6}});
+  CHECK(s.ids() == "0 1 2 4");
+}
+
+TEST_CASE("leaving in order: with the next generation, and then it is let go") {
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  s.tell(0, Leave{false});
+  s.tell(0, Leave{false});
+  CHECK(s.last<Changing>(2)->leaving == 1);
+  s.change_over({{0, 5}, {1, 5}, {2, 5}});
+  CHECK(s.ids() == "1 2");
+  CHECK(s.last<Released>(0).has_value());
+  CHECK(s.last<Issued>(0)->generation == 1);
+  CHECK(s.count(Decision::Kind::left) == 1);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.pass(60s);  // nobody waits for it
+  CHECK(s.count(Decision::Kind::lost) == 2);
+
+  // Asked from outside, and all at once.
+  Scene t(options(2, 0, true));
+  t.workers(2);
+  t.arbiter.ask_to_leave(1);
+  t.change_over({{0, 1}, {1, 1}});
+  CHECK(t.ids() == "0");
+}
+
+TEST_CASE("who is done leaves alone; a step that broke calls a change; too few members wait") {
+  Scene s(options(2, 1, true));
+  s.workers(2);
+  s.enrol(5, Role::server, 0);
+  s.tell(0, Leave{true});
+  CHECK_FALSE(s.last<Changing>(1).has_value());
+  CHECK_FALSE(s.last<Released>(5).has_value());
+  s.tell(1, Leave{true});
+  CHECK(s.last<Released>(5).has_value());
+  s.pass(60s);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+
+  Scene broke(options(2, 0, true));
+  broke.workers(2);
+  broke.tell(1, Report{1, 3});
+  CHECK(broke.last<Changing>(0)->generation == 1);
+  broke.tell(0, Report{1, 3});
+  CHECK(broke.ids() == "0 1");
+  CHECK(broke.arbiter.generation() == 2);
+
+  // Nor is one waited for that is done meanwhile.
+  Scene done(options(3, 0, true));
+  done.workers(3);
+  done.ended(0);
+  done.tell(1, Report{1, 3});
+  done.tell(2, Leave{true});
+  CHECK(done.ids() == "1");
+
+  ArbiterOptions o = options(3, 0, true);
+  o.min_workers = 2;
+  Scene few(o);
+  few.workers(3);
+  few.ended(0);
+  few.ended(1);
+  few.tell(2, Report{1, 3});
+  CHECK(few.arbiter.generation() == 1);
+  few.enrol(8, Role::worker, 3);
+  CHECK(few.ids() == "2 3");
+}
+
+TEST_CASE("a server comes back under its number, and nobody else") {
+  ArbiterOptions o = options(2, 2);
+  o.servers_restart = true;
+  o.reports = false;
+  Scene s(o);
+  s.workers(2);
+  s.enrol(5, Role::server, 0);
+  s.enrol(6, Role::server, 1);
+  s.ended(5);
+  CHECK_FALSE(s.decisions.back().fatal);
+  CHECK(s.arbiter.generation() == 1);
+  s.enrol(7, Role::server, 2);
+  CHECK(s.last<Refused>(7).has_value());
+  s.enrol(8, Role::server, 0, "b");
+  CHECK(s.last<Refused>(8)->code == 2);
+  s.enrol(9, Role::server, 0);
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.last<Issued>(0)->generation == 2);
+  const auto& members = s.last<Issued>(6)->members;
+  CHECK(members.at(2).name() == "server 0 on h9");
+  CHECK(members.at(2).id > 3);
+  CHECK(members.at(3).name() == "server 1 on h6");
+  s.ended(1);
+  CHECK(s.decisions.back().fatal);
+}
+
+TEST_CASE("the lease holds for three quarters of the time from the sending of the last answered beat") {
+  Lease lease(8s);
+  CHECK_FALSE(lease.holds(0s));
+  const auto first = lease.beat(100s);
+  const auto second = lease.beat(101s);
+  CHECK_FALSE(lease.holds(101s));
+  lease.answered(first);
+  CHECK(lease.holds(105s + 999ms));
+  CHECK_FALSE(lease.holds(106s));
+  lease.answered(second);
+  CHECK(lease.holds(106s + 999ms));
+  CHECK_FALSE(lease.holds(107s));
+  // Answers that come late, twice or for nothing give no more than what they are for.
+  lease.answered(first);
+  lease.answered(second + 5);
+  CHECK_FALSE(lease.holds(107s));
+  const auto third = lease.beat(110s);
+  lease.answered(third);
+  CHECK(lease.holds(111s));
+  lease.end();
+  CHECK_FALSE(lease.holds(111s));
+}
