@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Small nets trained on a played GPU (cuda_emulator.hpp), in captured steps, beside Reference.
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/core/xxh64.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
@@ -20,10 +23,6 @@ using testing::LoopGemms;
 CudaOptions options(bool graph = false) { return testing::emulated_options(graph); }
 using testing::little_net;
 bool skipped() { return testing::no_emulator(); }
-
-}  // namespace
-
-namespace {
 
 // Losses and weights after some steps of a trainer.
 struct Trained {
@@ -153,5 +152,66 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, besid
     CHECK(t.evaluate(batch.view()).loss != loss);
     t.restore();
     CHECK(t.evaluate(batch.view()).loss == loss);
+  }
+}
+
+namespace {
+
+// What each of twenty steps came to: the loss, and every committed tensor's bits.
+struct Record {
+  std::vector<double> losses;
+  std::vector<std::uint64_t> states;
+};
+Record record(const TrainerOptions& o, bool on_host) {
+  Emulated backend(options(true));
+  Solo solo;
+  const Graph net = little_net();
+  Trainer t(backend, solo, net, o);
+  StepTrace trace;
+  if (on_host) t.trace(&trace);  // ended by the host's StepEnd
+  REQUIRE(t.runs_ahead() == !on_host);
+  Record r;
+  for (int i = 0; i < 20; ++i) {
+    const auto batch = testing::random_batch(net, 8, static_cast<std::uint64_t>(i % 3));
+    r.losses.push_back(t.step(batch.view(), 8, 0.05).wait().metrics.loss / 8);
+    t.commit();
+    std::uint64_t all = 0;
+    for (const bool optimizer : {false, true})
+      for (const StateSpan& s : t.committed_tensors(optimizer))
+        all = all * 31 + xxh64({reinterpret_cast<const char*>(s.bytes.data()), s.bytes.size()});
+    r.states.push_back(all);
+  }
+  emulator::Device::instance().graph_launches = 0;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("twenty steps: the losses that were recorded, and after each the bits of the host's end of a step") {
+  if (skipped()) return;
+  struct Recorded {
+    TrainerOptions options;
+    std::vector<double> losses;
+  };
+  const std::vector<Recorded> all{
+      {{.compute = DType::f32, .optimizer = Sgd{0.9, true}, .weight_decay = 5e-4, .ema_decay = 0.9},
+       {2.27701, 2.48391, 2.48389, 1.89703, 1.99514, 2.02939, 1.61705, 1.68679, 1.67365, 1.42540,
+        1.31670, 1.37042, 1.19619, 0.97134, 1.09507, 0.90337, 0.66077, 0.81238, 0.63424, 0.39919}},
+      {{.compute = DType::f16, .optimizer = Sgd{0.9, false}, .dynamic_loss_scale = true},
+       {2.27693, 2.48547, 2.48895, 1.93534, 2.05679, 2.08036, 1.67772, 1.76763, 1.73471, 1.51601,
+        1.47057, 1.46643, 1.31941, 1.15219, 1.21409, 1.08521, 0.83536, 0.95139, 0.81669, 0.56741}},
+      {{.compute = DType::bf16, .optimizer = Adamw{}, .weight_decay = 0.05},
+       {2.27792, 2.39060, 2.73026, 1.86126, 1.71412, 1.90105, 1.41342, 1.30518, 1.39923, 1.01015,
+        0.90325, 1.07976, 0.68006, 0.54605, 0.75842, 0.40767, 0.30443, 0.38899, 0.24214, 0.11862}}};
+  for (const Recorded& recorded : all) {
+    CAPTURE(name_of(recorded.options.compute));
+    const Record device = record(recorded.options, false), host = record(recorded.options, true);
+    CHECK(device.losses == host.losses);
+    CHECK(device.states == host.states);
+    REQUIRE(recorded.losses.size() == device.losses.size());
+    // The compiler and its library for exponentials have a say in the last bits.
+    const double epsilon = recorded.options.compute == DType::f32 ? 1e-4 : 2e-2;
+    for (std::size_t i = 0; i < device.losses.size(); ++i)
+      CHECK(device.losses[i] == doctest::Approx(recorded.losses[i]).epsilon(epsilon));
   }
 }

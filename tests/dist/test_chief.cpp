@@ -22,6 +22,9 @@
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/broadcast_text.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/chief.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/progress.hpp>
@@ -31,6 +34,7 @@
 #include "broken_step.hpp"
 #include "changing_strategy.hpp"
 #include "data/temp_folder.hpp"
+#include "thread_ranks.hpp"
 
 using namespace tutti;
 
@@ -177,4 +181,23 @@ TEST_CASE("the new rank 0 prints, logs, saves and knows the best, when rank 0 ha
   std::vector<std::string> audits;
   for (int rank = 0; rank < 3; ++rank) audits.push_back(audit_file(folder.path(), rank).string());
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(audits, epoch, samples).exactly_once());
+}
+
+TEST_CASE("rank 0's text is everybody's") {
+  run_ranks(3, [](ThreadCommunicator& c) {
+    AllReduce strategy(c);
+    const std::string own = "text of rank " + std::to_string(c.rank());
+    if (broadcast_text(strategy, "--run-dir", own) != "text of rank 0") fail("test", "rank 0's text", own);
+    if (!broadcast_text(strategy, "--run-dir", c.rank() == 0 ? "" : own).empty()) fail("test", "nothing", own);
+  });
+  Solo solo;
+  CHECK(broadcast_text(solo, "--run-dir", "alone") == "alone");
+  CHECK_THROWS_AS(run_ranks(1,
+                            [](ThreadCommunicator&) {
+                              ThreadGroup group(2);
+                              ThreadCommunicator first(group, 0);
+                              AllReduce strategy(first);
+                              (void)broadcast_text(strategy, "--run-dir", std::string(5000, 'x'));
+                            }),
+                  UsageError);
 }

@@ -259,3 +259,20 @@ TEST_CASE("a batch without rows still takes part") {
   CHECK(weights(t) == before);
   CHECK(t.counters().step == 1);
 }
+
+TEST_CASE("the memory of a training is known before its plans are made") {
+  Cpu backend({1});
+  Solo solo;
+  Trainer t(backend, solo, small_net(true), {.optimizer = Adamw{}, .ema_decay = 0.9, .micro_batch = 64});
+  const MemoryEstimate of_four = t.memory(4, 4), before = t.memory(48, 16);
+  CHECK(before.activations == 12 * of_four.activations);
+  CHECK(before.parameters > 0);
+  CHECK(before.optimizer == 3 * before.parameters + before.states);
+  CHECK(before.committed == before.parameters + before.states + before.optimizer);
+  CHECK(t.memory(128, 4).gradients == 2 * before.gradients);  // of micro-batches, which are summed
+  CHECK(t.memory(128, 4).activations == t.memory(64, 4).activations);
+  const MemoryEstimate made = t.prepare(48, 16);
+  CHECK(made.parameters == before.parameters);
+  CHECK(made.activations > of_four.activations);
+  CHECK(made.activations <= before.activations);
+}
