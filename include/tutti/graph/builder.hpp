@@ -60,8 +60,8 @@ class Builder {
   // An op of any kind, which checks its inputs; returns its first output. `owned`: what the op refers to.
   template <class O>
   ValueId record(const std::string& name, const O& op, const std::vector<ValueId>& inputs,
-                 std::shared_ptr<const void> owned = {}) {
-    return append(name, op, inputs, op.outputs({name, graph_.values, inputs}), std::move(owned)).front();
+                 const std::shared_ptr<const void>& owned = {}) {
+    return append(name, op, inputs, op.outputs({name, graph_.values, inputs}), owned).front();
   }
 
   ValueId normalize(std::vector<float> mean, std::vector<float> inv_std) {
@@ -105,7 +105,7 @@ class Builder {
     graph_.metrics = append(name, loss, inputs, outputs).front();
   }
   // An op of the user's own on per-row inputs (and parameters); returns its outputs.
-  std::vector<ValueId> custom(const std::string& name, std::shared_ptr<const CustomOp> def,
+  std::vector<ValueId> custom(const std::string& name, const std::shared_ptr<const CustomOp>& def,
                               const std::vector<ValueId>& inputs) {
     record(name, op::Custom{def.get()}, inputs, def);
     return graph_.nodes.back().outputs;
@@ -119,10 +119,10 @@ class Builder {
   }
   // The outputs of the node that this adds.
   const std::vector<ValueId>& append(const std::string& name, const Op& op, const std::vector<ValueId>& inputs,
-                                     const OpOutputs& outputs, std::shared_ptr<const void> owned = {}) {
+                                     const OpOutputs& outputs, const std::shared_ptr<const void>& owned = {}) {
     bool grad = false;
     for (const ValueId v : inputs) grad = grad || graph_[v].requires_grad;
-    Node n{op, inputs, {}, name, false, std::move(owned)};
+    Node n{op, inputs, {}, name, false, owned};
     for (const OpOutput& o : outputs) {
       Value v{o.name, o.shape, o.per_row, Storage::activation, o.precision};
       v.requires_grad = grad && o.precision == Precision::compute;
