@@ -4,7 +4,8 @@
 // does what it is told.
 //   control_rank [WHAT]...   facts=TEXT: what it says of itself; wait: for the loss of another; exit=CODE; sleep=MS;
 //                            enrol=MS: to wait for the others; serve=MS: a server serves until the workers are done,
-//                            and saves for so long; generations=N: a worker waits for that many
+//                            and saves for so long; generations=N: a worker waits for that many;
+//                            nonsense: is what it says
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -24,7 +25,7 @@ int main(int argc, char** argv) {
   try {
     std::string fact = "same";
     int code = 0, sleep = 0, enrol = 20000, serve = -1, generations = 1;
-    bool wait = false;
+    bool wait = false, nonsense = false;
     for (int i = 1; i < argc; ++i) {
       const std::string_view word(argv[i]);
       const std::string value(word.substr(word.find('=') + 1));
@@ -35,10 +36,17 @@ int main(int argc, char** argv) {
       if (word.starts_with("serve=")) serve = std::atoi(value.c_str());
       if (word.starts_with("generations=")) generations = std::atoi(value.c_str());
       if (word == "wait") wait = true;
+      if (word == "nonsense") nonsense = true;
     }
     // SIGTERM follows the news at once.
     if (wait) std::signal(SIGTERM, SIG_IGN);
     const LaunchEnvironment e = read_launch_environment();
+    if (nonsense) {
+      const auto link = control::link_of_environment();
+      for (int i = 0; i < 3; ++i) link->send("nonsense");
+      std::this_thread::sleep_for(milliseconds(500));
+      return 0;
+    }
     const auto channel = ControlChannel::open();
     if (channel == nullptr) {
       std::puts("no channel");

@@ -114,6 +114,11 @@ class Control(LaunchCase):
         self.assertEqual(done.out.count("[s0] up"), 3)
         self.assertIn("[server 0 on localhost] expected exit code 0, got exit code 7", self.message(done))
 
+    def test_nonsense_is_told_of_once(self):
+        done = self.launch("-n", 2, CONTROL_RANK, "nonsense")
+        for rank in range(2):
+            self.assertEqual(done.err.count(f"warning: worker {rank} on localhost says what makes no sense on its channel"), 1)
+
     def test_only_who_opens_the_channel_is_watched(self):
         """So a program that never does may be stopped for as long as it likes, as before."""
         job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", "echo up; sleep 2.5; echo done")

@@ -201,7 +201,7 @@ class Agent {
         fds.push_back({p.pipe(stream), POLLIN, 0});
       }
     const std::size_t channels = fds.size();
-    for (RankProcess& p : processes_) fds.push_back(p.control().wanted());
+    for (RankProcess& p : processes_) fds.push_back(p.control().wanted(link_.out.size() > (std::size_t{4} << 20)));
     (void)::poll(fds.data(), fds.size(), 50);
     while (const int number = (fds[0].revents & POLLIN) != 0 ? signals.next() : 0) on_signal(number);
     if (fds[1].revents != 0)
@@ -213,7 +213,7 @@ class Agent {
     for (std::size_t i = 0; i < pipes.size(); ++i)
       if (fds[4 + i].revents != 0) pipes[i].first->read_pipe(pipes[i].second, queue(pipes[i].second));
     for (std::size_t i = 0; i < processes_.size(); ++i) {
-      if (fds[channels + i].revents != 0) hand_on(processes_[i]);
+      if ((fds[channels + i].revents & ~POLLOUT) != 0) hand_on(processes_[i]);
       processes_[i].control().send();
     }
     look_after_processes(signals);

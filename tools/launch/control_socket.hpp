@@ -88,8 +88,9 @@ class ControlSocket {
     bytes_ = 0;
   }
 
-  [[nodiscard]] pollfd wanted() const noexcept {
-    return {fd_.get(), static_cast<short>(POLLIN | (waiting_.empty() ? 0 : POLLOUT)), 0};
+  // full: nothing is to be read for now.
+  [[nodiscard]] pollfd wanted(bool full) const noexcept {
+    return {fd_.get(), static_cast<short>((full ? 0 : POLLIN) | (waiting_.empty() ? 0 : POLLOUT)), 0};
   }
   // A frame for the process. One that reads nothing loses its channel.
   void put(std::string frame) {

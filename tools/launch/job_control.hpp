@@ -33,13 +33,15 @@ class JobControl {
     const Process& p = processes_[name] = {++last_seat_, &link};
     names_[p.seat] = name;
   }
-  // "control worker 0 <base64>", without its first word.
-  void hear(const std::string& name, std::string_view base64) {
+  // "control worker 0 <base64>", without its first word. False, once for a process, where it makes no sense.
+  [[nodiscard]] bool hear(const std::string& name, std::string_view base64) {
     const auto at = processes_.find(name);
-    if (at == processes_.end()) return;
+    if (at == processes_.end()) return true;
     const auto frame = from_base64(base64);
-    desk_.receive(at->second.seat, frame ? std::string_view(*frame) : std::string_view(), control::now());
+    const bool good =
+        desk_.receive(at->second.seat, frame ? std::string_view(*frame) : std::string_view(), control::now());
     send();
+    return good;
   }
   // in_order: with exit code 0.
   void ended(const std::string& name, bool in_order, const std::string& how) {
@@ -58,7 +60,7 @@ class JobControl {
   // Whether a process that runs has opened its channel.
   [[nodiscard]] bool any_open() const {
     for (const auto& [seat, name] : names_)
-      if (desk_.arbiter().knows(seat)) return true;
+      if (desk_.knows(seat)) return true;
     return false;
   }
 

@@ -170,7 +170,9 @@ class Launcher {
         unended_[name] = &l;
         control_->started(name, l);
       } else if (words[0] == "control" && words.size() == 4) {
-        control_->hear(name, words[3]);
+        if (!control_->hear(name, words[3]))
+          say("warning: " + name + " on " + l.host() +
+              " says what makes no sense on its channel; it is not listened to any more");
       } else if (words[0] == "progress" && words.size() == 8) {
         const RankProgress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
                              static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};

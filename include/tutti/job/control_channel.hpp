@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -50,10 +51,10 @@ class ControlChannel {
   explicit ControlChannel(std::unique_ptr<control::FrameLink> link) : link_(std::move(link)) {
     thread_ = std::thread([this] { run(); });
   }
-  // A process that has been let in leaves.
+  // A process that has been let in leaves, its work done, unless an error takes it away from it.
   ~ControlChannel() {
     try {
-      leave();
+      if (std::uncaught_exceptions() == exceptions_) leave();
     } catch (const std::exception&) {
       // The arbiter is gone, and with it whoever would want to know.
     }
@@ -230,7 +231,7 @@ class ControlChannel {
             const auto now = Clock::now();
             if (now >= next_beat) {
               beat = lease_.beat(control::now());
-              next_beat = now + control::beat_every;
+              next_beat = now + every_;
             }
             pause = next_beat - now;
           }
@@ -289,6 +290,8 @@ class ControlChannel {
       list.push_back(member);
     }
     lease_.set_timeout(a.rank_timeout);
+    // Several within a short time-out, too.
+    every_ = std::min<Clock::duration>(control::beat_every, a.rank_timeout / 5);
     assignment_ = std::move(a);
   }
 
@@ -306,6 +309,8 @@ class ControlChannel {
   std::string missing_;
   bool enrolled_ = false, left_ = false, released_ = false, stopping_ = false;
   std::exception_ptr error_;
+  Clock::duration every_ = control::beat_every;
+  int exceptions_ = std::uncaught_exceptions();
   std::thread thread_;
 };
 

@@ -26,19 +26,22 @@ class ControlDesk {
  public:
   explicit ControlDesk(const ArbiterOptions& options) : arbiter_(options) {}
 
-  // A frame of the connection `seat`, at a time.
-  void receive(Seat seat, std::string_view frame, Time now) {
+  // A frame of the connection `seat`, at a time. False where it makes no sense, once for a connection.
+  bool receive(Seat seat, std::string_view frame, Time now) {
     Account& account = accounts_[seat];
-    if (account.broken) return;
+    if (account.broken) return true;
     try {
-      // Before it is let in, a process has no more to say than that it wants to be.
       const auto bytes = account.assembler.take(frame, longest_message);
       if (bytes) obey(seat, decode(*bytes), now);
+      return true;
     } catch (const CommunicationError&) {
       account.broken = true;
       ++bad_frames_;
+      return false;
     }
   }
+  // Has anything ever come from there?
+  [[nodiscard]] bool knows(Seat seat) const { return accounts_.contains(seat); }
   // The process behind it has ended.
   void ended(Seat seat, const std::string& how) {
     accounts_.erase(seat);
@@ -55,7 +58,6 @@ class ControlDesk {
       split_message(encode(o.message), [&](std::string_view frame) { f(o.seat, frame); });
   }
   [[nodiscard]] Arbiter& arbiter() noexcept { return arbiter_; }
-  [[nodiscard]] const Arbiter& arbiter() const noexcept { return arbiter_; }
   [[nodiscard]] std::uint64_t bad_frames() const noexcept { return bad_frames_; }
 
  private:

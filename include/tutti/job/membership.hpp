@@ -106,10 +106,6 @@ class Arbiter {
   [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
   // Workers by age, and behind them the servers by their numbers.
   [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
-  // Has the process behind that connection ever asked to be let in?
-  [[nodiscard]] bool knows(Seat seat) const {
-    return std::any_of(processes_.begin(), processes_.end(), [&](const Process& p) { return p.seat == seat; });
-  }
 
  private:
   enum class State { waiting, member, gone };
