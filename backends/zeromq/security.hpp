@@ -80,6 +80,7 @@ class DoorKeeper {
     socket_.emplace(context, ZMQ_REP);
     socket_->set(ZMQ_LINGER, 0);
     if (zmq_bind(socket_->get(), "inproc://zeromq.zap.01") != 0) fail_zmq("ask who may come in");
+    if (kind_ != Security::Kind::curve) return;
     for (std::size_t w = 0; w < by.workers.size(); ++w) {
       std::array<std::uint8_t, 32> raw{};
       if (by.workers[w].size() != 40 || zmq_z85_decode(raw.data(), by.workers[w].c_str()) == nullptr)

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# waits
+"""train_cifar10 by parameter servers on three hosts: encrypted between them, with the bits of one host, and named losses."""
+import hashlib
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+from hosts_case import BUILD, HostsCase, main
+from launch_case import wait_until
+
+TRAIN = str(BUILD / "examples" / "train_cifar10")
+
+
+class Servers(HostsCase):
+    def setUp(self):
+        super().setUp()
+        self.environment.pop("TUTTI_DATA", None)
+
+    def command(self, run, *more):
+        return [TRAIN, "--dataset", "synthetic", "--num-examples", 240, "--image-shape", "3,16,16", "--depth", 8,
+                "--batch-size", 8, "--threads", 1, "--seed", 3, "--disp-batches", 1, "--strategy", "ps", "--run-dir",
+                self.folder / run, *more]
+
+    def weights(self, run, step):
+        file = self.folder / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors"
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def processes(self, role):
+        """Host and process id of each process of the job with this role, by rank."""
+        found = {}
+        for host in range(self.bed.count):
+            for pid in self.bed.pids(host):
+                try:
+                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(TRAIN):
+                        continue
+                    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if f"TUTTI_ROLE={role}".encode() in words:
+                    found.update({int(w[11:]): (host, pid) for w in words if w.startswith(b"TUTTI_RANK=")})
+        return found
+
+    def test_hosts_learn_what_one_host_learns(self):
+        one = self.launch("-n", 3, "-s", 2, *self.command("one", "--epochs", 1))
+        self.assertIn("note: parameter server over ZeroMQ, 2 servers", one.out)
+        for run, words, said in (("keys", [], "ZeroMQ with CURVE"), ("plain", ["--ps-plain"], "ZeroMQ")):
+            done = self.launch("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2), *self.command(run, "--epochs", 1, *words))
+            self.assertIn(f"note: parameter server over {said}, 2 servers", done.out)
+            self.assertEqual(self.weights(run, 10), self.weights("one", 10), run)
+
+    def run_long(self, run):
+        job = self.start("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2),
+                         *self.command(run, "--epochs", 10000, "--comm-deadline", 20))
+        log = self.folder / run / "log.jsonl"
+        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()), 90)
+        if job.poll() is not None:
+            self.finish(job)
+            self.fail(job.err)
+        return job
+
+    def test_killed(self):
+        for role, rank in (("worker", 2), ("server", 1)):
+            job = self.run_long(f"killed-{role}")
+            host, pid = self.processes(role)[rank]
+            os.kill(pid, signal.SIGKILL)
+            start = time.monotonic()
+            self.finish(job)
+            self.assertLess(time.monotonic() - start, 20)
+            self.assertEqual(job.returncode, 5, job.err)
+            self.assertRegex(self.message(job), rf"\[{role} {rank} on {self.bed.address(host)}\].*SIGKILL")
+
+    # Words of 40 characters with several of the signs that ZeroMQ's keys are full of, and paths and times are not.
+    KEY = re.compile(rb"(?=(?:[^\s]*?[!*?&<>()\[\]{}@%$#^+]){3})(?<!\S)[!-~]{40}(?!\S)")
+
+    def test_keys_stand_nowhere(self):
+        """In no argument, environment or output."""
+        self.assertEqual(len(self.KEY.findall(b"the key rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7 is one")), 1)
+        job = self.run_long("keys")
+        seen = b""
+        for role in ("worker", "server"):
+            processes = self.processes(role).values()
+            self.assertEqual(len(processes), 3 if role == "worker" else 2)
+            for _, pid in processes:
+                for file in ("cmdline", "environ"):
+                    words = Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
+                    seen += b"\n".join(w.split(b"=", 1)[-1] for w in words) + b"\n"
+        job.send_signal(signal.SIGINT)
+        self.finish(job)
+        self.assertEqual(job.returncode, 130, job.err)
+        seen += job.out.encode() + job.err.encode()
+        self.assertEqual(self.KEY.findall(seen), [])
+
+
+if __name__ == "__main__":
+    main(3)
