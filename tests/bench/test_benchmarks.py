@@ -66,7 +66,19 @@ def check_wrong_use():
         assert done.returncode == 2, f"{arguments}: exit code {done.returncode}\n{done.stderr}"
 
 
+def check_parameter_server():
+    done = run("parameter_server", "--bytes", "100000", "--turns", "1", "--rounds", "1", "--workers", "3", "--servers", "2")
+    if done.returncode == 4 and "without ZeroMQ" in done.stdout:
+        return
+    assert done.returncode == 0, done.stderr
+    for way in ("ZeroMQ ", "ZeroMQ with CURVE", "TCP"):
+        assert any(line.startswith(way) and line.endswith("GB/s") for line in done.stdout.splitlines()), done.stdout
+    assert run("parameter_server", "--bytes", "none").returncode == 2
+
+
 def main():
+    if (BENCH / "parameter_server").exists():
+        check_parameter_server()
     there = [p for p in PROGRAMS if (BENCH / p).exists()]
     if not there:
         print("SKIP: the benchmarks are not built (no libbenchmark-dev, or TUTTI_BUILD_BENCH is off)")

@@ -47,7 +47,7 @@ STANDARD = set("""
     strstream syncstream system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility
     valarray variant vector version""".split())
 SYSTEM = re.compile(r"(sys|arpa|netinet|net|linux)/[a-z0-9_]+\.h|"
-                    r"(dirent|dlfcn|errno|execinfo|fcntl|ifaddrs|netdb|poll|pthread|pwd|sched|signal|spawn|stdio|stdlib|string|strings|"
+                    r"(dirent|dlfcn|errno|execinfo|fcntl|ifaddrs|malloc|netdb|poll|pthread|pwd|sched|signal|spawn|stdio|stdlib|string|strings|"
                     r"termios|time|unistd|ucontext|immintrin|cpuid|arm_neon)\.h")
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
 OWN_PROJECTS = ("bench/peers/", "bench/floor/")
