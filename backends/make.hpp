@@ -269,6 +269,7 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   zeromq::JobOptions as;
   as.deadline = o.deadline;
   as.meeting = std::min(as.meeting, o.deadline);
+  as.bf16_wire = o.bf16_wire;
   as.plain = o.ps_plain;
   as.log = o.warn;
   return as;

@@ -27,6 +27,7 @@ namespace tutti::zeromq {
 struct JobOptions {
   std::chrono::milliseconds deadline = usual_deadline;            // of every operation
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
+  bool bf16_wire = false;                                         // gradients travel as bf16
   bool plain = false;  // nothing is encrypted between hosts; within one it never is
   std::function<void(const std::string&)> log{};
 };
@@ -147,6 +148,7 @@ class JobParameterServer : public ParameterServer<WorkerEnd> {
     w.deadline = o.deadline;
     w.patience = o.meeting + std::chrono::seconds(5);
     w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
+    w.bf16_wire = o.bf16_wire;
     w.host = meeting.host();
     return w;
   }

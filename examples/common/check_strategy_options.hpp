@@ -47,7 +47,7 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
   std::string idle;
   for (const StrategyOption& option : strategy_options(o)) {
     if (!option.given) continue;
-    if (o.strategy == "ps" && option.hint != nullptr)
+    if (o.strategy == "ps" && option.hint != nullptr && std::string_view(option.name) != "--comm-wire")
       fail<UsageError>(option.name, "strategy mpi with it, because servers have no use for it", option.value,
                        "leave it out");
     if (o.strategy == "nccl" && option.hint != nullptr)

@@ -70,6 +70,7 @@ int with_strategy(RunOptions& o, const LaunchEnvironment& start, Backend* on, F&
   } catch (const Error& e) {
     if (strategy.size() > 1) {
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
+      if (has_servers(o.strategy)) throw;  // who hears of it says it elsewhere
       return e.exit_code();
     }
     throw;

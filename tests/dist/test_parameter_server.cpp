@@ -83,6 +83,37 @@ TEST_CASE("parameter server: the sums have the bits of an all-reduce") {
   }
 }
 
+TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rounded once") {
+  constexpr std::size_t n = 300'001;
+  const auto mine = [](int rank, std::size_t i) {
+    return static_cast<float>(i % 977) * 0.01F + static_cast<float>(rank) * 0.3F;
+  };
+  ps::ThreadNetwork network(2);
+  const testing::ServerJob job{.workers = 3, .servers = 2};
+  testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
+    auto o = testing::worker_options(job, rank);
+    o.bf16_wire = true;
+    Worker c(std::move(end), o);
+    std::vector<float> v(n);
+    for (int round = 0; round < 2; ++round) {
+      for (std::size_t i = 0; i < n; ++i) v[i] = mine(rank, i);
+      c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "narrow").wait();
+      for (std::size_t i = 0; i < n; ++i) {
+        float sum = bf16(mine(0, i));
+        for (int r = 1; r < 3; ++r) sum += static_cast<float>(bf16(mine(r, i)));
+        if (v[i] != static_cast<float>(bf16(sum))) conformance::require(false, "element " + std::to_string(i));
+      }
+    }
+    // Nothing else is narrowed.
+    std::vector<double> w{1e-9 + rank};
+    c.all_reduce(DType::f64, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "wide").wait();
+    CHECK(w[0] == doctest::Approx(3e-9 + 3).epsilon(1e-14));
+    std::vector<float> largest{1 + 1e-6F * static_cast<float>(rank)};
+    c.all_reduce(DType::f32, bytes_of(largest), ReduceOp::max, "max").wait();
+    CHECK(largest[0] == 1 + 2e-6F);
+  }).rethrow();
+}
+
 TEST_CASE("parameter server: a worker that does not come is named") {
   const auto errors = run({.workers = 3, .deadline = 200ms}, [&](Worker& c) {
     std::vector<float> v(10);

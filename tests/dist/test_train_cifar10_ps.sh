@@ -34,6 +34,9 @@ for servers in 1 3; do
   grep -q "note: parameter server over ZeroMQ, $servers server" out || complain "$servers servers: not said: $(cat out)"
   [[ $(weights "ps$servers") == "$(weights over_mpi)" ]] || complain "$servers servers: other weights than over MPI"
 done
+"$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 2 --run-dir bf16 --strategy ps --comm-wire bf16 >out 2>&1 ||
+  complain "bf16 on the wire: $(tail -n 5 out)"
+[[ $(weights bf16) != "$(weights over_mpi)" ]] || complain "--comm-wire bf16 does nothing"
 "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir one >out 2>&1 || complain "one worker: $(tail -n 5 out)"
 grep -q "strategy ps" out || complain "one worker with a server trains alone: $(cat out)"
 # It goes on.
@@ -75,6 +78,11 @@ begun() {
   for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
   complain "$1 did not begin: $(tail -n 5 out)"
 }
+# What goes wrong on a worker is said, and the others hear of it.
+"$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 9 --lr 1e6 --warmup-epochs 0 --run-dir diverges --strategy ps >out 2>&1
+[[ $? == 6 ]] || complain "a loss that is not finite: $(tail -n 5 out)"
+grep -q "train_cifar10: \[.*not finite\|train_cifar10: \[.*finite" out || complain "it is not said: $(cat out)"
+
 # A process that is killed is named, and the others end with 5.
 for victim in "worker 1" "server 0"; do
   # shellcheck disable=SC2086

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tutti/comm/work.hpp>
+#include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
@@ -62,6 +63,8 @@ class Operations {
     std::uint64_t round = 0;
     std::vector<Part> parts{};
     std::size_t answered = 0;
+    std::vector<bf16> narrow{};  // what travels in place of f32
+    std::span<std::byte> wide{};
     std::deque<SendsUnderWay> under_way{};  // of each part
 
     std::atomic<bool> done_{false};

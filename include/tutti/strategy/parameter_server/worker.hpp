@@ -38,6 +38,7 @@ struct WorkerOptions {
   std::chrono::milliseconds patience = std::chrono::seconds(125);  // until all servers have said welcome
   std::uint64_t big_array = usual_big_array;                       // see placement.hpp
   std::size_t in_flight = usual_in_flight;                         // not more than the servers'
+  bool bf16_wire = false;                                          // sums of f32 travel as bf16, added up in f32
   std::string host{};                                              // for messages
 };
 
@@ -305,7 +306,9 @@ class ServerCommunicator {
       job.round = rounds_++;
       job.parts.clear();
       job.answered = 0;
+      job.wide = {};
       const Request& r = job.request;
+      if (o_.bf16_wire && r.operation == Operation::sum && r.dtype == DType::f32) make_narrow(job);
       const std::size_t element = size_of(r.dtype);
       if (concerns_one_worker(r.operation)) {
         start_alone(job);
@@ -318,6 +321,20 @@ class ServerCommunicator {
             });
       while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
     }
+  }
+  static void make_narrow(Job& job) {
+    Request& r = job.request;
+    job.wide = r.data;
+    const std::span wide(reinterpret_cast<const float*>(r.data.data()), r.data.size() / sizeof(float));
+    job.narrow.resize(wide.size());
+    for (std::size_t i = 0; i < wide.size(); ++i) job.narrow[i] = bf16(wide[i]);
+    r.data = std::as_writable_bytes(std::span(job.narrow));
+    r.dtype = DType::bf16;
+    r.stays = true;
+  }
+  static void make_wide(Job& job) {
+    float* const wide = reinterpret_cast<float*>(job.wide.data());
+    for (std::size_t i = 0; i < job.wide.size() / sizeof(float); ++i) wide[i] = job.narrow[i];
   }
   void start_alone(Job& job) {
     const Request& r = job.request;
@@ -393,7 +410,9 @@ class ServerCommunicator {
     if (concerns_one_worker(r.operation) && f->done > progress_) progress_ = f->done;
     part->answered = true;
     unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
-    if (++job->answered == job->parts.size()) finish_done();
+    if (++job->answered < job->parts.size()) return;
+    if (!job->wide.empty()) make_wide(*job);
+    finish_done();
   }
   // Those at the front and behind it; the order of the list is that of the rounds.
   void finish_done() {
