@@ -37,6 +37,21 @@ class Control(HostsCase):
             if file.is_file():
                 self.assertNotIn(b"secret-of", file.read_bytes(), file)
 
+    def test_server_on_another_host_is_started_again_there(self):
+        job = self.start("-H", self.bed.hosts_file(), "-n", 2, "-s", 2, "--server-restarts", 1, CONTROL_RANK, "serve=0",
+                         "generations=2")
+        said = [job.stdout.readline() for _ in range(8)]
+        server = next(p for p, c in self.marked_on(0).items()
+                      if c.startswith(CONTROL_RANK) and b"TUTTI_ROLE=server" in Path(f"/proc/{p}/environ").read_bytes())
+        os.kill(server, signal.SIGKILL)
+        said += job.stdout.readlines()
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+        self.assertEqual(sorted(line for line in said if "saved" in line), ["[s0] saved\n", "[s1] saved\n"])
+        for rank in range(2):
+            self.assertIn(f"[{rank}] generation 2: server 0 has id 4, its text begins with secret-of\n", said)
+        self.assertIn(f"warning: server 0 on {self.bed.address(0)}: its end by SIGKILL; it is started again", job.err)
+
     def test_stopped_process_is_lost(self):
         job = self.start_ranks("--rank-timeout", 1.5, CONTROL_RANK, "wait")
         os.kill(self.rank_on(1), signal.SIGSTOP)

@@ -379,7 +379,7 @@ TEST_CASE("a server comes back under its number, and nobody else") {
   s.enrol(9, Role::server, 0);
   CHECK(s.arbiter.generation() == 2);
   CHECK(s.last<Issued>(0)->generation == 2);
-  const auto& members = s.last<Issued>(6)->members;
+  const auto members = s.last<Issued>(6)->members;
   CHECK(members.at(2).name() == "server 0 on h9");
   CHECK(members.at(2).id > 3);
   CHECK(members.at(3).name() == "server 1 on h6");
