@@ -16,10 +16,12 @@
 #include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
+#include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_environment.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/version.hpp>
 
 // Workers and servers of a job that tutti-launch started: they find each other, and their keys, over the job's channel.
 namespace tutti::zeromq {
@@ -51,6 +53,10 @@ class Meeting {
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
     for (int w = 0; w < start.workers; ++w) workers_.push_back(read("worker", w));
     for (int s = 0; s < start.servers; ++s) servers_.push_back(read("server", s));
+    // From here on the launcher watches it: a process that is stopped is named.
+    JobFacts facts;
+    facts.add("tutti", version);
+    (void)channel_->enrol(start, facts, o_.meeting);
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
     // The first server draws the word that workers show where keys do not speak for them.
