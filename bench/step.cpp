@@ -150,7 +150,7 @@ inline void measure(Backend& backend, const Args& a) {
     u.lr = 0.01;
     u.weight_decay = 1e-4;
     const double before = cpu_seconds();
-    backend.update(op::SgdUpdate{0.9, false}, u);
+    backend.update(SgdUpdate{0.9, false}, u);
     update_seconds += cpu_seconds() - before;
     e.parameters_changed();
   };

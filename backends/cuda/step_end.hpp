@@ -108,7 +108,7 @@ class CudaStepEnd final : public StepEnd {
           static_cast<std::int32_t>(slot),
           n.begins_sums ? 1 : 0,
           0};
-    if (const auto* o = std::get_if<op::AdamwUpdate>(&u_.op)) {
+    if (const auto* o = std::get_if<AdamwUpdate>(&u_.op)) {
       const auto t = static_cast<double>(n.step);
       to.c1 = 1 / (1 - std::pow(o->beta1, t));
       to.c2 = 1 / (1 - std::pow(o->beta2, t));
@@ -245,7 +245,7 @@ class CudaStepEnd final : public StepEnd {
         chunks.push_back({static_cast<std::int64_t>(at), static_cast<std::int32_t>(std::min(chunk, r.end - at)),
                           static_cast<std::int32_t>(runs.size())});
       first.push_back(static_cast<std::int32_t>(chunks.size()));
-      runs.push_back({static_cast<float>(r.rate), static_cast<float>(r.weight_decay), 1, 0});
+      runs.push_back({static_cast<float>(r.lr_scale), static_cast<float>(r.weight_decay), 1, 0});
     }
     rules_.clip_norm = u_.clip_norm;
     rules_.eta = u_.trust ? u_.trust->eta : 0;
@@ -270,11 +270,11 @@ class CudaStepEnd final : public StepEnd {
     return b;
   }
 
-  void optimize(const op::SgdUpdate& o, dim3 chunks) {
+  void optimize(const SgdUpdate& o, dim3 chunks) {
     launcher_.update(UpdateKernel::step_sgd, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
                      chunks_.data(), runs_.data(), state_.data(), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
   }
-  void optimize(const op::AdamwUpdate& o, dim3 chunks) {
+  void optimize(const AdamwUpdate& o, dim3 chunks) {
     launcher_.update(UpdateKernel::step_adamw, chunks, Launcher::block, m_.weights, m_.gradients, m_.slots[0],
                      m_.slots[1], chunks_.data(), runs_.data(), state_.data(), adamw_numbers(o));
   }

@@ -9,7 +9,7 @@
 
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 
 // What optimizers do to the arenas, by our own kernels.
 namespace tutti::cuda {
@@ -25,7 +25,7 @@ struct UpdateNumbers {
 struct AdamwNumbers {
   float beta1, rest1, beta2, rest2, eps;
 };
-[[nodiscard]] inline AdamwNumbers adamw_numbers(const op::AdamwUpdate& o) {
+[[nodiscard]] inline AdamwNumbers adamw_numbers(const AdamwUpdate& o) {
   return {static_cast<float>(o.beta1), static_cast<float>(1 - o.beta1), static_cast<float>(o.beta2),
           static_cast<float>(1 - o.beta2), static_cast<float>(o.eps)};
 }
@@ -45,14 +45,14 @@ void run_over(Launcher& l, Forms<UpdateKernel> k, bool vectors, std::int64_t n, 
   l.update(k.of(vectors), l.blocks(vectors ? (n + 3) / 4 : n), Launcher::block, arguments...);
 }
 
-inline void run_update(Launcher& l, const op::SgdUpdate& o, const UpdateCall& u) {
+inline void run_update(Launcher& l, const SgdUpdate& o, const UpdateCall& u) {
   require_master(u.dtype);
   const auto n = static_cast<std::int64_t>(u.count);
   run_over(l, update_forms::sgd, aligned(u.weights, u.gradients, u.slots[0]), n, u.weights, u.gradients, u.slots[0], n,
            update_numbers(u), static_cast<float>(o.momentum), o.nesterov ? 1 : 0);
 }
 
-inline void run_update(Launcher& l, const op::AdamwUpdate& o, const UpdateCall& u) {
+inline void run_update(Launcher& l, const AdamwUpdate& o, const UpdateCall& u) {
   require_master(u.dtype);
   const auto n = static_cast<std::int64_t>(u.count);
   const auto step = static_cast<double>(u.step);

@@ -58,13 +58,13 @@ class Synthetic {
 
   [[nodiscard]] std::int64_t size() const noexcept { return options_.size; }
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
-  void read(std::int64_t index, Rng&, Slot slot) const {
-    check_read(schema_, size(), index, slot);
+  void read(std::int64_t index, Rng&, Sample sample) const {
+    check_read(schema_, size(), index, sample);
     const std::int64_t global = options_.first + index;
-    slot.label = static_cast<std::int32_t>(global % options_.classes);
+    sample.label = static_cast<std::int32_t>(global % options_.classes);
     Rng rng(options_.seed, Purpose::synthetic, 0, static_cast<std::uint64_t>(global));
-    noise(rng.next64(), slot.image);
-    if (options_.learnable) add_pattern(slot);
+    noise(rng.next64(), sample.image);
+    if (options_.learnable) add_pattern(sample);
   }
 
  private:
@@ -84,11 +84,11 @@ class Synthetic {
   }
 
   // Patch values of 64..191 plus half of the noise around 0: -64..63.
-  void add_pattern(Slot slot) const noexcept {
+  void add_pattern(Sample sample) const noexcept {
     const auto c = static_cast<std::size_t>(schema_.channels), h = static_cast<std::size_t>(schema_.height),
                w = static_cast<std::size_t>(schema_.width);
-    const std::uint8_t* pattern = patches_.data() + static_cast<std::size_t>(slot.label) * grid * grid * c;
-    std::uint8_t* p = slot.image.data();
+    const std::uint8_t* pattern = patches_.data() + static_cast<std::size_t>(sample.label) * grid * grid * c;
+    std::uint8_t* p = sample.image.data();
     for (std::size_t y = 0; y < h; ++y)
       for (std::size_t x = 0; x < w; ++x) {
         const std::uint8_t* patch = pattern + (y * grid / h * grid + x * grid / w) * c;

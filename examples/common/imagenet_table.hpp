@@ -43,10 +43,10 @@ class TextLog {
   bool failed_ = false;
 };
 
-[[nodiscard]] inline std::string imagenet_row(const StepReport& r, double epoch, double decay_term) {
+[[nodiscard]] inline std::string imagenet_row(const StepReport& r, double epoch, double l2_penalty) {
   char row[160];
   std::snprintf(row, sizeof row, "%6lld %5.1f %7.1f %6.3f %6.3f %7.5f", static_cast<long long>(r.step), epoch,
-                r.images_per_second, r.train_loss, r.train_loss + decay_term, r.next_lr);
+                r.images_per_second, r.train_loss, r.train_loss + l2_penalty, r.next_lr);
   return row;
 }
 
@@ -59,8 +59,8 @@ class TextLog {
 // next update will have.
 class ImagenetTable : public FitListener {
  public:
-  ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> decay_term)
-      : log_(o, ""), o_(o), images_(start.images), decay_term_(std::move(decay_term)) {
+  ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> l2_penalty)
+      : log_(o, ""), o_(o), images_(start.images), l2_penalty_(std::move(l2_penalty)) {
     log_.line(start.versions);
     log_.line("Horovod size: " + std::to_string(start.ranks));
     log_.line("Using data from: " + (o.benchmark ? std::string("synthetic images") : o.data_dir));
@@ -72,7 +72,7 @@ class ImagenetTable : public FitListener {
     log_.line("  Step Epoch Speed   Loss  FinLoss   LR");
   }
   void step(const StepReport& r) override {
-    log_.line(imagenet_row(r, imagenet_epoch(o_, images_, r.step), decay_term_()));
+    log_.line(imagenet_row(r, imagenet_epoch(o_, images_, r.step), l2_penalty_()));
   }
   void finished(double seconds) override {
     char line[64];
@@ -98,7 +98,7 @@ class ImagenetTable : public FitListener {
   TextLog log_;
   RunOptions o_;
   std::int64_t images_;
-  std::function<double()> decay_term_;
+  std::function<double()> l2_penalty_;
 };
 
 [[nodiscard]] inline std::string imagenet_evaluation_row(std::int64_t step, std::int64_t epoch,

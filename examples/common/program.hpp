@@ -174,7 +174,7 @@ class Run {
     const RunStart start{versions(backend_, o_, world), images_.train.size(), world, how.save_every_steps,
                          how.summary_every};
     if (task_.listeners)
-      for (auto& l : task_.listeners(o_, start, [this] { return trainer_.decay_term(); })) all.push_back(std::move(l));
+      for (auto& l : task_.listeners(o_, start, [this] { return trainer_.l2_penalty(); })) all.push_back(std::move(l));
     if (o_.tensorboard) all.push_back(std::make_unique<TensorboardLog>(folder, complain, how.summary_every > 0));
     return all;
   }

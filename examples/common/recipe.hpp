@@ -157,7 +157,7 @@ inline std::vector<float> whitening_weights(const RunOptions& o, const AnyDatase
   for (std::int64_t i = 0; i < std::min(most, train.size()); ++i) {
     std::int32_t label = 0;
     Rng rng(o.seed, Purpose::augment, 0, static_cast<std::uint64_t>(i));
-    train.read(i, rng, Slot{image, label});
+    train.read(i, rng, Sample{image, label});
     moments.add(image, train.schema().height, train.schema().width, border);
   }
   return models::whitening_weights(moments, schema.mean, inv_std);

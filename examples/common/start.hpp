@@ -9,7 +9,7 @@
 
 #include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/host_memory.hpp>
+#include <tutti/core/free_memory.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/engine/backend.hpp>

@@ -52,7 +52,7 @@ inline void print_schedule(const RunOptions& o, std::int64_t images) {
     if (step != 1 && step != last && step % o.disp_batches != 0) continue;
     std::printf("%6lld %5.1f %7.5f\n", static_cast<long long>(step),
                 static_cast<double>(step) * static_cast<double>(o.global_batch_size) / static_cast<double>(images),
-                f.schedule(Progress{step, per_epoch, total, o.global_batch_size, ranks}));
+                f.schedule(SchedulePoint{step, per_epoch, total, o.global_batch_size, ranks}));
   }
 }
 

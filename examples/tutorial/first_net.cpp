@@ -34,7 +34,7 @@ int main() try {
   tutti::Schedule schedule = tutti::schedule::Cosine(0.1);
   for (int step = 0; step < 32; ++step) {
     const tutti::Batch& batch = loader.next();
-    const double lr = schedule(tutti::Progress{.step = step, .steps_per_epoch = 16, .total_steps = 32});
+    const double lr = schedule(tutti::SchedulePoint{.step = step, .steps_per_epoch = 16, .total_steps = 32});
     const auto result = trainer.step(batch, lr).wait();
     if (step % 8 == 7) std::printf("step %d: loss %.3f\n", step + 1, result.metrics.mean_loss());
   }

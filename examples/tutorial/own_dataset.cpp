@@ -27,11 +27,11 @@ class Dots {
   }
   std::int64_t size() const { return 512; }
   const Schema& schema() const { return schema_; }
-  void read(std::int64_t i, Rng& rng, Slot slot) const {
-    slot.label = static_cast<std::int32_t>(i % 4);
-    std::fill(slot.image.begin(), slot.image.end(), std::uint8_t{0});
-    const auto y = rng.below(4) + (slot.label / 2) * 4, x = rng.below(4) + (slot.label % 2) * 4;
-    slot.image[y * 8 + x] = 255;  // [height, width, channels]
+  void read(std::int64_t i, Rng& rng, Sample sample) const {
+    sample.label = static_cast<std::int32_t>(i % 4);
+    std::fill(sample.image.begin(), sample.image.end(), std::uint8_t{0});
+    const auto y = rng.below(4) + (sample.label / 2) * 4, x = rng.below(4) + (sample.label % 2) * 4;
+    sample.image[y * 8 + x] = 255;  // [height, width, channels]
   }
 
  private:

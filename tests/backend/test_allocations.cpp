@@ -150,8 +150,8 @@ inline long steady_allocations(Backend& backend, DType precision, bool preactiva
     u.lr = 0.01;
     const SquaredNorms n = backend.squared_norms(u);
     u.gradient_scale = n.gradients > 1 ? 0.5 : 1;
-    backend.update(op::SgdUpdate{}, u);
-    backend.update(op::AdamwUpdate{}, u);
+    backend.update(SgdUpdate{}, u);
+    backend.update(AdamwUpdate{}, u);
     backend.average(u.dtype, slots.data(), e.parameter_data(), u.count, 0.9);
     backend.accumulate(u.dtype, slots.data(), e.gradient_data(), u.count);
     e.parameters_changed();

@@ -130,24 +130,24 @@ TEST_CASE("updates: known values") {
   u.count = 1;
   u.lr = 0.1;
   u.weight_decay = 0.2;
-  reference.update(op::SgdUpdate{0.9, false}, u);
+  reference.update(SgdUpdate{0.9, false}, u);
   CHECK(a == doctest::Approx(0.7));
   CHECK(w == doctest::Approx(0.93));
-  reference.update(op::SgdUpdate{0.9, false}, u);
+  reference.update(SgdUpdate{0.9, false}, u);
   CHECK(a == doctest::Approx(0.63 + 0.5 + 0.186));
   CHECK(w == doctest::Approx(0.93 - 0.1316));
   w = 1, a = 0;
-  reference.update(op::SgdUpdate{0.9, true}, u);
+  reference.update(SgdUpdate{0.9, true}, u);
   CHECK(w == doctest::Approx(1 - 0.1 * (0.7 + 0.9 * 0.7)));
   w = 1, a = v = 0;
   u.gradient_scale = 2;
-  reference.update(op::AdamwUpdate{0.9, 0.99, 1e-8}, u);  // the first step is lr * sign, after the decay
+  reference.update(AdamwUpdate{0.9, 0.99, 1e-8}, u);  // the first step is lr * sign, after the decay
   CHECK(w == doctest::Approx(1 * (1 - 0.02) - 0.1));
   CHECK(a == doctest::Approx(0.1));
   CHECK(v == doctest::Approx(0.01));
   u.step = 2;
   g = -0.25;  // G = -0.5
-  reference.update(op::AdamwUpdate{0.9, 0.99, 1e-8}, u);
+  reference.update(AdamwUpdate{0.9, 0.99, 1e-8}, u);
   const double m2 = 0.09 - 0.05, v2 = 0.0099 + 0.0025;
   CHECK(a == doctest::Approx(m2));
   CHECK(v == doctest::Approx(v2));

@@ -181,7 +181,7 @@ TEST_CASE("steps before and behind an evaluation are not disturbed, averaged wei
     const Metrics m = run.trainer.take_metrics();
     CHECK(m.rows == 40);
     const auto last = run.source(How::resident, d, 16);
-    return std::vector<double>{m.loss, m.top1, evaluate(run.trainer, *last).loss};
+    return std::vector<double>{m.loss, m.top1_hits, evaluate(run.trainer, *last).loss};
   };
   CHECK(losses_of(false) == losses_of(true));
   emulator::Device::instance().graph_launches = 0;
@@ -316,7 +316,7 @@ TEST_CASE("parameters and predictions come out of the device's memory, after the
     for (std::int64_t i = 0; i < 20; ++i) {
       std::int32_t label = 0;
       Rng rng(0, Purpose::user);
-      d.read(i, rng, Slot{images.row(i), label});
+      d.read(i, rng, Sample{images.row(i), label});
     }
     const Tensor<float> logits = run.trainer.predict(images);
     CHECK(logits.shape() == Shape{20, classes});

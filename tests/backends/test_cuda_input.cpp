@@ -101,7 +101,7 @@ TEST_CASE("images that are their own samples, and what cannot lie on the device"
     MemoryDataset d = images_of(6, 3, 8, 8);
     [[nodiscard]] std::int64_t size() const { return d.size(); }
     [[nodiscard]] const Schema& schema() const { return d.schema(); }
-    void read(std::int64_t i, Rng& r, tutti::Slot s) const {
+    void read(std::int64_t i, Rng& r, Sample s) const {
       d.read(i, r, s);
       s.image[0] = static_cast<std::uint8_t>(r.next());
     }

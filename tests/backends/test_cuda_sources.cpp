@@ -253,7 +253,7 @@ TEST_CASE("where the batches of a run come from") {
     MemoryDataset d = images_of(50, 3, 8, 8);
     [[nodiscard]] std::int64_t size() const { return d.size(); }
     [[nodiscard]] const Schema& schema() const { return d.schema(); }
-    void read(std::int64_t i, Rng& r, tutti::Slot s) const { d.read(i, r, s); }
+    void read(std::int64_t i, Rng& r, Sample s) const { d.read(i, r, s); }
   };
   const AnyDataset random = Random{};
   LoaderOptions l;

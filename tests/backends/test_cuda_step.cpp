@@ -179,7 +179,7 @@ namespace {
 struct Halving {
   static constexpr int slots = 1;
   static constexpr bool per_tensor = true;
-  [[nodiscard]] static UpdateOp update_op() { return op::SgdUpdate{0.9, false}; }
+  [[nodiscard]] static UpdateOp update_op() { return SgdUpdate{0.9, false}; }
   [[nodiscard]] static double factor(const SquaredNorms&, double) { return 0.5; }
 };
 }  // namespace

@@ -141,7 +141,7 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, besid
       const double loss = t.step(parts, 12, 0.01).wait().metrics.loss;
       CHECK(loss == doctest::Approx(r.step(parts, 12, 0.01).wait().metrics.loss).epsilon(1e-3));
     }
-    CHECK(t.decay_term() == doctest::Approx(r.decay_term()).epsilon(1e-4));
+    CHECK(t.l2_penalty() == doctest::Approx(r.l2_penalty()).epsilon(1e-4));
     t.commit();
     double here = 0, there = 0;
     t.with_ema([&] { here = t.evaluate(batch.view()).loss; });

@@ -92,15 +92,15 @@ struct Troubled {
 
   [[nodiscard]] std::int64_t size() const { return 100; }
   [[nodiscard]] const Schema& schema() const { return s; }
-  void read(std::int64_t i, Rng&, Slot slot) const {
+  void read(std::int64_t i, Rng&, Sample sample) const {
     ++*reads;
     if (milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     if ((i == bad && kind == 0) || several.contains(i)) fail<DataError>("record", "a JPEG", "garbage");
     if (i == bad && kind == 1) throw std::runtime_error("boom");
     if (i == bad && kind == 2) throw 7;
     if (i == bad && kind == 3) fail<CommunicationError>("remote store", "an answer", "none");
-    slot.label = static_cast<std::int32_t>(i);
-    std::ranges::fill(slot.image, static_cast<std::uint8_t>(i));
+    sample.label = static_cast<std::int32_t>(i);
+    std::ranges::fill(sample.image, static_cast<std::uint8_t>(i));
   }
 };
 

@@ -216,8 +216,8 @@ TEST_CASE("training and evaluation versions share the images and agree when noth
     Rng rng(0, Purpose::augment);
     std::vector<std::uint8_t> a(48), b(48);
     std::int32_t la = -1, lb = -1;
-    eval.read(i, rng, Slot{a, la});
-    indirect.read(i, rng, Slot{b, lb});
+    eval.read(i, rng, Sample{a, la});
+    indirect.read(i, rng, Sample{b, lb});
     CHECK(a == b);
     CHECK(la == i);
     CHECK(lb == i);

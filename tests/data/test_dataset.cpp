@@ -48,7 +48,7 @@ TEST_CASE("a memory data set and its type-erased form give the same samples") {
   for (std::int64_t i = 0; i < 7; ++i) {
     std::vector<std::uint8_t> image(24);
     std::int32_t label = -1;
-    any.read(i, rng, Slot{image, label});
+    any.read(i, rng, Sample{image, label});
     CHECK(label == i % 5);
     CHECK(image[0] == static_cast<std::uint8_t>(24 * i));
     CHECK(image[23] == static_cast<std::uint8_t>(24 * i + 23));
@@ -69,10 +69,10 @@ TEST_CASE("reading outside a data set or into a slot of another size is refused"
   Rng rng(0, Purpose::augment);
   std::vector<std::uint8_t> image(24), wrong(23);
   std::int32_t label = 0;
-  CHECK_THROWS_AS(d.read(-1, rng, Slot{image, label}), UsageError);
-  CHECK_THROWS_AS(d.read(2, rng, Slot{image, label}), UsageError);
-  CHECK_THROWS_AS(d.read(0, rng, Slot{wrong, label}), UsageError);
-  CHECK_NOTHROW(d.read(1, rng, Slot{image, label}));
+  CHECK_THROWS_AS(d.read(-1, rng, Sample{image, label}), UsageError);
+  CHECK_THROWS_AS(d.read(2, rng, Sample{image, label}), UsageError);
+  CHECK_THROWS_AS(d.read(0, rng, Sample{wrong, label}), UsageError);
+  CHECK_NOTHROW(d.read(1, rng, Sample{image, label}));
 }
 
 TEST_CASE("a memory data set checks its parts") {

@@ -77,7 +77,7 @@ Bytes read(const D& set, std::int64_t i, std::uint64_t epoch = 0, std::int32_t* 
   Rng rng(7, Purpose::augment, epoch, static_cast<std::uint64_t>(i));
   Bytes out(static_cast<std::size_t>(set.schema().image_bytes()));
   std::int32_t unused = -1;
-  set.read(i, rng, Slot{out, label != nullptr ? *label : unused});
+  set.read(i, rng, Sample{out, label != nullptr ? *label : unused});
   return out;
 }
 

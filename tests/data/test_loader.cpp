@@ -68,7 +68,7 @@ TEST_CASE("a sample's random numbers come from seed, epoch and index") {
       Rng rng(42, Purpose::augment, epoch, static_cast<std::uint64_t>(b.indices[i]));
       std::vector<std::uint8_t> image(75);
       std::int32_t label = -1;
-      data.read(b.indices[i], rng, Slot{image, label});
+      data.read(b.indices[i], rng, Sample{image, label});
       CHECK(std::ranges::equal(image, b.images.subspan(75 * i, 75)));
       CHECK(label == b.labels[i]);
     }

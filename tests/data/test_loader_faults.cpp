@@ -71,10 +71,10 @@ TEST_CASE("samples that cannot be read are skipped on request and keep their pla
   CHECK(image(0, 3) == 5);
   CHECK(image(0, 4) == 5);
   CHECK(image(0, 9) == 0);
-  CHECK(expected[1].labels == std::vector<std::int32_t>(10, skipped_label));
+  CHECK(expected[1].labels == std::vector<std::int32_t>(10, ignored_label));
   CHECK(std::ranges::count(expected[1].images, 0) == 750);
   CHECK(image(2, 9) == 20);
-  CHECK(expected[5].labels[5] == skipped_label);
+  CHECK(expected[5].labels[5] == ignored_label);
   CHECK(image(5, 5) == 56);
   const auto messages = plain.take_skip_messages();
   REQUIRE(messages.size() == 3 + 8 + 1 + 1);  // no more than 8 of a batch

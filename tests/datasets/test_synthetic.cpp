@@ -13,16 +13,16 @@ using namespace tutti;
 
 namespace {
 
-struct Sample {
+struct Drawn {
   std::vector<std::uint8_t> image;
   std::int32_t label = -1;
-  bool operator==(const Sample&) const = default;
+  bool operator==(const Drawn&) const = default;
 };
 
-Sample sample(const Synthetic& d, std::int64_t i, std::uint64_t rng_seed = 0) {
-  Sample s{std::vector<std::uint8_t>(static_cast<std::size_t>(d.schema().image_bytes())), -1};
+Drawn sample(const Synthetic& d, std::int64_t i, std::uint64_t rng_seed = 0) {
+  Drawn s{std::vector<std::uint8_t>(static_cast<std::size_t>(d.schema().image_bytes())), -1};
   Rng rng(rng_seed, Purpose::augment);
-  d.read(i, rng, Slot{s.image, s.label});
+  d.read(i, rng, Sample{s.image, s.label});
   return s;
 }
 
@@ -80,12 +80,12 @@ TEST_CASE("learnable classes can be told apart by the mean image, random ones ca
     std::array<std::vector<double>, 7> mean;
     mean.fill(std::vector<double>(pixels));
     for (std::int64_t i = 0; i < 350; ++i) {
-      const Sample s = sample(d, i);
+      const Drawn s = sample(d, i);
       for (std::size_t k = 0; k < pixels; ++k) mean[static_cast<std::size_t>(s.label)][k] += s.image[k] / 50.0;
     }
     int right = 0;
     for (std::int64_t i = 350; i < 500; ++i) {
-      const Sample s = sample(d, i);
+      const Drawn s = sample(d, i);
       std::size_t best = 0;
       double least = 1e30;
       for (std::size_t c = 0; c < 7; ++c) {

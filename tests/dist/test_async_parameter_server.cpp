@@ -121,7 +121,7 @@ class Servers {
       const ArenaLayout layout = parameter_layout(differentiate(fuse(net())), DType::f32);
       const ServerUpdate update(backend, make_update_rules(layout, o_.trainer, layout.slices.size()),
                                 o_.trainer.loss_scale, [&](std::int64_t step) {
-                                  return rates(Progress{step, o_.steps_per_epoch, o_.total, batch, o_.workers});
+                                  return rates(SchedulePoint{step, o_.steps_per_epoch, o_.total, batch, o_.workers});
                                 });
       ps::WeightStore store(layout, o_.trainer.optimizer.slots(), std::ref(update));
       ps::ServerOptions so;

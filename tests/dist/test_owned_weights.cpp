@@ -149,7 +149,7 @@ struct Server {
       : layout(parameter_layout(differentiate(fuse(net())), DType::f32)),
         update(backend, make_update_rules(layout, o, layout.slices.size()), o.loss_scale,
                [=](std::int64_t step) {
-                 return rates(Progress{step, steps_per_epoch, total, batch, 1});
+                 return rates(SchedulePoint{step, steps_per_epoch, total, batch, 1});
                }),
         owner(std::ref(update)) {}
   Reference backend;

@@ -182,7 +182,7 @@ TEST_CASE("the six decay modes reach the optimizer") {
   const auto rate = [](const std::string& line, std::int64_t step) {
     const RunOptions o = options("--lr 6.4 --warmup_epochs 10 --warmup_lr 0.001 " + line);
     const Schedule s = make_schedule(o, 78);
-    return s(Progress{step, 78, 78 * 90, 16384, 64});
+    return s(SchedulePoint{step, 78, 78 * 90, 16384, 64});
   };
   CHECK(rate("", 0) == doctest::Approx(0.001));
   CHECK(rate("", 780) == doctest::Approx(6.4));
@@ -216,7 +216,7 @@ TEST_CASE("--fp16 is what the backend computes in, whatever the processor beside
 TEST_CASE("--use_larc is LARC round Nesterov momentum") {
   const AnyOptimizer larc = make_optimizer(options("--use_larc --mom 0.977"));
   CHECK(larc.per_tensor());
-  const auto& update = std::get<op::SgdUpdate>(larc.update_op());
+  const auto& update = std::get<SgdUpdate>(larc.update_op());
   CHECK(update.nesterov);
   CHECK(update.momentum == 0.977);
 }

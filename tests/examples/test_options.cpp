@@ -122,7 +122,7 @@ TEST_CASE("the articles' command lines") {
   CHECK(options("--network resnet").network == "resnet");
   CHECK(o.lr == 0.05);
   const Schedule lr = make_schedule(o, 391);
-  const auto at = [&](std::int64_t step) { return lr(Progress{step, 391, 391 * 300, 128, 1}); };
+  const auto at = [&](std::int64_t step) { return lr(SchedulePoint{step, 391, 391 * 300, 128, 1}); };
   CHECK(at(0) == 0.05);
   CHECK(at(200 * 391 - 1) == 0.05);
   CHECK(at(200 * 391) == doctest::Approx(0.005));
@@ -281,7 +281,8 @@ TEST_CASE("the preset's net has the published number of parameters") {
 
 TEST_CASE("schedules") {
   const auto rate = [](const std::string& line, std::int64_t step) {
-    return make_schedule(options("--epochs 10 --lr 1 --warmup-lr 0 " + line), 100)(Progress{step, 100, 1000, 128, 1});
+    return make_schedule(options("--epochs 10 --lr 1 --warmup-lr 0 " + line),
+                         100)(SchedulePoint{step, 100, 1000, 128, 1});
   };
   CHECK(rate("", 50) == doctest::Approx(0.5));
   CHECK(rate("", 100) == doctest::Approx(1));

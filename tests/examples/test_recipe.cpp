@@ -84,7 +84,7 @@ TEST_CASE("the recipe sets defaults, which options override") {
 TEST_CASE("its rate is a triangle") {
   const RunOptions o = options("--recipe fast --lr 1");
   const Schedule rate = make_schedule(o, 50);
-  const auto at = [&](std::int64_t step) { return rate(Progress{step, 50, 500, 1000, 1}); };
+  const auto at = [&](std::int64_t step) { return rate(SchedulePoint{step, 50, 500, 1000, 1}); };
   CHECK(at(0) == doctest::Approx(0.2));
   CHECK(at(115) == doctest::Approx(1));
   CHECK(at(57) == doctest::Approx(0.2 + 0.8 * 57 / 115));
@@ -142,7 +142,7 @@ TEST_CASE("the first layer whitens the training images, and is random without th
     std::vector<std::uint8_t> image(static_cast<std::size_t>(schema.image_bytes()));
     std::int32_t label = 0;
     Rng rng(0, Purpose::user);
-    images.read(i, rng, Slot{image, label});
+    images.read(i, rng, Sample{image, label});
     // The pixels that a shift may bring in are left out.
     moments.add(image, 32, 32, 2);
   }

@@ -181,7 +181,7 @@ inline void check_resnet8(Backend& backend, DType precision, const Tolerances& t
     u.count = count;
     u.lr = g.number("lr");
     u.weight_decay = g.number("weight_decay");
-    backend.update(op::SgdUpdate{g.number("momentum"), false}, u);
+    backend.update(SgdUpdate{g.number("momentum"), false}, u);
     e.parameters_changed();
   }
   const Doubles expected = g.plain("losses");

@@ -195,13 +195,13 @@ TEST_CASE("optimizers: five steps") {
     compare(name, history, expected, 1e-6);
   };
   const double lr = g.number("lr"), m = g.number("momentum"), decay = g.number("sgd_decay");
-  steps("sgd", op::SgdUpdate{0, false}, lr, 0);
-  steps("sgd_momentum", op::SgdUpdate{m, false}, lr, 0);
-  steps("sgd_momentum_decay", op::SgdUpdate{m, false}, lr, decay);
-  steps("sgd_nesterov", op::SgdUpdate{m, true}, lr, 0);
-  steps("sgd_nesterov_decay", op::SgdUpdate{m, true}, lr, decay);
-  steps("adamw", op::AdamwUpdate{}, g.number("adamw_lr"), g.number("adamw_decay"));
-  steps("adamw_no_decay", op::AdamwUpdate{}, g.number("adamw_lr"), 0);
+  steps("sgd", SgdUpdate{0, false}, lr, 0);
+  steps("sgd_momentum", SgdUpdate{m, false}, lr, 0);
+  steps("sgd_momentum_decay", SgdUpdate{m, false}, lr, decay);
+  steps("sgd_nesterov", SgdUpdate{m, true}, lr, 0);
+  steps("sgd_nesterov_decay", SgdUpdate{m, true}, lr, decay);
+  steps("adamw", AdamwUpdate{}, g.number("adamw_lr"), g.number("adamw_decay"));
+  steps("adamw_no_decay", AdamwUpdate{}, g.number("adamw_lr"), 0);
 }
 
 TEST_CASE("resnet8: Reference, f64") {

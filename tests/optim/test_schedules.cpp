@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t imagenet = 1281167;
 
-Progress at(std::int64_t step, std::int64_t total, std::int64_t per_epoch = 1) {
+SchedulePoint at(std::int64_t step, std::int64_t total, std::int64_t per_epoch = 1) {
   return {.step = step, .steps_per_epoch = per_epoch, .total_steps = total};
 }
 
@@ -207,9 +207,9 @@ TEST_CASE("a schedule is a value: copies and user types") {
   a = Cosine(1.0);
   CHECK(b(at(10, 10)) == 0.5);
   CHECK(a(at(10, 10)) == doctest::Approx(0.0));
-  const Schedule by_world = [](const Progress& p) { return 0.1 * p.world; };
+  const Schedule by_world = [](const SchedulePoint& p) { return 0.1 * p.world; };
   CHECK(by_world({.world = 4}) == doctest::Approx(0.4));
-  const Schedule by_batch = [](const Progress& p) { return default_lr(p.global_batch); };
+  const Schedule by_batch = [](const SchedulePoint& p) { return default_lr(p.global_batch); };
   CHECK(by_batch({.global_batch = 512}) == doctest::Approx(0.2));
 }
 

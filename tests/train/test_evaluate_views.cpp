@@ -105,7 +105,7 @@ TEST_CASE("loss and hits are those of the mean logits, and of one view those of 
     std::vector<std::uint8_t> image(static_cast<std::size_t>(side * side * 3)), view(image.size());
     std::int32_t label = 0;
     Rng rng(0, Purpose::user);
-    images.read(i, rng, Slot{image, label});
+    images.read(i, rng, Sample{image, label});
     std::vector<double> mean(classes, 0.0);
     for (const TestView& v : test_views(2)) {
       make_view(image.data(), 1, Shape{1, 3, side, side}, v, view.data());

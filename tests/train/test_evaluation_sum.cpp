@@ -55,8 +55,8 @@ TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, however many", B, R
     loader.release();
     const Metrics m = sum.take();
     CHECK(m.loss == one_by_one.loss);
-    CHECK(m.top1 == one_by_one.top1);
-    CHECK(m.topk == one_by_one.topk);
+    CHECK(m.top1_hits == one_by_one.top1_hits);
+    CHECK(m.topk_hits == one_by_one.topk_hits);
     CHECK(m.rows == static_cast<double>(size));
     const EvaluationReport r = evaluate(t, loader);
     CHECK(r.loss == one_by_one.mean_loss());

@@ -165,12 +165,12 @@ TEST_CASE("steps that run on across epochs: full ones, as many as fit, and resum
 
 TEST_CASE("a report has the rate of its step and of the next, summaries have an interval of their own") {
   Run run;
-  const Schedule schedule = [](const Progress& p) { return 0.1 - 0.01 * static_cast<double>(p.step); };
+  const Schedule schedule = [](const SchedulePoint& p) { return 0.1 - 0.01 * static_cast<double>(p.step); };
   run.go(nullptr, {.epochs = 2, .schedule = schedule, .summary_every = 4});
   REQUIRE(run.recorder.steps.size() == 10);
   for (const StepReport& r : run.recorder.steps) {
-    CHECK(r.lr == schedule(Progress{r.step - 1}));
-    CHECK(r.next_lr == schedule(Progress{r.step}));
+    CHECK(r.lr == schedule(SchedulePoint{r.step - 1}));
+    CHECK(r.next_lr == schedule(SchedulePoint{r.step}));
   }
   const auto& s = run.recorder.summaries;
   REQUIRE(s.size() == 3);

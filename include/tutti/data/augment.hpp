@@ -202,8 +202,8 @@ class Augmenter {
   bool mirror_;
 };
 
-// A data set whose images pass through an Augment. Images in memory are augmented straight into the slot, others by way
-// of a buffer per thread.
+// A data set whose images pass through an Augment. Images in memory are augmented straight into the sample, others by
+// way of a buffer per thread.
 template <Dataset D>
 class Augmented {
  public:
@@ -214,24 +214,24 @@ class Augmented {
 
   // The images behind the samples (the concept WindowedDataset).
   [[nodiscard]] const Schema& stored() const requires FixedDataset<D> { return source_.schema(); }
-  void read_stored(std::int64_t i, Slot slot) const requires FixedDataset<D> {
+  void read_stored(std::int64_t i, Sample sample) const requires FixedDataset<D> {
     Rng none(0, Purpose::user);
-    source_.read(i, none, slot);
+    source_.read(i, none, sample);
   }
   [[nodiscard]] ImageWindow window(Rng& rng) const noexcept { return augmenter_.window(rng); }
   [[nodiscard]] PadMode pad_mode() const noexcept { return augmenter_.pad_mode(); }
   [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return augmenter_.fill(); }
 
-  void read(std::int64_t i, Rng& rng, Slot slot) const {
-    check_read(schema(), size(), i, slot);
+  void read(std::int64_t i, Rng& rng, Sample sample) const {
+    check_read(schema(), size(), i, sample);
     if constexpr (InMemoryDataset<D>) {
-      augmenter_(source_.image(i).data(), PixelLayout::hwc, rng, slot.image.data());
-      slot.label = source_.label(i);
+      augmenter_(source_.image(i).data(), PixelLayout::hwc, rng, sample.image.data());
+      sample.label = source_.label(i);
     } else {
       thread_local std::vector<std::uint8_t> image;
       image.resize(static_cast<std::size_t>(source_.schema().image_bytes()));
-      source_.read(i, rng, Slot{image, slot.label});
-      augmenter_(image.data(), PixelLayout::hwc, rng, slot.image.data());
+      source_.read(i, rng, Sample{image, sample.label});
+      augmenter_(image.data(), PixelLayout::hwc, rng, sample.image.data());
     }
   }
 

@@ -19,7 +19,7 @@ struct Batch {
   std::int64_t count = 0;
   std::int64_t global_count = 0;  // of all ranks together, skipped ones included
   // Of the `count` samples, those that could not be read (LoaderOptions::skip_bad_records): their label is
-  // skipped_label. Known to this rank only; who wants the mean over the samples that were read sums it over the ranks.
+  // ignored_label. Known to this rank only; who wants the mean over the samples that were read sums it over the ranks.
   std::int64_t skipped = 0;
   std::int64_t epoch = 0;          // from 0; of the first of all ranks' samples
   std::int64_t step_in_epoch = 0;  // from 0; in steps of the present global batch

@@ -56,7 +56,7 @@ TUTTI_CORE_FUNCTION void Schema::check() const {
 #endif
 
 // Where one sample goes: `image` is a row of a batch, [height, width, channels] of u8.
-struct Slot {
+struct Sample {
   std::span<std::uint8_t> image;
   std::int32_t& label;
 };
@@ -65,7 +65,7 @@ struct Slot {
 // at once; read() draws its random numbers from `rng` alone, so a sample depends on (seed, epoch, index) and on nothing
 // else.
 template <class D>
-concept Dataset = requires(const D& d, std::int64_t i, Rng& r, Slot s) {
+concept Dataset = requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   { d.size() } -> std::same_as<std::int64_t>;
   { d.schema() } -> std::convertible_to<const Schema&>;
   d.read(i, r, s);
@@ -84,7 +84,7 @@ concept FixedDataset = InMemoryDataset<D> ||(Dataset<D>&& requires { requires D:
 
 // A data set whose samples are windows of images that are always the same: who holds these makes the samples of it.
 template <class D>
-concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Slot s) {
+concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   { d.stored() } -> std::convertible_to<const Schema&>;
   d.read_stored(i, s);                           // an image as it is
   { d.window(r) } -> std::same_as<ImageWindow>;  // of any image; draws what read() draws
@@ -97,19 +97,19 @@ class StoredImages {
  public:
   virtual ~StoredImages() = default;
   [[nodiscard]] virtual const Schema& stored() const = 0;
-  virtual void read_stored(std::int64_t index, Slot slot) const = 0;
+  virtual void read_stored(std::int64_t index, Sample sample) const = 0;
   [[nodiscard]] virtual ImageWindow window(Rng& rng) const = 0;
   [[nodiscard]] virtual PadMode pad_mode() const = 0;
   [[nodiscard]] virtual std::vector<std::uint8_t> fill() const = 0;
 };
 
-// Throws UsageError unless `index` lies in [0, size) and `slot` has room for exactly one image.
-inline void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Slot& slot) {
+// Throws UsageError unless `index` lies in [0, size) and `sample` has room for exactly one image.
+inline void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Sample& sample) {
   if (index < 0 || index >= size)
     fail<UsageError>(schema.name, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
-  if (slot.image.size() != static_cast<std::size_t>(schema.image_bytes()))
+  if (sample.image.size() != static_cast<std::size_t>(schema.image_bytes()))
     fail<UsageError>(schema.name, "a slot of " + std::to_string(schema.image_bytes()) + " bytes",
-                     std::to_string(slot.image.size()));
+                     std::to_string(sample.image.size()));
 }
 
 // Any data set, chosen at run time. Copies share the data set.
@@ -124,7 +124,7 @@ class AnyDataset {
 
   [[nodiscard]] std::int64_t size() const { return self_->size(); }
   [[nodiscard]] const Schema& schema() const { return self_->schema(); }
-  void read(std::int64_t index, Rng& rng, Slot slot) const { self_->read(index, rng, slot); }
+  void read(std::int64_t index, Rng& rng, Sample sample) const { self_->read(index, rng, sample); }
   // Null where read() does more than to cut windows out of images that are always the same.
   [[nodiscard]] const StoredImages* stored() const { return self_->stored_images(); }
 
@@ -133,14 +133,14 @@ class AnyDataset {
     [[nodiscard]] virtual const StoredImages* stored_images() const = 0;
     [[nodiscard]] virtual std::int64_t size() const = 0;
     [[nodiscard]] virtual const Schema& schema() const = 0;
-    virtual void read(std::int64_t index, Rng& rng, Slot slot) const = 0;
+    virtual void read(std::int64_t index, Rng& rng, Sample sample) const = 0;
   };
   template <class D>
   struct Model final : Interface {
     explicit Model(D d) : dataset(std::move(d)) {}
     [[nodiscard]] std::int64_t size() const override { return dataset.size(); }
     [[nodiscard]] const Schema& schema() const override { return dataset.schema(); }
-    void read(std::int64_t index, Rng& rng, Slot slot) const override { dataset.read(index, rng, slot); }
+    void read(std::int64_t index, Rng& rng, Sample sample) const override { dataset.read(index, rng, sample); }
 
     // Of a data set that is fixed itself a sample shows an image whole.
     static constexpr bool windowed = WindowedDataset<D>;
@@ -153,12 +153,12 @@ class AnyDataset {
       else
         return dataset.schema();
     }
-    void read_stored(std::int64_t index, Slot slot) const override {
+    void read_stored(std::int64_t index, Sample sample) const override {
       if constexpr (windowed) {
-        dataset.read_stored(index, slot);
+        dataset.read_stored(index, sample);
       } else {
         Rng none(0, Purpose::user);
-        dataset.read(index, none, slot);
+        dataset.read(index, none, sample);
       }
     }
     [[nodiscard]] ImageWindow window(Rng& rng) const override {

@@ -37,18 +37,18 @@ class EncodedImages {
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
   [[nodiscard]] const AnyRecords& records() const noexcept { return records_; }
 
-  // Throws DataError naming the record if it is damaged or its label is no class; the slot's contents are then
+  // Throws DataError naming the record if it is damaged or its label is no class; the sample's contents are then
   // undefined.
-  void read(std::int64_t i, Rng& rng, Slot slot) const {
-    check_read(schema_, size(), i, slot);
+  void read(std::int64_t i, Rng& rng, Sample sample) const {
+    check_read(schema_, size(), i, sample);
     thread_local std::vector<std::uint8_t> bytes;
     thread_local ImageAugmenter::Scratch scratch;
     const std::int32_t label = records_.read(i, bytes);
     if (label < 0 || label >= schema_.classes)
       fail<DataError>(records_.where(i), "a label in [0, " + std::to_string(schema_.classes) + ")",
                       std::to_string(label));
-    augmenter_(decoders_, bytes, records_.where(i), rng, scratch, slot.image);
-    slot.label = label;
+    augmenter_(decoders_, bytes, records_.where(i), rng, scratch, sample.image);
+    sample.label = label;
   }
 
  private:

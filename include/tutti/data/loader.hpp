@@ -21,6 +21,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/ignored_label.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/data/batch_source.hpp>
@@ -28,9 +29,6 @@
 #include <tutti/data/sampler.hpp>
 
 namespace tutti {
-
-// The label of a sample that could not be read: no class. Such a row adds nothing to loss, gradient or hits.
-inline constexpr std::int32_t skipped_label = -1;
 
 struct LoaderOptions {
   Placement placement;
@@ -41,7 +39,7 @@ struct LoaderOptions {
   int slots = 4;            // batches in the ring
   std::int64_t group = 16;  // samples that a thread takes at a time
   // What read() throws as DataError: false, next() throws it; true, the sample keeps its place with the label
-  // skipped_label and the next readable image of this rank's part of the batch, so that batch norm sees a real one
+  // ignored_label and the next readable image of this rank's part of the batch, so that batch norm sees a real one
   // (zeros if there is none). Batches stay the same for any number of threads.
   bool skip_bad_records = false;
   // Memory for the images of one slot, aligned to 64 bytes or more; a backend may hand in pinned memory.

@@ -162,7 +162,7 @@ TUTTI_CORE_FUNCTION void Loader::read(Ring& r, std::size_t row) const {
   const std::int64_t index = r.indices[row];
   Rng rng(options_.seed, Purpose::augment, static_cast<std::uint64_t>(r.batch.epoch_of(row)),
           static_cast<std::uint64_t>(index));
-  dataset_.read(index, rng, Slot{{r.images + row * row_bytes_, row_bytes_}, r.labels[row]});
+  dataset_.read(index, rng, Sample{{r.images + row * row_bytes_, row_bytes_}, r.labels[row]});
 }
 
 TUTTI_CORE_FUNCTION bool Loader::skip(std::exception_ptr& error, std::int64_t row, std::vector<Bad>& bad) {
@@ -187,7 +187,7 @@ TUTTI_CORE_FUNCTION void Loader::fill_skipped(Ring& r) {
   // From the last on, so that the row behind a bad one is good, or filled already.
   for (std::size_t i = r.bad.size(); i-- > 0;) {
     const auto row = static_cast<std::size_t>(r.bad[i].row), from = row + 1 < n ? row + 1 : first_good;
-    r.labels[row] = skipped_label;
+    r.labels[row] = ignored_label;
     if (first_good == n)
       std::fill_n(r.images + row * row_bytes_, row_bytes_, std::uint8_t{0});
     else

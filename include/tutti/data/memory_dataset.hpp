@@ -48,10 +48,10 @@ class MemoryDataset {
   [[nodiscard]] std::int32_t label(std::int64_t i) const noexcept {
     return storage_->labels[static_cast<std::size_t>(i)];
   }
-  void read(std::int64_t i, Rng&, Slot slot) const {
-    check_read(schema(), size_, i, slot);
-    std::ranges::copy(image(i), slot.image.begin());
-    slot.label = label(i);
+  void read(std::int64_t i, Rng&, Sample sample) const {
+    check_read(schema(), size_, i, sample);
+    std::ranges::copy(image(i), sample.image.begin());
+    sample.label = label(i);
   }
 
  private:

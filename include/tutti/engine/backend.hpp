@@ -15,7 +15,7 @@
 #include <tutti/engine/kernel.hpp>
 #include <tutti/engine/step_end.hpp>
 #include <tutti/graph/graph.hpp>
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 #include <tutti/optim/update_rules.hpp>
 #include <tutti/tensor/memory.hpp>
 

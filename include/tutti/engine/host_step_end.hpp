@@ -73,7 +73,7 @@ class HostStepEnd final : public StepEnd {
     bool fit = true;
     if (rules_.dynamic_loss_scale && !rules_.runs.empty()) {
       fit = std::isfinite(squared_norm());
-      if (!scale_.move(fit)) return halt(Halt::gradients);
+      if (!scale_.after_step(fit)) return halt(Halt::gradients);
     }
     if (!updates_)
       sums.wait_on_host();
@@ -124,7 +124,7 @@ class HostStepEnd final : public StepEnd {
       clip = std::min(1.0, rules_.clip_norm / (std::sqrt(squared_norm()) + 1e-6));
     for (const UpdateRules::Run& r : rules_.runs) {
       UpdateCall u = call(r.begin, r.end);
-      u.lr = numbers_.lr * r.rate;
+      u.lr = numbers_.lr * r.lr_scale;
       u.weight_decay = r.weight_decay;
       u.gradient_scale *= clip;
       if (rules_.factor) u.factor = rules_.factor(b_.squared_norms(u), u.lr);

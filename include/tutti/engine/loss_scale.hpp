@@ -17,7 +17,7 @@ struct LossScale {
   [[nodiscard]] double value() const { return std::ldexp(1.0, static_cast<int>(exponent)); }
 
   // After a step whose gradients were finite, or not. False: there is no smaller scale.
-  [[nodiscard]] bool move(bool finite) {
+  [[nodiscard]] bool after_step(bool finite) {
     if (finite) {
       if (++steps >= steps_until_doubled) {
         exponent = std::min(exponent + 1, largest_exponent);

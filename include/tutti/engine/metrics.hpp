@@ -19,18 +19,18 @@ struct BatchView {
 
 // What a run over some rows came to. Sums, so that batches and ranks simply add up.
 struct Metrics {
-  double loss = 0, top1 = 0, topk = 0, rows = 0;
+  double loss = 0, top1_hits = 0, topk_hits = 0, rows = 0;
 
   Metrics& operator+=(const Metrics& o) {
     loss += o.loss;
-    top1 += o.top1;
-    topk += o.topk;
+    top1_hits += o.top1_hits;
+    topk_hits += o.topk_hits;
     rows += o.rows;
     return *this;
   }
   [[nodiscard]] double mean_loss() const { return rows > 0 ? loss / rows : 0; }
-  [[nodiscard]] double top1_rate() const { return rows > 0 ? top1 / rows : 0; }
-  [[nodiscard]] double topk_rate() const { return rows > 0 ? topk / rows : 0; }
+  [[nodiscard]] double top1_rate() const { return rows > 0 ? top1_hits / rows : 0; }
+  [[nodiscard]] double topk_rate() const { return rows > 0 ? topk_hits / rows : 0; }
 };
 
 }  // namespace tutti

@@ -93,7 +93,7 @@ struct PlanQueries {
   // Bytes of the packed form of the weights of a node that was asked about before; 0: the op reads the master weights.
   std::function<std::size_t(NodeId)> pack_bytes;
   // All nodes that read a parameter packed read the same packed form.
-  bool one_pack = false;
+  bool shared_form = false;
 };
 
 struct PlanOptions {
@@ -127,7 +127,7 @@ template <class = void>
     if (g.values[v].storage == Storage::parameter && !placed[v]) order.push_back(static_cast<ValueId>(v));
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Value& v = g[order[i]];
-    layout.append(v.name, v.shape, i < trained && v.trainable, v.decay, v.rate);
+    layout.append(v.name, v.shape, i < trained && v.trainable, v.decay, v.lr_scale);
   }
   return layout;
 }

@@ -143,7 +143,7 @@ class Planner {
       if (!reads_weights(n.op)) continue;
       const std::size_t bytes = q_.pack_bytes(static_cast<NodeId>(i));
       if (bytes == 0) continue;
-      if (q_.one_pack) {
+      if (q_.shared_form) {
         const auto same =
             std::find_if(p_.packs.begin(), p_.packs.end(), [&](const Pack& k) { return k.parameter == n.inputs[1]; });
         if (same != p_.packs.end()) {

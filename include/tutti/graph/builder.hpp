@@ -36,17 +36,18 @@ class Builder {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] Graph take() && { return std::move(graph_); }
 
-  // A learned tensor, or one that stays as it is. Names are torchvision's ("layer1.0.conv1.weight") and unique. `rate`
-  // multiplies the learning rate.
+  // A learned tensor, or one that stays as it is. Names are torchvision's ("layer1.0.conv1.weight") and unique.
+  // `lr_scale` multiplies the learning rate.
   ValueId parameter(const std::string& name, const Shape& shape, Initializer init, bool decay = true,
-                    bool trainable = true, double rate = 1) {
-    if (!(rate > 0 && rate <= 1e6)) fail<UsageError>(name, "a rate over 0 and up to 1e6", std::to_string(rate));
+                    bool trainable = true, double lr_scale = 1) {
+    if (!(lr_scale > 0 && lr_scale <= 1e6))
+      fail<UsageError>(name, "a rate over 0 and up to 1e6", std::to_string(lr_scale));
     Value v{unique(name), shape, false, Storage::parameter, Precision::master};
     v.requires_grad = trainable;
     v.init = std::move(init);
     v.trainable = trainable;
     v.decay = decay;
-    v.rate = rate;
+    v.lr_scale = lr_scale;
     return graph_.add_value(std::move(v));
   }
   // A tensor that training changes without a gradient, e.g. running statistics.

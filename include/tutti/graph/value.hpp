@@ -59,7 +59,7 @@ struct Value {
   Initializer init{};
   bool trainable = true;
   bool decay = true;
-  double rate = 1;              // what multiplies the learning rate; what weight decay takes off a step stays the same
+  double lr_scale = 1;          // what multiplies the learning rate; what weight decay takes off a step stays the same
   ValueId gradient = no_value;  // of parameters, after differentiation
 };
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 
 // Optimizers are data: they name the fused pass over the arenas that a backend runs, and how each tensor's gradient is
 // scaled before it. In all of them L2 decay belongs to the gradient, but for AdamW, which decays apart from it.
@@ -32,7 +32,7 @@ struct Sgd {
   double momentum = 0.9;
   bool nesterov = false;
 
-  [[nodiscard]] UpdateOp update_op() const { return op::SgdUpdate{momentum, nesterov}; }
+  [[nodiscard]] UpdateOp update_op() const { return SgdUpdate{momentum, nesterov}; }
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
@@ -41,7 +41,7 @@ struct Adamw {
   static constexpr bool per_tensor = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 
-  [[nodiscard]] UpdateOp update_op() const { return op::AdamwUpdate{beta1, beta2, eps}; }
+  [[nodiscard]] UpdateOp update_op() const { return AdamwUpdate{beta1, beta2, eps}; }
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
@@ -53,7 +53,7 @@ struct Lars {
   bool nesterov = false;
   double eta = 0.001;
 
-  [[nodiscard]] UpdateOp update_op() const { return op::SgdUpdate{momentum, nesterov}; }
+  [[nodiscard]] UpdateOp update_op() const { return SgdUpdate{momentum, nesterov}; }
   [[nodiscard]] double factor(const SquaredNorms& n, double /*lr*/) const {
     return n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
   }
@@ -69,7 +69,7 @@ struct Larc {
   bool nesterov = false;
   double eta = 0.013;
 
-  [[nodiscard]] UpdateOp update_op() const { return op::SgdUpdate{momentum, nesterov}; }
+  [[nodiscard]] UpdateOp update_op() const { return SgdUpdate{momentum, nesterov}; }
   [[nodiscard]] double factor(const SquaredNorms& n, double lr) const {
     const double local = n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
     return lr > 0 ? std::min(local / lr, 1.0) : 1;

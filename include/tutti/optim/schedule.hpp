@@ -5,5 +5,5 @@
 #include <tutti/optim/schedule_compose.hpp>
 #include <tutti/optim/schedule_decay.hpp>
 #include <tutti/optim/schedule_parse.hpp>
-#include <tutti/optim/schedule_progress.hpp>
+#include <tutti/optim/schedule_point.hpp>
 #include <tutti/optim/schedule_steps.hpp>

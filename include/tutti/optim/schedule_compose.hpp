@@ -13,7 +13,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/optim/schedule_decay.hpp>
-#include <tutti/optim/schedule_progress.hpp>
+#include <tutti/optim/schedule_point.hpp>
 
 namespace tutti {
 
@@ -25,7 +25,7 @@ class Schedule {
       Schedule(L schedule)  // NOLINT(google-explicit-constructor): every schedule is one
       : self_(std::make_shared<const Model<L>>(std::move(schedule))) {}
 
-  [[nodiscard]] double operator()(const Progress& p) const { return self_->at(p); }
+  [[nodiscard]] double operator()(const SchedulePoint& p) const { return self_->at(p); }
 
  private:
   struct Interface {
@@ -33,12 +33,12 @@ class Schedule {
     Interface(const Interface&) = delete;
     Interface& operator=(const Interface&) = delete;
     virtual ~Interface() = default;
-    [[nodiscard]] virtual double at(const Progress& p) const = 0;
+    [[nodiscard]] virtual double at(const SchedulePoint& p) const = 0;
   };
   template <class L>
   struct Model final : Interface {
     explicit Model(L s) : schedule(std::move(s)) {}
-    [[nodiscard]] double at(const Progress& p) const override { return static_cast<double>(schedule(p)); }
+    [[nodiscard]] double at(const SchedulePoint& p) const override { return static_cast<double>(schedule(p)); }
     L schedule;
   };
   std::shared_ptr<const Interface> self_;
@@ -49,7 +49,7 @@ namespace schedule {
 namespace detail {
 
 // The same run seen from step `start` on, as if it ended at step `end`.
-inline Progress window(Progress p, std::int64_t start, std::int64_t end) noexcept {
+inline SchedulePoint window(SchedulePoint p, std::int64_t start, std::int64_t end) noexcept {
   p.step -= start;
   p.total_steps = std::max<std::int64_t>(end - start, 0);
   return p;
@@ -69,7 +69,7 @@ class Warmup {
         after_(std::move(after)) {
     if (steps < 0) fail<UsageError>("schedule::Warmup", "0 steps or more", std::to_string(steps));
   }
-  [[nodiscard]] double operator()(const Progress& p) const {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const {
     const auto step = static_cast<double>(p.step), steps = static_cast<double>(steps_);
     if (p.step < steps_)
       return power_ == 1 ? from_ + (to_ - from_) * step / steps
@@ -90,7 +90,7 @@ class WarmupWithin {
  public:
   WarmupWithin(double from, double to, std::int64_t steps, Schedule after, double power = 1)
       : warmup_(from, to, steps, after, power), steps_(steps), after_(std::move(after)) {}
-  [[nodiscard]] double operator()(const Progress& p) const { return p.step < steps_ ? warmup_(p) : after_(p); }
+  [[nodiscard]] double operator()(const SchedulePoint& p) const { return p.step < steps_ ? warmup_(p) : after_(p); }
 
  private:
   Warmup warmup_;
@@ -115,7 +115,7 @@ class Sequence {
       }
     }
   }
-  [[nodiscard]] double operator()(const Progress& p) const {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const {
     std::size_t i = 0;
     while (i < at_.size() && p.step >= at_[i]) ++i;
     return parts_[i](detail::window(p, i > 0 ? at_[i - 1] : 0, i < at_.size() ? at_[i] : p.total_steps));
@@ -131,7 +131,7 @@ class Scaled {
   Scaled(double factor, Schedule inner)
       : factor_(detail::checked("schedule::Scaled", "a factor", factor, 0, detail::largest)),
         inner_(std::move(inner)) {}
-  [[nodiscard]] double operator()(const Progress& p) const { return factor_ * inner_(p); }
+  [[nodiscard]] double operator()(const SchedulePoint& p) const { return factor_ * inner_(p); }
 
  private:
   double factor_;

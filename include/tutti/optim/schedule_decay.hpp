@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include <tutti/core/error.hpp>
-#include <tutti/optim/schedule_progress.hpp>
+#include <tutti/optim/schedule_point.hpp>
 
 // Learning rates that fall along a curve over the whole run. In the formulas t is the step and T the total number of
 // steps; t is held in [0, T], so a run that goes on after its end keeps the last value.
@@ -32,7 +32,7 @@ inline double checked_lr(std::string_view where, double lr) {
 }
 
 // t / T; a run of no steps is at its end.
-inline double fraction(const Progress& p) noexcept {
+inline double fraction(const SchedulePoint& p) noexcept {
   if (p.total_steps <= 0) return 1.0;
   return static_cast<double>(std::clamp<std::int64_t>(p.step, 0, p.total_steps)) / static_cast<double>(p.total_steps);
 }
@@ -42,7 +42,7 @@ inline double fraction(const Progress& p) noexcept {
 class Constant {
  public:
   explicit Constant(double lr) : lr_(detail::checked_lr("schedule::Constant", lr)) {}
-  [[nodiscard]] double operator()(const Progress& /*p*/) const noexcept { return lr_; }
+  [[nodiscard]] double operator()(const SchedulePoint& /*p*/) const noexcept { return lr_; }
 
  private:
   double lr_;
@@ -63,7 +63,7 @@ class Poly {
     detail::checked_lr("schedule::Poly", o_.end);
     detail::checked("schedule::Poly", "a power", o_.power, 0, 100);
   }
-  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     double left = 1.0 - detail::fraction(p);
     if (o_.cycle && p.total_steps > 0 && p.step > p.total_steps) {
       const double turns = static_cast<double>(p.step) / static_cast<double>(p.total_steps);
@@ -83,7 +83,7 @@ class Cosine {
   explicit Cosine(double base, double alpha = 0.0)
       : base_(detail::checked_lr("schedule::Cosine", base)),
         alpha_(detail::checked("schedule::Cosine", "alpha", alpha, 0, 1)) {}
-  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     const double wave = 0.5 * (1.0 + std::cos(std::numbers::pi * detail::fraction(p)));
     return base_ * ((1.0 - alpha_) * wave + alpha_);
   }
@@ -110,7 +110,7 @@ class CosineRestarts {
     detail::checked("schedule::CosineRestarts", "m_mul", o_.m_mul, 0, 1e6);
     detail::checked("schedule::CosineRestarts", "alpha", o_.alpha, 0, 1);
   }
-  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     double into = detail::fraction(p) / o_.first_decay_ratio;  // in first periods
     double length = 1.0;
     double height = 1.0;
@@ -143,7 +143,7 @@ class LinearCosine {
     detail::checked("schedule::LinearCosine", "alpha", o_.alpha, 0, detail::largest);
     detail::checked("schedule::LinearCosine", "beta", o_.beta, 0, detail::largest);
   }
-  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     const double f = detail::fraction(p);
     const double wave = 0.5 * (1.0 + std::cos(2.0 * std::numbers::pi * o_.periods * f));
     return base_ * ((o_.alpha + 1.0 - f) * wave + o_.beta);

@@ -10,7 +10,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/optim/schedule_decay.hpp>
-#include <tutti/optim/schedule_progress.hpp>
+#include <tutti/optim/schedule_point.hpp>
 
 // Learning rates given by a table of positions.
 namespace tutti::schedule {
@@ -20,7 +20,7 @@ enum class Unit : std::uint8_t { epochs, steps };
 
 namespace detail {
 
-inline double position(const Progress& p, Unit unit) noexcept {
+inline double position(const SchedulePoint& p, Unit unit) noexcept {
   return unit == Unit::steps ? static_cast<double>(p.step) : p.epoch();
 }
 
@@ -35,7 +35,7 @@ inline std::vector<double> checked_boundaries(std::string_view where, std::vecto
 }
 
 // Boundaries that p has reached.
-inline std::size_t reached(const std::vector<double>& at, const Progress& p, Unit unit) noexcept {
+inline std::size_t reached(const std::vector<double>& at, const SchedulePoint& p, Unit unit) noexcept {
   const double now = position(p, unit);
   std::size_t n = 0;
   while (n < at.size() && now >= at[n]) ++n;
@@ -52,7 +52,7 @@ class Steps {
         factor_(detail::checked("schedule::Steps", "a factor", factor, 0, 1e6)),
         at_(detail::checked_boundaries("schedule::Steps", std::move(at))),
         unit_(unit) {}
-  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     double lr = base_;
     for (std::size_t n = detail::reached(at_, p, unit_); n > 0; --n) lr *= factor_;
     return lr;
@@ -77,7 +77,9 @@ class Piecewise {
     }
     for (double lr : lrs_) detail::checked_lr("schedule::Piecewise", lr);
   }
-  [[nodiscard]] double operator()(const Progress& p) const noexcept { return lrs_[detail::reached(at_, p, unit_)]; }
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
+    return lrs_[detail::reached(at_, p, unit_)];
+  }
 
  private:
   std::vector<double> at_;
@@ -103,7 +105,7 @@ class PiecewiseLinear {
     }
     detail::checked_boundaries("schedule::PiecewiseLinear", std::move(at));
   }
-  [[nodiscard]] double operator()(const Progress& p) const noexcept {
+  [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     const double now = detail::position(p, unit_);
     if (now <= points_.front().at) return points_.front().lr;
     for (std::size_t i = 1; i < points_.size(); ++i) {

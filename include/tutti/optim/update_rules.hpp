@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 
 namespace tutti {
 
@@ -15,7 +15,7 @@ struct UpdateRules {
   // Neighbouring elements with the same numbers; a tensor each where the optimizer looks at whole tensors.
   struct Run {
     std::size_t begin = 0, end = 0;
-    double rate = 1, weight_decay = 0;
+    double lr_scale = 1, weight_decay = 0;
   };
   std::vector<Run> runs;
   UpdateOp op;

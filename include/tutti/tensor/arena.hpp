@@ -18,8 +18,8 @@ struct Slice {
   std::size_t offset = 0;
   std::size_t count = 0;
   bool trainable = true;
-  bool decay = true;  // weight decay applies; false for batch-norm parameters and biases
-  double rate = 1;    // what multiplies the learning rate
+  bool decay = true;    // weight decay applies; false for batch-norm parameters and biases
+  double lr_scale = 1;  // what multiplies the learning rate
 };
 
 // Named slices of one allocation of one type, each starting on a 64-byte boundary. The gaps are zero and stay zero.
@@ -28,9 +28,9 @@ struct ArenaLayout {
   std::vector<Slice> slices;
   std::size_t count = 0;  // elements, gaps included
 
-  void append(std::string name, const Shape& shape, bool trainable = true, bool decay = true, double rate = 1) {
+  void append(std::string name, const Shape& shape, bool trainable = true, bool decay = true, double lr_scale = 1) {
     const std::size_t n = static_cast<std::size_t>(shape.numel());
-    slices.push_back({std::move(name), shape, count, n, trainable, decay, rate});
+    slices.push_back({std::move(name), shape, count, n, trainable, decay, lr_scale});
     const std::size_t step = 64 / size_of(dtype);
     count += (n + step - 1) / step * step;
   }

@@ -24,7 +24,7 @@ inline void add_data(JobFacts& facts, const std::string& what, const AnyDataset&
     std::int32_t label = 0;
     Rng rng(0, Purpose::user);
     try {
-      d.read(k * d.size() / looks, rng, Slot{image, label});
+      d.read(k * d.size() / looks, rng, Sample{image, label});
     } catch (const DataError& e) {
       if (!may_skip) throw;
       text += e.what();

@@ -109,9 +109,9 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
   // Where workers wait for no other one, each one's step counts.
   const int workers = trainer.strategy().owns_weights() ? trainer.strategy().size() : 1;
   const auto schedule_at = [&](std::int64_t step) {
-    return o.schedule(Progress{step, per_epoch * workers,
-                               o.total_steps > 0 ? o.total_steps : train.steps_left({}, o.epochs) * workers,
-                               o.global_batch, trainer.strategy().size()});
+    return o.schedule(SchedulePoint{step, per_epoch * workers,
+                                    o.total_steps > 0 ? o.total_steps : train.steps_left({}, o.epochs) * workers,
+                                    o.global_batch, trainer.strategy().size()});
   };
   // There one does it for all.
   const bool evaluates = test != nullptr && (!trainer.strategy().owns_weights() || trainer.strategy().rank() == 0);

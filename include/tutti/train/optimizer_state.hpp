@@ -26,12 +26,13 @@ namespace tutti {
   std::vector<UpdateRules::Run>& runs = rules.runs;
   for (std::size_t i = 0; i < trainable; ++i) {
     const Slice& s = p.slices[i];
-    const double decay = s.decay || o.decay_all ? o.weight_decay / s.rate : 0;
+    const double decay = s.decay || o.decay_all ? o.weight_decay / s.lr_scale : 0;
     const std::size_t end = i + 1 < p.slices.size() ? p.slices[i + 1].offset : p.count;
-    if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().rate == s.rate && runs.back().weight_decay == decay)
+    if (!runs.empty() && !o.optimizer.per_tensor() && runs.back().lr_scale == s.lr_scale &&
+        runs.back().weight_decay == decay)
       runs.back().end = end;
     else
-      runs.push_back({s.offset, end, s.rate, decay});
+      runs.push_back({s.offset, end, s.lr_scale, decay});
   }
   return rules;
 }
@@ -52,7 +53,7 @@ class OptimizerState {
     for (auto& s : slots_) b_.memory().zero(s.data(), s.bytes());
   }
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
-  [[nodiscard]] double decay_term() {
+  [[nodiscard]] double l2_penalty() {
     const DType t = e_.parameters().dtype;
     double term = 0;
     for (const UpdateRules::Run& r : rules_.runs) {

@@ -142,7 +142,7 @@ class ResidentSource final : public BatchSource {
       const std::size_t n = std::min(some, size - begin);
       for (std::size_t i = 0; i < n; ++i)
         dataset_.stored()->read_stored(static_cast<std::int64_t>(begin + i),
-                                       Slot{{chunk.data() + i * bytes, bytes}, host_labels_[begin + i]});
+                                       Sample{{chunk.data() + i * bytes, bytes}, host_labels_[begin + i]});
       memory.copy_in(images_.at(begin * bytes), chunk.data(), n * bytes);
       memory.synchronise();
     }

@@ -36,7 +36,7 @@ class ServerUpdate {
         if (p.slots[i] != nullptr) u.slots[i] = static_cast<std::byte*>(p.slots[i]) + at;
       u.count = end - begin;
       u.step = p.step + 1;
-      u.lr = lr * r.rate;
+      u.lr = lr * r.lr_scale;
       u.weight_decay = r.weight_decay;
       u.gradient_scale = 1 / loss_scale_;
       b_.update(rules_.op, u);

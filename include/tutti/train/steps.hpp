@@ -74,7 +74,7 @@ class Steps {
   // step where it is over or the rank is alone, else of the step before.
   std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
     if (std::exchange(broken_, false)) settled_ = known_ = next_;  // nobody rolled back
-    if (next_ >= known_ + StepEnd::kept) (void)look_at(known_);
+    if (next_ >= known_ + StepEnd::kept) (void)collect(known_);
     send_scale();
     before_[next_ % StepEnd::kept] = counters_;
     const std::uint64_t number = next_++;
@@ -89,10 +89,10 @@ class Steps {
     counters_.step = s_.owns_weights() ? s_.progress() : counters_.step + 1;
     if (!runs_ahead()) {
       settled_ = next_;
-      return look_at(number);
+      return collect(number);
     }
     if (exchange_.alone()) return flags;
-    return number > settled_ ? look_at(number - 1) : std::exchange(settled_flags_, 0);
+    return number > settled_ ? collect(number - 1) : std::exchange(settled_flags_, 0);
   }
   [[nodiscard]] std::uint64_t next() const noexcept { return next_; }
 
@@ -101,7 +101,7 @@ class Steps {
   // wrong.
   void settle() {
     if (settled_ == next_ || broken_) return;
-    settled_flags_ = look_at(next_ - 1);
+    settled_flags_ = collect(next_ - 1);
     settled_ = next_;
     s_.settled();
   }
@@ -220,7 +220,7 @@ class Steps {
   }
 
   // Waits for a step and looks at what it came to; returns the flags of all ranks.
-  std::uint32_t look_at(std::uint64_t number) {
+  std::uint32_t collect(std::uint64_t number) {
     wait(number);
     const StepOutcome o = end_->outcome(number);
     if (o.halted_step != 0) stop(number, o);

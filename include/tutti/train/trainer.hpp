@@ -115,12 +115,12 @@ class Trainer {
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
 
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
-  [[nodiscard]] double decay_term();
+  [[nodiscard]] double l2_penalty();
 
   Metrics evaluate(const BatchView& batch) { return executor_->evaluate(batch); }
   // Sums over all ranks.
   Metrics reduce(Metrics m) {
-    double v[] = {m.loss, m.top1, m.topk, m.rows};
+    double v[] = {m.loss, m.top1_hits, m.topk_hits, m.rows};
     s_.sum(v);
     return {v[0], v[1], v[2], v[3]};
   }
@@ -143,7 +143,7 @@ class Trainer {
   void synchronise();
 
   // Of build, options, precision and plan; equal on all ranks or they must not train together.
-  [[nodiscard]] JobFacts fingerprint() const;
+  [[nodiscard]] JobFacts facts() const;
 
   // A parameter or running statistic by its name, as it is after the last step; in f32. UsageError names some that
   // there are.

@@ -73,7 +73,7 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   parts_->steps = std::make_unique<Steps>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state, rules,
                                           on_host ? nullptr : b_.step_end(parts_->state, rules));
   initialize();
-  s_.attach(executor_->parameters(), fingerprint());
+  s_.attach(executor_->parameters(), facts());
 }
 TUTTI_CORE_FUNCTION Trainer::~Trainer() = default;
 
@@ -113,7 +113,7 @@ TUTTI_CORE_FUNCTION void Trainer::reform() {
   roll_back();
   parts_->exchange.begin_generation();
   parts_->steps->begin_generation();
-  s_.attach(executor_->parameters(), fingerprint());
+  s_.attach(executor_->parameters(), facts());
   synchronise();
 }
 
@@ -178,7 +178,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise() {
   restore();
 }
 
-TUTTI_CORE_FUNCTION JobFacts Trainer::fingerprint() const {
+TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {
   JobFacts f;
   f.add("tutti", std::string(version));
   for (const auto& [name, value] : o_.must_agree.facts()) f.add(name, value);
@@ -186,7 +186,7 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::fingerprint() const {
   f.add("optimizer", std::visit(
                          [](const auto& op) {
                            using Update = std::decay_t<decltype(op)>;
-                           if constexpr (std::is_same_v<Update, op::SgdUpdate>)
+                           if constexpr (std::is_same_v<Update, SgdUpdate>)
                              return std::string(op.nesterov ? "nag " : "sgd ") + std::to_string(op.momentum);
                            else
                              return "adamw " + std::to_string(op.beta1) + " " + std::to_string(op.beta2);
@@ -203,7 +203,7 @@ TUTTI_CORE_FUNCTION JobFacts Trainer::fingerprint() const {
   f.add("buckets", std::to_string(o_.first_bucket_bytes) + " and " + std::to_string(o_.bucket_bytes) + " bytes");
   for (const Slice& s : executor_->parameters().slices)
     f.add("parameter", s.name + " " + to_string(s.shape) + (s.trainable ? "" : " fixed") +
-                           (s.rate == 1 ? "" : " rate " + std::to_string(s.rate)));
+                           (s.lr_scale == 1 ? "" : " rate " + std::to_string(s.lr_scale)));
   return f;
 }
 
@@ -275,7 +275,7 @@ TUTTI_CORE_FUNCTION std::optional<double> Trainer::seconds_waited() const {
   return parts_->exchange.seconds_waited();
 }
 
-TUTTI_CORE_FUNCTION double Trainer::decay_term() { return parts_->optimizer.decay_term(); }
+TUTTI_CORE_FUNCTION double Trainer::l2_penalty() { return parts_->optimizer.l2_penalty(); }
 
 TUTTI_CORE_FUNCTION void Trainer::prepare_restore(const Counters& c) { committed_.reserve(arenas(), c); }
 

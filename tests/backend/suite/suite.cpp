@@ -99,7 +99,7 @@ RunResult short_run(Backend& backend, const Graph& model, std::int64_t rows, DTy
     u.count = e.parameters().count;
     u.lr = 0.05;
     u.weight_decay = 1e-4;
-    backend.update(op::SgdUpdate{0.9, true}, u);
+    backend.update(SgdUpdate{0.9, true}, u);
     e.parameters_changed();
     r.losses.push_back(e.evaluate(batch.view()).loss);
   }
@@ -199,11 +199,11 @@ void check_update(Backend& backend, const UpdateOp& o, std::size_t count, std::i
 void check_updates(Backend& backend) {
   for (std::size_t count : {1U, 15U, 16U, 1000U, 16384U, 16385U, 70001U})
     for (std::int64_t step : {1, 2, 1000}) {
-      check_update(backend, op::SgdUpdate{0.9, false}, count, step);
-      check_update(backend, op::SgdUpdate{0.9, true}, count, step);
-      check_update(backend, op::SgdUpdate{0, false}, count, step);
-      check_update(backend, op::AdamwUpdate{}, count, step);
-      check_update(backend, op::AdamwUpdate{0.5, 0.75, 1e-3}, count, step);
+      check_update(backend, SgdUpdate{0.9, false}, count, step);
+      check_update(backend, SgdUpdate{0.9, true}, count, step);
+      check_update(backend, SgdUpdate{0, false}, count, step);
+      check_update(backend, AdamwUpdate{}, count, step);
+      check_update(backend, AdamwUpdate{0.5, 0.75, 1e-3}, count, step);
     }
   for (std::size_t count : {1U, 17U, 5000U}) {
     std::vector<float> to(count, 2), from(count);
@@ -227,7 +227,7 @@ void check_updates(Backend& backend) {
       u.count = count;
       CHECK_THROWS_AS(backend.average(DType::f64, to64.data(), from64.data(), count, 0.75), UsageError);
       CHECK_THROWS_AS(backend.accumulate(DType::f64, to64.data(), from64.data(), count), UsageError);
-      CHECK_THROWS_AS(backend.update(op::SgdUpdate{}, u), UsageError);
+      CHECK_THROWS_AS(backend.update(SgdUpdate{}, u), UsageError);
       CHECK_THROWS_AS((void)backend.squared_norms(u), UsageError);
     }
   }
@@ -271,12 +271,12 @@ void check_loss(Backend& backend) {
     // Constant logits: log(K), and no hits by ties but for the first class.
     Metrics m = run(loss_only(4), {1, 1, 1, 1}, {0, 1, 2, 3}, t, {});
     CHECK(m.loss == doctest::Approx(4 * std::log(4.0)));
-    CHECK(m.top1 == 1);
-    CHECK(m.topk == 4);
+    CHECK(m.top1_hits == 1);
+    CHECK(m.topk_hits == 4);
     CHECK(m.rows == 4);
     m = run(loss_only(4, 0, 2), {3, 1, 2, 0}, {0, 1, 2, 3}, t, {});
-    CHECK(m.top1 == 1);
-    CHECK(m.topk == 2);
+    CHECK(m.top1_hits == 1);
+    CHECK(m.topk_hits == 2);
     // Smoothing: (1 - s) (L - z_t) + s (L - mean z), L = log sum exp z.
     std::vector<double> d;
     const StepScalars scalars{8, 0.25};
@@ -294,12 +294,12 @@ void check_loss(Backend& backend) {
     for (std::int32_t label : {0, 1, 2}) {
       m = run(loss_only(3), {0, nan, 1}, {label}, t, {}, &d);
       CHECK(std::isnan(m.loss));
-      CHECK(m.top1 == 0);
+      CHECK(m.top1_hits == 0);
       CHECK(std::isnan(d[0]));
     }
     m = run(loss_only(3), {nan, nan, nan}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, t, {});
     CHECK(std::isnan(m.loss));
-    CHECK(m.top1 == 0);
+    CHECK(m.top1_hits == 0);
     // A row that is to be ignored adds no loss, hit or gradient, anywhere in the batch, whatever its logits are.
     for (const std::vector<std::int32_t>& labels :
          {std::vector<std::int32_t>{-1, 0, 2, -1}, std::vector<std::int32_t>{0, -1, -1, 2}}) {
@@ -307,8 +307,8 @@ void check_loss(Backend& backend) {
       std::vector<double> with, zero(4, 0.0);
       const Metrics only = run(loss_only(4, 0.25F), {2, 0, 1, -1}, {0, 2}, t, scalars, &with);
       CHECK(m.loss == only.loss);
-      CHECK(m.top1 == 1);
-      CHECK(m.topk == 2);
+      CHECK(m.top1_hits == 1);
+      CHECK(m.topk_hits == 2);
       CHECK(m.rows == 4);
       REQUIRE(d.size() == 16);
       std::size_t next = 0;

@@ -191,9 +191,9 @@ class CpuOps : public ReferenceOps<false> {
   }
 
   void update(const UpdateOp& any, const UpdateCall& u) override {
-    if (const auto* sgd = std::get_if<op::SgdUpdate>(&any))
+    if (const auto* sgd = std::get_if<SgdUpdate>(&any))
       return blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, *sgd, part); });
-    const auto& adamw = std::get<op::AdamwUpdate>(any);
+    const auto& adamw = std::get<AdamwUpdate>(any);
     blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, adamw, part); });
   }
   // Summed over fixed blocks in order, whoever computed them.

@@ -6,14 +6,14 @@
 
 #include <tutti/core/separate.hpp>
 #include <tutti/engine/cpu/isa.hpp>
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 
 // Optimizer passes over f32 arenas, one read and one write of each array. Plain loops, which the compiler turns into
 // vector code for each instruction set.
 namespace tutti::cpu {
 
 template <Isa>
-TUTTI_INLINE void sgd_body(op::SgdUpdate o, UpdateCall u) {
+TUTTI_INLINE void sgd_body(SgdUpdate o, UpdateCall u) {
   auto* __restrict w = static_cast<float*>(u.weights);
   const auto* __restrict g = static_cast<const float*>(u.gradients);
   auto* __restrict a = static_cast<float*>(u.slots[0]);
@@ -30,10 +30,10 @@ TUTTI_INLINE void sgd_body(op::SgdUpdate o, UpdateCall u) {
   }
 }
 TUTTI_DEFINE_DISPATCH(sgd, sgd_body);
-TUTTI_CORE_INSTANCE(template void sgd<>(Isa, op::SgdUpdate, UpdateCall));
+TUTTI_CORE_INSTANCE(template void sgd<>(Isa, SgdUpdate, UpdateCall));
 
 template <Isa>
-TUTTI_INLINE void adamw_body(op::AdamwUpdate o, UpdateCall u) {
+TUTTI_INLINE void adamw_body(AdamwUpdate o, UpdateCall u) {
   auto* __restrict w = static_cast<float*>(u.weights);
   const auto* __restrict g = static_cast<const float*>(u.gradients);
   auto* __restrict m = static_cast<float*>(u.slots[0]);
@@ -54,7 +54,7 @@ TUTTI_INLINE void adamw_body(op::AdamwUpdate o, UpdateCall u) {
   }
 }
 TUTTI_DEFINE_DISPATCH(adamw, adamw_body);
-TUTTI_CORE_INSTANCE(template void adamw<>(Isa, op::AdamwUpdate, UpdateCall));
+TUTTI_CORE_INSTANCE(template void adamw<>(Isa, AdamwUpdate, UpdateCall));
 
 template <Isa>
 TUTTI_INLINE void average_body(float* to, const float* from, std::size_t n, float decay) {

@@ -6,9 +6,10 @@
 #include <limits>
 #include <vector>
 
+#include <tutti/core/ignored_label.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 
 // Element-wise ops, pooling, the loss and the optimizers as obvious loops, NHWC.
 namespace tutti::reference {
@@ -127,7 +128,7 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
   const double smooth = static_cast<double>(o.label_smoothing), off = smooth / static_cast<double>(classes);
   for (std::int64_t n = 0; n < logits.shape[0]; ++n, z += classes) {
     const std::int32_t t = label[n];
-    if (t == op::ignored_label) {
+    if (t == ignored_label) {
       metrics[3] += 1;
       if (d != nullptr) d = std::fill_n(d, classes, T{});
       continue;
@@ -159,7 +160,7 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
 }
 
 template <class M>
-void update(const op::SgdUpdate& o, const UpdateCall& u) {
+void update(const SgdUpdate& o, const UpdateCall& u) {
   M* w = static_cast<M*>(u.weights);
   const M* g = static_cast<const M*>(u.gradients);
   M* a = static_cast<M*>(u.slots[0]);
@@ -173,7 +174,7 @@ void update(const op::SgdUpdate& o, const UpdateCall& u) {
 }
 
 template <class M>
-void update(const op::AdamwUpdate& o, const UpdateCall& u) {
+void update(const AdamwUpdate& o, const UpdateCall& u) {
   M* w = static_cast<M*>(u.weights);
   const M* g = static_cast<const M*>(u.gradients);
   M *m = static_cast<M*>(u.slots[0]), *v = static_cast<M*>(u.slots[1]);

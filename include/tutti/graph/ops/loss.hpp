@@ -5,12 +5,10 @@
 #include <string>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/ignored_label.hpp>
 #include <tutti/graph/ops/op.hpp>
 
 namespace tutti::op {
-
-// The label of rows that only fill a batch, such as samples that could not be read.
-inline constexpr std::int32_t ignored_label = -1;
 
 // logits [N,K], labels i32 [N] -> metrics f64 [4] (sum of losses, top-1 hits, top-k hits, rows) [, dlogits]
 // dlogits = loss_scale * (softmax - target) / global batch, with target smoothed by label_smoothing / K. The loss in

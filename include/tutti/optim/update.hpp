@@ -12,8 +12,6 @@
 namespace tutti {
 
 // What an optimizer does to a run of master weights, in one pass. With G = factor * (gradient_scale * g + L2 * w):
-namespace op {
-
 // a = momentum * a + G;  w -= lr * (nesterov ? G + momentum * a : a). One slot: a. (PyTorch's and TensorFlow's form:
 // the rate is outside the accumulator.)
 struct SgdUpdate {
@@ -26,9 +24,7 @@ struct AdamwUpdate {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 };
 
-}  // namespace op
-
-using UpdateOp = std::variant<op::SgdUpdate, op::AdamwUpdate>;
+using UpdateOp = std::variant<SgdUpdate, AdamwUpdate>;
 
 // One run of elements of the arenas and the numbers of this step.
 struct UpdateCall {

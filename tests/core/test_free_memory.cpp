@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include <tutti/core/host_memory.hpp>
+#include <tutti/core/free_memory.hpp>
 
 #include "data/temp_folder.hpp"
 

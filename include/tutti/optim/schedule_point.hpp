@@ -10,7 +10,7 @@
 namespace tutti {
 
 // Where a run stands when it is about to make update number `step`, counted from 0.
-struct Progress {
+struct SchedulePoint {
   std::int64_t step = 0;
   std::int64_t steps_per_epoch = 1;
   std::int64_t total_steps = 1;
@@ -25,7 +25,7 @@ struct Progress {
 
 // A learning rate that depends on the progress alone, so that a run that resumes or changes its size needs no state.
 template <class L>
-concept LrSchedule = requires(const L& l, const Progress& p) {
+concept LrSchedule = requires(const L& l, const SchedulePoint& p) {
   { l(p) } -> std::convertible_to<double>;
 };
 
