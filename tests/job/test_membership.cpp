@@ -107,6 +107,8 @@ TEST_CASE("the first generation begins when all are there, with the ranks that t
   CHECK(s.last<Waiting>(5)->missing == "worker 0, worker 1, server 0");
   s.enrol(3, Role::worker, 0);
   s.enrol(9, Role::server, 0);
+  CHECK(s.last<Waiting>(7)->missing == "worker 0, worker 1, worker 2 and 1 more");
+  s.beat(7);
   CHECK(s.last<Waiting>(7)->missing == "worker 1");
   CHECK_FALSE(s.last<Issued>(5).has_value());
   CHECK(s.arbiter.generation() == 0);

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +59,8 @@ class Arbiter {
  public:
   explicit Arbiter(const ArbiterOptions& options) : o_(options) {
     next_id_ = static_cast<ProcessId>(o_.workers) + static_cast<ProcessId>(o_.servers);
+    for (int i = 0; i < o_.workers; ++i) absent_.emplace(Role::worker, i);
+    for (int i = 0; i < o_.servers; ++i) absent_.emplace(Role::server, i);
   }
 
   // A message of the connection `seat`. Publish, Lookup and Forget are not its matter.
@@ -73,6 +75,7 @@ class Arbiter {
     if (const auto* beat = std::get_if<Beat>(&message)) {
       p->heard = now;
       send(*p, Answered{beat->number});
+      if (!founded_) send(*p, waiting());
     }
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
     if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
@@ -154,9 +157,11 @@ class Arbiter {
     p.member.id = !founder                 ? next_id_++
                   : e.role == Role::worker ? static_cast<ProcessId>(e.place)
                                            : static_cast<ProcessId>(o_.workers + e.place);
+    absent_.erase({e.role, e.place});
     processes_.push_back(std::move(p));
-    if (!founded_) return found();
-    change();
+    if (founded_) return change();
+    if (!absent_.empty()) send(processes_.back(), waiting());
+    found();
   }
   [[nodiscard]] bool was_there(Role role, std::int32_t place) const {
     return std::any_of(processes_.begin(), processes_.end(),
@@ -180,20 +185,17 @@ class Arbiter {
   }
 
   // ---- the first generation ----
-  void found() {
+  [[nodiscard]] Waiting waiting() const {
+    constexpr std::size_t most = 3;
     std::string missing;
-    int number = 0;
-    for (const Role role : {Role::worker, Role::server})
-      for (int place = 0; place < (role == Role::worker ? o_.workers : o_.servers); ++place) {
-        if (was_there(role, place)) continue;
-        if (++number <= 3) missing += (missing.empty() ? "" : ", ") + Member{0, role, place, ""}.name();
-      }
-    if (number > 3) missing += " and " + std::to_string(number - 3) + " more";
-    if (number > 0) {
-      for (const Process& p : processes_)
-        if (p.state != State::gone) send(p, Waiting{missing});
-      return;
-    }
+    std::size_t shown = 0;
+    for (const auto& [role, place] : absent_)
+      if (++shown <= most) missing += (missing.empty() ? "" : ", ") + Member{0, role, place, ""}.name();
+    if (absent_.size() > most) missing += " and " + std::to_string(absent_.size() - most) + " more";
+    return {missing};
+  }
+  void found() {
+    if (!absent_.empty()) return;
     founded_ = true;
     for (const Role role : {Role::worker, Role::server}) choose_facts(role);
     changing_ = true;
@@ -341,8 +343,9 @@ class Arbiter {
   ProcessId next_id_ = 0, authority_ = 0;
   std::uint64_t generation_ = 0;
   bool founded_ = false, changing_ = false;
-  bool over_ = false;               // a loss has ended the job: no generation any more
-  std::vector<Process> processes_;  // all that there ever were
+  bool over_ = false;                                 // a loss has ended the job: no generation any more
+  std::vector<Process> processes_;                    // all that there ever were
+  std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
   std::vector<Member> members_;
   std::map<Role, std::string> facts_;
   std::vector<Outgoing> out_;
