@@ -22,6 +22,7 @@
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/linear_op.hpp>
 #include <tutti/backends/cuda/loss_op.hpp>
+#include <tutti/backends/cuda/node_kernel.hpp>
 #include <tutti/backends/cuda/norm_choice.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
 #include <tutti/backends/cuda/options.hpp>
@@ -31,7 +32,7 @@
 #include <tutti/backends/cuda/weight_gradients.hpp>
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/backend.hpp>
-#include <tutti/engine/op_kernel.hpp>
+#include <tutti/engine/custom_kernel.hpp>
 #include <tutti/graph/custom.hpp>
 
 namespace tutti {
@@ -83,11 +84,6 @@ class BasicCuda : public Core {
   [[nodiscard]] const FusedLayers& fused_layers() const noexcept { return fused_layers_; }
   // Of the fused ops in the plans so far: those that the library runs as one, and those that go step by step.
   [[nodiscard]] std::pair<int, int> fusions() const noexcept { return {as_one_, in_steps_}; }
-
-  template <class O>
-  [[nodiscard]] Partition partition(const O&, const NodeDesc&) const {
-    return {};
-  }
 
   template <class O>
   [[nodiscard]] std::shared_ptr<void> prepare(const O&, const PrepareInfo& i) {
@@ -317,10 +313,8 @@ template <class C, class G>
 std::unique_ptr<Kernel> BasicCuda<C, G>::kernel(const Op& op, const NodeDesc& desc) {
   if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
     return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
-  if (std::holds_alternative<op::Private>(op))
-    return kernel_among<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
-                        BatchNormBackwardApply>(*this, op, desc);
-  return kernel_of(*this, op, desc);
+  return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
+                   BatchNormBackwardApply>(*this, op, desc);
 }
 
 }  // namespace cuda

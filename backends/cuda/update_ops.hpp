@@ -11,7 +11,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/optim/update.hpp>
 
-// What optimizers do to the arenas, by our own kernels.
+// What optimizers do to the arenas, by our own kernels, each pass started by the host: for steps that HostStepEnd ends,
+// of a user's own optimizer or traced ones, whose factors the host works out. CudaStepEnd has kernels that take all
+// factors from the device.
 namespace tutti::cuda {
 
 // kernels/update.hpp

@@ -8,6 +8,10 @@
 
 namespace tutti {
 
+namespace onednn {
+class Shared;  // shared.hpp
+}  // namespace onednn
+
 // Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
 class Onednn : public CpuOps {
  public:
@@ -22,8 +26,7 @@ class Onednn : public CpuOps {
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
  private:
-  class Kernels;  // onednn_definitions.hpp
-  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<onednn::Shared> shared_;
 };
 
 }  // namespace tutti

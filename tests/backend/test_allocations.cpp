@@ -4,6 +4,7 @@
 // allocates when it executes a primitive (2.6: about five times), where we cannot help it, so for it the callers are
 // told apart: those inside its library and those of this program, headers of oneDNN's included.
 #include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #if defined(TUTTI_HAS_EIGEN)
 #include <tutti/backends/eigen/eigen.hpp>
 #endif

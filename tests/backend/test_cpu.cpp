@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Our own vector kernels, for every instruction set that this machine has.
 #include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/cpu/row_kernels.hpp>
 
 #include <string>
 #include <vector>
@@ -121,6 +122,7 @@ TEST_CASE("what Reference's loops serve on a backend is named, with its layer") 
   Builder b(3, 8, 8);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
   x = b.relu("relu1", nn::conv(b, "conv1", x, {.out = 4}));
+  x = b.bias("bias1", x, b.parameter("bias1.bias", {4}, {Init::zeros}));
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {Init::he_uniform, 0.4}));
   Cpu cpu;
   Executor on_cpu(cpu, b.graph());

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/private_ops.hpp>
-#include <tutti/engine/op_kernel.hpp>
+#include <tutti/engine/reference/loops.hpp>
 #include <tutti/engine/reference/reference.hpp>
 
 // The ops of the CUDA backend's own as obvious loops: what their kernels are tested against.
@@ -144,32 +144,51 @@ void batch_norm_backward_apply(const Call& call) {
 
 }  // namespace loops
 
-// Reference with those loops.
-class FusedReference : public Reference {
- public:
-  using Reference::run;
-  void run(const cuda::Conv2dStatistics& o, Call& c) {
+struct FusedLoops : ReferenceLoops<true> {
+  static void run(const cuda::Conv2dStatistics& o, Call& c) {
     types(c.out[0], c.out[1], [&](auto t, auto m) { loops::conv2d_statistics<decltype(t), decltype(m)>(o, c); });
   }
-  void run(const cuda::Conv2dBackwardWeightsActivated& o, Call& c) {
+  static void run(const cuda::Conv2dBackwardWeightsActivated& o, Call& c) {
     types(c.in[0], c.out[0],
           [&](auto t, auto m) { loops::conv2d_backward_weights_activated<decltype(t), decltype(m)>(o, c); });
   }
-  void run(const cuda::BatchNormFromSums& o, Call& c) {
+  static void run(const cuda::BatchNormFromSums& o, Call& c) {
     types(c.in[0], c.in[1], [&](auto t, auto m) { loops::batch_norm_from_sums<decltype(t), decltype(m)>(o, c); });
   }
-  void run(const cuda::Conv2dBackwardDataNorm& o, Call& c) {
+  static void run(const cuda::Conv2dBackwardDataNorm& o, Call& c) {
     types(c.in[0], c.in[3], [&](auto t, auto m) { loops::conv2d_backward_data_norm<decltype(t), decltype(m)>(o, c); });
   }
-  void run(const cuda::BatchNormBackwardApply&, Call& c) {
+  static void run(const cuda::BatchNormBackwardApply&, Call& c) {
     types(c.in[0], c.in[2], [&](auto t, auto m) { loops::batch_norm_backward_apply<decltype(t), decltype(m)>(c); });
+  }
+};
+
+// Reference with those loops.
+class FusedReference : public Reference {
+ public:
+  template <class O>
+  void run(const O& o, Call& c) {
+    if constexpr (Ops::has<O>)
+      Reference::kernel(o, {})->run(c);
+    else
+      FusedLoops::run(o, c);
   }
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
-    if (auto k = kernel_among<cuda::Conv2dStatistics, cuda::Conv2dBackwardWeightsActivated, cuda::BatchNormFromSums,
-                              cuda::Conv2dBackwardDataNorm, cuda::BatchNormBackwardApply>(*this, op, desc))
-      return k;
-    return Reference::kernel(op, desc);
+    return own<cuda::Conv2dStatistics, cuda::Conv2dBackwardWeightsActivated, cuda::BatchNormFromSums,
+               cuda::Conv2dBackwardDataNorm, cuda::BatchNormBackwardApply>(op, desc);
+  }
+
+ private:
+  template <class O, class... Others>
+  [[nodiscard]] std::unique_ptr<Kernel> own(const Op& op, const NodeDesc& desc) {
+    if (op_cast<O>(op) != nullptr)
+      return std::make_unique<LoopKernel<true>>(op, desc,
+                                                [](const Op& any, Call& c) { FusedLoops::run(*op_cast<O>(any), c); });
+    if constexpr (sizeof...(Others) > 0)
+      return own<Others...>(op, desc);
+    else
+      return Reference::kernel(op, desc);
   }
 };
 

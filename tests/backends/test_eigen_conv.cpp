@@ -68,62 +68,57 @@ double difference(const Tensor& a, const Tensor& b, std::int64_t terms) {
 
 constexpr double tolerance(DType t) { return t == DType::bf16 ? 1.5e-2 : 1e-5; }
 
-template <class O>
-void rows_op(EigenBackend& b, const O& o, Tensor& x, Tensor& w, Tensor& y, std::int64_t chunk) {
+void rows_op(EigenBackend& b, const Op& o, Tensor& x, Tensor& w, Tensor& y, std::int64_t chunk) {
   const DType t = y.desc.dtype;
   const std::int64_t n = y.desc.shape[0];
   PrepareInfo info;
   info.desc = {{x.desc, w.desc}, {y.desc}, t, n, 1};
   for (std::int64_t r = 0; r < n; r += chunk) info.chunk_rows.push_back(std::min(chunk, n - r));
-  Tensor packed({static_cast<std::int64_t>(b.pack_bytes(o, info.desc))}, DType::u8);
-  const auto state = b.prepare(o, info);
-  info.desc.state = state.get();
-  b.pack(o, info.desc, w.ref(), packed.bytes.data());
+  const auto kernel = b.kernel(o, info.desc);
+  Tensor packed({static_cast<std::int64_t>(kernel->packed_bytes())}, DType::u8);
+  kernel->prepare(info);
+  kernel->pack(w.ref(), packed.bytes.data());
   for (std::int64_t r = 0; r < n; r += chunk) {
     const std::int64_t rows = std::min(chunk, n - r);
     Call c;
     c.in[0] = x.ref(r, rows);
     c.in[1] = {packed.bytes.data(), t, w.desc.shape};
     c.out[0] = y.ref(r, rows);
-    c.state = state.get();
-    b.run(o, c);
+    kernel->run(c);
   }
 }
 
-template <class O>
-void whole_op(const O& o, Tensor& x, Tensor& w, Tensor& y) {
-  Reference b;
-  const NodeDesc d{{x.desc, w.desc}, {y.desc}, y.desc.dtype, 1, 1};
+void whole_op(const Op& o, Tensor& x, Tensor& w, Tensor& y) {
+  const auto kernel = Reference().kernel(o, {{x.desc, w.desc}, {y.desc}, y.desc.dtype, 1, 1});
   Tensor packed(w.desc.shape, y.desc.dtype);
-  b.pack(o, d, w.ref(), packed.bytes.data());
+  kernel->pack(w.ref(), packed.bytes.data());
   Call c;
   c.in[0] = x.ref();
   c.in[1] = packed.ref();
   c.out[0] = y.ref();
-  b.run(o, c);
+  kernel->run(c);
 }
 
-void weight_gradient(EigenBackend& b, const op::Conv2dBackwardWeights& o, Tensor& x, Tensor& dy, Tensor& dw,
-                     std::int64_t chunk) {
+void weight_gradient(EigenBackend& b, const Op& o, Tensor& x, Tensor& dy, Tensor& dw, std::int64_t chunk) {
   const std::int64_t n = x.desc.shape[0];
   const int lanes = n > 1 ? 2 : 1;
   PrepareInfo info;
   info.desc = {{x.desc, dy.desc}, {dw.desc}, x.desc.dtype, n, lanes};
   info.chunk_rows = {chunk, 1};
-  info.partition = b.partition(o, info.desc);
+  const auto kernel = b.kernel(o, info.desc);
+  info.partition = kernel->cut();
   if (info.partition.division == Division::whole) info.chunk_rows = {n};
   std::vector<float> partial(static_cast<std::size_t>(lanes) * info.partition.partial_bytes / sizeof(float),
                              std::nanf(""));
-  const auto state = b.prepare(o, info);
+  kernel->prepare(info);
   Call c;
   c.lanes = lanes;
   c.partial_stride = info.partition.partial_bytes;
-  c.state = state.get();
   c.out[0] = dw.ref();
   if (info.partition.division == Division::whole) {
     c.in[0] = x.ref();
     c.in[1] = dy.ref();
-    for (c.task = 0; c.task < info.partition.tasks; ++c.task) b.run(o, c);
+    for (c.task = 0; c.task < info.partition.tasks; ++c.task) kernel->run(c);
     return;
   }
   auto* first = reinterpret_cast<std::byte*>(partial.data());
@@ -137,12 +132,12 @@ void weight_gradient(EigenBackend& b, const op::Conv2dBackwardWeights& o, Tensor
       c.lane = lane;
       c.first_chunk = r == begin;
       c.partial = first + static_cast<std::size_t>(lane) * c.partial_stride;
-      b.run(o, c);
+      kernel->run(c);
     }
   }
   c.phase = Phase::finish;
   c.partial = first;
-  b.run(o, c);
+  kernel->run(c);
 }
 
 void check(EigenBackend& b, const Case& k, DType t) {
@@ -173,7 +168,7 @@ void check(EigenBackend& b, const Case& k, DType t) {
     c.in[0] = x.ref();
     c.in[1] = dy.ref();
     c.out[0] = expected.ref();
-    Reference().run(op::Conv2dBackwardWeights{o}, c);
+    Reference().kernel(op::Conv2dBackwardWeights{o}, {})->run(c);
     CHECK(difference(dw, expected, k.n * p * q) < tolerance(DType::f32));
   }
 }
@@ -224,19 +219,19 @@ TEST_CASE("eigen linear layers agree with the reference") {
           Tensor x = random({n, in}, t, 1), w = random({out, in}, DType::f32, 2), bias = random({out}, DType::f32, 3);
           Tensor packed({in * (out + 64)}, DType::f32), plain({out, in}, t), y = unset({n, out}, t), expected = y;
           const PrepareInfo info{{{x.desc, w.desc, bias.desc}, {y.desc}, t, n, 1}, {}, {n}, 1};
-          const op::Linear o;
-          REQUIRE(b.pack_bytes(o, info.desc) <= packed.bytes.size());
-          b.pack(o, info.desc, w.ref(), packed.bytes.data());
-          const auto state = b.prepare(o, info);
+          const Op o = op::Linear{};
+          const auto kernel = b.kernel(o, info.desc), expected_by = Reference().kernel(o, info.desc);
+          REQUIRE(kernel->packed_bytes() <= packed.bytes.size());
+          kernel->pack(w.ref(), packed.bytes.data());
+          kernel->prepare(info);
           Call c;
           c.in = {x.ref(), {packed.bytes.data(), t, w.desc.shape}, bias.ref()};
           c.out[0] = y.ref();
-          c.state = state.get();
-          b.run(o, c);
-          Reference().pack(o, info.desc, w.ref(), plain.bytes.data());
+          kernel->run(c);
+          expected_by->pack(w.ref(), plain.bytes.data());
           c.in[1] = plain.ref();
           c.out[0] = expected.ref();
-          Reference().run(o, c);
+          expected_by->run(c);
           CHECK(difference(y, expected, in) < tolerance(t));
 
           Tensor dy = random({n, out}, t, 4), dx = unset({n, in}, t), dx_expected = dx;

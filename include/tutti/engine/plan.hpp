@@ -84,7 +84,6 @@ struct NodeDesc {
   DType compute = DType::f32;
   std::int64_t rows = 0;
   int lanes = 1;
-  const void* state = nullptr;  // when weights are packed: what OpKernel prepared
 };
 
 // What the planner asks of a backend.

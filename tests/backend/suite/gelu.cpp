@@ -44,7 +44,7 @@ std::vector<double> run_alone(Backend& backend, DType t, const Op& o,
                               const std::vector<std::vector<double>>& operands) {
   const Shape shape{1, static_cast<std::int64_t>(operands[0].size())};
   const std::vector<TensorDesc> in(operands.size(), TensorDesc{shape, t});
-  const PrepareInfo info{{in, {TensorDesc{shape, t}}, t, 1, 1, nullptr}, {}, {1}, 1};
+  const PrepareInfo info{{in, {TensorDesc{shape, t}}, t, 1, 1}, {}, {1}, 1};
   std::vector<Held<T>> held;
   held.reserve(operands.size() + 1);
   Call c;

@@ -17,14 +17,19 @@ class PlainCpu : public CpuOps {
   explicit PlainCpu(CpuOptions o = {}) : CpuOps(o) {}
   [[nodiscard]] std::string name() const override { return "cpu"; }
   [[nodiscard]] std::string description() const override { return "own kernels " + std::string(cpu::name_of(isa())); }
-  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
-    if (auto k = kernel_among<op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
-                              op::LinearBackwardData>(*this, op, desc))
-      return k;
-    return CpuOps::kernel(op, desc);
-  }
+  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 };
 using Cpu = PlainCpu<>;
+
+#if TUTTI_CORE_DEFINITIONS
+template <class X>
+std::unique_ptr<Kernel> PlainCpu<X>::kernel(const Op& op, const NodeDesc& desc) {
+  if (auto k = KernelTable<cpu::RowLoop<op::Linear>, cpu::RowLoop<op::LinearBackwardData>>::make(op, *this, desc))
+    return k;
+  if (auto k = CpuOps::kernel(op, desc)) return k;
+  return reference_kernel<false>(op, desc);
+}
+#endif
 
 TUTTI_CORE_INSTANCE(template class PlainCpu<>);
 

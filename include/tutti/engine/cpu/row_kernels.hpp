@@ -148,6 +148,27 @@ TUTTI_CORE_INSTANCE(template void linear_backward_weights<bf16>(Isa, const bf16*
                                                                 std::int64_t, std::int64_t, std::int64_t,
                                                                 std::int64_t));
 
+// sums[c] += the sum over pixels of x[c].
+template <Isa I, class T>
+TUTTI_INLINE void column_sums_body(const T* x, std::int64_t pixels, std::int64_t channels, double* sums) {
+  constexpr int width = lanes_of<I>;
+  std::int64_t c = 0;
+  for (; c + width <= channels; c += width) {
+    F<I> sum[4] = {};  // for the latency of the addition
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      F<I> v;
+      load<I>(v, x + i * channels + c);
+      sum[i % 4] += v;
+    }
+    for (const F<I>& s : sum) add_lanes<I>(sums + c, s);
+  }
+  for (; c < channels; ++c)
+    for (std::int64_t i = 0; i < pixels; ++i) sums[c] += static_cast<double>(static_cast<float>(x[i * channels + c]));
+}
+TUTTI_DEFINE_DISPATCH(column_sums, column_sums_body);
+TUTTI_CORE_INSTANCE(template void column_sums<float>(Isa, const float*, std::int64_t, std::int64_t, double*));
+TUTTI_CORE_INSTANCE(template void column_sums<bf16>(Isa, const bf16*, std::int64_t, std::int64_t, double*));
+
 // Adds the lanes' partial arrays, which lie one behind the other, into `to`, in the order of the lanes.
 template <std::size_t K>
 void sum_lanes(const Call& c, const std::array<float*, K>& to, const std::array<std::size_t, K>& counts) {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <variant>
+
+#include <tutti/backends/onednn/convolution_op.hpp>
+#include <tutti/backends/onednn/shared.hpp>
+#include <tutti/engine/cpu/update_kernels.hpp>
+#include <tutti/engine/cpu/weight_gradient.hpp>
+#include <tutti/engine/kernel.hpp>
+
+namespace tutti::onednn {
+
+// Gradients of convolutions' weights.
+//
+// Weight gradients of 1x1 convolutions, and of those with a stride, are our own kernel's work where there is one for
+// this processor: its products of matrices reach 80 % of the peak where oneDNN's convolutions reach 50 to 70. So are
+// the large ones in bf16. A large gradient is cut into parts of its channels, each a task over all rows, since a
+// partial sum of megabytes per lane would cost more to add than it saves; each element is summed in the same order
+// however it is cut.
+class Conv2dBackwardWeights final : public Kernel {
+ public:
+  using For = op::Conv2dBackwardWeights;
+  Conv2dBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
+      : b_(b), problem_(problem(*std::get_if<For>(&op), d.in[0], d.out[0].shape, d.in[1])), own_(is_own()) {}
+
+  [[nodiscard]] Partition cut() override {
+    const Shape& w = problem_.w;
+    if (own_) {
+      if (w.numel() < 256 * 1024) return {Division::reduce, 1, static_cast<std::size_t>(w.numel()) * sizeof(float)};
+      const std::int64_t parts = (w[2] * w[3] > 1 ? w[1] : std::max(w[0], w[1])) / 32;
+      return {Division::whole, static_cast<int>(std::clamp<std::int64_t>(parts, 1, std::max(8, 4 * b_.threads))), 0};
+    }
+    if (by_channels()) return {Division::whole, channel_tasks, 0};
+    return {Division::reduce, 1, b_.convolutions.layout(problem_, Pass::backward_weights).desc.get_size()};
+  }
+
+  void prepare(const PrepareInfo& i) override {
+    const bool whole = i.partition.division == Division::whole;
+    if (own_) {
+      const Shape& w = problem_.w;
+      weight_offset_ = static_cast<std::size_t>(cpu::weight_gradient_floats(w[1], w[0])) * sizeof(float);
+      const std::int64_t widest = whole && w[2] * w[3] > 1 ? (w[1] / 16 / i.partition.tasks + 1) * 16 : 0;
+      return b_.reserve(weight_offset_ + static_cast<std::size_t>(w[0] * w[2] * w[3] * widest) * sizeof(float));
+    }
+    if (whole) {
+      problem_.w[0] /= channel_tasks;
+      problem_.y[1] /= channel_tasks;
+    }
+    weight_offset_ = round_up(primitives_.make(b_.convolutions, problem_, Pass::backward_weights, i));
+    weight_bytes_ = b_.convolutions.layout(problem_, Pass::backward_weights).desc.get_size();
+    slice_offset_ = weight_offset_ + round_up(weight_bytes_);
+    const TensorDesc& dy = i.desc.in[1];
+    b_.reserve(slice_offset_ +
+               (whole ? static_cast<std::size_t>(dy.shape.numel()) / channel_tasks * size_of(dy.dtype) : 0));
+  }
+
+  void run(Call& c) override {
+    if (own_) return c.in[0].dtype == DType::bf16 ? run_own<bf16>(c) : run_own<float>(c);
+    if (c.phase == Phase::whole) return run_channels(c);
+    const std::size_t n = weight_bytes_ / sizeof(float);
+    auto* const mine = reinterpret_cast<float*>(c.partial);
+    if (c.phase == Phase::finish) {
+      for (int l = 1; l < c.lanes; ++l)
+        cpu::accumulate(b_.isa, mine, reinterpret_cast<const float*>(c.partial_of(l)), n);
+      b_.convolutions.reorder(problem_, Pass::backward_weights, mine, c.out[0].data);
+      return;
+    }
+    // oneDNN overwrites its result, so only a lane's first chunk may go straight into the lane's sum.
+    std::byte* const room = b_.scratch(c.worker);
+    auto* const target = c.first_chunk ? mine : reinterpret_cast<float*>(room + weight_offset_);
+    primitives_.run(c.in[0].shape[0], c.worker, {c.in[0].data, c.in[1].data, target}, room);
+    if (!c.first_chunk) cpu::accumulate(b_.isa, mine, static_cast<const float*>(target), n);
+  }
+
+ private:
+  [[nodiscard]] bool is_own() const {
+    const Problem& p = problem_;
+    if (p.window.stride == 1 && p.w[2] * p.w[3] > 1 && !(p.bf16 && by_channels())) return false;
+    return p.bf16 ? cpu::has_weight_gradient<bf16>(b_.isa, p.w[1], p.w[0])
+                  : cpu::has_weight_gradient<float>(b_.isa, p.w[1], p.w[0]);
+  }
+  template <class T>
+  void run_own(const Call& c) {
+    const Shape& w = problem_.w;
+    const std::int64_t places = w[2] * w[3];
+    auto* const out = static_cast<float*>(c.out[0].data);
+    // [outputs][places][inputs] -> a part of [outputs][inputs in all][places]
+    const auto turn = [&](const float* from, std::int64_t first, std::int64_t inputs) {
+      for (std::int64_t o = 0; o < w[0]; ++o, from += places * inputs) {
+        float* to = out + (o * w[1] + first) * places;
+        for (std::int64_t k = 0; k < inputs; ++k)
+          for (std::int64_t place = 0; place < places; ++place) *to++ = from[place * inputs + k];
+      }
+    };
+    if (c.phase == Phase::finish) {
+      auto* const sum = reinterpret_cast<float*>(c.partial);
+      for (int l = 1; l < c.lanes; ++l)
+        cpu::accumulate(b_.isa, sum, reinterpret_cast<const float*>(c.partial_of(l)),
+                        static_cast<std::size_t>(w.numel()));
+      return turn(sum, 0, w[1]);
+    }
+    cpu::WeightGradientArgs<T> g;
+    g.window = problem_.window;
+    const TensorRef &x = c.in[0], &dy = c.in[1];
+    g.rows = x.shape[0];
+    g.h = x.shape[2];
+    g.w = x.shape[3];
+    g.channels = g.inputs = w[1];
+    g.out_h = dy.shape[2];
+    g.out_w = dy.shape[3];
+    g.outputs = g.part_outputs = w[0];
+    g.x = static_cast<const T*>(x.data);
+    g.dy = static_cast<const T*>(dy.data);
+    g.columns = reinterpret_cast<float*>(b_.scratch(c.worker));
+    if (c.phase == Phase::reduce) {
+      g.add = !c.first_chunk;
+      g.dw = reinterpret_cast<float*>(c.partial);
+    } else {
+      const bool cut_outputs = places == 1 && w[0] > w[1];
+      const std::int64_t all = (cut_outputs ? w[0] : w[1]) / 16;
+      const std::int64_t first = all * c.task / c.tasks * 16, count = all * (c.task + 1) / c.tasks * 16 - first;
+      (cut_outputs ? g.first_output : g.first_input) = first;
+      (cut_outputs ? g.part_outputs : g.inputs) = count;
+      if (places > 1) {
+        g.dw = reinterpret_cast<float*>(b_.scratch(c.worker) + weight_offset_);
+      } else {
+        g.dw = out + g.first_output * w[1] + g.first_input;
+      }
+    }
+    const bool in_place = c.phase == Phase::whole && places == 1;
+    g.dw_place = g.inputs;
+    g.dw_output = in_place ? w[1] : places * g.inputs;
+    cpu::weight_gradient<T>(g);
+    if (c.phase == Phase::whole && !in_place) turn(g.dw, g.first_input, g.inputs);
+  }
+
+  // Else large ones are cut by output channels: a task gathers its channels of dy.
+  static constexpr int channel_tasks = 8;
+  [[nodiscard]] bool by_channels() const {
+    return problem_.w.numel() >= 1024 * 1024 && problem_.w[0] % (16 * channel_tasks) == 0;
+  }
+  void run_channels(const Call& c) {
+    const TensorRef& dy = c.in[1];
+    const std::size_t unit = size_of(dy.dtype), channels = static_cast<std::size_t>(dy.shape[1]) * unit,
+                      mine = channels / channel_tasks;
+    std::byte* const room = b_.scratch(c.worker);
+    std::byte* const slice = room + slice_offset_;
+    const std::byte* from = static_cast<const std::byte*>(dy.data) + static_cast<std::size_t>(c.task) * mine;
+    const std::size_t pixels = static_cast<std::size_t>(dy.shape.numel() / dy.shape[1]);
+    for (std::size_t i = 0; i < pixels; ++i) std::memcpy(slice + i * mine, from + i * channels, mine);
+    std::byte* const dw = room + weight_offset_;
+    primitives_.run(c.in[0].shape[0], c.worker, {c.in[0].data, slice, dw}, room);
+    const auto part = static_cast<std::size_t>(c.out[0].shape.numel()) / channel_tasks;
+    b_.convolutions.reorder(problem_, Pass::backward_weights, dw,
+                            static_cast<float*>(c.out[0].data) + static_cast<std::size_t>(c.task) * part);
+  }
+
+  Shared& b_;
+  Problem problem_;  // of one task
+  bool own_;
+  Primitives primitives_;
+  std::size_t weight_bytes_ = 0, weight_offset_ = 0, slice_offset_ = 0;
+};
+
+}  // namespace tutti::onednn

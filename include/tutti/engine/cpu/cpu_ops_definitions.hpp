@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <tutti/engine/cpu/cpu_ops.hpp>
+#include <tutti/engine/cpu/elementwise_ops.hpp>
+#include <tutti/engine/cpu/linear_ops.hpp>
+#include <tutti/engine/cpu/loss_ops.hpp>
+#include <tutti/engine/cpu/norm_ops.hpp>
+#include <tutti/engine/cpu/pool_ops.hpp>
+#include <tutti/engine/cpu/update_kernels.hpp>
+#include <tutti/engine/kernel_table.hpp>
+#include <tutti/engine/reference/loops.hpp>
+
+// What cpu_ops.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
+namespace tutti {
+
+TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread_start)
+    : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
+      isa_(cpu::detect_isa()) {}
+
+// Convolutions and products of matrices are for who inherits from it. What has no row runs by Reference's loop.
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
+  // clang-format off
+  using Own = KernelTable<
+      cpu::Normalize,
+      cpu::BatchNorm, cpu::BatchNormInference, cpu::BatchNormBackward,
+      cpu::RowLoop<op::Relu>, cpu::RowLoop<op::ReluBackward>,
+      cpu::Gelu, cpu::GeluBackward,
+      cpu::Add,
+      cpu::RowLoop<op::Bias>, cpu::BiasBackward,
+      cpu::MaxPool, cpu::MaxPoolBackward,
+      cpu::GlobalAvgPool, cpu::GlobalAvgPoolBackward,
+      cpu::LinearBackwardWeights,
+      cpu::SoftmaxCrossEntropy>;
+  // clang-format on
+  if (auto k = custom_kernel(op)) return k;
+  if (auto k = Own::make(op, *this, desc)) return k;
+  return reference_kernel<false, Own, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
+                          op::LinearBackwardData>(op, desc);
+}
+
+// f for blocks of a pass over arenas, which are always the same.
+template <class F>
+void CpuOps::blocks(const UpdateCall& u, F&& f) {
+  only_f32(u.dtype);
+  const auto tasks = static_cast<int>((u.count + block - 1) / block);
+  parallel(tasks, [&](int t, int) {
+    const std::size_t begin = static_cast<std::size_t>(t) * block;
+    UpdateCall part = u;
+    part.count = std::min(block, u.count - begin);
+    part.weights = static_cast<float*>(u.weights) + begin;
+    part.gradients = static_cast<const float*>(u.gradients) + begin;
+    for (auto& s : part.slots)
+      if (s != nullptr) s = static_cast<float*>(s) + begin;
+    f(part);
+  });
+}
+
+TUTTI_CORE_FUNCTION void CpuOps::update(const UpdateOp& any, const UpdateCall& u) {
+  if (const auto* sgd = std::get_if<SgdUpdate>(&any))
+    return blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, *sgd, part); });
+  const auto& adamw = std::get<AdamwUpdate>(any);
+  blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, adamw, part); });
+}
+// Summed over fixed blocks in order, whoever computed them.
+TUTTI_CORE_FUNCTION SquaredNorms CpuOps::squared_norms(const UpdateCall& u) {
+  norms_.resize(std::max(norms_.size(), (u.count + block - 1) / block));
+  blocks(u, [&](const UpdateCall& part) {
+    const auto offset =
+        static_cast<std::size_t>(static_cast<const float*>(part.gradients) - static_cast<const float*>(u.gradients));
+    norms_[offset / block] = reference::squared_norms<float>(part);
+  });
+  SquaredNorms sum;
+  for (std::size_t i = 0; i * block < u.count; ++i) {
+    sum.weights += norms_[i].weights;
+    sum.gradients += norms_[i].gradients;
+  }
+  return sum;
+}
+TUTTI_CORE_FUNCTION void CpuOps::average(DType t, void* to, const void* from, std::size_t n, double decay) {
+  only_f32(t);
+  cpu::average(isa_, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
+}
+TUTTI_CORE_FUNCTION void CpuOps::accumulate(DType t, void* to, const void* from, std::size_t n) {
+  only_f32(t);
+  cpu::accumulate(isa_, static_cast<float*>(to), static_cast<const float*>(from), n);
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include <tutti/engine/cpu/cpu_ops.hpp>
+#include <tutti/engine/host_backend.hpp>
+#include <tutti/engine/reference/loops.hpp>
+
+// What our own kernels have in common. Each is a class, in the file of its family, and a row of CpuOps::kernel().
+namespace tutti::cpu {
+
+class OwnKernel : public Kernel {
+ public:
+  OwnKernel(const Op& op, CpuOps& b, const NodeDesc&) : op_(op), isa_(b.isa()) {}
+
+ protected:
+  const Op& op_;
+  Isa isa_;
+};
+
+// Any range of rows on its own.
+class RowKernel : public OwnKernel {
+ public:
+  using OwnKernel::OwnKernel;
+  [[nodiscard]] Partition cut() override { return {Division::rows}; }
+};
+
+// The same by Reference's loop.
+template <class O>
+class RowLoop final : public HostKernel<> {
+ public:
+  using For = O;
+  RowLoop(const Op& op, CpuOps&, const NodeDesc& d) : HostKernel(d), o_(*std::get_if<O>(&op)) {}
+  [[nodiscard]] Partition cut() override { return {Division::rows}; }
+  void run(Call& c) override { ReferenceLoops<false>::run(o_, c); }
+
+ private:
+  const O& o_;
+};
+
+[[nodiscard]] inline std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
+
+// Adds the lanes' pairs of sums, in order.
+inline void sum_pairs(const Call& c, std::int64_t channel, std::int64_t channels, double& a, double& b) {
+  a = b = 0;
+  for (int l = 0; l < c.lanes; ++l) {
+    const auto* p = reinterpret_cast<const double*>(c.partial_of(l));
+    a += p[channel];
+    b += p[channels + channel];
+  }
+}
+
+}  // namespace tutti::cpu
