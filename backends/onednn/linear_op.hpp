@@ -19,7 +19,7 @@ namespace tutti::onednn {
 class LinearKernel : public HostKernel<> {
  public:
   [[nodiscard]] Partition cut() override {
-    return {Division::whole, weights_ < 64 * 1024 ? 1 : CpuOps::linear_tasks(columns_)};
+    return {Division::whole, weights_ < 64 * 1024 ? 1 : cpu::linear_tasks(columns_)};
   }
   void prepare(const PrepareInfo& i) override {
     of_task_.clear();

@@ -24,7 +24,7 @@ using Cpu = PlainCpu<>;
 #if TUTTI_CORE_DEFINITIONS
 template <class X>
 std::unique_ptr<Kernel> PlainCpu<X>::kernel(const Op& op, const NodeDesc& desc) {
-  if (auto k = KernelTable<cpu::RowLoop<op::Linear>, cpu::RowLoop<op::LinearBackwardData>>::make(op, *this, desc))
+  if (auto k = KernelTable<cpu::RowLoop<op::Linear>, cpu::RowLoop<op::LinearBackwardData>>::make(op, shared(), desc))
     return k;
   if (auto k = CpuOps::kernel(op, desc)) return k;
   return reference_kernel<false>(op, desc);

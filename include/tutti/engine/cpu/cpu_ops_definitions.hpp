@@ -22,8 +22,7 @@
 namespace tutti {
 
 TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread_start)
-    : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
-      isa_(cpu::detect_isa()) {}
+    : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))) {}
 
 // Convolutions and products of matrices are for who inherits from it. What has no row runs by Reference's loop.
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
@@ -41,7 +40,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
       cpu::SoftmaxCrossEntropy>;
   // clang-format on
   if (auto k = custom_kernel(op)) return k;
-  if (auto k = Own::make(op, *this, desc)) return k;
+  if (auto k = Own::make(op, shared_, desc)) return k;
   return reference_kernel<false, Own, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
                           op::LinearBackwardData>(op, desc);
 }
@@ -65,9 +64,9 @@ void CpuOps::blocks(const UpdateCall& u, F&& f) {
 
 TUTTI_CORE_FUNCTION void CpuOps::update(const UpdateOp& any, const UpdateCall& u) {
   if (const auto* sgd = std::get_if<SgdUpdate>(&any))
-    return blocks(u, [&](const UpdateCall& part) { cpu::sgd(isa_, *sgd, part); });
+    return blocks(u, [&](const UpdateCall& part) { cpu::sgd(shared_.isa, *sgd, part); });
   const auto& adamw = std::get<AdamwUpdate>(any);
-  blocks(u, [&](const UpdateCall& part) { cpu::adamw(isa_, adamw, part); });
+  blocks(u, [&](const UpdateCall& part) { cpu::adamw(shared_.isa, adamw, part); });
 }
 // Summed over fixed blocks in order, whoever computed them.
 TUTTI_CORE_FUNCTION SquaredNorms CpuOps::squared_norms(const UpdateCall& u) {
@@ -86,11 +85,11 @@ TUTTI_CORE_FUNCTION SquaredNorms CpuOps::squared_norms(const UpdateCall& u) {
 }
 TUTTI_CORE_FUNCTION void CpuOps::average(DType t, void* to, const void* from, std::size_t n, double decay) {
   only_f32(t);
-  cpu::average(isa_, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
+  cpu::average(shared_.isa, static_cast<float*>(to), static_cast<const float*>(from), n, static_cast<float>(decay));
 }
 TUTTI_CORE_FUNCTION void CpuOps::accumulate(DType t, void* to, const void* from, std::size_t n) {
   only_f32(t);
-  cpu::accumulate(isa_, static_cast<float*>(to), static_cast<const float*>(from), n);
+  cpu::accumulate(shared_.isa, static_cast<float*>(to), static_cast<const float*>(from), n);
 }
 
 }  // namespace tutti

@@ -69,7 +69,7 @@ class GeluBackward final : public RowKernel {
 class BiasBackward final : public OwnKernel {
  public:
   using For = op::BiasBackward;
-  BiasBackward(const Op& op, CpuOps& b, const NodeDesc& d) : OwnKernel(op, b, d), channels_(d.out[0].shape.numel()) {}
+  BiasBackward(const Op& op, Shared& b, const NodeDesc& d) : OwnKernel(op, b, d), channels_(d.out[0].shape.numel()) {}
   [[nodiscard]] Partition cut() override {
     return {Division::reduce, 1, static_cast<std::size_t>(channels_) * sizeof(double)};
   }

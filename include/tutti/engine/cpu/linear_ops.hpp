@@ -14,13 +14,13 @@ namespace tutti::cpu {
 class LinearBackwardWeights final : public OwnKernel {
  public:
   using For = op::LinearBackwardWeights;
-  LinearBackwardWeights(const Op& op, CpuOps& b, const NodeDesc& d)
+  LinearBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
       : OwnKernel(op, b, d), outputs_(d.out[0].shape[0]), bytes_(d.out[0].bytes() + d.out[1].bytes()) {
     // A partial sum per lane of large weights would take more memory and time than it saves.
     in_parts_ = d.out[0].shape.numel() >= 64 * 1024;
   }
   [[nodiscard]] Partition cut() override {
-    if (in_parts_) return {Division::whole, CpuOps::linear_tasks(outputs_)};
+    if (in_parts_) return {Division::whole, linear_tasks(outputs_)};
     return {Division::reduce, 1, bytes_};
   }
   void run(Call& c) override {

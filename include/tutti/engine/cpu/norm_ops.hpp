@@ -15,8 +15,8 @@ namespace tutti::cpu {
 
 class NormKernel : public OwnKernel {
  public:
-  NormKernel(const Op& op, CpuOps& b, const NodeDesc& d)
-      : OwnKernel(op, b, d), factors_(b.factors()), channels_(d.out[0].shape[1]) {}
+  NormKernel(const Op& op, Shared& b, const NodeDesc& d)
+      : OwnKernel(op, b, d), factors_(b.factors), channels_(d.out[0].shape[1]) {}
   void prepare(const PrepareInfo& i) override { factors_.reserve(i.workers, channels_); }
 
  protected:

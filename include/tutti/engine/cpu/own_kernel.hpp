@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <variant>
 
-#include <tutti/engine/cpu/cpu_ops.hpp>
+#include <tutti/engine/cpu/shared.hpp>
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/engine/reference/loops.hpp>
 
@@ -13,7 +13,7 @@ namespace tutti::cpu {
 
 class OwnKernel : public Kernel {
  public:
-  OwnKernel(const Op& op, CpuOps& b, const NodeDesc&) : op_(op), isa_(b.isa()) {}
+  OwnKernel(const Op& op, Shared& b, const NodeDesc&) : op_(op), isa_(b.isa) {}
 
  protected:
   const Op& op_;
@@ -32,7 +32,7 @@ template <class O>
 class RowLoop final : public HostKernel<> {
  public:
   using For = O;
-  RowLoop(const Op& op, CpuOps&, const NodeDesc& d) : HostKernel(d), o_(*std::get_if<O>(&op)) {}
+  RowLoop(const Op& op, Shared&, const NodeDesc& d) : HostKernel(d), o_(*std::get_if<O>(&op)) {}
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
   void run(Call& c) override { ReferenceLoops<false>::run(o_, c); }
 

@@ -8,7 +8,7 @@
 
 #include <tutti/core/separate.hpp>
 #include <tutti/engine/host_backend.hpp>
-#include <tutti/optim/update_ops.hpp>
+#include <tutti/optim/update.hpp>
 #if TUTTI_CORE_DEFINITIONS
 #include <tutti/engine/reference/loops.hpp>
 #endif
