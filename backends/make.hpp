@@ -40,6 +40,10 @@
 
 namespace tutti {
 
+namespace ps {
+class WeightStore;
+}
+
 struct BackendOptions {
   int threads = 0;            // of a backend on the processor; 0: this process's share of the host's cores
   bool gpu = true;            // whether "auto" may take one
@@ -57,7 +61,10 @@ struct StrategyOptions {
   std::chrono::milliseconds deadline = usual_deadline;                // of every operation
   bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as MpiOptions has them
   bool ps_plain = false;                                              // nothing is encrypted between hosts
-  std::string where = "make_strategy";                                // what errors name
+  // Of a server of "ps_async": the weights that it owns, and the steps that a worker may be ahead of the slowest one.
+  ps::WeightStore* weights = nullptr;
+  std::optional<std::int64_t> ps_staleness{};
+  std::string where = "make_strategy";  // what errors name
   std::function<void(const std::string&)> warn = [](const std::string& w) {
     std::fprintf(stderr, "warning: %s\n", w.c_str());
   };
@@ -65,7 +72,7 @@ struct StrategyOptions {
 
 // What this program was linked with, fastest first: "cuda", "onednn", "eigen", "reference".
 [[nodiscard]] std::vector<std::string> built_backends();
-// "solo", "mpi", "nccl", "ps".
+// "solo", "mpi", "nccl", "ps", "ps_async".
 [[nodiscard]] std::vector<std::string> built_strategies();
 
 // How this process was started, as a worker; UsageError for anything else.
@@ -272,10 +279,13 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.bf16_wire = o.bf16_wire;
   as.plain = o.ps_plain;
   as.log = o.warn;
+  as.weights = o.weights;
+  as.staleness = o.ps_staleness;
   return as;
 }
-inline AnyStrategy make_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
-  return AnyStrategy::make<zeromq::JobParameterServer>(start, ps_options(o));
+template <template <class> class Strategy>
+AnyStrategy make_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<zeromq::JobStrategy<Strategy>>(start, ps_options(o));
 }
 inline void serve_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
   zeromq::serve_job(start, ps_options(o), stop);
@@ -302,12 +312,18 @@ TUTTI_MAKE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       {"gloo", nullptr, false, nullptr},
       {"ps", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps, serve_ps
+       make_ps<ParameterServer>, serve_ps
 #else
        nullptr
 #endif
       },
-      {"ps_async", nullptr, false, nullptr},
+      {"ps_async", "libzmq3-dev", false,
+#ifdef TUTTI_HAS_ZEROMQ
+       make_ps<AsyncParameterServer>, serve_ps
+#else
+       nullptr
+#endif
+      },
   };
   return rows;
 }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
@@ -31,6 +33,9 @@ struct JobOptions {
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
   bool bf16_wire = false;                                         // gradients travel as bf16
   bool plain = false;  // nothing is encrypted between hosts; within one it never is
+  // Of a server that owns weights, see ps::ServerOptions.
+  ps::WeightStore* weights = nullptr;
+  std::optional<std::int64_t> staleness{};
   std::function<void(const std::string&)> log{};
 };
 
@@ -133,15 +138,16 @@ class Meeting {
 
 }  // namespace detail
 
-// The strategy of a worker.
-class JobParameterServer : public ParameterServer<WorkerEnd> {
+// The strategy of a worker: ParameterServer or AsyncParameterServer.
+template <template <class> class Strategy>
+class JobStrategy : public Strategy<WorkerEnd> {
  public:
-  JobParameterServer(const LaunchEnvironment& start, const JobOptions& o)
-      : JobParameterServer(std::make_unique<detail::Meeting>(start, o), start, o) {}
+  JobStrategy(const LaunchEnvironment& start, const JobOptions& o)
+      : JobStrategy(std::make_unique<detail::Meeting>(start, o), start, o) {}
 
  private:
-  JobParameterServer(std::unique_ptr<detail::Meeting> meeting, const LaunchEnvironment& start, const JobOptions& o)
-      : ParameterServer(
+  JobStrategy(std::unique_ptr<detail::Meeting> meeting, const LaunchEnvironment& start, const JobOptions& o)
+      : Strategy<WorkerEnd>(
             std::make_unique<WorkerEnd>(start.rank, meeting->addresses(), meeting->options(), meeting->server_keys()),
             options(*meeting, start, o)),
         meeting_(std::move(meeting)) {}
@@ -173,6 +179,8 @@ inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::
   s.servers = start.servers;
   s.workers = start.workers;
   s.patience = o.meeting;
+  s.store = o.weights;
+  s.staleness = o.staleness;
   s.log = o.log;
   s.stop_requested = std::move(stop_requested);
   ps::Server<ServerEnd> server(std::move(end), s);

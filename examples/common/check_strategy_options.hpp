@@ -39,15 +39,32 @@ inline std::vector<StrategyOption> strategy_options(const RunOptions& o) {
           {"--comm-deadline", o.comm_deadline != usual.comm_deadline, number(o.comm_deadline), nullptr}};
 }
 
+// What servers that see one worker's gradients, piece by piece, cannot do, and what needs all workers at the same step.
+inline void check_asynchronous(const RunOptions& o) {
+  const auto refuse = [](const char* option, const std::string& value, const char* why, const char* hint) {
+    fail<UsageError>(option, std::string("a synchronous strategy with it, ") + why, value + " with strategy ps_async",
+                     hint);
+  };
+  const char* const pieces = "because a server sees only pieces of one worker's gradients";
+  if (o.optimizer == "lars" || o.optimizer == "larc")
+    refuse("--optimizer", o.optimizer, pieces, "use sgd, nag or adamw, or --strategy ps");
+  if (o.clip_norm > 0) refuse("--clip-norm", std::to_string(o.clip_norm), pieces, "leave it out, or use --strategy ps");
+  if (o.loss_scale == "dynamic") refuse("--loss-scale", o.loss_scale, pieces, "give it a number");
+  if (o.local_ckpt) refuse("--local-ckpt", "given", "because rank 0 alone saves what servers own", "leave it out");
+  if (o.eval_only)
+    refuse("--eval-only", "given", "because nobody trains", "one process evaluates: leave out the servers");
+}
+
 // said: the strategy as it was asked for, "auto" where it was not.
 inline void check_strategy_options(RunOptions& o, const std::string& said) {
   if (o.gc_threshold != RunOptions().gc_threshold)
     fail<UsageError>("--gc-threshold", "--gc-type 2bit with it, which this version does not have", "--gc-type none",
                      "leave it out");
+  const bool servers = o.strategy == "ps" || o.strategy == "ps_async";
   std::string idle;
   for (const StrategyOption& option : strategy_options(o)) {
     if (!option.given) continue;
-    if (o.strategy == "ps" && option.hint != nullptr && std::string_view(option.name) != "--comm-wire")
+    if (servers && option.hint != nullptr && !(o.strategy == "ps" && std::string_view(option.name) == "--comm-wire"))
       fail<UsageError>(option.name, "strategy mpi with it, because servers have no use for it", option.value,
                        "leave it out");
     if (o.strategy == "nccl" && option.hint != nullptr)
@@ -57,9 +74,14 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
                        "leave out one of the two; mpirun -np N and tutti-launch -n N start N processes");
     if (o.strategy == "solo") idle += (idle.empty() ? "" : ", ") + std::string(option.name);
   }
-  if (o.ps_plain && o.strategy != "ps")
+  if (o.ps_plain && !servers)
     fail<UsageError>("--ps-plain", "strategy ps with it", "--strategy " + o.strategy,
                      "leave it out, or start servers with tutti-launch -s M");
+  if (o.ps_staleness && o.strategy != "ps_async")
+    fail<UsageError>("--ps-staleness", "strategy ps_async with it", "--strategy " + o.strategy,
+                     "elsewhere all ranks do the same step");
+  if (o.ps_staleness) number("--ps-staleness", *o.ps_staleness, 0, 1'000'000'000);
+  if (o.strategy == "ps_async") check_asynchronous(o);
   if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);
 }
 

@@ -80,8 +80,8 @@ template <class V>
 void describe_distribution(RunOptions& o, V& v) {
   v.group("Distribution");
   v("strategy", o.strategy,
-    "solo (one process), mpi or nccl (as many as mpirun or tutti-launch started, nccl with a GPU each), ps (with the "
-    "servers of tutti-launch -s); default: by their number, servers and GPUs",
+    "solo (one process), mpi or nccl (as many as mpirun or tutti-launch started, nccl with a GPU each), ps or "
+    "ps_async (with the servers of tutti-launch -s); default: by their number, servers and GPUs",
     Names{});
   v("kv-store", o.kv_store,
     "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: with servers ps, else mpi, with GPUs nccl, "
@@ -94,7 +94,9 @@ void describe_distribution(RunOptions& o, V& v) {
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
   v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
   v("shared-memory", o.shared_memory, "ranks of a host sum through shared memory", Names{});
-  v("ps-plain", o.ps_plain, "ps: encrypt nothing between hosts; within one host it never is", Names{});
+  v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is", Names{});
+  v("ps-staleness", o.ps_staleness,
+    "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes", Names{});
   v("gc-type", o.gc_type, "gradient compression, none or 2bit", Names{});
   v("gc-threshold", o.gc_threshold, "of 2bit", Names{});
 }

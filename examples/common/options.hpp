@@ -115,6 +115,7 @@ struct RunOptions {
   double comm_deadline = 600;
   std::string comm_wire = "same";
   bool hierarchical = true, shared_memory = true, ps_plain = false;
+  std::optional<std::int64_t> ps_staleness{};
 
   // Not options: how the above was understood, for the user to read.
   bool data_dir_from_environment = false;

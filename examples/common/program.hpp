@@ -117,11 +117,14 @@ class Run {
           std::to_string(o_.global_batch_size));
     std::size_t resident = 0;
     const auto source = [&](const AnyDataset& d, bool training) {
-      return make_source(backend_, d, loader_options(o_, training, strategy_.rank(), strategy_.size()),
+      // Where ranks wait for no other one, rank 0 evaluates alone.
+      const bool shared = training || !strategy_.owns_weights();
+      return make_source(backend_, d,
+                         loader_options(o_, training, shared ? strategy_.rank() : 0, shared ? strategy_.size() : 1),
                          on_device_of(o_), &resident, "--data-on-device");
     };
     if (!o_.eval_only) train_ = source(images_.train, true);
-    if (images_.test) test_ = source(*images_.test, false);
+    if (images_.test && (here() || !strategy_.owns_weights())) test_ = source(*images_.test, false);
     if (!here()) return;
     std::printf("%lld training and %lld test images; files in %s%s\n", static_cast<long long>(size),
                 static_cast<long long>(tests()), o_.run_dir.c_str(),
@@ -146,7 +149,7 @@ class Run {
       if (o_.eval_only) fail<DataError>("--eval-only", "a checkpoint in " + o_.run_dir, "none");
       std::printf("no checkpoint in %s yet: beginning anew\n", o_.run_dir.c_str());
     }
-    if (strategy_.size() > 1) trainer_.synchronise();
+    if (strategy_.size() > 1 || strategy_.owns_weights()) trainer_.synchronise();
   }
 
   // The chief's logs. takes_over: another rank has begun them.

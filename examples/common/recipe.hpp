@@ -111,13 +111,18 @@ inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank
   return o.data_on_device == "yes" ? OnDevice::yes : o.data_on_device == "no" ? OnDevice::no : OnDevice::automatic;
 }
 
+// What a step of all ranks counts: one, or with servers that own the weights one for each rank.
+[[nodiscard]] inline std::int64_t steps_of_all(const RunOptions& o) {
+  return o.strategy == "ps_async" ? o.global_batch_size / (o.batch_size * o.accumulate) : 1;
+}
+
 // `images`: of the training set.
 inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   const std::int64_t steps_per_epoch = tutti::steps_per_epoch(images, o.global_batch_size, epoch_end_of(o));
   FitOptions f;
   f.epochs = o.epochs;
   f.global_batch = o.global_batch_size;
-  f.schedule = make_schedule(o, steps_per_epoch);
+  f.schedule = make_schedule(o, steps_per_epoch * steps_of_all(o));
   f.report_every = o.disp_batches;
   f.evaluate_every = o.evaluate_every;
   f.save_every = o.save_period;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "cli.hpp"
 #include "environment.hpp"
 #include "program.hpp"
+#include "serve_weights.hpp"
 
 namespace tutti::examples {
 
@@ -40,22 +42,6 @@ StrategyOptions strategy_options(const RunOptions& o) {
   as.ps_plain = o.ps_plain;
   as.where = "--strategy";
   return as;
-}
-
-// A process that is no worker but one of the job's servers. Asked to stop it waits for its workers, which finish their
-// step and save, unless they have not come yet; asked again it ends at once.
-volatile std::sig_atomic_t server_signal = 0;
-int serve(const RunOptions& o, const LaunchEnvironment& start) {
-  struct sigaction action {};
-  action.sa_handler = [](int number) { server_signal = number; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-  std::printf("server %d of %d, for %d %s\n", start.rank, start.servers, start.workers,
-              start.workers == 1 ? "worker" : "workers");
-  std::fflush(stdout);
-  bool stopped = false;
-  serve_workers(o.strategy, strategy_options(o), start, [&] { return stopped = server_signal != 0; });
-  return stopped ? 128 + server_signal : 0;
 }
 
 // What went wrong on this rank ends the others too. on: this process's GPU, which strategy nccl needs.
@@ -104,6 +90,33 @@ BackendOptions backend_options(const RunOptions& o) {
   as.graph = o.cuda_graph;
   as.where = "--backend";
   return as;
+}
+
+// A process that is no worker but one of the job's servers. Asked to stop it waits for its workers, which finish their
+// step and save, unless they have not come yet; asked again it ends at once.
+volatile std::sig_atomic_t server_signal = 0;
+int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { server_signal = number; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
+  std::printf("server %d of %d, for %d %s\n", start.rank, start.servers, start.workers,
+              start.workers == 1 ? "worker" : "workers");
+  std::fflush(stdout);
+  StrategyOptions as = strategy_options(o);
+  std::unique_ptr<Backend> backend;
+  std::optional<ServedWeights> weights;
+  if (o.strategy == "ps_async") {
+    BackendOptions on = backend_options(o);
+    on.gpu = false;
+    backend = make_backend(o.backend, on);
+    weights.emplace(*backend, o, task, start.workers);
+    as.weights = &weights->store();
+    as.ps_staleness = o.ps_staleness;
+  }
+  bool stopped = false;
+  serve_workers(o.strategy, as, start, [&] { return stopped = server_signal != 0; });
+  return stopped ? 128 + server_signal : 0;
 }
 
 // Whether --backend auto takes the GPU of this process.
@@ -159,7 +172,8 @@ int train(RunOptions& o, const Task& task) {
   if (launcher_asks()) return answer_launcher({o.strategy, o.strategy == "mpi", has_servers(o.strategy)});
   if (start.is_server()) {
     if (!has_servers(o.strategy)) require_worker(start);
-    return serve(o, start);
+    if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
+    return serve(o, task, start);
   }
   apply_horovod_variables(o, horovod_variables(), start.size);
   // Ranks of one host share its cores.

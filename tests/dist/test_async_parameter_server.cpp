@@ -19,12 +19,10 @@
 
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
-#include <tutti/engine/plan.hpp>
 #include <tutti/engine/reference/reference.hpp>
-#include <tutti/graph/differentiate.hpp>
-#include <tutti/graph/fuse.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/strategy/broadcast_text.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
 #include <tutti/strategy/parameter_server/thread_transport.hpp>
@@ -118,12 +116,14 @@ class Servers {
   void run(int s, std::unique_ptr<ps::ThreadServerEnd> end) {
     try {
       Reference backend;
-      const ArenaLayout layout = parameter_layout(differentiate(fuse(net())), DType::f32);
+      Solo solo;
+      Trainer as_workers(backend, solo, net(), o_.trainer);
+      const ArenaLayout& layout = as_workers.executor().parameters();
       const ServerUpdate update(backend, make_update_rules(layout, o_.trainer, layout.slices.size()),
                                 o_.trainer.loss_scale, [&](std::int64_t step) {
                                   return rates(SchedulePoint{step, o_.steps_per_epoch, o_.total, batch, o_.workers});
                                 });
-      ps::WeightStore store(layout, o_.trainer.optimizer.slots(), std::ref(update));
+      ps::WeightStore store(layout, o_.trainer.optimizer.slots(), as_workers.facts(), std::ref(update));
       ps::ServerOptions so;
       so.index = s;
       so.servers = o_.servers;
@@ -229,6 +229,7 @@ TEST_CASE("asynchronous servers: several workers, each for itself, count all ste
     CHECK(results[i].counters.samples == 6 * samples);
     last = std::max(last, results[i].counters.step);
   }
+  CHECK(results[0].counters.step == last);  // it saves the steps of all
   CHECK(last == workers * 6 * samples / batch);
   CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start
 }
@@ -304,14 +305,34 @@ TEST_CASE("asynchronous servers: a worker of another kind is refused alone") {
     TrainerOptions other = options();
     other.weight_decay = 0.5;
     CHECK_THROWS_WITH_AS(Trainer(backend, *second, net(), other),
-                         doctest::Contains("weight decay is 0.000100 on the worker that came first and 0.500000 here"),
-                         UsageError);
+                         doctest::Contains("weight decay is 0.000100 on the servers and 0.500000 here"), UsageError);
   }
   a.synchronise();
   Loader train = loader(0, 1);
   a.step(train.next(), 0.1);
   CHECK(a.counters().step == 1);
   first.reset();
+  CHECK(job.join()[0] == "");
+}
+
+TEST_CASE(
+    "asynchronous servers: workers agree on a text before there is a model; a later rank 0 hears the first one's") {
+  Servers job({.workers = 2});
+  std::string heard;
+  auto second = job.strategy(1);
+  std::thread other([&] { heard = broadcast_text(*second, "--run-dir", "mine"); });
+  auto first = job.strategy(0);
+  CHECK(broadcast_text(*first, "--run-dir", "runs/1") == "runs/1");
+  other.join();
+  CHECK(heard == "runs/1");
+  first->abort("killed", ExitCode::communication);
+  first.reset();
+  CHECK(soon([&] { return !job.log().empty(); }));
+  {
+    const auto again = job.strategy(0);
+    CHECK(broadcast_text(*again, "--run-dir", "runs/2") == "runs/1");
+  }
+  second.reset();
   CHECK(job.join()[0] == "");
 }
 

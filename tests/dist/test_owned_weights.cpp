@@ -3,6 +3,7 @@
 // the same fit() as everywhere.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -76,6 +77,7 @@ class Owner {
     std::memcpy(p.weights.data(), part.weights, p.weights.size());
     return steps_;
   }
+  std::atomic<std::int64_t> at_work{1};  // workers
   [[nodiscard]] std::int64_t steps() {
     const std::lock_guard lock(mutex_);
     return steps_;
@@ -103,8 +105,16 @@ class Worker {
     progress_ = o_.exchange(p);
     return {};
   }
-  void pull(std::span<StateSpan> state) { o_.pull(state); }
+  void pull(std::span<StateSpan> state) {
+    o_.pull(state);
+    progress_ = o_.steps();
+  }
   [[nodiscard]] std::int64_t progress() const { return progress_; }
+  [[nodiscard]] std::int64_t others_at_work() const { return o_.at_work - (ended_ ? 0 : 1); }
+  void end() {
+    ended_ = true;
+    --o_.at_work;
+  }
   void finish() {}
   void sum(std::span<double>) {}
   void abort(const std::string&, ExitCode) noexcept {}
@@ -113,6 +123,7 @@ class Worker {
  private:
   Owner& o_;
   int rank_, size_;
+  bool ended_ = false;
   std::int64_t progress_ = 0;
 };
 static_assert(DistributedStrategy<Worker>);
@@ -219,6 +230,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
   const TrainerOptions o = options(Sgd{0.9, false});
   constexpr int workers = 3, epochs = 6;
   Server server(o, workers * samples / batch, epochs * workers * samples / batch, batch);
+  server.owner.at_work = workers;
   std::vector<std::thread> threads;
   std::vector<FitResult> results(workers);
   std::vector<std::string> errors(workers);
@@ -238,6 +250,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
         f.schedule = rates;
         f.after_epoch = [&](const EpochReport& e) { evaluated[i] += e.test ? 1 : 0; };
         results[i] = fit(t, train, &test, f);
+        w.end();
       } catch (const std::exception& e) {
         errors[i] = e.what();
       }
@@ -250,6 +263,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
     CHECK(evaluated[i] == (i == 0 ? epochs : 0));
     last = std::max(last, results[i].counters.step);
   }
+  CHECK(results[0].counters.step == last);  // it saves the steps of all
   CHECK(server.owner.steps() == workers * epochs * samples / batch);
   CHECK(last == server.owner.steps());
   CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start

@@ -8,7 +8,7 @@ launch=$TUTTI_BUILD_DIR/tools/tutti-launch
 for each in "$program" "$launch"; do
   [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
 done
-"$program" --help | grep -q -- --ps-plain || { echo "SKIP: a build without ZeroMQ (Debian: apt-get install libzmq3-dev)" && exit 77; }
+"$program" --strategy ps 2>&1 | grep -q "install libzmq3-dev" && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 unset TUTTI_DATA
 work=$(mktemp -d)

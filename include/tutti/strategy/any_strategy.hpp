@@ -59,6 +59,7 @@ class AnyStrategy {
   Work exchange(const Push& push) { return held_->exchange(push); }
   void pull(std::span<StateSpan> state) { held_->pull(state); }
   [[nodiscard]] std::int64_t progress() const { return held_->progress(); }
+  [[nodiscard]] std::int64_t others_at_work() { return held_->others_at_work(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
@@ -80,6 +81,7 @@ class AnyStrategy {
     virtual Work exchange(const Push& push) = 0;
     virtual void pull(std::span<StateSpan> state) = 0;
     [[nodiscard]] virtual std::int64_t progress() const = 0;
+    [[nodiscard]] virtual std::int64_t others_at_work() = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
@@ -128,6 +130,12 @@ class AnyStrategy {
     void pull(std::span<StateSpan> state) override {
       if constexpr (Strategy::traits.owns_weights)
         s.pull(state);
+      else
+        refuse(s.name());
+    }
+    [[nodiscard]] std::int64_t others_at_work() override {
+      if constexpr (Strategy::traits.owns_weights)
+        return s.others_at_work();
       else
         refuse(s.name());
     }

@@ -52,7 +52,7 @@ struct StrategyTraits {
   bool reads_device_memory = false;  // pieces may lie in a device's memory
   bool follows_steps = false;        // begin_step() and settled()
   bool watches_ranks = false;        // deadline() and wait_until()
-  bool owns_weights = false;         // exchange(), pull() and progress()
+  bool owns_weights = false;         // exchange(), pull(), progress() and others_at_work()
 };
 
 template <class S>
@@ -79,6 +79,8 @@ concept OwnsWeights = requires(S& s, const S& cs, const Push& push, std::span<St
   { s.exchange(push) } -> std::same_as<Work>;
   // Takes weights and optimizer state as they are now; of these names.
   s.pull(state);
+  // Other workers whose training has not ended, lost ones left out.
+  { s.others_at_work() } -> std::same_as<std::int64_t>;
   // Steps of all workers together that were applied, as far as this one was told. Never falls.
   { cs.progress() } -> std::same_as<std::int64_t>;
 };

@@ -4,6 +4,7 @@
 // What fit.hpp declares.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,14 @@
 namespace tutti {
 
 namespace detail {
+
+// Where workers wait for no other one, what is evaluated and saved at the end has the steps of all of them.
+inline void wait_for_pushes(Trainer& trainer, const std::function<bool()>& stop_requested) {
+  AnyStrategy& s = trainer.strategy();
+  if (!s.owns_weights() || s.rank() != 0) return;
+  while (s.others_at_work() > 0 && !stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  trainer.pull();
+}
 
 // Images per second of the whole job between two readings.
 class Rate {
@@ -272,6 +282,7 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
       r.skipped = std::llround(skipped);
       reached = o.stop_at_train_top1 > 0 && r.train_top1 >= o.stop_at_train_top1;
       const bool last_epoch = ends() || reached;
+      if (last_epoch) detail::wait_for_pushes(trainer, o.stop_requested);
       if (evaluates && o.evaluate_every > 0 && (last_epoch || epoch_number % o.evaluate_every == 0)) {
         trainer.pull();
         r.test = evaluate(trainer, *test, o.metric);

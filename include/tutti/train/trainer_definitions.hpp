@@ -140,6 +140,7 @@ TUTTI_CORE_FUNCTION void Trainer::pull() {
   for (StateSpan& s : arena_spans())
     if (s.name.ends_with("weights") && !s.name.starts_with("ema.")) state.push_back(std::move(s));
   s_.pull(state);
+  counters_.step = s_.progress();
   executor_->parameters_changed();
 }
 

@@ -38,12 +38,10 @@ class AsyncParameterServer {
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     ranges_ = ps::ranges_of(layout, o_.servers, o_.big_array);
     elements_ = layout.count;
-    std::string text = facts.text();
-    if (text.size() > ps::max_data) {
-      JobFacts digest;
-      digest.add("program, options and data, as a hash,", std::to_string(facts.hash()));
-      text = digest.text();
-    }
+    const std::string text = facts.text();
+    if (text.size() > ps::max_data)
+      fail<UsageError>(name(), "facts of " + std::to_string(ps::max_data) + " bytes at most",
+                       std::to_string(text.size()));
     std::vector<Work> all;
     const std::vector<ps::ServerRange> to = each_server(text.size());
     for (const ps::ServerRange& s : to)
@@ -54,6 +52,7 @@ class AsyncParameterServer {
   // Rank 0 brings the state that the servers begin with; where they have one already, e.g. because this rank was
   // started again, that counts. Everybody takes what the servers have.
   void synchronise(std::span<StateSpan> state) {
+    if (ranges_.empty()) return agree(state);
     arenas_.clear();
     std::uint32_t slot = ps::arena::slots, other = ps::arena::others;
     for (const StateSpan& s : state) {
@@ -79,6 +78,14 @@ class AsyncParameterServer {
     std::vector<Work> all;
     for (StateSpan& s : state) all.push_back(c_.fetch(s.dtype, s.bytes, arena_of(s), where(s), s.name));
     for (Work& w : all) w.wait();
+  }
+
+  [[nodiscard]] std::int64_t others_at_work() {
+    static constexpr ps::ServerRange on_the_first{0, sizeof(std::int64_t), 0};
+    std::int64_t others = 0;
+    c_.fetch(DType::u8, std::as_writable_bytes(std::span(&others, 1)), ps::arena::at_work, {&on_the_first, 1}, "end")
+        .wait();
+    return others;
   }
 
   Work reduce(const Piece&) { fail<UsageError>(name(), "pushes", "a sum over workers that do not wait"); }
@@ -108,6 +115,13 @@ class AsyncParameterServer {
     std::string name;
     std::uint32_t number;
   };
+  // Before there is a model: rank 0's text.
+  void agree(std::span<StateSpan> state) {
+    static constexpr ps::ServerRange on_the_first{0, ps::max_data, 0};
+    if (state.size() != 1) fail<UsageError>(name(), "one text before attach()", std::to_string(state.size()));
+    if (o_.rank == 0) c_.store(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
+    c_.fetch(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
+  }
   [[nodiscard]] std::uint32_t arena_of(const StateSpan& s) const {
     for (const Arena& a : arenas_)
       if (a.name == s.name) return a.number;

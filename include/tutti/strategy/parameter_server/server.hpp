@@ -251,7 +251,7 @@ class Server {
   void alone(const Event<Message>& e, const Frame& f) {
     const std::string_view why =
         o_.store == nullptr ? "an operation of a server that owns weights" : o_.store->refusal(f);
-    if (!why.empty() && !(f.operation == Operation::fetch && waits_for_the_seal())) {
+    if (!why.empty()) {
       ++counts_.malformed;
       return refuse(e.peer, f, std::string(why));
     }
@@ -263,7 +263,10 @@ class Server {
     if (!repeated && f.operation == Operation::store && f.root == arena::facts)
       if (const std::string differs = o_.store->compare(e.message.data()); !differs.empty())
         return refuse(e.peer, f, differs);
-    if (!repeated && f.operation == Operation::store && f.root != arena::facts) store(f, e.message.data());
+    if (!repeated && f.operation == Operation::store && f.root != arena::facts) {
+      o_.store->store(f, e.message.data());
+      release();
+    }
     if (!repeated && f.operation == Operation::apply) {
       if (m.its_step != f.step) {
         m.its_step = f.step;
@@ -273,24 +276,24 @@ class Server {
       (void)o_.store->apply(f, e.message.data(), m.step);
     }
     if (f.operation == Operation::store) return answer_alone(f, {});
+    if (f.root == arena::at_work) {
+      const std::int64_t others = std::count_if(members_.begin(), members_.end(), [&](const Member& x) {
+        return &x != &m && !x.gone && !x.was_lost;  // who has not come yet will
+      });
+      return answer_alone(f, std::as_bytes(std::span(&others, 1)));
+    }
     held_.push_back(f);
     release();
   }
-  [[nodiscard]] bool waits_for_the_seal() const { return o_.store != nullptr && !o_.store->sealed(); }
-  void store(const Frame& f, std::span<const std::byte> data) {
-    o_.store->store(f, data);
-    if (o_.store->sealed()) release();
-  }
   // Answers what waited for the weights to be there, or for slower workers.
   void release() {
-    if (waits_for_the_seal()) return;
     const std::int64_t slowest = slowest_clock().value_or(0);
     std::size_t kept = 0;
     for (std::size_t i = 0; i < held_.size(); ++i) {
       const Frame f = held_[i];
       const bool too_fast =
           f.operation == Operation::apply && o_.staleness && members_[f.worker].clock > slowest + *o_.staleness;
-      if (too_fast) {
+      if (too_fast || !o_.store->ready(f)) {
         held_[kept++] = f;
       } else if (const std::string_view why = o_.store->refusal(f); !why.empty()) {
         refuse(members_[f.worker].peer, f, std::string(why));

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,23 +27,20 @@ namespace tutti::ps {
 class WeightStore {
  public:
   using Update = std::function<void(const ServerPart&)>;
-  // slots: of the optimizer. update: changes the weights by a push.
-  WeightStore(ArenaLayout layout, int slots, Update update)
-      : layout_(std::move(layout)), update_(std::move(update)), slots_(slots) {}
+  // slots: of the optimizer. facts: what must be the same on all workers. update: changes the weights by a push.
+  WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
+      : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
 
-  // Compares with what the first worker said; what differs, or nothing.
-  [[nodiscard]] std::string compare(std::span<const std::byte> text) {
-    JobFacts f = JobFacts::parse({reinterpret_cast<const char*>(text.data()), text.size()});
-    if (!facts_) {
-      facts_ = std::move(f);
-      return "";
-    }
-    const auto d = facts_->first_difference(f);
-    return d.name.empty() ? "" : d.name + " is " + d.mine + " on the worker that came first and " + d.other + " here";
+  // What is otherwise at a worker that says this, or nothing.
+  [[nodiscard]] std::string compare(std::span<const std::byte> text) const {
+    const auto d = facts_.first_difference(JobFacts::parse({reinterpret_cast<const char*>(text.data()), text.size()}));
+    return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " here";
   }
 
   // Whether a frame of these can be done; else why not.
   [[nodiscard]] std::string_view refusal(const Frame& f) const {
+    if (f.root == arena::at_work)
+      return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an operation that is none" : "";
     if (f.root == arena::facts || f.root == arena::seal)
       return f.operation != Operation::store                     ? "an operation that is none"
              : f.root == arena::seal && f.bytes != sizeof steps_ ? "a step that is none"
@@ -56,12 +52,12 @@ class WeightStore {
     const std::uint64_t room = divided ? layout_.bytes() : 2 * layout_.bytes() + max_data;
     if (f.offset > room || f.bytes > room - f.offset) return "a part beyond the arena";
     if (divided && (f.dtype != layout_.dtype || f.offset % 64 != 0)) return "a part of other elements";
-    if (!divided && f.operation == Operation::fetch && !holds(f)) return "a part that nobody stored";
+    if (!divided && f.operation == Operation::fetch && sealed_ && !holds(f)) return "a part that nobody stored";
     return "";
   }
   // What was stored first stays.
   void store(const Frame& f, std::span<const std::byte> data) {
-    if (sealed_) return;
+    if (f.root == arena::text ? holds(f) : sealed_) return;
     if (f.root == arena::seal) {
       std::memcpy(&steps_, data.data(), sizeof steps_);
       sealed_ = true;
@@ -69,7 +65,8 @@ class WeightStore {
     }
     std::memcpy(room(f), data.data(), data.size());
   }
-  [[nodiscard]] bool sealed() const noexcept { return sealed_; }
+  // Whether what is fetched is there.
+  [[nodiscard]] bool ready(const Frame& f) const noexcept { return f.root == arena::text ? holds(f) : sealed_; }
   [[nodiscard]] std::span<const std::byte> fetch(const Frame& f) { return {room(f), f.bytes}; }
   // Begins a step of some worker; its number, as update() is to be told.
   [[nodiscard]] std::int64_t begin_step() noexcept { return steps_++; }
@@ -97,7 +94,7 @@ class WeightStore {
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
 
  private:
-  [[nodiscard]] bool holds(const Frame& f) const {
+  [[nodiscard]] bool holds(const Frame& f) const noexcept {
     const auto found = arenas_.find(f.root);
     return found != arenas_.end() && f.offset + f.bytes <= found->second.bytes();
   }
@@ -119,7 +116,7 @@ class WeightStore {
   Update update_;
   int slots_;
   std::map<std::uint32_t, Buffer> arenas_;
-  std::optional<JobFacts> facts_;
+  JobFacts facts_;
   std::vector<std::max_align_t> aligned_;
   std::int64_t steps_ = 0;
   bool sealed_ = false;

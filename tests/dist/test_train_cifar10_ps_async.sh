@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# waits
+# train_cifar10 with parameter servers that own the weights, started by tutti-launch.
+set -uo pipefail
+program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
+launch=$TUTTI_BUILD_DIR/tools/tutti-launch
+for each in "$program" "$launch"; do
+  [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
+done
+"$program" --strategy ps 2>&1 | grep -q "install libzmq3-dev" && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
+unset TUTTI_DATA
+work=$(mktemp -d)
+export TUTTI_STATE_DIR=$work/state
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+tiny=(--dataset synthetic --num-examples 101 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3
+  --disp-batches 1)
+failures=0
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+weights() { sha256sum <"$1/model.safetensors"; }
+
+# One worker has the bits of a process that trains alone, whatever the number of servers.
+"$program" "${tiny[@]}" --epochs 2 --run-dir alone >out 2>&1 || complain "alone: $(tail -n 5 out)"
+for servers in 1 3; do
+  MXNET_KVSTORE_BIGARRAY_BOUND=10000 "$launch" -n 1 -s $servers "$program" "${tiny[@]}" --epochs 2 \
+    --run-dir "one$servers" --strategy ps_async >out 2>&1 || complain "$servers servers: status $?: $(tail -n 5 out)"
+  grep -q "note: asynchronous parameter server over ZeroMQ, $servers server" out || complain "not said: $(cat out)"
+  [[ $(weights "one$servers/checkpoints/step-000000014") == "$(weights alone/checkpoints/step-000000014)" ]] ||
+    complain "$servers servers: other weights than alone"
+done
+
+# Several: as many servers as workers without -s, everybody's steps, every sample once an epoch; it goes on.
+"$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir some --kv-store dist_async --audit --ps-staleness 1 >out 2>&1 ||
+  complain "two workers: $(tail -n 5 out)"
+grep -q "strategy ps_async, 2 ranks" out || complain "two workers: another strategy: $(cat out)"
+grep -q "asynchronous parameter server over ZeroMQ, 2 servers" out || complain "two workers: other servers: $(cat out)"
+grep -q "done: 16 steps" out || complain "two workers: other steps: $(tail -n 2 out)"
+[[ -d some/checkpoints/step-000000016 ]] || complain "two workers: not saved: $(ls some/checkpoints)"
+for epoch in 0 1; do
+  seen=$(cat some/audit-rank*.txt | awk -v e=$epoch '$1 == e { for (i = 4; i <= NF; ++i) print $i }' | sort -n | uniq -c |
+    awk '$1 == 1' | wc -l)
+  [[ $seen == 101 ]] || complain "epoch $epoch: $seen samples seen once: $(head -n 3 some/audit-rank0.txt)"
+done
+"$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 3 --run-dir some --strategy ps_async --resume >out 2>&1 ||
+  complain "resuming: $(tail -n 5 out)"
+grep -q "going on from .*step-000000016" out || complain "it began anew: $(cat out)"
+grep -q "done: 24 steps" out || complain "resumed: other steps: $(tail -n 2 out)"
+"$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 100 --max-steps 9 --run-dir few --strategy ps_async >out 2>&1 ||
+  complain "--max-steps: $(tail -n 5 out)"
+grep -qE "done: (9|10|11) steps" out || complain "--max-steps 9: $(tail -n 2 out)"
+
+# refused WHAT TEXT OPTIONS...: status 2, the text, no folder.
+refused() {
+  local what=$1 text=$2
+  shift 2
+  "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir refused "$@" >out 2>&1
+  [[ $? == 2 ]] || complain "$what: not status 2: $(tail -n 5 out)"
+  grep -qF -- "$text" out || complain "$what: it does not say '$text': $(cat out)"
+  [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
+}
+refused "a limit to the norm" "[--clip-norm] expected a synchronous strategy" --strategy ps_async --clip-norm 1
+refused "whole tensors" "[--optimizer] expected a synchronous strategy" --strategy ps_async --optimizer lars
+refused "staleness elsewhere" "[--ps-staleness] expected strategy ps_async" --strategy ps --ps-staleness 1
+refused "no number" "[--ps-staleness]" --strategy ps_async --ps-staleness=-1
+
+process() {
+  local p
+  for p in $(pgrep -f "^$program.*$work"); do
+    tr '\0' '\n' <"/proc/$p/environ" | grep -qx "TUTTI_ROLE=$1" &&
+      tr '\0' '\n' <"/proc/$p/environ" | grep -qx "TUTTI_RANK=$2" && echo "$p"
+  done
+}
+begun() {
+  for _ in $(seq 300); do grep -qs '"epoch":2' "$1/log.jsonl" && return || sleep 0.1; done
+  complain "$1 did not begin: $(tail -n 5 out)"
+}
+# A process that is killed is named, and the launcher ends the others.
+for victim in "worker 1" "server 0"; do
+  # shellcheck disable=SC2086
+  set -- $victim
+  "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/killed_$1" --strategy ps_async >out 2>&1 &
+  job=$!
+  begun "killed_$1"
+  kill -9 "$(process "$1" "$2")"
+  wait $job
+  status=$?
+  [[ $status == 5 ]] || complain "$victim killed: status $status: $(tail -n 5 out)"
+  grep -q "tutti-launch: \[$victim on localhost\] expected exit code 0, got its end by SIGKILL" out ||
+    complain "$victim killed, and not named: $(tail -n 5 out)"
+done
+# Asked to stop, rank 0 saves what the servers have.
+"$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 10000 --run-dir "$work/stopped" --strategy ps_async >out 2>&1 &
+job=$!
+begun stopped
+kill -INT $job
+wait $job
+status=$?
+[[ $status == 130 ]] || complain "stopped: status $status: $(tail -n 5 out)"
+grep -q "state saved" out || complain "stopped, and not saved: $(tail -n 5 out)"
+[[ -z $(pgrep -f "^$program.*$work") ]] || complain "a process is left over"
+((failures == 0)) && echo "all good"
+exit $((failures > 0))
