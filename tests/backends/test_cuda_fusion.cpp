@@ -24,9 +24,6 @@ using testing::no_emulator;
 namespace {
 
 using Fusing = cuda::BasicCuda<FusingConvolutions, testing::LoopGemms>;
-static_assert(RunsOp<Cuda, cuda::Conv2dStatistics> && RunsOp<Cuda, cuda::Conv2dBackwardWeightsActivated> &&
-              RunsOp<Cuda, cuda::BatchNormFromSums> && RunsOp<Cuda, cuda::Conv2dBackwardDataNorm> &&
-              RunsOp<Cuda, cuda::BatchNormBackwardApply>);
 
 CudaOptions options(CudaFusion fusion, bool graph = false, bool autotune = false) {
   CudaOptions o = testing::emulated_options(graph);
