@@ -16,6 +16,7 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/engine/reference/reference.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/solo.hpp>
