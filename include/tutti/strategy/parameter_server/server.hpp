@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/owned_operations.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
@@ -61,13 +61,16 @@ class Server {
         members_(static_cast<std::size_t>(o_.workers)),
         table_(o_.workers),
         transport_(std::move(transport)),
-        t_(*transport_) {}
+        t_(*transport_) {
+    if (o_.store != nullptr) own_weights();
+  }
 
   // Serves until all workers have said goodbye. CommunicationError names a worker that did not come or was lost.
   void run() {
     until_ = std::chrono::steady_clock::now() + o_.patience;
-    welcomed_ = o_.store != nullptr;
-    while (!over_ && !stopped_ && (welcomed_ || !o_.stop_requested || !o_.stop_requested())) {
+    welcomed_ = owned_.has_value();
+    const auto begun = [this] { return owned_ ? !nobody_is_there() : welcomed_; };
+    while (!over_ && !stopped_ && (begun() || !o_.stop_requested || !o_.stop_requested())) {
       Deadline next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
       if (!welcomed_) next = std::min(next, until_);
       if (const auto due = table_.next_due()) next = std::min(next, *due);
@@ -94,12 +97,6 @@ class Server {
     std::string name;
     bool gone = false;  // has said goodbye
     bool was_lost = false;
-    // Of a worker whose operations are its alone: those that are done, by round and offset; the step that it is in, as
-    // it calls it and as the server counts those of all workers; how many steps it has begun here.
-    std::set<std::pair<std::uint64_t, std::uint64_t>> done_here{};
-    std::uint64_t its_step = 0;
-    std::int64_t step = 0;
-    std::int64_t clock = 0;
     [[nodiscard]] bool there() const noexcept { return peer >= 0; }
   };
 
@@ -158,18 +155,18 @@ class Server {
       for (const Member& other : members_)
         if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g->big_array);
     // A worker that proves to be the same one, started again, takes its place.
-    const bool again = o_.store != nullptr && m.there() && !e.identity.empty() && !m.gone;
+    const bool again = owned_ && m.there() && !e.identity.empty() && !m.gone;
     if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " is there already";
     if (!why.empty()) {
       ++counts_.strangers;
       return refuse(e.peer, f, why);
     }
-    if (o_.store != nullptr) begin_again(m);
+    if (owned_) begin_again(m);
     m.peer = e.peer;
     m.session = f.session;
     m.big_array = g->big_array;
     m.name = "rank " + std::to_string(f.worker) + (g->name.empty() ? "" : " on " + printable(g->name));
-    if (o_.store != nullptr) return welcome(m, f.worker);
+    if (owned_) return welcome(m);
     if (std::any_of(members_.begin(), members_.end(), [](const Member& x) { return !x.there(); })) return;
     welcomed_ = true;
     std::string names;
@@ -188,7 +185,7 @@ class Server {
       return note(e.peer, "a root that is none");
     }
     if (concerns_one_worker(f.operation)) return alone(e, f);
-    if (o_.store != nullptr) {
+    if (owned_) {
       ++counts_.malformed;
       return note(e.peer, "a sum where workers wait for no other one");
     }
@@ -249,90 +246,41 @@ class Server {
 
   // ---- a worker's operations with what this server owns ----
   void alone(const Event<Message>& e, const Frame& f) {
-    const std::string_view why =
-        o_.store == nullptr ? "an operation of a server that owns weights" : o_.store->refusal(f);
+    const std::string_view why = owned_ ? owned_->refusal(f) : "an operation of a server that owns weights";
     if (!why.empty()) {
       ++counts_.malformed;
       return refuse(e.peer, f, std::string(why));
     }
-    Member& m = members_[f.worker];
+    const Member& m = members_[f.worker];
+    const std::int64_t others = std::count_if(members_.begin(), members_.end(), [&](const Member& x) {
+      return &x != &m && !x.gone && !x.was_lost;  // who has not come yet will
+    });
     ++counts_.pushes;
-    m.done_here.erase(m.done_here.begin(), m.done_here.lower_bound({m.done, 0}));
-    const bool repeated = !m.done_here.insert({f.round, f.offset}).second;
-    counts_.repeated += repeated ? 1 : 0;
-    if (!repeated && f.operation == Operation::store && f.root == arena::facts)
-      if (const std::string differs = o_.store->compare(e.message.data()); !differs.empty())
-        return refuse(e.peer, f, differs);
-    if (!repeated && f.operation == Operation::store && f.root != arena::facts) {
-      o_.store->store(f, e.message.data());
-      release();
-    }
-    if (!repeated && f.operation == Operation::apply) {
-      if (m.its_step != f.step) {
-        m.its_step = f.step;
-        ++m.clock;
-        m.step = o_.store->begin_step();
-      }
-      (void)o_.store->apply(f, e.message.data(), m.step);
-    }
-    if (f.operation == Operation::store) return answer_alone(f, {});
-    if (f.root == arena::at_work) {
-      const std::int64_t others = std::count_if(members_.begin(), members_.end(), [&](const Member& x) {
-        return &x != &m && !x.gone && !x.was_lost;  // who has not come yet will
-      });
-      return answer_alone(f, std::as_bytes(std::span(&others, 1)));
-    }
-    held_.push_back(f);
-    release();
+    counts_.repeated += owned_->take(f, e.message.data(), m.done, others) ? 1 : 0;
   }
-  // Answers what waited for the weights to be there, or for slower workers.
-  void release() {
-    const std::int64_t slowest = slowest_clock().value_or(0);
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < held_.size(); ++i) {
-      const Frame f = held_[i];
-      const bool too_fast =
-          f.operation == Operation::apply && o_.staleness && members_[f.worker].clock > slowest + *o_.staleness;
-      if (too_fast || !o_.store->ready(f)) {
-        held_[kept++] = f;
-      } else if (const std::string_view why = o_.store->refusal(f); !why.empty()) {
-        refuse(members_[f.worker].peer, f, std::string(why));
-      } else {
-        Frame weights = f;
-        weights.root = f.operation == Operation::apply ? arena::weights : f.root;
-        answer_alone(f, o_.store->fetch(weights));
-      }
-    }
-    held_.resize(kept);
-  }
-  // A copy is sent, because the next push changes it.
-  void answer_alone(Frame f, std::span<const std::byte> data) {
-    f.kind = FrameKind::answer;
-    f.done = static_cast<std::uint64_t>(o_.store->steps());
-    ++counts_.answers;
-    (void)t_.send(members_[f.worker].peer, encode(f), data, nullptr);
+  void own_weights() {
+    OwnedOperations::Replies replies;
+    // A copy is sent, because the next push changes it.
+    replies.answer = [this](const Frame& f, std::span<const std::byte> data) {
+      ++counts_.answers;
+      (void)t_.send(members_[f.worker].peer, encode(f), data, nullptr);
+    };
+    replies.refuse = [this](const Frame& f, const std::string& why) { refuse(members_[f.worker].peer, f, why); };
+    owned_.emplace(*o_.store, o_.staleness, members_.size(), std::move(replies));
   }
   void begin_again(Member& m) {
-    const auto w = static_cast<std::uint32_t>(&m - members_.data());
-    std::erase_if(held_, [&](const Frame& f) { return f.worker == w; });
     if (m.was_lost && o_.log) o_.log(m.name + " is back");
-    m.done_here.clear();
-    m.done = m.its_step = 0;
-    // Nobody waits for what it has not done before it was there.
-    m.peer = -1;
-    m.clock = slowest_clock().value_or(m.clock);
+    m.done = 0;
     m.gone = m.was_lost = false;
+    owned_->begin(number_of(m));
   }
-  [[nodiscard]] std::optional<std::int64_t> slowest_clock() const {
-    std::optional<std::int64_t> slowest;
-    for (const Member& m : members_)
-      if (m.there() && !m.gone) slowest = std::min(slowest.value_or(m.clock), m.clock);
-    return slowest;
+  [[nodiscard]] std::uint32_t number_of(const Member& m) const {
+    return static_cast<std::uint32_t>(&m - members_.data());
   }
-  void welcome(const Member& m, std::uint32_t worker) {
+  void welcome(const Member& m) {
     Frame f;
     f.kind = FrameKind::welcome;
-    f.worker = worker;
+    f.worker = number_of(m);
     f.generation = o_.generation;
     f.session = m.session;
     (void)t_.send(m.peer, encode(f), {}, nullptr);
@@ -341,11 +289,9 @@ class Server {
   void leave(Member& m, const std::string& why) {
     m.was_lost = true;
     m.peer = -1;
-    const auto w = static_cast<std::uint32_t>(&m - members_.data());
-    std::erase_if(held_, [&](const Frame& f) { return f.worker == w; });
     if (o_.log) o_.log(m.name + " is gone: " + why + "; the others go on without it");
     until_ = std::chrono::steady_clock::now() + o_.patience;
-    release();
+    owned_->leave(number_of(m));
     end_with_the_last();
   }
   // When those that were not lost have ended, nobody is waited for.
@@ -353,7 +299,7 @@ class Server {
     over_ = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone; }) &&
             std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone || m.was_lost; });
   }
-  [[nodiscard]] bool nobody_is_left() const {
+  [[nodiscard]] bool nobody_is_there() const {
     return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.there() && !m.gone; });
   }
 
@@ -361,15 +307,15 @@ class Server {
     m.gone = true;
     f.bytes = 0;  // whatever it had to say
     (void)t_.send(m.peer, encode(f), {}, nullptr);
-    if (o_.store != nullptr) {
-      release();
+    if (owned_) {
+      owned_->leave(number_of(m));
       return end_with_the_last();
     }
     if (table_.next_due()) return end("all ranks", m.name + " has left", 0);
     over_ = std::all_of(members_.begin(), members_.end(), [](const Member& x) { return x.gone; });
   }
   void give_up(const Frame& f, std::span<const std::byte> text) {
-    if (o_.store != nullptr) return leave(members_[f.worker], "it gave up");
+    if (owned_) return leave(members_[f.worker], "it gave up");
     end("all ranks",
         members_[f.worker].name + " gave up" +
             (text.empty() ? ""
@@ -381,14 +327,14 @@ class Server {
     for (std::size_t w = 0; w < members_.size(); ++w) {
       Member& m = members_[w];
       if (m.peer != e.peer || m.gone) continue;
-      if (o_.store != nullptr) return leave(m, e.why);
+      if (owned_) return leave(m, e.why);
       end("all ranks", m.name + " is gone: " + e.why, 0, static_cast<int>(w));
     }
   }
   void look_at_the_clock() {
     const auto now = std::chrono::steady_clock::now();
-    if (o_.store != nullptr) {
-      if (!over_ && now >= until_ && nobody_is_left())
+    if (owned_) {
+      if (!over_ && now >= until_ && nobody_is_there())
         end("a worker within " + std::to_string(o_.patience.count()) + " ms", "none", 0);
       return;
     }
@@ -449,7 +395,7 @@ class Server {
   ServerCounts counts_;
   Deadline until_{}, quiet_until_{};
   std::uint64_t unsaid_ = 0;
-  std::vector<Frame> held_;  // what a worker waits for an answer of
+  std::optional<OwnedOperations> owned_;  // where it owns weights
   bool welcomed_ = false, over_ = false;
   std::atomic<bool> stopped_{false};
   std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
