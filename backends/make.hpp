@@ -283,12 +283,23 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.staleness = o.ps_staleness;
   return as;
 }
-template <template <class> class Strategy>
+template <class Strategy>
 AnyStrategy make_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
-  return AnyStrategy::make<zeromq::JobStrategy<Strategy>>(start, ps_options(o));
+  zeromq::JobOptions as = ps_options(o);
+  as.strategy = Strategy::traits.owns_weights ? "ps_async" : "ps";
+  return AnyStrategy::make<zeromq::JobStrategy<Strategy>>(start, as);
 }
 inline void serve_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
-  zeromq::serve_job(start, ps_options(o), stop);
+  zeromq::JobOptions as = ps_options(o);
+  as.weights = nullptr;
+  zeromq::serve_job(start, as, stop);
+}
+inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& start,
+                           const std::function<bool()>& stop) {
+  if (o.weights == nullptr) fail<UsageError>(o.where, "the weights that a server of ps_async owns", "none");
+  zeromq::JobOptions as = ps_options(o);
+  as.strategy = "ps_async";
+  zeromq::serve_job(start, as, stop);
 }
 #endif
 
@@ -312,14 +323,14 @@ TUTTI_MAKE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       {"gloo", nullptr, false, nullptr},
       {"ps", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<ParameterServer>, serve_ps
+       make_ps<ParameterServer<zeromq::WorkerEnd>>, serve_ps
 #else
        nullptr
 #endif
       },
       {"ps_async", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<AsyncParameterServer>, serve_ps
+       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, serve_ps_async
 #else
        nullptr
 #endif

@@ -32,7 +32,8 @@ struct JobOptions {
   std::chrono::milliseconds deadline = usual_deadline;            // of every operation
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
   bool bf16_wire = false;                                         // gradients travel as bf16
-  bool plain = false;  // nothing is encrypted between hosts; within one it never is
+  bool plain = false;           // nothing is encrypted between hosts; within one it never is
+  std::string strategy = "ps";  // for messages
   // Of a server that owns weights, see ps::ServerOptions.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> staleness{};
@@ -46,13 +47,15 @@ class Meeting {
  public:
   Meeting(const LaunchEnvironment& start, const JobOptions& o) : o_(o), channel_(ControlChannel::open()) {
     if (start.mpi)
-      fail<UsageError>("--strategy ps", "tutti-launch -n N -s M to start workers and servers", "mpirun",
+      fail<UsageError>("--strategy " + o_.strategy, "tutti-launch -n N -s M to start workers and servers", "mpirun",
                        "mpirun starts workers alone: they train with --strategy mpi");
     if (start.servers < 1)
-      fail<UsageError>("--strategy ps", "servers", "none", "tutti-launch -n N -s M starts N workers and M servers");
+      fail<UsageError>("--strategy " + o_.strategy, "servers", "none",
+                       "tutti-launch -n N -s M starts N workers and M servers");
     if (channel_ == nullptr)
-      fail<UsageError>("--strategy ps", "tutti-launch, over whose channel workers and servers find each other",
-                       "another launcher", "tutti-launch -n N -s M starts N workers and M servers");
+      fail<UsageError>("--strategy " + o_.strategy,
+                       "tutti-launch, over whose channel workers and servers find each other", "another launcher",
+                       "tutti-launch -n N -s M starts N workers and M servers");
     host_ = start.host.empty() ? "localhost" : start.host;
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
@@ -138,16 +141,16 @@ class Meeting {
 
 }  // namespace detail
 
-// The strategy of a worker: ParameterServer or AsyncParameterServer.
-template <template <class> class Strategy>
-class JobStrategy : public Strategy<WorkerEnd> {
+// The strategy of a worker: ParameterServer<WorkerEnd> or AsyncParameterServer<WorkerEnd>.
+template <class Strategy>
+class JobStrategy : public Strategy {
  public:
   JobStrategy(const LaunchEnvironment& start, const JobOptions& o)
       : JobStrategy(std::make_unique<detail::Meeting>(start, o), start, o) {}
 
  private:
   JobStrategy(std::unique_ptr<detail::Meeting> meeting, const LaunchEnvironment& start, const JobOptions& o)
-      : Strategy<WorkerEnd>(
+      : Strategy(
             std::make_unique<WorkerEnd>(start.rank, meeting->addresses(), meeting->options(), meeting->server_keys()),
             options(*meeting, start, o)),
         meeting_(std::move(meeting)) {}

@@ -90,6 +90,10 @@ TEST_CASE("strategies that do not go together with what was started") {
   CHECK(error_of([&] { (void)make_strategy("gloo", {}, two); }).find("this version of tutti has no") !=
         std::string::npos);
   CHECK(error_of([&] { (void)make_strategy("dist_async", {}, two); }).find("ps_async") != std::string::npos);
+  if (holds(built_strategies(), "ps_async")) {
+    const auto serve = [&] { serve_workers("ps_async", {}, two); };
+    CHECK(error_of(serve).starts_with("[make_strategy] expected the weights that a server of ps_async owns, got none"));
+  }
   if (holds(built_strategies(), "mpi"))
     CHECK(error_of([&] { (void)make_strategy("auto", {}, two); }).starts_with("[--strategy mpi] expected 2 ranks"));
   if (holds(built_strategies(), "nccl"))

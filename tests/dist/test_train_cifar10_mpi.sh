@@ -79,9 +79,9 @@ DMLC_NUM_WORKER=4 DMLC_PS_ROOT_URI=a "${train[@]}" --run-dir stray >out 2>&1 || 
 launch=$TUTTI_BUILD_DIR/tools/tutti-launch
 "$launch" -n 2 "${train[@]}" --run-dir launched >out 2>&1 || complain "tutti-launch: $(tail -n 5 out)"
 [[ $(key launched start world) == 2 ]] || complain "tutti-launch: not one start of two ranks: $(key launched start world)"
-refused "servers" "[--num-servers] expected none, because" "$launch" -n 2 -s 2 "${train[@]}"
+refused "servers" "[--num-servers] expected none, because" "$launch" -n 2 -s 2 "${train[@]}" --strategy mpi
 refused "servers in a script" "[environment TUTTI_ROLE] expected worker" \
-  "$launch" -n 1 -s 1 sh -c 'exec "$@" --run-dir refused$([ $TUTTI_ROLE = server ] || echo -not)' sh "${train[@]}"
+  "$launch" -n 1 -s 1 sh -c 'exec "$@" --strategy solo --run-dir refused$([ $TUTTI_ROLE = server ] || echo -not)' sh "${train[@]}"
 rm -rf refused-not
 
 # The automatic strategy, the plain path, the pooled one, bf16 on the wire.

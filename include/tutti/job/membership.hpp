@@ -145,7 +145,10 @@ class Arbiter {
     const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const Process& q) {
       return q.state != State::gone && q.member.role == e.role && q.member.place == e.place;
     });
-    if (taken) return refuse(std::move(p), "a number of its own", p.member.name() + ", who is there already", "");
+    if (taken) {
+      const std::string other = p.member.name() + ", who is there already";
+      return refuse(std::move(p), "a number of its own", other, "");
+    }
     if (generation_ == 0 && !o_.elastic && (e.place < 0 || e.place >= count))
       return refuse(std::move(p), count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1),
                     std::to_string(e.place), "");

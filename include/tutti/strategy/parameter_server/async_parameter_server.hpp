@@ -137,8 +137,8 @@ class AsyncParameterServer {
     return ranges_;
   }
   [[nodiscard]] std::vector<ps::ServerRange> each_server(std::size_t bytes) const {
-    std::vector<ps::ServerRange> all;
-    for (int s = 0; s < o_.servers; ++s) all.push_back({0, bytes, s});
+    std::vector<ps::ServerRange> all(static_cast<std::size_t>(o_.servers));
+    for (std::size_t s = 0; s < all.size(); ++s) all[s] = {0, bytes, static_cast<int>(s)};
     return all;
   }
   // The first counter.
