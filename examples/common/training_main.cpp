@@ -98,7 +98,7 @@ volatile std::sig_atomic_t server_signal = 0;
 int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
   struct sigaction action {};
   action.sa_handler = [](int number) { server_signal = number; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
   std::printf("server %d of %d, for %d %s\n", start.rank, start.servers, start.workers,
               start.workers == 1 ? "worker" : "workers");
