@@ -24,8 +24,8 @@ class Mpi(HostsCase):
     def check_no_traces_of_mpi(self):
         """Neither daemons nor files of Open MPI are left of a host."""
         wait_until(lambda: not any(self.bed.pids(h) for h in range(self.bed.count)), 10)
-        left = [str(p) for folder in ("/tmp", "/dev/shm") for p in Path(folder).glob("*")
-                if any(name in p.name for name in self.bed.names)]
+        left = [str(p) for folder in ("/tmp", "/dev/shm") for first in Path(folder).glob("*")
+                if any(name in first.name for name in self.bed.names) for p in (first, *first.rglob("*"))]
         self.assertEqual(left, [])
 
     def options(self):

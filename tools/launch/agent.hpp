@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -273,6 +274,18 @@ class Agent {
     }
   }
 
+  // The guard, which cleans up behind Open MPI's daemon, has ended before; the daemon waits for this process, so
+  // another one does it.
+  void clean_behind_daemon() {
+    if (::fork() != 0) return;
+    ::setsid();
+    const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, fd);
+    end_mpi_session(folder_);
+    remove_job_folder(folder_);
+    ::_exit(0);
+  }
+
   int finish() {
     end_adopted();
     int code = refused_ ? static_cast<int>(ExitCode::usage) : 0;
@@ -282,11 +295,7 @@ class Agent {
       // The guard reads how a process ended, and removes the files itself, unless it has ended before.
       if (!wrapper_ || orphan) p.remove_files();
     }
-    if (orphan) {
-      std::error_code error;
-      fs::remove(session_file(folder_), error);
-      remove_job_folder(folder_);
-    }
+    if (orphan) clean_behind_daemon();
     if (!wrapper_) {
       remove_job_folder(folder_);
       link_.say("bye");
