@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/job/launch_answer.hpp>
@@ -26,16 +27,10 @@
 // tutti::compiled the file that includes this compiles none of them; with the headers alone it compiles them all, and
 // one that wants a single backend names it. The two tables below are the only list of them: a new one is a folder and a
 // row.
-#if !defined(TUTTI_SEPARATE_COMPILATION)
-#define TUTTI_MAKE_DEFINITIONS 1
-#define TUTTI_MAKE_FUNCTION inline
-#else
-#define TUTTI_MAKE_FUNCTION
-#if defined(TUTTI_SOURCE_MAKE)
+#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_MAKE)
 #define TUTTI_MAKE_DEFINITIONS 1
 #else
 #define TUTTI_MAKE_DEFINITIONS 0
-#endif
 #endif
 
 namespace tutti {
@@ -176,7 +171,7 @@ inline int threads_of(const BackendOptions& o) {
 }
 inline int device_of(const BackendOptions& o) { return o.device ? *o.device : read_launch_environment().local_rank; }
 
-TUTTI_MAKE_FUNCTION std::span<const BackendRow> backend_rows() {
+TUTTI_CORE_FUNCTION std::span<const BackendRow> backend_rows() {
   using Made = std::unique_ptr<Backend>;
   static constexpr BackendRow rows[] = {
       {"cuda", "the CUDA toolkit with cuDNN",
@@ -303,7 +298,7 @@ inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& st
 }
 #endif
 
-TUTTI_MAKE_FUNCTION std::span<const StrategyRow> strategy_rows() {
+TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
   static constexpr StrategyRow rows[] = {
       {"solo", "", false, [](const StrategyOptions&, const LaunchEnvironment&) { return AnyStrategy::make<Solo>(); }},
       {"mpi", "libopenmpi-dev and openmpi-bin", true,
@@ -356,10 +351,10 @@ template <class Row>
 
 }  // namespace detail
 
-TUTTI_MAKE_FUNCTION std::vector<std::string> built_backends() { return detail::built(detail::backend_rows()); }
-TUTTI_MAKE_FUNCTION std::vector<std::string> built_strategies() { return detail::built(detail::strategy_rows()); }
+TUTTI_CORE_FUNCTION std::vector<std::string> built_backends() { return detail::built(detail::backend_rows()); }
+TUTTI_CORE_FUNCTION std::vector<std::string> built_strategies() { return detail::built(detail::strategy_rows()); }
 
-TUTTI_MAKE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
+TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
 #ifdef TUTTI_HAS_CUDA
   if (o.gpu) {
     const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
@@ -374,7 +369,7 @@ TUTTI_MAKE_FUNCTION std::string automatic_backend([[maybe_unused]] const Backend
   return "reference";
 }
 
-TUTTI_MAKE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word, const BackendOptions& o) {
+TUTTI_CORE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word, const BackendOptions& o) {
   const std::string name = word == "auto" ? automatic_backend(o) : std::string(word);
   const detail::BackendRow* row = detail::find_row(detail::backend_rows(), name);
   if (row == nullptr || row->make == nullptr)
@@ -383,7 +378,7 @@ TUTTI_MAKE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word,
   return row->make(o);
 }
 
-TUTTI_MAKE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus, int servers) {
+TUTTI_CORE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus, int servers) {
   if (word == "dist_async") return "ps_async";
   if (word == "nccl") return "nccl";
   if (word.starts_with("dist") && servers > 0) return "ps";
@@ -391,7 +386,7 @@ TUTTI_MAKE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int 
   return word == "device" && gpus && processes > 1 ? "nccl" : "solo";
 }
 
-TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o,
+TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o,
                                               const LaunchEnvironment& start) {
   static constexpr std::string_view kv_store[] = {
       "local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async"};
@@ -416,15 +411,15 @@ TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   require_launched_size(start, name, strategy.size());
   return strategy;
 }
-TUTTI_MAKE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o) {
+TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o) {
   return make_strategy(word, o, launched());
 }
 
-TUTTI_MAKE_FUNCTION bool has_servers(std::string_view strategy) {
+TUTTI_CORE_FUNCTION bool has_servers(std::string_view strategy) {
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), strategy);
   return row != nullptr && row->serve != nullptr;
 }
-TUTTI_MAKE_FUNCTION void serve_workers(std::string_view strategy, const StrategyOptions& o,
+TUTTI_CORE_FUNCTION void serve_workers(std::string_view strategy, const StrategyOptions& o,
                                        const LaunchEnvironment& start, const std::function<bool()>& stop) {
   if (!has_servers(strategy))
     fail<UsageError>(o.where, "a strategy with servers, because this process is one", "'" + std::string(strategy) + "'",
@@ -432,7 +427,7 @@ TUTTI_MAKE_FUNCTION void serve_workers(std::string_view strategy, const Strategy
   detail::find_row(detail::strategy_rows(), strategy)->serve(o, start, stop);
 }
 
-TUTTI_MAKE_FUNCTION int count_gpus() {
+TUTTI_CORE_FUNCTION int count_gpus() {
 #ifdef TUTTI_HAS_CUDA
   return cuda::count_devices();
 #else
@@ -440,7 +435,7 @@ TUTTI_MAKE_FUNCTION int count_gpus() {
 #endif
 }
 
-TUTTI_MAKE_FUNCTION std::string gpu_without_bf16([[maybe_unused]] Backend& backend) {
+TUTTI_CORE_FUNCTION std::string gpu_without_bf16([[maybe_unused]] Backend& backend) {
 #ifdef TUTTI_HAS_CUDA
   if (auto* const on = dynamic_cast<Cuda*>(&backend); on != nullptr && !cuda::has_bf16(on->device().architecture()))
     return on->device().name_and_capability();

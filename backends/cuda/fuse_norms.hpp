@@ -30,7 +30,6 @@ struct FusedLayers {
 
 namespace detail {
 
-template <class = void>
 class NormFuser {
  public:
   NormFuser(Graph& g, const NormFusions& o) : g_(g), o_(o), removed_(g.nodes.size(), 0) {}
@@ -194,9 +193,6 @@ class NormFuser {
 
 // Rewrites chains around batch norms of a differentiated graph into ops of our own. Parameters, their gradients, the
 // order of these, and the numbers of the forward nodes stay.
-template <class = void>
-FusedLayers fuse_norms(Graph& g, const NormFusions& o) {
-  return detail::NormFuser<>(g, o).run();
-}
+inline FusedLayers fuse_norms(Graph& g, const NormFusions& o) { return detail::NormFuser(g, o).run(); }
 
 }  // namespace tutti::cuda

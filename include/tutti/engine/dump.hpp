@@ -9,8 +9,17 @@
 namespace tutti {
 
 // One line a node: what it reads and writes.
-template <class = void>
-[[nodiscard]] std::string dump_text(const Graph& g) {
+[[nodiscard]] TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g);
+
+// The graph for Graphviz: `dot -Tsvg`.
+[[nodiscard]] TUTTI_CORE_FUNCTION std::string dump_graphviz(const Graph& g);
+
+// A plan's segments: which steps run between two barriers, on how many rows at a time.
+[[nodiscard]] TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g, const Plan& p);
+
+#if TUTTI_CORE_DEFINITIONS
+
+TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g) {
   std::string out;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
@@ -25,9 +34,7 @@ template <class = void>
   return out;
 }
 
-// The graph for Graphviz: `dot -Tsvg`.
-template <class = void>
-[[nodiscard]] std::string dump_graphviz(const Graph& g) {
+TUTTI_CORE_FUNCTION std::string dump_graphviz(const Graph& g) {
   std::string out;
   out += "digraph model {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
@@ -43,9 +50,7 @@ template <class = void>
   return out;
 }
 
-// A plan's segments: which steps run between two barriers, on how many rows at a time.
-template <class = void>
-[[nodiscard]] std::string dump_text(const Graph& g, const Plan& p) {
+TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g, const Plan& p) {
   static constexpr const char* phases[] = {"", " reduce", " finish", ""};
   std::string out;
   out += "plan for " + std::to_string(p.rows) + " rows in " + std::to_string(p.lanes) + " lanes, " +
@@ -64,8 +69,6 @@ template <class = void>
   return out;
 }
 
-TUTTI_CORE_INSTANCE(template std::string dump_text<>(const Graph&));
-TUTTI_CORE_INSTANCE(template std::string dump_graphviz<>(const Graph&));
-TUTTI_CORE_INSTANCE(template std::string dump_text<>(const Graph&, const Plan&));
+#endif
 
 }  // namespace tutti

@@ -105,8 +105,13 @@ struct PlanOptions {
 };
 
 // Parameter and gradient arena: trainable parameters in the order in which their gradients become final, then the rest.
-template <class = void>
-[[nodiscard]] ArenaLayout parameter_layout(const Graph& g, DType master) {
+[[nodiscard]] TUTTI_CORE_FUNCTION ArenaLayout parameter_layout(const Graph& g, DType master);
+// Running statistics.
+[[nodiscard]] TUTTI_CORE_FUNCTION ArenaLayout state_layout(const Graph& g, DType master);
+
+#if TUTTI_CORE_DEFINITIONS
+
+TUTTI_CORE_FUNCTION ArenaLayout parameter_layout(const Graph& g, DType master) {
   ArenaLayout layout;
   layout.dtype = master;
   std::vector<ValueId> order;
@@ -131,8 +136,7 @@ template <class = void>
   return layout;
 }
 
-template <class = void>
-[[nodiscard]] ArenaLayout state_layout(const Graph& g, DType master) {
+TUTTI_CORE_FUNCTION ArenaLayout state_layout(const Graph& g, DType master) {
   ArenaLayout layout;
   layout.dtype = master;
   for (const Value& v : g.values)
@@ -140,7 +144,6 @@ template <class = void>
   return layout;
 }
 
-TUTTI_CORE_INSTANCE(template ArenaLayout parameter_layout<>(const Graph&, DType));
-TUTTI_CORE_INSTANCE(template ArenaLayout state_layout<>(const Graph&, DType));
+#endif
 
 }  // namespace tutti

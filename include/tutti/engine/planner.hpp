@@ -13,6 +13,12 @@
 
 namespace tutti {
 
+// Lays out one batch size of a graph: segments, lifetimes, offsets. Knows no backend but what the queries tell.
+[[nodiscard]] TUTTI_CORE_FUNCTION Plan make_plan(const Graph& g, const PlanOptions& options, const PlanQueries& queries,
+                                                 const ArenaLayout& parameters, const ArenaLayout& states);
+
+#if TUTTI_CORE_DEFINITIONS
+
 namespace detail {
 
 // A block of bytes that is in use from time `first` to time `last`, both included.
@@ -24,8 +30,7 @@ struct Lifetime {
 
 // Gives each block an offset so that no two blocks that live at the same time overlap: the largest first, each at the
 // lowest place that is free. Returns the total size.
-template <class = void>
-std::size_t place(std::vector<Lifetime>& blocks) {
+inline std::size_t place(std::vector<Lifetime>& blocks) {
   constexpr std::size_t align = 64;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < blocks.size(); ++i)
@@ -52,7 +57,6 @@ std::size_t place(std::vector<Lifetime>& blocks) {
   return (total + align - 1) / align * align;
 }
 
-template <class = void>
 class Planner {
  public:
   Planner(const Graph& g, const PlanOptions& o, const PlanQueries& q, const ArenaLayout& parameters,
@@ -292,14 +296,11 @@ class Planner {
 
 }  // namespace detail
 
-// Lays out one batch size of a graph: segments, lifetimes, offsets. Knows no backend but what the queries tell.
-template <class = void>
-[[nodiscard]] Plan make_plan(const Graph& g, const PlanOptions& options, const PlanQueries& queries,
-                             const ArenaLayout& parameters, const ArenaLayout& states) {
-  return detail::Planner<>(g, options, queries, parameters, states).take();
+TUTTI_CORE_FUNCTION Plan make_plan(const Graph& g, const PlanOptions& options, const PlanQueries& queries,
+                                   const ArenaLayout& parameters, const ArenaLayout& states) {
+  return detail::Planner(g, options, queries, parameters, states).take();
 }
 
-TUTTI_CORE_INSTANCE(template Plan make_plan<>(const Graph&, const PlanOptions&, const PlanQueries&, const ArenaLayout&,
-                                              const ArenaLayout&));
+#endif
 
 }  // namespace tutti

@@ -12,11 +12,16 @@
 
 namespace tutti {
 
+// Appends the backward pass: afterwards every trainable parameter that the loss depends on has a gradient value,
+// written once, in the order in which the nodes stand.
+[[nodiscard]] TUTTI_CORE_FUNCTION Graph differentiate(Graph g);
+
+#if TUTTI_CORE_DEFINITIONS
+
 namespace detail {
 
 // The backward pass of a graph, node by node from its end. What an op's gradient(g) calls is public: it is about the
 // node in hand, whose inputs and outputs it numbers.
-template <class = void>
 class Gradient {
  public:
   explicit Gradient(Graph& g) : g_(g), pending_(g.values.size()) {}
@@ -136,14 +141,11 @@ class Gradient {
 
 }  // namespace detail
 
-// Appends the backward pass: afterwards every trainable parameter that the loss depends on has a gradient value,
-// written once, in the order in which the nodes stand.
-template <class = void>
-[[nodiscard]] Graph differentiate(Graph g) {
-  detail::Gradient<>(g).run();
+TUTTI_CORE_FUNCTION Graph differentiate(Graph g) {
+  detail::Gradient(g).run();
   return g;
 }
 
-TUTTI_CORE_INSTANCE(template Graph differentiate<>(Graph));
+#endif
 
 }  // namespace tutti

@@ -8,10 +8,18 @@
 
 namespace tutti {
 
+// Joins batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Run on
+// the forward graph, before differentiate(). Only where nobody else reads what lies between.
+[[nodiscard]] TUTTI_CORE_FUNCTION Graph fuse(Graph g);
+
+// The same forward graph for evaluation: batch norm with its running statistics, no gradients.
+[[nodiscard]] TUTTI_CORE_FUNCTION Graph inference(Graph g);
+
+#if TUTTI_CORE_DEFINITIONS
+
 namespace detail {
 
-template <class = void>
-std::vector<int> count_uses(const Graph& g) {
+inline std::vector<int> count_uses(const Graph& g) {
   std::vector<int> uses(g.values.size(), 0);
   for (const Node& n : g.nodes)
     for (ValueId v : n.inputs) ++uses[static_cast<std::size_t>(v)];
@@ -21,10 +29,7 @@ std::vector<int> count_uses(const Graph& g) {
 
 }  // namespace detail
 
-// Joins batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Run on
-// the forward graph, before differentiate(). Only where nobody else reads what lies between.
-template <class = void>
-[[nodiscard]] Graph fuse(Graph g) {
+TUTTI_CORE_FUNCTION Graph fuse(Graph g) {
   for (bool changed = true; changed;) {
     changed = false;
     const std::vector<int> uses = detail::count_uses(g);
@@ -62,9 +67,7 @@ template <class = void>
   return g;
 }
 
-// The same forward graph for evaluation: batch norm with its running statistics, no gradients.
-template <class = void>
-[[nodiscard]] Graph inference(Graph g) {
+TUTTI_CORE_FUNCTION Graph inference(Graph g) {
   for (Node& n : g.nodes)
     if (const auto* bn = std::get_if<op::BatchNorm>(&n.op)) {
       n.op = op::BatchNormInference{bn->eps, bn->relu, bn->residual};
@@ -73,7 +76,6 @@ template <class = void>
   return g;
 }
 
-TUTTI_CORE_INSTANCE(template Graph fuse<>(Graph));
-TUTTI_CORE_INSTANCE(template Graph inference<>(Graph));
+#endif
 
 }  // namespace tutti

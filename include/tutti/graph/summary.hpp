@@ -61,16 +61,20 @@ inline std::string padded(std::string s, std::size_t width) {
 }
 
 // One line: parameters, and FLOPs of one row forward and trained.
-template <class = void>
-[[nodiscard]] std::string totals(const Graph& g) {
+[[nodiscard]] TUTTI_CORE_FUNCTION std::string totals(const Graph& g);
+
+// A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
+[[nodiscard]] TUTTI_CORE_FUNCTION std::string summary(const Graph& g);
+
+#if TUTTI_CORE_DEFINITIONS
+
+TUTTI_CORE_FUNCTION std::string totals(const Graph& g) {
   const auto flops = static_cast<double>(forward_flops(g));
   return "total: " + std::to_string(parameter_count(g)) + " parameters, " + format_count(flops) + "FLOP forward, " +
          format_count(3 * flops) + "FLOP a trained image\n";
 }
 
-// A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
-template <class = void>
-[[nodiscard]] std::string summary(const Graph& g) {
+TUTTI_CORE_FUNCTION std::string summary(const Graph& g) {
   using detail::padded;
   std::string out = padded("layer", 26) + padded("op", 24) + padded("output", 20) + padded("parameters", 12) + "FLOP\n";
   for (const Node& n : g.nodes) {
@@ -89,7 +93,6 @@ template <class = void>
   return out + totals(g);
 }
 
-TUTTI_CORE_INSTANCE(template std::string totals<>(const Graph&));
-TUTTI_CORE_INSTANCE(template std::string summary<>(const Graph&));
+#endif
 
 }  // namespace tutti

@@ -31,13 +31,18 @@ struct CifarFastOptions {
   int top_k = 5;
 };
 
+// Records the network and its loss on the builder's images, of 15 pixels or more a side.
+TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOptions& o = {});
+
+#if TUTTI_CORE_DEFINITIONS
+
 namespace detail {
 
 // The initializer of PyTorch's convolutions and linear layers: uniform, of variance 1 / (3 fan_in).
 inline constexpr double torch_gain = 0.4082482904638631;
 
-template <class = void>
-ValueId cifar_fast_block(Builder& b, const CifarFastOptions& o, const std::string& name, ValueId x, std::int64_t out) {
+inline ValueId cifar_fast_block(Builder& b, const CifarFastOptions& o, const std::string& name, ValueId x,
+                                std::int64_t out) {
   const nn::ConvOptions conv{.out = out, .init = {Init::dirac, torch_gain}};
   const nn::BatchNormOptions bn{
       .eps = o.bn_eps, .momentum = o.bn_momentum, .fixed_gamma = true, .beta_decay = true, .beta_rate = o.beta_rate};
@@ -48,9 +53,7 @@ ValueId cifar_fast_block(Builder& b, const CifarFastOptions& o, const std::strin
 
 }  // namespace detail
 
-// Records the network and its loss on the builder's images, of 15 pixels or more a side.
-template <class = void>
-void cifar_fast(Builder& b, ValueId x, const CifarFastOptions& o = {}) {
+TUTTI_CORE_FUNCTION void cifar_fast(Builder& b, ValueId x, const CifarFastOptions& o) {
   const std::int64_t channels = b.shape(x)[1], patch = 4 * channels;
   if (o.classes < 2 || *std::min_element(o.widths.begin(), o.widths.end()) < 1)
     fail<UsageError>("cifar_fast", "2 classes or more and 1 channel or more",
@@ -78,6 +81,6 @@ void cifar_fast(Builder& b, ValueId x, const CifarFastOptions& o = {}) {
   b.softmax_cross_entropy(b.linear("fc", x, fc, none), o.label_smoothing, o.top_k);
 }
 
-TUTTI_CORE_INSTANCE(template void cifar_fast<>(Builder&, ValueId, const CifarFastOptions&));
+#endif
 
 }  // namespace tutti::models

@@ -25,16 +25,19 @@ struct ResnetOptions {
   int top_k = 5;
 };
 
+// Records the network and its loss.
+TUTTI_CORE_FUNCTION void resnet(Builder& b, ValueId x, const ResnetOptions& o = {});
+
+#if TUTTI_CORE_DEFINITIONS
+
 namespace detail {
 
-template <class = void>
-nn::ConvOptions resnet_conv(const ResnetOptions& o, std::int64_t out, int kernel, int stride) {
+inline nn::ConvOptions resnet_conv(const ResnetOptions& o, std::int64_t out, int kernel, int stride) {
   return {out, kernel, stride, -1, false, {o.glorot ? Init::xavier_uniform : Init::he_normal, 1}};
 }
 
-template <class = void>
-ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,
-                     int stride, bool bottleneck) {
+inline ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name, ValueId x, std::int64_t width,
+                            int stride, bool bottleneck) {
   const std::int64_t out = bottleneck ? 4 * width : width;
   const nn::BatchNormOptions relu{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   ValueId shortcut = x;
@@ -55,9 +58,7 @@ ValueId resnet_block(Builder& b, const ResnetOptions& o, const std::string& name
 
 }  // namespace detail
 
-// Records the network and its loss.
-template <class = void>
-void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
+TUTTI_CORE_FUNCTION void resnet(Builder& b, ValueId x, const ResnetOptions& o) {
   std::array<int, 4> blocks{};
   switch (o.depth) {
     case 18:
@@ -89,6 +90,6 @@ void resnet(Builder& b, ValueId x, const ResnetOptions& o = {}) {
                           o.label_smoothing, o.top_k);
 }
 
-TUTTI_CORE_INSTANCE(template void resnet<>(Builder&, ValueId, const ResnetOptions&));
+#endif
 
 }  // namespace tutti::models

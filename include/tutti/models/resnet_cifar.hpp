@@ -27,16 +27,19 @@ struct ResnetCifarOptions {
   int top_k = 5;
 };
 
+// Records the network and its loss on the builder's images.
+TUTTI_CORE_FUNCTION void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {});
+
+#if TUTTI_CORE_DEFINITIONS
+
 namespace detail {
 
-template <class = void>
-nn::ConvOptions cifar_conv(const ResnetCifarOptions& o, std::int64_t out, int kernel, int stride) {
+inline nn::ConvOptions cifar_conv(const ResnetCifarOptions& o, std::int64_t out, int kernel, int stride) {
   return {out, kernel, stride, -1, false, {o.xavier ? Init::xavier_normal : Init::he_normal, 1}};
 }
 
-template <class = void>
-ValueId basic_block(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x, std::int64_t out,
-                    int stride) {
+inline ValueId basic_block(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
+                           std::int64_t out, int stride) {
   ValueId shortcut = x;
   if (stride != 1 || b.shape(x)[1] != out)
     shortcut = nn::conv_bn(b, name + ".downsample.0", name + ".downsample.1", x, cifar_conv(o, out, 1, stride),
@@ -48,9 +51,8 @@ ValueId basic_block(Builder& b, const ResnetCifarOptions& o, const std::string& 
       {.relu = true, .residual = shortcut, .eps = o.bn_eps, .momentum = o.bn_momentum, .zero_gamma = o.zero_gamma});
 }
 
-template <class = void>
-ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
-                           std::int64_t out, int stride, bool project) {
+inline ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
+                                  std::int64_t out, int stride, bool project) {
   const nn::BatchNormOptions bn{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   const ValueId a = nn::batch_norm(b, name + ".bn1", x, bn);
   const ValueId shortcut = project ? nn::conv(b, name + ".downsample.0", a, cifar_conv(o, out, 1, stride)) : x;
@@ -58,9 +60,8 @@ ValueId preactivation_unit(Builder& b, const ResnetCifarOptions& o, const std::s
   return b.add(name + ".add", nn::conv(b, name + ".conv2", y, cifar_conv(o, out, 3, 1)), shortcut);
 }
 
-template <class = void>
-ValueId preactivation_bottleneck(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
-                                 std::int64_t out, int stride, bool project) {
+inline ValueId preactivation_bottleneck(Builder& b, const ResnetCifarOptions& o, const std::string& name, ValueId x,
+                                        std::int64_t out, int stride, bool project) {
   const nn::BatchNormOptions bn{.relu = true, .eps = o.bn_eps, .momentum = o.bn_momentum};
   const ValueId a = nn::batch_norm(b, name + ".bn1", x, bn);
   const ValueId shortcut = project ? nn::conv(b, name + ".downsample.0", a, cifar_conv(o, out, 1, stride)) : x;
@@ -71,9 +72,7 @@ ValueId preactivation_bottleneck(Builder& b, const ResnetCifarOptions& o, const 
 
 }  // namespace detail
 
-// Records the network and its loss on the builder's images.
-template <class = void>
-void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
+TUTTI_CORE_FUNCTION void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o) {
   const bool bottleneck = o.preactivation && o.depth >= 164 && (o.depth - 2) % 9 == 0;
   const int n = (o.depth - 2) / (bottleneck ? 9 : 6);
   if (n < 1 || (!bottleneck && 6 * n + 2 != o.depth))
@@ -105,6 +104,6 @@ void resnet_cifar(Builder& b, ValueId x, const ResnetCifarOptions& o = {}) {
       o.label_smoothing, o.top_k);
 }
 
-TUTTI_CORE_INSTANCE(template void resnet_cifar<>(Builder&, ValueId, const ResnetCifarOptions&));
+#endif
 
 }  // namespace tutti::models
