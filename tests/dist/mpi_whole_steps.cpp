@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A training step that the last rank breaks at one piece: mpi_whole_steps PIECE (broken_step.hpp). Every rank looks at
-// what is left of it; the processes end without the end of MPI.
+// A training step that the last rank breaks at one piece: mpi_whole_steps PIECE FOLDER (broken_step.hpp). Every rank
+// looks at what is left of it; the processes end without the end of MPI, when all have said what they found: the first
+// one to end ends the others. FOLDER is empty, and where they tell each other.
 #include <tutti/backends/mpi/mpi.hpp>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -18,11 +21,11 @@ using namespace tutti;
 using namespace std::chrono_literals;
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 3) return 2;
   try {
     const int piece = std::atoi(argv[1]);
     // Ranks of another host notice by the clock alone.
-    MpiCommunicator c({.deadline = 1s, .ranks_per_host = 2});
+    MpiCommunicator c({.deadline = 3s, .ranks_per_host = 2});
     Cpu backend({1});
     testing::Breaking whole(c, 0, 0), breaking(c, 4, piece);
     const std::string before = testing::break_a_step(backend, whole, 1, false);
@@ -35,7 +38,15 @@ int main(int argc, char** argv) {
     if (c.rank() == 0) std::printf("%d pieces\n", pieces);
     std::fflush(stdout);
     c.interrupt();
-    std::this_thread::sleep_for(2500ms);  // the first process to end ends the others
+    const std::filesystem::path folder = argv[2];
+    std::ofstream(folder / std::to_string(c.rank())).put('.');
+    const auto all = [&] {
+      int there = 0;
+      for (int r = 0; r < c.size(); ++r) there += std::filesystem::exists(folder / std::to_string(r)) ? 1 : 0;
+      return there == c.size();
+    };
+    for (int i = 0; i < 300 && !all(); ++i) std::this_thread::sleep_for(100ms);
+    std::this_thread::sleep_for(300ms);  // until mpirun has what they printed
     return 75;
   } catch (const Error& e) {
     std::fprintf(stderr, "mpi_whole_steps: %s\n", e.what());

@@ -80,7 +80,8 @@ fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ra
 # A training step that breaks at any piece leaves the state of the step before, on every rank; four of them on two hosts.
 pieces=1
 for ((piece = 0; piece <= pieces; ++piece)); do
-  on 4 "$folder/mpi_whole_steps" $piece
+  rm -rf "$work/told" && mkdir "$work/told"
+  on 4 "$folder/mpi_whole_steps" $piece "$work/told"
   status=$?
   [[ $status == 75 ]] || complain "a step broken at piece $piece: status $status and not 75"
   [[ $(grep -cE "rank [0-3]: whole" "$work/out") == 4 ]] || complain "a step broken at piece $piece: not whole everywhere"
