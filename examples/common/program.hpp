@@ -15,6 +15,7 @@
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/strategy/any_strategy.hpp>
+#include <tutti/strategy/solo.hpp>
 #include <tutti/train/chief.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/make_source.hpp>
@@ -216,7 +217,9 @@ class Run {
 // Prints the net and what it takes, without images.
 inline void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o, const Schema& seen) {
   const Graph model = make_model(o, seen);
-  Trainer trainer(backend, strategy, model, trainer_options(o));
+  Solo alone;  // servers that own weights are shown none
+  AnyStrategy with = AnyStrategy::refer(alone);
+  Trainer trainer(backend, strategy.owns_weights() ? with : strategy, model, trainer_options(o));
   const MemoryEstimate memory = memory_of(trainer, o, seen);
   if (strategy.rank() != 0) return;
   print_net(model, memory, o, seen);

@@ -106,7 +106,9 @@ int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
   StrategyOptions as = strategy_options(o);
   std::unique_ptr<Backend> backend;
   std::optional<ServedWeights> weights;
-  if (o.strategy == "ps_async") {
+  // Where nobody trains, workers come and go.
+  const bool owns = o.strategy == "ps_async" && !o.dry_run && !o.test_io && !o.print_schedule;
+  if (owns) {
     BackendOptions on = backend_options(o);
     on.gpu = false;
     backend = make_backend(o.backend, on);
@@ -115,7 +117,7 @@ int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
     as.ps_staleness = o.ps_staleness;
   }
   bool stopped = false;
-  serve_workers(o.strategy, as, start, [&] { return stopped = server_signal != 0; });
+  serve_workers(owns ? "ps_async" : "ps", as, start, [&] { return stopped = server_signal != 0; });
   return stopped ? 128 + server_signal : 0;
 }
 

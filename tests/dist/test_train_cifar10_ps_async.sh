@@ -33,6 +33,14 @@ for servers in 1 3; do
     complain "$servers servers: other weights than alone"
 done
 
+# Only shown, and only read: nothing is trained, and the servers end with the workers.
+for only in --dry-run "--test-io 1"; do
+  # shellcheck disable=SC2086
+  "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir shown --strategy ps_async $only >out 2>&1 ||
+    complain "$only: status $?: $(tail -n 5 out)"
+  [[ ! -e shown ]] || complain "$only: there is a run folder"
+done
+
 # Several: as many servers as workers without -s, everybody's steps, every sample once an epoch; it goes on.
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir some --kv-store dist_async --audit --ps-staleness 1 >out 2>&1 ||
   complain "two workers: $(tail -n 5 out)"
