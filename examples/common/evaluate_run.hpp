@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -50,6 +51,9 @@ inline std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::
   };
   std::int64_t images = told("train_images"), batch = told("global-batch-size");
   if (images == 0 && at.epoch > 0) images = (at.samples - at.consumed) / at.epoch;  // earlier checkpoints do not tell
+  const io::Json* strategy = made_with.find("strategy");
+  if (strategy != nullptr && strategy->is_string() && strategy->as_string() == "ps_async")
+    batch = told("batch-size") * std::max<std::int64_t>(told("accumulate"), 1);  // each rank's step counts
   if (o.num_gpus) batch = o.batch_size * *o.num_gpus;
   if (images <= 0 || batch <= 0) return at.epoch + (at.consumed > 0 ? 1 : 0);
   return at.step * (batch / images) + (at.step * (batch % images) + images - 1) / images;

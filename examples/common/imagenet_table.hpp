@@ -52,7 +52,8 @@ class TextLog {
 
 // Of a step of the whole job: as many samples as `step` steps have, in passes over `images`.
 [[nodiscard]] inline double imagenet_epoch(const RunOptions& o, std::int64_t images, std::int64_t step) {
-  return static_cast<double>(step) * static_cast<double>(o.global_batch_size) / static_cast<double>(images);
+  return static_cast<double>(step) * static_cast<double>(o.global_batch_size) /
+         static_cast<double>(images * steps_of_all(o));
 }
 
 // Speed is that of the whole job since the row before; FinLoss has the term of weight decay; LR is lr(Step), which the

@@ -125,4 +125,10 @@ struct RunOptions {
   std::vector<std::string> derived;
 };
 
+// How many steps a pass of all ranks over the global batch counts: one, or with servers that own the weights one for
+// each rank.
+[[nodiscard]] inline std::int64_t steps_of_all(const RunOptions& o) {
+  return o.strategy == "ps_async" ? o.global_batch_size / (o.batch_size * o.accumulate) : 1;
+}
+
 }  // namespace tutti::examples

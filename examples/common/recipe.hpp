@@ -111,11 +111,6 @@ inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank
   return o.data_on_device == "yes" ? OnDevice::yes : o.data_on_device == "no" ? OnDevice::no : OnDevice::automatic;
 }
 
-// What a step of all ranks counts: one, or with servers that own the weights one for each rank.
-[[nodiscard]] inline std::int64_t steps_of_all(const RunOptions& o) {
-  return o.strategy == "ps_async" ? o.global_batch_size / (o.batch_size * o.accumulate) : 1;
-}
-
 // `images`: of the training set.
 inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   const std::int64_t steps_per_epoch = tutti::steps_per_epoch(images, o.global_batch_size, epoch_end_of(o));
@@ -139,9 +134,10 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
     // The rows of its table: step 1 and every --display-every'th; and its intervals, which are steps.
     f.report_first = true;
     f.report_epochs = false;
-    if (f.save_every_steps == 0) f.save_every_steps = steps_per_epoch;
+    const std::int64_t steps = steps_per_epoch * steps_of_all(o);
+    if (f.save_every_steps == 0) f.save_every_steps = steps;
     f.save_last = true;
-    f.summary_every = o.save_summary_steps > 0 ? o.save_summary_steps : steps_per_epoch;
+    f.summary_every = o.save_summary_steps > 0 ? o.save_summary_steps : steps;
   }
   f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
