@@ -148,7 +148,7 @@ for ((i = 0; i < 100; ++i)); do
   sleep 0.1
 done
 ls clock/checkpoints/*/COMPLETE >/dev/null || complain "--save-seconds: no checkpoint"
-key clock step comm_wait | grep -q '[1-9]' || complain "no time waited for the other rank: $(head -n 3 clock/log.jsonl)"
+key clock step comm_wait | grep '[1-9]' >/dev/null || complain "no time waited for the other rank: $(head -n 3 clock/log.jsonl)"
 
 # Fewer ranks go on from an earlier state: what the others did afterwards is taken back, in their files too.
 # once FOLDER EPOCH: the same as seen, of the lines that no rollback takes back.

@@ -8,7 +8,7 @@ launch=$TUTTI_BUILD_DIR/tools/tutti-launch
 for each in "$program" "$launch"; do
   [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
 done
-"$program" --strategy ps 2>&1 | grep -q "install libzmq3-dev" && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
+"$program" --strategy ps 2>&1 | grep "install libzmq3-dev" >/dev/null && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 unset TUTTI_DATA
 work=$(mktemp -d)
@@ -69,8 +69,8 @@ refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_
 process() {
   local p
   for p in $(pgrep -f "^$program.*$work"); do
-    tr '\0' '\n' <"/proc/$p/environ" | grep -qx "TUTTI_ROLE=$1" &&
-      tr '\0' '\n' <"/proc/$p/environ" | grep -qx "TUTTI_RANK=$2" && echo "$p"
+    tr '\0' '\n' <"/proc/$p/environ" | grep -x "TUTTI_ROLE=$1" >/dev/null &&
+      tr '\0' '\n' <"/proc/$p/environ" | grep -x "TUTTI_RANK=$2" >/dev/null && echo "$p"
   done
 }
 # begun FOLDER: waits for its second epoch.

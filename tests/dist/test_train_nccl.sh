@@ -36,7 +36,7 @@ one_line() { [[ $(wc -l <out) == 1 ]] || complain "$1: not one line"; }
 
 has() { grep -qaF -- "$1" "$program"; } # a text of the program
 if has "an NVIDIA driver" && has "to join NCCL"; then
-  if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
+  if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep '^GPU ' >/dev/null; then
     echo "SKIP: there is a GPU"
     exit 77
   fi

@@ -80,7 +80,7 @@ steps=(
 have() { command -v "$1" >/dev/null 2>&1; }
 python=$(command -v python3 || true)
 gpus() { nvidia-smi -L 2>/dev/null | grep -c "^GPU "; }
-has_gpu() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; }
+has_gpu() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep "^GPU " >/dev/null; }
 has_torch() { [[ -n $python ]] && "$python" -c 'import torch, torchvision' >/dev/null 2>&1; }
 # The folder with a header of CUDA's libraries: the toolkit's, or that of one of pip's packages.
 pip_folders=()

@@ -14,7 +14,7 @@ try() {
   cmake -S "$TUTTI_SOURCE_DIR/examples/downstream" -B "$work/build" -D "CMAKE_PREFIX_PATH=$work/prefix" "$@" \
     >"$work/log" 2>&1
 }
-says() { tr -s ' \n' ' ' <"$work/log" | grep -qF -- "$1" || { cat "$work/log" && fail "it does not say: $1"; }; }
+says() { tr -s ' \n' ' ' <"$work/log" | grep -F -- "$1" >/dev/null || { cat "$work/log" && fail "it does not say: $1"; }; }
 
 if try -D DOWNSTREAM_COMPONENTS=onednn "${hide[@]}"; then fail "a component without its library is found"; fi
 says "apt-get install libdnnl-dev"

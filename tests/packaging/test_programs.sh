@@ -48,8 +48,8 @@ if command -v dpkg-shlibdeps >/dev/null; then
   package=$(echo "$work"/packages/*.deb)
   depends=$(dpkg-deb -f "$package" Depends)
   wanted=(libc6)
-  if ldd "$TUTTI_BUILD_DIR/examples/train_cifar10" 2>/dev/null | grep -q libdnnl; then wanted+=(libdnnl); fi
-  if ldd "$TUTTI_BUILD_DIR/examples/train_cifar10" 2>/dev/null | grep -q libmpi; then wanted+=(libopenmpi); fi
+  if ldd "$TUTTI_BUILD_DIR/examples/train_cifar10" 2>/dev/null | grep libdnnl >/dev/null; then wanted+=(libdnnl); fi
+  if ldd "$TUTTI_BUILD_DIR/examples/train_cifar10" 2>/dev/null | grep libmpi >/dev/null; then wanted+=(libopenmpi); fi
   for want in "${wanted[@]}"; do
     [[ $depends == *$want* ]] || fail "the Debian package does not depend on $want but on: $depends"
   done
