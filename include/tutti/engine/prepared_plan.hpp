@@ -11,6 +11,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/engine/custom_kernel.hpp>
 #include <tutti/engine/kernel.hpp>
 #include <tutti/engine/planner.hpp>
 #include <tutti/graph/custom.hpp>
