@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <list>
@@ -26,6 +24,8 @@
 #include <tutti/backends/mpi/window.hpp>
 #include <tutti/backends/mpi/wire.hpp>
 #include <tutti/comm/host_group.hpp>
+#include <tutti/comm/host_places.hpp>
+#include <tutti/comm/host_routes.hpp>
 #include <tutti/comm/reduce_op.hpp>
 
 namespace tutti {
@@ -39,22 +39,16 @@ class MpiEngine {
   explicit MpiEngine(const MpiOptions& options, std::shared_ptr<MpiSession> session = MpiSession::open())
       : session_(std::move(session)),
         hosts_(MPI_COMM_WORLD, options.ranks_per_host),
-        world_waiter_(hosts_.world, hosts_.all_names(), *session_),
-        world_(options, world_waiter_),
+        world_waiter_(hosts_.world, places_.all_names(), *session_),
+        world_(hosts_.world, options, world_waiter_),
         deadline_(options.deadline) {
-    if (hosts_.leader() && hosts_.hosts() > 1) {
-      leaders_waiter_.emplace(hosts_.leaders, hosts_.leader_names(), *session_);
-      leaders_.emplace(options, *leaders_waiter_);
+    if (places_.is_leader() && places_.hosts() > 1) {
+      leaders_waiter_.emplace(hosts_.leaders, places_.leader_names(), *session_);
+      leaders_.emplace(hosts_.leaders, options, *leaders_waiter_);
     }
-    if (options.shared_memory) share_memory();
-    if (hosts_.size == 1)
-      route_ = Route::alone;
-    else if (shared_ && hosts_.hosts() == 1)
-      route_ = Route::host;
-    else if (shared_ && options.hierarchical && hosts_.hosts() < hosts_.size)
-      route_ = Route::tree;
-    else
-      route_ = Route::plain;
+    const bool shared = options.shared_memory && share_memory();
+    routes_.emplace(places_, Routes::choose(places_, shared, options.hierarchical), group_ ? &*group_ : nullptr,
+                    &world_, leaders_ ? &*leaders_ : nullptr);
   }
   // Collective unless something failed; then nothing waits for the others.
   ~MpiEngine() {
@@ -63,100 +57,27 @@ class MpiEngine {
   MpiEngine(const MpiEngine&) = delete;
   MpiEngine& operator=(const MpiEngine&) = delete;
 
-  [[nodiscard]] int rank() const noexcept { return hosts_.rank; }
-  [[nodiscard]] int size() const noexcept { return hosts_.size; }
-  [[nodiscard]] std::string rank_name(int r) const { return hosts_.name(r); }
+  [[nodiscard]] int rank() const noexcept { return places_.rank(); }
+  [[nodiscard]] int size() const noexcept { return places_.size(); }
+  [[nodiscard]] std::string rank_name(int r) const { return places_.name(r); }
   // How the ranks speak with each other, for start-up lines.
-  [[nodiscard]] std::string name() const {
-    switch (route_) {
-      case Route::alone:
-      case Route::plain:
-        return "mpi";
-      case Route::host:
-        return "mpi, shared memory";
-      case Route::tree:
-        return "mpi, shared memory in " + std::to_string(hosts_.hosts()) + " hosts";
-    }
-    return "mpi";
-  }
+  [[nodiscard]] std::string name() const { return routes_->name("mpi"); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
-    if (data.size() % size_of(t) != 0)
-      fail<UsageError>(what, "whole values of " + std::string(name_of(t)), std::to_string(data.size()) + " bytes");
-    switch (route_) {
-      case Route::alone:
-        return;
-      case Route::host:
-        return group_->all_reduce(t, data, op, deadline, what);
-      case Route::tree:
-        if (group_) group_->reduce_to_first(t, data, op, deadline, what);
-        if (leaders_) leaders_->all_reduce(hosts_.leaders, t, data, op, deadline, what);
-        if (group_) group_->broadcast(data, 0, deadline + after_leader, what);
-        return;
-      case Route::plain:
-        gather_host(deadline, what);
-        return world_.all_reduce(hosts_.world, t, data, op, deadline, what);
-    }
+    routes_->all_reduce(t, data, op, deadline, what);
   }
-
   void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
-    if (root < 0 || root >= size())
-      fail<UsageError>(what, "a rank from 0 to " + std::to_string(size() - 1), std::to_string(root));
-    const auto from = hosts_.places[static_cast<std::size_t>(root)];
-    switch (route_) {
-      case Route::alone:
-        return;
-      case Route::host:
-        return group_->broadcast(data, from.local, deadline, what);
-      case Route::tree: {
-        const bool at_home = from.host == hosts_.my_host();
-        if (group_ && at_home) group_->broadcast(data, from.local, deadline, what);
-        if (leaders_) leaders_->broadcast(hosts_.leaders, data, from.host, deadline, what);
-        if (group_ && !at_home) group_->broadcast(data, 0, deadline + after_leader, what);
-        return;
-      }
-      case Route::plain:
-        gather_host(deadline, what);
-        return world_.broadcast(hosts_.world, data, root, deadline, what);
-    }
+    routes_->broadcast(data, root, deadline, what);
   }
-
-  // Between hosts all ranks take part: what is gathered is small, or belongs to the start of a job.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
-    if (all.size() != mine.size() * static_cast<std::size_t>(size()))
-      fail<UsageError>(what, std::to_string(mine.size()) + " bytes for each rank", std::to_string(all.size()));
-    if (mine.empty()) return;
-    if (route_ == Route::alone) {
-      std::copy(mine.begin(), mine.end(), all.begin());
-    } else if (route_ == Route::host) {
-      group_->all_gather(mine, all, deadline, what);
-    } else {
-      gather_host(deadline, what);
-      world_.all_gather(hosts_.world, mine, all, deadline, what);
-    }
+    routes_->all_gather(mine, all, deadline, what);
   }
-
-  void barrier(Deadline deadline, std::string_view what) {
-    switch (route_) {
-      case Route::alone:
-        return;
-      case Route::host:
-        return group_->barrier(deadline, what);
-      case Route::tree:
-        if (group_) group_->barrier(deadline, what);
-        if (leaders_) leaders_->barrier(hosts_.leaders, deadline, what);
-        if (group_) group_->barrier(deadline + after_leader, what);
-        return;
-      case Route::plain:
-        gather_host(deadline, what);
-        return world_.barrier(hosts_.world, deadline, what);
-    }
-  }
+  void barrier(Deadline deadline, std::string_view what) { routes_->barrier(deadline, what); }
 
   // Memory of this rank that all ranks of its host reach, zero at first; empty where it would be of no use or does not
   // fit. Collective; all ranks ask for the same.
   std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
-    if ((route_ != Route::host && route_ != Route::tree) || bytes == 0) return {};
+    if (!routes_->in_shared_memory() || bytes == 0) return {};
     // MPI's own waiting is neither cheap nor does it end: nobody enters before all have come.
     barrier(deadline, "allocate");
     HostWindow w = HostWindow::make(hosts_.node, hosts_.host, bytes, "allocate");
@@ -174,12 +95,11 @@ class MpiEngine {
 
   // Ends all ranks with this exit code. The first one of a host to call it says why.
   void abort(const std::string& reason, ExitCode code) noexcept {
-    if (hosts_.size == 1 || gave_up_.exchange(true)) return;
+    if (size() == 1 || gave_up_.exchange(true)) return;
     const int first = group_ ? group_->aborted_by() : -1;
     give_up();
-    if (first < 0 || first == hosts_.local_rank) {
-      std::fprintf(stderr, "tutti: rank %d on %s ends the job: %s\n", hosts_.rank,
-                   hosts_.names[static_cast<std::size_t>(hosts_.rank)].c_str(), reason.c_str());
+    if (first < 0 || first == places_.local_rank()) {
+      std::fprintf(stderr, "tutti: %s ends the job: %s\n", places_.name(rank()).c_str(), reason.c_str());
       std::fflush(nullptr);
     } else {
       // The exit code is to be that of the one who began.
@@ -190,7 +110,7 @@ class MpiEngine {
 
   // How long after its deadline an operation may still be finding out who is missing.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept {
-    return after_leader + MpiWaiter::roll_call + std::chrono::seconds(4);
+    return Routes::after_leader + MpiWaiter::roll_call + std::chrono::seconds(4);
   }
 
   // Ends what this rank waits for, and the ranks of its host; ranks of other hosts notice when their deadline passes or
@@ -203,14 +123,7 @@ class MpiEngine {
   }
 
  private:
-  enum class Route : std::uint8_t { alone, host, tree, plain };
-  // The leader of a host has the first word on what is missing elsewhere; those who wait for it speak later.
-  static constexpr std::chrono::seconds after_leader{5};
-
-  // Ranks wait for those of their own host in shared memory, which costs nothing, before they ask MPI.
-  void gather_host(Deadline deadline, std::string_view what) {
-    if (group_) group_->barrier(deadline, what);
-  }
+  using Routes = HostRoutes<MpiWire>;
 
   // Page aligned and zero.
   class OwnMemory {
@@ -236,38 +149,41 @@ class MpiEngine {
     return all == 1;
   }
 
-  void share_memory() {
-    const bool few = hosts_.local_size <= HostBarrierState::max_ranks;
+  // Whether the ranks of each host share memory; of one that is alone there is no group.
+  bool share_memory() {
+    const bool few = places_.local_size() <= HostBarrierState::max_ranks;
     constexpr std::size_t line = 64, control = (sizeof(HostControl) + line - 1) / line * line;
-    if (!everyone(few)) return;
+    if (!everyone(few)) return false;
     HostWindow w = HostWindow::make(hosts_.node, hosts_.host, control + HostGroup::scratch_bytes, "shared memory");
     if (!w.fits()) say_once(w, "this job does without shared memory");
-    if (!everyone(w.fits())) return w.release();
-    shared_ = true;
-    if (hosts_.local_size == 1) return;
+    if (!everyone(w.fits())) {
+      w.release();
+      return false;
+    }
+    if (places_.local_size() == 1) return true;
     windows_.push_back(w);
     std::vector<std::byte*> scratch;
     for (std::byte* base : w.bases()) scratch.push_back(base + control);
-    if (hosts_.leader()) new (w.bases()[0]) HostControl;
+    if (places_.is_leader()) new (w.bases()[0]) HostControl;
     // No rank may come to the barrier before it exists.
     mpi_check(MPI_Barrier(hosts_.host), "MPI_Barrier");
     auto* const shared = std::launder(reinterpret_cast<HostControl*>(w.bases()[0]));
-    group_.emplace(*shared, std::move(scratch), hosts_.local_rank, false, hosts_.local_names());
+    group_.emplace(*shared, std::move(scratch), places_.local_rank(), false, places_.local_names());
+    return true;
   }
 
   void say_once(const HostWindow& w, const char* instead) const {
-    if (hosts_.leader())
-      std::fprintf(stderr, "tutti: %s: %s; %s\n", hosts_.names[static_cast<std::size_t>(hosts_.rank)].c_str(),
-                   w.reason().c_str(), instead);
+    if (places_.is_leader())
+      std::fprintf(stderr, "tutti: %s: %s; %s\n", places_.host_name(rank()).c_str(), w.reason().c_str(), instead);
   }
 
   void close() noexcept {
     try {
-      gather_host(std::chrono::steady_clock::now() + deadline_, "end");
-      world_.barrier(hosts_.closing, std::chrono::steady_clock::now() + deadline_, "end");
+      const auto deadline = std::chrono::steady_clock::now() + deadline_;
+      if (group_) group_->barrier(deadline, "end");
+      world_.barrier(hosts_.closing, deadline, "end");
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "tutti: rank %d on %s: %s\n", hosts_.rank,
-                   hosts_.names[static_cast<std::size_t>(hosts_.rank)].c_str(), e.what());
+      std::fprintf(stderr, "tutti: %s: %s\n", places_.name(rank()).c_str(), e.what());
       session_->mark_failed();
       return;
     }
@@ -282,6 +198,7 @@ class MpiEngine {
 
   std::shared_ptr<MpiSession> session_;
   MpiHosts hosts_;
+  const HostPlaces& places_ = hosts_.places;
   MpiWaiter world_waiter_;
   MpiWire world_;
   std::optional<MpiWaiter> leaders_waiter_;
@@ -289,9 +206,8 @@ class MpiEngine {
   std::vector<HostWindow> windows_;
   std::list<OwnMemory> alone_;
   std::optional<HostGroup> group_;
+  std::optional<Routes> routes_;
   std::chrono::milliseconds deadline_;
-  Route route_ = Route::alone;
-  bool shared_ = false;
   std::atomic<bool> gave_up_{false};
 };
 

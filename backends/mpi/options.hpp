@@ -4,15 +4,13 @@
 #include <chrono>
 #include <cstddef>
 
+#include <tutti/comm/wire_type.hpp>
 #include <tutti/comm/work.hpp>
 
 namespace tutti {
 
 struct MpiOptions {
-  // How floating sums travel between processes that share no memory. same: as they are, bf16 added pair by pair in f32
-  // and rounded each time. f32: bf16 as f32, rounded once at the end. bf16: f32 as bf16, half the bytes, with a
-  // rounding per addition; only f32 sums.
-  enum class Wire { same, f32, bf16 };
+  using Wire = WireType;
 
   bool shared_memory = true;  // ranks of one host work through a shared window
   bool hierarchical = true;   // ranks of one host combine first, and one of them speaks with the other hosts
