@@ -19,6 +19,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_answer.hpp>
 #include <tutti/job/launch_environment.hpp>
 #include <tutti/strategy/any_strategy.hpp>
@@ -59,6 +60,8 @@ struct StrategyOptions {
   // Of a server of "ps_async": the weights that it owns, and the steps that a worker may be ahead of the slowest one.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> ps_staleness{};
+  // What all processes must have alike: where they meet over a channel of their launcher, who differs is refused alone.
+  JobFacts facts{};
   std::string where = "make_strategy";  // what errors name
   std::function<void(const std::string&)> warn = [](const std::string& w) {
     std::fprintf(stderr, "warning: %s\n", w.c_str());
@@ -274,6 +277,7 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.bf16_wire = o.bf16_wire;
   as.plain = o.ps_plain;
   as.log = o.warn;
+  as.facts = o.facts;
   as.weights = o.weights;
   as.staleness = o.ps_staleness;
   return as;

@@ -34,6 +34,7 @@ struct JobOptions {
   bool bf16_wire = false;                                         // gradients travel as bf16
   bool plain = false;           // nothing is encrypted between hosts; within one it never is
   std::string strategy = "ps";  // for messages
+  JobFacts facts{};             // that all processes must have alike, beside the version of tutti
   // Of a server that owns weights, see ps::ServerOptions.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> staleness{};
@@ -61,9 +62,10 @@ class Meeting {
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
     for (int w = 0; w < start.workers; ++w) workers_.push_back(read("worker", w));
     for (int s = 0; s < start.servers; ++s) servers_.push_back(read("server", s));
-    // From here on the launcher watches it: a process that is stopped is named.
+    // From here on the launcher watches it: a process that is stopped is named, and one of other facts is refused.
     JobFacts facts;
     facts.add("tutti", version);
+    for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
     (void)channel_->enrol(start, facts, o_.meeting);
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;

@@ -24,19 +24,43 @@
 // What the ranks of a run settle among them before the first step.
 namespace tutti::examples {
 
-// What all must have alike beside the trainer's own options: the data and what the run is to do.
-inline JobFacts facts(const RunOptions& o, const Images& images) {
+// What all must have alike, before there are data: what the run is to do.
+inline JobFacts facts(const RunOptions& o) {
   JobFacts f;
   const std::map<std::string, Scope> scopes = scopes_of(o);
   const io::Json json = options_json(o);
-  for (const auto& [name, value] : json.as_object())
-    if (scopes.at(name) != Scope::rank && std::find(o.derived.begin(), o.derived.end(), name) == o.derived.end())
-      f.add("--" + name, io::write_json(value));
+  // What a GPU without bf16 makes of these two stands among the trainer's facts.
+  const auto open = [&](const std::string& name) {
+    return o.any_half && (name == "precision" || name == "loss-scale");
+  };
+  for (const auto& [name, value] : json.as_object()) {
+    if (scopes.at(name) == Scope::rank || open(name)) continue;
+    const bool derived = std::find(o.derived.begin(), o.derived.end(), name) != o.derived.end();
+    f.add("--" + name, derived ? "left out" : io::write_json(value));
+  }
+  return f;
+}
+// With the data; beside it there are the trainer's own facts.
+inline JobFacts facts(const RunOptions& o, const Images& images) {
+  JobFacts f = facts(o);
   const bool may_skip = o.on_bad_record != "fail";
   add_data(f, "training data", images.train, may_skip);
   if (images.test) add_data(f, "test data", *images.test, may_skip);
   return f;
 }
+
+[[nodiscard]] inline Schema schema_of(RunOptions& o, const Task& task) {
+  const Schema seen = task.schema(o);
+  // check() knows no size that only the records tell.
+  if (o.network == "resnet" && std::max(seen.height, seen.width) <= 28) o.network = "resnet_preact";
+  return seen;
+}
+[[nodiscard]] inline Loaded load(RunOptions& o, const Task& task) {
+  const Schema seen = schema_of(o, task);
+  return {seen, task.images(o, seen)};
+}
+// Whether a run needs images and weights; otherwise it only tells what it would do.
+[[nodiscard]] inline bool works(const RunOptions& o) { return !o.dry_run && !o.test_io && !o.print_schedule; }
 
 // Rank 0 settles the run's folder; the others learn it.
 inline void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {

@@ -40,17 +40,17 @@ namespace tutti::examples {
 class Run {
  public:
   // Prints what will be trained.
-  Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, const Schema& seen)
+  Run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task, Loaded loaded)
       : backend_(backend),
         strategy_(strategy),
         o_(o),
         task_(task),
-        images_(task.images(o, seen)),
-        model_(make_model(o, seen, &images_.train)),
+        images_(std::move(loaded.images)),
+        model_(make_model(o, loaded.seen, &images_.train)),
         trainer_(backend, strategy, model_, options()) {
-    const MemoryEstimate memory = memory_of(trainer_, o, seen);
+    const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
     if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
-    if (here()) print_net(model_, memory, o, seen);
+    if (here()) print_net(model_, memory, o, loaded.seen);
     make_sources();
     io::make_directories(o.run_dir);
     io::Json saved_with = options_json(o);
@@ -227,12 +227,11 @@ inline void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o
     std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
 }
 
-// Trains, evaluates or only tells, as the options say.
-inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task) {
+// Trains, evaluates or only tells, as the options say. before: what load() has brought already.
+inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task,
+               std::optional<Loaded> before = {}) {
   const StopSignals signals;
-  const Schema seen = task.schema(o);
-  // check() knows no size that only the records tell.
-  if (o.network == "resnet" && std::max(seen.height, seen.width) <= 28) o.network = "resnet_preact";
+  const Schema seen = before ? before->seen : schema_of(o, task);
   const bool chief = strategy.rank() == 0;
   if (chief) print_start(backend, o, strategy.size());
   if (!o.dry_run && !o.test_io) agree_on_run_folder(strategy, o);
@@ -249,7 +248,8 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
     dry_run(backend, strategy, o, seen);
     return 0;
   }
-  Run run(backend, strategy, o, task, seen);
+  if (!before) before = Loaded{seen, task.images(o, seen)};
+  Run run(backend, strategy, o, task, *std::move(before));
   if (!o.eval_only) return run.train();
   run.evaluate();
   return StopSignals::exit_code();

@@ -28,11 +28,10 @@ namespace tutti::examples {
 class ServedWeights {
  public:
   // backend: on the host; outlives it.
-  ServedWeights(Backend& backend, const RunOptions& o, const Task& task, int workers) : backend_(backend) {
-    const Schema seen = task.schema(o);
-    const Images images = task.images(o, seen);
+  ServedWeights(Backend& backend, RunOptions& o, const Task& task, int workers) : backend_(backend) {
+    const auto [seen, images] = load(o, task);
     TrainerOptions t = trainer_options(o);
-    t.must_agree = facts(o, images);
+    t.must_agree = facts_ = examples::facts(o, images);
     Solo solo;
     Trainer as_workers(backend, solo, make_model(o, seen, &images.train), t);
     const ArenaLayout& layout = as_workers.executor().parameters();
@@ -49,6 +48,8 @@ class ServedWeights {
     store_ = std::make_unique<ps::WeightStore>(layout, t.optimizer.slots(), as_workers.facts(), std::cref(*update_));
   }
   [[nodiscard]] ps::WeightStore& store() noexcept { return *store_; }
+  // What the workers have alike, as they say when they meet.
+  [[nodiscard]] const JobFacts& facts() const noexcept { return facts_; }
 
  private:
   // Where steps count, those of all workers together.
@@ -61,6 +62,7 @@ class ServedWeights {
   }
 
   Backend& backend_;
+  JobFacts facts_;
   std::unique_ptr<ServerUpdate> update_;
   std::unique_ptr<ps::WeightStore> store_;
 };

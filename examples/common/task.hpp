@@ -21,6 +21,12 @@ struct Images {
   std::optional<AnyDataset> test;
 };
 
+// What a run is about.
+struct Loaded {
+  Schema seen{};  // by the net
+  Images images;
+};
+
 // What a run begins with, for who prints it.
 struct RunStart {
   std::string versions;  // of tutti, the backend and the machine

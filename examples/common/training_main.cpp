@@ -46,13 +46,19 @@ StrategyOptions strategy_options(const RunOptions& o) {
 
 // What went wrong on this rank ends the others too. on: this process's GPU, which strategy nccl needs.
 template <class F>
-int with_strategy(RunOptions& o, const LaunchEnvironment& start, Backend* on, F&& f) {
+int with_strategy(RunOptions& o, const Task& task, const LaunchEnvironment& start, Backend* on, F&& f) {
   StrategyOptions as = strategy_options(o);
   as.backend = on;
+  // Where the processes have a channel, who has other data or options learns it before anything is done.
+  std::optional<Loaded> loaded;
+  if (has_servers(o.strategy)) {
+    if (works(o)) loaded = load(o, task);
+    as.facts = loaded ? facts(o, loaded->images) : facts(o);
+  }
   AnyStrategy strategy = make_strategy(o.strategy, as, start);
   if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
   try {
-    return f(strategy);
+    return f(strategy, std::move(loaded));
   } catch (const Error& e) {
     if (strategy.size() > 1) {
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
@@ -107,13 +113,15 @@ int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
   std::unique_ptr<Backend> backend;
   std::optional<ServedWeights> weights;
   // Where nobody trains, workers come and go.
-  const bool owns = o.strategy == "ps_async" && !o.dry_run && !o.test_io && !o.print_schedule;
+  const bool owns = o.strategy == "ps_async" && works(o);
+  as.facts = facts(o);
   if (owns) {
     BackendOptions on = backend_options(o);
     on.gpu = false;
     backend = make_backend(o.backend, on);
     weights.emplace(*backend, o, task, start.workers);
     as.weights = &weights->store();
+    as.facts = weights->facts();
     as.ps_staleness = o.ps_staleness;
   }
   bool stopped = false;
@@ -146,8 +154,9 @@ int run_on_gpu(RunOptions& o, const Task& task, const LaunchEnvironment& start) 
     if (o.loss_scale == "1") o.loss_scale = "dynamic";
     o.notes.push_back("--precision f16: " + gpu + " has no bf16");
   }
-  return with_strategy(o, start, backend.get(),
-                       [&](AnyStrategy& strategy) { return run(*backend, strategy, o, task); });
+  return with_strategy(o, task, start, backend.get(), [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {
+    return run(*backend, strategy, o, task, std::move(loaded));
+  });
 }
 
 // Those of the environment, without HOROVOD_, in alphabetical order.
@@ -181,11 +190,11 @@ int train(RunOptions& o, const Task& task) {
   // Ranks of one host share its cores.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
   if (o.backend == "cuda" && is_built("cuda")) return run_on_gpu(o, task, start);
-  return with_strategy(o, start, nullptr, [&](AnyStrategy& strategy) {
+  return with_strategy(o, task, start, nullptr, [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {
     BackendOptions as = backend_options(o);
     as.gpu = false;
     const std::unique_ptr<Backend> backend = make_backend(o.backend, as);
-    return run(*backend, strategy, o, task);
+    return run(*backend, strategy, o, task, std::move(loaded));
   });
 }
 

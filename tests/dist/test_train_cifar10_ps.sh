@@ -65,6 +65,29 @@ refused "plain nothing" "[--ps-plain] expected strategy ps" "$program" --ps-plai
 refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
   --strategy ps
 
+# Of processes that were started otherwise than the others each is refused alone, and told the first difference.
+cat >otherwise <<'END'
+#!/bin/sh
+role=$1 rank=$2 option=$3 value=$4
+shift 4
+[ "$TUTTI_ROLE $TUTTI_RANK" = "$role $rank" ] && set -- "$@" "$option" "$value"
+exec "$@"
+END
+chmod +x otherwise
+# otherwise ROLE RANK NAME OPTION VALUE TEXT
+otherwise() {
+  "$launch" -n 3 -s 1 ./otherwise "$1" "$2" "$3" "$4" "$program" "${tiny[@]}" --epochs 1 --run-dir refused --strategy ps >out 2>&1
+  local status=$?
+  [[ $status == 2 ]] || complain "$1 $2 with $3 $4: status $status: $(tail -n 5 out)"
+  grep -qF "train_cifar10: [$1 $2 on localhost] expected $5. hint: start all processes with the same" out ||
+    complain "$1 $2 with $3 $4: it does not say '$5': $(cat out)"
+  [[ $(grep -c "train_cifar10: \[" out) == 1 ]] || complain "$1 $2 with $3 $4: others are refused too: $(cat out)"
+  [[ ! -e refused ]] || { complain "$1 $2 with $3 $4: there is a run folder" && rm -rf refused; }
+}
+otherwise worker 2 --lr 0.5 "--lr left out, as the others have, got 0.5"
+otherwise worker 0 --depth 14 "--depth 8, as the others have, got 14"
+otherwise worker 1 --seed 9 "--seed \"3\", as the others have, got \"9\""
+otherwise server 0 --depth 14 "--depth 8, as the workers have, got 14"
 # process ROLE RANK: its number.
 process() {
   local p

@@ -75,6 +75,29 @@ refused "whole tensors" "[--optimizer] expected a synchronous strategy" --strate
 refused "staleness elsewhere" "[--ps-staleness] expected strategy ps_async" --strategy ps --ps-staleness 1
 refused "no number" "[--ps-staleness]" --strategy ps_async --ps-staleness=-1
 
+# Of processes that were started otherwise than the others each is refused alone, and told the first difference.
+cat >otherwise <<'END'
+#!/bin/sh
+role=$1 rank=$2 option=$3 value=$4
+shift 4
+[ "$TUTTI_ROLE $TUTTI_RANK" = "$role $rank" ] && set -- "$@" "$option" "$value"
+exec "$@"
+END
+chmod +x otherwise
+# otherwise ROLE RANK NAME OPTION VALUE TEXT
+otherwise() {
+  "$launch" -n 3 -s 1 ./otherwise "$1" "$2" "$3" "$4" "$program" "${tiny[@]}" --epochs 1 --run-dir refused --strategy ps_async >out 2>&1
+  local status=$?
+  [[ $status == 2 ]] || complain "$1 $2 with $3 $4: status $status: $(tail -n 5 out)"
+  grep -qF "train_cifar10: [$1 $2 on localhost] expected $5. hint: start all processes with the same" out ||
+    complain "$1 $2 with $3 $4: it does not say '$5': $(cat out)"
+  [[ $(grep -c "train_cifar10: \[" out) == 1 ]] || complain "$1 $2 with $3 $4: others are refused too: $(cat out)"
+  [[ ! -e refused ]] || { complain "$1 $2 with $3 $4: there is a run folder" && rm -rf refused; }
+}
+otherwise worker 2 --lr 0.5 "--lr left out, as the others have, got 0.5"
+otherwise worker 0 --depth 14 "--depth 8, as the others have, got 14"
+otherwise worker 1 --seed 9 "--seed \"3\", as the others have, got \"9\""
+otherwise server 0 --depth 14 "--depth 8, as the workers have, got 14"
 process() {
   local p
   for p in $(pgrep -f "^$program.*$work"); do

@@ -155,14 +155,43 @@ TEST_CASE("who differs from most is refused alone, whoever it is and whenever it
       s.enrol(8, Role::worker, 8, "b");
       CHECK(s.last<Refused>(8)->code == 2);
     }
-  // Of two that differ the first number counts; servers have facts of their own.
+  // Of two that differ the first number counts.
   Scene two(options(2, 1));
-  two.enrol(4, Role::server, 0, "c");
+  two.enrol(4, Role::server, 0, "a");
   two.enrol(1, Role::worker, 1, "b");
   two.enrol(0, Role::worker, 0, "a");
   CHECK(two.last<Refused>(1).has_value());
   CHECK_FALSE(two.last<Refused>(0).has_value());
   CHECK_FALSE(two.last<Refused>(4).has_value());
+}
+
+TEST_CASE("a server is compared with other servers, and with the workers in what both say") {
+  const auto server = [](const std::string& model, const std::string& port) {
+    JobFacts f;
+    f.add("port", port);  // only servers say so
+    f.add("model", model);
+    return f.text();
+  };
+  const auto scene = [&](const std::string& first, const std::string& second) {
+    Scene s(options(2, 2));
+    s.tell(10, Enrol{Role::server, 0, "h", first});
+    s.tell(11, Enrol{Role::server, 1, "h", second});
+    s.workers(2);
+    std::string refused;
+    for (const Seat seat : {0U, 1U, 10U, 11U})
+      if (const auto r = s.last<Refused>(seat))
+        refused += std::to_string(seat) + ": " + r->reason.substr(0, r->reason.find(". hint")) + "; ";
+    return refused;
+  };
+  CHECK(scene(server("a", "1"), server("a", "1")).empty());
+  CHECK(scene(server("a", "1"), server("a", "2")) ==
+        "11: [server 1 on h] expected port 1, as the others have, got 2; ");
+  // The workers are right, whoever comes first among the servers.
+  CHECK(scene(server("b", "1"), server("a", "1")) ==
+        "10: [server 0 on h] expected model a, as the workers have, got b; ");
+  CHECK(scene(server("b", "1"), server("b", "1")) ==
+        "10: [server 0 on h] expected model a, as the workers have, got b; "
+        "11: [server 1 on h] expected model a, as the workers have, got b; ");
 }
 
 TEST_CASE("numbers that are taken, or that the job does not have") {

@@ -64,6 +64,17 @@ class JobFacts {
     }
     return {};
   }
+  // The first fact that both name, once, with different values; for those who know different things of a job.
+  [[nodiscard]] Difference first_difference_in_common(const JobFacts& other) const {
+    const auto named = [](const JobFacts& f, const std::string& name) {
+      return std::find_if(f.facts_.begin(), f.facts_.end(), [&](const auto& fact) { return fact.first == name; });
+    };
+    for (const auto& [name, mine] : facts_) {
+      const auto at = named(other, name);
+      if (at != other.facts_.end() && at->second != mine) return {name, mine, at->second};
+    }
+    return {};
+  }
 
  private:
   std::vector<std::pair<std::string, std::string>> facts_;

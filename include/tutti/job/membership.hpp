@@ -177,14 +177,26 @@ class Arbiter {
     decide(Decision::Kind::refused, p, p.why);
     processes_.push_back(std::move(p));
   }
-  // Compares with what the job's processes of this kind have in common; refuses it alone where it differs.
+  // Compares with what the job's processes of this kind have in common, and a server with what the workers say of the
+  // same; refuses it alone where it differs.
   [[nodiscard]] bool differs(const Process& p) {
+    JobFacts::Difference d = difference_from_workers(p);
+    const bool from_workers = !d.name.empty();
     const auto usual = facts_.find(p.member.role);
-    if (usual == facts_.end() || usual->second == p.facts) return false;
-    const auto d = JobFacts::parse(usual->second).first_difference(JobFacts::parse(p.facts));
-    refuse(p, printable(d.name) + " " + printable(d.mine) + ", as the others have", printable(d.other),
-           "start all processes with the same program, options and data");
+    if (!from_workers && usual != facts_.end() && usual->second != p.facts)
+      d = JobFacts::parse(usual->second).first_difference(JobFacts::parse(p.facts));
+    if (d.name.empty()) return false;
+    refuse(
+        p,
+        printable(d.name) + " " + printable(d.mine) + (from_workers ? ", as the workers have" : ", as the others have"),
+        printable(d.other), "start all processes with the same program, options and data");
     return true;
+  }
+  // Servers know less of a job, or more.
+  [[nodiscard]] JobFacts::Difference difference_from_workers(const Process& p) const {
+    const auto workers = facts_.find(Role::worker);
+    if (p.member.role != Role::server || workers == facts_.end()) return {};
+    return JobFacts::parse(workers->second).first_difference_in_common(JobFacts::parse(p.facts));
   }
 
   // ---- the first generation ----
@@ -208,19 +220,22 @@ class Arbiter {
   void choose_facts(Role role) {
     std::map<std::string, int> count;
     const Process* usual = nullptr;
+    const auto counts = [&](const Process& p) {
+      return p.member.role == role && p.state != State::gone && difference_from_workers(p).name.empty();
+    };
     for (const Process& p : processes_)
-      if (p.member.role == role && p.state != State::gone) ++count[p.facts];
+      if (counts(p)) ++count[p.facts];
     for (const Process& p : processes_) {
-      if (p.member.role != role || p.state == State::gone) continue;
+      if (!counts(p)) continue;
       const bool better = usual == nullptr || count[p.facts] > count[usual->facts] ||
                           (count[p.facts] == count[usual->facts] && p.member.place < usual->member.place);
       if (better) usual = &p;
     }
-    if (usual == nullptr) return;
-    facts_[role] = usual->facts;
+    if (usual != nullptr) facts_[role] = usual->facts;
     std::vector<Process> odd;
     std::erase_if(processes_, [&](const Process& p) {
-      const bool is_odd = p.member.role == role && p.state != State::gone && p.facts != facts_[role];
+      const bool is_odd =
+          p.member.role == role && p.state != State::gone && !(usual != nullptr && p.facts == facts_[role]);
       if (is_odd) odd.push_back(p);
       return is_odd;
     });
