@@ -188,7 +188,7 @@ TUTTI_CORE_FUNCTION std::span<const BackendRow> backend_rows() {
          c.fusion = parse_cuda_fusion(o.fusion);
          c.recompute = o.recompute;
          c.graph = o.graph;
-         return std::make_unique<Cuda>(c);
+         return std::make_unique<CudaBackend>(c);
        }
 #else
        nullptr
@@ -196,7 +196,7 @@ TUTTI_CORE_FUNCTION std::span<const BackendRow> backend_rows() {
       },
       {"onednn", "libdnnl-dev",
 #ifdef TUTTI_HAS_ONEDNN
-       [](const BackendOptions& o) -> Made { return std::make_unique<Onednn>(CpuOptions{threads_of(o)}); }
+       [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(CpuOptions{threads_of(o)}); }
 #else
        nullptr
 #endif
@@ -208,7 +208,7 @@ TUTTI_CORE_FUNCTION std::span<const BackendRow> backend_rows() {
        nullptr
 #endif
       },
-      {"reference", "", [](const BackendOptions&) -> Made { return std::make_unique<Reference>(); }},
+      {"reference", "", [](const BackendOptions&) -> Made { return std::make_unique<ReferenceBackend>(); }},
   };
   return rows;
 }
@@ -246,7 +246,7 @@ class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
 #endif
 
 inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
-  auto* const backend = dynamic_cast<Cuda*>(o.backend);
+  auto* const backend = dynamic_cast<CudaBackend*>(o.backend);
   if (backend == nullptr)
     fail<UsageError>(o.where, "the cuda backend beside it, because strategy nccl sums what lies in GPUs",
                      o.backend == nullptr ? "none" : o.backend->name(),
@@ -441,7 +441,8 @@ TUTTI_CORE_FUNCTION int count_gpus() {
 
 TUTTI_CORE_FUNCTION std::string gpu_without_bf16([[maybe_unused]] Backend& backend) {
 #ifdef TUTTI_HAS_CUDA
-  if (auto* const on = dynamic_cast<Cuda*>(&backend); on != nullptr && !cuda::has_bf16(on->device().architecture()))
+  if (auto* const on = dynamic_cast<CudaBackend*>(&backend);
+      on != nullptr && !cuda::has_bf16(on->device().architecture()))
     return on->device().name_and_capability();
 #endif
   return {};

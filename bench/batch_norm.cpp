@@ -4,9 +4,9 @@
 // than 100 % is data that was still in a cache.
 #include <string>
 
-#include "backend/op_cases.hpp"
 #include "common/net.hpp"
 #include "common/program.hpp"
+#include "engine/op_cases.hpp"
 
 using namespace tutti;
 

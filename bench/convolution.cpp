@@ -3,9 +3,9 @@
 // alone reach on this machine. Taps that fall into the padding are counted, as is usual.
 #include <string>
 
-#include "backend/op_cases.hpp"
 #include "common/net.hpp"
 #include "common/program.hpp"
+#include "engine/op_cases.hpp"
 
 using namespace tutti;
 

@@ -3,9 +3,9 @@
 // and percent of the peak of multiply-adds.
 #include <string>
 
-#include "backend/op_cases.hpp"
 #include "common/net.hpp"
 #include "common/program.hpp"
+#include "engine/op_cases.hpp"
 
 using namespace tutti;
 

@@ -187,7 +187,7 @@ inline void measure(Backend& backend, const Args& a) {
 #ifdef TUTTI_HAS_CUDA
 // On a GPU the step is the trainer's, with its update, from images in pinned memory.
 template <DistributedStrategy S>
-void measure_on_gpu(Cuda& backend, S& strategy, const Args& a) {
+void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
   const Builder b = build(a.model);
   TrainerOptions o;
   o.compute = dtype_of_words(a.precision);
@@ -241,7 +241,7 @@ int run_on_gpu(const Args& a) {
   o.fusion = parse_cuda_fusion(a.fusion);
   o.recompute = a.recompute;
   o.graph = a.graph;
-  Cuda backend(o);
+  CudaBackend backend(o);
   if (a.nccl) {
 #ifdef TUTTI_HAS_NCCL
     NcclCommunicator one(backend.device());

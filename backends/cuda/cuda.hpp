@@ -54,11 +54,11 @@ concept BeginsAhead = requires(L& library) {
 // started in order on one stream and run on their own; copy_out() and synchronise() wait. All calls come from the
 // thread that made it.
 template <class C, class G>
-class BasicCuda : public Core {
+class BasicCudaBackend : public Core {
  public:
   // DeviceError: no driver, no GPU, one that is too old. UsageError: tf32 where it is not. A library that is missing is
   // said by what first needs it.
-  explicit BasicCuda(CudaOptions o = {})
+  explicit BasicCudaBackend(CudaOptions o = {})
       : Core(std::move(o)),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
         gemms_(std::make_unique<G>(device(), gemm_options(options_))) {
@@ -146,7 +146,7 @@ class BasicCuda : public Core {
 
   void run(const op::Normalize& o, Call& c) {
     start("normalize", c);
-    const auto& constants = *static_cast<Buffer*>(c.state);
+    const auto& constants = *static_cast<Buffer*>(c.prepared);
     const TensorRef& x = c.out[0];
     const auto channels = static_cast<std::int64_t>(o.mean.size());
     const bool padded = x.shape[1] != channels;  // stem.hpp
@@ -273,7 +273,7 @@ class BasicCuda : public Core {
   }
   void fused(std::string_view kind, Call& c) {
     start(kind, c);
-    run_fusion(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedFusion*>(c.state),
+    run_fusion(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedFusion*>(c.prepared),
                device().stream(), c);
   }
   std::shared_ptr<void> product(LinearPass pass, const PrepareInfo& i, const TensorDesc& x, const TensorDesc& y) {
@@ -283,7 +283,7 @@ class BasicCuda : public Core {
   }
   void convolve(std::string_view kind, Call& c) {
     start(kind, c);
-    run_convolution(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedConv*>(c.state),
+    run_convolution(*convolutions_, launcher_, workspace_, gradients_, *static_cast<const PreparedConv*>(c.prepared),
                     device().stream(), c);
   }
 
@@ -310,7 +310,7 @@ class BasicCuda : public Core {
 };
 
 template <class C, class G>
-std::unique_ptr<Kernel> BasicCuda<C, G>::kernel(const Op& op, const NodeDesc& desc) {
+std::unique_ptr<Kernel> BasicCudaBackend<C, G>::kernel(const Op& op, const NodeDesc& desc) {
   if (const auto* code = custom_code(op, std::array<std::string_view, 1>{"cuda"}))
     return std::make_unique<Custom>(device(), custom_op(op)->name, *code);
   return kernel_of<Conv2dStatistics, Conv2dBackwardWeightsActivated, BatchNormFromSums, Conv2dBackwardDataNorm,
@@ -319,7 +319,7 @@ std::unique_ptr<Kernel> BasicCuda<C, G>::kernel(const Op& op, const NodeDesc& de
 
 }  // namespace cuda
 
-using Cuda = cuda::BasicCuda<cuda::Convolutions, cuda::Gemms>;
+using CudaBackend = cuda::BasicCudaBackend<cuda::Convolutions, cuda::Gemms>;
 
 }  // namespace tutti
 
@@ -328,6 +328,6 @@ namespace tutti {
 #if !defined(TUTTI_SOURCE_CUDA)
 extern
 #endif
-    template class cuda::BasicCuda<cuda::Convolutions, cuda::Gemms>;
+    template class cuda::BasicCudaBackend<cuda::Convolutions, cuda::Gemms>;
 }  // namespace tutti
 #endif

@@ -97,16 +97,16 @@ class NormFuser {
       conv = r;
     }
     if (conv < 0) return;
-    // Where the backward pass makes y again, for the gradient of this convolution's weights and nothing else.
-    NodeId again = -1, weights = -1;
+    // Where the backward pass recomputes y, for the gradient of this convolution's weights and nothing else.
+    NodeId recomputed = -1, weights = -1;
     for (NodeId r : readers_[at(x)]) {
       const auto* const made = std::get_if<op::BatchNormInference>(&node(r).op);
       if (made == nullptr || !made->saved_inv_std || node(r).inputs[3] != mean || node(r).inputs[4] != spread) continue;
       const auto& readers = readers_[at(node(r).outputs[0])];
-      if (again >= 0 || !made->relu || made->residual || readers.size() != 1) return;
+      if (recomputed >= 0 || !made->relu || made->residual || readers.size() != 1) return;
       if (!std::holds_alternative<op::Conv2dBackwardWeights>(node(readers[0]).op)) return;
       if (node(readers[0]).inputs[0] != node(r).outputs[0]) return;
-      again = r;
+      recomputed = r;
       weights = readers[0];
     }
 
@@ -121,7 +121,7 @@ class NormFuser {
     node(conv).inputs = {x, node(conv).inputs[1], scale, bias};
     fused_.activation.push_back(node(conv).name);
     if (weights < 0) return;
-    removed_[at(again)] = 1;
+    removed_[at(recomputed)] = 1;
     const op::Window window = std::get<op::Conv2dBackwardWeights>(node(weights).op);
     become(node(weights), Conv2dBackwardWeightsActivated{window});
     node(weights).inputs = {x, node(weights).inputs[1], scale, bias};
@@ -154,17 +154,17 @@ class NormFuser {
     fused_.backward.push_back(second.name);
   }
 
-  void keep(NodeId again) {
-    const auto* const made = std::get_if<op::BatchNormInference>(&node(again).op);
+  void keep(NodeId recomputed) {
+    const auto* const made = std::get_if<op::BatchNormInference>(&node(recomputed).op);
     if (made == nullptr || !made->saved_inv_std) return;
     // The forward node that left mean and inv_std has the output too, unless that vanished.
-    const Node& forward = node(g_[node(again).inputs[3]].producer);
-    if (forward.outputs[0] == node(again).inputs[3]) return;
-    const ValueId copy = node(again).outputs[0];
+    const Node& forward = node(g_[node(recomputed).inputs[3]].producer);
+    if (forward.outputs[0] == node(recomputed).inputs[3]) return;
+    const ValueId copy = node(recomputed).outputs[0];
     for (NodeId r : readers_[at(copy)])
       for (ValueId& v : node(r).inputs)
         if (v == copy) v = forward.outputs[0];
-    removed_[at(again)] = 1;
+    removed_[at(recomputed)] = 1;
   }
 
   // Takes out what nobody needs any more, and numbers the producers anew. What is taken out stands in the backward

@@ -27,7 +27,7 @@ class NodeKernel final : public Kernel {
   void pack(const TensorRef& weights, void* to) override { b_.pack(op_, desc_, weights, to); }
   void prepare(const PrepareInfo& info) override { prepared_ = f_.prepare(b_, op_, info); }
   void run(Call& c) override {
-    c.state = prepared_.get();
+    c.prepared = prepared_.get();
     f_.run(b_, op_, c);
   }
 

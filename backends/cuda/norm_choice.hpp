@@ -78,12 +78,12 @@ template <class C, class O>
   return {};
 }
 
-// Runs what was made ready: c.state.
+// Runs what was made ready: c.prepared.
 template <class O>
 void run_chosen_norm(Launcher& l, const Workspace& w, cudaStream_t stream, const O& o, const Call& c) {
   using F = std::conditional_t<std::is_same_v<O, op::BatchNorm>, BatchNormAddRelu, BatchNormAddReluBackward>;
-  if (c.state == nullptr) return run_our_norm(l, w, o, c);
-  run_norm(*static_cast<FusedKernel<F>*>(c.state), w, stream, o, c);
+  if (c.prepared == nullptr) return run_our_norm(l, w, o, c);
+  run_norm(*static_cast<FusedKernel<F>*>(c.prepared), w, stream, o, c);
 }
 
 }  // namespace tutti::cuda

@@ -54,7 +54,7 @@ struct Chunk {
   std::int32_t count, run;
 };
 struct Run {
-  float rate, weight_decay, factor, unused;
+  float lr_scale, weight_decay, factor, unused;
 };
 struct Rules {
   double clip_norm, eta;
@@ -249,7 +249,7 @@ class CudaStepEnd final : public StepEnd {
     }
     rules_.clip_norm = u_.clip_norm;
     rules_.eta = u_.trust ? u_.trust->eta : 0;
-    rules_.trust = !u_.trust ? 0 : u_.trust->at_most_rate ? 2 : 1;
+    rules_.trust = !u_.trust ? 0 : u_.trust->clip ? 2 : 1;
     // Without anything to learn no gradient overflows.
     rules_.dynamic = u_.dynamic_loss_scale && !runs.empty() ? 1 : 0;
     rules_.chunks = static_cast<int>(chunks.size());

@@ -120,7 +120,7 @@ class Conv2dBackwardWeights final : public Kernel {
       add(g_, c, reinterpret_cast<float*>(c.partial), c.first_chunk, b_.scratch(c));
     } else if (c.phase == Phase::finish) {
       g_.finish(
-          c.lanes, [&](int l) { return reinterpret_cast<const float*>(c.partial_of(l)); }, dw);
+          c.shards, [&](int l) { return reinterpret_cast<const float*>(c.partial_of(l)); }, dw);
     } else {
       const auto part = g_.part(c.task);
       float* const sums = b_.scratch(c);

@@ -17,7 +17,7 @@ class WeightGradient {
   WeightGradient(const op::Window& o, const Image& x, const Image& y)
       : o_(o), x_(x), y_(y), ins_{0, x.c}, outs_{0, y.c} {}
 
-  // A partial sum for each lane of a batch costs more than it saves where there are many weights. There each task
+  // A partial sum for each shard of a batch costs more than it saves where there are many weights. There each task
   // computes a part of them from the whole batch.
   [[nodiscard]] int tasks() const {
     const std::int64_t n = weights() < 1024 * 1024 ? 1 : slices() * halves();
@@ -56,9 +56,9 @@ class WeightGradient {
       }
   }
 
-  // dw [O, I, kernel_h, kernel_w] = sum of the lanes' partial sums, in order.
+  // dw [O, I, kernel_h, kernel_w] = sum of the shards' partial sums, in order.
   template <class PartialOf>
-  void finish(int lanes, const PartialOf& partial_of, float* dw) const {
+  void finish(int shards, const PartialOf& partial_of, float* dw) const {
     const std::int64_t tap_count = std::int64_t{o_.kernel_h} * o_.kernel_w;
     std::int64_t at = 0;
     for_each_run([&](const Run& r) {
@@ -67,7 +67,7 @@ class WeightGradient {
         for (std::int64_t j = 0; j < r.lanes; j += width) {
           const std::int64_t offset = at + k * r.lanes + j;
           Lanes sum = load(partial_of(0) + offset);
-          for (int l = 1; l < lanes; ++l) sum += load(partial_of(l) + offset);
+          for (int l = 1; l < shards; ++l) sum += load(partial_of(l) + offset);
           const std::int64_t s = k / r.channels, c = r.in + k % r.channels;
           float* to = dw + ((r.out + j) * x_.c + c) * tap_count + r.row * o_.kernel_w + s;
           for (std::int64_t l = 0; l < std::min<std::int64_t>(width, real - j); ++l) to[l * x_.c * tap_count] = sum[l];

@@ -13,12 +13,12 @@ class Shared;  // shared.hpp
 }  // namespace onednn
 
 // Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
-class Onednn : public CpuOps {
+class OnednnBackend : public CpuOps {
  public:
-  explicit Onednn(CpuOptions o = {});
-  ~Onednn() override;
-  Onednn(const Onednn&) = delete;
-  Onednn& operator=(const Onednn&) = delete;
+  explicit OnednnBackend(CpuOptions o = {});
+  ~OnednnBackend() override;
+  OnednnBackend(const OnednnBackend&) = delete;
+  OnednnBackend& operator=(const OnednnBackend&) = delete;
 
   [[nodiscard]] std::string name() const override { return "onednn"; }
   [[nodiscard]] std::string description() const override;

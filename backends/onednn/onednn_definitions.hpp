@@ -15,21 +15,21 @@
 // What onednn.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
 namespace tutti {
 
-TUTTI_CORE_FUNCTION Onednn::Onednn(CpuOptions o)
+TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
     : CpuOps(o, &onednn::OneOmpThread::for_this_thread), shared_(std::make_unique<onednn::Shared>(*this)) {}
 
-TUTTI_CORE_FUNCTION Onednn::~Onednn() = default;
+TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 
-TUTTI_CORE_FUNCTION std::string Onednn::description() const {
+TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
   return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa()));
 }
 
-TUTTI_CORE_FUNCTION void Onednn::parallel(int tasks, FunctionRef<void(int, int)> f) {
+TUTTI_CORE_FUNCTION void OnednnBackend::parallel(int tasks, FunctionRef<void(int, int)> f) {
   const onednn::OneOmpThread guard;
   CpuOps::parallel(tasks, f);
 }
 
-TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> Onednn::kernel(const Op& op, const NodeDesc& desc) {
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> OnednnBackend::kernel(const Op& op, const NodeDesc& desc) {
   using Own = KernelTable<onednn::Conv2d, onednn::Conv2dBackwardData, onednn::Conv2dBackwardWeights, onednn::Linear,
                           onednn::LinearBackwardData>;
   if (auto k = Own::make(op, *shared_, desc)) return k;

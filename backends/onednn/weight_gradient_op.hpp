@@ -20,7 +20,7 @@ namespace tutti::onednn {
 // Weight gradients of 1x1 convolutions, and of those with a stride, are our own kernel's work where there is one for
 // this processor: its products of matrices reach 80 % of the peak where oneDNN's convolutions reach 50 to 70. So are
 // the large ones in bf16. A large gradient is cut into parts of its channels, each a task over all rows, since a
-// partial sum of megabytes per lane would cost more to add than it saves; each element is summed in the same order
+// partial sum of megabytes per shard would cost more to add than it saves; each element is summed in the same order
 // however it is cut.
 class Conv2dBackwardWeights final : public Kernel {
  public:
@@ -65,12 +65,12 @@ class Conv2dBackwardWeights final : public Kernel {
     const std::size_t n = weight_bytes_ / sizeof(float);
     auto* const mine = reinterpret_cast<float*>(c.partial);
     if (c.phase == Phase::finish) {
-      for (int l = 1; l < c.lanes; ++l)
+      for (int l = 1; l < c.shards; ++l)
         cpu::accumulate(b_.isa, mine, reinterpret_cast<const float*>(c.partial_of(l)), n);
       b_.convolutions.reorder(problem_, Pass::backward_weights, mine, c.out[0].data);
       return;
     }
-    // oneDNN overwrites its result, so only a lane's first chunk may go straight into the lane's sum.
+    // oneDNN overwrites its result, so only a shard's first chunk may go straight into the shard's sum.
     std::byte* const room = b_.scratch(c.worker);
     auto* const target = c.first_chunk ? mine : reinterpret_cast<float*>(room + weight_offset_);
     primitives_.run(c.in[0].shape[0], c.worker, {c.in[0].data, c.in[1].data, target}, room);
@@ -99,7 +99,7 @@ class Conv2dBackwardWeights final : public Kernel {
     };
     if (c.phase == Phase::finish) {
       auto* const sum = reinterpret_cast<float*>(c.partial);
-      for (int l = 1; l < c.lanes; ++l)
+      for (int l = 1; l < c.shards; ++l)
         cpu::accumulate(b_.isa, sum, reinterpret_cast<const float*>(c.partial_of(l)),
                         static_cast<std::size_t>(w.numel()));
       return turn(sum, 0, w[1]);

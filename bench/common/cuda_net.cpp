@@ -11,7 +11,7 @@
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/engine/executor.hpp>
 
-#include "backend/conformance.hpp"
+#include "engine/conformance.hpp"
 #endif
 
 namespace tutti::bench {
@@ -28,12 +28,12 @@ CudaOptions unfused() {
 }
 
 // The backend with an event before and after each op.
-class TimedCuda : public Cuda {
+class TimedCuda : public CudaBackend {
  public:
-  TimedCuda() : Cuda(unfused()) {}
+  TimedCuda() : CudaBackend(unfused()) {}
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override {
-    return std::make_unique<Timed>(*this, op.index(), Cuda::kernel(op, desc));
+    return std::make_unique<Timed>(*this, op.index(), CudaBackend::kernel(op, desc));
   }
   void begin_step() { ++step_; }
   // Of the last step, which has ended.

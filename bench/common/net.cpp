@@ -7,8 +7,8 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/engine/executor.hpp>
 
-#include "backend/conformance.hpp"
 #include "cuda_net.hpp"
+#include "engine/conformance.hpp"
 
 namespace tutti::bench {
 
@@ -45,8 +45,8 @@ class NetOn final : public Net {
   [[nodiscard]] int sharers(std::size_t node, Phase p) const {
     if (p == Phase::finish) return 1;
     const Partition& part = plan_.partitions[node];
-    const auto lanes = static_cast<int>(std::min<std::int64_t>(plan_.lanes, plan_.rows));
-    return std::max(1, std::min(backend_->threads(), part.division == Division::whole ? part.tasks : lanes));
+    const auto shards = static_cast<int>(std::min<std::int64_t>(plan_.shards, plan_.rows));
+    return std::max(1, std::min(backend_->threads(), part.division == Division::whole ? part.tasks : shards));
   }
 
   std::unique_ptr<Backend> backend_;

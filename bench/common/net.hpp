@@ -20,7 +20,7 @@ struct BackendInfo {
 [[nodiscard]] std::vector<BackendInfo> backends();
 
 // A model on a backend with one batch of random images. A step is a training step without the update, by the Executor:
-// so an op runs in the chunks, lanes and threads of training, and finds in the caches what it finds there.
+// so an op runs in the chunks, shards and threads of training, and finds in the caches what it finds there.
 class Net {
  public:
   Net() = default;

@@ -14,8 +14,8 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/isa.hpp>
 #include <tutti/core/threads.hpp>
-#include <tutti/engine/cpu/isa.hpp>
 
 #include "machine.hpp"
 #include "net.hpp"

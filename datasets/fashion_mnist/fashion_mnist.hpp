@@ -12,7 +12,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/datasets/fashion_mnist/gzip.hpp>
 #include <tutti/datasets/fashion_mnist/idx.hpp>

@@ -14,7 +14,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/image_decoder.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/data/recordio_reader.hpp>

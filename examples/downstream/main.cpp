@@ -7,12 +7,12 @@
 #include <tutti/tutti.hpp>
 #if defined(TUTTI_HAS_ONEDNN)
 #include <tutti/backends/onednn/onednn.hpp>
-using Chosen = tutti::Onednn;
+using Chosen = tutti::OnednnBackend;
 #elif defined(TUTTI_HAS_EIGEN)
 #include <tutti/backends/eigen/eigen.hpp>
 using Chosen = tutti::EigenBackend;
 #else
-using Chosen = tutti::Reference;
+using Chosen = tutti::ReferenceBackend;
 #endif
 
 #include "report.hpp"

@@ -27,7 +27,7 @@ int main() try {
   tutti::Synthetic images({.size = 512, .height = 12, .width = 12, .classes = 4, .learnable = true});
   tutti::Loader loader(images, {.placement = {.global_batch = 32}, .seed = 1});
 
-  tutti::Reference backend;  // obvious loops; tutti::Onednn or tutti::EigenBackend in earnest
+  tutti::ReferenceBackend backend;  // obvious loops; tutti::OnednnBackend or tutti::EigenBackend in earnest
   tutti::Solo solo;
   tutti::Trainer trainer(backend, solo, builder.graph(), {.optimizer = tutti::Sgd{0.9, true}});
 

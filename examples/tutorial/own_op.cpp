@@ -62,7 +62,7 @@ int main() try {
 
   Synthetic images({.size = 256, .height = 8, .width = 8, .classes = 4, .learnable = true});
   Loader loader(images, {.placement = {.global_batch = 32}, .seed = 1});
-  Reference backend;
+  ReferenceBackend backend;
   Solo solo;
   Trainer trainer(backend, solo, b.graph(), {});
   for (int step = 0; step < 16; ++step) {

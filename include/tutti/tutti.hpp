@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Everything that needs no backend but Reference and no strategy but Solo. Backends and data sets are included by name:
-// <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>.
+// Everything that needs no backend but ReferenceBackend and no strategy but Solo. Backends and data sets are included
+// by name: <tutti/backends/onednn/onednn.hpp>, <tutti/datasets/cifar10/cifar10.hpp>.
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>

@@ -43,8 +43,8 @@ inline void add_shapes(Shapes& s, const Graph& g, std::int64_t rows, DType type)
   }
 }
 
-// The names of what the backend asks cuDNN for when it runs a lowered graph.
-inline std::set<std::string> lowered_graphs(Graph g, std::int64_t rows, DType type) {
+// The names of what the backend asks cuDNN for when it runs a fused graph.
+inline std::set<std::string> fused_graphs(Graph g, std::int64_t rows, DType type) {
   using cuda::ConvPass;
   g = differentiate(fuse(std::move(g)));
   cuda::fuse_norms(g, {});

@@ -148,7 +148,7 @@ class LoopGemms {
   }
 };
 
-using Emulated = cuda::BasicCuda<LoopConvolutions, LoopGemms>;
+using Emulated = cuda::BasicCudaBackend<LoopConvolutions, LoopGemms>;
 
 inline CudaOptions emulated_options(bool graph = false) {
   CudaOptions o;
@@ -172,5 +172,5 @@ namespace tutti {
 #if !defined(TUTTI_SOURCE_EMULATED)
 extern
 #endif
-    template class cuda::BasicCuda<testing::LoopConvolutions, testing::LoopGemms>;
+    template class cuda::BasicCudaBackend<testing::LoopConvolutions, testing::LoopGemms>;
 }  // namespace tutti

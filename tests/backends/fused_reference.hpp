@@ -163,13 +163,13 @@ struct FusedLoops : ReferenceLoops<true> {
   }
 };
 
-// Reference with those loops.
-class FusedReference : public Reference {
+// ReferenceBackend with those loops.
+class FusedReference : public ReferenceBackend {
  public:
   template <class O>
   void run(const O& o, Call& c) {
     if constexpr (Ops::has<O>)
-      Reference::kernel(o, {})->run(c);
+      ReferenceBackend::kernel(o, {})->run(c);
     else
       FusedLoops::run(o, c);
   }
@@ -188,7 +188,7 @@ class FusedReference : public Reference {
     if constexpr (sizeof...(Others) > 0)
       return own<Others...>(op, desc);
     else
-      return Reference::kernel(op, desc);
+      return ReferenceBackend::kernel(op, desc);
   }
 };
 

@@ -15,7 +15,7 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/conformance.hpp"
+#include "engine/conformance.hpp"
 
 // What every backend is put through whose device ends training steps without the host (EndsStepsOnDevice).
 namespace tutti::testing {
@@ -94,14 +94,14 @@ inline std::vector<StepRecipe> step_recipes() {
 
 inline double rate_at(int step) { return 0.1 / (1 + step); }
 
-// Steps on the device are those of Reference. make(): a backend that captures.
+// Steps on the device are those of the reference backend. make(): a backend that captures.
 template <class Make>
 void check_steps_beside_reference(Make&& make, double tolerance) {
   const Graph net = small_net(4);
   for (const StepRecipe& recipe : step_recipes()) {
     CAPTURE(recipe.name);
     const auto backend = make();
-    Reference reference;
+    ReferenceBackend reference;
     Solo solo;
     Trainer t(*backend, solo, net, recipe.options);
     Trainer r(reference, solo, net, recipe.options);

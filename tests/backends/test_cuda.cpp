@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The CUDA backend on a GPU: every op in every precision beside Reference.
+// The CUDA backend on a GPU: every op in every precision beside the reference backend.
 #include <tutti/backends/cuda/cuda.hpp>
 
 #include <doctest/doctest.h>
@@ -17,9 +17,9 @@
 #include <tutti/train/resident_source.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/suite.hpp"
 #include "backends/need_gpu.hpp"
 #include "backends/step_cases.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 using testing::no_gpu;
@@ -37,71 +37,71 @@ CudaOptions options(bool deterministic = false, bool graph = false) {
 
 TEST_CASE("gpu: ResNet convolutions") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_convolutions(backend, testing::resnet_conv_cases());
 }
 TEST_CASE("gpu: odd convolutions") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
 TEST_CASE("gpu: odd convolutions, deterministic") {
   if (no_gpu()) return;
-  Cuda backend(options(true));
+  CudaBackend backend(options(true));
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
 TEST_CASE("gpu: everything but convolutions, f32") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_other_ops(backend, DType::f32);
 }
 TEST_CASE("gpu: everything but convolutions, bf16") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_other_ops(backend, DType::bf16);
 }
 TEST_CASE("gpu: everything but convolutions, f16") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_other_ops(backend, DType::f16);
 }
 TEST_CASE("gpu: whole nets") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_models(backend);
 }
 TEST_CASE("gpu: updates, norms, average, accumulation") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_updates(backend);
 }
 TEST_CASE("gpu: the loss, and labels that are no class") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_loss(backend);
 }
 TEST_CASE("gpu: gelu: known values, far from zero, NaN") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_gelu(backend);
 }
 TEST_CASE("gpu: NaN is not lost") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_nan_is_not_lost(backend);
 }
 TEST_CASE("gpu: f64 is refused when the plan is made") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   testing::check_no_f64(backend);
 }
 TEST_CASE("gpu: the same bits in every run, where that was asked for") {
   if (no_gpu()) return;
-  testing::check_determinism([](int) { return std::make_unique<Cuda>(options(true)); });
+  testing::check_determinism([](int) { return std::make_unique<CudaBackend>(options(true)); });
 }
 TEST_CASE("gpu: keep_all changes nothing but places") {
   if (no_gpu()) return;
-  Cuda backend(options(true));
+  CudaBackend backend(options(true));
   testing::check_keep_all(backend);
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("gpu: captured steps compute what steps do") {
   const Graph net = testing::small_resnet(false);
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
     const auto train = [&](bool graph) {
-      Cuda backend(options(true, graph));
+      CudaBackend backend(options(true, graph));
       Solo solo;
       TrainerOptions o;
       o.compute = t;
@@ -131,13 +131,13 @@ TEST_CASE("gpu: captured steps compute what steps do") {
   }
 }
 
-TEST_CASE("gpu: updates by the device are those of Reference") {
+TEST_CASE("gpu: updates by the device are those of the reference backend") {
   if (no_gpu()) return;
-  testing::check_steps_beside_reference([] { return std::make_unique<Cuda>(options(true, true)); }, 2e-3);
+  testing::check_steps_beside_reference([] { return std::make_unique<CudaBackend>(options(true, true)); }, 2e-3);
 }
 TEST_CASE("gpu: steps that the device ends are those that the host ends") {
   if (no_gpu()) return;
-  testing::check_steps_beside_host([](bool graph) { return std::make_unique<Cuda>(options(true, graph)); });
+  testing::check_steps_beside_host([](bool graph) { return std::make_unique<CudaBackend>(options(true, graph)); });
 }
 
 TEST_CASE("gpu: training lowers the loss in every precision") {
@@ -145,7 +145,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
   const Graph net = testing::small_resnet(false);
   const auto batch = testing::random_batch(net, 64, 5);
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
-    Cuda backend;
+    CudaBackend backend;
     Solo solo;
     TrainerOptions o;
     o.compute = t;
@@ -160,7 +160,7 @@ TEST_CASE("gpu: training lowers the loss in every precision") {
 
 TEST_CASE("gpu: memory, streams, events, pinned memory") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   Buffer a(backend, 1000), b(backend, 1000);
   const auto pinned = cuda::allocate_pinned(1000);
   auto* const bytes = static_cast<unsigned char*>(pinned.get());
@@ -191,7 +191,7 @@ TEST_CASE("gpu: memory, streams, events, pinned memory") {
 
 TEST_CASE("gpu: batches in pinned slots and out of images on the device are the loader's") {
   if (no_gpu()) return;
-  Cuda backend;
+  CudaBackend backend;
   Schema s;
   s.name = "test";
   s.classes = 10;

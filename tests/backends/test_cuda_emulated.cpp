@@ -7,9 +7,9 @@
 
 #include <tutti/backends/cuda/cuda.hpp>
 
-#include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "backends/little_net.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 

@@ -24,8 +24,8 @@
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/resident_source.hpp>
 
-#include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 using testing::Emulated;
@@ -322,7 +322,7 @@ TEST_CASE("parameters and predictions come out of the device's memory, after the
     CHECK(logits.shape() == Shape{20, classes});
     CHECK(run.trainer.predict(images, 8) == logits);
     // The same net on the processor.
-    Cpu cpu({1});
+    CpuBackend cpu({1});
     Trainer there(cpu, run.solo, net(), {.seed = 5});
     auto model = (there.commit(), there.committed_tensors(false));
     for (const StateSpan& s : run.trainer.committed_tensors(false))

@@ -75,7 +75,7 @@ TEST_CASE("the training loop reports the same sums, and asks for them where it r
     FitOptions o;
     o.report_every = 4;
     Emulated backend(options());
-    Reference reference;
+    ReferenceBackend reference;
     const Recorder a = fitted(backend, o, nullptr, micro_batch), b = fitted(reference, o, nullptr, micro_batch);
     REQUIRE(a.steps.size() == b.steps.size());
     for (std::size_t i = 0; i < a.steps.size(); ++i) {
@@ -125,7 +125,7 @@ TEST_CASE("the log tells the GPU's utilisation") {
   }
   CHECK(epochs == 2);
 
-  Reference reference;
+  ReferenceBackend reference;
   const Recorder none = fitted(reference, o);
   for (const auto& r : none.steps) CHECK_FALSE(r.gpu_utilisation);
   for (const auto& r : none.epochs) CHECK_FALSE(r.gpu_utilisation);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Batch norm within convolutions on the CUDA backend: lowered nets on a GPU that is played by the processor
+// Batch norm within convolutions on the CUDA backend: fused nets on a GPU that is played by the processor
 // (cuda_emulator.hpp), with a library that fuses and refuses as a test asks it to.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <cmath>
@@ -11,10 +11,10 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "backends/fused_nets.hpp"
 #include "backends/fusing_convolutions.hpp"
-#include "backends/lowered_nets.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 using cuda::FusedPass;
@@ -23,7 +23,7 @@ using testing::no_emulator;
 
 namespace {
 
-using Fusing = cuda::BasicCuda<FusingConvolutions, testing::LoopGemms>;
+using Fusing = cuda::BasicCudaBackend<FusingConvolutions, testing::LoopGemms>;
 
 CudaOptions options(CudaFusion fusion, bool graph = false, bool autotune = false) {
   CudaOptions o = testing::emulated_options(graph);
@@ -69,7 +69,7 @@ void check_every_op(Fusing& backend, const Graph& net, DType t) {
 
 }  // namespace
 
-TEST_CASE("every op of lowered nets, as one and step by step, beside Reference") {
+TEST_CASE("every op of fused nets, as one and step by step, beside the reference backend") {
   if (no_emulator()) return;
   for (const bool refuse : {false, true})
     for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
@@ -103,8 +103,8 @@ TEST_CASE("channels that are no whole vectors go step by step, but for the image
 TEST_CASE("each refusal alone: the same result step by step") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
-  Fusing unlowered(options(CudaFusion::off));
-  const Result exact = train(unlowered, net, DType::f32);
+  Fusing unfused(options(CudaFusion::off));
+  const Result exact = train(unfused, net, DType::f32);
   for (const DType t : {DType::f32, DType::bf16}) {
     FusingConvolutions::reset();
     Fusing off(options(CudaFusion::off));
@@ -138,38 +138,38 @@ TEST_CASE("each refusal alone: the same result step by step") {
 TEST_CASE("what is fused where nothing is said") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
-  const auto lowered = [&](DType t, CudaOptions o) {
+  const auto fused = [&](DType t, CudaOptions o) {
     FusingConvolutions::reset();
     Fusing backend(std::move(o));
     const Executor e(backend, net, {t});
     return backend.fused_layers();
   };
-  cuda::FusedLayers l = lowered(DType::f32, options(CudaFusion::automatic));
+  cuda::FusedLayers l = fused(DType::f32, options(CudaFusion::automatic));
   CHECK_FALSE(l.any());
-  l = lowered(DType::f16, options(CudaFusion::automatic));
+  l = fused(DType::f16, options(CudaFusion::automatic));
   CHECK(l.statistics.size() == convolutions);
   CHECK(l.activation.size() == activated);
   CHECK(l.backward.empty());
-  l = lowered(DType::f16, options(CudaFusion::automatic, false, true));
+  l = fused(DType::f16, options(CudaFusion::automatic, false, true));
   CHECK(l.backward.size() == activated);
   // In bf16 cuDNN has the statistics alone, and they have to win.
-  CHECK_FALSE(lowered(DType::bf16, options(CudaFusion::automatic)).any());
-  l = lowered(DType::bf16, options(CudaFusion::automatic, false, true));
+  CHECK_FALSE(fused(DType::bf16, options(CudaFusion::automatic)).any());
+  l = fused(DType::bf16, options(CudaFusion::automatic, false, true));
   CHECK(l.statistics.size() == convolutions);
   CHECK(l.activation.empty());
   CHECK(l.backward.empty());
-  CHECK_FALSE(lowered(DType::f32, options(CudaFusion::automatic, false, true)).any());
-  CHECK_FALSE(lowered(DType::f16, options(CudaFusion::off, false, true)).any());
+  CHECK_FALSE(fused(DType::f32, options(CudaFusion::automatic, false, true)).any());
+  CHECK_FALSE(fused(DType::f16, options(CudaFusion::off, false, true)).any());
   // cuDNN has the others for Ampere and Hopper.
   auto& device = emulator::Device::instance();
   device.major = 10;
-  CHECK_FALSE(lowered(DType::f16, options(CudaFusion::automatic)).any());
-  l = lowered(DType::f16, options(CudaFusion::automatic, false, true));
+  CHECK_FALSE(fused(DType::f16, options(CudaFusion::automatic)).any());
+  l = fused(DType::f16, options(CudaFusion::automatic, false, true));
   CHECK(l.statistics.size() == convolutions);
   CHECK(l.activation.empty());
   CHECK(l.backward.size() == activated);
   device.major = 8;
-  CHECK(lowered(DType::f16, options(CudaFusion::automatic)).any());
+  CHECK(fused(DType::f16, options(CudaFusion::automatic)).any());
   device.major = 9;
   // A library that does not fuse: only where it must be so.
   testing::Emulated without(options(CudaFusion::automatic));
@@ -231,7 +231,7 @@ TEST_CASE("autotuning takes the faster way, and the trials leave nothing behind"
 TEST_CASE("batch norm is the library's where autotuning finds that faster, and ours else") {
   if (no_emulator()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
-    // In 16 bits those behind convolutions are lowered; here some stand behind sums.
+    // In 16 bits those behind convolutions are fused; here some stand behind sums.
     Builder b(3, 8, 8);
     models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}),
                          {.depth = 8, .width = 8, .preactivation = true});
@@ -260,7 +260,7 @@ TEST_CASE("batch norm is the library's where autotuning finds that faster, and o
   }
 }
 
-TEST_CASE("captured steps of a lowered net compute what steps do") {
+TEST_CASE("captured steps of a fused net compute what steps do") {
   if (no_emulator()) return;
   FusingConvolutions::reset();
   const Graph net = bottlenecks();
@@ -283,7 +283,7 @@ TEST_CASE("captured steps of a lowered net compute what steps do") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("training a lowered net lowers the loss") {
+TEST_CASE("training a fused net lowers the loss") {
   if (no_emulator()) return;
   FusingConvolutions::reset();
   Fusing backend(options(CudaFusion::on));

@@ -260,7 +260,7 @@ TEST_CASE("a library that is missing is named, with what to install") {
 
 TEST_CASE("without a GPU the backend says so and ends with exit code 4") {
   try {
-    const Cuda backend;
+    const CudaBackend backend;
     std::puts("SKIP: there is a GPU");
   } catch (const DeviceError& e) {
     CHECK(e.exit_code() == 4);

@@ -26,10 +26,10 @@
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/resident_source.hpp>
 
-#include "backend/suite.hpp"
 #include "backends/device_input.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "data/temp_folder.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 using namespace tutti::device_input;
@@ -248,7 +248,7 @@ TEST_CASE("where the batches of a run come from") {
   if (testing::no_emulator()) return;
   auto& device = emulator::Device::instance();
   Emulated backend(testing::emulated_options(true));
-  Cpu host;
+  CpuBackend host;
   const AnyDataset fixed = images_of(50, 3, 8, 8);
   struct Random {
     MemoryDataset d = images_of(50, 3, 8, 8);
@@ -335,7 +335,7 @@ TEST_CASE("images are normalised into four channels where convolutions alone rea
       b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", y), 3, {}));
       const Graph net = std::move(b).take();
       Executor e(backend, net, {DType::f32, true});
-      Reference reference;
+      ReferenceBackend reference;
       Executor r(reference, net);
       testing::randomize(e, 1);
       testing::randomize(r, 1);

@@ -18,8 +18,8 @@
 #include <tutti/engine/executor.hpp>
 #include <tutti/nn/layers.hpp>
 
-#include "backend/conformance.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "engine/conformance.hpp"
 
 using namespace tutti;
 
@@ -113,7 +113,7 @@ class Gemms : public testing::LoopGemms {
  private:
   cuda::Gemms real_;
 };
-using Started = cuda::BasicCuda<Convolutions, Gemms>;
+using Started = cuda::BasicCudaBackend<Convolutions, Gemms>;
 static_assert(cuda::BeginsAhead<cuda::Convolutions> && cuda::BeginsAhead<cuda::Gemms>);
 
 Graph net(bool linear) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whole training steps on a GPU that is played by the processor (cuda_emulator.hpp): the optimizer, clipping, trust
-// ratios, the loss scale and averages decided on the device, captured and replayed, beside Reference and beside the
-// same backend with the host in charge.
+// ratios, the loss scale and averages decided on the device, captured and replayed, beside the reference backend and
+// beside the same backend with the host in charge.
 #include <memory>
 #include <vector>
 
@@ -10,9 +10,9 @@
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/conformance.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "backends/step_cases.hpp"
+#include "engine/conformance.hpp"
 
 using namespace tutti;
 
@@ -32,7 +32,7 @@ using testing::weights_of;
 
 }  // namespace
 
-TEST_CASE("steps on the device are those of Reference: every optimizer, clipping, scales, averages") {
+TEST_CASE("steps on the device are those of the reference backend: every optimizer, clipping, scales, averages") {
   if (skipped()) return;
   testing::check_steps_beside_reference([] { return std::make_unique<Emulated>(options()); }, 2e-4);
   emulator::Device::instance().graph_launches = 0;
@@ -55,7 +55,7 @@ TEST_CASE("micro-batches, one of them without rows") {
                             std::vector{cut(0, 0)}, std::vector{cut(0, 9), cut(9, 9)}}) {
     CAPTURE(parts.size());
     Emulated backend(options());
-    Reference reference;
+    ReferenceBackend reference;
     Solo solo;
     TrainerOptions o;
     o.clip_norm = 0.5;
@@ -113,7 +113,7 @@ TEST_CASE("a step that is waited for tells of itself; all are in take_metrics()"
   if (skipped()) return;
   const Graph net = small_net();
   Emulated backend(options());
-  Reference reference;
+  ReferenceBackend reference;
   Solo solo;
   Trainer t(backend, solo, net, {});
   Trainer r(reference, solo, net, {});

@@ -10,9 +10,9 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/conformance.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "backends/step_cases.hpp"
+#include "engine/conformance.hpp"
 
 using namespace tutti;
 

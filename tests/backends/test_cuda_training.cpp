@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Small nets trained on a played GPU (cuda_emulator.hpp), in captured steps, beside Reference.
+// Small nets trained on a played GPU (cuda_emulator.hpp), in captured steps, beside the reference backend.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,9 +10,9 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/suite.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "backends/little_net.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 
@@ -122,7 +122,7 @@ TEST_CASE("training with f16 lowers the loss; a scale that is too large is halve
   CHECK(t.counters().scale_exponent < 39);
   CHECK(after < 0.5 * before);
 }
-TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, beside Reference") {
+TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, beside the reference backend") {
   if (skipped()) return;
   Emulated backend(options());
   Solo solo;
@@ -133,7 +133,7 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, besid
     o.clip_norm = 1;
     o.ema_decay = 0.9;
     Trainer t(backend, solo, net, o);
-    Reference reference;
+    ReferenceBackend reference;
     Trainer r(reference, solo, net, o);
     const auto batch = testing::random_batch(net, 6, 3);
     for (int i = 0; i < 3; ++i) {

@@ -13,9 +13,9 @@
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 
-#include "backend/conformance.hpp"
 #include "backends/cuda_arrays.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "engine/conformance.hpp"
 
 using namespace tutti;
 

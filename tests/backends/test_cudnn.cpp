@@ -179,12 +179,12 @@ TEST_CASE("cuDNN knows every fusion for our nets") {
   }
 }
 
-TEST_CASE("every graph of a lowered net is among those that are planned") {
+TEST_CASE("every graph of a fused net is among those that are planned") {
   for (const DType t : {DType::bf16, DType::f16})
     for (const auto& [net, rows] : testing::planned_nets()) {
       std::set<std::string> listed;
       for (const Case& c : graphs_of(testing::shapes_of(net, rows, t), rows, t, true)) listed.insert(c.name);
-      const auto wanted = testing::lowered_graphs(net, rows, t);
+      const auto wanted = testing::fused_graphs(net, rows, t);
       CHECK(wanted.size() > 10);
       for (const std::string& name : wanted) {
         INFO(name);

@@ -89,7 +89,7 @@ void rows_op(EigenBackend& b, const Op& o, Tensor& x, Tensor& w, Tensor& y, std:
 }
 
 void whole_op(const Op& o, Tensor& x, Tensor& w, Tensor& y) {
-  const auto kernel = Reference().kernel(o, {{x.desc, w.desc}, {y.desc}, y.desc.dtype, 1, 1});
+  const auto kernel = ReferenceBackend().kernel(o, {{x.desc, w.desc}, {y.desc}, y.desc.dtype, 1, 1});
   Tensor packed(w.desc.shape, y.desc.dtype);
   kernel->pack(w.ref(), packed.bytes.data());
   Call c;
@@ -101,18 +101,18 @@ void whole_op(const Op& o, Tensor& x, Tensor& w, Tensor& y) {
 
 void weight_gradient(EigenBackend& b, const Op& o, Tensor& x, Tensor& dy, Tensor& dw, std::int64_t chunk) {
   const std::int64_t n = x.desc.shape[0];
-  const int lanes = n > 1 ? 2 : 1;
+  const int shards = n > 1 ? 2 : 1;
   PrepareInfo info;
-  info.desc = {{x.desc, dy.desc}, {dw.desc}, x.desc.dtype, n, lanes};
+  info.desc = {{x.desc, dy.desc}, {dw.desc}, x.desc.dtype, n, shards};
   info.chunk_rows = {chunk, 1};
   const auto kernel = b.kernel(o, info.desc);
   info.partition = kernel->cut();
   if (info.partition.division == Division::whole) info.chunk_rows = {n};
-  std::vector<float> partial(static_cast<std::size_t>(lanes) * info.partition.partial_bytes / sizeof(float),
+  std::vector<float> partial(static_cast<std::size_t>(shards) * info.partition.partial_bytes / sizeof(float),
                              std::nanf(""));
   kernel->prepare(info);
   Call c;
-  c.lanes = lanes;
+  c.shards = shards;
   c.partial_stride = info.partition.partial_bytes;
   c.out[0] = dw.ref();
   if (info.partition.division == Division::whole) {
@@ -122,16 +122,16 @@ void weight_gradient(EigenBackend& b, const Op& o, Tensor& x, Tensor& dy, Tensor
     return;
   }
   auto* first = reinterpret_cast<std::byte*>(partial.data());
-  for (int lane = 0; lane < lanes; ++lane) {
-    const std::int64_t begin = n * lane / lanes, end = n * (lane + 1) / lanes;
+  for (int shard = 0; shard < shards; ++shard) {
+    const std::int64_t begin = n * shard / shards, end = n * (shard + 1) / shards;
     for (std::int64_t r = begin, rows = 0; r < end; r += rows) {
       rows = r + chunk <= end ? chunk : 1;
       c.in[0] = x.ref(r, rows);
       c.in[1] = dy.ref(r, rows);
       c.phase = Phase::reduce;
-      c.lane = lane;
+      c.shard = shard;
       c.first_chunk = r == begin;
-      c.partial = first + static_cast<std::size_t>(lane) * c.partial_stride;
+      c.partial = first + static_cast<std::size_t>(shard) * c.partial_stride;
       kernel->run(c);
     }
   }
@@ -168,7 +168,7 @@ void check(EigenBackend& b, const Case& k, DType t) {
     c.in[0] = x.ref();
     c.in[1] = dy.ref();
     c.out[0] = expected.ref();
-    Reference().kernel(op::Conv2dBackwardWeights{o}, {})->run(c);
+    ReferenceBackend().kernel(op::Conv2dBackwardWeights{o}, {})->run(c);
     CHECK(difference(dw, expected, k.n * p * q) < tolerance(DType::f32));
   }
 }
@@ -220,7 +220,7 @@ TEST_CASE("eigen linear layers agree with the reference") {
           Tensor packed({in * (out + 64)}, DType::f32), plain({out, in}, t), y = unset({n, out}, t), expected = y;
           const PrepareInfo info{{{x.desc, w.desc, bias.desc}, {y.desc}, t, n, 1}, {}, {n}, 1};
           const Op o = op::Linear{};
-          const auto kernel = b.kernel(o, info.desc), expected_by = Reference().kernel(o, info.desc);
+          const auto kernel = b.kernel(o, info.desc), expected_by = ReferenceBackend().kernel(o, info.desc);
           REQUIRE(kernel->packed_bytes() <= packed.bytes.size());
           kernel->pack(w.ref(), packed.bytes.data());
           kernel->prepare(info);

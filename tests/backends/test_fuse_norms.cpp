@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which chains become ops of the CUDA backend's own, and that a lowered graph computes what the graph did. Reference,
-// with a loop for each, is the oracle.
+// Which chains become ops of the CUDA backend's own, and that a fused graph computes what the graph did.
+// ReferenceBackend, with a loop for each, is the oracle.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,22 +21,22 @@
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
-#include "backend/comparison.hpp"
 #include "backends/activation_traffic.hpp"
+#include "backends/fused_nets.hpp"
 #include "backends/fused_reference.hpp"
-#include "backends/lowered_nets.hpp"
+#include "engine/comparison.hpp"
 #include "graph/random_graph.hpp"
 
 using namespace tutti;
 
 namespace {
 
-// Reference on lowered graphs.
-class LoweringReference : public testing::FusedReference {
+// ReferenceBackend on fused graphs.
+class FusingReference : public testing::FusedReference {
  public:
-  explicit LoweringReference(cuda::NormFusions o = {}) : options_(o) {}
-  void rewrite(Graph& g, DType) override { lowered = cuda::fuse_norms(g, options_); }
-  cuda::FusedLayers lowered;
+  explicit FusingReference(cuda::NormFusions o = {}) : options_(o) {}
+  void rewrite(Graph& g, DType) override { fused = cuda::fuse_norms(g, options_); }
+  cuda::FusedLayers fused;
 
  private:
   cuda::NormFusions options_;
@@ -99,7 +99,7 @@ Plan plan_of(const Graph& g, std::int64_t rows, DType compute) {
   PlanOptions o;
   o.rows = rows;
   o.compute = compute;
-  o.lanes = 1;
+  o.shards = 1;
   const PlanQueries q{[](NodeId, const NodeDesc&) { return Partition{}; }, [](NodeId) { return std::size_t{0}; }, true};
   return make_plan(g, o, q, parameters, states);
 }
@@ -231,15 +231,15 @@ TEST_CASE("not where somebody else reads what would vanish") {
   check_order(g);
 }
 
-TEST_CASE("a lowered graph computes the same, in f64 to the last digits") {
+TEST_CASE("a fused graph computes the same, in f64 to the last digits") {
   for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks(), fast_net()}) {
-    Reference plain;
+    ReferenceBackend plain;
     const Trained want = train(plain, net, DType::f64, 3);
     for (const cuda::NormFusions& o : ways) {
-      LoweringReference lowered(o);
-      const Trained got = train(lowered, net, DType::f64, 3);
+      FusingReference fused(o);
+      const Trained got = train(fused, net, DType::f64, 3);
       // The way back has a form for relu alone.
-      CHECK(lowered.lowered.any() == (o.statistics || count<op::Gelu>(net) == 0));
+      CHECK(fused.fused.any() == (o.statistics || count<op::Gelu>(net) == 0));
       CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-10));
       CHECK(got.evaluated == doctest::Approx(want.evaluated).epsilon(1e-10));
       CHECK(largest_difference(got.gradients, want.gradients) < 1e-9);
@@ -251,21 +251,21 @@ TEST_CASE("a lowered graph computes the same, in f64 to the last digits") {
 TEST_CASE("and in f32 and bf16 to what these can tell") {
   const Graph net = cifar(false, 8, 12);
   for (const DType t : {DType::f32, DType::bf16}) {
-    Reference plain;
+    ReferenceBackend plain;
     const Trained want = train(plain, net, t, 3);
-    LoweringReference lowered;
-    const Trained got = train(lowered, net, t, 3);
+    FusingReference fused;
+    const Trained got = train(fused, net, t, 3);
     CHECK(got.loss == doctest::Approx(want.loss).epsilon(t == DType::f32 ? 1e-5 : 0.03));
     CHECK(largest_difference(got.gradients, want.gradients) < (t == DType::f32 ? 1e-3 : 0.25));
   }
 }
 
-TEST_CASE("random nets: lowered or not, the same in f64") {
+TEST_CASE("random nets: fused or not, the same in f64") {
   for (std::uint64_t seed = 1; seed <= 25; ++seed) {
     const Graph net = testing::random_graph(seed, 9);
-    Reference plain;
-    LoweringReference lowered;
-    const Trained want = train(plain, net, DType::f64, seed), got = train(lowered, net, DType::f64, seed);
+    ReferenceBackend plain;
+    FusingReference fused;
+    const Trained want = train(plain, net, DType::f64, seed), got = train(fused, net, DType::f64, seed);
     INFO(seed);
     Graph g = differentiate(fuse(net));
     cuda::fuse_norms(g, {});
@@ -275,9 +275,9 @@ TEST_CASE("random nets: lowered or not, the same in f64") {
   }
 }
 
-TEST_CASE("gradients of a lowered graph are slopes of its loss") {
+TEST_CASE("gradients of a fused graph are slopes of its loss") {
   const Graph net = cifar();
-  LoweringReference backend;
+  FusingReference backend;
   Executor e(backend, net, {DType::f64});
   testing::randomize(e, 4);
   const auto batch = testing::random_batch(net, 4, 4);
@@ -310,7 +310,7 @@ TEST_CASE("what is kept is not computed again, and the numbers stay to the bit")
     check_order(g);
     CHECK(count<op::BatchNormInference>(g) == 0);
     for (const DType t : {DType::f64, DType::bf16}) {
-      LoweringReference plain({false, false, false}), kept({false, false, false, true});
+      FusingReference plain({false, false, false}), kept({false, false, false, true});
       const Trained want = train(plain, net, t, 3), got = train(kept, net, t, 3);
       CHECK(got.loss == want.loss);
       CHECK(got.gradients == want.gradients);
@@ -357,7 +357,7 @@ TEST_CASE("an op of a backend's own has a name, is found by its type, and is nob
   CHECK(op_cast<cuda::BatchNormFromSums>(n.op) == nullptr);
   CHECK(op_cast<op::Conv2d>(n.op) == nullptr);
   CHECK(op_cast<cuda::Conv2dStatistics>(op::Relu{}) == nullptr);
-  struct Stranger : Reference {
+  struct Stranger : ReferenceBackend {
     void rewrite(Graph& g, DType) override { (void)cuda::fuse_norms(g, {}); }
   } backend;
   Executor e(backend, cifar());

@@ -9,13 +9,13 @@
 
 #include <tutti/backends/onednn/onednn.hpp>
 
-#include "backend/suite.hpp"
+#include "engine/suite.hpp"
 
 using namespace tutti;
 
 namespace {
 
-// Large gradients, that are cut into parts over all rows, and small ones, summed per lane; whole tiles and rests.
+// Large gradients, that are cut into parts over all rows, and small ones, summed per shard; whole tiles and rests.
 std::vector<testing::ConvCase> cases() {
   std::vector<testing::ConvCase> c;
   c.push_back(testing::square_conv("large, cut by outputs", 5, 256, 7, 1024, 1, 1));
@@ -32,7 +32,7 @@ std::vector<testing::ConvCase> cases() {
 }
 
 std::vector<std::byte> gradients(const Graph& g, std::int64_t rows, DType precision, int threads) {
-  Onednn backend({threads});
+  OnednnBackend backend({threads});
   Executor e(backend, g, {precision});
   testing::randomize(e, 1);
   const auto batch = testing::random_batch(g, rows, 1);
@@ -45,13 +45,13 @@ std::vector<std::byte> gradients(const Graph& g, std::int64_t rows, DType precis
 }  // namespace
 
 TEST_CASE("weight gradients") {
-  Onednn backend({2});
+  OnednnBackend backend({2});
   testing::check_convolutions(backend, cases());
 }
 TEST_CASE("weight gradients with fewer instructions") {
   for (const char* isa : {"avx512", "avx2"}) {
     const testing::IsaGuard guard(isa);
-    Onednn backend({2});
+    OnednnBackend backend({2});
     testing::check_convolutions(backend, {cases()[0], cases()[4], cases()[5], cases()[8]});
   }
 }
@@ -69,7 +69,7 @@ TEST_CASE("the same bits with any small number of threads") {
   }
 }
 TEST_CASE("fully connected layers cut into uneven parts") {
-  Onednn backend({2});
+  OnednnBackend backend({2});
   for (const DType t : {DType::f32, DType::bf16})
     for (const auto& [rows, in, out] : {std::array{5, 512, 333}, {1, 2048, 1000}, {17, 300, 257}, {3, 4099, 40}})
       testing::check_case(backend, testing::linear_case("linear", rows, in, out), t);

@@ -17,8 +17,8 @@
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/tcp.hpp>
 
-#include "dist/conformance.hpp"
-#include "dist/server_ranks.hpp"
+#include "comm/conformance.hpp"
+#include "strategy/server_ranks.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;

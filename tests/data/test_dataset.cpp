@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/memory_dataset.hpp>
 
 #include "temp_folder.hpp"

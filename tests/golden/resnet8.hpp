@@ -16,7 +16,7 @@
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
-#include "backend/conformance.hpp"
+#include "engine/conformance.hpp"
 
 // Files of golden values, and the net whose values resnet8.safetensors holds, on any backend. README.md says what the
 // files hold.

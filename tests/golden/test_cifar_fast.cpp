@@ -18,8 +18,8 @@
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/trainer.hpp>
 
-#include "backend/built_backends.hpp"
-#include "backend/conformance.hpp"
+#include "engine/built_backends.hpp"
+#include "engine/conformance.hpp"
 #include "formula.hpp"
 
 using namespace tutti;
@@ -47,7 +47,7 @@ Graph net() {
   models::CifarFastOptions o;
   o.widths = {8, 16, 24};
   for (const double v : values("whitening")) o.whitening.push_back(static_cast<float>(v));
-  o.beta_rate = 4;
+  o.beta_lr_scale = 4;
   o.label_smoothing = 0.2F;
   models::cifar_fast(b, b.normalize(mean, inv_std), o);
   return std::move(b).take();
@@ -197,11 +197,11 @@ constexpr Tolerances single{1e-4, 2e-3, 2e-3}, coarse{0.05, 0.3, 0.05};
 }  // namespace
 
 TEST_CASE("fast net, f64") {
-  Reference backend;
+  ReferenceBackend backend;
   check(backend, DType::f64, {1e-6, 1e-6, 1e-6});
 }
-TEST_CASE("fast net, Cpu") {
-  Cpu backend;
+TEST_CASE("fast net, cpu") {
+  CpuBackend backend;
   check(backend, DType::f32, single);
   check(backend, DType::bf16, coarse);
 }

@@ -15,7 +15,7 @@
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
-#include "backend/built_backends.hpp"
+#include "engine/built_backends.hpp"
 #include "resnet8.hpp"
 
 using namespace tutti;
@@ -63,7 +63,7 @@ class OpRun {
     scalars_.inv_global_batch = inv_batch;
     call_.scalars = &scalars_;
     call_.count_rows = call_.in[0].shape[0];
-    Reference().kernel(o, {})->run(call_);
+    ReferenceBackend().kernel(o, {})->run(call_);
     return *this;
   }
   void check(std::size_t k, const std::string& name, bool activation = true) {
@@ -189,7 +189,7 @@ TEST_CASE("optimizers: five steps") {
     for (std::size_t i = 0; i * w.size() < gradients.size(); ++i) {
       u.gradients = gradients.data() + i * w.size();
       u.step = static_cast<std::int64_t>(i) + 1;
-      Reference().update(update, u);
+      ReferenceBackend().update(update, u);
       history.insert(history.end(), w.begin(), w.end());
     }
     compare(name, history, expected, 1e-6);
@@ -204,12 +204,12 @@ TEST_CASE("optimizers: five steps") {
   steps("adamw_no_decay", AdamwUpdate{}, g.number("adamw_lr"), 0);
 }
 
-TEST_CASE("resnet8: Reference, f64") {
-  Reference backend;
+TEST_CASE("resnet8: reference, f64") {
+  ReferenceBackend backend;
   check_resnet8(backend, DType::f64, in_f64);
 }
-TEST_CASE("resnet8: Reference, f32 and bf16") {
-  Reference backend;
+TEST_CASE("resnet8: reference, f32 and bf16") {
+  ReferenceBackend backend;
   check_resnet8(backend, DType::f32, in_f32);
   check_resnet8(backend, DType::bf16, in_16_bits);
 }

@@ -14,8 +14,8 @@
 #include <tutti/io/safetensors.hpp>
 #include <tutti/models/resnet.hpp>
 
-#include "backend/built_backends.hpp"
-#include "backend/conformance.hpp"
+#include "engine/built_backends.hpp"
+#include "engine/conformance.hpp"
 #include "formula.hpp"
 
 using namespace tutti;
@@ -121,7 +121,7 @@ inline void check_all(Backend& backend) {
 }  // namespace
 
 TEST_CASE("ResNet-18 and 50, f64") {
-  Reference backend;
+  ReferenceBackend backend;
   check(backend, DType::f64, 18, false, {1e-6, 1e-6, 1e-6});
   check(backend, DType::f64, 50, false, {1e-6, 1e-6, 1e-6});
 }

@@ -48,7 +48,7 @@ step_libraries() {
 }
 step_conformance() {
   local list
-  mapfile -t list < <(programs_matching '^(backend|backends|train|graph)/' | grep -vE '/test_(cuda_libraries|cudnn|cublas|plan_store)$')
+  mapfile -t list < <(programs_matching '^(engine|backends|train|graph)/' | grep -vE '/test_(cuda_libraries|cudnn|cublas|plan_store|nccl.*)$')
   [[ ${#list[@]} -gt 0 ]] || { note "no test program of the cuda backend" && return 1; }
   run_tests "${list[@]}"
 }
@@ -62,7 +62,7 @@ step_golden() {
 }
 step_nccl() {
   local list
-  mapfile -t list < <(programs_matching '^dist/')
+  mapfile -t list < <(programs_matching '/test_nccl')
   (($(gpus) > 1)) || note "with one rank NCCL starts no kernel."
   run_tests "${list[@]}"
 }

@@ -62,7 +62,7 @@ steps=(
   "torch|0|gpu torch|PyTorch compiles its nets in the background, and measures when it is their turn"
   "build|200|compiler|the programs and tests of the CUDA parts, with g++"
   "describe|20|gpu|the GPU's description for cuDNN, as tests/backends/devices keeps such"
-  "conformance|90|gpu doctest|every op in every precision beside Reference"
+  "conformance|90|gpu doctest|every op in every precision beside the reference backend"
   "step|170|gpu|images a second of whole training steps, by turns with PyTorch"
   "fusion|150|gpu|batch norm within convolutions or not, plans timed"
   "cifar10|75|gpu cli|the fast CIFAR-10 recipe, twice, and the same in PyTorch; without --data a short synthetic run"

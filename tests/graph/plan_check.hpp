@@ -94,7 +94,7 @@ class PlanCheck {
         CHECK(seg.steps[0].phase == Phase::whole);
       } else {
         CHECK(seg.chunk_rows >= 1);
-        CHECK(seg.chunk_rows <= (p_.rows + p_.lanes - 1) / p_.lanes);
+        CHECK(seg.chunk_rows <= (p_.rows + p_.shards - 1) / p_.shards);
       }
       std::vector<char> chunk(g_.values.size(), 0);  // this chunk's rows exist
       std::vector<ValueId> after;                    // exist once the segment is over
@@ -191,7 +191,7 @@ class PlanCheck {
         if (step.phase == Phase::reduce) {
           const std::size_t stride = (p_.partitions[at(step.node)].partial_bytes + 63) / 64 * 64;
           Block b{n.name + " partial", p_.partial_offset[at(step.node)], 0};
-          b.end = b.begin + stride * static_cast<std::size_t>(p_.lanes);
+          b.end = b.begin + stride * static_cast<std::size_t>(p_.shards);
           b.touch(static_cast<int>(s));
           CHECK(b.begin % 64 == 0);
           CHECK(b.end <= p_.activation_bytes);

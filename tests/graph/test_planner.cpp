@@ -68,14 +68,14 @@ Graph imagenet(int depth) {
 
 }  // namespace
 
-TEST_CASE("random nets, random divisions, batch sizes, lanes and chunks") {
+TEST_CASE("random nets, random divisions, batch sizes, shards and chunks") {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Rng r(seed, Purpose::user, 1);
     const Graph g = testing::random_graph(seed, 1 + static_cast<int>(r.below(25)));
     PlanOptions o;
     o.rows = 1 + r.below(40);
-    o.lanes = 1 + static_cast<int>(r.below(9));
+    o.shards = 1 + static_cast<int>(r.below(9));
     o.chunk_bytes = 256U << r.below(11);
     o.compute = r.below(2) == 0 ? DType::f32 : DType::bf16;
     o.training = r.below(4) != 0;
@@ -119,16 +119,16 @@ TEST_CASE("memory: what lives in scratch is not in the arena, and bf16 halves it
   CHECK(check_plan(g, o, nullptr).plan.activation_bytes > bf16.activation_bytes);
 }
 
-TEST_CASE("plans refuse an empty batch; few rows make few lanes") {
+TEST_CASE("plans refuse an empty batch; few rows make few shards") {
   const Graph g = cifar(8, false);
   PlanOptions o;
   o.rows = 0;
   CHECK_THROWS_AS(check_plan(g, o, nullptr), UsageError);
   o.rows = 3;
   const Plan p = check_plan(g, o, nullptr).plan;
-  CHECK(p.lanes == 3);
-  CHECK(p.lane_begin(0) == 0);
-  CHECK(p.lane_begin(3) == 3);
+  CHECK(p.shards == 3);
+  CHECK(p.shard_begin(0) == 0);
+  CHECK(p.shard_begin(3) == 3);
 }
 
 TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when the plan is made") {
@@ -147,7 +147,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
   };
   const std::vector<std::uint8_t> images{3, 100, 200, 30, 40, 250, 1, 7, 90};
   const std::vector<std::int32_t> labels{1};
-  Reference reference;
+  ReferenceBackend reference;
   const auto [g, values] = net(testing::square_op());
   Executor e(reference, g, {DType::f64, true});
   fill(e);
@@ -197,7 +197,7 @@ TEST_CASE("custom op: forward, gradient, and a missing kernel is an error when t
 }
 
 TEST_CASE("executor: a value that the plan does not keep is an error, not garbage") {
-  Reference reference;
+  ReferenceBackend reference;
   const Graph g = cifar(8, false);
   Executor e(reference, g);
   CHECK_THROWS_AS((void)e.value(g.logits), UsageError);  // nothing ran

@@ -36,7 +36,7 @@ YARDSTICKS = [
 
 
 def backend():
-    """Flags of the trainer's backend: oneDNN where it is installed, else Eigen, else Reference."""
+    """Flags of the trainer's backend: oneDNN where it is installed, else Eigen, else the reference backend."""
     onednn, eigen = Path("/usr/include/oneapi/dnnl/dnnl.hpp"), Path("/usr/include/eigen3")
     if onednn.is_file():
         return ["-DTUTTI_HAS_ONEDNN"]

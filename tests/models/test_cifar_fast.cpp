@@ -25,14 +25,14 @@ std::vector<float> some_whitening() {
   return w;
 }
 
-Graph net(double output_scale = 1.0 / 9, double beta_rate = 64) {
+Graph net(double output_scale = 1.0 / 9, double beta_lr_scale = 64) {
   Builder b(3, 16, 16);
   models::CifarFastOptions o;
   o.classes = 4;
   o.widths = {8, 8, 16};
   o.whitening = some_whitening();
   o.output_scale = output_scale;
-  o.beta_rate = beta_rate;
+  o.beta_lr_scale = beta_lr_scale;
   models::cifar_fast(b, b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), o);
   return std::move(b).take();
 }
@@ -69,7 +69,7 @@ TEST_CASE("dirac: the first outputs of a convolution are its inputs") {
     const ValueId x = b.normalize({0, 0, 0, 0, 0}, {1, 1, 1, 1, 1});
     const ValueId y = nn::conv(b, "conv", x, {.out = out, .kernel = kernel, .init = {Init::dirac, 0.5}});
     b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", y), 2, {Init::he_normal, 1}));
-    Reference backend;
+    ReferenceBackend backend;
     std::vector<std::uint8_t> pixels(2 * 6 * 6 * 5);
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 73 % 251);
     const std::vector<std::int32_t> labels{0, 1};
@@ -112,7 +112,7 @@ TEST_CASE("values that are given") {
 
 TEST_CASE("the first layer learns its biases alone, all else learns") {
   const Images images(12);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, net(), {.optimizer = Sgd{0.85, true}, .weight_decay = 1e-3, .ema_decay = 0.5});
   std::vector<std::byte> before(t.executor().parameters().bytes());
@@ -141,10 +141,10 @@ TEST_CASE("the first layer learns its biases alone, all else learns") {
 TEST_CASE("a rate multiplies the learning rate and leaves what weight decay takes off alone") {
   // w -= lr * rate * (g + decay / rate * w)
   const Images images(8);
-  Reference backend;
+  ReferenceBackend backend;
   Solo solo;
-  const auto moved = [&](double beta_rate, double decay) {
-    Trainer t(backend, solo, net(1, beta_rate),
+  const auto moved = [&](double beta_lr_scale, double decay) {
+    Trainer t(backend, solo, net(1, beta_lr_scale),
               {.compute = DType::f64, .optimizer = Sgd{0, false}, .weight_decay = decay});
     // The biases begin at 0, where decay has nothing to take off.
     auto* w = static_cast<double*>(t.executor().parameter_data());
@@ -166,7 +166,7 @@ TEST_CASE("a rate multiplies the learning rate and leaves what weight decay take
 TEST_CASE("the linear layer learns as if its scale stood behind it") {
   // Of y = s W x: one step of W by hand, from the gradient of s W, which the layer's weights are.
   const Images images(8);
-  Reference backend;
+  ReferenceBackend backend;
   Solo solo;
   constexpr double scale = 0.5, lr = 0.05, decay = 0.1, momentum = 0.9;
   Trainer t(backend, solo, net(scale),

@@ -58,7 +58,7 @@ struct Run {
   explicit Run(EpochEnd end) : epoch_end(end) {}
   explicit Run(std::int64_t rows) : micro_batch(rows) {}
   std::int64_t micro_batch = 0;
-  Cpu backend{CpuOptions{2}};
+  CpuBackend backend{CpuOptions{2}};
   Solo solo;
   Trainer trainer{backend, solo, net(), {.ema_decay = 0.9, .seed = 5, .micro_batch = micro_batch}};
   Synthetic train{{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true}};

@@ -24,7 +24,7 @@ constexpr std::int64_t rows = 6, size = 16, steps = 3, micro_batches = 2;
 void run(const std::string& folder) {
   Builder b(3, size, size);
   models::resnet_cifar(b, b.normalize({120, 124, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F}), {.depth = 8, .width = 4});
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer trainer(backend, solo, b.graph(), {.ema_decay = 0.9, .seed = 3});
 

@@ -86,7 +86,7 @@ TEST_CASE("views of each level, their weights") {
 }
 
 TEST_CASE("loss and hits are those of the mean logits, and of one view those of an evaluation") {
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});
   Loader loader(data(), {.placement = {.global_batch = 10}, .shuffle = false, .one_pass = true});

@@ -35,7 +35,7 @@ Synthetic data(std::int64_t size) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, however many", B, Reference, Cpu) {
+TEST_CASE_TEMPLATE("an evaluation is the sum of its batches, however many", B, ReferenceBackend, CpuBackend) {
   B backend;
   Solo solo;
   Trainer t(backend, solo, net(), {.seed = 3});

@@ -135,7 +135,7 @@ TEST_CASE("a checkpoint of another model is refused") {
     run.go(&checkpoints, {.epochs = 1});  // four steps of two micro-batches and one of six rows
   }
   Checkpoints checkpoints(folder.path, 2, io::Json::object());
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer other(backend, solo, net(), {});  // no EMA
   CHECK_THROWS_AS(checkpoints.resume_latest(other, [](const std::string&) {}), DataError);

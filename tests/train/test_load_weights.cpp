@@ -46,7 +46,7 @@ struct Run {
     for (const StateSpan& s : trainer.committed_tensors(false)) list.push_back({s.name, s.dtype, s.shape, s.bytes});
     return list;
   }
-  Cpu backend{{1}};
+  CpuBackend backend{{1}};
   Solo solo;
   Trainer trainer;
 };

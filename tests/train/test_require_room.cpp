@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t mib = std::size_t{1} << 20;
 
 // A backend that says how much memory is left.
-struct Short : Reference {
+struct Short : ReferenceBackend {
   std::size_t free = 100 * mib;
   [[nodiscard]] std::string name() const override { return "short"; }
   [[nodiscard]] std::size_t free_bytes() const override { return free; }
@@ -49,8 +49,8 @@ Graph net() {
   return std::move(b).take();
 }
 
-// Reference, with little memory.
-struct Little : Reference {
+// ReferenceBackend, with little memory.
+struct Little : ReferenceBackend {
   std::size_t free = 1 * mib;
   [[nodiscard]] std::size_t free_bytes() const override { return free; }
   [[nodiscard]] std::string memory_hint() const override { return "--smaller"; }

@@ -43,7 +43,7 @@ Tensor<std::uint8_t> images(std::int64_t rows) {
 }  // namespace
 
 TEST_CASE("a parameter by its name, before and after a step") {
-  Cpu backend({1});
+  CpuBackend backend({1});
   Solo solo;
   Trainer trainer(backend, solo, net(), {.seed = 5});
   const Tensor<float> before = trainer.parameter("fc.weight");
@@ -62,7 +62,7 @@ TEST_CASE("a parameter by its name, before and after a step") {
 }
 
 TEST_CASE("what the net says of images, in batches that are not full too") {
-  Reference backend;
+  ReferenceBackend backend;
   Solo solo;
   Trainer trainer(backend, solo, net(), {.compute = DType::f64, .seed = 5});
   const auto all = images(7);

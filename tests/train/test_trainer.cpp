@@ -14,7 +14,8 @@
 using namespace tutti;
 using namespace tutti::testing;
 
-TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same seed", B, Reference, Cpu) {
+TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same seed", B, ReferenceBackend,
+                   CpuBackend) {
   const Data data(12);
   const auto run = [&](std::uint64_t seed) {
     B backend;
@@ -33,8 +34,8 @@ TEST_CASE_TEMPLATE("training lowers the loss and is the same bits with the same 
   CHECK(a != run(4));
 }
 
-TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics wait until they are taken", B, Reference,
-                   Cpu) {
+TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics wait until they are taken", B,
+                   ReferenceBackend, CpuBackend) {
   const Data data(12);
   B backend;
   Solo solo;
@@ -84,7 +85,7 @@ TEST_CASE_TEMPLATE("a step on the host is over when it is started; its metrics w
 TEST_CASE("gradient accumulation is the mathematics of one large batch") {
   const Data data(12);
   const auto run = [&](std::vector<std::int64_t> cuts) {
-    Reference backend;
+    ReferenceBackend backend;
     Solo solo;
     Trainer t(backend, solo, small_net(false), {.compute = DType::f64});
     for (int i = 0; i < 3; ++i) {
@@ -103,7 +104,7 @@ TEST_CASE("gradient accumulation is the mathematics of one large batch") {
 
 TEST_CASE("the committed copy takes everything back, the counters too") {
   const Data data(12);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.ema_decay = 0.9});
   t.step(data.view(), 12, 0.1);
@@ -125,7 +126,7 @@ TEST_CASE("the committed copy takes everything back, the counters too") {
 }
 
 TEST_CASE("committed tensors have their names") {
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.ema_decay = 0.9});
   t.commit();
@@ -144,7 +145,7 @@ TEST_CASE("committed tensors have their names") {
 
 TEST_CASE("a loss scale changes nothing but what overflows") {
   const Data data(12);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   const auto trained = [&](const TrainerOptions& o) {
     Trainer t(backend, solo, small_net(true), o);
@@ -189,7 +190,7 @@ TEST_CASE("a loss scale changes nothing but what overflows") {
 
 TEST_CASE("gradients that are not finite at any scale stop the run") {
   const Data data(4);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(false), {.dynamic_loss_scale = true});
   t.counters().scale_exponent = 0;
@@ -209,7 +210,7 @@ TEST_CASE("gradients that are not finite at any scale stop the run") {
 
 TEST_CASE("a loss that is not finite stops the run before the weights change") {
   const Data data(4);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {});
   auto& e = t.executor();
@@ -229,7 +230,7 @@ TEST_CASE("a loss that is not finite stops the run before the weights change") {
 
 TEST_CASE("the weight average follows the weights and can be evaluated") {
   const Data data(12);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.ema_decay = 0.5});
   const auto start = weights(t);
@@ -251,7 +252,7 @@ TEST_CASE("the weight average follows the weights and can be evaluated") {
 }
 
 TEST_CASE("a batch without rows still takes part") {
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0});
   const auto before = weights(t);
@@ -261,7 +262,7 @@ TEST_CASE("a batch without rows still takes part") {
 }
 
 TEST_CASE("the memory of a training is known before its plans are made") {
-  Cpu backend({1});
+  CpuBackend backend({1});
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.optimizer = Adamw{}, .ema_decay = 0.9, .micro_batch = 64});
   const MemoryEstimate of_four = t.memory(4, 4), before = t.memory(48, 16);

@@ -17,7 +17,7 @@ using namespace tutti::testing;
 
 TEST_CASE("the global norm is clipped") {
   const Data data(12);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   TrainerOptions o{.optimizer = Sgd{0, false}, .weight_decay = 0, .clip_norm = 0.01};
   Trainer t(backend, solo, small_net(true), o);
@@ -27,7 +27,7 @@ TEST_CASE("the global norm is clipped") {
 }
 
 TEST_CASE("batch norm and biases do not decay") {
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.optimizer = Sgd{0, false}, .weight_decay = 0.5});
   auto& e = t.executor();
@@ -49,7 +49,7 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
   CHECK(Lars{}.factor({0, 16}, 0.5) == 1);
   CHECK(Larc{}.factor({4, 0}, 0.5) == 1);
   const Data data(12);
-  Cpu backend;
+  CpuBackend backend;
   Solo solo;
   Trainer t(backend, solo, small_net(true), {.optimizer = Lars{.momentum = 0, .eta = 0.01}, .weight_decay = 0});
   const auto& slices = t.executor().parameters().slices;
@@ -70,8 +70,8 @@ TEST_CASE("LARS and LARC scale each tensor by its norms") {
 
 // In TensorFlow's form, as the Horovod trainer has it: a <- m a + k g; w <- w - r (k g + m a), g with the gradient of
 // L2 and k = min(eta |w| / |g| / r, 1).
-TEST_CASE_TEMPLATE("LARC round Nesterov momentum is what double precision makes of the same gradients", B, Reference,
-                   Cpu) {
+TEST_CASE_TEMPLATE("LARC round Nesterov momentum is what double precision makes of the same gradients", B,
+                   ReferenceBackend, CpuBackend) {
   const Data data(12);
   B backend;
   Solo solo;

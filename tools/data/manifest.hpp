@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/packed_shard.hpp>
 #include <tutti/data/recordio_reader.hpp>
 #include <tutti/datasets/imagenet/tfrecords.hpp>

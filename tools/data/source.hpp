@@ -14,7 +14,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/shard_files.hpp>
 #include <tutti/data/tfrecord_reader.hpp>
 #include <tutti/datasets/imagenet/open.hpp>

@@ -42,7 +42,7 @@ struct Chunk {
   int count, run;
 };
 struct Run {
-  float rate, weight_decay, factor, unused;
+  float lr_scale, weight_decay, factor, unused;
 };
 struct StepRules {
   double clip_norm, eta;
@@ -201,7 +201,7 @@ __global__ void step_decide(const StepNumbers* numbers, StepState* s, const doub
   __syncthreads();
   const double scale = (double)(float)scales[0];
   for (int r = threadIdx.x; r < rules.runs; r += 256) {
-    const double decay = (double)runs[r].weight_decay, lr = numbers->lr * (double)runs[r].rate;
+    const double decay = (double)runs[r].weight_decay, lr = numbers->lr * (double)runs[r].lr_scale;
     const double weights = norms[3 * r], cross = norms[3 * r + 1], squares = norms[3 * r + 2];
     const double gradients = scale * scale * squares + 2 * scale * decay * cross + decay * decay * weights;
     double factor = weights > 0 && gradients > 0 ? rules.eta * sqrt(weights / gradients) : 1;
@@ -221,7 +221,7 @@ inline void each_of_chunk(const StepState* s, const Chunk* chunks, const Run* ru
 __global__ void step_sgd(float* w, const float* g, float* a, const Chunk* chunks, const Run* runs, const StepState* s,
                          float momentum, int nesterov) {
   each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
-    const float lr = (float)(s->lr * r.rate), scale = s->gradient_scale;
+    const float lr = (float)(s->lr * r.lr_scale), scale = s->gradient_scale;
     float wi[4], gi[4], ai[4];
     load_floats<float, 4>(w + i, wi);
     load_floats<float, 4>(g + i, gi);
@@ -236,7 +236,7 @@ __global__ void step_sgd(float* w, const float* g, float* a, const Chunk* chunks
 __global__ void step_adamw(float* w, const float* g, float* m, float* v, const Chunk* chunks, const Run* runs,
                            const StepState* s, Adamw o) {
   each_of_chunk(s, chunks, runs, [&](i64 i, const Run& r) {
-    const float lr = (float)(s->lr * r.rate), scale = s->gradient_scale, c1 = s->c1, c2 = s->c2;
+    const float lr = (float)(s->lr * r.lr_scale), scale = s->gradient_scale, c1 = s->c1, c2 = s->c2;
     float wi[4], gi[4], mi[4], vi[4];
     load_floats<float, 4>(w + i, wi);
     load_floats<float, 4>(g + i, gi);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/data/folder.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/record_index.hpp>
 #include <tutti/data/shard_files.hpp>
 #include <tutti/io/file.hpp>

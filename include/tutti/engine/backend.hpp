@@ -42,7 +42,7 @@ class Backend {
   }
   [[nodiscard]] virtual int threads() const { return 1; }
   // Fixed shares of a batch, each with a partial sum of its own.
-  [[nodiscard]] virtual int lanes() const { return 1; }
+  [[nodiscard]] virtual int shards() const { return 1; }
   // About so many bytes of activations go through a chain of ops at once.
   [[nodiscard]] virtual std::size_t chunk_bytes() const { return 256 * 1024; }
 

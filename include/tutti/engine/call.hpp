@@ -28,14 +28,14 @@ struct Call {
   std::array<TensorRef, max_operands> in, out;
   int inputs = 0, outputs = 0;
   Phase phase = Phase::whole;
-  int lane = 0, lanes = 1;
+  int shard = 0, shards = 1;
   int task = 0, tasks = 1;  // of Phase::whole
   int worker = 0;
   std::int64_t count_rows = 0;   // of the whole batch on this rank
-  bool first_chunk = true;       // of this lane
-  std::byte* partial = nullptr;  // reduce: this lane's; finish: lane 0's, the others follow at partial_stride
+  bool first_chunk = true;       // of this shard
+  std::byte* partial = nullptr;  // reduce: this shard's; finish: shard 0's, the others follow at partial_stride
   std::size_t partial_stride = 0;
-  void* state = nullptr;                 // what prepare() returned for this node
+  void* prepared = nullptr;              // what prepare() made for this node
   const StepScalars* scalars = nullptr;  // null: the backend has them already (StepEnd::begin)
   std::string_view node;                 // the layer it belongs to
 

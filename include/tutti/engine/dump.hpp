@@ -53,7 +53,7 @@ TUTTI_CORE_FUNCTION std::string dump_graphviz(const Graph& g) {
 TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g, const Plan& p) {
   static constexpr const char* phases[] = {"", " reduce", " finish", ""};
   std::string out;
-  out += "plan for " + std::to_string(p.rows) + " rows in " + std::to_string(p.lanes) + " lanes, " +
+  out += "plan for " + std::to_string(p.rows) + " rows in " + std::to_string(p.shards) + " shards, " +
          std::to_string(p.activation_bytes) + " bytes of activations, " + std::to_string(p.scratch_bytes) +
          " of scratch a worker\n";
   for (std::size_t s = 0; s < p.segments.size(); ++s) {

@@ -26,7 +26,7 @@ struct Plan;          // engine/plan.hpp
 struct PreparedPlan;  // engine/prepared_plan.hpp
 
 struct ExecutorOptions {
-  DType compute = DType::f32;  // f32, bf16; f64 on Reference, f16 on CUDA
+  DType compute = DType::f32;  // f32, bf16; f64 on ReferenceBackend, f16 on CUDA
   bool keep_all = false;
 };
 
@@ -62,7 +62,7 @@ class Executor {
 
   // Makes the plan for a batch size ahead of its first use and allocates what it needs.
   const Plan& prepare(std::int64_t rows, bool training);
-  // What of such a training step runs whole and on one thread by Reference's loops, because the backend has no kernel
+  // What of such a training step runs whole and on one thread by the reference loops, because the backend has no kernel
   // of its own: "op (layer)".
   [[nodiscard]] std::vector<std::string> fallbacks(std::int64_t rows);
 

@@ -82,7 +82,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::make(std::int64_t ro
   o.compute = options_.compute;
   o.master = parameters_.dtype;
   o.training = training;
-  o.lanes = b_.lanes();
+  o.shards = b_.shards();
   o.chunk_bytes = b_.chunk_bytes();
   o.keep_all = options_.keep_all;
   const auto plan_of = [&](PreparedPlan& of, std::int64_t n) {

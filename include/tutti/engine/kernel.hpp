@@ -26,7 +26,7 @@ class Kernel {
   // Makes ready what the runs need, for each number of rows that they come with.
   virtual void prepare(const PrepareInfo& /*info*/) {}
   virtual void run(Call& c) = 0;
-  // Whether it is Reference's loop, whole and on one thread, because the backend has nothing of its own.
+  // Whether it is the reference loop, whole and on one thread, because the backend has nothing of its own.
   [[nodiscard]] virtual bool is_fallback() const { return false; }
 };
 

@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per lane, then
+// How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per shard, then
 // one finish. `two_pass`: reduce and finish, then rows; the first output is written by the second pass alone. `whole`:
 // in one call (or `tasks` independent ones).
 enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
@@ -22,7 +22,7 @@ enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
 struct Partition {
   Division division = Division::whole;
   int tasks = 1;                  // of whole
-  std::size_t partial_bytes = 0;  // per lane, of reduce and two_pass
+  std::size_t partial_bytes = 0;  // per shard, of reduce and two_pass
 };
 
 enum class Phase : std::uint8_t { whole, reduce, finish, apply };
@@ -63,7 +63,7 @@ struct Plan {
   std::int64_t rows = 0;
   DType compute = DType::f32, master = DType::f32;
   bool training = false;
-  int lanes = 1;
+  int shards = 1;
   std::vector<Segment> segments;
   std::vector<ValuePlace> values;
   std::vector<Partition> partitions;        // per node
@@ -74,7 +74,7 @@ struct Plan {
   std::size_t scratch_bytes = 0;  // per worker
   std::size_t packed_bytes = 0;
 
-  [[nodiscard]] std::int64_t lane_begin(int lane) const { return rows * lane / lanes; }
+  [[nodiscard]] std::int64_t shard_begin(int shard) const { return rows * shard / shards; }
   [[nodiscard]] const TensorDesc& desc(ValueId v) const { return values[static_cast<std::size_t>(v)].desc; }
 };
 
@@ -83,7 +83,7 @@ struct NodeDesc {
   std::vector<TensorDesc> in, out;
   DType compute = DType::f32;
   std::int64_t rows = 0;
-  int lanes = 1;
+  int shards = 1;
 };
 
 // What the planner asks of a backend.
@@ -99,7 +99,7 @@ struct PlanOptions {
   std::int64_t rows = 1;
   DType compute = DType::f32, master = DType::f32;
   bool training = true;
-  int lanes = 8;
+  int shards = 8;
   std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor a row segment touches
   bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
 };

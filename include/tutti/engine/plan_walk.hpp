@@ -93,7 +93,7 @@ class PlanWalk {
       c.in[1].dtype = p.plan.compute;
     }
     c.worker = worker;
-    c.lanes = p.plan.lanes;
+    c.shards = p.plan.shards;
     c.count_rows = p.plan.rows;
     c.scalars = scalars_;
     c.node = nd.name;
@@ -129,16 +129,16 @@ class PlanWalk {
   }
 
   void run_rows(const PreparedPlan& p, const Segment& seg) {
-    b_.parallel(p.plan.lanes, [&](int lane, int worker) {
-      const std::int64_t begin = p.plan.lane_begin(lane), end = p.plan.lane_begin(lane + 1);
+    b_.parallel(p.plan.shards, [&](int shard, int worker) {
+      const std::int64_t begin = p.plan.shard_begin(shard), end = p.plan.shard_begin(shard + 1);
       for (std::int64_t row = begin; row < end; row += seg.chunk_rows)
         for (const Step& step : seg.steps) {
           Call c;
           fill(p, c, step.node, row, std::min(seg.chunk_rows, end - row), worker);
           c.phase = step.phase;
-          c.lane = lane;
+          c.shard = shard;
           c.first_chunk = row == begin;
-          c.partial = c.partial_of(lane);
+          c.partial = c.partial_of(shard);
           dispatch(p, step.node, c);
         }
     });

@@ -67,7 +67,7 @@ class Planner {
     p_.compute = o.compute;
     p_.master = o.master;
     p_.training = o.training;
-    p_.lanes = static_cast<int>(std::min<std::int64_t>(o.lanes, o.rows));
+    p_.shards = static_cast<int>(std::min<std::int64_t>(o.shards, o.rows));
     describe(parameters, states);
     ask();
     cut();
@@ -134,7 +134,7 @@ class Planner {
     for (ValueId v : n.outputs) d.out.push_back(p_.desc(v));
     d.compute = o_.compute;
     d.rows = o_.rows;
-    d.lanes = p_.lanes;
+    d.shards = p_.shards;
     return d;
   }
 
@@ -238,13 +238,13 @@ class Planner {
         const std::size_t partial = p_.partitions[index(step.node)].partial_bytes;
         if (step.phase == Phase::reduce && partial > 0) {
           Lifetime& l = arena[n_values + index(step.node)];
-          l.bytes = (partial + 63) / 64 * 64 * static_cast<std::size_t>(p_.lanes);
+          l.bytes = (partial + 63) / 64 * 64 * static_cast<std::size_t>(p_.shards);
           touch(l, static_cast<int>(s));
         }
       }
       if (!seg.whole) {
-        const std::int64_t lane_rows = (o_.rows + p_.lanes - 1) / p_.lanes;
-        seg.chunk_rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(o_.chunk_bytes / row_bytes), 1, lane_rows);
+        const std::int64_t shard_rows = (o_.rows + p_.shards - 1) / p_.shards;
+        seg.chunk_rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(o_.chunk_bytes / row_bytes), 1, shard_rows);
       }
     }
     for (std::size_t v = 0; v < n_values; ++v) {

@@ -39,8 +39,8 @@ namespace detail {
 [[nodiscard]] inline std::vector<std::int64_t> chunk_sizes(const Plan& p, const Segment& seg) {
   if (seg.whole) return {p.rows};
   std::vector<std::int64_t> sizes;
-  for (int l = 0; l < p.lanes; ++l)
-    for (std::int64_t r = p.lane_begin(l), end = p.lane_begin(l + 1); r < end; r += seg.chunk_rows) {
+  for (int s = 0; s < p.shards; ++s)
+    for (std::int64_t r = p.shard_begin(s), end = p.shard_begin(s + 1); r < end; r += seg.chunk_rows) {
       const std::int64_t n = std::min(seg.chunk_rows, end - r);
       if (std::find(sizes.begin(), sizes.end(), n) == sizes.end()) sizes.push_back(n);
     }
@@ -71,7 +71,7 @@ namespace detail {
           [&p](NodeId node) { return p.kernels[static_cast<std::size_t>(node)]->packed_bytes(); }, b.packs_once()};
 }
 
-// The nodes of a plan that Reference's loops serve on another backend: the op and the layer of each.
+// The nodes of a plan that the reference loops serve on another backend: the op and the layer of each.
 [[nodiscard]] inline std::vector<std::string> fallbacks_of(const Backend& b, const PreparedPlan& p) {
   std::vector<std::string> list;
   if (b.name() == "reference") return list;
@@ -97,7 +97,7 @@ inline void prepare_kernels(const Backend& b, PreparedPlan& p) {
       for (ValueId v : n.outputs) info.desc.out.push_back(p.plan.desc(v));
       info.desc.compute = p.plan.compute;
       info.desc.rows = p.plan.rows;
-      info.desc.lanes = p.plan.lanes;
+      info.desc.shards = p.plan.shards;
       info.partition = p.plan.partitions[i];
       info.chunk_rows = detail::chunk_sizes(p.plan, seg);
       info.workers = b.threads();

@@ -93,7 +93,7 @@ class Gradient {
     const Node made = g_.nodes[static_cast<std::size_t>(g_[x].producer)];
     const auto* bn = std::get_if<op::BatchNorm>(&made.op);
     if (bn == nullptr || bn->residual || made.outputs[0] != x) return x;
-    const ValueId copy = add_value({g_[x].name + " again", g_[x].shape, g_[x].per_row});
+    const ValueId copy = add_value({g_[x].name + " recomputed", g_[x].shape, g_[x].per_row});
     add(op::BatchNormInference{bn->eps, bn->relu, false, true},
         {made.inputs[0], made.inputs[1], made.inputs[2], made.outputs[1], made.outputs[2]}, {copy});
     return copy;

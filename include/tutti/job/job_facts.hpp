@@ -91,7 +91,7 @@ void require_agreement(C& c, const JobFacts& mine) {
   const std::string text = mine.text();
   const Digest digest{mine.hash(), text.size()};
   std::vector<Digest> all(n);
-  c.all_gather(std::as_bytes(std::span(&digest, 1)), std::as_writable_bytes(std::span(all)), "fingerprint").wait();
+  c.all_gather(std::as_bytes(std::span(&digest, 1)), std::as_writable_bytes(std::span(all)), "facts of the job").wait();
   std::size_t longest = 0, other = 0;
   for (std::size_t r = 0; r < n; ++r) {
     longest = std::max<std::size_t>(longest, all[r].bytes);
@@ -99,7 +99,7 @@ void require_agreement(C& c, const JobFacts& mine) {
   }
   if (other == 0) return;
   if (longest > (std::size_t{64} << 20))
-    fail<CommunicationError>("fingerprint", "ranks of one job",
+    fail<CommunicationError>("facts of the job", "ranks of one job",
                              c.rank_name(static_cast<int>(other)) + " speaks otherwise",
                              "run the same build everywhere");
   // Bytes first come from rank 0, then from the one that differs.
@@ -108,7 +108,7 @@ void require_agreement(C& c, const JobFacts& mine) {
     const std::size_t from = i == 0 ? 0 : other;
     texts[i].resize(all[from].bytes);
     if (static_cast<std::size_t>(c.rank()) == from) texts[i] = text;
-    c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "fingerprint").wait();
+    c.broadcast(std::as_writable_bytes(std::span(texts[i])), static_cast<int>(from), "facts of the job").wait();
   }
   const auto d = JobFacts::parse(texts[0]).first_difference(JobFacts::parse(texts[1]));
   fail<UsageError>(c.rank_name(static_cast<int>(other)), d.name + " " + d.mine + ", as " + c.rank_name(0) + " has",

@@ -24,7 +24,7 @@ struct CifarFastOptions {
   // Weights [8 * channels, channels, 2, 2] of the first layer; none: random ones.
   std::vector<float> whitening{};
   double output_scale = 1.0 / 9;
-  double beta_rate = 64;  // of the biases of batch norm, whose weights stay 1
+  double beta_lr_scale = 64;  // of the biases of batch norm, whose weights stay 1
   float bn_eps = 1e-5F;
   float bn_momentum = 0.4F;
   float label_smoothing = 0;
@@ -44,8 +44,11 @@ inline constexpr double torch_gain = 0.4082482904638631;
 inline ValueId cifar_fast_block(Builder& b, const CifarFastOptions& o, const std::string& name, ValueId x,
                                 std::int64_t out) {
   const nn::ConvOptions conv{.out = out, .init = {Init::dirac, torch_gain}};
-  const nn::BatchNormOptions bn{
-      .eps = o.bn_eps, .momentum = o.bn_momentum, .fixed_gamma = true, .beta_decay = true, .beta_rate = o.beta_rate};
+  const nn::BatchNormOptions bn{.eps = o.bn_eps,
+                                .momentum = o.bn_momentum,
+                                .fixed_gamma = true,
+                                .beta_decay = true,
+                                .beta_lr_scale = o.beta_lr_scale};
   x = b.max_pool(name + ".pool", nn::conv(b, name + ".conv1", x, conv), {2, 2, 2, 0});
   x = b.gelu(name + ".gelu1", nn::batch_norm(b, name + ".bn1", x, bn));
   return b.gelu(name + ".gelu2", nn::conv_bn(b, name + ".conv2", name + ".bn2", x, conv, bn));

@@ -40,7 +40,7 @@ struct BatchNormOptions {
   bool zero_gamma = false;
   bool fixed_gamma = false;  // gamma stays 1
   bool beta_decay = false;
-  double beta_rate = 1;  // what multiplies beta's learning rate
+  double beta_lr_scale = 1;  // what multiplies beta's learning rate
 };
 
 // Batch norm (+ residual) (+ relu), one op. Parameters name.weight, name.bias; states name.running_mean, .running_var.
@@ -49,7 +49,7 @@ inline ValueId batch_norm(Builder& b, const std::string& name, ValueId x, const 
   const Shape c{b.shape(x)[1]};
   Builder::BatchNormInputs in{};
   in.gamma = b.parameter(name + ".weight", c, {o.zero_gamma ? Init::zeros : Init::ones, 1}, false, !o.fixed_gamma);
-  in.beta = b.parameter(name + ".bias", c, {Init::zeros}, o.beta_decay, true, o.beta_rate);
+  in.beta = b.parameter(name + ".bias", c, {Init::zeros}, o.beta_decay, true, o.beta_lr_scale);
   in.running_mean = b.state(name + ".running_mean", c, {Init::zeros});
   in.running_var = b.state(name + ".running_var", c, {Init::ones, 1});
   in.residual = o.residual;

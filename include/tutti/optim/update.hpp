@@ -41,10 +41,10 @@ struct UpdateCall {
 };
 
 // What UpdateCall::factor of a tensor is with LARS and LARC: eta * |w| / |G| where both norms are not zero, else 1;
-// with at_most_rate that divided by the rate, and 1 at most.
+// with clip that divided by the rate, and 1 at most.
 struct TrustRatio {
   double eta = 0;
-  bool at_most_rate = false;
+  bool clip = false;
 };
 
 struct SquaredNorms {

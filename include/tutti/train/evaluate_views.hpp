@@ -19,7 +19,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/executor.hpp>
-#include <tutti/engine/reference/reference_misc.hpp>
+#include <tutti/engine/reference/loss.hpp>
 #include <tutti/train/logits.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/resident_source.hpp>

@@ -20,7 +20,7 @@ struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
 };
 
-// What the CPU backends share: threads, lanes and our own vector kernels for everything but convolutions and products
+// What the CPU backends share: threads, shards and our own vector kernels for everything but convolutions and products
 // of matrices, in f32 and bf16.
 class CpuOps : public HostBackend {
  public:
@@ -30,7 +30,7 @@ class CpuOps : public HostBackend {
   [[nodiscard]] int threads() const override { return pool_->threads(); }
   // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
   // all small numbers of threads, so that their results are the same bits.
-  [[nodiscard]] int lanes() const override { return threads() <= 4 ? 8 : 2 * threads(); }
+  [[nodiscard]] int shards() const override { return threads() <= 4 ? 8 : 2 * threads(); }
   void parallel(int tasks, FunctionRef<void(int, int)> f) override { pool_->run(tasks, f); }
 
   void update(const UpdateOp& op, const UpdateCall& u) override;

@@ -17,6 +17,7 @@
 #include <tutti/engine/cpu/update_kernels.hpp>
 #include <tutti/engine/kernel_table.hpp>
 #include <tutti/engine/reference/loops.hpp>
+#include <tutti/engine/reference/update.hpp>
 
 // What cpu_ops.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
 namespace tutti {
@@ -24,7 +25,7 @@ namespace tutti {
 TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread_start)
     : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))) {}
 
-// Convolutions and products of matrices are for who inherits from it. What has no row runs by Reference's loop.
+// Convolutions and products of matrices are for who inherits from it. What has no row runs by the reference loop.
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
   // clang-format off
   using Own = KernelTable<

@@ -79,7 +79,7 @@ class BiasBackward final : public OwnKernel {
       auto* const db = c.out[0].as<float>();
       for (std::int64_t k = 0; k < channels_; ++k) {
         double sum = 0;
-        for (int l = 0; l < c.lanes; ++l) sum += reinterpret_cast<const double*>(c.partial_of(l))[k];
+        for (int l = 0; l < c.shards; ++l) sum += reinterpret_cast<const double*>(c.partial_of(l))[k];
         db[k] = static_cast<float>(sum);
       }
       return;

@@ -16,7 +16,7 @@ class LinearBackwardWeights final : public OwnKernel {
   using For = op::LinearBackwardWeights;
   LinearBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
       : OwnKernel(op, b, d), outputs_(d.out[0].shape[0]), bytes_(d.out[0].bytes() + d.out[1].bytes()) {
-    // A partial sum per lane of large weights would take more memory and time than it saves.
+    // A partial sum per shard of large weights would take more memory and time than it saves.
     in_parts_ = d.out[0].shape.numel() >= 64 * 1024;
   }
   [[nodiscard]] Partition cut() override {
@@ -33,8 +33,8 @@ class LinearBackwardWeights final : public OwnKernel {
       return add(c, first, mine, dw, db);
     }
     if (c.phase == Phase::finish) {
-      sum_lanes<2>(c, {static_cast<float*>(c.out[0].data), static_cast<float*>(c.out[1].data)},
-                   {static_cast<std::size_t>(in * out), static_cast<std::size_t>(out)});
+      sum_shards<2>(c, {static_cast<float*>(c.out[0].data), static_cast<float*>(c.out[1].data)},
+                    {static_cast<std::size_t>(in * out), static_cast<std::size_t>(out)});
       return;
     }
     auto* dw = reinterpret_cast<float*>(c.partial);

@@ -6,9 +6,9 @@
 #include <variant>
 
 #include <tutti/engine/cpu/own_kernel.hpp>
-#include <tutti/engine/reference/reference_misc.hpp>
+#include <tutti/engine/reference/loss.hpp>
 
-// The loss: Reference's loop, a partial sum of the metrics per lane.
+// The loss: the reference loop, a partial sum of the metrics per shard.
 namespace tutti::cpu {
 
 class SoftmaxCrossEntropy final : public OwnKernel {
@@ -21,7 +21,7 @@ class SoftmaxCrossEntropy final : public OwnKernel {
       auto* metrics = c.out[0].as<double>();
       for (int k = 0; k < 4; ++k) {
         metrics[k] = 0;
-        for (int l = 0; l < c.lanes; ++l) metrics[k] += reinterpret_cast<double*>(c.partial_of(l))[k];
+        for (int l = 0; l < c.shards; ++l) metrics[k] += reinterpret_cast<double*>(c.partial_of(l))[k];
       }
       return;
     }

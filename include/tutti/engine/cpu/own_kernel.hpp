@@ -27,7 +27,7 @@ class RowKernel : public OwnKernel {
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
 };
 
-// The same by Reference's loop.
+// The same by the reference loop.
 template <class O>
 class RowLoop final : public HostKernel<> {
  public:
@@ -42,10 +42,10 @@ class RowLoop final : public HostKernel<> {
 
 [[nodiscard]] inline std::int64_t pixels(const TensorRef& x) { return x.shape.numel() / x.shape[1]; }
 
-// Adds the lanes' pairs of sums, in order.
+// Adds the shards' pairs of sums, in order.
 inline void sum_pairs(const Call& c, std::int64_t channel, std::int64_t channels, double& a, double& b) {
   a = b = 0;
-  for (int l = 0; l < c.lanes; ++l) {
+  for (int l = 0; l < c.shards; ++l) {
     const auto* p = reinterpret_cast<const double*>(c.partial_of(l));
     a += p[channel];
     b += p[channels + channel];

@@ -169,12 +169,12 @@ TUTTI_DEFINE_DISPATCH(column_sums, column_sums_body);
 TUTTI_CORE_INSTANCE(template void column_sums<float>(Isa, const float*, std::int64_t, std::int64_t, double*));
 TUTTI_CORE_INSTANCE(template void column_sums<bf16>(Isa, const bf16*, std::int64_t, std::int64_t, double*));
 
-// Adds the lanes' partial arrays, which lie one behind the other, into `to`, in the order of the lanes.
+// Adds the shards' partial arrays, which lie one behind the other, into `to`, in the order of the shards.
 template <std::size_t K>
-void sum_lanes(const Call& c, const std::array<float*, K>& to, const std::array<std::size_t, K>& counts) {
+void sum_shards(const Call& c, const std::array<float*, K>& to, const std::array<std::size_t, K>& counts) {
   std::size_t offset = 0;
   for (std::size_t k = 0; k < K; ++k) {
-    for (int l = 0; l < c.lanes; ++l) {
+    for (int l = 0; l < c.shards; ++l) {
       const float* from = reinterpret_cast<const float*>(c.partial_of(l)) + offset;
       for (std::size_t i = 0; i < counts[k]; ++i) to[k][i] = l == 0 ? from[i] : to[k][i] + from[i];
     }

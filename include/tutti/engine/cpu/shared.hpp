@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <tutti/engine/cpu/isa.hpp>
+#include <tutti/core/isa.hpp>
 
 // What our own kernels of one backend share.
 namespace tutti::cpu {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include <tutti/core/bf16.hpp>
-#include <tutti/engine/cpu/isa.hpp>
+#include <tutti/core/isa.hpp>
 
 // A register of floats, with the compiler's vector types: 16, 8 or 4 of them, by instruction set.
 #if defined(__GNUC__) && !defined(__clang__)

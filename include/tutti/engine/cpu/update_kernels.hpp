@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include <tutti/core/isa.hpp>
 #include <tutti/core/separate.hpp>
-#include <tutti/engine/cpu/isa.hpp>
 #include <tutti/optim/update.hpp>
 
 // Optimizer passes over f32 arenas, one read and one write of each array. Plain loops, which the compiler turns into

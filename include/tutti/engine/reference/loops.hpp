@@ -9,9 +9,11 @@
 
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/engine/kernel_table.hpp>
-#include <tutti/engine/reference/reference_conv.hpp>
-#include <tutti/engine/reference/reference_misc.hpp>
-#include <tutti/engine/reference/reference_norm.hpp>
+#include <tutti/engine/reference/conv.hpp>
+#include <tutti/engine/reference/elementwise.hpp>
+#include <tutti/engine/reference/loss.hpp>
+#include <tutti/engine/reference/norm.hpp>
+#include <tutti/engine/reference/pool.hpp>
 
 namespace tutti {
 
@@ -136,7 +138,7 @@ class ReferenceLoops {
   template <class F>
   static void types(const TensorRef& activation, const TensorRef& master, F&& f) {
     if ((activation.dtype == DType::f64) != (master.dtype == DType::f64))
-      fail("Reference", "f64 master weights beside f64 activations only", std::string(name_of(master.dtype)));
+      fail("reference", "f64 master weights beside f64 activations only", std::string(name_of(master.dtype)));
     float_type<F64>(activation.dtype, [&](auto t) {
       using T = decltype(t);
       f(t, std::conditional_t<std::is_same_v<T, double>, double, float>{});

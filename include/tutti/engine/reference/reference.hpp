@@ -11,6 +11,7 @@
 #include <tutti/optim/update.hpp>
 #if TUTTI_CORE_DEFINITIONS
 #include <tutti/engine/reference/loops.hpp>
+#include <tutti/engine/reference/update.hpp>
 #endif
 
 namespace tutti {
@@ -18,7 +19,7 @@ namespace tutti {
 // Every op by its loop (loops.hpp), in f32, bf16 and f64: the oracle of the tests. A template, so that who includes it
 // without using it compiles no loops.
 template <class = void>
-class ReferenceBackend : public HostBackend {
+class BasicReferenceBackend : public HostBackend {
  public:
   [[nodiscard]] std::string name() const override { return "reference"; }
   [[nodiscard]] std::string description() const override { return "obvious loops"; }
@@ -29,25 +30,25 @@ class ReferenceBackend : public HostBackend {
   void average(DType t, void* to, const void* from, std::size_t n, double decay) override;
   void accumulate(DType t, void* to, const void* from, std::size_t n) override;
 };
-using Reference = ReferenceBackend<>;
+using ReferenceBackend = BasicReferenceBackend<>;
 
 #if TUTTI_CORE_DEFINITIONS
 template <class X>
-std::unique_ptr<Kernel> ReferenceBackend<X>::kernel(const Op& op, const NodeDesc& desc) {
+std::unique_ptr<Kernel> BasicReferenceBackend<X>::kernel(const Op& op, const NodeDesc& desc) {
   if (auto k = custom_kernel(op)) return k;
   return reference_kernel<true>(op, desc);
 }
 template <class X>
-void ReferenceBackend<X>::update(const UpdateOp& any, const UpdateCall& u) {
+void BasicReferenceBackend<X>::update(const UpdateOp& any, const UpdateCall& u) {
   std::visit([&](const auto& o) { float_type<true>(u.dtype, [&](auto m) { reference::update<decltype(m)>(o, u); }); },
              any);
 }
 template <class X>
-SquaredNorms ReferenceBackend<X>::squared_norms(const UpdateCall& u) {
+SquaredNorms BasicReferenceBackend<X>::squared_norms(const UpdateCall& u) {
   return float_type<true>(u.dtype, [&](auto m) { return reference::squared_norms<decltype(m)>(u); });
 }
 template <class X>
-void ReferenceBackend<X>::average(DType t, void* to, const void* from, std::size_t n, double decay) {
+void BasicReferenceBackend<X>::average(DType t, void* to, const void* from, std::size_t n, double decay) {
   float_type<true>(t, [&](auto m) {
     using M = decltype(m);
     for (std::size_t i = 0; i < n; ++i) {
@@ -58,7 +59,7 @@ void ReferenceBackend<X>::average(DType t, void* to, const void* from, std::size
   });
 }
 template <class X>
-void ReferenceBackend<X>::accumulate(DType t, void* to, const void* from, std::size_t n) {
+void BasicReferenceBackend<X>::accumulate(DType t, void* to, const void* from, std::size_t n) {
   float_type<true>(t, [&](auto m) {
     using M = decltype(m);
     for (std::size_t i = 0; i < n; ++i) {
@@ -69,6 +70,6 @@ void ReferenceBackend<X>::accumulate(DType t, void* to, const void* from, std::s
 }
 #endif
 
-TUTTI_CORE_INSTANCE(template class ReferenceBackend<>);
+TUTTI_CORE_INSTANCE(template class BasicReferenceBackend<>);
 
 }  // namespace tutti

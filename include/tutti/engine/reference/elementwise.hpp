@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/engine/call.hpp>
+#include <tutti/graph/ops.hpp>
+
+// Element-wise ops as obvious loops, NHWC.
+namespace tutti::reference {
+
+template <class T>
+void normalize(const op::Normalize& o, const TensorRef& image, const TensorRef& x) {
+  const auto channels = static_cast<std::size_t>(image.shape[1]);
+  const auto in = image.view<std::uint8_t>();
+  const auto out = x.view<T>();
+  for (std::size_t i = 0; i < in.size(); ++i)
+    out[i] = static_cast<T>((static_cast<float>(in[i]) - o.mean[i % channels]) * o.inv_std[i % channels]);
+}
+
+// Far from zero the factors are 0 and 1 before they are multiplied by x, which may be infinite.
+template <class T>
+void gelu(const TensorRef& x, const TensorRef& y) {
+  const auto in = x.view<T>(), out = y.view<T>();
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const auto v = static_cast<double>(in[i]);
+    out[i] = static_cast<T>(v < -40 ? 0.0 : v * std::erfc(-v * std::sqrt(0.5)) / 2);
+  }
+}
+template <class T>
+void gelu_backward(const TensorRef& dy, const TensorRef& x, const TensorRef& dx) {
+  const auto d = dy.view<T>(), in = x.view<T>(), out = dx.view<T>();
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const auto v = static_cast<double>(in[i]);
+    const double below = std::erfc(-v * std::sqrt(0.5)) / 2, density = 0.3989422804014327 * std::exp(-v * v / 2);
+    out[i] = static_cast<T>(static_cast<double>(d[i]) * (std::fabs(v) > 40 ? below : below + v * density));
+  }
+}
+
+}  // namespace tutti::reference

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#include <tutti/backends/eigen/eigen.hpp>
+
+#include "engine/suite.hpp"
+
+using namespace tutti;
+
+TEST_CASE("ResNet convolutions") {
+  EigenBackend backend({2});
+  testing::check_convolutions(backend, testing::resnet_conv_cases());
+}
+TEST_CASE("odd convolutions") {
+  EigenBackend backend({2});
+  testing::check_convolutions(backend, testing::odd_conv_cases());
+}
+TEST_CASE("everything but convolutions") {
+  EigenBackend backend({2});
+  testing::check_other_ops(backend, DType::f32);
+  testing::check_other_ops(backend, DType::bf16);
+}
+TEST_CASE("whole nets") {
+  EigenBackend backend({2});
+  testing::check_models(backend);
+}
+TEST_CASE("convolutions with our kernels at their least") {
+  const testing::IsaGuard guard("baseline");
+  EigenBackend backend({2});
+  testing::check_convolutions(backend, {testing::square_conv("small", 19, 16, 32, 16, 3, 1)});
+}
+TEST_CASE("f64 is refused when the plan is made") {
+  EigenBackend backend({2});
+  testing::check_no_f64(backend);
+}
+TEST_CASE("the loss") {
+  EigenBackend backend({2});
+  testing::check_loss(backend);
+}
+TEST_CASE("gelu: known values, far from zero, NaN") {
+  EigenBackend backend({2});
+  testing::check_gelu(backend);
+}
+TEST_CASE("NaN is not lost") {
+  EigenBackend backend({2});
+  testing::check_nan_is_not_lost(backend);
+}
+TEST_CASE("determinism") {
+  testing::check_determinism([](int threads) { return std::make_unique<EigenBackend>(CpuOptions{threads}); });
+}
+TEST_CASE("keep_all changes nothing but places") {
+  EigenBackend backend({2});
+  testing::check_keep_all(backend);
+}

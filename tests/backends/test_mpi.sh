@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# waits
+# sanitized: tests_backends_mpi_conformance tests_backends_mpi_faults tests_backends_mpi_whole_steps
+# The MPI communicator as processes under mpirun: every way with 1, 2 and 4 ranks, and ranks that fail.
+set -uo pipefail
+folder=${TUTTI_BUILD_DIR:?}/tests/backends
+if [[ ! -x $folder/mpi_conformance ]]; then
+  echo "SKIP: no $folder/mpi_conformance; MPI is missing (Debian: apt-get install libopenmpi-dev openmpi-bin)"
+  exit 77
+fi
+command -v mpirun >/dev/null || { echo "FAILED: no mpirun (Debian: apt-get install openmpi-bin)" && exit 1; }
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Open MPI and its helpers are not free of leaks.
+export ASAN_OPTIONS=detect_leaks=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# What killed jobs leave behind goes with the folder.
+export OMPI_MCA_btl_vader_backing_directory=$work OMPI_MCA_orte_tmpdir_base=$work
+failures=0
+complain() {
+  echo "FAILED: $*"
+  sed 's/^/  | /' "$work/out" | head -n 30
+  failures=$((failures + 1))
+}
+# on RANKS PROGRAM ...: status and output of a job.
+on() {
+  local ranks=$1
+  shift
+  timeout --kill-after=5 240 mpirun --oversubscribe --bind-to none -np "$ranks" "$@" >"$work/out" 2>&1
+}
+says() { grep -qE -- "$1" "$work/out" || complain "$2: it does not say '$1'"; }
+
+for ranks in 1 2 4; do
+  on $ranks "$folder/mpi_conformance" || complain "conformance with $ranks ranks: status $?"
+  says "^[0-9]+ cases with $ranks ranks" "conformance with $ranks ranks"
+done
+
+# Where the folder of the segments has no room, all ranks do without, and one line says so.
+on 2 -x OMPI_MCA_osc_sm_backing_directory="$work/missing" "$folder/mpi_faults" shared waits || complain "no room: status $?"
+[[ $(grep -c "MiB free" "$work/out") == 1 ]] || complain "no room: not one line"
+if unshare -m true 2>/dev/null; then
+  mkdir "$work/small"
+  small() {
+    # shellcheck disable=SC2016  # the inner shell expands it
+    unshare -m bash -c 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"' bash "$work/small" \
+      timeout --kill-after=5 60 mpirun --oversubscribe --bind-to none -np 2 \
+      -x OMPI_MCA_osc_sm_backing_directory="$work/small" "$@" >"$work/out" 2>&1
+  }
+  if unshare -m mount -t tmpfs none "$work/small" 2>/dev/null; then
+    small "$folder/mpi_faults" shared waits || complain "a small folder: status $?"
+    [[ $(grep -c "MiB free" "$work/out") == 1 ]] || complain "a small folder: not one line"
+  fi
+fi
+
+# fails WAY WHAT STATUS PATTERN: four ranks, of which rank 3 fails; the others say what they miss, and the job ends.
+fails() {
+  local start=$SECONDS
+  on 4 "$folder/mpi_faults" "$1" "$2"
+  local status=$?
+  [[ $status == "$3" ]] || complain "$1 $2: status $status and not $3"
+  says "$4" "$1 $2"
+  ((SECONDS - start < 30)) || complain "$1 $2: it took $((SECONDS - start)) s"
+}
+for way in plain shared hosts; do
+  for what in sleeps stops; do
+    fails $way $what 5 "step 12 bucket 3\] expected all ranks.* within the deadline, got nothing from (rank 3|rank 2 on [^ ]+ for|.*rank 3) on"
+  done
+  fails $way aborts 3 "rank 3 on [^ ]+ ends the job: record 7 is damaged"
+  [[ $(grep -c "ends the job" "$work/out") == 1 ]] || complain "$way aborts: not one line"
+  fails $way throws 3 "record 7\] expected 3073 bytes"
+  fails $way dies 137 "signal 9"
+  # Another thread ends the waits, far from the deadline; the processes end without the end of MPI.
+  fails $way interrupted 75 "rank [0-3]: was interrupted"
+  [[ $(grep -c "was interrupted" "$work/out") == 4 ]] || complain "$way interrupted: not all of them"
+done
+fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got nothing from rank 2 on"
+fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"
+
+# A training step that breaks at any piece leaves the state of the step before, on every rank; four of them on two hosts.
+pieces=1
+for ((piece = 0; piece <= pieces; ++piece)); do
+  rm -rf "$work/told" && mkdir "$work/told"
+  on 4 "$folder/mpi_whole_steps" $piece "$work/told"
+  status=$?
+  [[ $status == 75 ]] || complain "a step broken at piece $piece: status $status and not 75"
+  [[ $(grep -cE "rank [0-3]: whole" "$work/out") == 4 ]] || complain "a step broken at piece $piece: not whole everywhere"
+  pieces=$(sed -n 's/^\([0-9]*\) pieces$/\1/p' "$work/out")
+  [[ -n $pieces ]] || { complain "a step broken at piece $piece: no number of pieces" && break; }
+done
+((pieces > 3)) || complain "a step has only $pieces pieces"
+
+# A waiting rank leaves its core to others. The bound is far above what it should be, for machines with much to do.
+for way in plain shared hosts; do
+  on 4 "$folder/mpi_faults" $way waits || complain "$way waits: status $?"
+  says "% of a core" "$way waits"
+  if grep -oE "[0-9.]+ % of a core" "$work/out" | awk '$1 > 30 { bad = 1 } END { exit !bad }'; then
+    complain "$way waits: it is not idle"
+  fi
+done
+
+# A shared window leaves no file, even of a job that was killed; no process is left either.
+# (Other jobs of this machine have one for a moment.)
+for _ in $(seq 50); do
+  compgen -G "/dev/shm/osc_sm.*" >/dev/null || break
+  sleep 0.1
+done
+compgen -G "/dev/shm/osc_sm.*" >/dev/null && complain "shared windows are left: $(echo /dev/shm/osc_sm.*)"
+pgrep -f "$folder/mpi_" >/dev/null && complain "processes are left: $(pgrep -fa "$folder/mpi_")"
+((failures == 0))

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#include <tutti/backends/onednn/onednn.hpp>
+
+#include "engine/suite.hpp"
+
+using namespace tutti;
+
+TEST_CASE("ResNet convolutions") {
+  OnednnBackend backend({2});
+  testing::check_convolutions(backend, testing::resnet_conv_cases());
+}
+TEST_CASE("odd convolutions") {
+  OnednnBackend backend({2});
+  testing::check_convolutions(backend, testing::odd_conv_cases());
+}
+TEST_CASE("everything but convolutions") {
+  OnednnBackend backend({2});
+  testing::check_other_ops(backend, DType::f32);
+  testing::check_other_ops(backend, DType::bf16);
+}
+TEST_CASE("convolutions with our kernels at their least") {
+  const testing::IsaGuard guard("baseline");
+  OnednnBackend backend({2});
+  testing::check_convolutions(backend, {testing::square_conv("small", 19, 16, 32, 16, 3, 1)});
+}
+TEST_CASE("whole nets") {
+  OnednnBackend backend({2});
+  testing::check_models(backend);
+}
+TEST_CASE("f64 is refused when the plan is made") {
+  OnednnBackend backend({2});
+  testing::check_no_f64(backend);
+}
+TEST_CASE("the loss") {
+  OnednnBackend backend({2});
+  testing::check_loss(backend);
+}
+TEST_CASE("gelu: known values, far from zero, NaN") {
+  OnednnBackend backend({2});
+  testing::check_gelu(backend);
+}
+TEST_CASE("NaN is not lost") {
+  OnednnBackend backend({2});
+  testing::check_nan_is_not_lost(backend);
+}
+TEST_CASE("determinism") {
+  testing::check_determinism([](int threads) { return std::make_unique<OnednnBackend>(CpuOptions{threads}); });
+}
+TEST_CASE("keep_all changes nothing but places") {
+  OnednnBackend backend({2});
+  testing::check_keep_all(backend);
+}

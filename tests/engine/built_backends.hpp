@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include <tutti/backends/make.hpp>
+
+// Tests on whatever backends this build has.
+namespace tutti::testing {
+
+// Calls f(backend) for each one on the processor that is more than the reference, with two threads.
+template <class F>
+void on_processor_backends(F&& f) {
+  BackendOptions o;
+  o.threads = 2;
+  for (const std::string& word : built_backends()) {
+    if (word == "cuda" || word == "reference") continue;
+    CAPTURE(word);
+    f(*make_backend(word, o));
+  }
+}
+
+// The GPU's; null where there is none, which it says as a skip. Test cases that ask have names that begin with "gpu: ".
+[[nodiscard]] inline std::unique_ptr<Backend> gpu_backend(const BackendOptions& o = {}) {
+  try {
+    if (count_gpus() > 0) return make_backend("cuda", o);
+    std::puts("SKIP: this build has no cuda backend");
+  } catch (const DeviceError& e) {
+    std::printf("SKIP: %s\n", e.what());
+  }
+  return nullptr;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/graph/builder.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/resnet_cifar.hpp>
+#include <tutti/nn/layers.hpp>
+
+// The one table of op cases: the conformance tests compare every backend on it, the benchmarks time its ops.
+namespace tutti::testing {
+
+struct ConvCase {
+  std::string name;
+  std::int64_t rows = 1;  // of the tests
+  std::int64_t channels = 0, height = 0, width = 0, out = 0;
+  op::Window window;
+  std::int64_t batch = 1;  // of the benchmarks
+
+  // Multiplications and additions of one pass over `n` rows.
+  [[nodiscard]] double flops(std::int64_t n) const {
+    return 2.0 * static_cast<double>(n * out * window.out_h(height) * window.out_w(width) * channels) *
+           window.kernel_h * window.kernel_w;
+  }
+};
+
+// A square convolution with "same" padding.
+inline ConvCase square_conv(std::string name, std::int64_t rows, std::int64_t channels, std::int64_t size,
+                            std::int64_t out, int kernel, int stride) {
+  return {std::move(name), rows, channels, size, size, out, {kernel, kernel, stride, (kernel - 1) / 2}};
+}
+
+// A ResNet with the batch that its benchmarks run. The tests need few rows, but enough for shards and chunks of several
+// sizes: `rows` with images of 16 pixels or more and less than 256 channels, else `few`.
+struct ResnetCase {
+  std::string name;
+  std::int64_t batch, rows, few;
+  Graph graph;
+};
+
+// The CIFAR ResNet (every depth 6n+2 has the shapes of 20), its pre-activation form on 28 pixels, ResNet-18 with the
+// CIFAR stem, and ResNet-50 at 224 pixels.
+inline std::vector<ResnetCase> resnet_cases() {
+  const auto net = [](std::int64_t size, const auto& record) {
+    Builder b(3, size, size);
+    record(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}));
+    return std::move(b).take();
+  };
+  return {{"resnet20", 128, 19, 19, net(32, [](auto& b, ValueId x) { models::resnet_cifar(b, x, {.depth = 20}); })},
+          {"preact50", 128, 11, 11,
+           net(28, [](auto& b, ValueId x) { models::resnet_cifar(b, x, {.depth = 50, .preactivation = true}); })},
+          {"resnet18", 64, 10, 5,
+           net(32, [](auto& b, ValueId x) { models::resnet(b, x, {.depth = 18, .classes = 10, .cifar_stem = true}); })},
+          {"resnet50", 8, 2, 2, net(224, [](auto& b, ValueId x) { models::resnet(b, x, {.depth = 50}); })}};
+}
+
+// Every convolution of a net, each shape once: "resnet20/32x32x16->16/k3s1".
+inline std::vector<ConvCase> convolutions_of(const ResnetCase& net) {
+  std::vector<ConvCase> cases;
+  for (const Node& n : net.graph.nodes) {
+    const auto* o = std::get_if<op::Conv2d>(&n.op);
+    if (o == nullptr) continue;
+    const Shape &x = net.graph[n.inputs[0]].shape, &w = net.graph[n.inputs[1]].shape;
+    ConvCase c{net.name + "/" + std::to_string(x[2]) + "x" + std::to_string(x[3]) + "x" + std::to_string(x[1]) + "->" +
+                   std::to_string(w[0]) + "/k" + std::to_string(o->kernel_h) + "s" + std::to_string(o->stride),
+               x[2] >= 16 && w[0] < 256 ? net.rows : net.few,
+               x[1],
+               x[2],
+               x[3],
+               w[0],
+               *o,
+               net.batch};
+    if (std::none_of(cases.begin(), cases.end(), [&](const ConvCase& k) { return k.name == c.name; }))
+      cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+inline std::vector<ConvCase> resnet_conv_cases() {
+  std::vector<ConvCase> cases;
+  for (const ResnetCase& net : resnet_cases())
+    for (ConvCase& c : convolutions_of(net)) cases.push_back(std::move(c));
+  return cases;
+}
+
+// Small ones with awkward numbers: channels that fill no vector, kernels larger than the image's half, strides that do
+// not divide, padding beyond "same", oblong images, rows that make uneven shards, chunks of several sizes in a shard.
+inline std::vector<ConvCase> odd_conv_cases() {
+  std::vector<ConvCase> c;
+  for (std::int64_t in : {1, 3, 4, 5, 16, 17, 32, 64})
+    for (int kernel : {1, 3})
+      c.push_back(square_conv("in " + std::to_string(in) + " kernel " + std::to_string(kernel), 3, in, 7,
+                              in == 16 ? 5 : 16, kernel, 1));
+  for (std::int64_t out : {1, 3, 4, 5, 17, 32, 64})
+    c.push_back(square_conv("out " + std::to_string(out), 2, 8, 6, out, 3, 2));
+  for (int kernel : {5, 7})
+    for (int stride : {1, 2})
+      c.push_back(square_conv("kernel " + std::to_string(kernel) + " stride " + std::to_string(stride), 2, 4, 9, 6,
+                              kernel, stride));
+  c.push_back({"oblong", 9, 5, 4, 13, 7, {3, 3, 1, 1}});
+  c.push_back({"oblong kernel", 9, 4, 8, 6, 7, {1, 3, 1, 0}});
+  c.push_back({"stride that leaves a rest", 3, 3, 10, 8, 4, {3, 3, 3, 0}});
+  c.push_back({"1x1 with stride 3", 3, 16, 8, 8, 16, {1, 1, 3, 0}});
+  c.push_back({"no padding", 4, 16, 8, 8, 16, {3, 3, 1, 0}});
+  c.push_back({"wide padding", 2, 16, 5, 5, 16, {3, 3, 1, 2}});
+  c.push_back({"kernel as large as the image", 2, 3, 5, 5, 4, {5, 5, 1, 0}});
+  c.push_back(square_conv("one pixel", 5, 8, 1, 8, 1, 1));
+  c.push_back(square_conv("chunks of unequal rows", 21, 16, 32, 16, 1, 1));
+  c.push_back(square_conv("one row", 1, 16, 9, 16, 3, 1));
+  return c;
+}
+
+// One op (or a few) under test in a small net: images -> normalize -> bias -> [it] -> batch norm -> pool -> linear ->
+// loss, so that it gets gradients that differ everywhere and has to pass them on.
+struct OpCase {
+  std::string name;
+  std::int64_t rows = 1, channels = 1, height = 1, width = 1;
+  std::function<ValueId(Builder&, ValueId)> record;  // on an activation that wants its gradient
+  int classes = 10;
+  float label_smoothing = 0;
+  bool input_gradient = true;  // false: no bias before it, so that the op sits on the images as a stem does
+
+  [[nodiscard]] Graph graph() const {
+    Builder b(channels, height, width);
+    std::vector<float> mean, inv_std;
+    for (std::int64_t c = 0; c < channels; ++c) {
+      mean.push_back(120.0F + static_cast<float>(c % 16));
+      inv_std.push_back(1.0F / (60.0F + static_cast<float>(c % 7)));
+    }
+    ValueId x = b.normalize(std::move(mean), std::move(inv_std));
+    if (input_gradient)
+      x = b.bias("before", x, b.parameter("before.bias", Shape{channels}, {Init::normal, 0.2}, false));
+    x = nn::batch_norm(b, "after", record(b, x), {.relu = true});
+    b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), classes, {Init::he_uniform, 1}),
+                            label_smoothing);
+    return std::move(b).take();
+  }
+};
+
+inline OpCase op_case(const ConvCase& c) {
+  return {"conv " + c.name, c.rows, c.channels, c.height, c.width, [c](Builder& b, ValueId x) {
+            const auto& k = c.window;
+            return b.conv2d(
+                "conv", x,
+                b.parameter("conv.weight", Shape{c.out, c.channels, k.kernel_h, k.kernel_w}, {Init::he_normal, 1}), k);
+          }};
+}
+
+inline ValueId second_path(Builder& b, ValueId x, const std::string& name = "other") {
+  return b.bias(name, x, b.parameter(name + ".bias", Shape{b.shape(x)[1]}, {Init::normal, 1}, false));
+}
+
+// The batch norm "bn" and what it is fused with; read once or twice.
+struct NormCase {
+  std::string name;
+  std::int64_t rows = 1, channels = 1, height = 1, width = 1;
+  bool relu = false, residual = false, twice = false;
+};
+
+inline OpCase op_case(const NormCase& c) {
+  return {"batch norm " + c.name, c.rows, c.channels, c.height, c.width, [c](Builder& b, ValueId x) {
+            const ValueId y = nn::batch_norm(
+                b, "bn", x, {.relu = c.relu, .residual = c.residual ? second_path(b, x) : no_value, .momentum = 0.3F});
+            return c.twice ? b.add("sum", second_path(b, y, "another"), b.relu("r", y)) : y;
+          }};
+}
+
+// Every batch norm of a net, each kind once: "resnet20/32x32x16/add+relu".
+inline std::vector<NormCase> batch_norms_of(const ResnetCase& net) {
+  std::vector<NormCase> cases;
+  for (const Node& n : net.graph.nodes) {
+    const auto* o = std::get_if<op::BatchNorm>(&n.op);
+    if (o == nullptr) continue;
+    const Shape& x = net.graph[n.inputs[0]].shape;
+    const char* fused = o->relu ? o->residual ? "/add+relu" : "/relu" : o->residual ? "/add" : "/plain";
+    NormCase c{net.name + "/" + std::to_string(x[2]) + "x" + std::to_string(x[3]) + "x" + std::to_string(x[1]) + fused,
+               net.batch,
+               x[1],
+               x[2],
+               x[3],
+               o->relu,
+               o->residual};
+    if (std::none_of(cases.begin(), cases.end(), [&](const NormCase& k) { return k.name == c.name; }))
+      cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+// The fully connected layer "fc", [rows, in] to [rows, out].
+inline OpCase linear_case(const std::string& name, std::int64_t rows, std::int64_t in, int out) {
+  return {name, rows, in, 1, 1, [](Builder&, ValueId x) { return x; }, out};
+}
+
+// Everything but convolutions.
+inline std::vector<OpCase> other_op_cases() {
+  std::vector<OpCase> cases;
+  // Batch norm: each flag, channels of whole vectors and not, one read of the result or two.
+  int i = 0;
+  for (std::int64_t channels : {1, 3, 16, 17, 32, 48, 64, 100, 256})
+    for (bool relu : {false, true})
+      for (bool residual : {false, true})
+        for (bool twice : {false, true}) {
+          if (channels > 64 && (relu != residual || twice)) continue;
+          // One that needs several chunks a shard.
+          const bool large = channels == 64 && relu && residual && twice;
+          const std::int64_t size = large ? 32 : 5 + i % 4, rows = large ? 19 : 2 + i % 17;
+          ++i;
+          cases.push_back(op_case(NormCase{std::to_string(channels) + (relu ? " relu" : "") +
+                                               (residual ? " residual" : "") + (twice ? " read twice" : ""),
+                                           rows, channels, size, size + 1, relu, residual, twice}));
+        }
+  cases.push_back({"batch norm, fixed gamma", 4, 16, 5, 5, [](Builder& b, ValueId x) {
+                     return nn::batch_norm(b, "bn", x, {.relu = true, .eps = 2e-5F, .fixed_gamma = true});
+                   }});
+  cases.push_back({"batch norm of one value a channel", 2, 16, 1, 1,
+                   [](Builder& b, ValueId x) { return nn::batch_norm(b, "bn", x); }});
+  for (std::int64_t channels : {1, 5, 16, 24, 64}) {
+    const std::string of = " of " + std::to_string(channels);
+    cases.push_back({"max pool 3/2" + of, 5, channels, 9, 8, [](Builder& b, ValueId x) {
+                       return b.max_pool("pool1", x, {3, 3, 2, 1});
+                     }});
+    cases.push_back({"max pool 2/2" + of, 9, channels, 6, 7, [](Builder& b, ValueId x) {
+                       return b.max_pool("pool1", x, {2, 2, 2, 0});
+                     }});
+    cases.push_back({"gelu" + of, 3, channels, 7, 5,
+                     [](Builder& b, ValueId x) { return b.gelu("g2", second_path(b, b.gelu("g1", x), "between")); }});
+    cases.push_back({"batch norm and gelu" + of, 3, channels, 7, 5,
+                     [](Builder& b, ValueId x) { return b.gelu("g", nn::batch_norm(b, "bn", x)); }});
+    cases.push_back({"relu and add" + of, 3, channels, 7, 5,
+                     [](Builder& b, ValueId x) { return b.add("sum", b.relu("r", x), second_path(b, x)); }});
+  }
+  cases.push_back({"max pool 3/1", 2, 17, 5, 5, [](Builder& b, ValueId x) {
+                     return b.max_pool("pool1", x, {3, 3, 1, 1});
+                   }});
+  cases.push_back({"sum with itself", 3, 7, 3, 3, [](Builder& b, ValueId x) { return b.add("sum", x, x); }});
+  cases.push_back({"values read three times", 3, 16, 4, 4, [](Builder& b, ValueId x) {
+                     const ValueId y = b.relu("r", x);
+                     return b.add("s2", b.add("s1", y, second_path(b, y)), b.relu("r2", y));
+                   }});
+  const auto same = [](Builder&, ValueId x) { return x; };
+  // Normalize, pool, linear and the loss, which every case ends in, on other sizes.
+  for (std::int64_t channels : {2, 4, 6, 33})
+    cases.push_back({"images of " + std::to_string(channels), 7, channels, 5, 11, same});
+  for (int classes : {1, 2, 5, 16, 17, 100, 1000})
+    cases.push_back({"classes " + std::to_string(classes), 13, 48, 2, 2, same, classes});
+  cases.push_back(linear_case("linear of 2048", 4, 2048, 1000));
+  cases.push_back({"label smoothing", 6, 8, 3, 3, same, 10, 0.1F});
+  cases.push_back({"label smoothing, two classes", 6, 8, 3, 3, same, 2, 0.5F});
+  cases.push_back({"many rows", 300, 4, 2, 2, same, 10});
+  return cases;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/core/isa.hpp>
+
+#include "engine/conformance.hpp"
+#include "engine/op_cases.hpp"
+
+// What every backend is put through. A backend's test file calls these with its class; suite/ compiles them once for
+// all test programs.
+namespace tutti::testing {
+
+// TUTTI_ISA for the backends made while it lives.
+class IsaGuard {
+ public:
+  explicit IsaGuard(const char* isa) {
+    if (const char* before = std::getenv("TUTTI_ISA")) before_ = std::make_unique<std::string>(before);
+    setenv("TUTTI_ISA", isa, 1);
+  }
+  ~IsaGuard() {
+    if (before_)
+      setenv("TUTTI_ISA", before_->c_str(), 1);
+    else
+      unsetenv("TUTTI_ISA");
+  }
+  IsaGuard(const IsaGuard&) = delete;
+  IsaGuard& operator=(const IsaGuard&) = delete;
+
+ private:
+  std::unique_ptr<std::string> before_;
+};
+
+// The precisions that a backend computes in.
+std::vector<DType> precisions(const Backend& b);
+// Without f64, which the fast backends lack.
+std::vector<DType> fast_precisions(const Backend& b);
+void check_no_f64(Backend& backend);
+
+void check_case(Backend& backend, const OpCase& c, DType precision);
+void check_convolutions(Backend& backend, const std::vector<ConvCase>& cases);
+void check_other_ops(Backend& backend, DType precision);
+
+Graph small_resnet(bool preactivation, std::int64_t width = 16, std::int64_t size = 32);
+// Whole nets: fused batch norms with residuals, gradients that meet, shards of uneven rows.
+void check_models(Backend& backend);
+
+// Makes a backend with so many threads.
+using MakeBackend = std::function<std::unique_ptr<Backend>(int)>;
+// The same seed gives the same bits: run after run, and with one thread as with two or three.
+void check_determinism(const MakeBackend& make, std::int64_t width = 16, std::int64_t size = 32);
+// keep_all changes where values lie and nothing else: what is kept in scratch otherwise is computed alike.
+void check_keep_all(Backend& backend, std::int64_t width = 16, std::int64_t size = 32);
+
+void check_updates(Backend& backend);
+
+void check_loss(Backend& backend);
+// Not-a-number in the weights comes out as a loss that is not a number, through relu, gelu, pool and batch norm.
+void check_nan_is_not_lost(Backend& backend);
+
+// GELU by itself, in every precision of the backend: known values, and what is exact.
+void check_gelu(Backend& backend);
+
+}  // namespace tutti::testing

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: MIT
+// Workers and servers as threads: sums, strangers, frames that come twice or at the wrong time, and who is lost.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/rng.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
+#include <tutti/strategy/parameter_server/thread_transport.hpp>
+
+#include "comm/conformance.hpp"
+#include "comm/thread_ranks.hpp"
+#include "server_ranks.hpp"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Ends = testing::Ends<ps::ThreadServerEnd, ps::ThreadWorkerEnd>;
+using Worker = ps::ServerCommunicator<ps::ThreadWorkerEnd>;
+using Server = ps::Server<ps::ThreadServerEnd>;
+static_assert(Communicator<Worker>);
+
+Ends ends_of(ps::ThreadNetwork& network) {
+  return {[&](int s) { return std::make_unique<ps::ThreadServerEnd>(network, s); },
+          [&](int) { return std::make_unique<ps::ThreadWorkerEnd>(network); }};
+}
+testing::ServerJobErrors run(const testing::ServerJob& job, const std::function<void(Worker&)>& f) {
+  ps::ThreadNetwork network(job.servers);
+  return testing::run_server_ranks(job, ends_of(network), f);
+}
+std::span<std::byte> bytes_of(std::vector<float>& v) { return std::as_writable_bytes(std::span(v)); }
+
+}  // namespace
+
+TEST_CASE("parameter server: conformance over threads") {
+  for (const int workers : {1, 2, 3, 5})
+    for (const int servers : {1, 2, 3})
+      for (const auto& c : conformance::cases<Worker>()) {
+        CAPTURE(workers);
+        CAPTURE(servers);
+        CAPTURE(c.name);
+        CHECK_NOTHROW(run({.workers = workers, .servers = servers}, c.run).rethrow());
+      }
+}
+
+TEST_CASE("parameter server: the sums have the bits of an all-reduce") {
+  constexpr std::size_t n = 700'001;  // several frames
+  const auto mine = [](int rank) {
+    Rng rng(11, Purpose::user, 0, static_cast<std::uint64_t>(rank));
+    std::vector<float> v(n);
+    for (float& x : v) x = static_cast<float>(rng.normal());
+    return v;
+  };
+  for (const int workers : {2, 3, 5}) {
+    std::vector<float> want;
+    run_ranks(workers, [&](ThreadCommunicator& c) {
+      auto v = mine(c.rank());
+      c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "bits").wait();
+      if (c.rank() == 0) want = v;
+    });
+    for (const int servers : {1, 2, 3})
+      for (const std::size_t in_flight : {std::size_t{1} << 20, ps::usual_in_flight})
+        run({.workers = workers, .servers = servers, .in_flight = in_flight}, [&](Worker& c) {
+          const auto own = c.allocate(n * sizeof(float));
+          const auto v = mine(c.rank());
+          std::memcpy(own.data(), v.data(), own.size());
+          c.all_reduce(DType::f32, own, ReduceOp::sum, "bits").wait();
+          conformance::require(std::memcmp(own.data(), want.data(), own.size()) == 0, "other bits");
+        }).rethrow();
+  }
+}
+
+TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rounded once") {
+  constexpr std::size_t n = 300'001;
+  const auto mine = [](int rank, std::size_t i) {
+    return static_cast<float>(i % 977) * 0.01F + static_cast<float>(rank) * 0.3F;
+  };
+  ps::ThreadNetwork network(2);
+  const testing::ServerJob job{.workers = 3, .servers = 2};
+  testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
+    auto o = testing::worker_options(job, rank);
+    o.bf16_wire = true;
+    Worker c(std::move(end), o);
+    std::vector<float> v(n);
+    for (int round = 0; round < 2; ++round) {
+      for (std::size_t i = 0; i < n; ++i) v[i] = mine(rank, i);
+      c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "narrow").wait();
+      for (std::size_t i = 0; i < n; ++i) {
+        float sum = bf16(mine(0, i));
+        for (int r = 1; r < 3; ++r) sum += static_cast<float>(bf16(mine(r, i)));
+        if (v[i] != static_cast<float>(bf16(sum))) conformance::require(false, "element " + std::to_string(i));
+      }
+    }
+    // Nothing else is narrowed.
+    std::vector<double> w{1e-9 + rank};
+    c.all_reduce(DType::f64, std::as_writable_bytes(std::span(w)), ReduceOp::sum, "wide").wait();
+    CHECK(w[0] == doctest::Approx(3e-9 + 3).epsilon(1e-14));
+    std::vector<float> largest{1 + 1e-6F * static_cast<float>(rank)};
+    c.all_reduce(DType::f32, bytes_of(largest), ReduceOp::max, "max").wait();
+    CHECK(largest[0] == 1 + 2e-6F);
+  }).rethrow();
+}
+
+TEST_CASE("parameter server: a worker that does not come is named") {
+  const auto errors = run({.workers = 3, .deadline = 200ms}, [&](Worker& c) {
+    std::vector<float> v(10);
+    if (c.rank() == 1) return std::this_thread::sleep_for(600ms);
+    c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 3 bucket 0").wait();
+  });
+  for (const std::size_t r : {0U, 2U}) {
+    const std::string text = testing::ServerJobErrors::text(errors.workers[r]);
+    CHECK_MESSAGE(text.find("[step 3 bucket 0] expected all ranks within 200 ms, got nothing from rank 1") == 0, text);
+  }
+  CHECK(testing::ServerJobErrors::text(errors.servers[0]).find("rank 1") != std::string::npos);
+}
+
+TEST_CASE("parameter server: different operations are an error, not a wrong sum") {
+  const auto errors = run({}, [](Worker& c) {
+    std::vector<float> v(c.rank() == 0 ? 100 : 101);
+    c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "x").wait();
+  });
+  for (const auto& e : errors.workers)
+    CHECK(testing::ServerJobErrors::text(e).find("the same operation on all ranks") != std::string::npos);
+}
+
+TEST_CASE("parameter server: a worker that gives up is named, and who it was says so itself") {
+  const auto errors = run({.workers = 3, .servers = 2}, [](Worker& c) {
+    std::vector<float> v(5000);
+    c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 1 bucket 0").wait();
+    if (c.rank() == 1) c.abort("record 7 is short", ExitCode::data);
+    c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 2 bucket 0").wait();
+  });
+  const auto text = [&](std::size_t r) { return testing::ServerJobErrors::text(errors.workers[r]); };
+  CHECK_MESSAGE(text(1).find("this rank gave up") != std::string::npos, text(1));
+  for (const std::size_t r : {0U, 2U})
+    CHECK_MESSAGE(text(r).find("expected all ranks, got rank 1 gave up: record 7 is short") != std::string::npos,
+                  text(r));
+}
+
+TEST_CASE("parameter server: what is destroyed by an exception waits for nobody, and the others hear of it") {
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run({}, [](Worker& c) {
+    std::vector<float> v(5000);
+    for (int i = 0; i < 3; ++i) {
+      if (c.rank() == 0 && i == 1) fail<DataError>("record 7", "3073 bytes", "12");
+      c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "bucket").wait();
+    }
+  });
+  CHECK(testing::ServerJobErrors::text(errors.workers[0]).find("record 7") != std::string::npos);
+  CHECK(testing::ServerJobErrors::text(errors.workers[1]).find("rank 0 gave up") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < 20s);
+}
+
+TEST_CASE("parameter server: a worker's and a server's end without a word are named") {
+  ps::ThreadNetwork network(2);
+  const testing::ServerJob job{.workers = 2, .servers = 2};
+  const auto errors =
+      testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
+        if (rank == 1) {
+          // Says hello to both and vanishes.
+          ps::Frame f;
+          f.worker = 1;
+          f.generation = 1;
+          for (std::uint32_t s = 0; s < 2; ++s) {
+            const auto greeting = ps::encode(ps::Greeting{s, 2, 2, 1000, "elsewhere"});
+            f.bytes = static_cast<std::uint32_t>(greeting.size());
+            end->send(s, ps::encode(f), greeting, nullptr);
+          }
+          const auto e = end->receive(std::chrono::steady_clock::now() + 60s);
+          CHECK(e.what == ps::Event<ps::ThreadMessage>::What::message);
+          return;
+        }
+        Worker c(std::move(end), testing::worker_options(job, rank));
+        CHECK(c.rank_name(1) == "rank 1 on elsewhere");
+        std::vector<float> v(10);
+        c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 1 bucket 0").wait();
+      });
+  const std::string text = testing::ServerJobErrors::text(errors.workers[0]);
+  CHECK_MESSAGE(text.find("rank 1 on elsewhere is gone") != std::string::npos, text);
+}
+
+TEST_CASE("parameter server: a server that ends is named") {
+  ps::ThreadNetwork network(2);
+  const testing::ServerJob job{.workers = 1, .servers = 2};
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<std::thread> threads;
+  for (int s = 0; s < 2; ++s)
+    servers.push_back(
+        std::make_unique<Server>(std::make_unique<ps::ThreadServerEnd>(network, s), testing::server_options(job, s)));
+  for (auto& server : servers)
+    threads.emplace_back([&server] {
+      try {
+        server->run();
+      } catch (const CommunicationError&) {  // of the worker, which gives up
+      }
+      server.reset();
+    });
+  std::string text;
+  try {
+    Worker c(std::make_unique<ps::ThreadWorkerEnd>(network), testing::worker_options(job, 0));
+    std::vector<float> v(5000);
+    c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 1 bucket 0").wait();
+    servers[1]->stop();
+    threads[1].join();
+    c.all_reduce(DType::f32, bytes_of(v), ReduceOp::sum, "step 2 bucket 0").wait();
+  } catch (const CommunicationError& e) {
+    text = e.what();
+  }
+  threads[0].join();
+  CHECK_MESSAGE(text.find("server 1 at a thread is gone: it ended") != std::string::npos, text);
+}
+
+namespace {
+
+// A worker that says what it likes, and a server on its own.
+struct Bare {
+  ps::ThreadNetwork network{1};
+  std::vector<std::string> log;
+  Server server;
+  std::unique_ptr<ps::ThreadWorkerEnd> end = std::make_unique<ps::ThreadWorkerEnd>(network);
+  std::thread thread;
+  std::string error;
+
+  explicit Bare(int workers, std::size_t in_flight = ps::usual_in_flight)
+      : server(std::make_unique<ps::ThreadServerEnd>(network, 0), options(workers, in_flight)), thread([this] {
+          try {
+            server.run();
+          } catch (const Error& e) {
+            error = e.what();
+          }
+        }) {}
+  ~Bare() { stop(); }
+  void stop() {
+    server.stop();
+    if (thread.joinable()) thread.join();
+  }
+  ps::ServerOptions options(int workers, std::size_t in_flight) {
+    auto o = testing::server_options({.workers = workers, .in_flight = in_flight}, 0);
+    o.log = [this](const std::string& line) { log.push_back(line); };
+    return o;
+  }
+  static void hello(ps::ThreadWorkerEnd& from, std::uint32_t worker, std::uint64_t session, std::uint32_t workers,
+                    std::uint64_t generation = 1, std::uint64_t big_array = 1000) {
+    const auto greeting = ps::encode(ps::Greeting{0, workers, 1, big_array, ""});
+    ps::Frame f;
+    f.worker = worker;
+    f.session = session;
+    f.generation = generation;
+    f.bytes = static_cast<std::uint32_t>(greeting.size());
+    from.send(0, ps::encode(f), greeting, nullptr);
+  }
+  static ps::Frame push(std::uint32_t worker, std::uint64_t session, std::uint64_t round, std::uint64_t offset = 0) {
+    ps::Frame f;
+    f.kind = ps::FrameKind::push;
+    f.dtype = DType::f32;
+    f.worker = worker;
+    f.session = session;
+    f.generation = 1;
+    f.round = round;
+    f.offset = offset;
+    f.bytes = 8;
+    f.patience = 60'000;
+    f.step = 1;
+    return f;
+  }
+  static void send(ps::ThreadWorkerEnd& from, const ps::Frame& f, std::vector<float> data) {
+    from.send(0, ps::encode(f), std::as_bytes(std::span(data)), nullptr);
+  }
+  // The next frame that comes to a worker, with its data as text or as numbers.
+  struct Heard {
+    ps::Frame frame;
+    std::string text;
+    std::vector<float> values;
+  };
+  static Heard hear(ps::ThreadWorkerEnd& at) {
+    const auto e = at.receive(std::chrono::steady_clock::now() + 20s);
+    std::string_view why;
+    const auto f = ps::decode(e.message.head(), e.message.data().size(), why);
+    REQUIRE(f);
+    Heard h;
+    h.frame = *f;
+    h.text.assign(reinterpret_cast<const char*>(e.message.data().data()), e.message.data().size());
+    h.values.resize(h.text.size() / sizeof(float));
+    std::memcpy(h.values.data(), h.text.data(), h.values.size() * sizeof(float));
+    return h;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("server: a frame that comes twice is answered twice and added once") {
+  Bare job(2);
+  ps::ThreadWorkerEnd other(job.network);
+  Bare::hello(*job.end, 0, 77, 2);
+  Bare::hello(other, 1, 88, 2);
+  CHECK(Bare::hear(*job.end).frame.kind == ps::FrameKind::welcome);
+  CHECK(Bare::hear(other).frame.kind == ps::FrameKind::welcome);
+  for (int i = 0; i < 3; ++i) Bare::send(*job.end, Bare::push(0, 77, 1), {1, 2});
+  Bare::send(other, Bare::push(1, 88, 1), {10, 20});
+  CHECK(Bare::hear(*job.end).values == std::vector<float>{11, 22});
+  CHECK(Bare::hear(other).values == std::vector<float>{11, 22});
+  Bare::send(other, Bare::push(1, 88, 1), {10, 20});
+  const auto again = Bare::hear(other);
+  CHECK(again.frame.kind == ps::FrameKind::answer);
+  CHECK(again.values == std::vector<float>{11, 22});
+  // Once both say that the round is over, such a frame is one of another time.
+  for (const std::uint64_t round : {2U, 1U, 3U}) {
+    auto f = Bare::push(0, 77, round), g = Bare::push(1, 88, round);
+    f.done = g.done = 2;
+    Bare::send(*job.end, f, {3, 3});
+    Bare::send(other, g, {4, 4});
+  }
+  for (int i = 0; i < 2; ++i) CHECK(Bare::hear(other).values == std::vector<float>{7, 7});
+  job.stop();
+  CHECK(job.server.counts().repeated == 3);
+  CHECK(job.server.counts().stale == 2);
+}
+
+TEST_CASE("server: strangers, frames of another time and what is none change nothing") {
+  Bare job(2);
+  ps::ThreadWorkerEnd other(job.network), stranger(job.network);
+  const std::vector<std::byte> noise(80, std::byte{0x5a});
+  stranger.send(0, noise, {}, nullptr);
+  stranger.send(0, std::span(noise).first(3), noise, nullptr);
+  // Another job's, another kind's, and one whose place is taken.
+  Bare::hello(*job.end, 0, 77, 2);
+  Bare::hello(stranger, 1, 5, 3);
+  CHECK(Bare::hear(stranger).text == "workers 2 here and 3 there");
+  Bare::hello(stranger, 1, 5, 2, 9);
+  CHECK(Bare::hear(stranger).text == "generation 1 here and 9 there");
+  Bare::hello(stranger, 1, 5, 2, 1, 7);
+  CHECK(Bare::hear(stranger).text == "MXNET_KVSTORE_BIGARRAY_BOUND 1000 here and 7 there");
+  Bare::hello(stranger, 0, 5, 2);
+  CHECK(Bare::hear(stranger).text == "rank 0 is there already");
+  Bare::hello(stranger, 2, 5, 2);
+  CHECK(Bare::hear(stranger).text == "this worker is not one of the job");
+  Bare::hello(other, 1, 88, 2);
+  CHECK(Bare::hear(*job.end).frame.kind == ps::FrameKind::welcome);
+  // In the name of rank 1, which it is not; of another session, another generation; with a root that is none.
+  Bare::send(stranger, Bare::push(1, 88, 1), {100, 100});
+  Bare::send(*job.end, Bare::push(0, 76, 1), {100, 100});
+  auto old = Bare::push(0, 77, 1);
+  old.generation = 0;
+  Bare::send(*job.end, old, {100, 100});
+  auto rootless = Bare::push(0, 77, 1);
+  rootless.operation = ps::Operation::take;
+  rootless.root = 2;
+  Bare::send(*job.end, rootless, {});
+  auto answer = Bare::push(0, 77, 1);
+  answer.kind = ps::FrameKind::answer;
+  Bare::send(*job.end, answer, {1, 1});
+  Bare::send(*job.end, Bare::push(0, 77, 1), {1, 2});
+  Bare::send(other, Bare::push(1, 88, 1), {10, 20});
+  CHECK(Bare::hear(*job.end).values == std::vector<float>{11, 22});
+  job.stop();
+  CHECK(job.error == "");
+  CHECK(job.server.counts().malformed == 4);
+  CHECK(job.server.counts().strangers == 5);
+  CHECK(job.server.counts().stale == 3);
+  CHECK(!job.log.empty());
+  CHECK(job.log.size() < 4);  // a line a second
+}
+
+TEST_CASE("server: a worker has only so much under way") {
+  Bare job(2, 16);
+  ps::ThreadWorkerEnd other(job.network);
+  Bare::hello(*job.end, 0, 77, 2);
+  Bare::hello(other, 1, 88, 2);
+  Bare::hear(*job.end);
+  for (const std::uint64_t at : {0U, 8U, 16U}) Bare::send(*job.end, Bare::push(0, 77, 1, at), {1, 2});
+  const auto refused = Bare::hear(*job.end);
+  CHECK(refused.frame.kind == ps::FrameKind::refuse);
+  CHECK(refused.text == "more than 16 bytes without an answer");
+  job.stop();
+  CHECK(job.server.counts().too_much == 1);
+}
+
+TEST_CASE("placement: large arrays lie on all servers, small ones on one") {
+  const auto of = [](std::uint64_t key, std::size_t elements, int servers) {
+    std::vector<std::array<std::size_t, 3>> parts;
+    ps::place(key, elements, 4, servers, 1'000'000, [&](int s, std::size_t begin, std::size_t end) {
+      parts.push_back({static_cast<std::size_t>(s), begin, end});
+    });
+    return parts;
+  };
+  CHECK(of(1, 0, 3).empty());
+  CHECK(of(7, 999'999, 3) == std::vector<std::array<std::size_t, 3>>{{7 * 9973 % 3, 0, 3'999'996}});
+  CHECK(of(7, 1'000'000, 1) == std::vector<std::array<std::size_t, 3>>{{0, 0, 4'000'000}});
+  const auto parts = of(7, 1'000'003, 3);
+  REQUIRE(parts.size() == 3);
+  std::size_t at = 0;
+  for (std::size_t s = 0; s < 3; ++s) {
+    CHECK(parts[s][0] == s);
+    CHECK(parts[s][1] == at);
+    CHECK(parts[s][1] % 64 == 0);
+    at = parts[s][2];
+    CHECK(at - parts[s][1] > 1'300'000);
+  }
+  CHECK(at == 4'000'012);
+  // Small ones spread.
+  std::vector<int> count(4);
+  for (std::uint64_t key = 1; key <= 400; ++key) ++count[static_cast<std::size_t>(ps::server_of(key, 4))];
+  for (const int n : count) CHECK(n == 100);
+
+  const auto bound = [](const char* text) { return ps::big_array_bound([text](const char*) { return text; }); };
+  CHECK(bound(nullptr) == 1'000'000);
+  CHECK(bound("1") == 1);
+  for (const char* text : {"0", "-1", "1e6", "many"}) CHECK_THROWS_AS(bound(text), UsageError);
+}
