@@ -54,6 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.elastic = (data[0] & 8) != 0;
   options.reports = (data[0] & 16) != 0;
   options.servers_restart = (data[0] & 32) != 0;
+  options.at_epoch = (data[0] & 64) != 0;
+  options.min_workers = (data[0] & 128) != 0 ? 2 : 1;
   ControlDesk desk(options);
   Time now = 0s;
   std::uint64_t last = 0;
@@ -72,12 +74,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       desk.tick(now);
     } else if (what == 3) {
       desk.arbiter().ask_to_leave(seat);
+    } else if (what == 4) {
+      desk.arbiter().not_coming(Role::worker, static_cast<int>(seat));
+    } else if (what == 5) {
+      desk.arbiter().stop_all();
     } else {
       desk.receive(seat, std::string_view(frame.data(), frame.size()), now);
     }
     desk.send([&](Seat to, std::string_view f) {
       if (const auto bytes = assemblers[to].take(f, longest_message))
-        if (decode(*bytes).index() <= Message(Forget{}).index()) std::abort();  // what only processes say
+        if (decode(*bytes).index() <= Message(EpochBegins{}).index()) std::abort();  // what only processes say
     });
     check_members(desk.arbiter(), last);
     (void)desk.arbiter().take_decisions();

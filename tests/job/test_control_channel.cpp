@@ -56,6 +56,10 @@ class Office {
     send();
   }
   void deaf(bool yes) { deaf_ = yes; }
+  [[nodiscard]] std::uint64_t epoch() {
+    const std::lock_guard lock(mutex_);
+    return desk_.arbiter().epoch();
+  }
 
  private:
   void run() {
@@ -198,8 +202,8 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   for (int i = 0; i < 2; ++i) wait_until([&] { return c[static_cast<std::size_t>(i)]->change().has_value(); });
   wait_until([&] { return told == 1; });
   CHECK(c[0]->change()->lost.at(0).name() == "worker 2 on h");
-  c[0]->report(4);
-  c[1]->report(5);
+  c[0]->report(4, true, false);
+  c[1]->report(5, true, false);
   const Assignment a = c[0]->next_assignment(20s);
   CHECK(a.generation == 2);
   CHECK(a.authority == 1);
@@ -210,7 +214,7 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   std::thread dies([&] { office.ended(1); });
   CHECK_FALSE(c[0]->stands(20s));
   dies.join();
-  c[0]->report(5);
+  c[0]->report(5, true, false);
   CHECK(c[0]->next_assignment(20s).workers.size() == 1);
   CHECK(c[0]->stands(20s));
   // Who was given up hears so.
@@ -222,9 +226,55 @@ TEST_CASE("a loss is told of, and the next generation formed") {
       return contains(e.what(), "got one that was given up: SIGKILL");
     }
   });
-  // One that leaves in order is let go.
+}
+
+TEST_CASE("who leaves in order is let go, and the last one is told to stop the job") {
+  auto o = options(2, 0, true);
+  o.at_epoch = true;
+  Office office(o);
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 2; ++i) c.push_back(office.channel());
+  (void)enrol(c, 2);
+  std::thread other([&] { CHECK(c[1]->stands(20s)); });
+  CHECK(c[0]->stands(20s));
+  other.join();
+  c[0]->epoch_begins(7);
+  wait_until([&] { return office.epoch() == 7; });
   c[0]->ask_to_leave();
-  wait_until([&] { return c[0]->change().has_value(); });
+  for (auto& channel : c) wait_until([&] { return channel->change().has_value(); });
+  CHECK(c[1]->change()->leaving == 1);
+  CHECK_FALSE(c[1]->change()->broken);
+  CHECK_FALSE(c[1]->change()->at_epoch);
+  for (auto& channel : c) channel->report(4, false, false);
+  CHECK_FALSE(c[0]->next_assignment_unless_released(20s).has_value());
+  CHECK(c[0]->released());
+  CHECK_THROWS_AS((void)c[0]->next_assignment(20s), CommunicationError);
+  CHECK(c[1]->next_assignment(20s).workers.size() == 1);
+
+  // That one joins, at the end of the epoch, does not keep a group from standing.
+  std::unique_ptr<ControlChannel> joins = office.channel();
+  std::thread waits([&] {
+    CHECK(joins->enrol(control::Role::worker, 2, "h", facts("a"), 20s).generation == 3);
+    CHECK(joins->stands(20s));
+  });
+  wait_until([&] { return c[1]->change().has_value(); });
+  CHECK(c[1]->change()->at_epoch);
+  CHECK(c[1]->stands(20s));
+  c[1]->report(5, false, true);
+  CHECK(c[1]->next_assignment(20s).workers.size() == 2);
+  CHECK(c[1]->stands(20s));
+  waits.join();
+
+  joins->ask_to_leave();
+  for (auto* channel : {c[1].get(), joins.get()}) {
+    wait_until([&] { return channel->change().has_value(); });
+    channel->report(6, false, false);
+  }
+  CHECK(c[1]->next_assignment(20s).workers.size() == 1);
+  CHECK_FALSE(c[1]->stop_requested());
+  c[1]->ask_to_leave();
+  wait_until([&] { return c[1]->stop_requested(); });
+  CHECK_FALSE(c[1]->change().has_value());
 }
 
 TEST_CASE("beats keep a busy process in the job, and the lease ends when nobody answers them") {

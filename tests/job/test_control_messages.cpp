@@ -31,21 +31,25 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
   return {Enrol{Role::server, 7, "host", std::string("model\0a\0", 8)},
           Enrol{Role::worker, -1, "", std::string(500000, '\xff')},
           Beat{most},
-          Report{1, most},
+          Report{1, most, true, false},
+          Report{1, most, false, true},
           Stands{3},
           Leave{true},
           Leave{false},
           Publish{9, std::string(256, 'k'), std::string(65536, '\0')},
           Lookup{most, "key", true},
           Forget{2},
+          EpochBegins{1, most},
           Waiting{"worker 1"},
           Issued{1, 2, 3, 4, {m, Member{}, m}},
           Issued{},
           Answered{5},
           Refused{-2, "why"},
-          Changing{8, {m}, 1, 2},
+          Changing{8, {m}, 1, 2, true, false},
+          Changing{8, {}, 1, 2, false, true},
           Go{1},
           Released{},
+          Stop{},
           Value{1, true, "text"}};
 }
 
@@ -81,7 +85,7 @@ TEST_CASE("messages come back as they were written") {
   CHECK((issued.generation == 1 && issued.you == 2 && issued.authority == 3 && issued.rank_timeout_ms == 4));
   CHECK(issued.members.at(0) == Member{5, Role::server, 6, "h"});
   // The layout: kind, then fields, lowest byte first.
-  CHECK(encode(Report{0x0102, 3}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 17));
+  CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1", 19));
 }
 
 TEST_CASE("bytes that are cut off, too many or of no kind are refused") {
@@ -91,7 +95,7 @@ TEST_CASE("bytes that are cut off, too many or of no kind are refused") {
     for (std::size_t n = 0; n < bytes.size(); n += step) CHECK(is_refused(std::string_view(bytes).substr(0, n)));
     CHECK(is_refused(bytes + '\0'));
   }
-  CHECK(is_refused(std::string(1, '\x10')));
+  CHECK(is_refused(std::string(1, static_cast<char>(std::variant_size_v<Message>))));
   CHECK(is_refused(std::string(1, '\xff')));
   CHECK(is_refused(std::string("\4\2", 2)));  // a flag of 2
   // A length that promises more than there is takes no memory.

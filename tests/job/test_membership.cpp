@@ -440,3 +440,162 @@ TEST_CASE("the lease holds for three quarters of the time from the sending of th
   lease.end();
   CHECK_FALSE(lease.holds(111s));
 }
+
+TEST_CASE("a change in order waits for the step, or the epoch, that all agree on") {
+  ArbiterOptions o = options(2, 0, true);
+  o.at_epoch = true;
+  Scene s(o);
+  s.workers(2);
+  s.enrol(7, Role::worker, 7);  // while the first group is formed, which goes on
+  CHECK(s.last<Changing>(0)->at_epoch);
+  CHECK_FALSE(s.last<Changing>(0)->broken);
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
+  CHECK(s.last<Go>(1)->generation == 1);
+  s.tell(0, EpochBegins{1, 3});
+  s.tell(0, EpochBegins{0, 9});  // of another generation
+  CHECK(s.arbiter.epoch() == 3);
+  // A member leaves with the next step, which is none for who joins.
+  s.tell(1, Leave{false});
+  CHECK_FALSE(s.last<Changing>(0)->at_epoch);
+  CHECK(s.last<Changing>(0)->joining == 1);
+  CHECK(s.last<Changing>(0)->leaving == 1);
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 5});
+  CHECK(s.ids() == "0");
+  CHECK(s.last<Released>(1).has_value());
+  CHECK_FALSE(s.last<Issued>(7).has_value());
+  // Which is said again, and does not keep the group from standing.
+  CHECK(s.last<Changing>(0)->generation == 2);
+  CHECK(s.last<Changing>(0)->at_epoch);
+  s.tell(0, Stands{2});
+  CHECK(s.last<Go>(0)->generation == 2);
+  s.tell(0, Report{2, 9, false, true});
+  CHECK(s.ids() == "0 2");
+  CHECK(s.arbiter.authority() == 0);
+  for (const Seat seat : {0U, 7U}) s.tell(seat, Stands{3});
+  // From outside: at the end of the epoch, but for a loss, which comes at once.
+  s.arbiter.ask_to_leave(7);
+  s.enrol(8, Role::worker, 8);
+  CHECK(s.last<Changing>(0)->at_epoch);
+  s.enrol(9, Role::worker, 9);
+  s.tell(0, Report{3, 10, true, false});
+  CHECK(s.last<Changing>(7)->broken);
+  s.tell(7, Report{3, 10, true, false});
+  CHECK(s.ids() == "0 2");
+  CHECK(s.last<Changing>(7)->leaving == 1);
+  for (const Seat seat : {0U, 7U}) s.tell(seat, Stands{4});
+  for (const Seat seat : {0U, 7U}) s.tell(seat, Report{4, 20, false, true});
+  CHECK(s.ids() == "0 3 4");
+}
+
+TEST_CASE("one that reports what the others cannot know of breaks their step") {
+  for (const bool broken : {true, false}) {
+    Scene s(options(3, 0, true));
+    s.workers(3);
+    for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+    s.tell(2, Report{1, 4, broken, false});
+    CHECK(s.last<Changing>(0)->broken);
+    CHECK_FALSE(s.last<Changing>(2).has_value());
+  }
+  // Also where a change in order was pending.
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+  s.tell(1, Leave{false});
+  CHECK_FALSE(s.last<Changing>(0)->broken);
+  s.tell(2, Report{1, 4, true, false});
+  CHECK(s.last<Changing>(0)->broken);
+  CHECK(s.last<Changing>(0)->leaving == 1);
+  s.ended(1);
+  CHECK(s.last<Changing>(0)->lost.size() == 1);
+  s.tell(0, Report{1, 4, true, false});
+  CHECK(s.ids() == "0 2");
+}
+
+TEST_CASE("what was trained is handed on before its last holder leaves, and lost with it") {
+  for (const bool at_epoch : {false, true}) {
+    ArbiterOptions o = options(1, 0, true);
+    o.at_epoch = at_epoch;
+    Scene s(o);
+    s.workers(1);
+    s.tell(0, Stands{1});
+    CHECK_FALSE(s.arbiter.can_spare({0}));
+    s.enrol(5, Role::worker, 1);
+    CHECK(s.arbiter.can_spare({0}));
+    s.tell(0, Leave{false});
+    CHECK_FALSE(s.last<Stop>(0).has_value());
+    s.tell(0, Report{1, 5, false, at_epoch});
+    CHECK(s.ids() == "0 1");
+    CHECK(s.arbiter.authority() == 0);
+    CHECK_FALSE(s.last<Released>(0).has_value());
+    CHECK_FALSE(s.last<Changing>(5)->broken);
+    for (const Seat seat : {0U, 5U}) s.tell(seat, Stands{2});
+    CHECK(s.last<Go>(5).has_value());
+    for (const Seat seat : {0U, 5U}) s.tell(seat, Report{2, 6});
+    CHECK(s.ids() == "1");
+    CHECK(s.last<Released>(0).has_value());
+    // Now it is the last one, and would end the job.
+    s.tell(5, Leave{false});
+    CHECK(s.last<Stop>(5).has_value());
+    s.enrol(6, Role::worker, 2);
+    s.ended(5);
+    CHECK(s.decisions.back().fatal);
+    CHECK(s.arbiter.generation() == 3);
+  }
+  // Before anything stood nothing is lost, and servers keep what they have.
+  Scene begin(options(1, 0, true));
+  begin.workers(1);
+  begin.ended(0);
+  CHECK_FALSE(begin.decisions.back().fatal);
+  begin.enrol(3, Role::worker, 1);
+  CHECK(begin.ids() == "1");
+  Scene served(options(1, 1, true));
+  served.workers(1);
+  served.enrol(2, Role::server, 0);
+  for (const Seat seat : {0U, 2U}) served.tell(seat, Stands{1});
+  served.ended(0);
+  CHECK_FALSE(served.decisions.back().fatal);
+}
+
+TEST_CASE("below the least number of members they wait; who joins does not wait for an epoch then") {
+  ArbiterOptions o = options(3, 0, true);
+  o.at_epoch = true;
+  o.min_workers = 3;
+  Scene s(o);
+  s.workers(3);
+  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+  CHECK_FALSE(s.arbiter.can_spare({2}));
+  s.tell(2, Leave{false});
+  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Report{1, 5});
+  CHECK(s.arbiter.too_few());
+  CHECK(s.last<Released>(2).has_value());  // it is not kept
+  s.enrol(6, Role::worker, 6);
+  CHECK_FALSE(s.arbiter.too_few());
+  CHECK(s.ids() == "0 1 3");
+
+  // A job that stops does so with whom it has.
+  for (const Seat seat : {0U, 1U, 6U}) s.tell(seat, Stands{2});
+  s.ended(1);
+  for (const Seat seat : {0U, 6U}) s.tell(seat, Report{2, 6, true, false});
+  CHECK(s.arbiter.too_few());
+  s.arbiter.stop_all();
+  s.pass(0s);
+  CHECK(s.last<Stop>(6).has_value());
+  CHECK(s.ids() == "0 3");
+}
+
+TEST_CASE("founders that do not come, and who comes when the work is done") {
+  Scene s(options(3, 0, true));
+  s.enrol(1, Role::worker, 1);
+  s.arbiter.not_coming(Role::worker, 0);
+  CHECK(s.arbiter.generation() == 0);
+  s.arbiter.not_coming(Role::worker, 2);
+  s.pass(0s);
+  CHECK(s.ids() == "1");
+  s.tell(1, Stands{1});
+  s.enrol(5, Role::worker, 3);
+  s.tell(1, Leave{true});
+  CHECK(s.last<Released>(5).has_value());
+  s.enrol(6, Role::worker, 4);
+  CHECK(s.last<Released>(6).has_value());
+  CHECK(s.arbiter.generation() == 1);
+}

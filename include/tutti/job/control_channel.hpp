@@ -86,13 +86,19 @@ class ControlChannel {
 
   // The assignment to a generation after the last that this returned; waits for it.
   Assignment next_assignment(std::chrono::milliseconds timeout) {
+    if (auto a = next_assignment_unless_released(timeout)) return *std::move(a);
+    fail<CommunicationError>("control channel", "to be in the job", "to be let go");
+  }
+  // The same, or nothing where this process is let go, as it or who started it had asked.
+  std::optional<Assignment> next_assignment_unless_released(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    if (!wait(lock, timeout, [&] { return assignment_ && assignment_->generation > taken_; }))
+    if (!wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); }))
       fail<CommunicationError>("control channel", "all processes of the job within " + text_of(timeout),
                                missing_.empty() ? "none of the arbiter's answers" : "still none of " + missing_,
                                "did they end, or take longer to load their data?");
+    if (!assignment_ || assignment_->generation <= taken_) return {};
     taken_ = assignment_->generation;
-    return *assignment_;
+    return assignment_;
   }
 
   // ---- texts for all processes ----
@@ -133,14 +139,21 @@ class ControlChannel {
     const std::lock_guard lock(mutex_);
     on_change_ = std::move(f);
   }
-  // This process has left the work of the generation, behind so many steps.
-  void report(std::uint64_t step) { send(control::Report{taken(), step}); }
-  // The group of the generation is formed. Waits until all its members say so; false if it changed before.
+  // This process has left the work of the generation, behind so many steps. broken: because its step broke, as where
+  // another process was lost; epoch_end: the last of these steps was the last of an epoch.
+  void report(std::uint64_t step, bool broken, bool epoch_end) {
+    send(control::Report{taken(), step, broken, epoch_end});
+  }
+  // Tells how far the job is. For rank 0, which all others follow.
+  void epoch_begins(std::uint64_t epoch) { send(control::EpochBegins{taken(), epoch}); }
+  // The group of the generation is formed. Waits until all its members say so; false where a member was lost before.
   [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
     const std::uint64_t generation = taken();
     send(control::Stands{generation});
     std::unique_lock lock(mutex_);
-    const auto changed = [&] { return change_ && change_->generation >= generation; };
+    const auto changed = [&] {
+      return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));
+    };
     if (!wait(lock, timeout, [&] { return going_ >= generation || changed(); }))
       fail<CommunicationError>("control channel", "all members to stand within " + text_of(timeout), "not all of them");
     return !changed();
@@ -161,6 +174,11 @@ class ControlChannel {
   [[nodiscard]] bool released() const {
     const std::lock_guard lock(mutex_);
     return released_;
+  }
+  // The job is to stop.
+  [[nodiscard]] bool stop_requested() const {
+    const std::lock_guard lock(mutex_);
+    return stop_requested_;
   }
 
  private:
@@ -263,6 +281,7 @@ class ControlChannel {
       if (const auto* m = std::get_if<control::Value>(&message))
         if (const auto at = answers_.find(m->request); at != answers_.end()) at->second = *m;
       if (std::holds_alternative<control::Released>(message)) released_ = left_ = true;
+      if (std::holds_alternative<control::Stop>(message)) stop_requested_ = true;
       if (const auto* m = std::get_if<control::Refused>(&message)) {
         if (m->code == static_cast<int>(ExitCode::usage)) throw UsageError(m->reason);
         throw CommunicationError(m->reason);
@@ -307,7 +326,7 @@ class ControlChannel {
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
   std::string missing_;
-  bool enrolled_ = false, left_ = false, released_ = false, stopping_ = false;
+  bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
   std::exception_ptr error_;
   Clock::duration every_ = control::beat_every;
   int exceptions_ = std::uncaught_exceptions();

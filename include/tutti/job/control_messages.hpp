@@ -46,9 +46,11 @@ struct Enrol {
 struct Beat {
   std::uint64_t number = 0;
 };
-// It has left the work of a generation, and stands behind so many steps.
+// It has left the work of a generation, and stands behind so many steps. broken: because its step broke, so that the
+// others wait for it in vain; epoch_end: the last of these steps was the last of an epoch.
 struct Report {
   std::uint64_t generation = 0, step = 0;
+  bool broken = false, epoch_end = false;
 };
 // It has formed the group of a generation.
 struct Stands {
@@ -73,6 +75,10 @@ struct Lookup {
 struct Forget {
   std::uint64_t request = 0;
 };
+// Rank 0 of a generation begins an epoch.
+struct EpochBegins {
+  std::uint64_t generation = 0, epoch = 0;
+};
 
 // ---- the arbiter to a process ----
 
@@ -96,11 +102,14 @@ struct Refused {
   std::int32_t code = 0;
   std::string reason{};
 };
-// The members of a generation change: it is to be left, at once where a member was lost.
+// The members of a generation change. broken: it is to be left at once, and whatever waits is to be interrupted, since
+// a member was lost or its step broke; otherwise after a step that all agree on, at_epoch: which is the last of an
+// epoch. lost: all that this generation has lost until now.
 struct Changing {
   std::uint64_t generation = 0;
   std::vector<Member> lost{};
   std::uint32_t joining = 0, leaving = 0;
+  bool broken = false, at_epoch = false;
 };
 // All members stand: the generation computes.
 struct Go {
@@ -108,14 +117,16 @@ struct Go {
 };
 // The next generation is without you, as you asked.
 struct Released {};
+// The job is to stop, as SIGTERM says it to a program that runs alone.
+struct Stop {};
 struct Value {
   std::uint64_t request = 0;
   bool found = false;
   std::string value{};  // why not, where it was not found because of a limit
 };
 
-using Message = std::variant<Enrol, Beat, Report, Stands, Leave, Publish, Lookup, Forget, Waiting, Issued, Answered,
-                             Refused, Changing, Go, Released, Value>;
+using Message = std::variant<Enrol, Beat, Report, Stands, Leave, Publish, Lookup, Forget, EpochBegins, Waiting, Issued,
+                             Answered, Refused, Changing, Go, Released, Stop, Value>;
 
 // ---- bytes ----
 
@@ -133,7 +144,7 @@ void visit_fields(C& c, M& m) {
   } else if constexpr (std::is_same_v<T, Beat> || std::is_same_v<T, Answered>) {
     c(m.number);
   } else if constexpr (std::is_same_v<T, Report>) {
-    c(m.generation), c(m.step);
+    c(m.generation), c(m.step), c(m.broken), c(m.epoch_end);
   } else if constexpr (std::is_same_v<T, Stands> || std::is_same_v<T, Go>) {
     c(m.generation);
   } else if constexpr (std::is_same_v<T, Leave>) {
@@ -144,6 +155,8 @@ void visit_fields(C& c, M& m) {
     c(m.request), c(m.key, longest_key), c(m.wait);
   } else if constexpr (std::is_same_v<T, Forget>) {
     c(m.request);
+  } else if constexpr (std::is_same_v<T, EpochBegins>) {
+    c(m.generation), c(m.epoch);
   } else if constexpr (std::is_same_v<T, Waiting>) {
     c(m.missing, longest_value);
   } else if constexpr (std::is_same_v<T, Issued>) {
@@ -151,11 +164,11 @@ void visit_fields(C& c, M& m) {
   } else if constexpr (std::is_same_v<T, Refused>) {
     c(m.code), c(m.reason, longest_value);
   } else if constexpr (std::is_same_v<T, Changing>) {
-    c(m.generation), c(m.lost), c(m.joining), c(m.leaving);
+    c(m.generation), c(m.lost), c(m.joining), c(m.leaving), c(m.broken), c(m.at_epoch);
   } else if constexpr (std::is_same_v<T, Value>) {
     c(m.request), c(m.found), c(m.value, longest_value);
   } else {
-    static_assert(std::is_same_v<T, Released>);
+    static_assert(std::is_same_v<T, Released> || std::is_same_v<T, Stop>);
   }
 }
 

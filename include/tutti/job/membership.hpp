@@ -5,52 +5,22 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
-#include <tutti/core/printable.hpp>
+#include <tutti/job/arbiter_options.hpp>
+#include <tutti/job/candidate.hpp>
+#include <tutti/job/common_facts.hpp>
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/control_store.hpp>
-#include <tutti/job/job_facts.hpp>
 #include <tutti/job/lease.hpp>
 
 // Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
 // generation of members behind the other.
 namespace tutti::control {
-
-struct ArbiterOptions {
-  int workers = 1, servers = 0;  // that the job begins with
-  Time rank_timeout = std::chrono::seconds(10);
-  // A member that is lost, or joins later, makes the next generation; otherwise the loss of one ends the job.
-  bool elastic = false;
-  // A server may come back under its number, which makes the next generation too.
-  bool servers_restart = false;
-  // The next generation waits until each worker has reported that it has left the one before. Otherwise members change
-  // over each for itself.
-  bool reports = true;
-  int min_workers = 1;
-};
-
-// What the arbiter has found, for whoever runs it.
-struct Decision {
-  enum class Kind {
-    lost,      // by its death or its silence (`why`); `fatal`: which ends the job
-    refused,   // `why`
-    left,      // as it wanted to
-    issued,    // a generation: `generation`
-    standing,  // all its members stand
-  };
-  Kind kind = Kind::lost;
-  Seat seat = 0;
-  Member member{};
-  std::string why{};
-  std::uint64_t generation = 0;
-  bool fatal = false;
-};
 
 // The arbiter: a state machine that has neither clock nor connections. What arrives is handed to it with the time, and
 // what it wants sent is taken from it. A process is heard of by its beats; one that is known to have ended is given up
@@ -79,15 +49,35 @@ class Arbiter {
     }
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
     if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
-    if (const auto* l = std::get_if<Leave>(&message)) leave(*p, l->done);
+    if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
+    if (const auto* e = std::get_if<EpochBegins>(&message))
+      if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
   }
   // The process of that connection has ended: nothing of it runs any more.
   void ended(Seat seat, const std::string& how) {
     if (Process* p = find(seat); p != nullptr && p->state != State::gone) lose(*p, how);
   }
-  // Asks a member to leave in order, as if it had asked itself.
+  // Asks a member to leave in order, at the end of an epoch where changes wait for that.
   void ask_to_leave(Seat seat) {
-    if (Process* p = find(seat); p != nullptr && p->state != State::gone) leave(*p, false);
+    if (Process* p = find(seat); p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
+  }
+  // Whether the job could go on without these.
+  [[nodiscard]] bool can_spare(const std::set<Seat>& seats) const {
+    int workers = 0;
+    for (const Process& p : processes_) workers += p.is(Role::worker) && !p.leaving && !seats.contains(p.seat) ? 1 : 0;
+    return workers >= std::max(1, o_.min_workers);
+  }
+  // A founder that will not come: the job begins without it.
+  void not_coming(Role role, std::int32_t place) {
+    if (founded_ || absent_.erase({role, place}) == 0) return;
+    found();
+  }
+  // Tells all that the job is to stop.
+  void stop_all() {
+    stopping_ = true;
+    for (const Process& p : processes_)
+      if (p.state != State::gone) send(p, Stop{});
+    try_issue();
   }
   // Gives up whoever has been silent for too long. To be called often.
   void tick(Time now) {
@@ -107,21 +97,21 @@ class Arbiter {
   [[nodiscard]] std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
   [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
+  // The epoch that rank 0 said last.
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  // The members wait for others, because there are fewer than ArbiterOptions::min_workers.
+  [[nodiscard]] bool too_few() const noexcept { return too_few_; }
+  [[nodiscard]] bool is_member(Seat seat) const {
+    return std::any_of(processes_.begin(), processes_.end(),
+                       [&](const Process& p) { return p.seat == seat && p.state == State::member; });
+  }
   // Workers by age, and behind them the servers by their numbers.
   [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
 
  private:
-  enum class State { waiting, member, gone };
-  struct Process {
-    Member member{};
-    Seat seat = 0;
-    State state = State::waiting;
-    std::string facts{};
-    Time heard{};
-    bool leaving = false, done = false, reported = false, standing = false;
-    std::uint64_t step = 0;
-    std::string why{};  // it is gone
-  };
+  using Process = Candidate;
+  using State = Candidate::State;
+  enum class Urgency { none, epoch, step, broken };
 
   [[nodiscard]] Process* find(Seat seat) {
     const auto at =
@@ -162,6 +152,8 @@ class Arbiter {
                                            : static_cast<ProcessId>(o_.workers + e.place);
     absent_.erase({e.role, e.place});
     processes_.push_back(std::move(p));
+    if (stopping_) send(processes_.back(), Stop{});
+    if (finished_) return release(processes_.back());
     if (founded_) return change();
     if (!absent_.empty()) send(processes_.back(), waiting());
     found();
@@ -177,26 +169,12 @@ class Arbiter {
     decide(Decision::Kind::refused, p, p.why);
     processes_.push_back(std::move(p));
   }
-  // Compares with what the job's processes of this kind have in common, and a server with what the workers say of the
-  // same; refuses it alone where it differs.
+  // Compares with what the job's processes have in common; refuses it alone where it differs.
   [[nodiscard]] bool differs(const Process& p) {
-    JobFacts::Difference d = difference_from_workers(p);
-    const bool from_workers = !d.name.empty();
-    const auto usual = facts_.find(p.member.role);
-    if (!from_workers && usual != facts_.end() && usual->second != p.facts)
-      d = JobFacts::parse(usual->second).first_difference(JobFacts::parse(p.facts));
-    if (d.name.empty()) return false;
-    refuse(
-        p,
-        printable(d.name) + " " + printable(d.mine) + (from_workers ? ", as the workers have" : ", as the others have"),
-        printable(d.other), "start all processes with the same program, options and data");
+    const auto d = facts_.difference(p);
+    if (!d) return false;
+    refuse(p, d->expected, d->got, "start all processes with the same program, options and data");
     return true;
-  }
-  // Servers know less of a job, or more.
-  [[nodiscard]] JobFacts::Difference difference_from_workers(const Process& p) const {
-    const auto workers = facts_.find(Role::worker);
-    if (p.member.role != Role::server || workers == facts_.end()) return {};
-    return JobFacts::parse(workers->second).first_difference_in_common(JobFacts::parse(p.facts));
   }
 
   // ---- the first generation ----
@@ -213,29 +191,15 @@ class Arbiter {
     if (!absent_.empty()) return;
     founded_ = true;
     for (const Role role : {Role::worker, Role::server}) choose_facts(role);
-    changing_ = true;
+    level_ = Urgency::step;
     try_issue();
   }
-  // What most of them have, or among as many the one with the lowest number: the odd one is refused, whoever it is.
+  // Refuses those that differ from most.
   void choose_facts(Role role) {
-    std::map<std::string, int> count;
-    const Process* usual = nullptr;
-    const auto counts = [&](const Process& p) {
-      return p.member.role == role && p.state != State::gone && difference_from_workers(p).name.empty();
-    };
-    for (const Process& p : processes_)
-      if (counts(p)) ++count[p.facts];
-    for (const Process& p : processes_) {
-      if (!counts(p)) continue;
-      const bool better = usual == nullptr || count[p.facts] > count[usual->facts] ||
-                          (count[p.facts] == count[usual->facts] && p.member.place < usual->member.place);
-      if (better) usual = &p;
-    }
-    if (usual != nullptr) facts_[role] = usual->facts;
+    const std::string* usual = facts_.choose(processes_, role);
     std::vector<Process> odd;
     std::erase_if(processes_, [&](const Process& p) {
-      const bool is_odd =
-          p.member.role == role && p.state != State::gone && !(usual != nullptr && p.facts == facts_[role]);
+      const bool is_odd = p.is(role) && !(usual != nullptr && p.facts == *usual);
       if (is_odd) odd.push_back(p);
       return is_odd;
     });
@@ -243,47 +207,73 @@ class Arbiter {
   }
 
   // ---- changes ----
-  // Tells all members that theirs is not the last generation, and issues the next as soon as that may be.
-  void change(std::vector<Member> lost = {}) {
+  // Tells the members that theirs is not the last generation, and issues the next as soon as that may be. Once told, it
+  // is not taken back, and only becomes more urgent.
+  void change(Urgency level = Urgency::none) {
     if (!founded_) return;
-    changing_ = true;
-    Changing c{generation_, std::move(lost), 0, 0};
+    level_ = std::max(level_, level);
+    Changing c{generation_, lost_};
     for (const Process& p : processes_) {
-      c.joining += p.state == State::waiting ? 1 : 0;
-      c.leaving += p.state == State::member && p.leaving ? 1 : 0;
+      const bool joins = p.state == State::waiting, leaves = p.state == State::member && p.leaving;
+      c.joining += joins ? 1 : 0;
+      c.leaving += leaves ? 1 : 0;
+      if (joins) level_ = std::max(level_, o_.at_epoch && p.is(Role::worker) ? Urgency::epoch : Urgency::step);
+      if (leaves) level_ = std::max(level_, p.leaves_at_epoch ? Urgency::epoch : Urgency::step);
     }
+    c.broken = level_ == Urgency::broken;
+    c.at_epoch = level_ == Urgency::epoch;
+    if (level_ == Urgency::none) return;
     for (const Process& p : processes_)
-      if (p.state == State::member) send(p, c);
+      if (p.state == State::member && !p.reported) send(p, c);
     try_issue();
   }
   void lose(Process& p, const std::string& why) {
     const bool was_member = p.state == State::member;
-    const bool fatal = !o_.elastic && !(o_.servers_restart && p.member.role == Role::server);
-    over_ = over_ || fatal;
     p.state = State::gone;
+    // With the last one goes what was trained, unless servers have it.
+    const bool last = p.holds && o_.servers == 0 && !finished_ && !any([](const Process& q) { return q.holds; });
+    const bool fatal = last || (!o_.elastic && !(o_.servers_restart && p.member.role == Role::server));
+    over_ = over_ || fatal;
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
     send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
-    if (!was_member) return;
-    change({p.member});
+    if (!was_member) return try_issue();
+    lost_.push_back(p.member);
+    change(Urgency::broken);
   }
-  void leave(Process& p, bool done) {
-    if (done || p.state == State::waiting) {
-      p.state = State::gone;
-      p.done = true;
-      decide(Decision::Kind::left, p);
-      if (done && p.member.role == Role::worker) release_servers();
-      if (changing_) try_issue();
-      return;
+  template <class F>  // f(process)
+  [[nodiscard]] bool any(F&& f) const {
+    return std::any_of(processes_.begin(), processes_.end(),
+                       [&](const Process& p) { return p.state != State::gone && f(p); });
+  }
+  // It has done its work, and so has the job, where it did not leave before the others.
+  void done(Process& p) {
+    finished_ = finished_ || (p.state == State::member && p.is(Role::worker) && !p.leaving);
+    p.state = State::gone;
+    p.done = true;
+    decide(Decision::Kind::left, p);
+    if (p.member.role == Role::worker) release_servers();
+    if (finished_)
+      for (Process& q : processes_)
+        if (q.state == State::waiting && founded_) release(q);
+    try_issue();
+  }
+  void leave(Process& p, bool at_epoch) {
+    if (p.state == State::waiting) {
+      release(p);
+      return try_issue();
     }
-    if (std::exchange(p.leaving, true)) return;
+    if (p.leaving && (at_epoch || !p.leaves_at_epoch)) return;
+    // The last one does not leave but ends the job.
+    const bool others = any([&](const Process& q) { return &q != &p && q.is(Role::worker) && !q.leaving; });
+    if (o_.elastic && p.is(Role::worker) && !others) return stop_all();
+    p.leaving = true;
+    p.leaves_at_epoch = at_epoch;
     change();
   }
   // Servers serve workers: when the last of these is done, they are let go.
   void release_servers() {
-    if (!founded_) return;
-    for (const Process& p : processes_)
-      if (p.member.role == Role::worker && p.state != State::gone) return;
+    if (!founded_ || any([](const Process& p) { return p.is(Role::worker); })) return;
     for (Process& p : processes_)
       if (p.state != State::gone) release(p);
   }
@@ -294,78 +284,105 @@ class Arbiter {
     decide(Decision::Kind::left, p);
   }
   void report(Process& p, const Report& r) {
-    if (p.state != State::member || r.generation != generation_) return;
+    if (p.state != State::member || r.generation != generation_ || p.reported) return;
     p.reported = true;
     p.step = r.step;
-    // It may know before the arbiter does that its generation cannot go on.
-    if (!changing_) return change();
+    p.epoch_end = r.epoch_end;
+    // The others wait for it in vain, unless all agreed on the step: after they stood, and on a change they had heard
+    // of.
+    if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);
     try_issue();
   }
   void stands(Process& p, const Stands& s) {
-    if (p.state != State::member || s.generation != generation_ || changing_ || p.standing) return;
+    const bool takes_part = p.state == State::member && s.generation == generation_ && !p.reported;
+    if (!takes_part || level_ == Urgency::broken || p.standing) return;
     p.standing = true;
     for (const Process& q : processes_)
       if (q.state == State::member && !q.standing) return;
-    for (const Process& q : processes_)
-      if (q.state == State::member) send(q, Go{generation_});
+    going_ = true;
+    for (Process& q : processes_)
+      if (q.state == State::member) {
+        q.holds = q.is(Role::worker);
+        send(q, Go{generation_});
+      }
     decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
   }
 
-  // Workers by age; servers by their number, which a server that comes back keeps.
-  [[nodiscard]] static std::pair<Role, std::uint64_t> order(const Member& m) noexcept {
-    return {m.role, m.role == Role::worker ? m.id : static_cast<std::uint64_t>(m.place)};
+  // ---- the next generation ----
+  // Who is in it. all: who joins does not wait for the end of an epoch, which comes too late; keep: nor does anybody
+  // leave, because none of those who stay has what was trained.
+  [[nodiscard]] std::vector<Process*> next_members(bool all, bool keep) {
+    const bool epoch_end = !o_.at_epoch || !o_.reports || !any([](const Process& p) {
+      return p.is(Role::worker) && p.state == State::member && !p.epoch_end;
+    });
+    return order_members(processes_, [&](const Process& p) {
+      const bool leaves = p.leaving && !keep && (epoch_end || !p.leaves_at_epoch);
+      const bool joins = all || epoch_end || p.is(Role::server);
+      return !leaves && (p.state == State::member || joins);
+    });
   }
   void try_issue() {
-    if (!changing_ || over_) return;
-    int workers = 0, servers = 0;
-    for (const Process& p : processes_) {
-      if (p.state == State::gone) continue;
-      const bool worker = p.member.role == Role::worker;
-      if (o_.reports && worker && p.state == State::member && !p.reported) return;
-      if (!p.leaving) ++(worker ? workers : servers);
+    if (!founded_ || level_ == Urgency::none || over_) return;
+    const auto at_work = [](const Process& p) { return p.is(Role::worker) && p.state == State::member && !p.reported; };
+    if (o_.reports && any(at_work)) return;
+    const auto stays = [](const Process* p) { return p->state == State::member && p->is(Role::worker); };
+    // A job that stops does so with whom it has.
+    const int least = stopping_ || finished_ ? 1 : std::max(1, o_.min_workers);
+    auto next = next_members(false, false);
+    if (workers_of(next) < least) next = next_members(true, false);
+    if (workers_of(next) > 0 && std::none_of(next.begin(), next.end(), stays)) next = next_members(true, true);
+    const auto servers = static_cast<std::ptrdiff_t>(next.size()) - workers_of(next);
+    too_few_ = workers_of(next) < least;
+    if (too_few_) {
+      // Nobody is kept who wants to leave, where another one has what was trained or the job is at its end.
+      const bool kept = any([](const Process& p) { return p.state == State::member && !p.leaving; });
+      const bool ends = !any([](const Process& p) { return p.is(Role::worker) && !p.leaving; });
+      for (Process& p : processes_)
+        if (p.state == State::member && p.leaving && (kept || ends)) release(p);
     }
-    if (workers < o_.min_workers || (!o_.elastic && servers < o_.servers)) return;
-    issue();
+    if (!too_few_ && (o_.elastic || servers >= o_.servers)) issue(next);
   }
-  void issue() {
+  void issue(const std::vector<Process*>& next) {
     ++generation_;
-    changing_ = false;
+    level_ = Urgency::none;
+    going_ = false;
+    lost_.clear();
     members_.clear();
-    std::vector<Process*> now;
+    for (Process& p : processes_)
+      if (p.state == State::member && std::find(next.begin(), next.end(), &p) == next.end()) release(p);
     const Process* first = nullptr;  // the authority
-    for (Process& p : processes_) {
-      if (p.state == State::member && p.leaving) release(p);
-      if (p.state == State::gone) continue;
-      now.push_back(&p);
-    }
-    std::sort(now.begin(), now.end(),
-              [](const Process* a, const Process* b) { return order(a->member) < order(b->member); });
-    for (const Process* p : now) {
+    for (const Process* p : next) {
       members_.push_back(p->member);
       if (p->member.role != Role::worker || p->state != State::member) continue;
       if (first == nullptr || p->step > first->step) first = p;
     }
     // The oldest where nobody has anything yet.
-    if (first == nullptr) first = now.front();
+    if (first == nullptr) first = next.front();
     authority_ = first->member.id;
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
-    for (Process* p : now) {
+    for (Process* p : next) {
       p->state = State::member;
-      p->reported = p->standing = false;
+      p->reported = p->standing = p->epoch_end = false;
       send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
     decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
+    // Those for whom it was not the end of an epoch wait for the next one.
+    change();
   }
 
   ArbiterOptions o_;
   ProcessId next_id_ = 0, authority_ = 0;
-  std::uint64_t generation_ = 0;
-  bool founded_ = false, changing_ = false;
+  std::uint64_t generation_ = 0, epoch_ = 0;
+  Urgency level_ = Urgency::none;  // of the next generation
+  bool founded_ = false, stopping_ = false, too_few_ = false;
+  bool going_ = false;                                // the generation stood
+  bool finished_ = false;                             // a member has done its work
   bool over_ = false;                                 // a loss has ended the job: no generation any more
+  std::vector<Member> lost_{};                        // since the generation was issued
   std::vector<Process> processes_;                    // all that there ever were
   std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
   std::vector<Member> members_;
-  std::map<Role, std::string> facts_;
+  CommonFacts facts_;
   std::vector<Outgoing> out_;
   std::vector<Decision> decisions_;
 };

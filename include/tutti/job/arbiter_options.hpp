@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include <tutti/job/control_messages.hpp>
+#include <tutti/job/control_store.hpp>
+#include <tutti/job/lease.hpp>
+
+namespace tutti::control {
+
+struct ArbiterOptions {
+  int workers = 1, servers = 0;  // that the job begins with
+  Time rank_timeout = std::chrono::seconds(10);
+  // A member that is lost, or joins later, makes the next generation; otherwise the loss of one ends the job.
+  bool elastic = false;
+  // A server may come back under its number, which makes the next generation too.
+  bool servers_restart = false;
+  // The next generation waits until each worker has reported that it has left the one before. Otherwise members change
+  // over each for itself.
+  bool reports = true;
+  int min_workers = 1;
+  // Who joins, and a member that is asked from outside to leave, waits for the end of an epoch.
+  bool at_epoch = false;
+};
+
+// What the arbiter has found, for whoever runs it.
+struct Decision {
+  enum class Kind {
+    lost,      // by its death or its silence (`why`); `fatal`: which ends the job
+    refused,   // `why`
+    left,      // as it wanted to
+    issued,    // a generation: `generation`
+    standing,  // all its members stand
+  };
+  Kind kind = Kind::lost;
+  Seat seat = 0;
+  Member member{};
+  std::string why{};
+  std::uint64_t generation = 0;
+  bool fatal = false;
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/job/control_messages.hpp>
+#include <tutti/job/control_store.hpp>
+#include <tutti/job/lease.hpp>
+
+namespace tutti::control {
+
+// What the arbiter (membership.hpp) knows of a process that has asked to be let in.
+struct Candidate {
+  enum class State { waiting, member, gone };
+
+  Member member{};
+  Seat seat = 0;
+  State state = State::waiting;
+  std::string facts{};
+  Time heard{};
+  bool leaving = false, leaves_at_epoch = false, done = false, standing = false;
+  bool holds = false;                        // what was trained, since its group stood
+  bool reported = false, epoch_end = false;  // of the present generation
+  std::uint64_t step = 0;
+  std::string why{};  // it is gone
+
+  [[nodiscard]] bool is(Role role) const noexcept { return state != State::gone && member.role == role; }
+};
+
+// Those of f(candidate) that are not gone: workers by age, then servers by their number, which one that comes back
+// keeps.
+template <class F>
+[[nodiscard]] std::vector<Candidate*> order_members(std::vector<Candidate>& all, F&& f) {
+  std::vector<Candidate*> members;
+  for (Candidate& c : all)
+    if (c.state != Candidate::State::gone && f(std::as_const(c))) members.push_back(&c);
+  const auto order = [](const Member& m) {
+    return std::pair(m.role, m.role == Role::worker ? m.id : static_cast<std::uint64_t>(m.place));
+  };
+  std::sort(members.begin(), members.end(),
+            [&](const Candidate* a, const Candidate* b) { return order(a->member) < order(b->member); });
+  return members;
+}
+[[nodiscard]] inline int workers_of(const std::vector<Candidate*>& members) {
+  return static_cast<int>(
+      std::count_if(members.begin(), members.end(), [](const Candidate* c) { return c->is(Role::worker); }));
+}
+
+}  // namespace tutti::control
