@@ -57,6 +57,8 @@ struct StrategyOptions {
   std::chrono::milliseconds deadline = usual_deadline;                // of every operation
   bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as MpiOptions has them
   bool ps_plain = false;                                              // nothing is encrypted between hosts
+  // Of ps and ps_async: above 0 gradients travel to the servers in two bits, see ps::WorkerOptions.
+  float threshold = 0;
   // Of a server of "ps_async": the weights that it owns, and the steps that a worker may be ahead of the slowest one.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> ps_staleness{};
@@ -276,6 +278,7 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.meeting = std::min(as.meeting, o.deadline);
   as.bf16_wire = o.bf16_wire;
   as.plain = o.ps_plain;
+  as.threshold = o.threshold;
   as.log = o.warn;
   as.facts = o.facts;
   as.weights = o.weights;

@@ -32,6 +32,7 @@ struct JobOptions {
   std::chrono::milliseconds deadline = usual_deadline;            // of every operation
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
   bool bf16_wire = false;                                         // gradients travel as bf16
+  float threshold = 0;          // above 0: they travel to the servers in two bits, see ps::WorkerOptions
   bool plain = false;           // nothing is encrypted between hosts; within one it never is
   std::string strategy = "ps";  // for messages
   JobFacts facts{};             // that all processes must have alike, beside the version of tutti
@@ -166,6 +167,7 @@ class JobStrategy : public Strategy {
     w.patience = o.meeting + std::chrono::seconds(5);
     w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
     w.bf16_wire = o.bf16_wire;
+    w.threshold = o.threshold;
     w.host = meeting.host();
     return w;
   }

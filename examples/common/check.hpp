@@ -285,8 +285,6 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
   number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
   word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
   word("--gc-type", o.gc_type, {"none", "2bit"});
-  if (o.gc_type != "none")
-    fail<UsageError>("--gc-type", "none, because compressed gradients need a parameter-server strategy", o.gc_type);
   number("--gc-threshold", o.gc_threshold, 1e-12, 1e12);
   check_strategy_options(o, said);
 }
@@ -319,6 +317,7 @@ inline void check(RunOptions& o, int processes = 1, const std::vector<std::strin
   detail::check_optimizer(o);
   detail::check_schedule(o);
   detail::check_run(o);
+  (void)detail::gradient_threshold(o);
 }
 
 }  // namespace tutti::examples

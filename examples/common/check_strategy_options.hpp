@@ -10,6 +10,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/optim/schedule_parse.hpp>
 
 #include "options.hpp"
 
@@ -57,10 +58,15 @@ inline void check_asynchronous(const RunOptions& o) {
 
 // said: the strategy as it was asked for, "auto" where it was not.
 inline void check_strategy_options(RunOptions& o, const std::string& said) {
-  if (o.gc_threshold != RunOptions().gc_threshold)
-    fail<UsageError>("--gc-threshold", "--gc-type 2bit with it, which this version does not have", "--gc-type none",
-                     "leave it out");
   const bool servers = o.strategy == "ps" || o.strategy == "ps_async";
+  if (o.gc_type == "none" && o.gc_threshold != RunOptions().gc_threshold)
+    fail<UsageError>("--gc-threshold", "--gc-type 2bit with it", "--gc-type none", "leave it out");
+  if (o.gc_type != "none" && !servers)
+    fail<UsageError>("--gc-type",
+                     "a parameter-server strategy with it, because gradients are compressed towards servers",
+                     o.gc_type + " with strategy " + o.strategy, "--strategy ps with tutti-launch -s M has servers");
+  if (o.gc_type != "none" && o.comm_wire != "same")
+    fail<UsageError>("--gc-type", "none with --comm-wire " + o.comm_wire, o.gc_type, "leave out one of the two");
   std::string idle;
   for (const StrategyOption& option : strategy_options(o)) {
     if (!option.given) continue;
@@ -83,6 +89,18 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
   if (o.ps_staleness) number("--ps-staleness", *o.ps_staleness, 0, 1'000'000'000);
   if (o.strategy == "ps_async") check_asynchronous(o);
   if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);
+}
+
+// What it takes to send a gradient in two bits, in the measure of what is sent, which are gradients of the mean loss of
+// all workers' images times the loss scale; --gc-threshold is, as MXNet's, about a worker's sum. 0: they go as they
+// are.
+[[nodiscard]] inline float gradient_threshold(const RunOptions& o) {
+  if (o.gc_type == "none") return 0;
+  if (o.loss_scale == "dynamic")
+    fail<UsageError>("--gc-type", "none with a loss scale that changes, because what is kept back has the old one",
+                     o.gc_type, "give --loss-scale a number");
+  const double scale = schedule::parse_numbers("--loss-scale", o.loss_scale)[0];
+  return static_cast<float>(o.gc_threshold * scale / static_cast<double>(o.global_batch_size));
 }
 
 // A whole number of a variable of Horovod's.

@@ -97,8 +97,9 @@ void describe_distribution(RunOptions& o, V& v) {
   v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is", Names{});
   v("ps-staleness", o.ps_staleness,
     "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes", Names{});
-  v("gc-type", o.gc_type, "gradient compression, none or 2bit", Names{});
-  v("gc-threshold", o.gc_threshold, "of 2bit", Names{});
+  v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each", Names{});
+  v("gc-threshold", o.gc_threshold,
+    "2bit: what a worker's sum of a gradient over its images must come to before it is sent", Names{});
 }
 
 }  // namespace detail

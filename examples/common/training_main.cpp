@@ -40,6 +40,7 @@ StrategyOptions strategy_options(const RunOptions& o) {
   as.hierarchical = o.hierarchical;
   as.bf16_wire = o.comm_wire == "bf16";
   as.ps_plain = o.ps_plain;
+  as.threshold = detail::gradient_threshold(o);
   as.where = "--strategy";
   return as;
 }

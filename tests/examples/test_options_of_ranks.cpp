@@ -52,6 +52,29 @@ TEST_CASE("options that a strategy has no use for are refused or named") {
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--gc-threshold 0.1", 1); }), "--gc-threshold"));
 }
 
+TEST_CASE("two bits a gradient go to servers alone, and with a fixed loss scale") {
+  const auto checked = [](const std::string& line) {
+    auto o = parse(words("--batch-size 16 " + line));
+    check(*o, 4, {"solo", "mpi", "ps", "ps_async"}, false, 1);
+    return *o;
+  };
+  const auto said = [&](const std::string& line) { return message_of<UsageError>([&] { (void)checked(line); }); };
+  CHECK(contains(said("--gc-type 2bit --strategy mpi"), "[--gc-type] expected a parameter-server strategy"));
+  for (const std::string strategy : {"ps", "ps_async"}) {
+    const std::string line = "--gc-type 2bit --strategy " + strategy;
+    CHECK(examples::detail::gradient_threshold(checked(line)) == static_cast<float>(0.5 / 64));
+    RunOptions scaled = checked(line + " --gc-threshold 2");
+    scaled.loss_scale = "8";
+    CHECK(examples::detail::gradient_threshold(scaled) == 0.25F);
+    scaled.loss_scale = "dynamic";
+    CHECK(contains(message_of<UsageError>([&] { (void)examples::detail::gradient_threshold(scaled); }),
+                   "[--gc-type] expected none with a loss scale that changes"));
+    CHECK(contains(said(line + " --comm-wire bf16"), "[--gc-type] expected none with --comm-wire bf16"));
+    CHECK(contains(said(line + " --gc-threshold 0"), "--gc-threshold"));
+    CHECK(examples::detail::gradient_threshold(checked("--strategy " + strategy)) == 0);
+  }
+}
+
 TEST_CASE("Horovod's variables act, or are named") {
   using Variables = std::vector<std::pair<std::string, std::string>>;
   const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {

@@ -37,6 +37,12 @@ done
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 2 --run-dir bf16 --strategy ps --comm-wire bf16 >out 2>&1 ||
   complain "bf16 on the wire: $(tail -n 5 out)"
 [[ $(weights bf16) != "$(weights over_mpi)" ]] || complain "--comm-wire bf16 does nothing"
+for threshold in 0.5 0.1; do
+  "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 2 --run-dir "two_bits$threshold" --strategy ps --gc-type 2bit \
+    --gc-threshold $threshold >out 2>&1 || complain "two bits: $(tail -n 5 out)"
+done
+[[ $(weights two_bits0.5) != "$(weights over_mpi)" ]] || complain "--gc-type 2bit does nothing"
+[[ $(weights two_bits0.5) != "$(weights two_bits0.1)" ]] || complain "--gc-threshold does nothing"
 "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir one >out 2>&1 || complain "one worker: $(tail -n 5 out)"
 grep -q "strategy ps" out || complain "one worker with a server trains alone: $(cat out)"
 # It goes on.
@@ -61,6 +67,9 @@ refused "servers for all-reduce" "expected none, because" "$launch" -n 2 -s 1 "$
 refused "a server of nothing" "[environment TUTTI_ROLE] expected worker" env TUTTI_ROLE=server "$program" --strategy solo
 refused "another launcher" "another launcher" env DMLC_ROLE=server DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 "$program" --strategy ps
 refused "what all-reduce has" "[--no-shared-memory]" "$launch" -n 2 -s 1 "$program" --strategy ps --no-shared-memory
+refused "two kinds of compression" "[--gc-type] expected none with --comm-wire bf16" "$launch" -n 2 -s 1 "$program" --strategy ps \
+  --gc-type 2bit --comm-wire bf16
+refused "compressed for nobody" "[--gc-type] expected a parameter-server strategy" "$program" --gc-type 2bit
 refused "plain nothing" "[--ps-plain] expected strategy ps" "$program" --ps-plain
 refused "a bound that is none" "MXNET_KVSTORE_BIGARRAY_BOUND" env MXNET_KVSTORE_BIGARRAY_BOUND=1e6 "$launch" -n 2 -s 1 "$program" \
   --strategy ps

@@ -33,6 +33,15 @@ for servers in 1 3; do
     complain "$servers servers: other weights than alone"
 done
 
+# Two bits a gradient do something, and not the same for every threshold.
+for threshold in 0.5 0.1; do
+  "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir "two_bits$threshold" --strategy ps_async --gc-type 2bit \
+    --gc-threshold $threshold >out 2>&1 || complain "two bits: $(tail -n 5 out)"
+done
+at=checkpoints/step-000000014
+[[ $(weights two_bits0.5/$at) != "$(weights alone/$at)" ]] || complain "--gc-type 2bit does nothing"
+[[ $(weights two_bits0.5/$at) != "$(weights two_bits0.1/$at)" ]] || complain "--gc-threshold does nothing"
+
 # Only shown, and only read: nothing is trained, and the servers end with the workers.
 for only in --dry-run "--test-io 1"; do
   # shellcheck disable=SC2086

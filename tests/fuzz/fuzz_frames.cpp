@@ -93,6 +93,12 @@ class Script {
       const auto more = take(e.message.d.size());
       std::copy(more.begin(), more.end(), e.message.d.begin());
       f.bytes = static_cast<std::uint32_t>(e.message.d.size());
+      // In two bits what is of f32 and long enough; the threshold is whatever lies in front.
+      if ((n & 0x20) != 0 && f.dtype == DType::f32 && e.message.d.size() >= 8) {
+        f.packed = true;
+        f.bytes = static_cast<std::uint32_t>((e.message.d.size() - 4) * 16);
+        e.message.d.resize(ps::two_bit::bytes_of(f.bytes / sizeof(float)));
+      }
       const auto head = ps::encode(f);
       e.message.h.assign(head.begin(), head.end());
     }

@@ -35,6 +35,7 @@ struct Piece {
   std::size_t index = 0;  // of its kind, in the order of the step
   DType dtype = DType::f32;
   std::span<std::byte> bytes;
+  std::size_t flags = 0;  // bytes of these in front that are the step's flags; gradients stand behind them
 };
 
 // What a worker pushes to whoever owns the weights: a bucket of gradients, and where it wants the weights behind it.

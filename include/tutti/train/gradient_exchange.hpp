@@ -127,7 +127,7 @@ class GradientExchange final : public Exchange {
     const std::size_t flags = first ? StepFlags::bytes : 0;
     const std::span<std::byte> bytes{gradients(k.begin) - flags, flags + (k.end - k.begin) * unit()};
     note_ready(bytes.size());
-    return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, bytes});
+    return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, bytes, flags});
   }
   // The backward pass still reads the weights, so the new ones wait elsewhere.
   Work push(const Bucket& k) {
@@ -160,7 +160,7 @@ class GradientExchange final : public Exchange {
     const std::size_t n = e_->states().bytes();
     if (n == 0) return;
     b_.memory().copy(state_sums_, e_->state_data(), n);
-    states_work_ = s_.reduce({Piece::Kind::statistics, 0, e_->states().dtype, {state_sums_, n}});
+    states_work_ = s_.reduce({Piece::Kind::statistics, 0, e_->states().dtype, {state_sums_, n}, 0});
   }
 
   Backend& b_;

@@ -14,6 +14,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/job/progress_report.hpp>
+#include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 #include <tutti/strategy/parameter_server/worker.hpp>
 #include <tutti/strategy/strategy.hpp>
@@ -38,6 +39,7 @@ class AsyncParameterServer {
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     ranges_ = ps::ranges_of(layout, o_.servers, o_.big_array);
     elements_ = layout.count;
+    kept_.forget();
     const std::string text = facts.text();
     if (text.size() > ps::max_data)
       fail<UsageError>(name(), "facts of " + std::to_string(ps::max_data) + " bytes at most",
@@ -94,7 +96,8 @@ class AsyncParameterServer {
     last_bucket_ = static_cast<int>(p.index);
     return c_.apply(p.dtype, p.gradients, p.weights, p.begin * size_of(p.dtype), ranges_,
                     static_cast<std::uint64_t>(own_steps_), static_cast<std::uint32_t>(p.index),
-                    "step " + std::to_string(step_) + " bucket " + std::to_string(p.index));
+                    "step " + std::to_string(step_) + " bucket " + std::to_string(p.index),
+                    o_.threshold > 0 ? kept_.of(p.index, p.gradients.size() / sizeof(float)) : std::span<float>());
   }
   [[nodiscard]] std::int64_t progress() const { return static_cast<std::int64_t>(c_.progress()); }
 
@@ -155,6 +158,7 @@ class AsyncParameterServer {
   std::size_t elements_ = 0;
   std::int64_t step_ = 0, own_steps_ = 0;
   int last_bucket_ = 0;
+  ps::two_bit::Kept kept_;
   ProgressReporter report_;
   ps::ServerCommunicator<T> c_;  // the first to go: its thread reads what lies above
 };

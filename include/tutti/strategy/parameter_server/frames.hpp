@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
+#include <tutti/strategy/parameter_server/two_bit.hpp>
 
 // What workers and servers say to each other: frames of a head and, behind it, data. Numbers are little-endian.
 namespace tutti::ps {
@@ -68,6 +69,7 @@ struct Frame {
   std::uint64_t step = 0, round = 0;
   std::uint64_t done = 0;    // all rounds below are over for the sender; from a server that owns weights: steps applied
   std::uint64_t offset = 0;  // of the data in its piece, in bytes
+  bool packed = false;       // of a push of f32: the data is what two_bit::pack() made of `bytes`
 
   static constexpr std::uint32_t no_bucket = 0xffffffff;
 };
@@ -98,7 +100,7 @@ void take(const std::byte*& at, T& value) noexcept {
   detail::put(at, static_cast<std::uint8_t>(f.kind));
   detail::put(at, static_cast<std::uint8_t>(f.operation));
   detail::put(at, static_cast<std::uint8_t>(f.dtype));
-  detail::put(at, std::uint8_t{0});
+  detail::put(at, static_cast<std::uint8_t>(f.packed));
   for (const std::uint32_t n : {f.worker, f.root, f.bucket, f.bytes, f.patience, std::uint32_t{0}}) detail::put(at, n);
   for (const std::uint64_t n : {f.generation, f.session, f.step, f.round, f.done, f.offset}) detail::put(at, n);
   return head;
@@ -115,10 +117,10 @@ void take(const std::byte*& at, T& value) noexcept {
   if (head.size() != head_bytes) return no("a head of another size");
   const std::byte* at = head.data();
   std::uint32_t magic = 0, zero = 0;
-  std::uint8_t kind = 0, operation = 0, dtype = 0, reserved = 0;
+  std::uint8_t kind = 0, operation = 0, dtype = 0, packed = 0;
   Frame f;
   detail::take(at, magic);
-  for (std::uint8_t* n : {&kind, &operation, &dtype, &reserved}) detail::take(at, *n);
+  for (std::uint8_t* n : {&kind, &operation, &dtype, &packed}) detail::take(at, *n);
   for (std::uint32_t* n : {&f.worker, &f.root, &f.bucket, &f.bytes, &f.patience, &zero}) detail::take(at, *n);
   for (std::uint64_t* n : {&f.generation, &f.session, &f.step, &f.round, &f.done, &f.offset}) detail::take(at, *n);
   if (magic != detail::frame_magic) return no("no frame of this version");
@@ -130,13 +132,20 @@ void take(const std::byte*& at, T& value) noexcept {
   f.dtype = static_cast<DType>(dtype);
   const std::size_t element = size_of(f.dtype);
   if (element == 0) return no("an unknown type");
-  if (reserved != 0 || zero != 0) return no("bytes that are not zero");
+  if (packed > 1 || zero != 0) return no("bytes that are not zero");
+  f.packed = packed != 0;
   if (f.bytes > max_data) return no("too much data");
   const bool carries = f.kind == FrameKind::push || f.kind == FrameKind::answer;
   if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("parts of elements");
   if (f.offset > ~std::uint64_t{0} - f.bytes) return no("an offset beyond all memory");
-  // Who is not the root has nothing to bring.
   const bool pushes = f.kind == FrameKind::push;
+  if (f.packed) {
+    const bool gradients = f.operation == Operation::sum || f.operation == Operation::apply;
+    if (!pushes || !gradients || f.dtype != DType::f32) return no("two bits where none can be");
+    if (data != two_bit::bytes_of(f.bytes / sizeof(float))) return no("two bits of another size");
+    return f;
+  }
+  // Who is not the root has nothing to bring.
   const bool brings_nothing = data == 0 && ((pushes && f.operation == Operation::take && f.worker != f.root) ||
                                             (pushes && f.operation == Operation::fetch) ||
                                             (f.kind == FrameKind::answer && f.operation == Operation::store));

@@ -40,6 +40,10 @@ struct Request {
   std::uint64_t base = 0;
   std::span<const ServerRange> where{};
   std::span<std::byte> answer{};
+  // Where it is above 0, f32 travel to the servers in two bits (two_bit.hpp), but for the first `plain` bytes.
+  float threshold = 0;
+  std::span<float> kept{};
+  std::size_t plain = 0;
 };
 
 // The operations that a worker has posted, oldest first, between the threads that wait for them and the one that
@@ -50,7 +54,8 @@ class Operations {
   struct Part {
     int server = 0;
     std::uint64_t offset = 0;
-    std::uint32_t bytes = 0;
+    std::uint32_t bytes = 0, packed_bytes = 0;  // packed_bytes: of what travels in two bits; 0: it travels as it is
+    std::size_t packed_at = 0;                  // in Job::packed
     bool sent = false, answered = false;
   };
   struct Job final : Work::State {
@@ -65,6 +70,7 @@ class Operations {
     std::size_t answered = 0;
     std::vector<bf16> narrow{};  // what travels in place of f32
     std::span<std::byte> wide{};
+    std::vector<std::byte> packed{};
     std::deque<SendsUnderWay> under_way{};  // of each part
 
     std::atomic<bool> done_{false};

@@ -95,6 +95,7 @@ class OwnedOperations {
   }
   void answer(Frame f, std::span<const std::byte> data) {
     f.kind = FrameKind::answer;
+    f.packed = false;
     f.done = static_cast<std::uint64_t>(store_.steps());
     reply_.answer(f, data);
   }

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/strategy/parameter_server/worker.hpp>
 #include <tutti/strategy/strategy.hpp>
 
@@ -17,7 +19,8 @@ namespace tutti {
 // has optimizer, momentum and schedule itself, so all optimizers and precisions work; the servers know spans and types.
 // A step waits for all workers. The sums have the bits of an all-reduce over threads.
 template <ps::Transport T>
-class ParameterServer : private detail::CommunicatorHolder<ps::ServerCommunicator<T>>,
+class ParameterServer : private ps::two_bit::Kept,  // outlives the communicator, whose thread changes it
+                        private detail::CommunicatorHolder<ps::ServerCommunicator<T>>,
                         public AllReduce<ps::ServerCommunicator<T>> {
   using Communicator = ps::ServerCommunicator<T>;
   using Holder = detail::CommunicatorHolder<Communicator>;
@@ -25,9 +28,17 @@ class ParameterServer : private detail::CommunicatorHolder<ps::ServerCommunicato
 
  public:
   ParameterServer(std::unique_ptr<T> transport, const ps::WorkerOptions& options)
-      : Holder(std::move(transport), options), Base(this->held), generation_(options.generation) {}
+      : Holder(std::move(transport), options),
+        Base(this->held),
+        generation_(options.generation),
+        two_bits_(options.threshold > 0) {}
 
   [[nodiscard]] Membership membership() const { return {Base::rank(), Base::size(), generation_}; }
+
+  void attach(const ArenaLayout& layout, const JobFacts& facts) {
+    Base::attach(layout, facts);
+    ps::two_bit::Kept::forget();  // what was kept in another generation
+  }
 
   Work reduce(const Piece& piece) {
     const bool gradients = piece.kind == Piece::Kind::gradients;
@@ -35,11 +46,17 @@ class ParameterServer : private detail::CommunicatorHolder<ps::ServerCommunicato
     // Statistics have a key behind those of all buckets.
     const std::uint64_t key = gradients ? piece.index + 1 : (std::uint64_t{1} << 32) + piece.index;
     return this->held.reduce(piece.dtype, piece.bytes, key, static_cast<std::uint64_t>(Base::coming_step()),
-                             gradients ? static_cast<std::uint32_t>(piece.index) : ps::Frame::no_bucket, name);
+                             gradients ? static_cast<std::uint32_t>(piece.index) : ps::Frame::no_bucket, name,
+                             gradients && two_bits_ ? kept_of(piece) : std::span<float>(), piece.flags);
   }
 
  private:
+  [[nodiscard]] std::span<float> kept_of(const Piece& p) {
+    return ps::two_bit::Kept::of(p.index, (p.bytes.size() - p.flags) / sizeof(float));
+  }
+
   std::uint64_t generation_;
+  bool two_bits_;
 };
 
 }  // namespace tutti

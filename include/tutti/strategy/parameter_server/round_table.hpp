@@ -16,6 +16,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
+#include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti::ps {
@@ -32,7 +33,7 @@ class RoundTable {
   struct Cell {
     Frame frame{};  // the first that came
     std::vector<Message> parts{};
-    std::vector<bool> has{};
+    std::vector<bool> has{}, packed{};
     std::size_t count = 0;
     bool open = false, answered = false;
     bool forgotten = false;  // answered, and the answer's memory is another's now
@@ -64,6 +65,7 @@ class RoundTable {
     c->frame = f;
     c->parts.resize(workers_);
     c->has.assign(workers_, false);
+    c->packed.assign(workers_, false);
     c->count = 0;
     c->open = true;
     c->answered = c->forgotten = false;
@@ -74,6 +76,7 @@ class RoundTable {
   bool add(Cell& c, const Frame& f, Message&& m) {
     c.parts[f.worker] = std::move(m);
     c.has[f.worker] = true;
+    c.packed[f.worker] = f.packed;
     pending_[f.worker] += f.bytes;
     return ++c.count == workers_;
   }
@@ -85,7 +88,7 @@ class RoundTable {
     if (f.operation == Operation::take) {
       std::memcpy(c.sum.data(), c.parts[f.root].data().data(), f.bytes);
     } else {
-      for (std::size_t w = 0; w < workers_; ++w) arrays_[w] = readable(c.parts[w].data(), w);
+      for (std::size_t w = 0; w < workers_; ++w) arrays_[w] = readable(c.parts[w].data(), c.packed[w] ? f.bytes : 0, w);
       std::byte* const to[] = {c.sum.data()};
       tutti::combine(f.dtype, f.operation == Operation::max ? ReduceOp::max : ReduceOp::sum, arrays_, to, 0,
                      f.bytes / size_of(f.dtype));
@@ -146,8 +149,15 @@ class RoundTable {
     static HostMemory memory;
     return memory;
   }
-  // Aligned for every type; a small message may lie anywhere. combine() only reads it.
-  std::byte* readable(std::span<const std::byte> data, std::size_t worker) {
+  // Aligned for every type; a small message may lie anywhere. combine() only reads it. packed: of so many bytes in two
+  // bits a number; 0: as it is.
+  std::byte* readable(std::span<const std::byte> data, std::size_t packed, std::size_t worker) {
+    if (packed > 0) {
+      auto& wide = aligned_[worker];
+      wide.resize(packed);
+      two_bit::unpack(data, {reinterpret_cast<float*>(wide.data()), packed / sizeof(float)});
+      return wide.data();
+    }
     if (reinterpret_cast<std::uintptr_t>(data.data()) % alignof(std::max_align_t) == 0)
       return const_cast<std::byte*>(data.data());
     auto& copy = aligned_[worker];

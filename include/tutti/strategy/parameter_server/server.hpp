@@ -184,6 +184,10 @@ class Server {
       ++counts_.malformed;
       return note(e.peer, "a root that is none");
     }
+    if (f.packed && !two_bit::is_packed(e.message.data(), f.bytes / sizeof(float))) {
+      ++counts_.malformed;
+      return note(e.peer, "two bits of no threshold");
+    }
     if (concerns_one_worker(f.operation)) return alone(e, f);
     if (owned_) {
       ++counts_.malformed;
@@ -237,6 +241,7 @@ class Server {
   void answer(Cell& c, std::uint32_t worker) {
     Frame f = c.frame;
     f.kind = FrameKind::answer;
+    f.packed = false;
     f.worker = worker;
     f.session = members_[worker].session;
     ++counts_.answers;
@@ -375,6 +380,7 @@ class Server {
   void refuse(std::int64_t peer, Frame f, const std::string& why) {
     note(peer, why);
     f.kind = FrameKind::refuse;
+    f.packed = false;
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
   }

@@ -17,6 +17,7 @@
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/server_part.hpp>
+#include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
 
@@ -84,8 +85,11 @@ class WeightStore {
       p.slots[static_cast<std::size_t>(i)] = room(of_slot);
     }
     // Kernels want aligned elements, which a message need not have.
-    aligned_.resize(gradients.size() / sizeof(std::max_align_t) + 1);
-    std::memcpy(aligned_.data(), gradients.data(), gradients.size());
+    aligned_.resize(f.bytes / sizeof(std::max_align_t) + 1);
+    if (f.packed)
+      two_bit::unpack(gradients, {reinterpret_cast<float*>(aligned_.data()), f.bytes / sizeof(float)});
+    else
+      std::memcpy(aligned_.data(), gradients.data(), gradients.size());
     p.gradients = aligned_.data();
     p.step = step;
     update_(p);

@@ -27,6 +27,7 @@
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
+#include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/tensor/memory.hpp>
 
 namespace tutti::ps {
@@ -39,7 +40,9 @@ struct WorkerOptions {
   std::uint64_t big_array = usual_big_array;                       // see placement.hpp
   std::size_t in_flight = usual_in_flight;                         // not more than the servers'
   bool bf16_wire = false;                                          // sums of f32 travel as bf16, added up in f32
-  std::string host{};                                              // for messages
+  // Above 0: gradients of f32 travel to the servers in two bits, see two_bit.hpp; not beside bf16_wire.
+  float threshold = 0;
+  std::string host{};  // for messages
 };
 
 // A worker's communicator whose operations the servers carry out: it pushes its data and pulls the sums over all
@@ -57,6 +60,8 @@ class ServerCommunicator {
       fail<UsageError>("parameter server", "a rank of a job with servers",
                        "rank " + std::to_string(o_.rank) + " of " + std::to_string(o_.workers) + ", " +
                            std::to_string(o_.servers) + " servers");
+    two_bit::require_threshold(o_.threshold);
+    if (o_.threshold > 0 && o_.bf16_wire) fail<UsageError>("gradient compression", "two bits or bf16", "both");
     std::random_device device;
     session_ = (std::uint64_t{device()} << 32) | device();
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
@@ -110,17 +115,21 @@ class ServerCommunicator {
     std::byte one{1};
     post({std::span(&one, 1), DType::u8, Operation::max}, "barrier", deadline).wait();
   }
-  // Sums a piece of a step, which frames and the servers' messages name.
+  // Sums a piece of a step, which frames and the servers' messages name. kept: what two_bit::pack() keeps back of all
+  // but the first `plain` bytes, where gradients travel in two bits; empty: they do not.
   Work reduce(DType t, std::span<std::byte> data, std::uint64_t key, std::uint64_t step, std::uint32_t bucket,
-              const std::string& name) {
-    return post({data, t, Operation::sum, 0, key, step, bucket}, name, o_.deadline);
+              const std::string& name, std::span<float> kept = {}, std::size_t plain = 0) {
+    Request r{data, t, Operation::sum, 0, key, step, bucket};
+    compress(r, kept, plain);
+    return post(r, name, o_.deadline);
   }
 
   // ---- of servers that own weights ----
   // What is at `base`, in bytes, of an arena (frames.hpp): gradients are applied to the weights there, which come back;
   // or it is fetched; or stored. `where` says who has what, and outlives the work.
   Work apply(DType t, std::span<const std::byte> gradients, std::span<std::byte> weights_there, std::uint64_t base,
-             std::span<const ServerRange> where, std::uint64_t step, std::uint32_t bucket, const std::string& name) {
+             std::span<const ServerRange> where, std::uint64_t step, std::uint32_t bucket, const std::string& name,
+             std::span<float> kept = {}) {
     Request r;
     r.data = unsafe_writable(gradients);
     r.answer = weights_there;
@@ -131,6 +140,7 @@ class ServerCommunicator {
     r.bucket = bucket;
     r.base = base;
     r.where = where;
+    compress(r, kept, 0);
     return post(r, name, o_.deadline);
   }
   Work fetch(DType t, std::span<std::byte> to, std::uint32_t from, std::span<const ServerRange> where,
@@ -184,6 +194,15 @@ class ServerCommunicator {
   // Nothing is written to it.
   static std::span<std::byte> unsafe_writable(std::span<const std::byte> s) {
     return {const_cast<std::byte*>(s.data()), s.size()};
+  }
+  void compress(Request& r, std::span<float> kept, std::size_t plain) const {
+    if (kept.empty()) return;
+    if (r.dtype != DType::f32 || kept.size() * sizeof(float) + plain != r.data.size())
+      fail<UsageError>("gradient compression", "gradients of f32, and room for what is kept back of them",
+                       std::string(name_of(r.dtype)));
+    r.threshold = o_.threshold;
+    r.kept = kept;
+    r.plain = plain;
   }
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
@@ -315,11 +334,35 @@ class ServerCommunicator {
         continue;
       }
       place(r.key == 0 ? job.round : r.key, r.data.size() / element, element, o_.servers, o_.big_array,
-            [&](int server, std::size_t begin, std::size_t end) {
-              for (std::size_t at = begin; at < end; at += max_data)
-                job.parts.push_back({server, at, static_cast<std::uint32_t>(std::min(max_data, end - at))});
-            });
-      while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
+            [&](int server, std::size_t begin, std::size_t end) { cut(job, server, begin, end); });
+      make_ready(job);
+    }
+  }
+  static void cut(Job& job, int server, std::size_t begin, std::size_t end) {
+    for (std::size_t at = begin; at < end;) {
+      std::size_t to = std::min(end, at + max_data);
+      if (at < job.request.plain) to = std::min(to, job.request.plain);
+      job.parts.push_back({server, at, static_cast<std::uint32_t>(to - at)});
+      at = to;
+    }
+  }
+  static void make_ready(Job& job) {
+    while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
+    const Request& r = job.request;
+    if (r.threshold == 0) return;
+    std::size_t room = 0;
+    for (Operations::Part& p : job.parts) {
+      if (p.offset - r.base < r.plain) continue;
+      p.packed_at = room;
+      p.packed_bytes = static_cast<std::uint32_t>(two_bit::bytes_of(p.bytes / sizeof(float)));
+      room += p.packed_bytes;
+    }
+    job.packed.resize(room);
+    for (const Operations::Part& p : job.parts) {
+      if (p.packed_bytes == 0) continue;
+      const std::size_t at = p.offset - r.base, n = p.bytes / sizeof(float);
+      two_bit::pack({reinterpret_cast<const float*>(r.data.data() + at), n},
+                    r.kept.subspan((at - r.plain) / sizeof(float), n), r.threshold, job.packed.data() + p.packed_at);
     }
   }
   static void make_narrow(Job& job) {
@@ -341,10 +384,9 @@ class ServerCommunicator {
     const std::size_t element = size_of(r.dtype), first = r.base / element, last = first + r.data.size() / element;
     for (const ServerRange& s : r.where) {
       const std::size_t end = std::min(s.end, last) * element;
-      for (std::size_t at = std::max(s.begin, first) * element; at < end; at += max_data)
-        job.parts.push_back({s.server, at, static_cast<std::uint32_t>(std::min(max_data, end - at))});
+      cut(job, s.server, std::max(s.begin, first) * element, end);
     }
-    while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
+    make_ready(job);
   }
   // In the order of the operations, as far as the servers' memory allows.
   void send_parts() {
@@ -374,9 +416,13 @@ class ServerCommunicator {
     f.done = running_.front()->round;
     f.offset = p.offset;
     const bool brings = r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch;
-    const auto data = brings ? r.data.subspan(p.offset - r.base, p.bytes) : std::span<std::byte>();
+    f.packed = p.packed_bytes > 0;
+    const auto data = f.packed ? std::span(job.packed).subspan(p.packed_at, p.packed_bytes)
+                      : brings ? r.data.subspan(p.offset - r.base, p.bytes)
+                               : std::span<std::byte>();
     // Where it is gone, why has come already or comes now.
-    if (!t_.send(p.server, encode(f), data, brings && r.stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
+    const bool stays = f.packed || (brings && r.stays);
+    if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
   }
 
   void take(const Event<Message>& e) {
