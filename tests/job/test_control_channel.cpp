@@ -21,74 +21,15 @@
 #include <tutti/job/control_desk.hpp>
 
 #include "data/temp_folder.hpp"
+#include "office.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;
 using test::contains;
 using test::message_of;
+using testing::Office;
 
 namespace {
-
-// Carries frames between channels and a desk, on a thread of its own.
-class Office {
- public:
-  explicit Office(const control::ArbiterOptions& o) : desk_(o) {
-    thread_ = std::thread([this] { run(); });
-  }
-  ~Office() {
-    stopping_ = true;
-    thread_.join();
-  }
-  [[nodiscard]] std::unique_ptr<ControlChannel> channel() {
-    std::array<int, 2> ends{};
-    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
-    const std::lock_guard lock(mutex_);
-    sockets_.emplace_back(ends[0]);
-    return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(io::Descriptor(ends[1])));
-  }
-  void close(std::size_t seat) {
-    const std::lock_guard lock(mutex_);
-    sockets_[seat] = io::Descriptor();
-  }
-  void ended(std::size_t seat) {
-    const std::lock_guard lock(mutex_);
-    desk_.ended(seat, "SIGKILL");
-    send();
-  }
-  void deaf(bool yes) { deaf_ = yes; }
-  [[nodiscard]] std::uint64_t epoch() {
-    const std::lock_guard lock(mutex_);
-    return desk_.arbiter().epoch();
-  }
-
- private:
-  void run() {
-    while (!stopping_) {
-      {
-        const std::lock_guard lock(mutex_);
-        for (std::size_t seat = 0; seat < sockets_.size() && !deaf_; ++seat) {
-          std::string frame(control::longest_frame, '\0');
-          const ssize_t n = ::recv(sockets_[seat].get(), frame.data(), frame.size(), MSG_DONTWAIT);
-          if (n > 0) desk_.receive(seat, frame.substr(0, static_cast<std::size_t>(n)), control::now());
-        }
-        if (!deaf_) desk_.tick(control::now());
-        send();
-      }
-      std::this_thread::sleep_for(1ms);
-    }
-  }
-  void send() {
-    desk_.send([&](control::Seat seat, std::string_view frame) {
-      (void)::send(sockets_[seat].get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    });
-  }
-
-  std::mutex mutex_;
-  control::ControlDesk desk_;
-  std::vector<io::Descriptor> sockets_;
-  std::atomic<bool> stopping_{false}, deaf_{false};
-  std::thread thread_;
-};
 
 [[nodiscard]] control::ArbiterOptions options(int workers, int servers = 0, bool elastic = false) {
   control::ArbiterOptions o;
@@ -239,7 +180,7 @@ TEST_CASE("who leaves in order is let go, and the last one is told to stop the j
   CHECK(c[0]->stands(20s));
   other.join();
   c[0]->epoch_begins(7);
-  wait_until([&] { return office.epoch() == 7; });
+  wait_until([&] { return office.ask([](control::Arbiter& a) { return a.epoch(); }) == 7; });
   c[0]->ask_to_leave();
   for (auto& channel : c) wait_until([&] { return channel->change().has_value(); });
   CHECK(c[1]->change()->leaving == 1);

@@ -47,6 +47,8 @@ class SlowSource final : public BatchSource {
   SlowSource(BatchSource& of, std::chrono::milliseconds time) : of_(of), time_(time) {}
   void start(Position p) override { of_.start(p); }
   void start(Position p, const Placement& placement) override { of_.start(p, placement); }
+  [[nodiscard]] const Placement& placement() const override { return of_.placement(); }
+  [[nodiscard]] Sampler sampler() const override { return of_.sampler(); }
   const Batch& next() override {
     std::this_thread::sleep_for(time_);
     return of_.next();

@@ -61,10 +61,15 @@ struct Timeless : Plain {  // whoever waits for ranks says how long
   void wait_until(const std::function<bool()>&, const std::string&) {}
 };
 
+struct Fixed : Plain {  // says that its members change, and nothing of them
+  static constexpr StrategyTraits traits{.changes_members = true};
+};
+
 static_assert(DistributedStrategy<Plain> && DistributedStrategy<Following> && DistributedStrategy<Solo>);
 static_assert(DistributedStrategy<AllReduce<ThreadCommunicator>> && DistributedStrategy<AnyStrategy>);
 static_assert(!DistributedStrategy<int> && !DistributedStrategy<Nameless> && !DistributedStrategy<Traitless>);
 static_assert(!DistributedStrategy<Silent> && !DistributedStrategy<Misspelt> && !DistributedStrategy<Timeless>);
+static_assert(!DistributedStrategy<Fixed>);
 
 }  // namespace
 

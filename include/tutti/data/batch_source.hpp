@@ -44,6 +44,9 @@ class BatchSource {
   // Begins (again) at p, with the present placement or another; what was read ahead is dropped.
   virtual void start(Position p) = 0;
   virtual void start(Position p, const Placement& placement) = 0;
+  [[nodiscard]] virtual const Placement& placement() const = 0;
+  // Says which samples any rank has in any step; one of its own each time, which takes a permutation.
+  [[nodiscard]] virtual Sampler sampler() const = 0;
   // The next batch, valid until the following call of next(), release() or start(). Begins at {0, 0} if start() was
   // never called.
   virtual const Batch& next() = 0;

@@ -64,6 +64,10 @@ class Loader final : public BatchSource {
 
   void start(Position p) override { start(p, options_.placement); }
   TUTTI_CORE_FUNCTION void start(Position p, const Placement& placement) override;
+  [[nodiscard]] const Placement& placement() const noexcept override { return options_.placement; }
+  [[nodiscard]] Sampler sampler() const override {
+    return {dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block};
+  }
 
   // Throws what read() threw, with the data set's name and the index, again and again until start().
   TUTTI_CORE_FUNCTION const Batch& next() override;

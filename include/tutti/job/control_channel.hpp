@@ -75,15 +75,25 @@ class ControlChannel {
   }
   Assignment enrol(control::Role role, int place, const std::string& host, const JobFacts& facts,
                    std::chrono::milliseconds timeout) {
+    ask_to_enrol(role, place, host, facts);
+    return next_assignment(timeout);
+  }
+  // The same, without waiting.
+  void ask_to_enrol(control::Role role, int place, const std::string& host, const JobFacts& facts) {
     send(control::Enrol{role, place, host, facts.text()});
     {
       const std::lock_guard lock(mutex_);
       enrolled_ = true;
     }
     link_->wake();
-    return next_assignment(timeout);
   }
 
+  // Whether there is an assignment that next_assignment() has not returned yet, or this process is let go; waits for
+  // either.
+  [[nodiscard]] bool await_assignment(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return wait(lock, timeout, [&] { return released_ || (assignment_ && assignment_->generation > taken_); });
+  }
   // The assignment to a generation after the last that this returned; waits for it.
   Assignment next_assignment(std::chrono::milliseconds timeout) {
     if (auto a = next_assignment_unless_released(timeout)) return *std::move(a);

@@ -19,6 +19,8 @@ struct LaunchAnswer {
   bool servers = false;    // it needs servers, and knows what to do as one
   // A server that is started again goes on from what it kept.
   bool servers_restart = false;
+  // Its workers may come and go while it trains.
+  bool elastic = false;
 };
 
 // Is this the run in which the launcher asks?
@@ -30,8 +32,8 @@ struct LaunchAnswer {
 
 // Prints the answer; the result is main's.
 inline int answer_launcher(const LaunchAnswer& a) {
-  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
-              a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "");
+  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
+              a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "", a.elastic ? " elastic=1" : "");
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
@@ -56,7 +58,9 @@ inline int answer_launcher(const LaunchAnswer& a) {
   line.remove_prefix(1);
   if (!take(" servers=") || line.empty()) return {};
   a.servers = line.front() == '1';
-  a.servers_restart = line.substr(1).starts_with(" restart=1");
+  line.remove_prefix(1);
+  a.servers_restart = take(" restart=1");
+  a.elastic = take(" elastic=1");
   return a;
 }
 

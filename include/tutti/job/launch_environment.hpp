@@ -26,6 +26,9 @@ struct LaunchEnvironment {
   int root_ports = 1;           // or at one of so many ports, from that one on
   std::string report;           // file of this process's progress, see progress_report.hpp
   int step_tasks = 1;           // of the srun of Slurm that this process is one of
+  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size no count
+  bool new_worker = false;      // this one came when it had begun,
+  int epoch_begin = 0;          // in this epoch
   bool launched = false;        // false: nobody started it as one of several
   bool mpi = false;             // mpirun started it, alone or for tutti-launch: MPI finds the others
 
@@ -129,6 +132,10 @@ template <class Get>
                      "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
   e.host = detail::text_variable(get, "TUTTI_HOST");
   e.report = detail::text_variable(get, "TUTTI_REPORT");
+  e.elastic = detail::number_variable(get, "TUTTI_ELASTIC", 0, 1).value_or(0) == 1;
+  if (!e.elastic) return e;
+  e.new_worker = detail::number_variable(get, "NEW_WORKER", 0, 1).value_or(0) == 1;
+  e.epoch_begin = detail::number_variable(get, "EPOCH_BEGIN", 0, 1 << 30).value_or(0);
   return e;
 }
 [[nodiscard]] inline LaunchEnvironment read_launch_environment() {

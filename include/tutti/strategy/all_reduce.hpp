@@ -40,7 +40,9 @@ class AllReduce {
 
   void attach(const ArenaLayout&, const JobFacts& facts) { require_agreement(c_, facts); }
 
-  // Rank 0 is the authority. Hashes travel first, bytes only of what differs somewhere.
+  // The rank whose state the others take; 0 where nobody says so.
+  void set_authority(int rank) noexcept { authority_ = rank; }
+  // Hashes travel first, bytes only of what differs somewhere.
   void synchronise(std::span<StateSpan> state) {
     std::vector<std::uint64_t> mine;
     std::vector<std::byte> room;
@@ -55,7 +57,7 @@ class AllReduce {
     for (std::size_t i = 0; i < state.size(); ++i) {
       bool differs = false;
       for (std::size_t r = 1; r < n; ++r) differs = differs || all[r * mine.size() + i] != all[i];
-      if (differs) c_.broadcast(state[i].bytes, 0, state[i].name).wait();
+      if (differs) c_.broadcast(state[i].bytes, authority_, state[i].name).wait();
     }
   }
 
@@ -118,6 +120,7 @@ class AllReduce {
   }
 
   C& c_;
+  int authority_ = 0;
   std::int64_t step_ = 0;  // that was finished last
   bool runs_ahead_ = false;
   int last_bucket_ = 0;

@@ -35,8 +35,11 @@ class AnyStrategy {
   }
 
   // What holds of some strategy: where the one that is held lacks a function, it does nothing.
-  static constexpr StrategyTraits traits{
-      .reads_device_memory = true, .follows_steps = true, .watches_ranks = true, .owns_weights = true};
+  static constexpr StrategyTraits traits{.reads_device_memory = true,
+                                         .follows_steps = true,
+                                         .watches_ranks = true,
+                                         .owns_weights = true,
+                                         .changes_members = true};
 
   [[nodiscard]] Membership membership() const { return held_->membership(); }
   [[nodiscard]] int rank() const { return membership().rank; }
@@ -60,6 +63,8 @@ class AnyStrategy {
   void pull(std::span<StateSpan> state) { held_->pull(state); }
   [[nodiscard]] std::int64_t progress() const { return held_->progress(); }
   [[nodiscard]] std::int64_t others_at_work() { return held_->others_at_work(); }
+  // Null where the members stay as they are.
+  [[nodiscard]] ChangingMembers* members() { return held_->members(); }
   void finish() { held_->finish(); }
   void sum(std::span<double> values) { held_->sum(values); }
   void abort(const std::string& reason, ExitCode code) noexcept { held_->abort(reason, code); }
@@ -82,6 +87,7 @@ class AnyStrategy {
     virtual void pull(std::span<StateSpan> state) = 0;
     [[nodiscard]] virtual std::int64_t progress() const = 0;
     [[nodiscard]] virtual std::int64_t others_at_work() = 0;
+    [[nodiscard]] virtual ChangingMembers* members() = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
     virtual void abort(const std::string& reason, ExitCode code) noexcept = 0;
@@ -144,6 +150,12 @@ class AnyStrategy {
         return s.progress();
       else
         refuse(s.name());
+    }
+    [[nodiscard]] ChangingMembers* members() override {
+      if constexpr (Strategy::traits.changes_members)
+        return s.members();
+      else
+        return nullptr;
     }
     void finish() override { s.finish(); }
     void sum(std::span<double> values) override { s.sum(values); }

@@ -11,6 +11,7 @@
 
 #include <tutti/comm/work.hpp>
 #include <tutti/job/job_facts.hpp>
+#include <tutti/strategy/changing_members.hpp>
 #include <tutti/tensor/arena.hpp>
 
 namespace tutti {
@@ -54,6 +55,7 @@ struct StrategyTraits {
   bool follows_steps = false;        // begin_step() and settled()
   bool watches_ranks = false;        // deadline() and wait_until()
   bool owns_weights = false;         // exchange(), pull(), progress() and others_at_work()
+  bool changes_members = false;      // members()
 };
 
 template <class S>
@@ -69,6 +71,12 @@ concept WatchesRanks = requires(S& s, const S& cs, const std::function<bool()>& 
   { cs.deadline() } -> std::same_as<std::chrono::milliseconds>;
   // Waits until done() says so, and meanwhile for ranks that are gone.
   s.wait_until(done, what);
+};
+
+// Its members come and go while it lives.
+template <class S>
+concept ChangesMembers = requires(S& s) {
+  { s.members() } -> std::convertible_to<ChangingMembers*>;
 };
 
 // Somebody else, such as servers, owns the weights and the optimizer's state and changes them by each push at once, so
@@ -112,6 +120,6 @@ concept DistributedStrategy = requires(S& s, const S& cs, const ArenaLayout& lay
   s.abort(reason, code);
 }
 &&S::traits.follows_steps == FollowsSteps<S>&& S::traits.watches_ranks == WatchesRanks<S>&& S::traits.owns_weights ==
-    OwnsWeights<S>;
+    OwnsWeights<S>&& S::traits.changes_members == ChangesMembers<S>;
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,14 @@ struct ChiefDuties {
   std::string audit{};  // folder in which each rank writes its audit-rank<N>.txt; empty: none does
 };
 
+// A step that broke off for some of its ranks, and was whole for others, whose state all have taken over.
+struct ClosedStep {
+  Position began{};
+  std::int64_t step = 0;
+  int ranks = 1;                        // that it was divided among
+  const BatchSource* source = nullptr;  // of its samples
+};
+
 // The chief of a job is its rank 0: it shows the progress, writes the log, saves, and knows the best checkpoint. Which
 // rank that is is asked each time, so the duties go to another when the members change (Trainer::reform).
 class Chief {
@@ -45,8 +54,9 @@ class Chief {
   [[nodiscard]] bool here() const { return trainer_.strategy().rank() == 0; }
 
   // Takes the duties over or lays them down, where the members are others than when it was called last. All ranks call
-  // it, with the trainer where they go on from: fit() does, when it begins and after each step and epoch.
-  TUTTI_CORE_FUNCTION void follow();
+  // it, with the trainer where they go on from: fit() does, when it begins and after each step and epoch. closed: the
+  // chief writes the samples of all its ranks into the audit, for some of these may be gone, and had not come to it.
+  TUTTI_CORE_FUNCTION void follow(const ClosedStep* closed = nullptr);
 
   // Whether anybody hears what is told here.
   [[nodiscard]] bool listens() const { return here() && !(duties_.listeners.empty() && opened_.empty()); }
@@ -62,7 +72,9 @@ class Chief {
   TUTTI_CORE_FUNCTION void audit(const Batch& batch, std::int64_t step);
 
  private:
-  void open_audit(const Membership& now);
+  void open_audit(const Membership& now, const ClosedStep* closed);
+  void write_audit(std::int64_t step, int rank, std::int64_t epoch, std::span<const std::int64_t> indices,
+                   std::span<const std::int64_t> epochs);
 
   Trainer& trainer_;
   ChiefDuties duties_;

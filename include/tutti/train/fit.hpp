@@ -51,6 +51,8 @@ struct FitOptions {
   std::function<void(const FitStep&)> after_step{};
   std::function<void(const EpochReport&)> after_epoch{};
   std::function<bool()> stop_requested = [] { return false; };
+  // This process is to leave the job, where its members may change; the others go on.
+  std::function<bool()> leave_requested{};
   // What was wrong with a record of this rank that was skipped.
   std::function<void(const std::string&)> record_skipped = [](const std::string&) {};
 };
@@ -58,6 +60,7 @@ struct FitOptions {
 // How a call of fit() ended.
 struct FitResult {
   bool interrupted = false;  // stop_requested
+  bool left = false;         // this process was let go; the others train on
   bool saved = false;        // the last checkpoint was written here, which held the state when the run was interrupted
   Counters counters;
   std::optional<EpochReport> last;
@@ -69,9 +72,11 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
 
 // The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
 // (EpochEnd) to the last full step of all epochs. Evaluates on `test`, which may be null; reports, commits and saves
-// through the chief. A callback may call Trainer::reform() and start the sources anew with what members there are.
-// Where somebody owns the weights (OwnsWeights), steps are those of all workers together, reports are each worker's
-// own, and rank 0 alone evaluates, all of `test`, whose placement says so.
+// through the chief. Where members come and go (ChangingMembers), each generation goes on where the one before it
+// stood: the sources begin anew with the shares of those who are there, a step that a lost member broke off is done
+// again, and so is what came behind it. A callback may call Trainer::reform() and start the sources anew with what
+// members there are. Where somebody owns the weights (OwnsWeights), steps are those of all workers together, reports
+// are each worker's own, and rank 0 alone evaluates, all of `test`, whose placement says so.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
                                   const FitOptions& o);
 // The same as most programs want it: rank 0 saves, and who listens is in the options.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,6 +28,14 @@ class GradientExchange final : public Exchange {
  public:
   GradientExchange(Backend& backend, AnyStrategy& strategy, const TrainerOptions& o)
       : b_(backend), s_(strategy), o_(o) {}
+  // What an error has left under way still writes into this memory.
+  ~GradientExchange() override {
+    if (!b_.memory().on_host()) return;
+    for (Work& w : works_) let_end(w);
+    let_end(states_work_);
+  }
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
 
   [[nodiscard]] bool alone() const { return s_.size() == 1 && !s_.owns_weights(); }
   [[nodiscard]] std::size_t trainable() const noexcept { return trainable_; }  // slices, which come first
@@ -150,6 +159,13 @@ class GradientExchange final : public Exchange {
   [[nodiscard]] std::size_t unit() const { return size_of(e_->parameters().dtype); }
   [[nodiscard]] std::byte* gradients(std::size_t element) const {
     return static_cast<std::byte*>(e_->gradient_data()) + element * unit();
+  }
+  static void let_end(Work& work) noexcept {
+    try {
+      work.wait();
+    } catch (const std::exception&) {
+      // It was told before, or whoever is lost is named by what ended this rank.
+    }
   }
   void wait_for(Work& work) {
     const Stopwatch watch;

@@ -82,6 +82,11 @@ class ResidentSource final : public BatchSource {
     exhausted_ = false;
   }
 
+  [[nodiscard]] const Placement& placement() const override { return options_.placement; }
+  [[nodiscard]] Sampler sampler() const override {
+    return {dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block};
+  }
+
   const Batch& next() override {
     if (!running_) start({});
     if (exhausted_) fail<UsageError>("resident images", "start() after the last batch of a pass", "next()");

@@ -96,10 +96,12 @@ class Trainer {
   // Undoes what a step that broke off has changed: weights, statistics and counters are those of the last step that is
   // known to be whole. Waits for what runs; changes nothing where no step broke.
   void roll_back();
-  // The strategy's members are others: goes on with them from the last whole step, with the state of their rank 0. All
-  // members that stay call it; who joins makes a Trainer and calls synchronise(). What ranks compare is compared anew,
-  // and the memory of the gradients stays where it is.
-  void reform();
+  // The strategy's members are others: goes on with them from the last whole step, with the state of the strategy's
+  // authority, its rank 0 where nobody says otherwise. All members that stay call it; who joins makes a Trainer and
+  // calls it, too, or synchronise(). What ranks compare is compared anew, and the memory of the gradients stays where
+  // it is. Where it throws, the state is as it was, or all of the authority's. beside: taken along; the caller takes
+  // its part over when this returns.
+  void reform(std::span<const StateSpan> beside = {});
 
   // Seconds that this rank has waited for the others' gradients; nothing where a device does so by itself.
   [[nodiscard]] std::optional<double> seconds_waited() const;
@@ -139,8 +141,8 @@ class Trainer {
   [[nodiscard]] std::vector<StateSpan> committed_tensors(bool optimizer);
   // Prepares the committed copy to be filled by name; restore() then takes it.
   void prepare_restore(const Counters& c);
-  // Everyone takes the authority's committed state.
-  void synchronise();
+  // Everyone takes the authority's committed state; what is `beside` it, too.
+  void synchronise(std::span<const StateSpan> beside = {});
 
   // Of build, options, precision and plan; equal on all ranks or they must not train together.
   [[nodiscard]] JobFacts facts() const;

@@ -109,12 +109,12 @@ TUTTI_CORE_FUNCTION Metrics Trainer::take_metrics() { return parts_->steps->take
 
 TUTTI_CORE_FUNCTION void Trainer::roll_back() { parts_->steps->roll_back(); }
 
-TUTTI_CORE_FUNCTION void Trainer::reform() {
+TUTTI_CORE_FUNCTION void Trainer::reform(std::span<const StateSpan> beside) {
   roll_back();
   parts_->exchange.begin_generation();
   parts_->steps->begin_generation();
   s_.attach(executor_->parameters(), facts());
-  synchronise();
+  synchronise(beside);
 }
 
 TUTTI_CORE_FUNCTION void Trainer::with_ema(FunctionRef<void()> f) {
@@ -160,10 +160,11 @@ TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::committed_tensors(bool optim
   return committed_.tensors(arenas(), optimizer);
 }
 
-TUTTI_CORE_FUNCTION void Trainer::synchronise() {
+TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside) {
   if (s_.owns_weights()) {
     auto state = arena_spans();
     state.push_back(counters_span(counters_));
+    state.insert(state.end(), beside.begin(), beside.end());
     s_.synchronise(state);
     counters_.step = s_.progress();
     executor_->parameters_changed();
@@ -175,6 +176,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise() {
   auto more = committed_.tensors(arenas(), true);
   spans.insert(spans.end(), more.begin(), more.end());
   spans.push_back(committed_.counters_span());
+  spans.insert(spans.end(), beside.begin(), beside.end());
   s_.synchronise(spans);
   restore();
 }

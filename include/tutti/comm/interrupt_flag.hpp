@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace tutti {
+
+// Ends a group of ranks on this rank, whether it works, waits or is only being formed. From any thread, and for good:
+// the next group has a flag of its own.
+class InterruptFlag {
+ public:
+  InterruptFlag() = default;
+  InterruptFlag(const InterruptFlag&) = delete;
+  InterruptFlag& operator=(const InterruptFlag&) = delete;
+
+  // why: what messages say that all ranks did not come to, such as "the loss of worker 2 on b". The first one counts.
+  void raise(const std::string& why) noexcept {
+    {
+      const std::lock_guard lock(why_mutex_);
+      if (!raised_.load()) why_ = why;
+      raised_.store(true);
+    }
+    const std::lock_guard lock(watcher_mutex_);
+    if (watcher_) watcher_();
+  }
+  [[nodiscard]] const std::atomic<bool>& raised() const noexcept { return raised_; }
+  [[nodiscard]] std::string why() const {
+    const std::lock_guard lock(why_mutex_);
+    return why_;
+  }
+
+  // Calls f whenever it is raised, at once where it has been. f does not throw; there is one at most.
+  void watch(std::function<void()> f) {
+    const std::lock_guard lock(watcher_mutex_);
+    watcher_ = std::move(f);
+    if (watcher_ && raised_) watcher_();
+  }
+
+ private:
+  std::atomic<bool> raised_{false};
+  mutable std::mutex why_mutex_, watcher_mutex_;
+  std::string why_;
+  std::function<void()> watcher_;
+};
+
+}  // namespace tutti

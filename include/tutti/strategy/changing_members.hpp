@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+// How a member of a generation leaves its work.
+struct Leaving {
+  std::uint64_t step = 0;  // behind which it stands, whole
+  bool broken = false;     // what followed broke off: a peer was lost, or what they did together failed
+  bool epoch_end = false;  // the step was the last of an epoch
+};
+
+// What a strategy whose members come and go says of them, and is told. Members work in generations: whoever trains asks
+// for a change in each step, leaves the generation with the others, and goes on in the next (Trainer::reform). Calls
+// come from one thread.
+class ChangingMembers {
+ public:
+  enum class Change : std::uint8_t {
+    none,
+    after_epoch,  // to be told to all in the last step of the epoch, by step_flag::membership
+    after_step,   // in the next step
+    broken        // the generation cannot go on, at once
+  };
+
+  ChangingMembers() = default;
+  ChangingMembers(const ChangingMembers&) = delete;
+  ChangingMembers& operator=(const ChangingMembers&) = delete;
+  virtual ~ChangingMembers() = default;
+
+  // Whether this process has not been in any generation yet: it holds nothing that others need, and takes what they
+  // have.
+  [[nodiscard]] virtual bool joining() const = 0;
+  // What is known of a change of the present generation.
+  [[nodiscard]] virtual Change change() = 0;
+  // Leaves the present generation, or comes to its first, and waits until the group of the next one stands. False where
+  // this process is let go, as it or whoever started it had asked. CommunicationError where it was given up.
+  [[nodiscard]] virtual bool next_generation(const Leaving& how) = 0;
+  // Whether the others of the present generation take this process's state.
+  [[nodiscard]] virtual bool has_authority() const = 0;
+  // Leaves with the next generation, which comes after a step.
+  virtual void ask_to_leave() = 0;
+  // The whole job is to stop.
+  [[nodiscard]] virtual bool stop_requested() const = 0;
+  // False once this process might have been given up: then it must not write what others read.
+  [[nodiscard]] virtual bool may_write() const = 0;
+  // Said by rank 0, for whoever starts further processes.
+  virtual void epoch_begins(std::int64_t epoch) = 0;
+};
+
+}  // namespace tutti

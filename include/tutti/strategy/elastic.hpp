@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/changing_members.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+namespace tutti {
+
+// How a process of an elastic job comes to its first generation.
+struct ElasticOptions {
+  LaunchEnvironment start;
+  JobFacts facts;  // that all processes have in common, see ControlChannel::enrol()
+  // Until those who begin the job are there, and until the members of a generation have found each other.
+  std::chrono::milliseconds meeting = std::chrono::seconds(60);
+};
+
+// Trains in generations of a job whose members come and go: makes a strategy for each by `factory`,
+//     std::unique_ptr<S> factory(const Assignment&, ControlChannel&, InterruptFlag&)
+// where S is an AllReduce, or another strategy with set_authority(), which the flag ends while it is formed and later.
+// The arbiter behind the channel says who is in; when somebody is lost, the channel's thread raises the flag.
+// Who begins a job is in its first generation when this is made; who joins one that runs is alone until
+// next_generation(), so that it loads its data while the others train.
+template <class Factory>
+class Elastic final : public ChangingMembers {
+  using Made = std::invoke_result_t<Factory&, const Assignment&, ControlChannel&, InterruptFlag&>;
+  using S = typename Made::element_type;
+
+ public:
+  static constexpr StrategyTraits traits = [] {
+    StrategyTraits t = S::traits;
+    t.changes_members = true;
+    return t;
+  }();
+
+  Elastic(std::unique_ptr<ControlChannel> channel, ElasticOptions options, Factory factory)
+      : options_(std::move(options)), factory_(std::move(factory)), channel_(std::move(channel)) {
+    if (channel_ == nullptr)
+      fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
+                       "'tutti-launch --elastic -n N PROGRAM' starts N that more can join");
+    channel_->on_change([this](const control::Changing& c) {
+      if (c.broken) interrupt(c);
+    });
+    if (!options_.start.new_worker && !next_generation({}))
+      fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
+  }
+  ~Elastic() override {
+    channel_->on_change({});
+    group_.reset();
+  }
+
+  // ---- a strategy ----
+  [[nodiscard]] Membership membership() const {
+    return group_ ? Membership{group_->rank(), group_->size(), now_.generation} : Membership{};
+  }
+  [[nodiscard]] int rank() const { return membership().rank; }
+  [[nodiscard]] int size() const { return membership().size; }
+  [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
+  // The gradients stay where they are over all generations, so no generation's group has them.
+  std::span<std::byte> allocate(std::size_t) { return {}; }
+  void attach(const ArenaLayout& layout, const JobFacts& facts) {
+    if (group_) group_->attach(layout, facts);
+  }
+  void synchronise(std::span<StateSpan> state) {
+    if (group_) group_->synchronise(state);
+  }
+  Work reduce(const Piece& piece) { return group_ ? group_->reduce(piece) : Work{}; }
+  void begin_step(std::int64_t step, bool runs_ahead) requires(S::traits.follows_steps) {
+    if (group_) group_->begin_step(step, runs_ahead);
+  }
+  void settled() requires(S::traits.follows_steps) {
+    if (group_) group_->settled();
+  }
+  [[nodiscard]] std::chrono::milliseconds deadline() const requires(S::traits.watches_ranks) {
+    return group_ ? group_->deadline() : usual_deadline;
+  }
+  void wait_until(const std::function<bool()>& done, const std::string& what) requires(S::traits.watches_ranks) {
+    if (group_)
+      group_->wait_until(done, what);
+    else
+      poll(done, usual_deadline, what);
+  }
+  void finish() {
+    if (group_) group_->finish();
+  }
+  void sum(std::span<double> values) {
+    if (group_) group_->sum(values);
+  }
+  void abort(const std::string& reason, ExitCode code) noexcept {
+    if (group_) group_->abort(reason, code);
+  }
+  [[nodiscard]] ChangingMembers* members() noexcept { return this; }
+
+  // ---- its members ----
+  [[nodiscard]] bool joining() const override { return now_.generation == 0; }
+  [[nodiscard]] Change change() override {
+    const auto c = channel_->change();
+    if (!c) return Change::none;
+    return c->broken ? Change::broken : c->at_epoch ? Change::after_epoch : Change::after_step;
+  }
+  [[nodiscard]] bool next_generation(const Leaving& how) override {
+    Leaving leaving = how;
+    for (;;) {
+      drop_group(leaving.broken);
+      if (!next_assignment(leaving)) return false;
+      try {
+        form_group();
+        if (channel_->stands(options_.meeting)) return true;
+      } catch (const CommunicationError&) {
+        // Whoever is lost is named by the arbiter, which makes one more; who was given up hears of it there.
+      }
+      leaving.broken = true;
+    }
+  }
+  [[nodiscard]] bool has_authority() const override { return now_.id == now_.authority; }
+  void ask_to_leave() override { channel_->ask_to_leave(); }
+  [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
+  [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
+  void epoch_begins(std::int64_t epoch) override { channel_->epoch_begins(static_cast<std::uint64_t>(epoch)); }
+
+  [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
+
+ private:
+  [[nodiscard]] bool next_assignment(const Leaving& leaving) {
+    if (joining() && !enrolled_) {
+      enrolled_ = true;
+      channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
+    } else if (!joining()) {
+      channel_->report(leaving.step, leaving.broken, leaving.epoch_end);
+    }
+    // Who waits for members that are still to come waits as long as the arbiter does; founders of a job do not.
+    const auto began = std::chrono::steady_clock::now();
+    const bool founds = joining() && !options_.start.new_worker;
+    while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
+      if (founds && std::chrono::steady_clock::now() - began > options_.meeting) break;  // the next line says who lacks
+      if (!may_write())
+        fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long",
+                                 "is its host cut off, or was it stopped?");
+    }
+    auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
+    if (!next) return false;
+    now_ = *std::move(next);
+    return true;
+  }
+  void form_group() {
+    {
+      const std::lock_guard lock(mutex_);
+      flag_ = std::make_shared<InterruptFlag>();
+    }
+    // What was heard before there was a flag.
+    if (const auto c = channel_->change(); c && c->broken) interrupt(*c);
+    group_ = factory_(now_, *channel_, *flag_);
+    int authority = 0;
+    for (std::size_t r = 0; r < now_.workers.size(); ++r)
+      if (now_.workers[r].id == now_.authority) authority = static_cast<int>(r);
+    group_->set_authority(authority);
+  }
+  void drop_group(bool broken) {
+    // Whole groups end together.
+    if (broken && flag_ != nullptr) flag_->raise("this rank leaves a group that broke");
+    group_.reset();
+  }
+  // On the channel's thread, too.
+  void interrupt(const control::Changing& c) {
+    std::shared_ptr<InterruptFlag> flag;
+    {
+      const std::lock_guard lock(mutex_);
+      flag = flag_;
+    }
+    if (flag == nullptr) return;
+    std::string who;
+    for (const control::Member& m : c.lost) who += (who.empty() ? "" : ", ") + m.name();
+    flag->raise(who.empty() ? "a step that broke on one of them" : "the loss of " + who);
+  }
+
+  ElasticOptions options_;
+  Factory factory_;
+  std::unique_ptr<ControlChannel> channel_;
+  Assignment now_;
+  bool enrolled_ = false;
+  std::mutex mutex_;  // of the flag
+  std::shared_ptr<InterruptFlag> flag_;
+  Made group_;  // goes before its flag
+};
+
+}  // namespace tutti

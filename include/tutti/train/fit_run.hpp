@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/step_flag.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/strategy/changing_members.hpp>
+#include <tutti/train/chief.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/report_window.hpp>
+#include <tutti/train/trainer.hpp>
+#include <tutti/train/utilisation.hpp>
+#include <tutti/train/while_ranks_work.hpp>
+
+namespace tutti::detail {
+
+// What all members know of a run beside the trainer's state; after a change they have the authority's.
+struct RunShare {
+  Metrics epoch;       // of the epoch's steps, all ranks': those of members that have left are known to nobody else
+  double skipped = 0;  // records in it
+  // The last step: where it began, by how many ranks, what they said in it.
+  Position began{};
+  std::int64_t step = 0, before = 0, epoch_number = 1, step_in_epoch = 0;
+  std::int64_t world = 1, flags = 0, last_of_epoch = 0;
+  double lr = 0;
+  // What ranks do together behind it, such as an evaluation, is not over yet.
+  std::int64_t unended = 0;
+};
+static_assert(std::is_trivially_copyable_v<RunShare> && sizeof(RunShare) % sizeof(std::int64_t) == 0);
+
+// One call of fit(): steps, what ranks do together behind each, and where the members of the job come and go, the way
+// from one generation to the next. Who survives a peer in a step takes it back and does it again with the others that
+// are left; who survives one behind a step does what comes behind it again.
+class FitRun {
+ public:
+  FitRun(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief, const FitOptions& o)
+      : trainer_(trainer),
+        strategy_(trainer.strategy()),
+        members_(strategy_.members()),
+        train_(train),
+        test_(test),
+        chief_(chief),
+        o_(o),
+        per_epoch_(train.steps_per_epoch()),
+        at_(trainer.counters()),
+        workers_(strategy_.owns_weights() ? strategy_.size() : 1),
+        evaluates_(test != nullptr && (!strategy_.owns_weights() || strategy_.rank() == 0)),
+        busy_([&] { return trainer_.utilisation(); }),
+        holds_state_(members_ == nullptr || !members_->joining()) {}
+
+  FitResult run() {
+    if (members_ != nullptr && members_->joining()) {
+      if (!change_members(false)) return left();
+    } else {
+      chief_.follow();
+      if (!ends()) train_.start({at_.epoch, at_.consumed});
+    }
+    if (ends() && share_.unended == 0) {
+      chief_.tell([](FitListener& l) { l.finished(0); });
+      result_.counters = at_;
+      return std::move(result_);
+    }
+    begin();
+    while (!over_ && (share_.unended != 0 || !ends())) {
+      try {
+        if (share_.unended == 0) step();
+        end_step();
+        if (!over_ && !ends() && (share_.flags & step_flag::membership) != 0 && !change_members(false)) return left();
+      } catch (const CommunicationError&) {
+        // One that was given up itself ends here.
+        if (members_ == nullptr || !members_->may_write()) throw;
+        if (!change_members(true)) return left();
+      }
+    }
+    train_.release();
+    const double seconds = since_start_.seconds();
+    if (!result_.interrupted) chief_.tell([&](FitListener& l) { l.finished(seconds); });
+    result_.counters = at_;
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] bool ends() const {
+    return train_.steps_left({at_.epoch, at_.consumed}, o_.epochs) <= 0 ||
+           (o_.max_steps > 0 && at_.step >= o_.max_steps);
+  }
+  [[nodiscard]] double schedule_at(std::int64_t step) const {
+    return o_.schedule(SchedulePoint{step, per_epoch_ * workers_,
+                                     o_.total_steps > 0 ? o_.total_steps : train_.steps_left({}, o_.epochs) * workers_,
+                                     o_.global_batch, strategy_.size()});
+  }
+  [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
+    return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
+  }
+  // Others' steps may have come between.
+  [[nodiscard]] bool passed(std::int64_t every) const { return at_.step / every > share_.before / every; }
+
+  void begin() {
+    if (chief_.listens()) busy_.begin();
+    for (auto* w : {&steps_, &summaries_}) {
+      w->waited = train_.seconds_waited();
+      w->exchanged = trainer_.seconds_waited().value_or(0);
+    }
+    epoch_waited_ = steps_.waited;
+    epoch_exchanged_ = steps_.exchanged;
+    skipped_before_ = train_.skipped();
+    epoch_watch_.restart();
+    say_epoch();
+  }
+  void say_epoch() {
+    if (members_ != nullptr && strategy_.rank() == 0) members_->epoch_begins(at_.epoch);
+  }
+
+  // ---- a step ----
+  // What this rank says to all in a step of this batch.
+  [[nodiscard]] std::uint32_t wanted(const Batch& batch) {
+    std::uint32_t flags = o_.stop_requested() ? step_flag::stop : 0;
+    // One clock for all: they save after the same step.
+    if (o_.save_every_seconds > 0 && strategy_.rank() == 0 && since_save_.seconds() >= o_.save_every_seconds) {
+      flags |= step_flag::save;
+      since_save_.restart();
+    }
+    if (members_ == nullptr) return flags;
+    if (members_->stop_requested()) flags |= step_flag::stop;
+    if (!asked_to_leave_ && o_.leave_requested && o_.leave_requested()) {
+      asked_to_leave_ = true;
+      members_->ask_to_leave();
+    }
+    const auto change = members_->change();
+    if (change == ChangingMembers::Change::broken)
+      fail<CommunicationError>("members", "those of the generation", "a change of them");
+    if (change == ChangingMembers::Change::after_step ||
+        (change == ChangingMembers::Change::after_epoch && batch.last_of_epoch))
+      flags |= step_flag::membership;
+    return flags;
+  }
+
+  void step() {
+    const Batch& batch = train_.next();
+    require_lease();
+    const std::uint32_t mine = wanted(batch);
+    const double lr = schedule_at(at_.step);
+    const std::int64_t before = at_.step;
+    const Position began{at_.epoch, at_.consumed};
+    Trainer::Pending pending = trainer_.step(batch, lr, mine);
+    std::uint32_t flags = pending.flags();
+    // Who leaves behind an epoch leaves behind its last step.
+    if (members_ != nullptr && batch.last_of_epoch) flags |= pending.wait().flags;
+    skipped_rows_ += static_cast<double>(batch.skipped);
+    if (batch.skipped > 0)
+      for (const auto& m : train_.take_skip_messages()) o_.record_skipped(m);
+    chief_.audit(batch, at_.step);
+    at_.epoch = batch.after.epoch;
+    at_.consumed = batch.after.consumed;
+    for (Rate* r : {&steps_.rate, &summaries_.rate, &epoch_rate_}) r->add(batch.global_count);
+    share_.began = began;
+    share_.step = at_.step;
+    share_.before = before;
+    share_.epoch_number = batch.epoch + 1;
+    share_.step_in_epoch = batch.step_in_epoch + 1;
+    share_.world = strategy_.size();
+    share_.flags = flags;
+    share_.last_of_epoch = batch.last_of_epoch ? 1 : 0;
+    share_.lr = lr;
+    share_.unended = 1;
+    // Where steps run ahead, asking waits for them.
+    if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done()) {
+      Metrics m = trainer_.take_metrics();
+      m.rows -= std::exchange(skipped_rows_, 0);
+      steps_.metrics += m;
+      summaries_.metrics += m;
+      epoch_ += m;
+    }
+    if (chief_.listens()) busy_.step(reports(), summarises(), epoch_done());
+  }
+
+  // A run that ends within an epoch is reported, evaluated and saved like the end of one.
+  [[nodiscard]] bool epoch_done() const { return share_.last_of_epoch != 0 || ends(); }
+  [[nodiscard]] bool reports() const {
+    const bool due = passed(std::max<std::int64_t>(o_.report_every, 1)) || (o_.report_first && at_.step == 1);
+    return due || (epoch_done() && (o_.report_epochs || ends()));
+  }
+  [[nodiscard]] bool summarises() const { return o_.summary_every > 0 && (passed(o_.summary_every) || ends()); }
+  [[nodiscard]] bool saves_by_steps() const {
+    return (o_.save_every_steps > 0 && passed(o_.save_every_steps)) || (share_.flags & step_flag::save) != 0;
+  }
+
+  // ---- what ranks do together behind it ----
+  void end_step() {
+    require_lease();
+    if (reports()) {
+      const StepReport r = report_on(steps_, busy_.steps);
+      chief_.tell([&](FitListener& l) { l.step(r); });
+    }
+    if (summarises()) {
+      const StepReport r = report_on(summaries_, busy_.summaries);
+      chief_.tell([&](FitListener& l) { l.summary(r); });
+    }
+    const bool stop = (share_.flags & step_flag::stop) != 0;
+    const bool done = epoch_done();
+    bool reached = false;
+    if (done)
+      reached = end_epoch();
+    else if (!stop && saves_by_steps())
+      save();
+    if (stop && !reached && !ends()) {
+      save();
+      result_.interrupted = true;
+    }
+    share_.unended = 0;
+    // What ranks do together in this step is done: the members may change.
+    if (o_.after_step) o_.after_step({share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr});
+    if (done && o_.after_epoch) o_.after_epoch(*result_.last);
+    chief_.follow();
+    over_ = reached || result_.interrupted;
+    if (done && !over_) begin_epoch();
+  }
+
+  [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window) {
+    const Metrics all = trainer_.reduce(w.metrics);
+    const double wait = train_.seconds_waited() - w.waited;
+    const auto exchanged = trainer_.seconds_waited();
+    const StepReport r{share_.epoch_number,
+                       at_.step,
+                       share_.step_in_epoch,
+                       per_epoch_,
+                       o_.epochs,
+                       all.mean_loss(),
+                       all.top1_rate(),
+                       w.rate.value(),
+                       share_.lr,
+                       schedule_at(at_.step),
+                       share_of(wait, w.rate),
+                       since_start_.seconds(),
+                       exchanged ? std::optional(share_of(*exchanged - w.exchanged, w.rate)) : std::nullopt,
+                       of_window.take()};
+    w.exchanged = exchanged.value_or(0);
+    w.metrics = {};
+    w.waited += wait;
+    w.rate.restart();
+    return r;
+  }
+
+  // Returns whether the epoch has reached what ends the run.
+  bool end_epoch() {
+    for (Rate* r : {&epoch_rate_, &steps_.rate, &summaries_.rate}) r->pause();
+    Metrics all = share_.epoch;
+    all += trainer_.reduce(epoch_);
+    EpochReport r{share_.epoch_number,
+                  at_.step,
+                  o_.epochs,
+                  all.mean_loss(),
+                  all.top1_rate(),
+                  all.topk_rate(),
+                  {},
+                  {},
+                  epoch_rate_.value(),
+                  share_.lr,
+                  0,
+                  false,
+                  0};
+    r.data_wait = share_of(train_.seconds_waited() - epoch_waited_, epoch_rate_);
+    if (const auto exchanged = trainer_.seconds_waited())
+      r.comm_wait = share_of(*exchanged - epoch_exchanged_, epoch_rate_);
+    r.gpu_utilisation = busy_.epoch.take();
+    r.skipped = std::llround(share_.skipped + skipped_by_all());
+    const bool reached = o_.stop_at_train_top1 > 0 && r.train_top1 >= o_.stop_at_train_top1;
+    const bool last_epoch = ends() || reached;
+    if (last_epoch) wait_for_pushes();
+    if (evaluates_ && o_.evaluate_every > 0 && (last_epoch || share_.epoch_number % o_.evaluate_every == 0)) {
+      trainer_.pull();
+      r.test = evaluate(trainer_, *test_, o_.metric);
+      if (trainer_.has_ema()) trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *test_, o_.metric); });
+    }
+    const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
+                       (o_.save_last && last_epoch) || saves_by_steps();
+    std::optional<double> metric;
+    if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
+    if (saves) {
+      save(metric);
+      r.best = best_;
+    }
+    r.seconds = epoch_watch_.seconds();
+    chief_.tell([&](FitListener& l) { l.epoch(r); });
+    result_.last = r;
+    return reached;
+  }
+  [[nodiscard]] double skipped_by_all() {
+    auto skipped = static_cast<double>(train_.skipped() - skipped_before_);
+    strategy_.sum({&skipped, 1});
+    return skipped;
+  }
+  // Where workers wait for no other one, what is evaluated and saved at the end has the steps of all of them.
+  void wait_for_pushes() {
+    if (!strategy_.owns_weights() || strategy_.rank() != 0) return;
+    while (strategy_.others_at_work() > 0 && !o_.stop_requested())
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    trainer_.pull();
+  }
+  void begin_epoch() {
+    epoch_ = share_.epoch = {};
+    share_.skipped = 0;
+    skipped_before_ = train_.skipped();
+    epoch_waited_ = train_.seconds_waited();
+    epoch_exchanged_ = trainer_.seconds_waited().value_or(0);
+    epoch_rate_.restart();
+    epoch_watch_.restart();
+    for (auto* w : {&steps_, &summaries_}) w->rate.resume();
+    busy_.pause_is_over();
+    say_epoch();
+  }
+
+  // All ranks call it. metric: of the state, if there is one; best_ says whether it is the best yet.
+  void save(std::optional<double> metric = {}) {
+    since_save_.restart();
+    Checkpoints* const checkpoints = chief_.checkpoints();
+    best_ = result_.saved = false;
+    if (checkpoints == nullptr && strategy_.owns_weights()) return;
+    trainer_.commit();
+    try {
+      std::string path;
+      std::vector<std::string> complaints;
+      const auto write = [&] {
+        path = checkpoints->save(trainer_);
+        if (metric)
+          best_ = checkpoints->mark_if_best(at_.step, *metric, [&](const std::string& c) { complaints.push_back(c); });
+      };
+      while_ranks_work(strategy_, "saving a checkpoint",
+                       checkpoints != nullptr ? std::function<void()>(write) : nullptr);
+      if (path.empty()) return;
+      result_.saved = true;
+      chief_.tell([&](FitListener& l) { l.saved(path); });
+      for (const auto& c : complaints) chief_.warn(c);
+    } catch (const CommunicationError&) {
+      throw;
+    } catch (const Error& e) {
+      // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
+      chief_.warn("checkpoint not written: " + std::string(e.what()));
+    }
+  }
+
+  // ---- other members ----
+  // A process that was given up writes nothing more.
+  void require_lease() {
+    if (members_ == nullptr || members_->may_write()) return;
+    fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long: the others go on",
+                             "is its host cut off, or was it stopped?");
+  }
+
+  // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.
+  bool change_members(bool broken) {
+    const bool joins = members_->joining();
+    for (;;) {
+      if (!broken && !joins) broken = !sum_up();
+      if (broken) trainer_.roll_back();
+      const bool at_end = share_.unended == 0 && (at_.consumed == 0 || share_.last_of_epoch != 0);
+      if (!members_->next_generation({static_cast<std::uint64_t>(at_.step), broken, at_end})) return false;
+      if (!holds_state_ && members_->has_authority())
+        fail<CommunicationError>("members", "one that has the state of the run", "none: all who had it are lost",
+                                 "--resume goes on from the last checkpoint");
+      try {
+        take_state();
+        follow();
+        place();
+        return true;
+      } catch (const CommunicationError&) {
+        if (!members_->may_write()) throw;
+        broken = true;
+      }
+    }
+  }
+  // What each has of the epoch's sums becomes everybody's; false where somebody was lost meanwhile.
+  bool sum_up() {
+    try {
+      Metrics all = trainer_.reduce(epoch_);
+      const double skipped = skipped_by_all();
+      share_.epoch += all;
+      share_.skipped += skipped;
+      epoch_ = {};
+      skipped_before_ = train_.skipped();
+      return true;
+    } catch (const CommunicationError&) {
+      if (!members_->may_write()) throw;
+      return false;
+    }
+  }
+  // The trainer's state and what all know of the run are taken over together: whoever is lost meanwhile, they fit.
+  void take_state() {
+    RunShare theirs = share_;
+    const StateSpan span{"run",
+                         DType::i64,
+                         {static_cast<std::int64_t>(sizeof theirs / sizeof(std::int64_t))},
+                         std::as_writable_bytes(std::span(&theirs, 1))};
+    trainer_.reform({&span, 1});
+    share_ = theirs;
+    holds_state_ = true;
+  }
+  // Some members may have come to the step that others stand at by their state alone, and some may be gone.
+  void follow() {
+    const ClosedStep closed{share_.began, share_.step, static_cast<int>(share_.world), &train_};
+    chief_.follow(share_.step > 0 ? &closed : nullptr);
+  }
+  void place() {
+    const auto here = [&](Placement p) {
+      p.rank = strategy_.rank();
+      p.world = strategy_.size();
+      return p;
+    };
+    train_.start({at_.epoch, at_.consumed}, here(train_.placement()));
+    if (test_ != nullptr) test_->start({}, here(test_->placement()));
+  }
+  FitResult left() {
+    train_.release();
+    result_.left = true;
+    result_.counters = at_;
+    return std::move(result_);
+  }
+
+  Trainer& trainer_;
+  AnyStrategy& strategy_;
+  ChangingMembers* members_;  // null: they stay
+  BatchSource& train_;
+  BatchSource* test_;
+  Chief& chief_;
+  const FitOptions& o_;
+  std::int64_t per_epoch_;
+  Counters& at_;
+  int workers_;     // where they wait for no other one, each one's step counts
+  bool evaluates_;  // there one does it for all
+  FitResult result_;
+  RunShare share_;
+  bool over_ = false, best_ = false, asked_to_leave_ = false;
+  Stopwatch since_start_, since_save_, epoch_watch_;
+  UtilisationReadings busy_;
+  Metrics epoch_;  // this rank's, not summed yet
+  Rate epoch_rate_;
+  ReportWindow steps_, summaries_;
+  double epoch_waited_ = 0, epoch_exchanged_ = 0;
+  std::int64_t skipped_before_ = 0;
+  double skipped_rows_ = 0;  // that no metrics were reduced by yet
+  bool holds_state_;         // false: of a newcomer that has not taken it over yet
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+// Members of a job come and go, in order and by death, while it trains: every sample is seen once an epoch, and what
+// comes out is what one process comes to.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/rng.hpp>
+#include <tutti/data/audit.hpp>
+
+#include "data/temp_folder.hpp"
+#include "elastic_job.hpp"
+
+using namespace tutti;
+using testing::ElasticJob;
+
+namespace {
+
+void slowly() { std::this_thread::sleep_for(std::chrono::milliseconds(3)); }
+
+std::vector<double> weights_of_one() {
+  static const std::vector<double> weights = [] {
+    ElasticJob job(1, {}, [](ElasticJob&, std::size_t, const FitStep&) {});
+    return job.run().at(0).weights;
+  }();
+  return weights;
+}
+
+void require_same(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  CHECK(most < 1e-9);
+}
+
+void require_every_sample_once(const std::string& folder, std::int64_t epochs) {
+  std::vector<std::string> files;
+  for (const auto& e : std::filesystem::directory_iterator(folder)) files.push_back(e.path().string());
+  for (std::int64_t e = 0; e < epochs; ++e) {
+    CAPTURE(e);
+    const AuditResult r = check_audit(files, e, ElasticJob::samples);
+    CHECK(r.missing == 0);
+    CHECK(r.repeated == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a job that begins with one member grows and shrinks in order") {
+  const test::TempFolder folder;
+  ElasticJob job(1, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
+    slowly();
+    if (me == 0 && (s.step == 5 || s.step == 12)) j.join();
+    if (me == 1 && s.step == 55) j.ask_to_leave(0);
+    if (me == 2 && s.step == 65) j.ask_to_leave(1);
+  });
+  job.audit = folder.path();
+  const auto ended = job.run();
+  REQUIRE(ended.size() == 3);
+  for (const auto& e : ended) CHECK(e.error == "");
+  CHECK(ended[0].left);
+  CHECK(ended[1].left);
+  CHECK_FALSE(ended[2].left);
+  CHECK(ended[2].steps == 4 * ElasticJob::steps_an_epoch);
+  require_same(ended[2].weights, weights_of_one());
+  require_every_sample_once(folder.path(), 4);
+}
+
+TEST_CASE("a job survives the death of any member, the first one too") {
+  for (std::size_t victim = 0; victim < 3; ++victim)
+    for (const std::int64_t step : {1, 20, 33}) {
+      CAPTURE(victim);
+      CAPTURE(step);
+      const test::TempFolder folder;
+      ElasticJob job(3, {}, [=](ElasticJob&, std::size_t me, const FitStep& s) {
+        if (me == victim && s.step == step) throw testing::Killed{};
+      });
+      job.audit = folder.path();
+      const auto ended = job.run();
+      for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(ended[i].error == "");
+        CHECK(ended[i].killed == (i == victim));
+        if (i == victim) continue;
+        CHECK(ended[i].steps == 4 * ElasticJob::steps_an_epoch);
+        require_same(ended[i].weights, weights_of_one());
+      }
+      require_every_sample_once(folder.path(), 4);
+    }
+}
+
+TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps") {
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
+    CAPTURE(seed);
+    const test::TempFolder folder;
+    std::atomic<int> alive{3}, events{0}, pieces{0};
+    // A member that may go goes only where one is left that will not.
+    const auto may_go = [&] {
+      for (int n = alive; n > 1;)
+        if (alive.compare_exchange_weak(n, n - 1)) return true;
+      return false;
+    };
+    ElasticJob job(3, {}, [&](ElasticJob& j, std::size_t me, const FitStep& s) {
+      slowly();
+      Rng rng(seed, Purpose::user, static_cast<std::uint64_t>(s.step), me);
+      const auto what = rng.below(40);
+      if (what < 2 && alive < 5 && s.step < 150) {
+        ++alive;
+        ++events;
+        j.join();
+      } else if (what == 2 && may_go()) {
+        ++events;
+        j.ask_to_leave(me);
+      } else if (what == 3 && may_go()) {
+        ++events;
+        throw testing::Killed{};
+      }
+    });
+    job.before_piece = [&](std::size_t me) {
+      Rng rng(seed, Purpose::shuffle, static_cast<std::uint64_t>(pieces++), me);
+      if (rng.below(300) != 0 || !may_go()) return;
+      ++events;
+      throw testing::Killed{};
+    };
+    job.epochs = 9;
+    job.audit = folder.path();
+    const auto ended = job.run();
+    int finished = 0;
+    for (const auto& e : ended) {
+      CHECK(e.error == "");
+      if (e.left || e.killed) continue;
+      ++finished;
+      CHECK(e.steps == 9 * ElasticJob::steps_an_epoch);
+    }
+    CHECK(finished > 0);
+    CHECK(events > 10);
+    MESSAGE("events: " << events.load());
+    require_every_sample_once(folder.path(), 9);
+  }
+}
