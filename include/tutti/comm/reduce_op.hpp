@@ -11,6 +11,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 
 namespace tutti {
 
@@ -97,8 +98,24 @@ void combine_range(std::span<std::byte* const> arrays, std::span<std::byte* cons
 
 // Elements [begin, end) of arrays 0, 1, ... combined in this order, written to every array of `to`, which may be the
 // same ones. bf16 is summed in f32 and rounded once.
-inline void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays, std::span<std::byte* const> to,
-                    std::size_t begin, std::size_t end) {
+TUTTI_CORE_FUNCTION void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays,
+                                 std::span<std::byte* const> to, std::size_t begin, std::size_t end);
+
+// The part of n elements that rank r of `size` works on; cut at multiples of a cache line.
+struct RankShare {
+  std::size_t begin, end;
+};
+[[nodiscard]] inline RankShare share_of(std::size_t n, std::size_t element_bytes, int size, int r) noexcept {
+  const std::size_t line = 64 / element_bytes, lines = (n + line - 1) / line;
+  const auto cut = [&](int i) {
+    return std::min(n, lines * static_cast<std::size_t>(i) / static_cast<std::size_t>(size) * line);
+  };
+  return {cut(r), cut(r + 1)};
+}
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays,
+                                 std::span<std::byte* const> to, std::size_t begin, std::size_t end) {
   const auto run = [&]<class T, class A>(T, A) {
     if (c == ReduceOp::sum)
       detail::combine_range<T, A, ReduceOp::sum>(arrays, to, begin, end);
@@ -123,17 +140,6 @@ inline void combine(DType t, ReduceOp c, std::span<std::byte* const> arrays, std
   }
   fail("combine", "a type of tutti", std::to_string(static_cast<int>(t)));
 }
-
-// The part of n elements that rank r of `size` works on; cut at multiples of a cache line.
-struct RankShare {
-  std::size_t begin, end;
-};
-[[nodiscard]] inline RankShare share_of(std::size_t n, std::size_t element_bytes, int size, int r) noexcept {
-  const std::size_t line = 64 / element_bytes, lines = (n + line - 1) / line;
-  const auto cut = [&](int i) {
-    return std::min(n, lines * static_cast<std::size_t>(i) / static_cast<std::size_t>(size) * line);
-  };
-  return {cut(r), cut(r + 1)};
-}
+#endif
 
 }  // namespace tutti

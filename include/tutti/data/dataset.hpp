@@ -104,13 +104,7 @@ class StoredImages {
 };
 
 // Throws UsageError unless `index` lies in [0, size) and `sample` has room for exactly one image.
-inline void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Sample& sample) {
-  if (index < 0 || index >= size)
-    fail<UsageError>(schema.name, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
-  if (sample.image.size() != static_cast<std::size_t>(schema.image_bytes()))
-    fail<UsageError>(schema.name, "a slot of " + std::to_string(schema.image_bytes()) + " bytes",
-                     std::to_string(sample.image.size()));
-}
+TUTTI_CORE_FUNCTION void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Sample& sample);
 
 // Any data set, chosen at run time. Copies share the data set.
 class AnyDataset {
@@ -118,7 +112,7 @@ class AnyDataset {
   template <Dataset D>
   requires(!std::same_as<D, AnyDataset>)
       AnyDataset(D dataset)  // NOLINT(google-explicit-constructor): a data set is one
-      : self_(std::make_shared<const Model<D>>(std::move(dataset))) {
+      : self_(shared(new Model<D>(std::move(dataset)))) {
     schema().check();
   }
 
@@ -183,7 +177,24 @@ class AnyDataset {
     }
     D dataset;
   };
+
+  // Takes it over. One kind of shared pointer for all, which costs a compiler less than one a data set.
+  [[nodiscard]] static std::shared_ptr<const Interface> shared(const Interface* made);
+
   std::shared_ptr<const Interface> self_;
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Sample& sample) {
+  if (index < 0 || index >= size)
+    fail<UsageError>(schema.name, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
+  if (sample.image.size() != static_cast<std::size_t>(schema.image_bytes()))
+    fail<UsageError>(schema.name, "a slot of " + std::to_string(schema.image_bytes()) + " bytes",
+                     std::to_string(sample.image.size()));
+}
+TUTTI_CORE_FUNCTION std::shared_ptr<const AnyDataset::Interface> AnyDataset::shared(const Interface* made) {
+  return std::shared_ptr<const Interface>(made);
+}
+#endif
 
 }  // namespace tutti

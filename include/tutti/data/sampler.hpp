@@ -155,53 +155,18 @@ struct Share {
 class Sampler {
  public:
   // `block` is how many neighbouring samples are best read together.
-  Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block = 1)
-      : seed_(seed), shuffle_(shuffle), block_(block) {
-    if (block < 1) fail<UsageError>("sampler", "blocks of 1 sample or more", std::to_string(block));
-    if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
-      fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
-    order_.resize(static_cast<std::size_t>(size));
-    std::iota(order_.begin(), order_.end(), std::int64_t{0});
-  }
+  Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block = 1);
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(order_.size()); }
 
   // Throws UsageError unless p lies in an epoch of this data set.
-  void check(Position p) const {
-    if (p.epoch < 0 || p.consumed < 0 || p.consumed >= size())
-      fail<UsageError>("sampler", "a position in an epoch of " + std::to_string(size()) + " samples",
-                       "epoch " + std::to_string(p.epoch) + ", " + std::to_string(p.consumed) + " consumed",
-                       "the data set may not be the one the run was started with");
-  }
+  void check(Position p) const;
 
   // The spans are valid until share() is called again.
-  [[nodiscard]] Share share(Position p, const Placement& placement) {
-    check(p);
-    placement.check();
-    const std::int64_t count = step_count(p, size(), placement.global_batch, placement.epoch_end);
-    const Part part = part_of(count, placement.rank, placement.world);
-    if (p.consumed + count <= size()) return {order_of(p.epoch, p.consumed + part.begin, part.count), count};
-    joined_.clear();
-    epochs_.clear();
-    for (std::int64_t at = p.consumed + part.begin, left = part.count; left > 0;) {
-      const std::int64_t epoch = p.epoch + at / size(), from = at % size(), n = std::min(left, size() - from);
-      const auto some = order_of(epoch, from, n);
-      joined_.insert(joined_.end(), some.begin(), some.end());
-      epochs_.insert(epochs_.end(), some.size(), epoch);
-      at += n;
-      left -= n;
-    }
-    return {joined_, count, epochs_};
-  }
+  [[nodiscard]] Share share(Position p, const Placement& placement);
 
  private:
-  std::span<const std::int64_t> order_of(std::int64_t epoch, std::int64_t from, std::int64_t n) {
-    if (shuffle_ && epoch != epoch_) {
-      permutation(seed_, epoch, order_, block_);
-      epoch_ = epoch;
-    }
-    return std::span<const std::int64_t>(order_).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(n));
-  }
+  std::span<const std::int64_t> order_of(std::int64_t epoch, std::int64_t from, std::int64_t n);
 
   std::uint64_t seed_;
   bool shuffle_;
@@ -210,5 +175,48 @@ class Sampler {
   std::vector<std::int64_t> order_;
   std::vector<std::int64_t> joined_, epochs_;  // of a step that runs on
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION Sampler::Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block)
+    : seed_(seed), shuffle_(shuffle), block_(block) {
+  if (block < 1) fail<UsageError>("sampler", "blocks of 1 sample or more", std::to_string(block));
+  if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
+    fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
+  order_.resize(static_cast<std::size_t>(size));
+  std::iota(order_.begin(), order_.end(), std::int64_t{0});
+}
+TUTTI_CORE_FUNCTION void Sampler::check(Position p) const {
+  if (p.epoch < 0 || p.consumed < 0 || p.consumed >= size())
+    fail<UsageError>("sampler", "a position in an epoch of " + std::to_string(size()) + " samples",
+                     "epoch " + std::to_string(p.epoch) + ", " + std::to_string(p.consumed) + " consumed",
+                     "the data set may not be the one the run was started with");
+}
+TUTTI_CORE_FUNCTION Share Sampler::share(Position p, const Placement& placement) {
+  check(p);
+  placement.check();
+  const std::int64_t count = step_count(p, size(), placement.global_batch, placement.epoch_end);
+  const Part part = part_of(count, placement.rank, placement.world);
+  if (p.consumed + count <= size()) return {order_of(p.epoch, p.consumed + part.begin, part.count), count};
+  joined_.clear();
+  epochs_.clear();
+  for (std::int64_t at = p.consumed + part.begin, left = part.count; left > 0;) {
+    const std::int64_t epoch = p.epoch + at / size(), from = at % size(), n = std::min(left, size() - from);
+    const auto some = order_of(epoch, from, n);
+    joined_.insert(joined_.end(), some.begin(), some.end());
+    epochs_.insert(epochs_.end(), some.size(), epoch);
+    at += n;
+    left -= n;
+  }
+  return {joined_, count, epochs_};
+}
+TUTTI_CORE_FUNCTION std::span<const std::int64_t> Sampler::order_of(std::int64_t epoch, std::int64_t from,
+                                                                    std::int64_t n) {
+  if (shuffle_ && epoch != epoch_) {
+    permutation(seed_, epoch, order_, block_);
+    epoch_ = epoch;
+  }
+  return std::span<const std::int64_t>(order_).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(n));
+}
+#endif
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 
 #include <tutti/comm/communicator.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/core/xxh64.hpp>
 
 namespace tutti {
@@ -26,55 +27,16 @@ class JobFacts {
   [[nodiscard]] std::uint64_t hash() const noexcept { return hash_of(text()); }
   [[nodiscard]] static std::uint64_t hash_of(std::string_view bytes) noexcept { return xxh64(bytes); }
 
-  [[nodiscard]] std::string text() const {
-    std::string t;
-    for (const auto& [name, value] : facts_) t.append(name).append(1, '\0').append(value).append(1, '\0');
-    return t;
-  }
-  [[nodiscard]] static JobFacts parse(std::string_view text) {
-    JobFacts f;
-    const auto word = [&] {
-      const std::size_t end = text.find('\0');
-      std::string w(text.substr(0, end));
-      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-      return w;
-    };
-    while (!text.empty()) {
-      std::string name = word();
-      f.add(std::move(name), word());
-    }
-    return f;
-  }
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] static JobFacts parse(std::string_view text);
 
   // The first fact in which the other one differs: its name and both values. Empty if none does.
   struct Difference {
     std::string name, mine, other;
   };
-  [[nodiscard]] Difference first_difference(const JobFacts& other) const {
-    for (std::size_t i = 0; i < facts_.size() || i < other.facts_.size(); ++i) {
-      const auto at = [&](const JobFacts& f) {
-        return i < f.facts_.size() ? f.facts_[i] : std::pair<std::string, std::string>{"", "nothing"};
-      };
-      const auto [name, mine] = at(*this);
-      const auto [other_name, others] = at(other);
-      if (name != other_name)
-        return {name.empty() ? other_name : name, name.empty() ? "nothing" : mine,
-                other_name.empty() ? "nothing" : std::string(other_name).append(" ").append(others)};
-      if (mine != others) return {name, mine, others};
-    }
-    return {};
-  }
+  [[nodiscard]] Difference first_difference(const JobFacts& other) const;
   // The first fact that both name, once, with different values; for those who know different things of a job.
-  [[nodiscard]] Difference first_difference_in_common(const JobFacts& other) const {
-    const auto named = [](const JobFacts& f, const std::string& name) {
-      return std::find_if(f.facts_.begin(), f.facts_.end(), [&](const auto& fact) { return fact.first == name; });
-    };
-    for (const auto& [name, mine] : facts_) {
-      const auto at = named(other, name);
-      if (at != other.facts_.end() && at->second != mine) return {name, mine, at->second};
-    }
-    return {};
-  }
+  [[nodiscard]] Difference first_difference_in_common(const JobFacts& other) const;
 
  private:
   std::vector<std::pair<std::string, std::string>> facts_;
@@ -114,5 +76,51 @@ void require_agreement(C& c, const JobFacts& mine) {
   fail<UsageError>(c.rank_name(static_cast<int>(other)), d.name + " " + d.mine + ", as " + c.rank_name(0) + " has",
                    d.other, "start all ranks with the same program, options and data");
 }
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::string JobFacts::text() const {
+  std::string t;
+  for (const auto& [name, value] : facts_) t.append(name).append(1, '\0').append(value).append(1, '\0');
+  return t;
+}
+TUTTI_CORE_FUNCTION JobFacts JobFacts::parse(std::string_view text) {
+  JobFacts f;
+  const auto word = [&] {
+    const std::size_t end = text.find('\0');
+    std::string w(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    return w;
+  };
+  while (!text.empty()) {
+    std::string name = word();
+    f.add(std::move(name), word());
+  }
+  return f;
+}
+TUTTI_CORE_FUNCTION JobFacts::Difference JobFacts::first_difference(const JobFacts& other) const {
+  for (std::size_t i = 0; i < facts_.size() || i < other.facts_.size(); ++i) {
+    const auto at = [&](const JobFacts& f) {
+      return i < f.facts_.size() ? f.facts_[i] : std::pair<std::string, std::string>{"", "nothing"};
+    };
+    const auto [name, mine] = at(*this);
+    const auto [other_name, others] = at(other);
+    if (name != other_name)
+      return {name.empty() ? other_name : name, name.empty() ? "nothing" : mine,
+              other_name.empty() ? "nothing" : std::string(other_name).append(" ").append(others)};
+    if (mine != others) return {name, mine, others};
+  }
+  return {};
+}
+TUTTI_CORE_FUNCTION JobFacts::Difference JobFacts::first_difference_in_common(const JobFacts& other) const {
+  const auto named = [](const JobFacts& f, const std::string& name) {
+    return std::find_if(f.facts_.begin(), f.facts_.end(), [&](const auto& fact) { return fact.first == name; });
+  };
+  for (const auto& [name, mine] : facts_) {
+    const auto at = named(other, name);
+    if (at != other.facts_.end() && at->second != mine) return {name, mine, at->second};
+  }
+  return {};
+}
+#endif
 
 }  // namespace tutti

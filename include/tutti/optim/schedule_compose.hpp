@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/optim/schedule_decay.hpp>
 #include <tutti/optim/schedule_point.hpp>
 
@@ -23,7 +24,7 @@ class Schedule {
   template <LrSchedule L>
   requires(!std::same_as<std::remove_cvref_t<L>, Schedule>)
       Schedule(L schedule)  // NOLINT(google-explicit-constructor): every schedule is one
-      : self_(std::make_shared<const Model<L>>(std::move(schedule))) {}
+      : self_(shared(new Model<L>(std::move(schedule)))) {}
 
   [[nodiscard]] double operator()(const SchedulePoint& p) const { return self_->at(p); }
 
@@ -41,8 +42,17 @@ class Schedule {
     [[nodiscard]] double at(const SchedulePoint& p) const override { return static_cast<double>(schedule(p)); }
     L schedule;
   };
+  // Takes it over. One kind of shared pointer for all, which costs a compiler less than one a schedule.
+  [[nodiscard]] static std::shared_ptr<const Interface> shared(const Interface* made);
+
   std::shared_ptr<const Interface> self_;
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::shared_ptr<const Schedule::Interface> Schedule::shared(const Interface* made) {
+  return std::shared_ptr<const Interface>(made);
+}
+#endif
 
 namespace schedule {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/optim/schedule_compose.hpp>
 #include <tutti/optim/schedule_decay.hpp>
 #include <tutti/optim/schedule_steps.hpp>
@@ -15,7 +16,14 @@
 namespace tutti::schedule {
 
 // A list of numbers, "30,60,80" or "0.1, 0.01"; empty text is an empty list. `where` names the option in the error.
-[[nodiscard]] inline std::vector<double> parse_numbers(std::string_view where, std::string_view text) {
+[[nodiscard]] TUTTI_CORE_FUNCTION std::vector<double> parse_numbers(std::string_view where, std::string_view text);
+
+// The value of --lr-step-epochs: "200,250" multiplies the rate by `factor` at the start of those epochs (counted from
+// 0), "pow2" is a polynomial of that power down to 0 over the whole run, and no text keeps the rate constant.
+[[nodiscard]] TUTTI_CORE_FUNCTION Schedule parse_lr_step_epochs(std::string_view text, double base, double factor);
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::vector<double> parse_numbers(std::string_view where, std::string_view text) {
   std::vector<double> numbers;
   if (text.find_first_not_of(' ') == std::string_view::npos) return numbers;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -34,10 +42,7 @@ namespace tutti::schedule {
   }
   return numbers;
 }
-
-// The value of --lr-step-epochs: "200,250" multiplies the rate by `factor` at the start of those epochs (counted from
-// 0), "pow2" is a polynomial of that power down to 0 over the whole run, and no text keeps the rate constant.
-[[nodiscard]] inline Schedule parse_lr_step_epochs(std::string_view text, double base, double factor) {
+TUTTI_CORE_FUNCTION Schedule parse_lr_step_epochs(std::string_view text, double base, double factor) {
   constexpr std::string_view where = "--lr-step-epochs";
   if (text.starts_with("pow")) {
     std::string_view power = text.substr(3);
@@ -50,5 +55,6 @@ namespace tutti::schedule {
   if (epochs.empty()) return Constant(base);
   return Steps(base, std::move(epochs), factor);
 }
+#endif
 
 }  // namespace tutti::schedule

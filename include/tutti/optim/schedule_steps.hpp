@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/optim/schedule_decay.hpp>
 #include <tutti/optim/schedule_point.hpp>
 
@@ -24,15 +25,7 @@ inline double position(const SchedulePoint& p, Unit unit) noexcept {
   return unit == Unit::steps ? static_cast<double>(p.step) : p.epoch();
 }
 
-inline std::vector<double> checked_boundaries(std::string_view where, std::vector<double> at) {
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    checked(where, "a boundary", at[i], 0, 1e15);
-    if (i > 0 && !(at[i] > at[i - 1])) {
-      fail<UsageError>(where, "boundaries that grow", std::to_string(at[i - 1]) + " then " + std::to_string(at[i]));
-    }
-  }
-  return at;
-}
+TUTTI_CORE_FUNCTION std::vector<double> checked_boundaries(std::string_view where, std::vector<double> at);
 
 // Boundaries that p has reached.
 inline std::size_t reached(const std::vector<double>& at, const SchedulePoint& p, Unit unit) noexcept {
@@ -120,5 +113,17 @@ class PiecewiseLinear {
   std::vector<Point> points_;
   Unit unit_;
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::vector<double> detail::checked_boundaries(std::string_view where, std::vector<double> at) {
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    checked(where, "a boundary", at[i], 0, 1e15);
+    if (i > 0 && !(at[i] > at[i - 1])) {
+      fail<UsageError>(where, "boundaries that grow", std::to_string(at[i - 1]) + " then " + std::to_string(at[i]));
+    }
+  }
+  return at;
+}
+#endif
 
 }  // namespace tutti::schedule

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <tutti/core/separate.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/memory.hpp>
 
@@ -48,29 +49,9 @@ struct StateArena {
 class CommittedState {
  public:
   // Copies the arenas out of the backend's memory.
-  void commit(Memory& memory, const std::vector<StateArena>& arenas, const Counters& counters) {
-    std::size_t total = 0;
-    for (const auto& a : arenas) total += a.layout->bytes();
-    bytes_.resize(total);
-    memory.synchronise();
-    std::size_t at = 0;
-    for (const auto& a : arenas) {
-      memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
-      at += a.layout->bytes();
-    }
-    counters_ = counters;
-    valid_ = true;
-  }
+  void commit(Memory& memory, const std::vector<StateArena>& arenas, const Counters& counters);
   // Copies it back, counters included.
-  Counters restore(Memory& memory, const std::vector<StateArena>& arenas) const {
-    std::size_t at = 0;
-    for (const auto& a : arenas) {
-      memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
-      at += a.layout->bytes();
-    }
-    memory.synchronise();
-    return counters_;
-  }
+  Counters restore(Memory& memory, const std::vector<StateArena>& arenas) const;
 
   [[nodiscard]] bool valid() const noexcept { return valid_; }
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
@@ -78,32 +59,61 @@ class CommittedState {
   [[nodiscard]] StateSpan counters_span() { return tutti::counters_span(counters_); }
 
   // The tensors by name, views into this copy. With `optimizer` the optimizer's, else the model's.
-  [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer) {
-    std::vector<StateSpan> list;
-    std::size_t at = 0;
-    for (const auto& a : arenas) {
-      const std::size_t unit = size_of(a.layout->dtype);
-      if (a.optimizer == optimizer)
-        for (const Slice& s : a.layout->slices)
-          list.push_back(
-              {a.prefix + s.name, a.layout->dtype, s.shape, {bytes_.data() + at + s.offset * unit, s.count * unit}});
-      at += a.layout->bytes();
-    }
-    return list;
-  }
+  [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer);
   // Room for tensors to be filled in from outside, e.g. a checkpoint or a peer; then restore().
-  void reserve(const std::vector<StateArena>& arenas, const Counters& counters) {
-    std::size_t total = 0;
-    for (const auto& a : arenas) total += a.layout->bytes();
-    bytes_.assign(total, std::byte{0});
-    counters_ = counters;
-    valid_ = true;
-  }
+  void reserve(const std::vector<StateArena>& arenas, const Counters& counters);
 
  private:
   std::vector<std::byte> bytes_;
   Counters counters_;
   bool valid_ = false;
 };
+
+#if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void CommittedState::commit(Memory& memory, const std::vector<StateArena>& arenas,
+                                                const Counters& counters) {
+  std::size_t total = 0;
+  for (const auto& a : arenas) total += a.layout->bytes();
+  bytes_.resize(total);
+  memory.synchronise();
+  std::size_t at = 0;
+  for (const auto& a : arenas) {
+    memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
+    at += a.layout->bytes();
+  }
+  counters_ = counters;
+  valid_ = true;
+}
+TUTTI_CORE_FUNCTION Counters CommittedState::restore(Memory& memory, const std::vector<StateArena>& arenas) const {
+  std::size_t at = 0;
+  for (const auto& a : arenas) {
+    memory.copy_in(a.data, bytes_.data() + at, a.layout->bytes());
+    at += a.layout->bytes();
+  }
+  memory.synchronise();
+  return counters_;
+}
+TUTTI_CORE_FUNCTION std::vector<StateSpan> CommittedState::tensors(const std::vector<StateArena>& arenas,
+                                                                   bool optimizer) {
+  std::vector<StateSpan> list;
+  std::size_t at = 0;
+  for (const auto& a : arenas) {
+    const std::size_t unit = size_of(a.layout->dtype);
+    if (a.optimizer == optimizer)
+      for (const Slice& s : a.layout->slices)
+        list.push_back(
+            {a.prefix + s.name, a.layout->dtype, s.shape, {bytes_.data() + at + s.offset * unit, s.count * unit}});
+    at += a.layout->bytes();
+  }
+  return list;
+}
+TUTTI_CORE_FUNCTION void CommittedState::reserve(const std::vector<StateArena>& arenas, const Counters& counters) {
+  std::size_t total = 0;
+  for (const auto& a : arenas) total += a.layout->bytes();
+  bytes_.assign(total, std::byte{0});
+  counters_ = counters;
+  valid_ = true;
+}
+#endif
 
 }  // namespace tutti
