@@ -19,6 +19,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/job/control_channel.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_answer.hpp>
 #include <tutti/job/launch_environment.hpp>
@@ -62,6 +63,8 @@ struct StrategyOptions {
   // Of a server of "ps_async": the weights that it owns, and the steps that a worker may be ahead of the slowest one.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> ps_staleness{};
+  // To the launcher of processes that come and go; otherwise a strategy that needs one opens it.
+  std::shared_ptr<ControlChannel> channel{};
   // What all processes must have alike: where they meet over a channel of their launcher, who differs is refused alone.
   JobFacts facts{};
   std::string where = "make_strategy";  // what errors name
@@ -98,6 +101,8 @@ struct StrategyOptions {
                                         const LaunchEnvironment& start);
 [[nodiscard]] AnyStrategy make_strategy(std::string_view word = "auto", const StrategyOptions& options = {});
 
+// Whether the processes of a strategy may come and go while it trains, as tutti-launch --elastic has it.
+[[nodiscard]] bool changes_members(std::string_view strategy);
 // Whether a strategy has servers, processes with TUTTI_ROLE=server.
 [[nodiscard]] bool has_servers(std::string_view strategy);
 // What such a process does: it serves the workers of this strategy until they are done. stop_requested: asked until
@@ -122,6 +127,8 @@ struct StrategyRow {
   const char* packages;  // null: this version has none
   bool over_mpi;         // its ranks find each other only where mpirun starts them
   AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
+  // Of processes that come and go, which meet over `options.channel`; null: they cannot.
+  AnyStrategy (*make_elastic)(const StrategyOptions&, const LaunchEnvironment&) = nullptr;
   // Its servers; null: it has none.
   void (*serve)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
 };
@@ -325,14 +332,14 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       {"gloo", nullptr, false, nullptr},
       {"ps", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<ParameterServer<zeromq::WorkerEnd>>, serve_ps
+       make_ps<ParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps
 #else
        nullptr
 #endif
       },
       {"ps_async", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, serve_ps_async
+       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps_async
 #else
        nullptr
 #endif
@@ -414,6 +421,13 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
                      row->packages == nullptr ? "this version of tutti has no strategy " + name
                                               : "install " + std::string(row->packages) + " and build again");
   if (launcher_asks()) std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr}));
+  if (start.elastic) {
+    if (row->make_elastic == nullptr)
+      fail<UsageError>(o.where,
+                       "a strategy whose processes may come and go, because tutti-launch --elastic started them", name,
+                       "start the job without --elastic");
+    return row->make_elastic(o, start);
+  }
   AnyStrategy strategy = row->make(o, start);
   require_launched_size(start, name, strategy.size());
   return strategy;
@@ -422,6 +436,10 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   return make_strategy(word, o, launched());
 }
 
+TUTTI_CORE_FUNCTION bool changes_members(std::string_view strategy) {
+  const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), strategy);
+  return row != nullptr && row->make_elastic != nullptr;
+}
 TUTTI_CORE_FUNCTION bool has_servers(std::string_view strategy) {
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), strategy);
   return row != nullptr && row->serve != nullptr;

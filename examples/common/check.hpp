@@ -26,6 +26,15 @@
 // What options mean together. Every error is a UsageError that names the option.
 namespace tutti::examples {
 
+// What a run was started as.
+struct StartedJob {
+  int processes = 1;                       // how many a launcher started
+  std::vector<std::string> built{"solo"};  // the strategies of this build
+  bool gpu = false;                        // there is one for this process, and the build can use it
+  int servers = 0;                         // that were started beside them
+  bool elastic = false;                    // processes come and go
+};
+
 namespace detail {
 
 inline void check_batch(RunOptions& o, std::int64_t world) {
@@ -224,7 +233,9 @@ inline void check_strategy(RunOptions& o, const std::vector<std::string>& built,
 }
 
 // A GPU's gradients are summed by NCCL, and by nothing else; NCCL sums nothing else.
-inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
+inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
+  const int processes = job.processes;
+  const bool gpu = job.gpu;
   const bool servers = has_servers(o.strategy);
   if (servers && o.backend == "cuda")
     fail<UsageError>("--backend", "one on the processor, because servers are pushed what lies in its memory", o.backend,
@@ -249,12 +260,36 @@ inline void match_backend_and_strategy(RunOptions& o, int processes, bool gpu) {
   (void)gpu_numbers(*o.gpus);
 }
 
-inline void check_distribution(RunOptions& o, int processes, const std::vector<std::string>& built, bool gpu,
-                               int servers) {
+// Strategies whose members stay cannot follow what tutti-launch --elastic does.
+inline void check_elastic(RunOptions& o, const StartedJob& job) {
+  if (!job.elastic) {
+    if (!o.spot_notice.empty())
+      fail<UsageError>("--spot-notice", "a job that goes on without this process", "one that cannot",
+                       "'tutti-launch --elastic -n N PROGRAM --spot-notice FILE' starts one that can");
+    return;
+  }
+  const bool synchronous = o.kv_store.starts_with("dist_") && o.kv_store != "dist_async";
+  if (o.strategy == "auto" && (o.kv_store.empty() || synchronous)) o.strategy = "gloo";
+  if (o.strategy == "auto" || !changes_members(o.strategy))
+    fail<UsageError>(o.strategy != "auto" ? "--strategy" : "--kv-store",
+                     "gloo (dist_sync), because tutti-launch --elastic lets processes come and go",
+                     o.strategy != "auto" ? o.strategy : o.kv_store,
+                     "leave it out, or start the job without --elastic");
+  if (o.eval_only)
+    fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
+                     "one process evaluates");
+  if (o.local_ckpt)
+    fail<UsageError>("--local-ckpt", "rank 0 alone to save, because tutti-launch --elastic lets ranks come and go",
+                     "given", "leave it out");
+}
+
+inline void check_distribution(RunOptions& o, const StartedJob& job) {
+  const auto& [processes, built, gpu, servers, elastic] = job;
   if (!o.kv_store.empty())
     word("--kv-store", o.kv_store,
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});
   for (char& c : o.strategy) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  check_elastic(o, job);
   const std::string said = o.strategy;
   // A backend that is chosen by itself is that of the GPUs only where their processes can work together.
   const bool nccl = std::find(built.begin(), built.end(), "nccl") != built.end();
@@ -274,13 +309,13 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
     if (!alone) check_strategy(o, built, "--strategy", std::to_string(processes) + " that the launcher started");
   }
   // Each would train alone, in one run folder, with the batches and the rate of all.
-  if (processes > 1 && o.strategy == "solo")
+  if ((processes > 1 || elastic) && o.strategy == "solo")
     fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",
                      std::string(o.kv_store.empty() ? "mpi or nccl" : "dist_sync") + " for the " +
                          std::to_string(processes) + " processes that were started",
                      o.kv_store.empty() ? o.strategy : o.kv_store,
                      "nets of their own: start the program once for each, with a --run-dir of its own");
-  match_backend_and_strategy(o, processes, gpu);
+  match_backend_and_strategy(o, job);
   number("--bucket-mib", o.bucket_mib, 1, 1024);
   number("--comm-deadline", o.comm_deadline, 0.1, 1e6);
   word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
@@ -291,13 +326,10 @@ inline void check_distribution(RunOptions& o, int processes, const std::vector<s
 
 }  // namespace detail
 
-// Checks every value, brings each word into its first spelling, and fills in what was left open. `processes` is how
-// many a launcher started; `built` the strategies of this build; `gpu`: there is one for this process, and the build
-// can use it; `servers`: that were started beside them.
-inline void check(RunOptions& o, int processes = 1, const std::vector<std::string>& built = {"solo"}, bool gpu = false,
-                  int servers = 0) {
+// Checks every value, brings each word into its first spelling, and fills in what was left open.
+inline void check(RunOptions& o, StartedJob job = {}) {
   detail::check_backend(o);
-  gpu = gpu && !detail::wants_no_gpu(o);
+  job.gpu = job.gpu && !detail::wants_no_gpu(o);
   if (o.program == Program::train_imagenet) {
     detail::check_imagenet_data(o);
     detail::check_imagenet_model(o);
@@ -306,12 +338,12 @@ inline void check(RunOptions& o, int processes = 1, const std::vector<std::strin
     detail::check_cifar10_data(o);
     detail::check_cifar10_model(o);
   }
-  detail::check_distribution(o, processes, built, gpu, servers);
+  detail::check_distribution(o, job);
   detail::choose_precision(o);
   detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
   if (o.dry_run_ranks > 0 && !o.dry_run)
     fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));
-  const std::int64_t ranks = o.strategy == "solo" ? 1 : processes;
+  const std::int64_t ranks = o.strategy == "solo" ? 1 : job.processes;
   detail::check_batch(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
   detail::fill_recipe(o);
   detail::check_optimizer(o);

@@ -94,6 +94,9 @@ void describe_distribution(RunOptions& o, V& v) {
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
   v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
   v("shared-memory", o.shared_memory, "ranks of a host sum through shared memory", Names{});
+  v("spot-notice", o.spot_notice,
+    "with tutti-launch --elastic: once this file is there, this process leaves the job after its step", Names{},
+    Scope::rank);
   v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is", Names{});
   v("ps-staleness", o.ps_staleness,
     "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes", Names{});

@@ -116,6 +116,7 @@ struct RunOptions {
   std::string comm_wire = "same";
   bool hierarchical = true, shared_memory = true, ps_plain = false;
   std::optional<std::int64_t> ps_staleness{};
+  std::string spot_notice;
 
   // Not options: how the above was understood, for the user to read.
   bool data_dir_from_environment = false;
@@ -123,6 +124,7 @@ struct RunOptions {
   std::vector<std::string> notes;
   // Options that follow from others and from the number of ranks: no facts that ranks need to compare.
   std::vector<std::string> derived;
+  std::int64_t founders = 1;  // processes that began the job, where others may come and go
 };
 
 // How many steps a pass of all ranks over the global batch counts: one, or with servers that own the weights one for

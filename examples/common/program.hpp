@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -26,6 +27,7 @@
 #include <tutti/version.hpp>
 
 #include "agreement.hpp"
+#include "elastic_member.hpp"
 #include "evaluate_run.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
@@ -47,7 +49,8 @@ class Run {
         task_(task),
         images_(std::move(loaded.images)),
         model_(make_model(o, loaded.seen, &images_.train)),
-        trainer_(backend, strategy, model_, options()) {
+        trainer_(backend, strategy, model_, options()),
+        joins_(strategy.rank() < 0) {
     const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
     if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
     if (here()) print_net(model_, memory, o, loaded.seen);
@@ -71,7 +74,9 @@ class Run {
   // Trains; returns the exit code.
   int train() {
     FitOptions how = fit_options(o_, images_.train.size());
-    how.stop_requested = [] { return StopSignals::stop_requested(); };
+    // Where members come and go, a signal to one means that one; the job's own comes over its channel.
+    auto& asked = strategy_.members() != nullptr ? how.leave_requested : how.stop_requested;
+    asked = [this] { return StopSignals::stop_requested() || spot_notice(); };
     how.record_skipped = [this](const std::string& m) {
       warn("rank " + std::to_string(strategy_.rank()) + " skips a record: " + m);
     };
@@ -87,7 +92,8 @@ class Run {
     try {
       const FitResult result = fit(trainer_, *train_, test_.get(), chief, how);
       std::optional<ViewsReport> of_views;
-      if (o_.tta > 0 && test_ && !result.interrupted) of_views = evaluate_views_of(trainer_, *test_, o_);
+      if (o_.tta > 0 && test_ && !result.interrupted && !result.left)
+        of_views = evaluate_views_of(trainer_, *test_, o_);
       chief.tell([&](FitListener& l) {
         if (of_views) l.views(*of_views);
         l.ended({result.interrupted ? "interrupted" : "finished", result.counters.step});
@@ -101,6 +107,16 @@ class Run {
 
  private:
   [[nodiscard]] bool here() const { return strategy_.rank() == 0; }
+  // The host is to be taken away: whoever learns it makes this file.
+  [[nodiscard]] bool spot_notice() {
+    if (o_.spot_notice.empty() || noticed_) return noticed_;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked_ < std::chrono::milliseconds(500)) return false;
+    looked_ = now;
+    noticed_ = io::path_exists(o_.spot_notice);
+    if (noticed_) std::fprintf(stderr, "%s is there: stopping after this step\n", o_.spot_notice.c_str());
+    return noticed_;
+  }
   [[nodiscard]] std::int64_t tests() const { return images_.test ? images_.test->size() : 0; }
   [[nodiscard]] TrainerOptions options() const {
     TrainerOptions t = trainer_options(o_);
@@ -121,7 +137,11 @@ class Run {
       // Where ranks wait for no other one, rank 0 evaluates alone.
       const bool shared = training || !strategy_.owns_weights();
       return make_source(backend_, d,
-                         loader_options(o_, training, shared ? strategy_.rank() : 0, shared ? strategy_.size() : 1),
+                         // Who joins learns its place later; its share is about that of those who began.
+                         loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
+                                        joins_   ? static_cast<int>(o_.founders)
+                                        : shared ? strategy_.size()
+                                                 : 1),
                          on_device_of(o_), &resident, "--data-on-device");
     };
     if (!o_.eval_only) train_ = source(images_.train, true);
@@ -136,6 +156,7 @@ class Run {
 
   // Goes on from the checkpoint that the options ask for, which rank 0 reads.
   void begin() {
+    if (joins_) return;  // with what the others have
     while_ranks_work(strategy_, "reading a checkpoint", [&] {
       if (here()) found_ = find_checkpoint(o_, warn);
     });
@@ -187,6 +208,10 @@ class Run {
     // The signal may have come to another rank only.
     const int interrupted =
         StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
+    if (result.left) {
+      std::printf("left the job after step %lld; the others train on\n", static_cast<long long>(result.counters.step));
+      return 0;
+    }
     if (!here()) return result.interrupted ? interrupted : 0;
     const auto steps = static_cast<long long>(result.counters.step);
     if (result.interrupted) {
@@ -209,6 +234,9 @@ class Run {
   Images images_;
   Graph model_;
   Trainer trainer_;
+  bool joins_;  // a job that runs already
+  bool noticed_ = false;
+  std::chrono::steady_clock::time_point looked_{};
   std::unique_ptr<BatchSource> train_, test_;
   std::optional<Checkpoints> checkpoints_;
   std::optional<io::LoadedCheckpoint> found_;
@@ -227,14 +255,16 @@ inline void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o
     std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
 }
 
-// Trains, evaluates or only tells, as the options say. before: what load() has brought already.
+// Trains, evaluates or only tells, as the options say. before: what load() has brought already. channel: of a process
+// that others may join.
 inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task,
-               std::optional<Loaded> before = {}) {
+               std::optional<Loaded> before = {}, ControlChannel* channel = nullptr) {
   const StopSignals signals;
   const Schema seen = before ? before->seen : schema_of(o, task);
   const bool chief = strategy.rank() == 0;
   if (chief) print_start(backend, o, strategy.size());
-  if (!o.dry_run && !o.test_io) agree_on_run_folder(strategy, o);
+  if (!o.dry_run && !o.test_io && strategy.rank() >= 0) agree_on_run_folder(strategy, o);
+  if (channel != nullptr && chief) publish_run(*channel, o);
   if (o.test_io) {
     Loader loader(task.images(o, seen).train, loader_options(o, true, strategy.rank(), strategy.size()));
     return test_io(o, loader);

@@ -45,23 +45,32 @@ StrategyOptions strategy_options(const RunOptions& o) {
   return as;
 }
 
-// What went wrong on this rank ends the others too. on: this process's GPU, which strategy nccl needs.
+struct Job {
+  Backend* gpu = nullptr;                   // of this process, which strategy nccl needs
+  std::shared_ptr<ControlChannel> channel;  // where processes come and go
+};
+
+// What went wrong on this rank ends the others too.
 template <class F>
-int with_strategy(RunOptions& o, const Task& task, const LaunchEnvironment& start, Backend* on, F&& f) {
+int with_strategy(RunOptions& o, const Task& task, const LaunchEnvironment& start, const Job& job, F&& f) {
   StrategyOptions as = strategy_options(o);
-  as.backend = on;
+  as.backend = job.gpu;
+  as.channel = job.channel;
   // Where the processes have a channel, who has other data or options learns it before anything is done.
   std::optional<Loaded> loaded;
-  if (has_servers(o.strategy)) {
+  if (has_servers(o.strategy) || job.channel != nullptr) {
     if (works(o)) loaded = load(o, task);
     as.facts = loaded ? facts(o, loaded->images) : facts(o);
   }
-  AnyStrategy strategy = make_strategy(o.strategy, as, start);
+  LaunchEnvironment founded = start;
+  if (job.channel != nullptr) founded.size = static_cast<int>(o.founders);
+  AnyStrategy strategy = make_strategy(o.strategy, as, founded);
   if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
   try {
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {
-    if (strategy.size() > 1) {
+    // Where members come and go, the others go on without this one.
+    if (strategy.size() > 1 && strategy.members() == nullptr) {
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
       if (has_servers(o.strategy)) throw;  // who hears of it says it elsewhere
       return e.exit_code();
@@ -138,7 +147,7 @@ bool has_gpu(const RunOptions& o, const LaunchEnvironment& start) {
   return automatic_backend(as) == "cuda";
 }
 
-int run_on_gpu(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
+int run_on_gpu(RunOptions& o, const Task& task, const LaunchEnvironment& start, Job job) {
   const int there = count_gpus();
   if (o.strategy == "nccl" && start.local_size > there)
     fail<DeviceError>(
@@ -155,8 +164,9 @@ int run_on_gpu(RunOptions& o, const Task& task, const LaunchEnvironment& start) 
     if (o.loss_scale == "1") o.loss_scale = "dynamic";
     o.notes.push_back("--precision f16: " + gpu + " has no bf16");
   }
-  return with_strategy(o, task, start, backend.get(), [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {
-    return run(*backend, strategy, o, task, std::move(loaded));
+  job.gpu = backend.get();
+  return with_strategy(o, task, start, job, [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {
+    return run(*backend, strategy, o, task, std::move(loaded), job.channel.get());
   });
 }
 
@@ -179,9 +189,16 @@ int train(RunOptions& o, const Task& task) {
   if (!start.is_server()) require_worker(start);
   detail::check_backend(o);
   const bool gpu = !start.is_server() && has_gpu(o, start);
-  naming_variables(
-      o, [&] { check(o, start.is_server() ? start.workers : start.size, built_strategies(), gpu, start.servers); });
-  if (launcher_asks()) return answer_launcher({o.strategy, o.strategy == "mpi", has_servers(o.strategy)});
+  Job job;
+  o.founders = start.is_server() ? start.workers : start.size;
+  if (!launcher_asks()) job.channel = open_elastic_channel(start);
+  if (start.new_worker && job.channel != nullptr) take_run(*job.channel, o);
+  naming_variables(o, [&] {
+    check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic});
+  });
+  if (launcher_asks())
+    return answer_launcher(
+        {o.strategy, o.strategy == "mpi", has_servers(o.strategy), false, changes_members(o.strategy)});
   if (start.is_server()) {
     if (!has_servers(o.strategy)) require_worker(start);
     if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
@@ -190,12 +207,12 @@ int train(RunOptions& o, const Task& task) {
   apply_horovod_variables(o, horovod_variables(), start.size);
   // Ranks of one host share its cores.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
-  if (o.backend == "cuda" && is_built("cuda")) return run_on_gpu(o, task, start);
-  return with_strategy(o, task, start, nullptr, [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {
+  if (o.backend == "cuda" && is_built("cuda")) return run_on_gpu(o, task, start, job);
+  return with_strategy(o, task, start, job, [&](AnyStrategy& strategy, std::optional<Loaded> loaded) {
     BackendOptions as = backend_options(o);
     as.gpu = false;
     const std::unique_ptr<Backend> backend = make_backend(o.backend, as);
-    return run(*backend, strategy, o, task, std::move(loaded));
+    return run(*backend, strategy, o, task, std::move(loaded), job.channel.get());
   });
 }
 

@@ -35,7 +35,7 @@ inline std::optional<RunOptions> parse(std::vector<std::string> arguments) {
 inline RunOptions options(const std::string& line, int processes = 1) {
   auto o = parse(words(line));
   REQUIRE(o);
-  check(*o, processes);
+  check(*o, {processes});
   return *o;
 }
 

@@ -36,7 +36,7 @@ RunOptions options(const std::string& line, int processes = 1, bool gpu = false)
   for (auto& a : list) argv.push_back(a.data());
   auto o = parse_command_line(static_cast<int>(argv.size()), argv.data(), Program::train_imagenet);
   REQUIRE(o);
-  check(*o, processes, {"solo", "mpi"}, gpu);
+  check(*o, {processes, {"solo", "mpi"}, gpu});
   return *o;
 }
 

@@ -234,17 +234,17 @@ TEST_CASE("an empty value takes nothing of what stands after it") {
     REQUIRE(o);
     CHECK(o->dataset == "synthetic");
     // The processor, even where there is a GPU.
-    check(*o, 1, {"solo", "mpi", "nccl"}, true);
+    check(*o, {1, {"solo", "mpi", "nccl"}, true});
     CHECK(o->backend == "auto");
     CHECK(o->strategy == "solo");
     o = parse(line);
     o->kv_store = "dist_device_sync";
-    check(*o, 4, {"solo", "mpi", "nccl"}, true);
+    check(*o, {4, {"solo", "mpi", "nccl"}, true});
     CHECK(o->backend == "auto");
     CHECK(o->strategy == "mpi");
     o = parse(line);
     o->strategy = "nccl";
-    CHECK(contains(message_of<UsageError>([&] { check(*o, 4, {"solo", "mpi", "nccl"}, true); }), "[--gpus]"));
+    CHECK(contains(message_of<UsageError>([&] { check(*o, {4, {"solo", "mpi", "nccl"}, true}); }), "[--gpus]"));
   }
 }
 

@@ -28,7 +28,7 @@ TEST_CASE("options that a strategy has no use for are refused or named") {
   const std::vector<std::string> built{"solo", "mpi", "nccl"};
   const auto checked = [&](const std::string& line, int processes) {
     auto o = parse(words(line));
-    check(*o, processes, built);
+    check(*o, {processes, built});
     return *o;
   };
   for (const char* option : {"--comm-wire bf16", "--no-hierarchical", "--no-shared-memory"}) {
@@ -55,7 +55,7 @@ TEST_CASE("options that a strategy has no use for are refused or named") {
 TEST_CASE("two bits a gradient go to servers alone, and with a fixed loss scale") {
   const auto checked = [](const std::string& line) {
     auto o = parse(words("--batch-size 16 " + line));
-    check(*o, 4, {"solo", "mpi", "ps", "ps_async"}, false, 1);
+    check(*o, {4, {"solo", "mpi", "ps", "ps_async"}, false, 1});
     return *o;
   };
   const auto said = [&](const std::string& line) { return message_of<UsageError>([&] { (void)checked(line); }); };
@@ -118,7 +118,7 @@ TEST_CASE("what ranks compare does not depend on how many they are") {
     RunOptions four = *parse(words(line));
     four.dry_run = true;
     four.dry_run_ranks = 4;
-    check(four, 1);
+    check(four, {1});
     four.dry_run = false;
     four.dry_run_ranks = one.dry_run_ranks;
     CHECK(one.derived == four.derived);

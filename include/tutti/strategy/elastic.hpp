@@ -48,7 +48,7 @@ class Elastic final : public ChangingMembers {
     return t;
   }();
 
-  Elastic(std::unique_ptr<ControlChannel> channel, ElasticOptions options, Factory factory)
+  Elastic(std::shared_ptr<ControlChannel> channel, ElasticOptions options, Factory factory)
       : options_(std::move(options)), factory_(std::move(factory)), channel_(std::move(channel)) {
     if (channel_ == nullptr)
       fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
@@ -65,8 +65,9 @@ class Elastic final : public ChangingMembers {
   }
 
   // ---- a strategy ----
+  // Rank -1 in no group, alone: before the first generation, and once this process has left.
   [[nodiscard]] Membership membership() const {
-    return group_ ? Membership{group_->rank(), group_->size(), now_.generation} : Membership{};
+    return group_ ? Membership{group_->rank(), group_->size(), now_.generation} : Membership{-1, 1, 0};
   }
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
@@ -190,7 +191,7 @@ class Elastic final : public ChangingMembers {
 
   ElasticOptions options_;
   Factory factory_;
-  std::unique_ptr<ControlChannel> channel_;
+  std::shared_ptr<ControlChannel> channel_;
   Assignment now_;
   bool enrolled_ = false;
   std::mutex mutex_;  // of the flag

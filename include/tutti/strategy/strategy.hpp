@@ -25,7 +25,7 @@ struct StateSpan {
 };
 
 struct Membership {
-  int rank = 0, size = 1;
+  int rank = 0, size = 1;        // rank -1: of a process that is in no group, see ChangingMembers::joining()
   std::uint64_t generation = 0;  // grows with every change
 };
 
