@@ -284,6 +284,7 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.deadline = o.deadline;
   as.meeting = std::min(as.meeting, o.deadline);
   as.bf16_wire = o.bf16_wire;
+  as.shared_memory = o.shared_memory;
   as.plain = o.ps_plain;
   as.threshold = o.threshold;
   as.log = o.warn;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Push and pull of gradients by parameter servers over ZeroMQ, verified while it is timed, beside plain TCP that moves
-// the same bytes between the same processes over four streams, by turns. Starts its processes itself, on this host.
+// Push and pull of gradients by parameter servers over ZeroMQ and by windows, verified while it is timed, beside plain
+// TCP that moves the same bytes between the same processes over four streams, by turns. Starts its processes itself, on
+// this host.
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -25,6 +26,7 @@
 #include <tutti/core/error.hpp>
 #ifdef TUTTI_HAS_ZEROMQ
 #include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
 #include <tutti/strategy/parameter_server/worker.hpp>
 #endif
@@ -141,7 +143,9 @@ double job(const Args& a, const std::function<void(int, const Pipe&)>& server,
   return ms;
 }
 
-double over_zeromq(const Args& a, bool encrypted) {
+enum class Way { plain, curve, windows };
+double over_zeromq(const Args& a, Way way) {
+  const bool encrypted = way == Way::curve;
   using zeromq::KeyPair;
   zeromq::Options o;
   o.security.kind = encrypted ? zeromq::Security::Kind::curve : zeromq::Security::Kind::password;
@@ -159,6 +163,7 @@ double over_zeromq(const Args& a, bool encrypted) {
         as.index = s;
         as.servers = a.servers;
         as.workers = a.workers;
+        as.windows = way == Way::windows ? &ProcessWindows::of_process() : nullptr;
         ps::Server<zeromq::ServerEnd>(std::move(end), as).run();
       },
       [&](int rank, const std::vector<int>& ports) {
@@ -173,6 +178,8 @@ double over_zeromq(const Args& a, bool encrypted) {
         as.rank = rank;
         as.workers = a.workers;
         as.servers = a.servers;
+        as.windows = way == Way::windows ? &ProcessWindows::of_process() : nullptr;
+        as.neighbours.assign(static_cast<std::size_t>(a.servers), true);
         ps::ServerCommunicator<zeromq::WorkerEnd> c(std::make_unique<zeromq::WorkerEnd>(rank, at, mine, keys), as);
         const auto arena = c.allocate(a.bytes);
         float* const v = reinterpret_cast<float*>(arena.data());
@@ -252,10 +259,11 @@ double over_tcp(const Args& a) {
 int main(int argc, char** argv) {
   try {
     const Args a = parse(argc, argv);
-    std::vector<double> plain, curve, tcp;
+    std::vector<double> windows, plain, curve, tcp;
     for (int turn = 0; turn < a.turns; ++turn) {
-      plain.push_back(over_zeromq(a, false));
-      curve.push_back(over_zeromq(a, true));
+      windows.push_back(over_zeromq(a, Way::windows));
+      plain.push_back(over_zeromq(a, Way::plain));
+      curve.push_back(over_zeromq(a, Way::curve));
       tcp.push_back(over_tcp(a));
     }
     const double moved = 2.0 * static_cast<double>(a.bytes) * a.workers;
@@ -265,6 +273,7 @@ int main(int argc, char** argv) {
                   *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
                   moved / median(ms) / 1e6);
     };
+    say("windows, nothing sent", windows);
     say("ZeroMQ", plain);
     say("ZeroMQ with CURVE", curve);
     say("TCP, 4 streams, nothing done", tcp);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-#include <list>
 #include <memory>
 #include <new>
 #include <optional>
@@ -21,8 +20,8 @@
 #include <tutti/backends/mpi/options.hpp>
 #include <tutti/backends/mpi/session.hpp>
 #include <tutti/backends/mpi/waiter.hpp>
-#include <tutti/backends/mpi/window.hpp>
 #include <tutti/backends/mpi/wire.hpp>
+#include <tutti/comm/group_windows.hpp>
 #include <tutti/comm/host_group.hpp>
 #include <tutti/comm/host_places.hpp>
 #include <tutti/comm/host_routes.hpp>
@@ -53,6 +52,8 @@ class MpiEngine {
   // Collective unless something failed; then nothing waits for the others.
   ~MpiEngine() {
     if (!session_->failed()) close();
+    if (session_->failed())
+      for (const GroupWindows& w : windows_) w.abandon();
   }
   MpiEngine(const MpiEngine&) = delete;
   MpiEngine& operator=(const MpiEngine&) = delete;
@@ -80,16 +81,12 @@ class MpiEngine {
     if (!routes_->in_shared_memory() || bytes == 0) return {};
     // MPI's own waiting is neither cheap nor does it end: nobody enters before all have come.
     barrier(deadline, "allocate");
-    HostWindow w = HostWindow::make(hosts_.node, hosts_.host, bytes, "allocate");
+    const GroupWindows w = make_windows(bytes, "allocate");
     if (!w.fits()) say_once(w, "gradients are copied into shared memory piece by piece");
     // Either all ranks have such memory or none.
-    if (!everyone(w.fits())) {
-      w.release();
-      return {};
-    }
+    if (!everyone(w.fits())) return {};
     windows_.push_back(w);
-    if (!group_) return alone_.emplace_back(bytes).span();  // nobody to share it with
-    group_->map(w.bases(), w.bytes());
+    if (group_) group_->map(w.bases(), w.bytes());
     return w.mine().first(bytes);
   }
 
@@ -125,24 +122,6 @@ class MpiEngine {
  private:
   using Routes = HostRoutes<MpiWire>;
 
-  // Page aligned and zero.
-  class OwnMemory {
-   public:
-    explicit OwnMemory(std::size_t bytes)
-        : data_(static_cast<std::byte*>(::operator new(bytes, alignment))), bytes_(bytes) {
-      std::memset(data_.get(), 0, bytes);
-    }
-    [[nodiscard]] std::span<std::byte> span() const noexcept { return {data_.get(), bytes_}; }
-
-   private:
-    static constexpr std::align_val_t alignment{4096};
-    struct Free {
-      void operator()(std::byte* p) const noexcept { ::operator delete(p, alignment); }
-    };
-    std::unique_ptr<std::byte, Free> data_;
-    std::size_t bytes_;
-  };
-
   [[nodiscard]] bool everyone(bool mine) const {
     int all = mine ? 1 : 0;
     mpi_check(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, hosts_.world), "MPI_Allreduce");
@@ -154,12 +133,9 @@ class MpiEngine {
     const bool few = places_.local_size() <= HostBarrierState::max_ranks;
     constexpr std::size_t line = 64, control = (sizeof(HostControl) + line - 1) / line * line;
     if (!everyone(few)) return false;
-    HostWindow w = HostWindow::make(hosts_.node, hosts_.host, control + HostGroup::scratch_bytes, "shared memory");
+    const GroupWindows w = make_windows(control + HostGroup::scratch_bytes, "shared memory");
     if (!w.fits()) say_once(w, "this job does without shared memory");
-    if (!everyone(w.fits())) {
-      w.release();
-      return false;
-    }
+    if (!everyone(w.fits())) return false;
     if (places_.local_size() == 1) return true;
     windows_.push_back(w);
     std::vector<std::byte*> scratch;
@@ -172,7 +148,17 @@ class MpiEngine {
     return true;
   }
 
-  void say_once(const HostWindow& w, const char* instead) const {
+  // Of the ranks of this host, which call it together.
+  [[nodiscard]] GroupWindows make_windows(std::size_t bytes, std::string_view what) const {
+    return GroupWindows::make(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), bytes,
+                              [&](std::span<const std::byte> mine, std::span<std::byte> all) {
+                                const auto n = static_cast<int>(mine.size());
+                                mpi_check(MPI_Allgather(mine.data(), n, MPI_BYTE, all.data(), n, MPI_BYTE, hosts_.host),
+                                          "MPI_Allgather", what);
+                              });
+  }
+
+  void say_once(const GroupWindows& w, const char* instead) const {
     if (places_.is_leader())
       std::fprintf(stderr, "tutti: %s: %s; %s\n", places_.host_name(rank()).c_str(), w.reason().c_str(), instead);
   }
@@ -188,7 +174,6 @@ class MpiEngine {
       return;
     }
     group_.reset();
-    for (auto& w : windows_) w.release();
     if (leaders_) leaders_->release();
     if (leaders_waiter_) leaders_waiter_->release();
     world_.release();
@@ -203,8 +188,7 @@ class MpiEngine {
   MpiWire world_;
   std::optional<MpiWaiter> leaders_waiter_;
   std::optional<MpiWire> leaders_;
-  std::vector<HostWindow> windows_;
-  std::list<OwnMemory> alone_;
+  std::vector<GroupWindows> windows_;
   std::optional<HostGroup> group_;
   std::optional<Routes> routes_;
   std::chrono::milliseconds deadline_;

@@ -22,11 +22,13 @@ class MpiHosts {
     mpi_check(MPI_Comm_dup(from, &world), "MPI_Comm_dup");
     mpi_check(MPI_Comm_dup(from, &closing), "MPI_Comm_dup");
     int rank = 0, node_rank = 0, local_rank = 0;
+    MPI_Comm node = MPI_COMM_NULL;  // ranks of this machine
     mpi_check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
     mpi_check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
     mpi_check(MPI_Comm_rank(node, &node_rank), "MPI_Comm_rank");
     mpi_check(MPI_Comm_split(node, ranks_per_host > 0 ? node_rank / ranks_per_host : 0, node_rank, &host),
               "MPI_Comm_split");
+    MPI_Comm_free(&node);
     mpi_check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
     mpi_check(MPI_Comm_split(world, local_rank == 0 ? 0 : MPI_UNDEFINED, rank, &leaders), "MPI_Comm_split");
     learn_places(rank);
@@ -34,14 +36,13 @@ class MpiHosts {
   MpiHosts(const MpiHosts&) = delete;
   MpiHosts& operator=(const MpiHosts&) = delete;
   void release() noexcept {
-    for (MPI_Comm* c : {&leaders, &host, &node, &closing, &world})
+    for (MPI_Comm* c : {&leaders, &host, &closing, &world})
       if (*c != MPI_COMM_NULL) MPI_Comm_free(c);
   }
 
   HostPlaces places;
   MPI_Comm world = MPI_COMM_NULL;    // all ranks
   MPI_Comm closing = MPI_COMM_NULL;  // all ranks, for the end alone
-  MPI_Comm node = MPI_COMM_NULL;     // ranks of this machine
   MPI_Comm host = MPI_COMM_NULL;     // ranks of this host
   MPI_Comm leaders = MPI_COMM_NULL;  // first ranks of the hosts; null on others
 

@@ -15,6 +15,7 @@
 
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/job_facts.hpp>
@@ -33,6 +34,7 @@ struct JobOptions {
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
   bool bf16_wire = false;                                         // gradients travel as bf16
   float threshold = 0;          // above 0: they travel to the servers in two bits, see ps::WorkerOptions
+  bool shared_memory = true;    // within a host data lies in windows
   bool plain = false;           // nothing is encrypted between hosts; within one it never is
   std::string strategy = "ps";  // for messages
   JobFacts facts{};             // that all processes must have alike, beside the version of tutti
@@ -90,6 +92,13 @@ class Meeting {
     for (const Said& w : workers_) o.security.workers.push_back(w.key);
     return o;
   }
+  // Of each server, whether it is on this host.
+  [[nodiscard]] std::vector<bool> neighbours() const {
+    std::vector<bool> list;
+    for (const Said& s : servers_) list.push_back(s.host == host_);
+    return list;
+  }
+  [[nodiscard]] ProcessWindows* windows() const { return o_.shared_memory ? &ProcessWindows::of_process() : nullptr; }
   [[nodiscard]] std::vector<std::string> server_keys() const {
     std::vector<std::string> keys;
     for (const Said& s : servers_) keys.push_back(s.key);
@@ -169,6 +178,8 @@ class JobStrategy : public Strategy {
     w.bf16_wire = o.bf16_wire;
     w.threshold = o.threshold;
     w.host = meeting.host();
+    w.windows = meeting.windows();
+    w.neighbours = meeting.neighbours();
     return w;
   }
   std::unique_ptr<detail::Meeting> meeting_;
@@ -186,6 +197,7 @@ inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::
   s.servers = start.servers;
   s.workers = start.workers;
   s.patience = o.meeting;
+  s.windows = meeting.windows();
   s.store = o.weights;
   s.staleness = o.staleness;
   s.log = o.log;

@@ -70,7 +70,9 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
   std::string idle;
   for (const StrategyOption& option : strategy_options(o)) {
     if (!option.given) continue;
-    if (servers && option.hint != nullptr && !(o.strategy == "ps" && std::string_view(option.name) == "--comm-wire"))
+    const std::string_view name = option.name;
+    const bool acts = name == "--no-shared-memory" || (o.strategy == "ps" && name == "--comm-wire");
+    if (servers && option.hint != nullptr && !acts)
       fail<UsageError>(option.name, "strategy mpi with it, because servers have no use for it", option.value,
                        "leave it out");
     if (o.strategy == "nccl" && option.hint != nullptr)

@@ -93,7 +93,7 @@ void describe_distribution(RunOptions& o, V& v) {
   v("comm-deadline", o.comm_deadline, "seconds after which a rank that others wait for counts as lost", Names{});
   v("comm-wire", o.comm_wire, "how gradients cross the network: same (as they are) or bf16", Names{});
   v("hierarchical", o.hierarchical, "sum inside each host first; one flow per host crosses the network", Names{});
-  v("shared-memory", o.shared_memory, "ranks of a host sum through shared memory", Names{});
+  v("shared-memory", o.shared_memory, "processes of a host sum through memory that they share", Names{});
   v("spot-notice", o.spot_notice,
     "with tutti-launch --elastic: once this file is there, this process leaves the job after its step", Names{},
     Scope::rank);

@@ -28,7 +28,7 @@ weights() { sha256sum <"$1/model.safetensors"; }
 for servers in 1 3; do
   MXNET_KVSTORE_BIGARRAY_BOUND=10000 "$launch" -n 1 -s $servers "$program" "${tiny[@]}" --epochs 2 \
     --run-dir "one$servers" --strategy ps_async >out 2>&1 || complain "$servers servers: status $?: $(tail -n 5 out)"
-  grep -q "note: asynchronous parameter server over ZeroMQ, $servers server" out || complain "not said: $(cat out)"
+  grep -q "note: asynchronous parameter server over windows, $servers server" out || complain "not said: $(cat out)"
   [[ $(weights "one$servers/checkpoints/step-000000014") == "$(weights alone/checkpoints/step-000000014)" ]] ||
     complain "$servers servers: other weights than alone"
 done
@@ -54,7 +54,7 @@ done
 "$launch" -n 2 "$program" "${tiny[@]}" --epochs 2 --run-dir some --kv-store dist_async --audit --ps-staleness 1 >out 2>&1 ||
   complain "two workers: $(tail -n 5 out)"
 grep -q "strategy ps_async, 2 ranks" out || complain "two workers: another strategy: $(cat out)"
-grep -q "asynchronous parameter server over ZeroMQ, 2 servers" out || complain "two workers: other servers: $(cat out)"
+grep -q "asynchronous parameter server over windows, 2 servers" out || complain "two workers: other servers: $(cat out)"
 grep -q "done: 16 steps" out || complain "two workers: other steps: $(tail -n 2 out)"
 [[ -d some/checkpoints/step-000000016 ]] || complain "two workers: not saved: $(ls some/checkpoints)"
 for epoch in 0 1; do

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as what comes to a parameter server, from its two workers and from strangers: they are refused or answered,
-// memory stays bounded, and whoever speaks rightly beside them gets the right sums.
+// Any bytes as what comes to a parameter server, from its two workers, of which one has lent it a window, and from
+// strangers: they are refused or answered, memory stays bounded, and whoever speaks rightly beside them gets the right
+// sums.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -15,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
 
 namespace {
@@ -43,6 +46,22 @@ class Script {
       const auto head = ps::encode(f);
       first_.push_back({{head.begin(), head.end()}, greeting});
     }
+    static ProcessWindows of_worker;
+    static const std::shared_ptr<HostWindow> window = [] {
+      std::string why;
+      auto w = of_worker.make(4096, why);
+      if (w == nullptr) std::abort();
+      return w;
+    }();
+    const auto record = ps::encode(ps::Loan{1, of_worker.name_of(*window)});
+    ps::Frame f;
+    f.kind = ps::FrameKind::push;
+    f.operation = ps::Operation::lend;
+    f.generation = 1;
+    f.session = 7;
+    f.bytes = ps::Loan::record;
+    const auto head = ps::encode(f);
+    first_.push_back({{head.begin(), head.end()}, {record.begin(), record.end()}});
   }
   [[nodiscard]] std::string name() const { return "script"; }
   [[nodiscard]] std::string peer_name(std::int64_t) const { return "nobody"; }
@@ -55,7 +74,7 @@ class Script {
     ps::Event<Message> e;
     e.what = ps::Event<Message>::What::message;
     if (greeted_ < first_.size()) {
-      e.peer = static_cast<std::int64_t>(greeted_);
+      e.peer = greeted_ == 1 ? 1 : 0;
       e.message = first_[greeted_++];
       return e;
     }
@@ -99,6 +118,11 @@ class Script {
         f.bytes = static_cast<std::uint32_t>((e.message.d.size() - 4) * 16);
         e.message.d.resize(ps::two_bit::bytes_of(f.bytes / sizeof(float)));
       }
+      if (n >= 0xc0) {
+        f.window = 1 + (n & 1U);
+        f.place = (n & 0x3eU) * 128U;
+        e.message.d.clear();
+      }
       const auto head = ps::encode(f);
       e.message.h.assign(head.begin(), head.end());
     }
@@ -135,6 +159,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   ps::ServerOptions options;
   options.workers = 2;
   options.in_flight = 1 << 10;
+  static ProcessWindows windows;
+  options.windows = &windows;
   auto script = std::make_unique<Script>(std::span(data, size));
   Script& s = *script;
   ps::Server<Script> server(std::move(script), options);

@@ -47,7 +47,7 @@ class Servers(HostsCase):
 
     def test_hosts_learn_what_one_host_learns(self):
         one = self.launch("-n", 3, "-s", 2, *self.command("one", "--epochs", 1))
-        self.assertIn("note: parameter server over ZeroMQ, 2 servers", one.out)
+        self.assertIn("note: parameter server over windows, 2 servers", one.out)
         for run, words, said in (("keys", [], "ZeroMQ with CURVE"), ("plain", ["--ps-plain"], "ZeroMQ")):
             done = self.launch("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2), *self.command(run, "--epochs", 1, *words))
             self.assertIn(f"note: parameter server over {said}, 2 servers", done.out)

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
 #include <tutti/strategy/parameter_server/worker.hpp>
@@ -30,6 +31,7 @@ struct ServerJob {
   std::chrono::milliseconds deadline = std::chrono::seconds(60), patience = std::chrono::seconds(60);
   std::size_t in_flight = ps::usual_in_flight;
   std::uint64_t big_array = 1000;  // so that small data is divided too
+  bool windows = false;            // between all of them, as if each were a process
 };
 
 inline ps::ServerOptions server_options(const ServerJob& job, int index) {
@@ -49,6 +51,7 @@ inline ps::WorkerOptions worker_options(const ServerJob& job, int rank) {
   o.deadline = job.deadline;
   o.patience = job.patience + std::chrono::seconds(5);
   o.in_flight = job.in_flight;
+  o.neighbours.assign(static_cast<std::size_t>(job.servers), true);
   o.big_array = job.big_array;
   return o;
 }
@@ -82,8 +85,11 @@ ServerJobErrors run_with_servers(const ServerJob& job, const E& ends,
   for (int s = 0; s < job.servers; ++s) {
     auto end = ends.server(s);
     threads.emplace_back([&, s, end = std::move(end)]() mutable {
+      ProcessWindows windows;
+      ps::ServerOptions o = server_options(job, s);
+      o.windows = job.windows ? &windows : nullptr;
       try {
-        ps::Server<typename E::Server>(std::move(end), server_options(job, s)).run();
+        ps::Server<typename E::Server>(std::move(end), o).run();
       } catch (...) {
         errors.servers[static_cast<std::size_t>(s)] = std::current_exception();
       }
@@ -104,7 +110,10 @@ template <class E>
 ServerJobErrors run_server_ranks(const ServerJob& job, const E& ends,
                                  const std::function<void(ps::ServerCommunicator<typename E::Worker>&)>& f) {
   return run_with_servers(job, ends, [&](std::unique_ptr<typename E::Worker> end, int rank) {
-    ps::ServerCommunicator<typename E::Worker> c(std::move(end), worker_options(job, rank));
+    ProcessWindows windows;
+    ps::WorkerOptions o = worker_options(job, rank);
+    o.windows = job.windows ? &windows : nullptr;
+    ps::ServerCommunicator<typename E::Worker> c(std::move(end), o);
     f(c);
   });
 }

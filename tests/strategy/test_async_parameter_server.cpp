@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/reference/reference.hpp>
@@ -81,6 +82,7 @@ class Servers {
     std::int64_t steps_per_epoch = 8, total = 24;
     std::optional<std::int64_t> staleness{};
     std::chrono::milliseconds patience = 60s;
+    bool windows = false;  // pushes and weights lie in windows
   };
   explicit Servers(Options o) : o_(std::move(o)), network(o_.servers), errors_(static_cast<std::size_t>(o_.servers)) {
     for (int s = 0; s < o_.servers; ++s) {
@@ -106,6 +108,8 @@ class Servers {
     w.servers = o_.servers;
     w.deadline = 60s;
     w.big_array = 1000;
+    w.windows = o_.windows ? &ProcessWindows::of_process() : nullptr;
+    w.neighbours.assign(static_cast<std::size_t>(o_.servers), true);
     return w;
   }
   std::unique_ptr<Strategy> strategy(int rank, const std::string& identity = "") {
@@ -129,6 +133,8 @@ class Servers {
       so.servers = o_.servers;
       so.workers = o_.workers;
       so.patience = o_.patience;
+      ProcessWindows windows;
+      so.windows = o_.windows ? &windows : nullptr;
       so.store = &store;
       so.staleness = o_.staleness;
       so.log = [this](const std::string& line) {
@@ -183,12 +189,15 @@ TEST_CASE("asynchronous servers: one worker trains to the bits of a single proce
       (void)fit(t, train, &test, fit_options(3));
       want = state_of(t);
     }
-    for (const int servers : {1, 2, 3}) {
+    for (const auto& [servers, windows] : {std::pair{1, false}, {2, false}, {3, false}, {1, true}, {3, true}}) {
       CAPTURE(servers);
-      Servers job({.servers = servers, .trainer = options(optimizer)});
+      CAPTURE(windows);
+      Servers job({.servers = servers, .trainer = options(optimizer), .windows = windows});
       {
         ReferenceBackend backend;
         const auto strategy = job.strategy(0);
+        CHECK(strategy->name().starts_with(std::string("asynchronous parameter server over ") +
+                                           (windows ? "windows" : "threads")));
         Trainer t(backend, *strategy, net(), options(optimizer));
         t.synchronise();
         Loader train = loader(0, 1), test = loader(0, 1);

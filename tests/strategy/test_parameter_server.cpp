@@ -19,6 +19,7 @@
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/thread_transport.hpp>
 
+#include "bare_server.hpp"
 #include "comm/conformance.hpp"
 #include "comm/thread_ranks.hpp"
 #include "server_ranks.hpp"
@@ -31,6 +32,7 @@ namespace {
 using Ends = testing::Ends<ps::ThreadServerEnd, ps::ThreadWorkerEnd>;
 using Worker = ps::ServerCommunicator<ps::ThreadWorkerEnd>;
 using Server = ps::Server<ps::ThreadServerEnd>;
+using testing::Bare;
 static_assert(Communicator<Worker>);
 
 Ends ends_of(ps::ThreadNetwork& network) {
@@ -46,14 +48,16 @@ std::span<std::byte> bytes_of(std::vector<float>& v) { return std::as_writable_b
 }  // namespace
 
 TEST_CASE("parameter server: conformance over threads") {
-  for (const int workers : {1, 2, 3, 5})
-    for (const int servers : {1, 2, 3})
-      for (const auto& c : conformance::cases<Worker>()) {
-        CAPTURE(workers);
-        CAPTURE(servers);
-        CAPTURE(c.name);
-        CHECK_NOTHROW(run({.workers = workers, .servers = servers}, c.run).rethrow());
-      }
+  for (const bool windows : {false, true})
+    for (const int workers : {1, 2, 3, 5})
+      for (const int servers : {1, 2, 3})
+        for (const auto& c : conformance::cases<Worker>()) {
+          CAPTURE(windows);
+          CAPTURE(workers);
+          CAPTURE(servers);
+          CAPTURE(c.name);
+          CHECK_NOTHROW(run({.workers = workers, .servers = servers, .windows = windows}, c.run).rethrow());
+        }
 }
 
 TEST_CASE("parameter server: the sums have the bits of an all-reduce") {
@@ -73,13 +77,16 @@ TEST_CASE("parameter server: the sums have the bits of an all-reduce") {
     });
     for (const int servers : {1, 2, 3})
       for (const std::size_t in_flight : {std::size_t{1} << 20, ps::usual_in_flight})
-        run({.workers = workers, .servers = servers, .in_flight = in_flight}, [&](Worker& c) {
-          const auto own = c.allocate(n * sizeof(float));
-          const auto v = mine(c.rank());
-          std::memcpy(own.data(), v.data(), own.size());
-          c.all_reduce(DType::f32, own, ReduceOp::sum, "bits").wait();
-          conformance::require(std::memcmp(own.data(), want.data(), own.size()) == 0, "other bits");
-        }).rethrow();
+        for (const bool windows : {false, true})
+          run({.workers = workers, .servers = servers, .in_flight = in_flight, .windows = windows}, [&](Worker& c) {
+            const std::string over = windows ? "parameter server over windows, " : "parameter server over threads, ";
+            conformance::require(c.name().starts_with(over), c.name());
+            const auto own = c.allocate(n * sizeof(float));
+            const auto v = mine(c.rank());
+            std::memcpy(own.data(), v.data(), own.size());
+            c.all_reduce(DType::f32, own, ReduceOp::sum, "bits").wait();
+            conformance::require(std::memcmp(own.data(), want.data(), own.size()) == 0, "other bits");
+          }).rethrow();
   }
 }
 
@@ -222,84 +229,6 @@ TEST_CASE("parameter server: a server that ends is named") {
   threads[0].join();
   CHECK_MESSAGE(text.find("server 1 at a thread is gone: it ended") != std::string::npos, text);
 }
-
-namespace {
-
-// A worker that says what it likes, and a server on its own.
-struct Bare {
-  ps::ThreadNetwork network{1};
-  std::vector<std::string> log;
-  Server server;
-  std::unique_ptr<ps::ThreadWorkerEnd> end = std::make_unique<ps::ThreadWorkerEnd>(network);
-  std::thread thread;
-  std::string error;
-
-  explicit Bare(int workers, std::size_t in_flight = ps::usual_in_flight)
-      : server(std::make_unique<ps::ThreadServerEnd>(network, 0), options(workers, in_flight)), thread([this] {
-          try {
-            server.run();
-          } catch (const Error& e) {
-            error = e.what();
-          }
-        }) {}
-  ~Bare() { stop(); }
-  void stop() {
-    server.stop();
-    if (thread.joinable()) thread.join();
-  }
-  ps::ServerOptions options(int workers, std::size_t in_flight) {
-    auto o = testing::server_options({.workers = workers, .in_flight = in_flight}, 0);
-    o.log = [this](const std::string& line) { log.push_back(line); };
-    return o;
-  }
-  static void hello(ps::ThreadWorkerEnd& from, std::uint32_t worker, std::uint64_t session, std::uint32_t workers,
-                    std::uint64_t generation = 1, std::uint64_t big_array = 1000) {
-    const auto greeting = ps::encode(ps::Greeting{0, workers, 1, big_array, ""});
-    ps::Frame f;
-    f.worker = worker;
-    f.session = session;
-    f.generation = generation;
-    f.bytes = static_cast<std::uint32_t>(greeting.size());
-    from.send(0, ps::encode(f), greeting, nullptr);
-  }
-  static ps::Frame push(std::uint32_t worker, std::uint64_t session, std::uint64_t round, std::uint64_t offset = 0) {
-    ps::Frame f;
-    f.kind = ps::FrameKind::push;
-    f.dtype = DType::f32;
-    f.worker = worker;
-    f.session = session;
-    f.generation = 1;
-    f.round = round;
-    f.offset = offset;
-    f.bytes = 8;
-    f.patience = 60'000;
-    f.step = 1;
-    return f;
-  }
-  static void send(ps::ThreadWorkerEnd& from, const ps::Frame& f, std::vector<float> data) {
-    from.send(0, ps::encode(f), std::as_bytes(std::span(data)), nullptr);
-  }
-  // The next frame that comes to a worker, with its data as text or as numbers.
-  struct Heard {
-    ps::Frame frame;
-    std::string text;
-    std::vector<float> values;
-  };
-  static Heard hear(ps::ThreadWorkerEnd& at) {
-    const auto e = at.receive(std::chrono::steady_clock::now() + 20s);
-    std::string_view why;
-    const auto f = ps::decode(e.message.head(), e.message.data().size(), why);
-    REQUIRE(f);
-    Heard h;
-    h.frame = *f;
-    h.text.assign(reinterpret_cast<const char*>(e.message.data().data()), e.message.data().size());
-    h.values.resize(h.text.size() / sizeof(float));
-    std::memcpy(h.values.data(), h.text.data(), h.values.size() * sizeof(float));
-    return h;
-  }
-};
-
-}  // namespace
 
 TEST_CASE("server: a frame that comes twice is answered twice and added once") {
   Bare job(2);

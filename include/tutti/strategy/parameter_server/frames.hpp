@@ -41,8 +41,12 @@ enum class Operation : std::uint8_t {
   apply,  // changes weights by gradients, answers with these weights
   fetch,  // brings nothing, answers with what is there
   store,  // brings what is to be there at the start; the answer is empty
+  lend,   // brings a Loan; the answer is a text: empty, or why the server cannot have it
 };
 [[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }
+
+// Whose data a window may hold, before and after.
+[[nodiscard]] constexpr bool may_lie_in_window(Operation o) noexcept { return o <= Operation::apply; }
 
 // What Frame::root names in these.
 namespace arena {
@@ -65,21 +69,24 @@ struct Frame {
   std::uint32_t bucket = 0;    // no_bucket: no gradients
   std::uint32_t bytes = 0;     // of the data
   std::uint32_t patience = 0;  // ms until a worker whose part does not come is named
+  // 0: the data lies behind the head. Else in this window of the worker, at `place`, and what becomes of it too.
+  std::uint32_t window = 0;
   std::uint64_t generation = 0, session = 0;
   std::uint64_t step = 0, round = 0;
   std::uint64_t done = 0;    // all rounds below are over for the sender; from a server that owns weights: steps applied
   std::uint64_t offset = 0;  // of the data in its piece, in bytes
-  bool packed = false;       // of a push of f32: the data is what two_bit::pack() made of `bytes`
+  std::uint64_t place = 0;
+  bool packed = false;  // of a push of f32: what two_bit::pack() made of `bytes` lies behind the head
 
   static constexpr std::uint32_t no_bucket = 0xffffffff;
 };
 
-inline constexpr std::size_t head_bytes = 80;
+inline constexpr std::size_t head_bytes = 88;
 using Head = std::array<std::byte, head_bytes>;
 
 namespace detail {
 
-inline constexpr std::uint32_t frame_magic = 0x31535054;  // "TPS1"
+inline constexpr std::uint32_t frame_magic = 0x32535054;  // "TPS2"
 
 template <class T>
 void put(std::byte*& at, T value) noexcept {
@@ -101,8 +108,9 @@ void take(const std::byte*& at, T& value) noexcept {
   detail::put(at, static_cast<std::uint8_t>(f.operation));
   detail::put(at, static_cast<std::uint8_t>(f.dtype));
   detail::put(at, static_cast<std::uint8_t>(f.packed));
-  for (const std::uint32_t n : {f.worker, f.root, f.bucket, f.bytes, f.patience, std::uint32_t{0}}) detail::put(at, n);
-  for (const std::uint64_t n : {f.generation, f.session, f.step, f.round, f.done, f.offset}) detail::put(at, n);
+  for (const std::uint32_t n : {f.worker, f.root, f.bucket, f.bytes, f.patience, f.window}) detail::put(at, n);
+  for (const std::uint64_t n : {f.generation, f.session, f.step, f.round, f.done, f.offset, f.place})
+    detail::put(at, n);
   return head;
 }
 
@@ -116,29 +124,35 @@ void take(const std::byte*& at, T& value) noexcept {
   };
   if (head.size() != head_bytes) return no("a head of another size");
   const std::byte* at = head.data();
-  std::uint32_t magic = 0, zero = 0;
+  std::uint32_t magic = 0;
   std::uint8_t kind = 0, operation = 0, dtype = 0, packed = 0;
   Frame f;
   detail::take(at, magic);
   for (std::uint8_t* n : {&kind, &operation, &dtype, &packed}) detail::take(at, *n);
-  for (std::uint32_t* n : {&f.worker, &f.root, &f.bucket, &f.bytes, &f.patience, &zero}) detail::take(at, *n);
-  for (std::uint64_t* n : {&f.generation, &f.session, &f.step, &f.round, &f.done, &f.offset}) detail::take(at, *n);
+  for (std::uint32_t* n : {&f.worker, &f.root, &f.bucket, &f.bytes, &f.patience, &f.window}) detail::take(at, *n);
+  for (std::uint64_t* n : {&f.generation, &f.session, &f.step, &f.round, &f.done, &f.offset, &f.place})
+    detail::take(at, *n);
   if (magic != detail::frame_magic) return no("no frame of this version");
   if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::refuse))
     return no("an unknown kind");
-  if (operation > static_cast<std::uint8_t>(Operation::store)) return no("an unknown operation");
+  if (operation > static_cast<std::uint8_t>(Operation::lend)) return no("an unknown operation");
   f.kind = static_cast<FrameKind>(kind);
   f.operation = static_cast<Operation>(operation);
   f.dtype = static_cast<DType>(dtype);
   const std::size_t element = size_of(f.dtype);
   if (element == 0) return no("an unknown type");
-  if (packed > 1 || zero != 0) return no("bytes that are not zero");
+  if (packed > 1) return no("bytes that are not zero");
   f.packed = packed != 0;
   if (f.bytes > max_data) return no("too much data");
   const bool carries = f.kind == FrameKind::push || f.kind == FrameKind::answer;
   if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("parts of elements");
   if (f.offset > ~std::uint64_t{0} - f.bytes) return no("an offset beyond all memory");
   const bool pushes = f.kind == FrameKind::push;
+  if (f.window != 0) {
+    if (!carries || !may_lie_in_window(f.operation)) return no("a window where none can be");
+    if (f.place % element != 0 || f.place > ~std::uint64_t{0} - f.bytes) return no("a place that is none");
+    if (data != 0 && !f.packed) return no("data beside a window");
+  }
   if (f.packed) {
     const bool gradients = f.operation == Operation::sum || f.operation == Operation::apply;
     if (!pushes || !gradients || f.dtype != DType::f32) return no("two bits where none can be");
@@ -146,9 +160,10 @@ void take(const std::byte*& at, T& value) noexcept {
     return f;
   }
   // Who is not the root has nothing to bring.
-  const bool brings_nothing = data == 0 && ((pushes && f.operation == Operation::take && f.worker != f.root) ||
-                                            (pushes && f.operation == Operation::fetch) ||
-                                            (f.kind == FrameKind::answer && f.operation == Operation::store));
+  const bool brings_nothing =
+      data == 0 &&
+      (f.window != 0 || (pushes && f.operation == Operation::take && f.worker != f.root) ||
+       (pushes && f.operation == Operation::fetch) || (f.kind == FrameKind::answer && f.operation == Operation::store));
   if (data != f.bytes && !brings_nothing) return no("data of another size");
   return f;
 }

@@ -21,6 +21,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/lent_windows.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 
@@ -44,6 +45,9 @@ struct Request {
   float threshold = 0;
   std::span<float> kept{};
   std::size_t plain = 0;
+  // The window that the data lies in, and where; null: none. Servers that have it are sent no data.
+  const LentWindow* lent = nullptr;
+  std::uint64_t place = 0;
 };
 
 // The operations that a worker has posted, oldest first, between the threads that wait for them and the one that

@@ -30,15 +30,22 @@ inline constexpr std::size_t usual_in_flight = std::size_t{64} << 20;
 template <class Message>
 class RoundTable {
  public:
+  // A worker's data: what it sent, or a place in a window of its, where the answer goes too.
+  struct Part {
+    Message message{};
+    std::span<std::byte> lent{};
+    std::uint32_t window = 0;
+    std::uint64_t place = 0;
+  };
   struct Cell {
     Frame frame{};  // the first that came
-    std::vector<Message> parts{};
+    std::vector<Part> parts{};
     std::vector<bool> has{}, packed{};
     std::size_t count = 0;
     bool open = false, answered = false;
     bool forgotten = false;  // answered, and the answer's memory is another's now
     Deadline due{};
-    std::span<std::byte> sum{};
+    std::span<std::byte> sum{};  // empty: all workers have it in their windows
     SendsUnderWay under_way{};
     Buffer memory{};
   };
@@ -72,34 +79,49 @@ class RoundTable {
     c->due = std::chrono::steady_clock::now() + std::chrono::milliseconds(f.patience);
     return *c;
   }
-  // Whether it was the last one.
-  bool add(Cell& c, const Frame& f, Message&& m) {
-    c.parts[f.worker] = std::move(m);
+  // lent: where the data is, if it is in a window. Whether it was the last one.
+  bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> lent) {
+    c.parts[f.worker] = {std::move(m), lent, f.window, f.place};
     c.has[f.worker] = true;
     c.packed[f.worker] = f.packed;
     pending_[f.worker] += f.bytes;
     return ++c.count == workers_;
   }
-  // What the workers brought becomes one, in the order of their ranks.
+  // What the workers brought becomes one, in the order of their ranks; it is written into all windows that it came
+  // from, and into the table's memory where that of a worker came in a message.
   void combine(Cell& c) {
     const Frame& f = c.frame;
-    if (c.memory.bytes() < f.bytes) c.memory = Buffer(host_memory(), f.bytes);
-    c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};
+    to_.clear();
+    for (const Part& p : c.parts)
+      if (!p.lent.empty()) to_.push_back(p.lent.data());
+    c.sum = {};
+    if (to_.size() < workers_) {
+      if (c.memory.bytes() < f.bytes) c.memory = Buffer(host_memory(), f.bytes);
+      c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};
+      to_.push_back(c.sum.data());
+    }
     if (f.operation == Operation::take) {
-      std::memcpy(c.sum.data(), c.parts[f.root].data().data(), f.bytes);
+      const Part& root = c.parts[f.root];
+      const std::byte* const from = root.lent.empty() ? root.message.data().data() : root.lent.data();
+      for (std::byte* const to : to_)
+        if (to != from) std::memmove(to, from, f.bytes);  // a worker can name a place twice
     } else {
-      for (std::size_t w = 0; w < workers_; ++w) arrays_[w] = readable(c.parts[w].data(), c.packed[w] ? f.bytes : 0, w);
-      std::byte* const to[] = {c.sum.data()};
-      tutti::combine(f.dtype, f.operation == Operation::max ? ReduceOp::max : ReduceOp::sum, arrays_, to, 0,
+      for (std::size_t w = 0; w < workers_; ++w) {
+        const Part& p = c.parts[w];
+        const bool sent = p.lent.empty() || c.packed[w];
+        arrays_[w] = sent ? readable(p.message.data(), c.packed[w] ? f.bytes : 0, w) : p.lent.data();
+      }
+      tutti::combine(f.dtype, f.operation == Operation::max ? ReduceOp::max : ReduceOp::sum, arrays_, to_, 0,
                      f.bytes / size_of(f.dtype));
     }
     for (std::size_t w = 0; w < workers_; ++w) {
-      c.parts[w] = Message();
+      c.parts[w].message = Message();
+      c.parts[w].lent = {};
       pending_[w] -= f.bytes;
     }
     c.open = false;
     c.answered = true;
-    kept_ += f.bytes;
+    kept_ += c.sum.size();
   }
   // Answers of rounds that are over for everybody need not be kept.
   void forget_below(std::uint64_t round) noexcept {
@@ -107,7 +129,7 @@ class RoundTable {
     floor_ = round;
     for (const auto& c : cells_)
       if (c->answered && c->frame.round < round) {
-        if (!c->forgotten) kept_ -= c->frame.bytes;
+        if (!c->forgotten) kept_ -= c->sum.size();
         c->answered = false;
       }
   }
@@ -117,11 +139,11 @@ class RoundTable {
     while (kept_ > bytes) {
       Cell* oldest = nullptr;
       for (const auto& c : cells_)
-        if (c->answered && !c->forgotten &&
+        if (c->answered && !c->forgotten && !c->sum.empty() &&
             (oldest == nullptr ||
              std::pair(c->frame.round, c->frame.offset) < std::pair(oldest->frame.round, oldest->frame.offset)))
           oldest = c.get();
-      kept_ -= oldest->frame.bytes;
+      kept_ -= oldest->sum.size();
       oldest->forgotten = true;
       // Where a worker is still being sent it, it goes with the cell.
       if (oldest->under_way.none()) oldest->memory = Buffer();
@@ -168,7 +190,7 @@ class RoundTable {
   std::size_t workers_;
   std::vector<std::unique_ptr<Cell>> cells_;
   std::vector<std::size_t> pending_;
-  std::vector<std::byte*> arrays_;
+  std::vector<std::byte*> arrays_, to_;
   std::vector<std::vector<std::byte>> aligned_;
   std::uint64_t floor_ = 0;
   std::size_t kept_ = 0;

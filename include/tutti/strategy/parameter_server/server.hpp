@@ -16,10 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/strategy/parameter_server/borrowed_windows.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/owned_operations.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
@@ -32,6 +35,8 @@ struct ServerOptions {
   std::uint64_t generation = 1;
   std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have come
   std::size_t in_flight = usual_in_flight;  // bytes that a worker may have pushed without an answer
+  // Of this process, for workers of this host, whose data then need not travel; outlives the server. Null: none.
+  ProcessWindows* windows = nullptr;
   // Where it owns weights: outlives the server, whose thread uses it. Workers then come and go, each for itself.
   WeightStore* store = nullptr;
   // Steps that a worker may be ahead of the slowest one; none: as many as it likes (Ho et al., "More effective
@@ -60,6 +65,7 @@ class Server {
       : o_(std::move(options)),
         members_(static_cast<std::size_t>(o_.workers)),
         table_(o_.workers),
+        windows_(o_.windows, members_.size()),
         transport_(std::move(transport)),
         t_(*transport_) {
     if (o_.store != nullptr) own_weights();
@@ -188,7 +194,13 @@ class Server {
       ++counts_.malformed;
       return note(e.peer, "two bits of no threshold");
     }
-    if (concerns_one_worker(f.operation)) return alone(e, f);
+    if (f.operation == Operation::lend) return borrow(e, f);
+    const std::span<std::byte> lent = windows_.find(f);
+    if (f.window != 0 && lent.empty()) {
+      ++counts_.malformed;
+      return refuse(e.peer, f, "a place outside of the windows that were lent");
+    }
+    if (concerns_one_worker(f.operation)) return alone(e, f, lent);
     if (owned_) {
       ++counts_.malformed;
       return note(e.peer, "a sum where workers wait for no other one");
@@ -225,7 +237,7 @@ class Server {
       return refuse(e.peer, f, "more than " + std::to_string(o_.in_flight) + " bytes without an answer");
     }
     if (c == nullptr) c = &table_.open(f);
-    if (table_.add(*c, f, std::move(e.message))) finish(*c);
+    if (table_.add(*c, f, std::move(e.message), lent)) finish(*c);
   }
   static bool same_operation(const Frame& a, const Frame& b) noexcept {
     return a.bytes == b.bytes && a.dtype == b.dtype && a.operation == b.operation && a.root == b.root;
@@ -245,12 +257,26 @@ class Server {
     f.worker = worker;
     f.session = members_[worker].session;
     ++counts_.answers;
-    const Head head = encode(f);
-    (void)t_.send(members_[worker].peer, head, {c.sum.data(), f.bytes}, &c.under_way);
+    f.window = c.parts[worker].window;
+    f.place = c.parts[worker].place;
+    const std::span<const std::byte> data = f.window == 0 ? c.sum : std::span<std::byte>();
+    (void)t_.send(members_[worker].peer, encode(f), data, data.empty() ? nullptr : &c.under_way);
+  }
+  void borrow(const Event<Message>& e, Frame f) {
+    const auto loan = decode_loan(e.message.data());
+    if (!loan) {
+      ++counts_.malformed;
+      return refuse(e.peer, f, "a window that is none");
+    }
+    const Loan::Record said = verdict(windows_.take(f.worker, *loan));
+    f.kind = FrameKind::answer;
+    f.bytes = Loan::record;
+    f.done = 0;  // of steps it says nothing
+    (void)t_.send(e.peer, encode(f), said, nullptr);
   }
 
   // ---- a worker's operations with what this server owns ----
-  void alone(const Event<Message>& e, const Frame& f) {
+  void alone(const Event<Message>& e, const Frame& f, std::span<const std::byte> lent) {
     const std::string_view why = owned_ ? owned_->refusal(f) : "an operation of a server that owns weights";
     if (!why.empty()) {
       ++counts_.malformed;
@@ -261,13 +287,17 @@ class Server {
       return &x != &m && !x.gone && !x.was_lost;  // who has not come yet will
     });
     ++counts_.pushes;
-    counts_.repeated += owned_->take(f, e.message.data(), m.done, others) ? 1 : 0;
+    counts_.repeated += owned_->take(f, f.window != 0 && !f.packed ? lent : e.message.data(), m.done, others) ? 1 : 0;
   }
   void own_weights() {
     OwnedOperations::Replies replies;
-    // A copy is sent, because the next push changes it.
+    // A copy is sent, because the next push changes it; or it is written where the push lay.
     replies.answer = [this](const Frame& f, std::span<const std::byte> data) {
       ++counts_.answers;
+      if (const std::span<std::byte> lent = windows_.find(f); !lent.empty()) {
+        std::memcpy(lent.data(), data.data(), std::min(data.size(), lent.size()));
+        data = {};
+      }
       (void)t_.send(members_[f.worker].peer, encode(f), data, nullptr);
     };
     replies.refuse = [this](const Frame& f, const std::string& why) { refuse(members_[f.worker].peer, f, why); };
@@ -277,6 +307,7 @@ class Server {
     if (m.was_lost && o_.log) o_.log(m.name + " is back");
     m.done = 0;
     m.gone = m.was_lost = false;
+    windows_.forget(number_of(m));
     owned_->begin(number_of(m));
   }
   [[nodiscard]] std::uint32_t number_of(const Member& m) const {
@@ -297,6 +328,7 @@ class Server {
     if (o_.log) o_.log(m.name + " is gone: " + why + "; the others go on without it");
     until_ = std::chrono::steady_clock::now() + o_.patience;
     owned_->leave(number_of(m));
+    windows_.forget(number_of(m));
     end_with_the_last();
   }
   // When those that were not lost have ended, nobody is waited for.
@@ -381,6 +413,7 @@ class Server {
     note(peer, why);
     f.kind = FrameKind::refuse;
     f.packed = false;
+    f.window = 0;  // the text lies behind the head
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
   }
@@ -398,6 +431,7 @@ class Server {
   ServerOptions o_;
   std::vector<Member> members_;
   RoundTable<Message> table_;
+  BorrowedWindows windows_;
   ServerCounts counts_;
   Deadline until_{}, quiet_until_{};
   std::uint64_t unsaid_ = 0;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -19,10 +20,13 @@
 #include <vector>
 
 #include <tutti/comm/communicator.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/lent_windows.hpp>
+#include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/operations.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
@@ -43,6 +47,10 @@ struct WorkerOptions {
   // Above 0: gradients of f32 travel to the servers in two bits, see two_bit.hpp; not beside bf16_wire.
   float threshold = 0;
   std::string host{};  // for messages
+  // Of this process, for servers of this host, to which data then need not travel; outlives the communicator. Null:
+  // none. neighbours: of each server, whether it is on this host.
+  ProcessWindows* windows = nullptr;
+  std::vector<bool> neighbours{};
 };
 
 // A worker's communicator whose operations the servers carry out: it pushes its data and pulls the sums over all
@@ -55,7 +63,11 @@ class ServerCommunicator {
   // Waits until all workers and servers are there; CommunicationError says who is not, or which server is of another
   // kind.
   ServerCommunicator(std::unique_ptr<T> transport, WorkerOptions options)
-      : o_(std::move(options)), operations_(grace), transport_(std::move(transport)), t_(*transport_) {
+      : o_(std::move(options)),
+        lent_(o_.windows, o_.neighbours),
+        operations_(grace),
+        transport_(std::move(transport)),
+        t_(*transport_) {
     if (o_.workers < 1 || o_.rank < 0 || o_.rank >= o_.workers || o_.servers < 1)
       fail<UsageError>("parameter server", "a rank of a job with servers",
                        "rank " + std::to_string(o_.rank) + " of " + std::to_string(o_.workers) + ", " +
@@ -67,24 +79,27 @@ class ServerCommunicator {
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
     meet();
     thread_ = start_thread("communication", [this] { serve(); });
+    try {
+      lent_.begin(lending());
+    } catch (...) {
+      end(true);
+      throw;
+    }
   }
-  ~ServerCommunicator() {
-    // Destroyed while an exception is on the way, it waits for nobody.
-    if (std::uncaught_exceptions() > exceptions_)
-      interrupt();
-    else
-      leaving_ = true;
-    t_.wake();
-    thread_.join();
-  }
+  // Destroyed while an exception is on the way, it waits for nobody.
+  ~ServerCommunicator() { end(std::uncaught_exceptions() > exceptions_); }
   ServerCommunicator(const ServerCommunicator&) = delete;
   ServerCommunicator& operator=(const ServerCommunicator&) = delete;
 
   [[nodiscard]] int rank() const noexcept { return o_.rank; }
   [[nodiscard]] int size() const noexcept { return o_.workers; }
   [[nodiscard]] std::string name() const {
-    return "parameter server over " + t_.name() + ", " + std::to_string(o_.servers) +
-           (o_.servers == 1 ? " server" : " servers");
+    const auto all = static_cast<std::size_t>(o_.servers);
+    const std::string servers = std::to_string(all) + (all == 1 ? " server" : " servers");
+    if (lent_.servers() == all) return "parameter server over windows, " + servers;
+    const std::string over = "parameter server over " + t_.name() + ", " + servers;
+    const std::string why = lent_.why().empty() ? "" : " (no windows: " + lent_.why() + ")";
+    return over + (lent_.servers() > 0 ? ", windows to " + std::to_string(lent_.servers()) : "") + why;
   }
   [[nodiscard]] std::string rank_name(int r) const {
     const auto i = static_cast<std::size_t>(r);
@@ -180,8 +195,17 @@ class ServerCommunicator {
     // So that it is on its way before the process ends.
     for (int i = 0; i < 1000 && !told_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // Sent without a copy.
+  // Read where it lies by servers of this host, and sent without a copy to others.
   std::span<std::byte> allocate(std::size_t bytes) {
+    const std::size_t before = lent_.servers();
+    const LentWindow* const w = lent_.lend(bytes, lending());
+    if (lent_.servers() < before)
+      std::fprintf(stderr, "tutti: rank %d: gradients travel over sockets: %s\n", o_.rank, lent_.why().c_str());
+    if (w != nullptr) {
+      const LentWindow* const narrow = o_.bf16_wire ? lent_.lend((bytes + 1) / 2, lending()) : nullptr;
+      if (narrow != nullptr) lent_.pair(*w, *narrow);
+      return w->memory->bytes().first(bytes);
+    }
     own_.emplace_back(host_memory_, bytes);
     return {static_cast<std::byte*>(own_.back().data()), bytes};
   }
@@ -206,6 +230,8 @@ class ServerCommunicator {
   }
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
+    r.lent = may_lie_in_window(r.operation) ? lent_.find(r.data, r.place) : nullptr;
+    r.stays = r.lent != nullptr;
     for (const Buffer& b : own_) {
       const auto* begin = static_cast<const std::byte*>(b.data());
       r.stays = r.stays || (r.data.data() >= begin && r.data.data() + r.data.size() <= begin + b.bytes());
@@ -227,6 +253,26 @@ class ServerCommunicator {
   }
   [[nodiscard]] static std::string text_of(std::span<const std::byte> data) {
     return printable({reinterpret_cast<const char*>(data.data()), data.size()});
+  }
+
+  void end(bool failed) noexcept {
+    if (failed)
+      interrupt();
+    else
+      leaving_ = true;
+    t_.wake();
+    thread_.join();
+    if (operations_.failed()) lent_.abandon();
+  }
+  // Brings each server its part, and waits until their answers lie in its place.
+  auto lending() {
+    return [this](std::span<std::byte> records, std::span<const ServerRange> where) {
+      Request r;
+      r.data = records;
+      r.operation = Operation::lend;
+      r.where = where;
+      post(r, "windows", o_.deadline).wait();
+    };
   }
 
   // ---- before the thread ----
@@ -322,7 +368,7 @@ class ServerCommunicator {
   void start_taken() {
     for (; begun_ < running_.size(); ++begun_) {
       Job& job = *running_[begun_];
-      job.round = rounds_++;
+      job.round = job.request.operation == Operation::lend ? first_loan | loans_++ : rounds_++;
       job.parts.clear();
       job.answered = 0;
       job.wide = {};
@@ -369,15 +415,24 @@ class ServerCommunicator {
     Request& r = job.request;
     job.wide = r.data;
     const std::span wide(reinterpret_cast<const float*>(r.data.data()), r.data.size() / sizeof(float));
-    job.narrow.resize(wide.size());
-    for (std::size_t i = 0; i < wide.size(); ++i) job.narrow[i] = bf16(wide[i]);
-    r.data = std::as_writable_bytes(std::span(job.narrow));
+    const LentWindow* const window = r.lent != nullptr ? r.lent->narrow : nullptr;
+    if (window != nullptr) {
+      r.place /= 2;
+      r.data = window->memory->bytes().subspan(r.place, r.data.size() / 2);
+    } else {
+      job.narrow.resize(wide.size());
+      r.data = std::as_writable_bytes(std::span(job.narrow));
+    }
+    r.lent = window;
+    auto* const narrow = reinterpret_cast<bf16*>(r.data.data());
+    for (std::size_t i = 0; i < wide.size(); ++i) narrow[i] = bf16(wide[i]);
     r.dtype = DType::bf16;
     r.stays = true;
   }
   static void make_wide(Job& job) {
     float* const wide = reinterpret_cast<float*>(job.wide.data());
-    for (std::size_t i = 0; i < job.wide.size() / sizeof(float); ++i) wide[i] = job.narrow[i];
+    const auto* const narrow = reinterpret_cast<const bf16*>(job.request.data.data());
+    for (std::size_t i = 0; i < job.wide.size() / sizeof(float); ++i) wide[i] = narrow[i];
   }
   void start_alone(Job& job) {
     const Request& r = job.request;
@@ -413,9 +468,14 @@ class ServerCommunicator {
     f.patience = static_cast<std::uint32_t>(std::min<std::int64_t>(job.deadline.count(), 0xffffffff));
     f.step = r.step;
     f.round = job.round;
-    f.done = running_.front()->round;
+    f.done = done();
     f.offset = p.offset;
-    const bool brings = r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch;
+    if (lies_with(r, p.server)) {
+      f.window = r.lent->number;
+      f.place = r.place + (p.offset - r.base);
+    }
+    const bool brings =
+        f.window == 0 && (r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch);
     f.packed = p.packed_bytes > 0;
     const auto data = f.packed ? std::span(job.packed).subspan(p.packed_at, p.packed_bytes)
                       : brings ? r.data.subspan(p.offset - r.base, p.bytes)
@@ -423,6 +483,16 @@ class ServerCommunicator {
     // Where it is gone, why has come already or comes now.
     const bool stays = f.packed || (brings && r.stays);
     if (!t_.send(p.server, encode(f), data, stays ? &job.under_way[i] : nullptr)) unreached_ = p.server;
+  }
+
+  // All rounds below are over here.
+  [[nodiscard]] std::uint64_t done() const noexcept {
+    for (const auto& job : running_)
+      if (job->request.operation != Operation::lend) return job->round;
+    return rounds_;
+  }
+  [[nodiscard]] static bool lies_with(const Request& r, int server) {
+    return r.lent != nullptr && r.lent->servers[static_cast<std::size_t>(server)];
   }
 
   void take(const Event<Message>& e) {
@@ -450,9 +520,12 @@ class ServerCommunicator {
     if (!job->under_way[i].wait(std::chrono::steady_clock::now() + grace))
       fail<CommunicationError>(job->name_, "what was answered to have been sent", "a send that goes on");
     const Request& r = job->request;
-    const std::span<std::byte> to = r.answer.empty() ? r.data : r.answer;
-    if (r.operation != Operation::store)
-      std::memcpy(to.data() + (f->offset - r.base), e.message.data().data(), f->bytes);
+    const std::size_t at = f->offset - r.base;
+    const bool lies_here = lies_with(r, part->server);
+    if (lies_here != (f->window != 0)) return;
+    const std::byte* const from = lies_here ? r.data.data() + at : e.message.data().data();
+    std::byte* const to = (r.answer.empty() ? r.data : r.answer).data() + at;
+    if (r.operation != Operation::store && to != from) std::memcpy(to, from, f->bytes);
     if (concerns_one_worker(r.operation) && f->done > progress_) progress_ = f->done;
     part->answered = true;
     unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
@@ -519,11 +592,14 @@ class ServerCommunicator {
   std::vector<std::string> names_;
   HostMemory host_memory_;
   std::vector<Buffer> own_;
+  LentWindows lent_;
   Operations operations_;
   // Of the thread: what is under way, oldest first; of these so many have their parts.
   std::vector<std::shared_ptr<Job>> running_;
   std::size_t begun_ = 0;
-  std::uint64_t rounds_ = 1;
+  std::uint64_t rounds_ = 1, loans_ = 0;
+  // Loans are this worker's alone, so they count for themselves.
+  static constexpr std::uint64_t first_loan = std::uint64_t{1} << 63;
   std::int64_t unreached_ = -1;          // a server that nothing can be sent to
   std::vector<std::size_t> unanswered_;  // bytes, of each server
   std::mutex reason_mutex_;
