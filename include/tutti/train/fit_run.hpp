@@ -6,14 +6,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
@@ -23,25 +20,12 @@
 #include <tutti/train/chief.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/report_window.hpp>
+#include <tutti/train/run_share.hpp>
+#include <tutti/train/save_checkpoint.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/utilisation.hpp>
-#include <tutti/train/while_ranks_work.hpp>
 
 namespace tutti::detail {
-
-// What all members know of a run beside the trainer's state; after a change they have the authority's.
-struct RunShare {
-  Metrics epoch;       // of the epoch's steps, all ranks': those of members that have left are known to nobody else
-  double skipped = 0;  // records in it
-  // The last step: where it began, by how many ranks, what they said in it.
-  Position began{};
-  std::int64_t step = 0, before = 0, epoch_number = 1, step_in_epoch = 0;
-  std::int64_t world = 1, flags = 0, last_of_epoch = 0;
-  double lr = 0;
-  // What ranks do together behind it, such as an evaluation, is not over yet.
-  std::int64_t unended = 0;
-};
-static_assert(std::is_trivially_copyable_v<RunShare> && sizeof(RunShare) % sizeof(std::int64_t) == 0);
 
 // One call of fit(): steps, what ranks do together behind each, and where the members of the job come and go, the way
 // from one generation to the next. Who survives a peer in a step takes it back and does it again with the others that
@@ -325,33 +309,11 @@ class FitRun {
     say_epoch();
   }
 
-  // All ranks call it. metric: of the state, if there is one; best_ says whether it is the best yet.
   void save(std::optional<double> metric = {}) {
     since_save_.restart();
-    Checkpoints* const checkpoints = chief_.checkpoints();
-    best_ = result_.saved = false;
-    if (checkpoints == nullptr && strategy_.owns_weights()) return;
-    trainer_.commit();
-    try {
-      std::string path;
-      std::vector<std::string> complaints;
-      const auto write = [&] {
-        path = checkpoints->save(trainer_);
-        if (metric)
-          best_ = checkpoints->mark_if_best(at_.step, *metric, [&](const std::string& c) { complaints.push_back(c); });
-      };
-      while_ranks_work(strategy_, "saving a checkpoint",
-                       checkpoints != nullptr ? std::function<void()>(write) : nullptr);
-      if (path.empty()) return;
-      result_.saved = true;
-      chief_.tell([&](FitListener& l) { l.saved(path); });
-      for (const auto& c : complaints) chief_.warn(c);
-    } catch (const CommunicationError&) {
-      throw;
-    } catch (const Error& e) {
-      // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
-      chief_.warn("checkpoint not written: " + std::string(e.what()));
-    }
+    const SavedCheckpoint done = save_checkpoint(trainer_, chief_, metric);
+    best_ = done.best;
+    result_.saved = done.saved;
   }
 
   // ---- other members ----

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/chief.hpp>
+#include <tutti/train/trainer.hpp>
+#include <tutti/train/while_ranks_work.hpp>
+
+namespace tutti::detail {
+
+struct SavedCheckpoint {
+  bool saved = false;  // by this rank
+  bool best = false;   // the metric of the state is the best yet
+};
+
+// Commits the state, and whoever has that duty saves it; all ranks call it. metric: of the state, if there is one. A
+// disk that is full is told of and ends nothing.
+inline SavedCheckpoint save_checkpoint(Trainer& trainer, Chief& chief, std::optional<double> metric) {
+  SavedCheckpoint done;
+  Checkpoints* const checkpoints = chief.checkpoints();
+  if (checkpoints == nullptr && trainer.strategy().owns_weights()) return done;
+  trainer.commit();
+  try {
+    std::string path;
+    std::vector<std::string> complaints;
+    const auto write = [&] {
+      path = checkpoints->save(trainer);
+      if (metric)
+        done.best = checkpoints->mark_if_best(trainer.counters().step, *metric,
+                                              [&](const std::string& c) { complaints.push_back(c); });
+    };
+    while_ranks_work(trainer.strategy(), "saving a checkpoint",
+                     checkpoints != nullptr ? std::function<void()>(write) : nullptr);
+    if (path.empty()) return done;
+    done.saved = true;
+    chief.tell([&](FitListener& l) { l.saved(path); });
+    for (const auto& c : complaints) chief.warn(c);
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const Error& e) {
+    // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
+    chief.warn("checkpoint not written: " + std::string(e.what()));
+  }
+  return done;
+}
+
+}  // namespace tutti::detail
