@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -195,7 +196,7 @@ class ElasticJob {
     o.micro_batch = 5;
     Trainer trainer(backend, strategy, net(), o);
     SyntheticOptions images{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true};
-    const Placement mine{global_batch, strategy.rank(), strategy.size()};
+    const Placement mine{global_batch, std::max(strategy.rank(), 0), strategy.size()};
     Loader train(Synthetic(images), {.placement = mine, .seed = 9, .threads = 0});
     images.size = 24;
     Loader test(Synthetic(images), {.placement = mine, .shuffle = false, .one_pass = true, .threads = 0});

@@ -64,7 +64,11 @@ class FitRun {
       try {
         if (share_.unended == 0) step();
         end_step();
-        if (!over_ && !ends() && (share_.flags & step_flag::membership) != 0 && !change_members(false)) return left();
+        if (over_ || ends() || (share_.flags & step_flag::membership) == 0) continue;
+        if (all_leave())
+          stop();
+        else if (!change_members(false))
+          return left();
       } catch (const CommunicationError&) {
         // One that was given up itself ends here.
         if (members_ == nullptr || !members_->may_write()) throw;
@@ -202,17 +206,20 @@ class FitRun {
       reached = end_epoch();
     else if (!stop && saves_by_steps())
       save();
-    if (stop && !reached && !ends()) {
-      save();
-      result_.interrupted = true;
-    }
+    if (stop && !reached && !ends()) this->stop();
     share_.unended = 0;
     // What ranks do together in this step is done: the members may change.
     if (o_.after_step) o_.after_step({share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr});
     if (done && o_.after_epoch) o_.after_epoch(*result_.last);
     chief_.follow();
-    over_ = reached || result_.interrupted;
+    over_ = over_ || reached;
     if (done && !over_) begin_epoch();
+  }
+
+  // The run ends here and can be resumed.
+  void stop() {
+    save();
+    result_.interrupted = over_ = true;
   }
 
   [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window) {
@@ -324,6 +331,12 @@ class FitRun {
                              "is its host cut off, or was it stopped?");
   }
 
+  // Nobody would be left to go on.
+  [[nodiscard]] bool all_leave() {
+    double leaving = asked_to_leave_ ? 1 : 0;
+    strategy_.sum({&leaving, 1});
+    return std::llround(leaving) == strategy_.size();
+  }
   // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.
   bool change_members(bool broken) {
     const bool joins = members_->joining();
