@@ -14,6 +14,7 @@
 
 #include "launch/ask.hpp"
 #include "launch/commands.hpp"
+#include "launch/elastic_site.hpp"
 #include "launch/guard.hpp"
 #include "launch/job_state.hpp"
 #include "launch/launcher.hpp"
@@ -47,6 +48,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
   if (o.help) return std::fputs(help_text.data(), stdout) < 0 ? 1 : 0;
   if (o.version) return std::printf("tutti-launch of tutti %s\n", version) < 0 ? 1 : 0;
   (void)possible_state_folders();  // refuses a bad TUTTI_STATE_DIR before anything starts
+  if (o.elastic.launch_worker) return add_host_by_hand(o);
   return o.kill ? kill_job(o) : Launcher(o).run();
 }
 

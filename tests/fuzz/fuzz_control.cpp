@@ -74,8 +74,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       desk.tick(now);
     } else if (what == 3) {
       desk.arbiter().ask_to_leave(seat);
-    } else if (what == 4) {
-      desk.arbiter().not_coming(Role::worker, static_cast<int>(seat));
     } else if (what == 5) {
       desk.arbiter().stop_all();
     } else {

@@ -583,17 +583,13 @@ TEST_CASE("below the least number of members they wait; who joins does not wait 
   CHECK(s.ids() == "0 3");
 }
 
-TEST_CASE("founders that do not come, and who comes when the work is done") {
-  Scene s(options(3, 0, true));
-  s.enrol(1, Role::worker, 1);
-  s.arbiter.not_coming(Role::worker, 0);
-  CHECK(s.arbiter.generation() == 0);
-  s.arbiter.not_coming(Role::worker, 2);
-  s.pass(0s);
-  CHECK(s.ids() == "1");
-  s.tell(1, Stands{1});
+TEST_CASE("who comes when the work is done is let go") {
+  Scene s(options(1, 0, true));
+  s.workers(1);
+  s.tell(0, Stands{1});
   s.enrol(5, Role::worker, 3);
-  s.tell(1, Leave{true});
+  s.tell(0, Leave{true});
+  CHECK(s.arbiter.finished());
   CHECK(s.last<Released>(5).has_value());
   s.enrol(6, Role::worker, 4);
   CHECK(s.last<Released>(6).has_value());

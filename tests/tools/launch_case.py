@@ -17,6 +17,7 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
 LAUNCH = str(BUILD / "tools" / "tutti-launch")
 PROGRESS_RANK = str(BUILD / "tests" / "tools" / "progress_rank")
 CONTROL_RANK = str(BUILD / "tests" / "tools" / "control_rank")
+ELASTIC_RANK = str(BUILD / "tests" / "tools" / "elastic_rank")
 
 
 def wait_until(condition, seconds=20):
@@ -113,7 +114,7 @@ class LaunchCase(unittest.TestCase):
 
 
 def main():
-    for program in (LAUNCH, PROGRESS_RANK, CONTROL_RANK):
+    for program in (LAUNCH, PROGRESS_RANK, CONTROL_RANK, ELASTIC_RANK):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} has not been built")
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -54,7 +54,10 @@ TEST_CASE("the answer to the launcher's question") {
   CHECK_FALSE(a->servers_restart);
   const auto again = parse_launch_answer("TUTTI-ANSWER 1 strategy=ps_async mpi=0 servers=1 restart=1");
   REQUIRE(again.has_value());
-  CHECK((again->servers && again->servers_restart));
+  CHECK((again->servers && again->servers_restart && !again->elastic));
+  CHECK(parse_launch_answer("TUTTI-ANSWER 1 strategy=gloo mpi=0 servers=0 elastic=1")->elastic);
+  const auto both = parse_launch_answer("TUTTI-ANSWER 1 strategy=ps mpi=0 servers=1 restart=1 elastic=1");
+  CHECK((both->servers_restart && both->elastic));
 
   const auto launcher = [](std::vector<std::string> words, const std::optional<LaunchAnswer>& answer, std::size_t n) {
     words.emplace_back("prog");
@@ -242,7 +245,8 @@ TEST_CASE("an order arrives as it was sent") {
   o.root_ports = 3;
   o.ps_port = 11;
   o.secret = "s3cret";
-  o.through_mpi = true;
+  o.through_mpi = o.elastic = o.joins = true;
+  o.epoch = 3;
   o.command = {"sh", "-c", std::string("echo '\n\0,:5:'", 13), ""};
   o.everywhere = {{"A", "1\n2"}, {"B", ""}};
   o.on_servers = {{"C", "\xff"}};
@@ -254,7 +258,8 @@ TEST_CASE("an order arrives as it was sent") {
   const Order back = decode(payload);
   CHECK(encode(back) == frame);
   CHECK((back.command == o.command && back.everywhere == o.everywhere && back.on_servers == o.on_servers &&
-         back.through_mpi && back.processes.size() == 2 && back.processes[1].role == "server"));
+         back.through_mpi && !back.keeps && back.elastic && back.joins && back.epoch == 3 &&
+         back.processes.size() == 2 && back.processes[1].role == "server"));
   for (std::size_t n = 0; n < payload.size(); ++n)
     CHECK_THROWS_AS((void)decode(std::string_view(payload).substr(0, n)), CommunicationError);
   for (std::size_t i = 0; i < payload.size(); ++i) {

@@ -60,6 +60,17 @@ TEST_CASE("the environment of a started process") {
                                    {"DMLC_NUM_WORKER", "4"},
                                    {"DMLC_NUM_SERVER", "2"}});
   CHECK((server.is_server() && server.workers == 4 && server.servers == 2));
+  CHECK_FALSE((e.elastic || e.new_worker));
+  // One that came later has a number beyond the count of those that are there.
+  const auto joins = environment({{"TUTTI_RANK", "7"},
+                                  {"TUTTI_SIZE", "8"},
+                                  {"DMLC_NUM_WORKER", "3"},
+                                  {"TUTTI_ELASTIC", "1"},
+                                  {"NEW_WORKER", "1"},
+                                  {"EPOCH_BEGIN", "12"}});
+  CHECK((joins.elastic && joins.new_worker && joins.epoch_begin == 12 && joins.rank == 7 && joins.workers == 3));
+  // Left over from another job.
+  CHECK_FALSE(environment({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"NEW_WORKER", "1"}}).new_worker);
 }
 
 TEST_CASE("an environment that makes no sense is refused") {

@@ -148,8 +148,9 @@ class Agent {
     if (words.empty()) return;
     if (words[0] == "go") go();
     if (words[0] == "stop") stop("stopped");
-    if (words[0] == "signal" && words.size() == 2)
-      for (const RankProcess& p : processes_) p.signal(std::atoi(words[1].c_str()));
+    if (words[0] == "signal" && (words.size() == 2 || words.size() == 4))
+      for (const RankProcess& p : processes_)
+        if (words.size() == 2 || p.name() == words[2] + " " + words[3]) p.signal(std::atoi(words[1].c_str()));
     if (words[0] == "again" && words.size() == 3 && !stopping_)
       for (RankProcess& p : processes_)
         if (p.end() && p.name() == words[1] + " " + words[2]) again_.emplace_back(&p, Clock::now());

@@ -150,20 +150,47 @@ struct Problem {
 }
 
 // How a mode of this program is started on a host.
-[[nodiscard]] inline Start start_on(const Host& host, bool here, const Options& o,
-                                    const std::vector<std::string>& mode) {
+[[nodiscard]] inline Start start_on(const Host& host, bool here, const Options& o, const std::vector<std::string>& mode,
+                                    bool known_only = false) {
   Start start;
   if (here) {
     start.argv = {own_program()};
     start.argv.insert(start.argv.end(), mode.begin(), mode.end());
     return start;
   }
-  start.argv = ssh_arguments(ssh_settings(o), host);
+  SshSettings settings = ssh_settings(o);
+  settings.known_only = known_only;
+  start.argv = ssh_arguments(settings, host);
   std::string command = "exec " + shell_quoted(remote_program(o));
   for (const auto& word : mode) command += " " + shell_quoted(word);
   start.argv.push_back(command);
   start.environment = ssh_environment();
   return start;
+}
+
+// The copy of the working folder to a host.
+[[nodiscard]] inline Start copy_of_folder(const Host& host, bool here, const Options& o,
+                                          const std::filesystem::path& job_folder) {
+  Start start;
+  // --secluded-args: the path is sent as data and no remote shell reads it.
+  start.argv = {"rsync",    "-az",
+                "--mkpath", "--secluded-args",
+                "-e",       (job_folder / "rsh-agent").string(),
+                "--",       std::filesystem::current_path().string() + "/"};
+  const bool brackets = host.name.find(':') != std::string::npos;
+  const std::string name = brackets ? "[" + host.name + "]" : host.name;
+  start.argv.push_back((here ? "" : name + ":") + o.sync_dir + "/");
+  start.environment = ssh_environment();
+  return start;
+}
+[[nodiscard]] inline Problem copy_problem(const Host& host, const Options& o, int code, const std::string& errors) {
+  // rsync's own last line only says that ssh failed; the first one says why.
+  const std::string first = last_line(errors.substr(0, errors.find('\n')));
+  return {
+      static_cast<int>(ExitCode::communication),
+      error_message("host " + host.name, "a copy of " + std::filesystem::current_path().string() + " in " + o.sync_dir,
+                    first.empty() ? "exit code " + std::to_string(code) + " of rsync" : first,
+                    "rsync must be installed on both hosts (Debian: apt-get install rsync)")};
 }
 
 // Copies the working folder to every host that is not this one, and here too if it lies elsewhere. Throws the first
@@ -175,26 +202,13 @@ inline void sync_folder(const Plan& plan, const Options& o, const std::filesyste
   std::vector<const Plan::Site*> sites;
   for (const Plan::Site& s : plan.sites) {
     if (s.here && std::filesystem::path(o.sync_dir).lexically_normal() == std::filesystem::path(from)) continue;
-    Start start;
-    // --secluded-args: the path is sent as data and no remote shell reads it.
-    start.argv = {"rsync", "-az",     "--mkpath", "--secluded-args", "-e", (job_folder / "rsh-agent").string(),
-                  "--",    from + "/"};
-    const bool brackets = s.host.name.find(':') != std::string::npos;
-    const std::string name = brackets ? "[" + s.host.name + "]" : s.host.name;
-    start.argv.push_back((s.here ? "" : name + ":") + o.sync_dir + "/");
-    start.environment = ssh_environment();
-    starts.push_back(std::move(start));
+    starts.push_back(copy_of_folder(s.host, s.here, o, job_folder));
     sites.push_back(&s);
   }
   const auto results = run_commands(std::move(starts), 8, 3600, signals);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].code == 0) continue;
-    // rsync's own last line only says that ssh failed; the first one says why.
-    const std::string& err = results[i].err;
-    const std::string first = last_line(err.substr(0, err.find('\n')));
-    fail<CommunicationError>("host " + sites[i]->host.name, "a copy of " + from + " in " + o.sync_dir,
-                             first.empty() ? "exit code " + std::to_string(results[i].code) + " of rsync" : first,
-                             "rsync must be installed on both hosts (Debian: apt-get install rsync)");
+    throw CommunicationError(copy_problem(sites[i]->host, o, results[i].code, results[i].err).message);
   }
 }
 

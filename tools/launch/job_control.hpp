@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -26,7 +27,38 @@ namespace tutti::launch {
 // process that never opens its channel is none of its matter.
 class JobControl {
  public:
-  JobControl(const Options& o, const Plan& plan) : desk_(arbiter_options(o, plan)), timeout_(o.rank_timeout) {}
+  JobControl(const Options& o, const Plan& plan)
+      : desk_(arbiter_options(o, plan)), timeout_(o.rank_timeout), elastic_(o.elastic.on) {}
+
+  // What the arbiter has decided of a process, if it is one of the job's.
+  struct News {
+    control::Decision decision;
+    std::string name;
+  };
+  [[nodiscard]] std::vector<News> take_news() {
+    collect();
+    return std::exchange(news_, {});
+  }
+  [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return desk_.arbiter(); }
+  // Whether the process has opened its channel.
+  [[nodiscard]] bool opened(const std::string& name) const {
+    const auto at = processes_.find(name);
+    return at != processes_.end() && desk_.knows(at->second.seat);
+  }
+  [[nodiscard]] control::Seat seat(const std::string& name) const { return processes_.at(name).seat; }
+  void ask_to_leave(const std::string& name) {
+    desk_.arbiter().ask_to_leave(seat(name));
+    send();
+  }
+  void stop_all() {
+    desk_.arbiter().stop_all();
+    send();
+  }
+  // A connection is gone; its processes may run on.
+  void forget(const Link& link) {
+    for (auto& [name, p] : processes_)
+      if (p.link == &link) p.link = nullptr;
+  }
 
   // A process has been started; one that had its name before is another.
   void started(const std::string& name, Link& link) {
@@ -50,10 +82,11 @@ class JobControl {
     const control::Seat seat = at->second.seat;
     if (in_order) desk_.arbiter().receive(seat, control::Leave{true}, control::now());
     desk_.ended(seat, how);
+    collect();
+    // The launcher knows by itself.
+    if (!elastic_) news_.clear();
     names_.erase(seat);
     processes_.erase(at);
-    // The launcher knows by itself.
-    (void)desk_.arbiter().take_decisions();
     send();
   }
 
@@ -70,20 +103,25 @@ class JobControl {
     // A launcher that was stopped itself has heard nobody.
     if (now - looked_ > std::chrono::seconds(1)) desk_.arbiter().forgive(now);
     looked_ = now;
+    collect();
+    const std::size_t known = news_.size();
     desk_.tick(now);
+    collect();
     std::vector<Problem> problems;
-    for (const control::Decision& d : desk_.arbiter().take_decisions()) {
-      const auto name = names_.find(d.seat);
-      if (d.kind != control::Decision::Kind::lost || name == names_.end()) continue;
-      const auto* entry = board.find(name->second);
+    for (std::size_t i = known; i < news_.size(); ++i) {
+      const auto& [d, name] = news_[i];
+      if (d.kind != control::Decision::Kind::lost || name.empty() || (elastic_ && !d.fatal)) continue;
+      const auto* entry = board.find(name);
       const bool stopped = entry != nullptr && entry->stopped;
+      const Link* const link = processes_[name].link;
       problems.push_back(
           {static_cast<int>(ExitCode::communication),
-           error_message(name->second + " on " + processes_[name->second].link->host(),
+           error_message(name + " on " + (link == nullptr ? d.member.host : link->host()),
                          "a sign of life within " + seconds_text(timeout_),
-                         "none" + board.last_report(name->second) + (stopped ? "; it is stopped, as by SIGSTOP" : ""),
+                         "none" + board.last_report(name) + (stopped ? "; it is stopped, as by SIGSTOP" : ""),
                          "--rank-timeout sets the time")});
     }
+    if (!elastic_) news_.clear();
     send();
     return problems;
   }
@@ -102,18 +140,32 @@ class JobControl {
     // Only a server that is started again changes the members; the others go on meanwhile.
     a.servers_restart = o.server_restarts > 0;
     a.reports = !a.servers_restart;
+    a.elastic = o.elastic.on;
+    a.at_epoch = o.elastic.at_epoch;
+    a.min_workers = o.elastic.min_workers;
     return a;
   }
 
   void send() {
     desk_.send([&](control::Seat seat, std::string_view frame) {
       const auto name = names_.find(seat);
-      if (name != names_.end()) processes_[name->second].link->say("control " + name->second + " " + to_base64(frame));
+      if (name == names_.end()) return;
+      if (Link* const link = processes_[name->second].link)
+        link->say("control " + name->second + " " + to_base64(frame));
     });
+  }
+  void collect() {
+    for (auto& d : desk_.arbiter().take_decisions()) {
+      const auto name = names_.find(d.seat);
+      const bool of_one = d.kind != control::Decision::Kind::issued && d.kind != control::Decision::Kind::standing;
+      news_.push_back({std::move(d), of_one && name != names_.end() ? name->second : ""});
+    }
   }
 
   control::ControlDesk desk_;
   double timeout_;
+  bool elastic_;
+  std::vector<News> news_;
   control::Seat last_seat_ = 0;
   control::Time looked_ = control::now();
   std::map<std::string, Process> processes_;

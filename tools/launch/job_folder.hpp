@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <vector>
+
+#include <tutti/core/error.hpp>
 
 #include "commands.hpp"
 #include "mpi.hpp"
@@ -21,6 +25,12 @@ class JobFolder {
     std::vector<Host> hosts;
     for (const auto& s : plan.sites) hosts.push_back(s.host);
     write_rsh_agent(path_, own_program(), ssh_settings(o), hosts);
+  }
+  // A host that comes when the job has begun.
+  void add(const Host& host, bool known_only) const {
+    std::ofstream out(path_ / "rsh-agent.hosts", std::ios::app);
+    if (!(out << rsh_agent_line(host, known_only)).flush())
+      fail<Error>("rsh-agent", "to write " + path_.string(), error_text(errno));
   }
   // Empty before make().
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

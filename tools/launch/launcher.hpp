@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,9 +23,9 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/job/progress_report.hpp>
 
-#include "ask.hpp"
 #include "blame.hpp"
 #include "commands.hpp"
+#include "elastic.hpp"
 #include "job_control.hpp"
 #include "job_folder.hpp"
 #include "job_output.hpp"
@@ -36,6 +36,8 @@
 #include "plan.hpp"
 #include "process.hpp"
 #include "progress_board.hpp"
+#include "running_job.hpp"
+#include "settle.hpp"
 #include "ssh.hpp"
 #include "wire.hpp"
 
@@ -43,9 +45,9 @@ namespace tutti::launch {
 
 // Starts a job and stays until it has ended. Nothing runs before every host has said that it can; when a process fails
 // all are stopped; when the launcher is gone its agents end theirs.
-class Launcher {
+class Launcher : RunningJob {
  public:
-  explicit Launcher(const Options& options) : o_(options), plan_(make_plan(options)) {}
+  explicit Launcher(const Options& options) : RunningJob(options) {}
 
   // The exit code.
   int run() {
@@ -56,10 +58,11 @@ class Launcher {
         folder_.make(plan_, o_);
         sync_folder(plan_, o_, folder_.path(), signals);
       }
-      settle_launcher(signals);
+      settle_launcher(o_, plan_, signals, output_);
       if (o_.launcher == "mpi") folder_.make(plan_, o_);
       say(describe(plan_, o_));
       control_.emplace(o_, plan_);
+      if (o_.elastic.on) begin_elastic();
       for (const auto& s : plan_.sites) links_.emplace_back(s, o_);
       while (!over()) turn(signals);
       end_lost_hosts(signals);
@@ -74,23 +77,34 @@ class Launcher {
   }
 
  private:
-  // Asks the program how its processes are to be started.
-  void settle_launcher(const SignalQueue& signals) {
-    const Asked asked = ask_program(plan_, o_, signals);
-    require_answer(asked, plan_);
-    if (asked.code < 0) say("warning: " + printable(o_.command[0]) + " did not answer how it is to be started");
-    const int workers = plan_.first().order.workers;
-    const int servers = servers_for(o_, asked.answer, workers);
-    if (plan_.first().order.servers != servers) add_servers(plan_);
-    if (o_.launcher != "mpi") o_.launcher = launcher_for(o_, asked.answer, static_cast<std::size_t>(workers));
-    for (auto& s : plan_.sites) s.order.through_mpi = o_.launcher == "mpi";
+  // ---- workers that come and go ----
+  void begin_elastic() {
+    for (auto& s : plan_.sites) s.order.elastic = true;
+    elastic_.emplace(o_, plan_, *control_, folder_, links_, [this](const std::string& text) { say(text); });
   }
-
-  void say(const std::string& text) { output_.say(text); }
-
-  [[nodiscard]] bool over() const {
-    return std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.child.closed(); }) &&
-           (!mpirun_ || mpirun_->closed());
+  void watch_elastic() {
+    for (const JobControl::News& news : control_->take_news()) {
+      // What was lost before has been made good.
+      if (news.decision.kind == control::Decision::Kind::standing) endings_.clear();
+      if (news.decision.kind == control::Decision::Kind::lost) board_.ended(news.name);
+      elastic_->hear(news);
+    }
+    elastic_->steer();
+    if (auto problem = elastic_->problem()) {
+      problems_.push_back(*std::move(problem));
+      stop();
+    }
+    for (auto l = links_.begin(); l != links_.end();) {
+      if (!l->child.closed() || !l->settled) {
+        ++l;
+        continue;
+      }
+      if (l->lost) lost_hosts_.push_back(l->site.host);
+      control_->forget(*l);
+      elastic_->forget(*l);
+      std::erase_if(unended_, [&](const auto& u) { return u.second == &*l; });
+      l = links_.erase(l);
+    }
   }
 
   // ---- one round ----
@@ -155,6 +169,7 @@ class Launcher {
                      error_message("host " + l.host(), "this version of tutti-launch", "another", "--remote-launch")});
     } else if (words[0] == "ready") {
       l.ready = true;
+      if (l.site.order.joins) return l.say("go");
       go_when_all_are_ready();
     } else if (words[0] == "refuse") {
       l.refused = true;
@@ -169,6 +184,7 @@ class Launcher {
       if (words[0] == "start") {
         unended_[name] = &l;
         control_->started(name, l);
+        if (elastic_) elastic_->started(name, l);
       } else if (words[0] == "control" && words.size() == 4) {
         if (!control_->hear(name, words[3]))
           say("warning: " + name + " on " + l.host() +
@@ -201,10 +217,6 @@ class Launcher {
       stop();
     }
   }
-  void tell_all(const std::string& line) {
-    for (Link& l : links_) l.say(line);
-  }
-
   void ended(Link& l, const std::string& name, const End& end) {
     board_.ended(name);
     const Ending ending{name, l.host(), end};
@@ -215,7 +227,12 @@ class Launcher {
       return l.say("again " + name);
     }
     unended_.erase(name);
+    // Who finishes its work has made good what others left.
+    if (elastic_ && ending.good() && control_->arbiter().finished()) endings_.clear();
+    const auto meaning = elastic_ && !fatal_news() ? elastic_->meaning_of(ending) : Elastic::Meaning::fails;
+    if (meaning == Elastic::Meaning::none) return;
     endings_.push_back(ending);
+    if (meaning == Elastic::Meaning::noted) return;
     if (endings_.back().good() || stopping_ || interrupted_ != 0) return;
     failing_ = true;
     // Who lost another process may well be heard of before that one's own agent has noticed.
@@ -230,7 +247,21 @@ class Launcher {
            !stopping_ && !failing_ && interrupted_ == 0 && !workers_done_;
   }
 
+  // Whether the arbiter has just said that the job cannot go on.
+  [[nodiscard]] bool fatal_news() {
+    bool fatal = false;
+    for (const JobControl::News& news : control_->take_news()) {
+      if (news.decision.kind == control::Decision::Kind::standing) endings_.clear();
+      fatal = fatal || news.decision.fatal;
+      elastic_->hear(news);
+    }
+    return fatal;
+  }
   void add_problem(Link& l, Problem p) {
+    if (elastic_ && elastic_->takes_problem(l, p)) {
+      l.settled = true;
+      return l.cut();
+    }
     problems_.push_back(std::move(p));
     l.settled = true;
     stop();
@@ -242,12 +273,11 @@ class Launcher {
     if (l.bye) return;
     if (!l.hello) {
       if (stopping_ && l.errors.empty()) return;
-      problems_.push_back(connection_problem(l.site.host, l.site.here, l.child.code(), l.errors, remote_program(o_)));
-    } else {
-      l.lost = true;
-      if (!stopping_ || l.child.code() == 255)
-        problems_.push_back(lost_host(l, unended_, board_, l.site.here ? "it was killed" : "the connection was lost"));
+      return add_problem(l, connection_problem(l.site.host, l.site.here, l.child.code(), l.errors, remote_program(o_)));
     }
+    l.lost = true;
+    if (!stopping_ || l.child.code() == 255)
+      return add_problem(l, lost_host(l, unended_, board_, l.site.here ? "it was killed" : "the connection was lost"));
     stop();
   }
 
@@ -261,15 +291,9 @@ class Launcher {
     interrupted_ = signal;
     interrupted_at_ = Clock::now();
     say(signal_text(signal) + ": the processes are told to stop; once more ends them at once");
+    if (elastic_) return elastic_->stop();
     tell_all("signal " + std::to_string(signal == SIGHUP ? SIGTERM : signal));
   }
-  void stop() {
-    if (stopping_) return;
-    stopping_ = true;
-    stopped_at_ = Clock::now();
-    tell_all("stop");
-  }
-
   void watch() {
     const auto now = Clock::now();
     if (!stopping_ && stop_at_ && now >= *stop_at_) stop();
@@ -279,8 +303,8 @@ class Launcher {
     }
     if (!stopping_) {
       for (Link& l : links_) {
-        if (l.child.closed()) continue;
-        if (!l.ready && seconds_since(began_at_) > o_.connect_timeout + 1) {
+        if (l.child.closed() || l.settled) continue;
+        if (!l.ready && seconds_since(l.began) > o_.connect_timeout + 1) {
           add_problem(
               l, {static_cast<int>(ExitCode::communication),
                   error_message("host " + l.host(), "an answer within " + seconds_text(o_.connect_timeout), "none")});
@@ -290,11 +314,12 @@ class Launcher {
         }
       }
       if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
-      watch_progress(now);
+      watch_progress();
       for (Problem& p : control_->lost(board_)) {
         problems_.push_back(std::move(p));
         stop();
       }
+      if (elastic_) watch_elastic();
       watch_mpirun();
       watch_servers();
     }
@@ -310,15 +335,11 @@ class Launcher {
       if (mpirun_ && since > 5) mpirun_->hang_up();
     }
   }
-  void watch_progress(Clock::time_point now) {
+  void watch_progress() {
     if (interrupted_ != 0 || failing_) return;
-    if (const auto stall = board_.new_stall(o_.stall_warning, now)) say("warning: " + board_.describe(*stall));
-    const auto stall = o_.stall_deadline > 0 ? board_.stalled(o_.stall_deadline, now) : std::nullopt;
+    auto stall = stalled_problem(board_, o_, output_);
     if (!stall) return;
-    problems_.push_back({static_cast<int>(ExitCode::communication),
-                         error_message(stall->entry->name + " on " + stall->entry->host,
-                                       "progress within " + seconds_text(o_.stall_deadline), board_.describe(*stall),
-                                       "--stall-deadline sets the time")});
+    problems_.push_back(*std::move(stall));
     stop();
   }
 
@@ -340,58 +361,6 @@ class Launcher {
     const double longest = unended_.empty() ? 0 : control_->any_open() ? o_.stop_timeout : 1;
     if (seconds_since(*workers_done_) >= longest) stop();
   }
-
-  // ---- the end ----
-  // A host whose connection broke may still run what it was given.
-  void end_lost_hosts(const SignalQueue& signals) {
-    std::vector<Host> hosts;
-    for (const Link& l : links_)
-      if (l.lost) hosts.push_back(l.site.host);
-    for (const std::string& why : end_left_over(hosts, o_, plan_.job, signals)) say(why);
-  }
-
-  [[nodiscard]] int verdict() {
-    constexpr int lost_another = static_cast<int>(ExitCode::communication);
-    const Ending* blamed = culprit(endings_);
-    const bool only_lost =
-        blamed != nullptr && (blamed->end.why != "own" || exit_code_for(blamed->end) == lost_another);
-    // A host that does not answer explains why others lost it.
-    if (problems_.empty() && only_lost)
-      for (const Link& l : links_)
-        if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
-    if (problems_.empty() && interrupted_ != 0 && !(blamed != nullptr && failed_despite_signal(*blamed))) {
-      say("ended by " + signal_text(interrupted_));
-      return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
-    }
-    if (problems_.empty() && blamed != nullptr)
-      problems_.push_back(problem_of(*blamed, board_.last_report(blamed->name)));
-    if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
-      problems_.push_back(
-          mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return board_.last_report(name); }));
-      mpirun_said_.repeat(output_.err);
-    }
-    if (problems_.empty())
-      if (auto ended = problem_of_outside(endings_)) problems_.push_back(*std::move(ended));
-    output_.say(problems_);
-    return problems_.empty() ? 0 : problems_.front().code;
-  }
-
-  Options o_;
-  Plan plan_;
-  JobFolder folder_;
-  std::deque<Link> links_;
-  std::unique_ptr<Child> mpirun_;
-  JobOutput output_;
-  ProgressBoard board_;
-  std::optional<JobControl> control_;
-  std::map<std::string, const Link*> unended_;
-  std::vector<Ending> endings_;
-  std::vector<Problem> problems_;
-  bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
-  int interrupted_ = 0, restarts_ = 0;
-  MpirunWords mpirun_said_;
-  Clock::time_point began_at_ = Clock::now(), stopped_at_{}, spoke_{}, interrupted_at_{};
-  std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;
 };
 
 }  // namespace tutti::launch

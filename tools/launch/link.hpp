@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -91,6 +92,15 @@ class Child {
       }
   }
 
+  // Reads what there is, without waiting.
+  void poll_and_read(const Sink& out, const Sink& err) {
+    for (const std::size_t stream : {0U, 1U}) {
+      pollfd waiting{fd(stream), POLLIN, 0};
+      if (open(stream) && ::poll(&waiting, 1, 0) > 0) read(stream, stream == 0 ? out : err);
+    }
+    look(out, err);
+  }
+
   // Gives up what it has not said yet.
   void hang_up() {
     if (exited_) pipes_ = {};
@@ -114,9 +124,21 @@ class Child {
 
 // The agent of one host, over ssh or on this one.
 struct Link {
-  Link(const Plan::Site& where, const Options& o)
-      : site(where), child(start_on(where.host, where.here, o, {"--exec-ranks"}), true) {
-    child.input().put(encode(where.order));
+  Link(Plan::Site where, const Options& o)
+      : site(std::move(where)),
+        child(start_on(site.host, site.here, o, {"--exec-ranks"}, site.order.joins && !o.elastic.accept_new_hosts),
+              true) {
+    child.input().put(encode(site.order));
+  }
+  [[nodiscard]] bool has(const std::string& name) const {
+    return std::any_of(site.order.processes.begin(), site.order.processes.end(),
+                       [&](const ProcessOrder& p) { return process_name(p.role, p.rank) == name; });
+  }
+  // Gives the connection up.
+  void cut() {
+    child.close_input();
+    child.signal(SIGKILL);
+    child.hang_up();
   }
   void say(const std::string& line) { child.input().put(line + "\n"); }
   [[nodiscard]] const std::string& host() const noexcept { return site.host.name; }
@@ -130,11 +152,11 @@ struct Link {
     if (since > 5) child.hang_up();
   }
 
-  const Plan::Site& site;
+  Plan::Site site;
   Child child;
   bool hello = false, ready = false, bye = false, refused = false, settled = false, lost = false;
   std::string errors;  // what it said before hello
-  Clock::time_point heard = Clock::now();
+  Clock::time_point began = Clock::now(), heard = began;
 };
 
 // What is said of a host that is gone, with its processes, of those that have not ended, and where they were.

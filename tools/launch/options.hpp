@@ -19,6 +19,7 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/job/launch_answer.hpp>
 
+#include "elastic_options.hpp"
 #include "job_state.hpp"
 #include "rank_process.hpp"
 #include "wire.hpp"
@@ -35,6 +36,7 @@ struct Options {
   std::vector<std::string> mpi_arguments, command;
   double connect_timeout = 10, host_timeout = 30, rank_timeout = 10, stall_warning = 30, stall_deadline = 600,
          stop_timeout = 60;
+  ElasticOptions elastic{};
   bool kill = false, help = false, version = false;
   std::string kill_job;
   std::optional<int> gpus;  // how many --gpus in the command names; absent: none, or no list of numbers
@@ -73,6 +75,27 @@ How to reach hosts
       --root-port N         port of rank 0's host where the ranks meet; N+1 is for parameter servers
                             [free ones]
       --mpi-arg ARGUMENT    one more argument for mpirun; repeatable
+Workers that come and go
+      --elastic             the job goes on while workers come and go: hosts that are added to the file
+                            host_worker, which has -H's form, join, hosts that are deleted there leave,
+                            and so does a worker that gets SIGTERM. A worker that dies is started again,
+                            under a new number, while the others go on. host_worker_log tells who came
+                            and went: SEQ ADDED|REMOVED HOST TIME_NS. Also: --elastic-training-enabled
+                            True
+      --elastic-dir DIR     the folder of both files  [this program's if it can be written and is no bin
+                            folder, else the working one]
+      --elastic-at WORD     epoch: hosts leave at the end of an epoch, and those that the same edit adds
+                            join an epoch later; step: both at once  [epoch]
+      --min-workers N       with fewer the others wait  [1]
+      --max-workers N       more are not started  [as many as the file says]
+      --min-timeout S       so long, and then the job ends with 5  [600]
+      --restart-budget N    how often workers of a host are started again after they died, later and
+                            later, until it is listed anew  [10]
+      --prepare-script FILE runs on a host that joins before its worker; no worker where it fails
+      --accept-new-hosts    hosts that join need not stand in ssh's known_hosts
+      --launch-worker --host HOST
+                            adds HOST, with slots=N for -n N, to the hosts file of the job in
+                            --elastic-dir
 Times in seconds
       --connect-timeout S   until a host has answered  [10]
       --host-timeout S      without a word from a host until it counts as lost  [30]
@@ -89,8 +112,9 @@ Ending a job
 Options come before the command, and may be written with - or _. A process finds TUTTI_RANK, _SIZE,
 _LOCAL_RANK, _LOCAL_SIZE, _HOST, _JOB, _ROOT (host:port for a rendezvous), _ROOT_PORTS (so many from
 that one on), _SECRET (which no line shows: who knows it is of the job), _REPORT, _ROLE, and
-DMLC_ROLE, DMLC_NUM_WORKER, DMLC_NUM_SERVER, DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT. Each line of its
-output appears with its rank: [0], servers [s0].
+DMLC_ROLE, DMLC_NUM_WORKER, DMLC_NUM_SERVER, DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT; with --elastic also
+TUTTI_ELASTIC=1, and where it joins NEW_WORKER=1 and EPOCH_BEGIN. Each line of its output appears with
+its rank: [0], servers [s0].
 Exit codes: that of the process that failed first; 5 where it was killed, stood still, or its host was
 lost; 1 where it crashed; 2 usage, or a program that is missing; 130 and 143 after SIGINT and SIGTERM.
 )";
@@ -183,6 +207,25 @@ inline std::vector<Option> option_table(Options& o) {
       {"--remote-launch", true, text(o.remote_program)},
       {"--root-port", true, [&o](const auto& n, const auto& v) { o.root_port = integer(n, v, 1, 65534); }},
       {"--mpi-arg", true, [&o](const auto&, const auto& v) { o.mpi_arguments.push_back(v); }},
+      {"--elastic", false, flag(o.elastic.on)},
+      {"--elastic-training-enabled", true, [&o](const auto& n, const auto& v) { o.elastic.on = truth(n, v); }},
+      {"--elastic-dir", true, text(o.elastic.folder)},
+      {"--elastic-at", true,
+       [&o](const std::string& n, const std::string& v) {
+         if (v != "epoch" && v != "step") fail<UsageError>(n, "epoch or step", "'" + printable(v) + "'");
+         o.elastic.at_epoch = v == "epoch";
+       }},
+      {"--min-workers", true,
+       [&o](const auto& n, const auto& v) { o.elastic.min_workers = integer(n, v, 1, 1 << 20); }},
+      {"--max-workers", true,
+       [&o](const auto& n, const auto& v) { o.elastic.max_workers = integer(n, v, 1, 1 << 20); }},
+      {"--min-timeout", true, time(o.elastic.min_timeout, 0)},
+      {"--restart-budget", true,
+       [&o](const auto& n, const auto& v) { o.elastic.restart_budget = integer(n, v, 0, 1 << 20); }},
+      {"--prepare-script", true, [&o](const auto&, const auto& v) { o.elastic.prepare = read_script(v); }},
+      {"--accept-new-hosts", false, flag(o.elastic.accept_new_hosts)},
+      {"--launch-worker", false, flag(o.elastic.launch_worker)},
+      {"--host", true, text(o.elastic.host)},
       {"--connect-timeout", true, time(o.connect_timeout, least)},
       {"--host-timeout", true, time(o.host_timeout, least)},
       {"--rank-timeout", true, time(o.rank_timeout, 1)},
@@ -228,6 +271,19 @@ inline void check(Options& o, bool job_given) {
     return;
   }
   if (job_given) fail<UsageError>("--job", "--kill with it", "none");
+  check_elastic(o.elastic);
+  if (o.elastic.launch_worker != !o.elastic.host.empty())
+    fail<UsageError>(o.elastic.launch_worker ? "--launch-worker" : "--host",
+                     o.elastic.launch_worker ? "--host HOST with it" : "--launch-worker with it", "none");
+  if (o.elastic.launch_worker) {
+    if (!o.command.empty())
+      fail<UsageError>("--launch-worker", "no command, because workers run that of the job",
+                       "'" + printable(o.command[0]) + "'");
+    return;
+  }
+  if (o.elastic.on && o.launcher == "mpi")
+    fail<UsageError>("--launcher", "local or ssh, because ranks of mpirun end together", "mpi",
+                     "leave --launcher out, and take a strategy whose workers may come and go");
   if (o.command.empty()) fail<UsageError>("command line", "a command to run", "none", "--help shows the options");
   if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
   if (o.launcher == "local" && !o.hosts_file.empty())
@@ -323,6 +379,11 @@ inline void check(Options& o, bool job_given) {
     }
     option->set(name, value);
     job_given = job_given || name == "--job";
+    constexpr std::string_view elastic[] = {"--elastic-dir",    "--elastic-at",      "--min-workers",
+                                            "--max-workers",    "--min-timeout",     "--restart-budget",
+                                            "--prepare-script", "--accept-new-hosts"};
+    if (o.elastic.first_given.empty() && std::find(std::begin(elastic), std::end(elastic), name) != std::end(elastic))
+      o.elastic.first_given = name;
     if (o.help || o.version) return o;
   }
   o.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());

@@ -43,10 +43,17 @@ struct End {
 };
 
 // The variables that the launcher gives to every process; nobody else may set them.
-inline constexpr std::array launcher_variables{
-    "TUTTI_RANK",      "TUTTI_SIZE",      "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",  "TUTTI_HOST",   "TUTTI_JOB",
-    "TUTTI_ROOT",      "TUTTI_REPORT",    "TUTTI_ROLE",       "DMLC_ROLE",         "TUTTI_SECRET", "TUTTI_ROOT_PORTS",
-    "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "TUTTI_ASK",    "TUTTI_CONTROL"};
+inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
+                                               "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",
+                                               "TUTTI_HOST",       "TUTTI_JOB",
+                                               "TUTTI_ROOT",       "TUTTI_REPORT",
+                                               "TUTTI_ROLE",       "DMLC_ROLE",
+                                               "TUTTI_SECRET",     "TUTTI_ROOT_PORTS",
+                                               "DMLC_NUM_WORKER",  "DMLC_NUM_SERVER",
+                                               "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT",
+                                               "TUTTI_ASK",        "TUTTI_CONTROL",
+                                               "TUTTI_ELASTIC",    "NEW_WORKER",
+                                               "EPOCH_BEGIN",      "ELASTIC_TRAINING_ENABLED"};
 
 [[nodiscard]] inline bool is_launcher_variable(std::string_view name) {
   return std::find(launcher_variables.begin(), launcher_variables.end(), name) != launcher_variables.end();
@@ -69,7 +76,8 @@ inline constexpr std::array launcher_variables{
   Variables set = order.everywhere;
   for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
   const std::string workers = std::to_string(order.workers);
-  const std::string size = server ? std::to_string(order.servers) : workers;
+  // Numbers only grow where workers come and go.
+  const std::string size = server ? std::to_string(order.servers) : std::to_string(std::max(order.workers, p.rank + 1));
   for (const auto& [name, value] : Variables{{"TUTTI_RANK", std::to_string(p.rank)},
                                              {"TUTTI_SIZE", size},
                                              {"TUTTI_LOCAL_RANK", std::to_string(p.local_rank)},
@@ -88,11 +96,18 @@ inline constexpr std::array launcher_variables{
                                              {"DMLC_PS_ROOT_URI", order.root_host},
                                              {"DMLC_PS_ROOT_PORT", std::to_string(order.ps_port)}})
     set.emplace_back(name, value);
+  if (order.elastic) set.insert(set.end(), {{"TUTTI_ELASTIC", "1"}, {"ELASTIC_TRAINING_ENABLED", "1"}});
+  if (order.joins) set.insert(set.end(), {{"NEW_WORKER", "1"}, {"EPOCH_BEGIN", std::to_string(order.epoch)}});
+  // This job's or none, where the launcher is itself part of a job.
+  const auto of_another = [](std::string_view name) {
+    return name == "TUTTI_ELASTIC" || name == "ELASTIC_TRAINING_ENABLED" || name == "NEW_WORKER" ||
+           name == "EPOCH_BEGIN";
+  };
   std::vector<std::string> entries;
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const std::string_view name = entry.substr(0, entry.find('='));
-    if (std::none_of(set.begin(), set.end(), [&](const auto& v) { return v.first == name; }))
+    if (!of_another(name) && std::none_of(set.begin(), set.end(), [&](const auto& v) { return v.first == name; }))
       entries.emplace_back(entry);
   }
   // The last one of a name holds.

@@ -28,6 +28,7 @@ struct SshSettings {
   std::string config;  // for -F; empty: ssh's own
   double connect_timeout = 10;
   double host_timeout = 30;
+  bool known_only = false;  // hosts that stand in known_hosts
 };
 
 // The arguments up to and with the host name. A name that is none throws UsageError before ssh could see it, and "--"
@@ -39,10 +40,10 @@ struct SshSettings {
     fail<UsageError>("ssh", "a user's name", "'" + printable(host.user) + "'");
   const auto whole = [](double seconds) { return std::to_string(std::max(1L, static_cast<long>(seconds + 0.999))); };
   std::vector<std::string> argv{"ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=" + whole(s.connect_timeout)};
-  // A job needs neither this user's keys on its hosts nor the tunnels of his settings; a host that is new is trusted,
-  // one whose key has changed is not.
-  for (const char* option :
-       {"StrictHostKeyChecking=accept-new", "ForwardAgent=no", "ForwardX11=no", "ClearAllForwardings=yes"}) {
+  // A job needs neither this user's keys on its hosts nor the tunnels of his settings; a host that is new is trusted
+  // where the job begins with it, one whose key has changed is not.
+  for (const char* option : {s.known_only ? "StrictHostKeyChecking=yes" : "StrictHostKeyChecking=accept-new",
+                             "ForwardAgent=no", "ForwardX11=no", "ClearAllForwardings=yes"}) {
     argv.emplace_back("-o");
     argv.emplace_back(option);
   }
@@ -85,12 +86,16 @@ struct SshSettings {
 }
 
 // mpirun and rsync start ssh themselves. They are given a link to this program, <job folder>/rsh-agent, beside which a
-// file says how to reach each host: line 1 the settings, then "NAME PORT USER", "-" for nobody.
+// file says how to reach each host: line 1 the settings, then "NAME PORT USER KNOWN", "-" for nobody, KNOWN 1 where the
+// host must stand in known_hosts.
+[[nodiscard]] inline std::string rsh_agent_line(const Host& h, bool known_only) {
+  return h.name + " " + std::to_string(h.port) + " " + (h.user.empty() ? "-" : h.user) + (known_only ? " 1\n" : " 0\n");
+}
 inline void write_rsh_agent(const std::filesystem::path& folder, const std::string& program, const SshSettings& s,
                             const std::vector<Host>& hosts) {
   std::ofstream out(folder / "rsh-agent.hosts");
   out << s.connect_timeout << ' ' << s.host_timeout << ' ' << s.config << '\n';
-  for (const Host& h : hosts) out << h.name << ' ' << h.port << ' ' << (h.user.empty() ? "-" : h.user) << '\n';
+  for (const Host& h : hosts) out << rsh_agent_line(h, false);
   if (!out.flush()) fail<Error>("rsh-agent", "to write " + folder.string(), error_text(errno));
   if (::symlink(program.c_str(), (folder / "rsh-agent").c_str()) != 0)
     fail<Error>("rsh-agent", "to make a link in " + folder.string(), error_text(errno));
@@ -109,7 +114,7 @@ inline void remove_rsh_agent(const std::filesystem::path& folder) {
   in.get();
   std::getline(in, s.config);
   if (arguments.empty()) fail<UsageError>("rsh-agent", "a host", "none");
-  for (Host host; in >> host.name >> host.port >> host.user;) {
+  for (Host host; in >> host.name >> host.port >> host.user >> s.known_only;) {
     if (host.name != arguments[0]) continue;
     if (host.user == "-") host.user.clear();
     std::vector<std::string> argv = ssh_arguments(s, host);

@@ -15,14 +15,13 @@
 #include <tutti/core/error.hpp>
 
 // What the launcher and its agent on a host say to each other. Launcher to agent, on its standard input: one frame, the
-// order, and then lines "alive", "go", "signal N", "stop", "hold" and "flow" (of the output), "control",
-// "again". Agent to
-// launcher, on its standard output: the output of the processes, each line with its prefix, and lines of its own that
-// begin with the byte 0x1e.
+// order, and then lines "alive", "go", "signal N [ROLE NUMBER]", "stop", "hold" and "flow" (of the output), "control",
+// "again". Agent to launcher, on its standard output: the output of the processes, each line with its prefix, and lines
+// of its own that begin with the byte 0x1e.
 namespace tutti::launch {
 
 inline constexpr char control_mark = '\x1e';
-inline constexpr int protocol = 3;
+inline constexpr int protocol = 4;
 inline constexpr std::size_t max_frame = std::size_t{64} << 20;
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -44,6 +43,9 @@ struct Order {
   int root_port = 0, root_ports = 1, ps_port = 0, workers = 0, servers = 0;
   bool through_mpi = false;  // the agent only watches what mpirun starts
   bool keeps = false;        // the agent stays when all has ended: a process may be started again
+  bool elastic = false;      // workers come and go
+  bool joins = false;        // these came when the job had begun: in epoch `epoch`
+  int epoch = 0;
   double host_timeout = 30;  // seconds without a word from the launcher
   std::vector<std::string> command;
   Variables everywhere, on_workers, on_servers;
@@ -104,8 +106,8 @@ class FrameReader {
   w.put(std::int64_t{protocol});
   for (const std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret})
     w.put(*text);
-  for (const int number :
-       {o.root_port, o.root_ports, o.ps_port, o.workers, o.servers, o.through_mpi ? 1 : 0, o.keeps ? 1 : 0})
+  for (const int number : {o.root_port, o.root_ports, o.ps_port, o.workers, o.servers, o.through_mpi ? 1 : 0,
+                           o.keeps ? 1 : 0, o.elastic ? 1 : 0, o.joins ? 1 : 0, o.epoch})
     w.put(std::int64_t{number});
   w.put(static_cast<std::int64_t>(o.host_timeout * 1000));
   w.put(static_cast<std::int64_t>(o.command.size()));
@@ -135,7 +137,8 @@ class FrameReader {
     *text = r.text();
   for (int* number : {&o.root_port, &o.root_ports, &o.ps_port, &o.workers, &o.servers}) *number = r.number();
   o.through_mpi = r.number(0, 1) == 1;
-  o.keeps = r.number(0, 1) == 1;
+  for (bool* flag : {&o.keeps, &o.elastic, &o.joins}) *flag = r.number(0, 1) == 1;
+  o.epoch = r.number();
   o.host_timeout = r.number(1) / 1000.0;
   const int words = r.number();
   for (int i = 0; i < words; ++i) o.command.push_back(r.text());

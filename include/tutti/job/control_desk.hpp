@@ -58,6 +58,7 @@ class ControlDesk {
       split_message(encode(o.message), [&](std::string_view frame) { f(o.seat, frame); });
   }
   [[nodiscard]] Arbiter& arbiter() noexcept { return arbiter_; }
+  [[nodiscard]] const Arbiter& arbiter() const noexcept { return arbiter_; }
   [[nodiscard]] std::uint64_t bad_frames() const noexcept { return bad_frames_; }
 
  private:

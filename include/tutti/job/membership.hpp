@@ -67,11 +67,6 @@ class Arbiter {
     for (const Process& p : processes_) workers += p.is(Role::worker) && !p.leaving && !seats.contains(p.seat) ? 1 : 0;
     return workers >= std::max(1, o_.min_workers);
   }
-  // A founder that will not come: the job begins without it.
-  void not_coming(Role role, std::int32_t place) {
-    if (founded_ || absent_.erase({role, place}) == 0) return;
-    found();
-  }
   // Tells all that the job is to stop.
   void stop_all() {
     stopping_ = true;
@@ -99,12 +94,11 @@ class Arbiter {
   [[nodiscard]] ProcessId authority() const noexcept { return authority_; }
   // The epoch that rank 0 said last.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  // A member has done its work, and with it the job.
+  [[nodiscard]] bool finished() const noexcept { return finished_; }
+  [[nodiscard]] bool stopping() const noexcept { return stopping_; }
   // The members wait for others, because there are fewer than ArbiterOptions::min_workers.
   [[nodiscard]] bool too_few() const noexcept { return too_few_; }
-  [[nodiscard]] bool is_member(Seat seat) const {
-    return std::any_of(processes_.begin(), processes_.end(),
-                       [&](const Process& p) { return p.seat == seat && p.state == State::member; });
-  }
   // Workers by age, and behind them the servers by their numbers.
   [[nodiscard]] const std::vector<Member>& members() const noexcept { return members_; }
 

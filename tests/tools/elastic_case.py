@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of tutti-launch --elastic share: a job, its hosts file, its log, and what its workers wrote."""
+import os
+import re
+import threading
+from pathlib import Path
+
+from launch_case import ELASTIC_RANK, wait_until
+
+
+class Job:
+    """A job of elastic_rank that runs. words: what elastic_rank is to do, before=...: options of the launcher."""
+
+    def __init__(self, case, *options, words=(), folder="elastic", epoch=5):
+        self.case = case
+        self.folder = case.folder / folder
+        self.folder.mkdir(exist_ok=True)
+        self.audit = case.folder / "audit"
+        self.hosts = self.folder / "host_worker"
+        self.log = self.folder / "host_worker_log"
+        self.epoch = epoch
+        self.ended = False
+        self.process = case.start("--elastic", "--elastic-dir", self.folder, *options, ELASTIC_RANK, f"out={self.audit}",
+                                  f"epoch={epoch}", *words)
+        self.out, self.err = [], []
+        self.readers = [threading.Thread(target=lambda s=stream, to=lines: to.extend(s))
+                        for stream, lines in ((self.process.stdout, self.out), (self.process.stderr, self.err))]
+        for reader in self.readers:
+            reader.start()
+        case.addCleanup(self.tell)
+
+    def tell(self):
+        """What was said of a job that a test did not see to its end."""
+        if not self.ended:
+            print("".join(self.out + self.err))
+
+    def edit(self, *lines):
+        """A new hosts file, renamed into place."""
+        new = self.folder / "new"
+        new.write_text("".join(f"{line}\n" for line in lines))
+        new.rename(self.hosts)
+
+    def steps(self):
+        """[(generation, step, number)] in the order in which they were done."""
+        if not self.audit.exists():
+            return []
+        return [tuple(map(int, line.split())) for line in self.audit.read_text().splitlines()]
+
+    def generation(self):
+        return max((g for g, _, _ in self.steps()), default=0)
+
+    def wait_for(self, generation, workers=None):
+        """Until a step of this generation, or a later one, has been done by so many workers."""
+        def done():
+            groups = {}
+            for g, s, n in self.steps():
+                if g >= generation:
+                    groups.setdefault((g, s), set()).add(n)
+            return any(workers is None or len(w) == workers for w in groups.values())
+        wait_until(done, 30)
+
+    def logged(self):
+        """Its lines without their times, which must be those of a clock, and grow."""
+        lines = [line.split() for line in self.log.read_text().splitlines()]
+        times = [int(line[3]) for line in lines]
+        assert times == sorted(times) and all(t > 1_600_000_000 * 10**9 for t in times), times
+        return [" ".join(line[:3]) for line in lines]
+
+    def pid(self, number):
+        """Of a worker, as the state folder has it."""
+        path = wait_until(lambda: next((self.case.runtime / "tutti" / "jobs").glob(f"*/worker-{number}.process"), None))
+        return int(Path(path).read_text().split()[0])
+
+    def kill(self, number, signal):
+        os.kill(self.pid(number), signal)
+
+    def end(self, code=0):
+        """Its end, and that what was done is a whole run: each step once by all members, but for those that a
+        generation broke off, which the next one repeats."""
+        done = self.process
+        done.wait(60)
+        for reader in self.readers:
+            reader.join()
+        self.ended = True
+        done.out, done.err = "".join(self.out), "".join(self.err)
+        self.case.jobs += re.findall(r"job ([0-9a-f]{16})", done.err)
+        self.case.assertEqual(done.returncode, code, f"stdout:\n{done.out}\nstderr:\n{done.err}")
+        last = {}
+        for g, s, n in self.steps():
+            self.case.assertGreaterEqual(g, max((v[0] for v in last.values()), default=0), "an older generation wrote")
+            last[s] = (g, n)
+        self.case.assertEqual(sorted(last), list(range(1, len(last) + 1)))
+        return done

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+// header-only
+// Stands in for a worker of a job whose members come and go: its steps are a sleep that ends when all members have
+// begun it, which they tell each other by texts of the channel.
+//   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; out=FILE: a line "GENERATION STEP NUMBER"
+//   for
+//                            each step of each member; load=MS: before a newcomer asks to be let in; facts=TEXT: of a
+//                            newcomer; rigid: says that its members cannot change; die: a newcomer does, at once
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/launch_answer.hpp>
+#include <tutti/job/launch_environment.hpp>
+
+namespace {
+
+using namespace tutti;
+using std::chrono::milliseconds;
+
+std::atomic<bool> terminated{false};
+
+// What a member brings into a step, and the most of what all bring.
+enum : int { nothing = 0, at_epoch = 1, at_step = 2, stop = 3, broken = 9 };
+
+class Worker {
+ public:
+  Worker(ControlChannel& channel, milliseconds step, int epoch, int epochs, const std::string& out)
+      : channel_(channel), pause_(step), epoch_(epoch), last_(epoch * epochs), out_(out, std::ios::app) {}
+
+  int run(Assignment a) {
+    for (;;) {
+      a_ = std::move(a);
+      std::printf("generation %d: rank %d of %zu, authority %d\n", static_cast<int>(a_.generation), a_.rank,
+                  a_.workers.size(), static_cast<int>(a_.authority));
+      std::fflush(stdout);
+      const int why = channel_.stands(std::chrono::seconds(60)) && take_over() ? work() : static_cast<int>(broken);
+      if (why == nothing) return std::printf("done at step %d\n", step_) < 0 ? 1 : 0;
+      if (why == stop) {
+        std::printf("saved at step %d\n", step_);
+        return 143;
+      }
+      channel_.report(static_cast<std::uint64_t>(step_), why == broken, step_ % epoch_ == 0);
+      auto next = channel_.next_assignment_unless_released(std::chrono::seconds(600));
+      if (!next) return std::printf("let go at step %d\n", step_) < 0 ? 1 : 0;
+      a = *std::move(next);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::string key(const std::string& what, int place) const {
+    return what + "/" + std::to_string(a_.generation) + "/" + std::to_string(place);
+  }
+  [[nodiscard]] bool lost() const {
+    const auto change = channel_.change();
+    return change && (change->broken || change->generation > a_.generation);
+  }
+  // The text of a member, or nothing once one was lost.
+  [[nodiscard]] std::string wait_for(const std::string& name) {
+    for (; !lost(); std::this_thread::sleep_for(milliseconds(2)))
+      if (auto value = channel_.find(name)) return *value;
+    return "";
+  }
+  // The step of the authority.
+  [[nodiscard]] bool take_over() {
+    if (a_.id == a_.authority) channel_.publish(key("state", 0), std::to_string(step_));
+    const std::string state = wait_for(key("state", 0));
+    if (!state.empty()) step_ = std::atoi(state.c_str());
+    return !state.empty();
+  }
+  // What ended it.
+  [[nodiscard]] int work() {
+    const int mine = a_.workers.at(static_cast<std::size_t>(a_.rank)).place;
+    while (step_ < last_) {
+      if (a_.rank == 0 && step_ % epoch_ == 0) channel_.epoch_begins(static_cast<std::uint64_t>(step_ / epoch_));
+      if (terminated.exchange(false)) channel_.ask_to_leave();
+      const auto change = channel_.change();
+      int most = channel_.stop_requested() ? static_cast<int>(stop)
+                 : !change                 ? static_cast<int>(nothing)
+                 : change->at_epoch        ? static_cast<int>(at_epoch)
+                                           : static_cast<int>(at_step);
+      const std::string step = "step/" + std::to_string(step_);
+      channel_.publish(key(step, mine), std::to_string(most));
+      for (const auto& m : a_.workers) {
+        const std::string word = wait_for(key(step, m.place));
+        if (word.empty()) return broken;
+        most = std::max(most, std::atoi(word.c_str()));
+      }
+      std::this_thread::sleep_for(pause_);
+      ++step_;
+      if (channel_.may_write()) out_ << a_.generation << ' ' << step_ << ' ' << mine << std::endl;
+      if (most == stop || most == at_step || (most == at_epoch && step_ % epoch_ == 0)) return most;
+    }
+    return nothing;
+  }
+
+  ControlChannel& channel_;
+  milliseconds pause_;
+  int epoch_, last_, step_ = 0;
+  Assignment a_{};
+  std::ofstream out_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    std::string out = "/dev/null", fact = "same";
+    int steps = 20, epoch = 5, epochs = 3, load = 0;
+    bool rigid = false, die = false;
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word(argv[i]);
+      const std::string value(word.substr(word.find('=') + 1));
+      if (word.starts_with("steps=")) steps = std::atoi(value.c_str());
+      if (word.starts_with("epoch=")) epoch = std::atoi(value.c_str());
+      if (word.starts_with("epochs=")) epochs = std::atoi(value.c_str());
+      if (word.starts_with("out=")) out = value;
+      if (word.starts_with("load=")) load = std::atoi(value.c_str());
+      if (word.starts_with("facts=")) fact = value;
+      if (word == "rigid") rigid = true;
+      if (word == "die") die = true;
+    }
+    if (launcher_asks()) {
+      LaunchAnswer answer;
+      answer.strategy = "test";
+      answer.elastic = !rigid;
+      return answer_launcher(answer);
+    }
+    std::signal(SIGTERM, [](int) { terminated = true; });
+    const LaunchEnvironment e = read_launch_environment();
+    if (e.new_worker) {
+      std::printf("joins as %d of %d in epoch %d, elastic %d\n", e.rank, e.workers, e.epoch_begin, e.elastic ? 1 : 0);
+      std::fflush(stdout);
+      if (die) return 7;
+      std::this_thread::sleep_for(milliseconds(load));
+    }
+    const auto channel = ControlChannel::open();
+    if (channel == nullptr) return 4;
+    JobFacts facts;
+    facts.add("model", e.new_worker ? fact : "same");
+    Worker worker(*channel, milliseconds(steps), epoch, epochs, out);
+    return worker.run(channel->enrol(e, facts, std::chrono::seconds(600)));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.exit_code();
+  }
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/job/membership.hpp>
+
+#include "blame.hpp"
+#include "commands.hpp"
+#include "elastic_file.hpp"
+#include "elastic_log.hpp"
+#include "elastic_options.hpp"
+#include "elastic_site.hpp"
+#include "elastic_table.hpp"
+#include "job_control.hpp"
+#include "job_folder.hpp"
+#include "link.hpp"
+#include "options.hpp"
+#include "plan.hpp"
+
+namespace tutti::launch {
+
+// Workers that come and go while the job runs: what the hosts file asks for against what there is. It begins once the
+// first generation of the job stands; what fails before fails as in any job.
+class Elastic : ElasticTable {
+ public:
+  Elastic(const Options& o, const Plan& plan, JobControl& control, JobFolder& folder, std::list<Link>& links,
+          std::function<void(const std::string&)> say)
+      : ElasticTable(o, control, std::move(say)), plan_(plan), folder_(folder), links_(links) {
+    replace_hosts_file(file_, list_founders(plan));
+    watch_.emplace(file_);
+    say_("Created worker host file " + file_.string());
+    say_("Created worker host log file " + file_.string() + "_log");
+    for (const char* role : {"server", "worker"})
+      for (const Plan::Site& site : plan.sites)
+        for (const ProcessOrder& p : site.order.processes) {
+          if (p.role != role) continue;
+          say_("Launching " + p.role + " node at ip: " + site.host.name);
+          if (p.role == "worker") add_founder(p, site);
+        }
+  }
+
+  // ---- what the launcher hears ----
+  void started(const std::string& name, Link& l) {
+    if (ElasticWorker* w = find(name)) {
+      w->link = &l;
+      w->pending = false;
+    }
+  }
+  // What the end of a process means: that of the job; nothing; or something only if no other one finishes the work.
+  enum class Meaning { fails, none, noted };
+  [[nodiscard]] Meaning meaning_of(const Ending& e) {
+    if (e.name.starts_with("prepare")) {
+      prepared(e);
+      return Meaning::none;
+    }
+    ElasticWorker* w = find(e.name);
+    if (!stood_ || w == nullptr || (w->founder && !w->member && !w->released)) return Meaning::fails;
+    w->ended = true;
+    write_log();
+    if (over()) return w->member ? Meaning::noted : Meaning::none;
+    if (w->asked || w->released) {
+      say_(w->name() + " on " + e.host + " has left" + (e.good() ? "" : ", but with " + describe(e.end)));
+      return Meaning::none;
+    }
+    say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the others go on");
+    if (w->member && seconds_since(w->since) > long_work) stations_[w->key].failures = 0;
+    failed(w->key, "");
+    return w->member ? Meaning::noted : Meaning::none;
+  }
+  // Whether what is wrong with a host is no end of the job.
+  [[nodiscard]] bool takes_problem(Link& l, const Problem& p) {
+    if (!stood_) return false;
+    // The last ones may be without it at the very end.
+    if (over())
+      return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released;
+      });
+    for (auto& a : additions_)
+      if (a.link == &l) a.over = true;
+    bool any = false;
+    for (auto& [number, w] : workers_)
+      if (w.link == &l || (w.pending && l.has(w.name()))) {
+        if (w.pending) w.ended = true;
+        if (!any) failed(w.key, p.message);
+        any = true;
+      }
+    return true;
+  }
+  // A connection is gone, and with it its link.
+  void forget(const Link& l) {
+    for (auto& [number, w] : workers_)
+      if (w.link == &l) {
+        w.ended = w.ended || !control_.opened(w.name());
+        w.link = nullptr;
+      }
+    std::erase_if(additions_, [&](const Addition& a) { return a.link == &l && (a.over || !a.preparing); });
+    write_log();
+  }
+  void hear(const JobControl::News& news) {
+    using Kind = control::Decision::Kind;
+    if (news.decision.kind == Kind::standing) return stands();
+    ElasticWorker* w = find(news.name);
+    if (w == nullptr || !stood_) return;
+    if (news.decision.kind == Kind::lost && !w->ended && !std::exchange(w->given_up, true)) {
+      say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
+      // What still runs of it may not come back; its agent is told, as soon as it can be reached.
+      if (w->link != nullptr) w->link->say("signal 9 " + w->name());
+      failed(w->key, "");
+      write_log();
+    }
+    if (news.decision.kind == Kind::left) {
+      w->released = true;
+      if (w->asked || over()) return;
+      ++stations_[w->key].unused;
+      say_(w->name() + " on " + host_of(*w) + " leaves; its place is not used until the host is listed anew");
+    }
+  }
+  // The job is to stop, as its user says.
+  void stop() {
+    control_.stop_all();
+    for (auto& [number, w] : workers_)
+      if (w.founder && w.link != nullptr && !w.ended && !control_.opened(w.name()))
+        w.link->say("signal 15 " + w.name());
+    stop_additions();
+  }
+
+  // ---- what it does ----
+  // To be called in each round.
+  void steer() {
+    HostsWatch::News news = watch_->take();
+    if (!news.problem.empty()) say_("warning: " + news.problem + " Nobody joins or leaves for it.");
+    if (news.hosts) wanted_ = std::move(news.hosts);
+    if (!stood_) return;
+    if (over()) return stop_additions();
+    if (wanted_) list(*std::exchange(wanted_, {}));
+    let_leave();
+    let_join();
+    go_on_with_additions();
+    std::erase_if(stations_, [&](const auto& s) {
+      return !s.second.listed && !s.second.logged && workers_on(s.first, [](const auto&) { return true; }).empty();
+    });
+    std::erase_if(workers_, [&](const auto& w) { return w.second.gone() && w.second.link == nullptr; });
+  }
+  // Whether the job waits for workers although none may be left.
+  [[nodiscard]] bool waits() const { return stood_ && !over(); }
+  // Too few of them for too long.
+  [[nodiscard]] std::optional<Problem> problem() {
+    const auto least = static_cast<std::size_t>(o_.elastic.min_workers);
+    if (!stood_ || over() || !control_.arbiter().too_few()) {
+      too_few_.reset();
+      return {};
+    }
+    std::size_t there = 0;
+    for (const auto& [number, w] : workers_) there += w.member && w.counts() ? 1 : 0;
+    if (!too_few_) {
+      too_few_ = Clock::now();
+      say_("warning: " + count_text(there, "worker") + " of at least " + std::to_string(least) +
+           "; the job waits for more");
+    }
+    if (seconds_since(*too_few_) < o_.elastic.min_timeout) return {};
+    return Problem{
+        static_cast<int>(ExitCode::communication),
+        error_message("job",
+                      "at least " + count_text(least, "worker") + " within " + seconds_text(o_.elastic.min_timeout),
+                      std::to_string(there), "--resume goes on from the last checkpoint")};
+  }
+
+ private:
+  // Workers on their way to a host: its folder is copied, it is prepared, they are started.
+  struct Addition {
+    std::string key;
+    std::vector<int> numbers;
+    std::unique_ptr<Child> copy;
+    Link* link = nullptr;
+    bool preparing = false, over = false;
+  };
+
+  void stands() {
+    stood_ = true;
+    for (const control::Member& m : control_.arbiter().members()) {
+      const auto w = workers_.find(m.place);
+      if (m.role != control::Role::worker || w == workers_.end() || std::exchange(w->second.member, true)) continue;
+      w->second.since = Clock::now();
+    }
+    write_log();
+  }
+  // ---- the hosts file ----
+  void let_leave() {
+    for (auto& [key, s] : stations_) {
+      auto there = workers_on(key, [](const ElasticWorker& w) { return w.counts(); });
+      int wanted = s.wanted();
+      if (wanted >= static_cast<int>(there.size())) continue;
+      if (!s.listed && s.where.here() && std::exchange(wanted, 1) == 0)
+        say_once(s, "warning: " + s.where.host.name + " stays in the job: the launcher runs there");
+      // The youngest first.
+      for (; static_cast<int>(there.size()) > wanted; there.pop_back())
+        if (!ask_to_leave(s, *there.back())) break;
+    }
+  }
+  [[nodiscard]] bool ask_to_leave(Station& s, ElasticWorker& w) {
+    if (!control_.opened(w.name())) {
+      // It is not in the job yet.
+      w.asked = true;
+      for (Addition& a : additions_)
+        if (std::find(a.numbers.begin(), a.numbers.end(), w.number) != a.numbers.end() && w.pending) {
+          a.over = true;
+          if (a.copy) a.copy->signal(SIGKILL);
+          if (a.link != nullptr) a.link->say("stop");
+          w.ended = true;
+        }
+      if (w.link != nullptr) w.link->say("signal 15 " + w.name());
+      return true;
+    }
+    if (!control_.arbiter().can_spare({control_.seat(w.name())})) {
+      say_once(s, "warning: " + s.where.host.name + " stays in the job until others have joined: without it there " +
+                      "would be fewer than " + count_text(static_cast<std::size_t>(o_.elastic.min_workers), "worker"));
+      return false;
+    }
+    w.asked = true;
+    w.edit = edit_;
+    control_.ask_to_leave(w.name());
+    return true;
+  }
+  // At the end of an epoch who was removed goes first, and who came in the same edit an epoch later.
+  [[nodiscard]] bool held(const Station& s) const {
+    return o_.elastic.at_epoch && std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+             return w.second.asked && !w.second.gone() && w.second.edit != 0 && w.second.edit == s.edit;
+           });
+  }
+  void let_join() {
+    int all = 0;
+    for (const auto& [number, w] : workers_) all += w.gone() || w.given_up ? 0 : 1;
+    for (auto& [key, s] : stations_) {
+      const auto there = workers_on(key, [](const ElasticWorker& w) { return w.counts(); });
+      int more = s.wanted() - static_cast<int>(there.size());
+      if (more <= 0) continue;
+      const std::string name = s.where.host.name;
+      if (o_.elastic.only_here && !s.where.here()) {
+        say_once(s, "warning: " + name + " does not join: --launcher local starts nothing elsewhere");
+        continue;
+      }
+      if (s.failures > o_.elastic.restart_budget) {
+        say_once(s, "warning: " + name + " is not used until it is listed anew: --restart-budget " +
+                        std::to_string(o_.elastic.restart_budget));
+        continue;
+      }
+      if (Clock::now() < s.next_try || held(s)) continue;
+      if (o_.elastic.max_workers && more > *o_.elastic.max_workers - all) {
+        more = *o_.elastic.max_workers - all;
+        say_once(s, "warning: not all that " + file_.string() + " asks for is started: --max-workers " +
+                        std::to_string(*o_.elastic.max_workers));
+      }
+      if (more <= 0) continue;
+      all += more;
+      add(s, more);
+    }
+  }
+
+  // ---- additions ----
+  void add(Station& s, int count) {
+    Addition a{s.where.key, {}, nullptr};
+    for (int i = 0; i < count; ++i) {
+      int local = 0;
+      while (!workers_on(s.where.key, [&](const ElasticWorker& w) { return w.local_rank == local; }).empty()) ++local;
+      ElasticWorker& w = workers_[next_];
+      w.number = next_++;
+      w.key = s.where.key;
+      w.local_rank = local;
+      a.numbers.push_back(w.number);
+      say_("Launching worker node at ip: " + s.where.host.name);
+    }
+    additions_.push_back(std::move(a));
+    Addition& mine = additions_.back();
+    if (!o_.sync_dir.empty() && !s.where.here()) {
+      folder_.add(s.where.host, !o_.elastic.accept_new_hosts);
+      mine.copy = std::make_unique<Child>(copy_of_folder(s.where.host, false, o_, folder_.path()), false);
+    } else {
+      begin(mine, !o_.elastic.prepare.empty());
+    }
+  }
+  void begin(Addition& a, bool prepare) {
+    const ListedHost& where = stations_[a.key].where;
+    std::vector<ProcessOrder> workers;
+    for (const int number : a.numbers) {
+      const int local = workers_[number].local_rank;
+      workers.push_back({"worker", number, local, std::max(where.host.slots, local + 1), 0});
+    }
+    int count = 0;
+    for (const auto& [number, w] : workers_) count += w.counts() ? 1 : 0;
+    const std::uint64_t epoch = control_.arbiter().epoch() + (o_.elastic.at_epoch ? 1 : 0);
+    Plan::Site site = joining_site(plan_, where, std::move(workers), count, epoch);
+    if (prepare) site = prepare_site(std::move(site), o_.elastic.prepare);
+    a.preparing = prepare;
+    try {
+      links_.emplace_back(std::move(site), o_);
+      a.link = &links_.back();
+    } catch (const Error& e) {
+      give_up(a, e.what());
+    }
+  }
+  void give_up(Addition& a, const std::string& why) {
+    for (const int number : a.numbers) workers_[number].ended = true;
+    a.over = true;
+    failed(a.key, why);
+  }
+  void prepared(const Ending& e) {
+    for (Addition& a : additions_) {
+      if (process_name("prepare", a.numbers.front()) != e.name || a.over) continue;
+      if (e.good())
+        begin(a, false);
+      else
+        give_up(a, error_message("host " + e.host, "exit code 0 of --prepare-script", describe(e.end), ""));
+      return;
+    }
+  }
+  void go_on_with_additions() {
+    for (Addition& a : additions_) {
+      if (a.copy == nullptr) continue;
+      a.copy->poll_and_read([](std::string_view) {},
+                            [&](std::string_view line) { errors_[a.key] += std::string(line) + "\n"; });
+      if (!a.copy->closed()) continue;
+      const int code = a.copy->code();
+      a.copy.reset();
+      const std::string errors = std::exchange(errors_[a.key], "");
+      if (a.over) continue;
+      if (code == 0)
+        begin(a, !o_.elastic.prepare.empty());
+      else
+        give_up(a, copy_problem(stations_[a.key].where.host, o_, code, errors).message);
+    }
+    std::erase_if(additions_, [](const Addition& a) { return a.over && a.link == nullptr && a.copy == nullptr; });
+  }
+  // Nobody joins any more. Who has asked to be let in is told so by the arbiter.
+  void stop_additions() {
+    for (Addition& a : additions_) {
+      if (std::exchange(a.over, true)) continue;
+      if (a.copy) a.copy->signal(SIGKILL);
+      for (const int number : a.numbers)
+        if (a.link != nullptr && !control_.opened(process_name("worker", number))) a.link->say("stop");
+    }
+  }
+
+  const Plan& plan_;
+  JobFolder& folder_;
+  std::list<Link>& links_;
+  std::optional<HostsWatch> watch_;
+  std::optional<std::vector<ListedHost>> wanted_;
+  std::map<std::string, std::string> errors_;  // of a copy
+  std::list<Addition> additions_;
+  std::optional<Clock::time_point> too_few_;
+};
+
+}  // namespace tutti::launch

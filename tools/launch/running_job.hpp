@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/hosts_file.hpp>
+
+#include "blame.hpp"
+#include "commands.hpp"
+#include "elastic.hpp"
+#include "job_control.hpp"
+#include "job_folder.hpp"
+#include "job_output.hpp"
+#include "link.hpp"
+#include "mpirun_words.hpp"
+#include "options.hpp"
+#include "plan.hpp"
+#include "process.hpp"
+#include "progress_board.hpp"
+
+namespace tutti::launch {
+
+// What the launcher knows of the job that it runs, and what comes of it in the end.
+class RunningJob {
+ protected:
+  explicit RunningJob(const Options& options) : o_(options), plan_(make_plan(options)) {}
+
+  void say(const std::string& text) { output_.say(text); }
+
+  [[nodiscard]] bool over() const {
+    if (elastic_ && elastic_->waits() && !stopping_) return false;
+    return std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.child.closed(); }) &&
+           (!mpirun_ || mpirun_->closed());
+  }
+
+  void tell_all(const std::string& line) {
+    for (Link& l : links_) l.say(line);
+  }
+
+  void stop() {
+    if (stopping_) return;
+    stopping_ = true;
+    stopped_at_ = Clock::now();
+    tell_all("stop");
+  }
+
+  // ---- the end ----
+  // A host whose connection broke may still run what it was given.
+  void end_lost_hosts(const SignalQueue& signals) {
+    std::vector<Host> hosts = lost_hosts_;
+    for (const Link& l : links_)
+      if (l.lost) hosts.push_back(l.site.host);
+    for (const std::string& why : end_left_over(hosts, o_, plan_.job, signals)) say(why);
+  }
+
+  [[nodiscard]] int verdict() {
+    constexpr int lost_another = static_cast<int>(ExitCode::communication);
+    const Ending* blamed = culprit(endings_);
+    const bool only_lost =
+        blamed != nullptr && (blamed->end.why != "own" || exit_code_for(blamed->end) == lost_another);
+    // A host that does not answer explains why others lost it.
+    if (problems_.empty() && only_lost)
+      for (const Link& l : links_)
+        if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
+    if (problems_.empty() && interrupted_ != 0 && !(blamed != nullptr && failed_despite_signal(*blamed))) {
+      say("ended by " + signal_text(interrupted_));
+      return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
+    }
+    if (problems_.empty() && blamed != nullptr)
+      problems_.push_back(problem_of(*blamed, board_.last_report(blamed->name)));
+    if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
+      problems_.push_back(
+          mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return board_.last_report(name); }));
+      mpirun_said_.repeat(output_.err);
+    }
+    if (problems_.empty())
+      if (auto ended = problem_of_outside(endings_)) problems_.push_back(*std::move(ended));
+    output_.say(problems_);
+    return problems_.empty() ? 0 : problems_.front().code;
+  }
+
+  Options o_;
+  Plan plan_;
+  JobFolder folder_;
+  std::list<Link> links_;
+  std::vector<Host> lost_hosts_;  // whose links are gone
+  std::unique_ptr<Child> mpirun_;
+  JobOutput output_;
+  ProgressBoard board_;
+  std::optional<JobControl> control_;
+  std::optional<Elastic> elastic_;
+  std::map<std::string, const Link*> unended_;
+  std::vector<Ending> endings_;
+  std::vector<Problem> problems_;
+  bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
+  int interrupted_ = 0, restarts_ = 0;
+  MpirunWords mpirun_said_;
+  Clock::time_point stopped_at_{}, spoke_{}, interrupted_at_{};
+  std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;
+};
+
+}  // namespace tutti::launch
