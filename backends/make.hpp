@@ -421,7 +421,8 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
     fail<UsageError>(o.where, detail::listed(built) + ", the strategies of this build", "'" + std::string(word) + "'",
                      row->packages == nullptr ? "this version of tutti has no strategy " + name
                                               : "install " + std::string(row->packages) + " and build again");
-  if (launcher_asks()) std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr}));
+  if (launcher_asks())
+    std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false, row->make_elastic != nullptr}));
   if (start.elastic) {
     if (row->make_elastic == nullptr)
       fail<UsageError>(o.where,
