@@ -39,7 +39,8 @@ namespace tutti {
 
 namespace ps {
 class WeightStore;
-}
+struct ServerState;
+}  // namespace ps
 
 struct BackendOptions {
   int threads = 0;            // of a backend on the processor; 0: this process's share of the host's cores
@@ -65,6 +66,10 @@ struct StrategyOptions {
   std::optional<std::int64_t> ps_staleness{};
   // To the launcher of processes that come and go; otherwise a strategy that needs one opens it.
   std::shared_ptr<ControlChannel> channel{};
+  // As ps::ServerOptions has them: who is handed the state that it goes on from if it is started again, and this.
+  std::function<void(ps::ServerState&&)> ps_keep{};
+  std::chrono::milliseconds ps_keep_every = std::chrono::seconds(60);
+  const ps::ServerState* ps_from = nullptr;
   // What all processes must have alike: where they meet over a channel of their launcher, who differs is refused alone.
   JobFacts facts{};
   std::string where = "make_strategy";  // what errors name
@@ -291,6 +296,9 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.facts = o.facts;
   as.weights = o.weights;
   as.staleness = o.ps_staleness;
+  as.keep = o.ps_keep;
+  as.keep_every = o.ps_keep_every;
+  as.from = o.ps_from;
   return as;
 }
 template <class Strategy>

@@ -169,18 +169,16 @@ double over_zeromq(const Args& a, Way way) {
       [&](int rank, const std::vector<int>& ports) {
         zeromq::Options mine = o;
         mine.security.own = key("worker", rank);
-        std::vector<std::string> at, keys;
-        for (std::size_t s = 0; s < ports.size(); ++s) {
-          at.push_back("127.0.0.1:" + std::to_string(ports[s]));
-          keys.push_back(key("server", static_cast<int>(s)).open);
-        }
+        std::vector<zeromq::Door> at;
+        for (std::size_t s = 0; s < ports.size(); ++s)
+          at.push_back({"127.0.0.1:" + std::to_string(ports[s]), key("server", static_cast<int>(s)).open});
         ps::WorkerOptions as;
         as.rank = rank;
         as.workers = a.workers;
         as.servers = a.servers;
         as.windows = way == Way::windows ? &ProcessWindows::of_process() : nullptr;
         as.neighbours.assign(static_cast<std::size_t>(a.servers), true);
-        ps::ServerCommunicator<zeromq::WorkerEnd> c(std::make_unique<zeromq::WorkerEnd>(rank, at, mine, keys), as);
+        ps::ServerCommunicator<zeromq::WorkerEnd> c(std::make_unique<zeromq::WorkerEnd>(rank, at, mine), as);
         const auto arena = c.allocate(a.bytes);
         float* const v = reinterpret_cast<float*>(arena.data());
         const std::size_t n = arena.size() / sizeof(float);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <tutti/comm/host_name.hpp>
 #include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_environment.hpp>
@@ -24,6 +26,7 @@
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/version.hpp>
 
 // Workers and servers of a job that tutti-launch started: they find each other, and their keys, over the job's channel.
@@ -41,6 +44,9 @@ struct JobOptions {
   // Of a server that owns weights, see ps::ServerOptions.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> staleness{};
+  std::function<void(ps::ServerState&&)> keep{};
+  std::chrono::milliseconds keep_every = std::chrono::seconds(60);
+  const ps::ServerState* from = nullptr;
   std::function<void(const std::string&)> log{};
 };
 
@@ -69,7 +75,7 @@ class Meeting {
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
-    (void)channel_->enrol(start, facts, o_.meeting);
+    assigned_ = channel_->enrol(start, facts, o_.meeting);
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
     // The first server draws the word that workers show where keys do not speak for them.
@@ -77,7 +83,8 @@ class Meeting {
       fail<DeviceError>("ZeroMQ", "a library with CURVE, because the hosts are several", "one without",
                         "on a trusted network --ps-plain does without it");
     if (!encrypted()) {
-      if (start.is_server() && start.rank == 0) channel_->publish("ps/word", draw_word());
+      // One that is started again finds it.
+      if (start.is_server() && start.rank == 0 && !channel_->find("ps/word")) channel_->publish("ps/word", draw_word());
       word_ = channel_->lookup("ps/word", o_.meeting);
     }
   }
@@ -99,22 +106,37 @@ class Meeting {
     return list;
   }
   [[nodiscard]] ProcessWindows* windows() const { return o_.shared_memory ? &ProcessWindows::of_process() : nullptr; }
-  [[nodiscard]] std::vector<std::string> server_keys() const {
-    std::vector<std::string> keys;
-    for (const Said& s : servers_) keys.push_back(s.key);
-    return keys;
-  }
   // Where a server listens: to this host alone where all are on it.
   [[nodiscard]] std::string door() const { return one_host_ ? "127.0.0.1:0" : "*:0"; }
   void publish_address(int server, int port) {
-    channel_->publish(key("address", server), host_and_port(one_host_ ? "127.0.0.1" : host_, port));
+    channel_->publish(key("address", server), host_and_port(one_host_ ? "127.0.0.1" : host_, port) + " " + keys_.open +
+                                                  " " + std::to_string(assigned_.generation));
   }
-  [[nodiscard]] std::vector<std::string> addresses() {
-    std::vector<std::string> list;
-    for (std::size_t s = 0; s < servers_.size(); ++s)
-      list.push_back(channel_->lookup(key("address", static_cast<int>(s)), o_.meeting));
+  [[nodiscard]] std::vector<Door> doors() {
+    std::vector<Door> list;
+    for (int s = 0; s < static_cast<int>(servers_.size()); ++s)
+      list.push_back(door_of(channel_->lookup(key("address", s), o_.meeting)));
     return list;
   }
+  // Where a server listens now, as far as it has said.
+  [[nodiscard]] std::optional<Door> find(int server) {
+    const auto text = channel_->find(key("address", server));
+    return text ? std::optional(door_of(*text)) : std::nullopt;
+  }
+
+  // A server that was started again: the job had begun before it.
+  [[nodiscard]] bool began_before() const noexcept { return assigned_.generation > 1; }
+  // Workers that have ended.
+  [[nodiscard]] std::vector<int> ended() const {
+    std::vector<int> list;
+    for (int w = 0; w < static_cast<int>(workers_.size()); ++w)
+      if (std::none_of(assigned_.workers.begin(), assigned_.workers.end(),
+                       [&](const control::Member& m) { return m.place == w; }))
+        list.push_back(w);
+    return list;
+  }
+  // All workers are done.
+  [[nodiscard]] bool released() const { return channel_->released(); }
 
  private:
   struct Said {
@@ -128,6 +150,13 @@ class Meeting {
     std::string word;
     for (int i = 0; i < 4; ++i) word += std::to_string(device()) + ".";
     return word;
+  }
+  // "host:port key start", of which the key may be empty.
+  static Door door_of(const std::string& text) {
+    const std::size_t first = text.find(' '), last = text.rfind(' ');
+    if (first == std::string::npos || first == last)
+      fail<CommunicationError>("parameter server", "where a server listens", "'" + printable(text) + "'");
+    return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
   }
   Said read(const char* role, int number) {
     std::string text;
@@ -148,6 +177,7 @@ class Meeting {
   std::string host_, word_;
   KeyPair keys_;
   std::vector<Said> workers_, servers_;
+  Assignment assigned_;
   bool one_host_ = true;
 };
 
@@ -158,14 +188,14 @@ template <class Strategy>
 class JobStrategy : public Strategy {
  public:
   JobStrategy(const LaunchEnvironment& start, const JobOptions& o)
-      : JobStrategy(std::make_unique<detail::Meeting>(start, o), start, o) {}
+      : JobStrategy(std::make_shared<detail::Meeting>(start, o), start, o) {}
 
  private:
-  JobStrategy(std::unique_ptr<detail::Meeting> meeting, const LaunchEnvironment& start, const JobOptions& o)
-      : Strategy(
-            std::make_unique<WorkerEnd>(start.rank, meeting->addresses(), meeting->options(), meeting->server_keys()),
-            options(*meeting, start, o)),
-        meeting_(std::move(meeting)) {}
+  JobStrategy(const std::shared_ptr<detail::Meeting>& meeting, const LaunchEnvironment& start, const JobOptions& o)
+      : Strategy(std::make_unique<WorkerEnd>(start.rank, meeting->doors(), meeting->options(),
+                                             // Holds it until the last connection is over.
+                                             [meeting](int server) { return meeting->find(server); }),
+                 options(*meeting, start, o)) {}
   static ps::WorkerOptions options(const detail::Meeting& meeting, const LaunchEnvironment& start,
                                    const JobOptions& o) {
     ps::WorkerOptions w;
@@ -178,17 +208,22 @@ class JobStrategy : public Strategy {
     w.bf16_wire = o.bf16_wire;
     w.threshold = o.threshold;
     w.host = meeting.host();
-    w.windows = meeting.windows();
+    w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
+    // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
+    w.windows = w.servers_return ? nullptr : meeting.windows();
     w.neighbours = meeting.neighbours();
     return w;
   }
-  std::unique_ptr<detail::Meeting> meeting_;
 };
 
 // What a server of the job does until its workers are done, or until stop_requested() where they have not come yet.
 // CommunicationError names a worker that was lost.
 inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::function<bool()> stop_requested) {
   detail::Meeting meeting(start, o);
+  if (meeting.began_before() && o.from == nullptr)
+    fail<CommunicationError>("server " + std::to_string(start.rank),
+                             "a state that it kept, because it was started again in the middle of a job", "none",
+                             "--resume goes on from the workers' checkpoint");
   auto end = std::make_unique<ServerEnd>(meeting.door(), meeting.options());
   const ServerEnd& door = *end;
   meeting.publish_address(start.rank, end->port());
@@ -200,8 +235,12 @@ inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::
   s.windows = meeting.windows();
   s.store = o.weights;
   s.staleness = o.staleness;
+  s.keep = o.keep;
+  s.keep_every = o.keep_every;
+  s.from = o.from;
+  if (meeting.began_before()) s.ended = meeting.ended();
   s.log = o.log;
-  s.stop_requested = std::move(stop_requested);
+  s.stop_requested = [&meeting, asked = std::move(stop_requested)] { return meeting.released() || (asked && asked()); };
   ps::Server<ServerEnd> server(std::move(end), s);
   server.run();
   const ps::ServerCounts& n = server.counts();

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,41 +58,52 @@ inline void set_up(Socket& s, const Options& o) {
 
 }  // namespace detail
 
+// Where a server listens, and its key where all is encrypted. `start` differs each time that it was started.
+struct Door {
+  std::string address, key{}, start{};
+};
+
 // A worker's end.
 class WorkerEnd {
  public:
   using Message = zeromq::Message;
 
-  // servers: "host:port", in their order. keys: of each server, where all is encrypted.
-  WorkerEnd(int rank, const std::vector<std::string>& servers, const Options& o,
-            const std::vector<std::string>& keys = {})
-      : context_(1), encrypted_(o.security.kind == Security::Kind::curve), addresses_(servers) {
+  using Find = std::function<std::optional<Door>(int server)>;
+  // servers: in their order. find: where a server that was lost listens now; null: they are not started again.
+  WorkerEnd(int rank, std::vector<Door> servers, const Options& o, Find find = {})
+      : rank_(rank), o_(o), find_(std::move(find)), context_(1), doors_(std::move(servers)) {
     // Of this process alone: who has the name of somebody else is not heard.
     std::random_device device;
-    std::array<std::uint32_t, 4> name{static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
-    for (std::size_t s = 0; s < servers.size(); ++s) {
-      Socket& socket = sockets_.emplace_back(context_, ZMQ_DEALER);
-      detail::set_up(socket, o);
-      socket.set(ZMQ_ROUTING_ID, {reinterpret_cast<const char*>(name.data()), sizeof name});
-      Security by = o.security;
-      if (by.kind == Security::Kind::curve) by.server_key = keys.at(s);
-      secure_worker(socket, by, rank);
-      monitors_.emplace_back(context_, socket, std::to_string(s));
-      if (zmq_connect(socket.get(), ("tcp://" + servers[s]).c_str()) != 0) fail_zmq("connect to " + servers[s]);
-    }
-    lost_.resize(servers.size());
+    name_ = {static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
+    for (const Door& d : doors_) connections_.push_back(std::make_unique<Connection>(*this, d));
+    lost_.resize(doors_.size());
   }
 
-  [[nodiscard]] std::string name() const { return encrypted_ ? "ZeroMQ with CURVE" : "ZeroMQ"; }
+  [[nodiscard]] std::string name() const {
+    return o_.security.kind == Security::Kind::curve ? "ZeroMQ with CURVE" : "ZeroMQ";
+  }
   [[nodiscard]] std::string peer_name(std::int64_t s) const {
-    return s >= 0 && static_cast<std::size_t>(s) < addresses_.size() ? addresses_[static_cast<std::size_t>(s)] : "";
+    return s >= 0 && static_cast<std::size_t>(s) < doors_.size() ? doors_[static_cast<std::size_t>(s)].address : "";
+  }
+  // Connects to a server that was lost and has been started again; false where it has not.
+  bool reopen(std::int64_t s) {
+    const auto i = static_cast<std::size_t>(s);
+    auto door = find_ ? find_(static_cast<int>(s)) : std::nullopt;
+    if (!door || door->start == doors_[i].start) return false;
+    // Nothing that the old connection had waits any longer.
+    connections_[i]->socket.set(ZMQ_LINGER, 0);
+    doors_[i] = *std::move(door);
+    connections_[i] = std::make_unique<Connection>(*this, doors_[i]);
+    ending_.erase(i);
+    lost_[i] = false;
+    return true;
   }
   bool send(std::int64_t s, std::span<const std::byte> head, std::span<const std::byte> data, ps::SendsUnderWay* kept) {
     const auto i = static_cast<std::size_t>(s);
-    return !lost_[i] && send_frame(sockets_[i].get(), {}, head, data, kept);
+    return !lost_[i] && send_frame(connections_[i]->socket.get(), {}, head, data, kept);
   }
   ps::Event<Message> receive(ps::Deadline deadline) {
-    const std::size_t n = sockets_.size();
+    const std::size_t n = connections_.size();
     for (;;) {
       for (std::size_t i = 0; i < n; ++i) {
         next_ = (next_ + 1) % n;
@@ -99,8 +111,11 @@ class WorkerEnd {
       }
       if (waker_.take()) return {};
       polled_.clear();
-      for (const Socket& s : sockets_) polled_.push_back({s.get(), 0, ZMQ_POLLIN, 0});
-      for (const Monitor& m : monitors_) polled_.push_back({m.get(), 0, ZMQ_POLLIN, 0});
+      for (std::size_t i = 0; i < n; ++i) {
+        if (lost_[i]) continue;
+        polled_.push_back({connections_[i]->socket.get(), 0, ZMQ_POLLIN, 0});
+        polled_.push_back({connections_[i]->monitor->get(), 0, ZMQ_POLLIN, 0});
+      }
       polled_.push_back({nullptr, waker_.get(), ZMQ_POLLIN, 0});
       const long ms = detail::left(deadline);
       if (zmq_poll(polled_.data(), static_cast<int>(polled_.size()), ms) == 0 &&
@@ -111,12 +126,26 @@ class WorkerEnd {
   void wake() noexcept { waker_.wake(); }
 
  private:
+  struct Connection {
+    Connection(WorkerEnd& of, const Door& to) : socket(of.context_, ZMQ_DEALER) {
+      detail::set_up(socket, of.o_);
+      socket.set(ZMQ_ROUTING_ID, {reinterpret_cast<const char*>(of.name_.data()), sizeof of.name_});
+      Security by = of.o_.security;
+      by.server_key = to.key;
+      secure_worker(socket, by, of.rank_);
+      monitor.emplace(of.context_, socket, std::to_string(of.opened_++));
+      if (zmq_connect(socket.get(), ("tcp://" + to.address).c_str()) != 0) fail_zmq("connect to " + to.address);
+    }
+    Socket socket;
+    std::optional<Monitor> monitor;
+  };
+
   // What a server sent before its connection ended comes first.
   ps::Event<Message> take(std::size_t s) {
     ps::Event<Message> e;
     e.peer = static_cast<std::int64_t>(s);
     std::string why;
-    while (const auto said = monitors_[s].next()) {
+    while (const auto said = connections_[s]->monitor->next()) {
       if (said->event == ZMQ_EVENT_DISCONNECTED) why = "its connection ended";
       if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) why = "it does not let this worker in";
       if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL || said->event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
@@ -124,7 +153,7 @@ class WorkerEnd {
     }
     if (!why.empty() && ending_.count(s) == 0 && !lost_[s]) ending_[s] = why;
     if (lost_[s]) return e;
-    e.message.read(sockets_[s].get());
+    e.message.read(connections_[s]->socket.get());
     if (!e.message.head().empty()) {
       e.what = ps::Event<Message>::What::message;
     } else if (const auto end = ending_.find(s); end != ending_.end()) {
@@ -136,18 +165,21 @@ class WorkerEnd {
     return e;
   }
 
+  int rank_;
+  Options o_;
+  Find find_;
   Context context_;
-  bool encrypted_;
-  std::vector<std::string> addresses_;
+  std::array<std::uint32_t, 4> name_{};
+  std::vector<Door> doors_;
   Waker waker_;
-  std::deque<Socket> sockets_;
-  std::deque<Monitor> monitors_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  int opened_ = 0;
   std::vector<bool> lost_;
   std::map<std::size_t, std::string> ending_;  // why, until all is read
   std::vector<zmq_pollitem_t> polled_;
   std::size_t next_ = 0;
 };
-static_assert(ps::Transport<WorkerEnd>);
+static_assert(ps::Reopening<WorkerEnd>);
 
 // A server's end, bound to a port.
 class ServerEnd {

@@ -88,6 +88,10 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
   if (o.ps_staleness && o.strategy != "ps_async")
     fail<UsageError>("--ps-staleness", "strategy ps_async with it", "--strategy " + o.strategy,
                      "elsewhere all ranks do the same step");
+  if (o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds && o.strategy != "ps_async")
+    fail<UsageError>("--ps-snapshot-seconds", "strategy ps_async with it", "--strategy " + o.strategy,
+                     "elsewhere servers have nothing to keep");
+  number("--ps-snapshot-seconds", o.ps_snapshot_seconds, 0, 1e6);
   if (o.ps_staleness) number("--ps-staleness", *o.ps_staleness, 0, 1'000'000'000);
   if (o.strategy == "ps_async") check_asynchronous(o);
   if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);

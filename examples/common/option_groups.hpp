@@ -100,6 +100,11 @@ void describe_distribution(RunOptions& o, V& v) {
   v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is", Names{});
   v("ps-staleness", o.ps_staleness,
     "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes", Names{});
+  v("ps-snapshot-seconds", o.ps_snapshot_seconds,
+    "ps_async with servers that are started again (tutti-launch --server-restarts N): seconds between the states that "
+    "a "
+    "server keeps to go on from; 0: it keeps none",
+    Names{});
   v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each", Names{});
   v("gc-threshold", o.gc_threshold,
     "2bit: what a worker's sum of a gradient over its images must come to before it is sent", Names{});

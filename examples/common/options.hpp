@@ -110,7 +110,7 @@ struct RunOptions {
   // Distribution
   std::string strategy = "auto", kv_store, gc_type = "none";
   std::optional<std::string> gpus;  // an empty text: none, but the processor
-  double gc_threshold = 0.5;
+  double gc_threshold = 0.5, ps_snapshot_seconds = 60;
   std::int64_t bucket_mib = 16;
   double comm_deadline = 600;
   std::string comm_wire = "same";

@@ -21,8 +21,11 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
+#include <tutti/io/file.hpp>
 #include <tutti/job/launch_answer.hpp>
 #include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/parameter_server/server_state.hpp>
+#include <tutti/train/server_snapshots.hpp>
 #include "check.hpp"
 #include "cli.hpp"
 #include "environment.hpp"
@@ -122,6 +125,8 @@ int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
   StrategyOptions as = strategy_options(o);
   std::unique_ptr<Backend> backend;
   std::optional<ServedWeights> weights;
+  std::optional<ServerSnapshots> snapshots;
+  std::optional<ps::ServerState> kept;
   // Where nobody trains, workers come and go.
   const bool owns = o.strategy == "ps_async" && works(o);
   as.facts = facts(o);
@@ -133,9 +138,22 @@ int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
     as.weights = &weights->store();
     as.facts = weights->facts();
     as.ps_staleness = o.ps_staleness;
+    if (start.servers_restart && o.ps_snapshot_seconds > 0) {
+      const std::string name = "server-" + std::to_string(start.rank);
+      snapshots.emplace(io::Path(o.run_dir) / "servers" / name, start.job, as.warn);
+      kept = snapshots->newest();
+      if (kept)
+        std::printf("server %d goes on from step %lld of all workers\n", start.rank,
+                    static_cast<long long>(kept->steps));
+      std::fflush(stdout);
+      as.ps_from = kept ? &*kept : nullptr;
+      as.ps_keep = [&](ps::ServerState&& state) { snapshots->write(std::move(state)); };
+      as.ps_keep_every = std::chrono::milliseconds(static_cast<std::int64_t>(o.ps_snapshot_seconds * 1000));
+    }
   }
   bool stopped = false;
   serve_workers(owns ? "ps_async" : "ps", as, start, [&] { return stopped = server_signal != 0; });
+  if (snapshots) snapshots->remove();
   return stopped ? 128 + server_signal : 0;
 }
 
@@ -196,9 +214,14 @@ int train(RunOptions& o, const Task& task) {
   naming_variables(o, [&] {
     check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic});
   });
+  const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
+  if (start.servers_restart && keeps && o.run_dir.empty())
+    fail<UsageError>("--run-dir", "a folder, where servers that are started again find what they kept", "none");
   if (launcher_asks())
     return answer_launcher(
-        {o.strategy, o.strategy == "mpi", has_servers(o.strategy), false, changes_members(o.strategy)});
+        {o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps, changes_members(o.strategy)});
+  if (!start.servers_restart && o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds)
+    o.notes.push_back("nothing is done with --ps-snapshot-seconds: no server is started again");
   if (start.is_server()) {
     if (!has_servers(o.strategy)) require_worker(start);
     if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);

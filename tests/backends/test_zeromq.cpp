@@ -33,12 +33,12 @@ struct Job {
   Kind kind;
   std::chrono::milliseconds lost_after = 10s;
   std::vector<zeromq::KeyPair> servers, workers;
-  std::vector<std::string> addresses, server_keys;
+  std::vector<zeromq::Door> doors;
 
-  Job(Kind k, int server_count, int worker_count) : kind(k), addresses(static_cast<std::size_t>(server_count)) {
+  Job(Kind k, int server_count, int worker_count) : kind(k), doors(static_cast<std::size_t>(server_count)) {
     for (int s = 0; s < server_count; ++s) servers.push_back(zeromq::KeyPair::draw());
     for (int w = 0; w < worker_count; ++w) workers.push_back(zeromq::KeyPair::draw());
-    for (const auto& s : servers) server_keys.push_back(s.open);
+    for (std::size_t s = 0; s < servers.size(); ++s) doors[s].key = servers[s].open;
   }
   [[nodiscard]] zeromq::Options options() const {
     zeromq::Options o;
@@ -52,13 +52,16 @@ struct Job {
     o.security.own = servers[static_cast<std::size_t>(s)];
     for (const auto& w : workers) o.security.workers.push_back(w.open);
     auto end = std::make_unique<zeromq::ServerEnd>("127.0.0.1:0", o);
-    addresses[static_cast<std::size_t>(s)] = "127.0.0.1:" + std::to_string(end->port());
+    zeromq::Door& door = doors[static_cast<std::size_t>(s)];
+    door.address = "127.0.0.1:" + std::to_string(end->port());
+    door.start += "again";
     return end;
   }
   std::unique_ptr<zeromq::WorkerEnd> worker(int r) {
     auto o = options();
     o.security.own = workers[static_cast<std::size_t>(r)];
-    return std::make_unique<zeromq::WorkerEnd>(r, addresses, o, server_keys);
+    return std::make_unique<zeromq::WorkerEnd>(
+        r, doors, o, [this](int s) { return std::optional(doors[static_cast<std::size_t>(s)]); });
   }
   testing::Ends<zeromq::ServerEnd, zeromq::WorkerEnd> ends() {
     return {[this](int s) { return server(s); }, [this](int r) { return worker(r); }};
@@ -142,7 +145,7 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
     // A hundred that connect and say nothing.
     std::vector<tcp::Socket> silent;
     std::string why;
-    const int port = std::stoi(ends.addresses[0].substr(ends.addresses[0].rfind(':') + 1));
+    const int port = std::stoi(ends.doors[0].address.substr(ends.doors[0].address.rfind(':') + 1));
     for (int i = 0; i < 100; ++i) {
       auto s = tcp::connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 10s, why);
       REQUIRE_MESSAGE(s, why);
@@ -154,13 +157,12 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
       o.security.kind = by;
       o.security.password = "open barley";
       o.security.own = zeromq::KeyPair::draw();
-      zeromq::WorkerEnd stranger(0, ends.addresses, o, ends.server_keys);
+      zeromq::WorkerEnd stranger(0, ends.doors, o);
       ps::WorkerOptions as = testing::worker_options(job, 0);
       as.patience = 5s;
-      CHECK_THROWS_WITH_AS(ps::ServerCommunicator<zeromq::WorkerEnd>(
-                               std::make_unique<zeromq::WorkerEnd>(0, ends.addresses, o, ends.server_keys), as),
-                           doctest::Contains("expected to be let in as rank 0, got server 0 at 127.0.0.1:"),
-                           CommunicationError);
+      CHECK_THROWS_WITH_AS(
+          ps::ServerCommunicator<zeromq::WorkerEnd>(std::make_unique<zeromq::WorkerEnd>(0, ends.doors, o), as),
+          doctest::Contains("expected to be let in as rank 0, got server 0 at 127.0.0.1:"), CommunicationError);
     }
     // One of the job that says too much at once: its connection ends.
     {
@@ -169,10 +171,10 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
       big.set(ZMQ_LINGER, 0);
       zeromq::Security by = ends.options().security;
       by.own = ends.workers[1];
-      by.server_key = ends.server_keys[0];
+      by.server_key = ends.doors[0].key;
       zeromq::secure_worker(big, by, 1);
       zeromq::Monitor watch(context, big, "big");
-      REQUIRE(zmq_connect(big.get(), ("tcp://" + ends.addresses[0]).c_str()) == 0);
+      REQUIRE(zmq_connect(big.get(), ("tcp://" + ends.doors[0].address).c_str()) == 0);
       const std::vector<char> much(ps::max_data + 1000);
       REQUIRE(zmq_send(big.get(), much.data(), much.size(), 0) > 0);
       zmq_pollitem_t p{watch.get(), 0, ZMQ_POLLIN, 0};
@@ -198,8 +200,8 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
 TEST_CASE("zeromq: a port that is taken is named") {
   Job ends(Kind::password, 1, 1);
   const auto first = ends.server(0);
-  CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.addresses[0], ends.options()),
-                       doctest::Contains(("to listen at " + ends.addresses[0]).c_str()), CommunicationError);
+  CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.doors[0].address, ends.options()),
+                       doctest::Contains(("to listen at " + ends.doors[0].address).c_str()), CommunicationError);
 }
 
 TEST_CASE("zeromq: keys of a job's secret") {
@@ -215,4 +217,31 @@ TEST_CASE("zeromq: keys of a job's secret") {
       all.insert(of(secret, process).secret);
     }
   CHECK(all.size() == 12);
+}
+
+TEST_CASE("ZeroMQ: a worker connects to a server that was started again, at another port") {
+  for (const Kind kind : {Kind::password, Kind::curve}) {
+    Job job(kind, 1, 1);
+    auto server = job.server(0);
+    auto worker = job.worker(0);
+    using What = ps::Event<zeromq::Message>::What;
+    const auto says = [&](const char* text) {
+      ps::Frame f;
+      f.kind = ps::FrameKind::goodbye;
+      f.bytes = static_cast<std::uint32_t>(std::string_view(text).size());
+      CHECK(worker->send(0, ps::encode(f), std::as_bytes(std::span(text, f.bytes)), nullptr));
+      const auto e = server->receive(std::chrono::steady_clock::now() + 20s);
+      REQUIRE(e.what == What::message);
+      CHECK(std::string(reinterpret_cast<const char*>(e.message.data().data()), e.message.data().size()) == text);
+      CHECK(e.identity == "worker 0");
+    };
+    says("one");
+    CHECK_FALSE(worker->reopen(0));  // it is the same
+    server.reset();
+    CHECK(worker->receive(std::chrono::steady_clock::now() + 20s).what == What::lost);
+    CHECK_FALSE(worker->reopen(0));
+    server = job.server(0);
+    REQUIRE(worker->reopen(0));
+    says("two");
+  }
 }

@@ -17,20 +17,21 @@ struct LaunchEnvironment {
   int rank = 0, size = 1;  // among the workers, or the servers, of the job
   int local_rank = 0, local_size = 1;
   int workers = 1, servers = 0;
-  std::string role = "worker";  // or "server", "scheduler"
-  std::string role_variable;    // that said so
-  std::string host;             // this host's name in the hosts file
-  std::string job;              // 16 hexadecimal digits
-  std::string secret;           // what only the ranks of the job know
-  std::string root;             // host:port where rank 0 may listen
-  int root_ports = 1;           // or at one of so many ports, from that one on
-  std::string report;           // file of this process's progress, see progress_report.hpp
-  int step_tasks = 1;           // of the srun of Slurm that this process is one of
-  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size no count
-  bool new_worker = false;      // this one came when it had begun,
-  int epoch_begin = 0;          // in this epoch
-  bool launched = false;        // false: nobody started it as one of several
-  bool mpi = false;             // mpirun started it, alone or for tutti-launch: MPI finds the others
+  std::string role = "worker";   // or "server", "scheduler"
+  std::string role_variable;     // that said so
+  std::string host;              // this host's name in the hosts file
+  std::string job;               // 16 hexadecimal digits
+  std::string secret;            // what only the ranks of the job know
+  std::string root;              // host:port where rank 0 may listen
+  int root_ports = 1;            // or at one of so many ports, from that one on
+  std::string report;            // file of this process's progress, see progress_report.hpp
+  int step_tasks = 1;            // of the srun of Slurm that this process is one of
+  bool elastic = false;          // processes come and go while the job runs: `rank` is a number, and size no count
+  bool new_worker = false;       // this one came when it had begun,
+  int epoch_begin = 0;           // in this epoch
+  bool servers_restart = false;  // a server that dies is started again
+  bool launched = false;         // false: nobody started it as one of several
+  bool mpi = false;              // mpirun started it, alone or for tutti-launch: MPI finds the others
 
   [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
 };
@@ -130,6 +131,7 @@ template <class Get>
                      "TUTTI_RANK " + std::to_string(e.rank) + " of " + std::to_string(e.size) + " from mpirun too",
                      "rank " + std::to_string(mpi->rank) + " of " + std::to_string(mpi->size),
                      "start the job with tutti-launch --launcher mpi, or with mpirun, not one within the other");
+  e.servers_restart = detail::number_variable(get, "TUTTI_SERVERS_RESTART", 0, 1).value_or(0) == 1;
   e.host = detail::text_variable(get, "TUTTI_HOST");
   e.report = detail::text_variable(get, "TUTTI_REPORT");
   e.elastic = detail::number_variable(get, "TUTTI_ELASTIC", 0, 1).value_or(0) == 1;

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
+#include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 
 namespace tutti::ps {
@@ -25,15 +27,23 @@ class OwnedOperations {
   struct Replies {
     std::function<void(const Frame&, std::span<const std::byte>)> answer;
     std::function<void(const Frame&, const std::string& why)> refuse;
+    std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // steps of it that no server state has
   };
   // store: outlives it. staleness: see ServerOptions.
   OwnedOperations(WeightStore& store, std::optional<std::int64_t> staleness, std::size_t workers, Replies replies)
       : store_(store), staleness_(staleness), workers_(workers), reply_(std::move(replies)) {}
 
-  // A worker has come, or come again: nothing that it did before counts, and nobody waits for what it has not done.
-  void begin(std::uint32_t worker) {
+  // A worker has come, or come again: nothing that it did before counts, and nobody waits for what it has not done. One
+  // of the same session has only found its connection again, or this server, which was started again.
+  void begin(std::uint32_t worker, std::uint64_t session) {
     drop(worker);
+    Worker& known = workers_[worker];
+    if (known.session == session) {
+      known.there = known.returned = true;
+      return;
+    }
     Worker fresh;
+    fresh.session = session;
     fresh.clock = slowest().value_or(workers_[worker].clock);
     fresh.there = true;
     workers_[worker] = std::move(fresh);
@@ -63,6 +73,26 @@ class OwnedOperations {
     release();
     return repeated;
   }
+  void save(ServerState& to) const {
+    store_.save(to);
+    for (const Worker& w : workers_)
+      to.workers.push_back({w.session, w.its_step, w.step, w.clock, {w.done.begin(), w.done.end()}});
+  }
+  // Before workers come.
+  void restore(const ServerState& from) {
+    if (from.workers.size() != workers_.size())
+      fail<DataError>("what a server kept", std::to_string(workers_.size()) + " workers",
+                      std::to_string(from.workers.size()));
+    store_.restore(from);
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      const ServerState::Worker& w = from.workers[i];
+      workers_[i].session = w.session;
+      workers_[i].its_step = w.its_step;
+      workers_[i].step = w.step;
+      workers_[i].clock = w.clock;
+      workers_[i].done = {w.done.begin(), w.done.end()};
+    }
+  }
   // Why a frame cannot be done, or nothing.
   [[nodiscard]] std::string_view refusal(const Frame& f) const { return store_.refusal(f); }
 
@@ -70,9 +100,10 @@ class OwnedOperations {
   struct Worker {
     std::set<std::pair<std::uint64_t, std::uint64_t>> done{};  // operations, by round and offset
     // The step that it is in, as it calls it and as the server counts those of all workers; how many it has begun here.
-    std::uint64_t its_step = 0;
+    std::uint64_t session = 0, its_step = 0;
     std::int64_t step = 0, clock = 0;
     bool there = false;
+    bool returned = false;  // and has not begun a step since
   };
 
   // Whether it was let in.
@@ -87,6 +118,12 @@ class OwnedOperations {
   }
   void apply(Worker& w, const Frame& f, std::span<const std::byte> gradients) {
     if (w.its_step != f.step) {
+      if (std::exchange(w.returned, false) && f.step > w.its_step + 1) {
+        const std::uint64_t steps = f.step - w.its_step - 1;
+        store_.skip(static_cast<std::int64_t>(steps));
+        w.clock += static_cast<std::int64_t>(steps);
+        if (reply_.lost) reply_.lost(f.worker, steps);
+      }
       w.its_step = f.step;
       ++w.clock;
       w.step = store_.begin_step();

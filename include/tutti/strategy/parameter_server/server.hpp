@@ -25,6 +25,7 @@
 #include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/owned_operations.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
+#include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 
@@ -42,6 +43,12 @@ struct ServerOptions {
   // Steps that a worker may be ahead of the slowest one; none: as many as it likes (Ho et al., "More effective
   // distributed ML via a stale synchronous parallel parameter server", 2013).
   std::optional<std::int64_t> staleness{};
+  // Is handed what the server owns, once the workers have brought it and every `keep_every` from then on.
+  std::function<void(ServerState&&)> keep{};
+  std::chrono::milliseconds keep_every = std::chrono::seconds(60);
+  // What it goes on from, where it was started again; and the workers that had ended by then. Outlives the server.
+  const ServerState* from = nullptr;
+  std::vector<int> ended{};
   // Told of what is refused, at most once a second, and of workers that own weights lose.
   std::function<void(const std::string&)> log{};
   std::function<bool()> stop_requested{};  // asked until all workers have come; they end the server later
@@ -51,6 +58,7 @@ struct ServerOptions {
 struct ServerCounts {
   std::uint64_t pushes = 0, answers = 0;
   std::uint64_t malformed = 0, strangers = 0, stale = 0, repeated = 0, too_much = 0;
+  std::uint64_t lost_steps = 0;  // of workers that this server has not, because it was started again
   [[nodiscard]] std::uint64_t refused() const noexcept { return malformed + strangers + stale + too_much; }
 };
 
@@ -69,6 +77,7 @@ class Server {
         transport_(std::move(transport)),
         t_(*transport_) {
     if (o_.store != nullptr) own_weights();
+    for (const int w : o_.ended) members_.at(static_cast<std::size_t>(w)).gone = true;
   }
 
   // Serves until all workers have said goodbye. CommunicationError names a worker that did not come or was lost.
@@ -167,7 +176,7 @@ class Server {
       ++counts_.strangers;
       return refuse(e.peer, f, why);
     }
-    if (owned_) begin_again(m);
+    if (owned_) begin_again(m, f.session);
     m.peer = e.peer;
     m.session = f.session;
     m.big_array = g->big_array;
@@ -301,14 +310,30 @@ class Server {
       (void)t_.send(members_[f.worker].peer, encode(f), data, nullptr);
     };
     replies.refuse = [this](const Frame& f, const std::string& why) { refuse(members_[f.worker].peer, f, why); };
+    replies.lost = [this](std::uint32_t worker, std::uint64_t steps) {
+      counts_.lost_steps += steps;
+      if (o_.log)
+        o_.log("server " + std::to_string(o_.index) + " has lost " + std::to_string(steps) +
+               (steps == 1 ? " step of " : " steps of ") + members_[worker].name + ", done since it kept its state");
+    };
     owned_.emplace(*o_.store, o_.staleness, members_.size(), std::move(replies));
+    if (o_.from == nullptr) return;
+    owned_->restore(*o_.from);
+    keep_at_ = std::chrono::steady_clock::now() + o_.keep_every;
   }
-  void begin_again(Member& m) {
+  void keep_state(Deadline now) {
+    if (!o_.keep || !o_.store->sealed() || now < keep_at_) return;
+    keep_at_ = now + o_.keep_every;
+    ServerState state;
+    owned_->save(state);
+    o_.keep(std::move(state));
+  }
+  void begin_again(Member& m, std::uint64_t session) {
     if (m.was_lost && o_.log) o_.log(m.name + " is back");
     m.done = 0;
     m.gone = m.was_lost = false;
     windows_.forget(number_of(m));
-    owned_->begin(number_of(m));
+    owned_->begin(number_of(m), session);
   }
   [[nodiscard]] std::uint32_t number_of(const Member& m) const {
     return static_cast<std::uint32_t>(&m - members_.data());
@@ -373,7 +398,7 @@ class Server {
     if (owned_) {
       if (!over_ && now >= until_ && nobody_is_there())
         end("a worker within " + std::to_string(o_.patience.count()) + " ms", "none", 0);
-      return;
+      return keep_state(now);
     }
     if (!welcomed_ && now >= until_) {
       std::string missing;
@@ -433,7 +458,7 @@ class Server {
   RoundTable<Message> table_;
   BorrowedWindows windows_;
   ServerCounts counts_;
-  Deadline until_{}, quiet_until_{};
+  Deadline until_{}, quiet_until_{}, keep_at_{};
   std::uint64_t unsaid_ = 0;
   std::optional<OwnedOperations> owned_;  // where it owns weights
   bool welcomed_ = false, over_ = false;

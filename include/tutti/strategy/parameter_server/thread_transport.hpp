@@ -59,6 +59,10 @@ class ThreadNetwork {
       woken_ = true;
       there_.notify_all();
     }
+    [[nodiscard]] bool closed() {
+      const std::lock_guard lock(mutex_);
+      return closed_;
+    }
     void close() {
       const std::lock_guard lock(mutex_);
       closed_ = true;
@@ -123,10 +127,21 @@ class ThreadWorkerEnd {
     event.peer = number_;
     event.identity = identity_;
     event.message = ThreadMessage(head, data);
-    return network_.servers_[static_cast<std::size_t>(server)]->put(std::move(event));
+    std::shared_ptr<ThreadNetwork::Box> to;
+    {
+      const std::lock_guard lock(network_.mutex_);
+      to = network_.servers_[static_cast<std::size_t>(server)];
+    }
+    return to->put(std::move(event));
   }
   Event<Message> receive(Deadline deadline) { return box_->take(deadline); }
   void wake() noexcept { box_->wake(); }
+  bool reopen(std::int64_t server) {
+    const std::lock_guard lock(network_.mutex_);
+    if (network_.servers_[static_cast<std::size_t>(server)]->closed()) return false;
+    network_.connections_[{static_cast<int>(server), number_}] = box_;
+    return true;
+  }
 
  private:
   ThreadNetwork& network_;
@@ -141,8 +156,13 @@ class ThreadServerEnd {
  public:
   using Message = ThreadMessage;
 
-  ThreadServerEnd(ThreadNetwork& network, int server)
-      : network_(network), box_(network.servers_[static_cast<std::size_t>(server)]), server_(server) {}
+  ThreadServerEnd(ThreadNetwork& network, int server) : network_(network), server_(server) {
+    const std::lock_guard lock(network_.mutex_);
+    auto& box = network_.servers_[static_cast<std::size_t>(server)];
+    // The one before it may have ended.
+    if (box->closed()) box = std::make_shared<ThreadNetwork::Box>();
+    box_ = box;
+  }
   ThreadServerEnd(const ThreadServerEnd&) = delete;
   ThreadServerEnd& operator=(const ThreadServerEnd&) = delete;
   ~ThreadServerEnd() {
@@ -156,6 +176,7 @@ class ThreadServerEnd {
       event.why = "it ended";
       box->put(std::move(event));
     }
+    std::erase_if(network_.connections_, [&](const auto& c) { return c.first.first == server_; });
   }
 
   [[nodiscard]] std::string name() const { return "threads"; }

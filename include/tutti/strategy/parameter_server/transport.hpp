@@ -70,4 +70,10 @@ concept Transport = requires(T& t, const T& ct, typename T::Message& message, st
   noexcept;
 };
 
+// A worker's end that can connect anew to a server which was started again: false where it is not there yet.
+template <class T>
+concept Reopening = Transport<T> && requires(T& t, std::int64_t server) {
+  { t.reopen(server) } -> std::same_as<bool>;
+};
+
 }  // namespace tutti::ps

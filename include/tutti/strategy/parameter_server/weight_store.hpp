@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -13,10 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/error.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/server_part.hpp>
+#include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/tensor/arena.hpp>
 #include <tutti/tensor/memory.hpp>
@@ -65,6 +68,7 @@ class WeightStore {
       return;
     }
     std::memcpy(room(f), data.data(), data.size());
+    note(f.root, f.offset, f.offset + f.bytes);
   }
   // Whether what is fetched is there.
   [[nodiscard]] bool ready(const Frame& f) const noexcept { return f.root == arena::text ? holds(f) : sealed_; }
@@ -96,8 +100,55 @@ class WeightStore {
     return {static_cast<const std::byte*>(p.weights), f.bytes};
   }
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  // Steps that others count and that this server has lost.
+  void skip(std::int64_t steps) noexcept { steps_ += steps; }
+
+  // Whether the workers have brought all that it is to own.
+  [[nodiscard]] bool sealed() const noexcept { return sealed_; }
+  // Copies what it owns.
+  void save(ServerState& to) const {
+    to.steps = steps_;
+    for (const auto& [number, pieces] : stored_)
+      for (const auto& [begin, end] : pieces) {
+        const std::byte* const at = static_cast<const std::byte*>(arenas_.at(number).data());
+        to.pieces.push_back({number, begin, {at + begin, at + end}});
+      }
+  }
+  // Takes what save() copied, before workers come. DataError where it cannot be of these weights.
+  void restore(const ServerState& from) {
+    for (const ServerState::Piece& p : from.pieces) {
+      Frame f;
+      f.root = p.arena;
+      f.offset = p.begin;
+      f.dtype = p.arena < arena::others ? layout_.dtype : DType::u8;
+      const std::uint64_t most = p.arena < arena::others ? layout_.bytes() : 2 * layout_.bytes() + max_data;
+      if (p.arena >= arena::most || (p.arena < arena::others && p.arena > static_cast<std::uint32_t>(slots_)) ||
+          p.begin > most || p.bytes.size() > most - p.begin)
+        fail<DataError>("what a server kept", "parts of these weights", "others");
+      // Its last byte first, so that there is room for all.
+      f.offset += p.bytes.size();
+      std::memcpy(room(f) - p.bytes.size(), p.bytes.data(), p.bytes.size());
+      note(p.arena, p.begin, p.begin + p.bytes.size());
+    }
+    steps_ = from.steps;
+    sealed_ = true;
+  }
 
  private:
+  // Bytes that were stored; neighbours are one piece.
+  void note(std::uint32_t number, std::uint64_t begin, std::uint64_t end) {
+    auto& pieces = stored_[number];
+    auto next = pieces.lower_bound(begin);
+    if (next != pieces.begin() && std::prev(next)->second >= begin) {
+      begin = std::prev(next)->first;
+      end = std::max(end, std::prev(next)->second);
+    }
+    while (next != pieces.end() && next->first <= end) {
+      end = std::max(end, next->second);
+      next = pieces.erase(next);
+    }
+    pieces[begin] = end;
+  }
   [[nodiscard]] bool holds(const Frame& f) const noexcept {
     const auto found = arenas_.find(f.root);
     return found != arenas_.end() && f.offset + f.bytes <= found->second.bytes();
@@ -120,6 +171,7 @@ class WeightStore {
   Update update_;
   int slots_;
   std::map<std::uint32_t, Buffer> arenas_;
+  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> stored_;  // begin and end, by arena
   JobFacts facts_;
   std::vector<std::max_align_t> aligned_;
   std::int64_t steps_ = 0;

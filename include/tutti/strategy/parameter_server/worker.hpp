@@ -24,6 +24,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/core/threads.hpp>
+#include <tutti/strategy/parameter_server/away_servers.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/lent_windows.hpp>
 #include <tutti/strategy/parameter_server/loan.hpp>
@@ -51,6 +52,8 @@ struct WorkerOptions {
   // none. neighbours: of each server, whether it is on this host.
   ProcessWindows* windows = nullptr;
   std::vector<bool> neighbours{};
+  // A server that is lost is started again: until `deadline` it is waited for. Servers that own weights alone.
+  bool servers_return = false;
 };
 
 // A worker's communicator whose operations the servers carry out: it pushes its data and pulls the sums over all
@@ -77,6 +80,7 @@ class ServerCommunicator {
     std::random_device device;
     session_ = (std::uint64_t{device()} << 32) | device();
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
+    away_ = AwayServers(o_.servers);
     meet();
     thread_ = start_thread("communication", [this] { serve(); });
     try {
@@ -214,6 +218,7 @@ class ServerCommunicator {
   using Message = typename T::Message;
   using Job = Operations::Job;
   static constexpr std::chrono::seconds grace{5};
+  static constexpr std::chrono::milliseconds longest_wait{1000};
 
   // Nothing is written to it.
   static std::span<std::byte> unsafe_writable(std::span<const std::byte> s) {
@@ -279,13 +284,8 @@ class ServerCommunicator {
   void meet() {
     const auto until = std::chrono::steady_clock::now() + o_.patience;
     std::vector<bool> there(static_cast<std::size_t>(o_.servers));
-    for (int s = 0; s < o_.servers; ++s) {
-      const auto greeting = encode(Greeting{static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(o_.workers),
-                                            static_cast<std::uint32_t>(o_.servers), o_.big_array, o_.host});
-      Frame f = frame(FrameKind::hello);
-      f.bytes = static_cast<std::uint32_t>(greeting.size());
-      if (!t_.send(s, encode(f), greeting, nullptr)) no_server(s, "it is gone");
-    }
+    for (int s = 0; s < o_.servers; ++s)
+      if (!greet(s)) no_server(s, "it is gone");
     while (std::find(there.begin(), there.end(), false) != there.end()) {
       if (std::chrono::steady_clock::now() >= until) {
         std::string missing;
@@ -308,6 +308,13 @@ class ServerCommunicator {
       if (names_.empty()) read_names(e.message.data());
     }
   }
+  bool greet(int s) {
+    const auto greeting = encode(Greeting{static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(o_.workers),
+                                          static_cast<std::uint32_t>(o_.servers), o_.big_array, o_.host});
+    Frame f = frame(FrameKind::hello);
+    f.bytes = static_cast<std::uint32_t>(greeting.size());
+    return t_.send(s, encode(f), greeting, nullptr);
+  }
   [[noreturn]] void no_server(std::int64_t s, const std::string& why) const {
     fail<CommunicationError>("parameter server", "to be let in as rank " + std::to_string(o_.rank),
                              server_name(s) + ": " + why);
@@ -328,13 +335,12 @@ class ServerCommunicator {
       while (!over()) {
         begin_new();
         send_parts();
-        const auto e = t_.receive(std::chrono::steady_clock::now() + std::chrono::seconds(1));
+        const auto e = t_.receive(std::chrono::steady_clock::now() + (away_.any() ? away_.look_every : longest_wait));
         if (gave_up_) continue;
         if (e.what == Event<Message>::What::message) take(e);
-        if (e.what == Event<Message>::What::nothing && unreached_ >= 0)
-          fail<CommunicationError>(first_name(), "all servers", server_name(unreached_) + " is gone");
-        if (e.what == Event<Message>::What::lost)
-          fail<CommunicationError>(first_name(), "all servers", server_name(e.peer) + " is gone: " + e.why);
+        if (e.what == Event<Message>::What::nothing && unreached_ >= 0) lose(unreached_, "");
+        if (e.what == Event<Message>::What::lost) lose(e.peer, ": " + e.why);
+        look_for_servers();
       }
     } catch (...) {
       error = std::current_exception();
@@ -346,6 +352,30 @@ class ServerCommunicator {
     } catch (...) {  // the servers learn of it by the connection's end
     }
     told_ = true;
+  }
+  void lose(std::int64_t s, const std::string& why) {
+    unreached_ = -1;
+    if (!o_.servers_return) fail<CommunicationError>(first_name(), "all servers", server_name(s) + " is gone" + why);
+    away_.lose(s);
+  }
+  // Greets those that are there again.
+  void look_for_servers() {
+    if constexpr (Reopening<T>)
+      for (int s = 0; s < o_.servers; ++s)
+        if (away_.to_be_looked_for(s) && t_.reopen(s) && greet(s)) away_.greeted(s);
+    if (const auto late = away_.longer_than(o_.deadline))
+      fail<CommunicationError>(
+          first_name(),
+          server_name(*late) + " to be back within " + std::to_string(o_.deadline.count()) + " ms of its end",
+          "nothing from it");
+  }
+  // It has let this worker in again: what it has not answered is sent once more.
+  void resume_with(std::int64_t s) {
+    away_.back(s);
+    unanswered_[static_cast<std::size_t>(s)] = 0;
+    for (const auto& job : running_)
+      for (auto& p : job->parts)
+        if (p.server == s && !p.answered) p.sent = false;
   }
   // Whether the thread has nothing more to do. Throws where this rank gave up.
   bool over() {
@@ -448,7 +478,7 @@ class ServerCommunicator {
     for (const auto& job : running_)
       for (std::size_t i = 0; i < job->parts.size(); ++i) {
         auto& p = job->parts[i];
-        if (p.sent) continue;
+        if (p.sent || away_.is(p.server)) continue;
         std::size_t& unanswered = unanswered_[static_cast<std::size_t>(p.server)];
         if (unanswered + p.bytes > o_.in_flight) return;
         send(*job, i);
@@ -504,6 +534,7 @@ class ServerCommunicator {
         std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->round == f->round; });
     Job* const job = found == running_.end() ? nullptr : found->get();
     if (f->kind == FrameKind::give_up) std::rethrow_exception(given_up(job, e.message.data()));
+    if (f->kind == FrameKind::welcome && away_.is(e.peer)) return resume_with(e.peer);
     if (f->kind == FrameKind::refuse && job != nullptr && job->request.root == arena::facts &&
         job->request.operation == Operation::store)
       fail<UsageError>("rank " + std::to_string(o_.rank), "the same program, options and data on all workers",
@@ -576,7 +607,7 @@ class ServerCommunicator {
     if (failed) return;
     // Until the servers know it, so that the end of the connection surprises nobody.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    for (int heard = 0; heard < o_.servers && std::chrono::steady_clock::now() < until;) {
+    for (int heard = away_.count(); heard < o_.servers && std::chrono::steady_clock::now() < until;) {
       const auto e = t_.receive(until);
       std::string_view why;
       if (e.what == Event<Message>::What::lost) ++heard;
@@ -600,6 +631,7 @@ class ServerCommunicator {
   std::uint64_t rounds_ = 1, loans_ = 0;
   // Loans are this worker's alone, so they count for themselves.
   static constexpr std::uint64_t first_loan = std::uint64_t{1} << 63;
+  AwayServers away_;                     // those that are waited for
   std::int64_t unreached_ = -1;          // a server that nothing can be sent to
   std::vector<std::size_t> unanswered_;  // bytes, of each server
   std::mutex reason_mutex_;

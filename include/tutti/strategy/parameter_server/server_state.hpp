@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace tutti::ps {
+
+// What a server that owns weights has at one moment, so that one started again under its number can go on from it.
+struct ServerState {
+  // Bytes of an arena (frames.hpp) from `begin` on.
+  struct Piece {
+    std::uint32_t arena = 0;
+    std::uint64_t begin = 0;
+    std::vector<std::byte> bytes{};
+  };
+  // What was applied of a worker's pushes: all of its steps before its_step, and of the operations that it may send
+  // again these, by round and offset.
+  struct Worker {
+    std::uint64_t session = 0, its_step = 0;
+    std::int64_t step = 0, clock = 0;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> done{};
+  };
+  std::int64_t steps = 0;  // of all workers
+  std::vector<Piece> pieces{};
+  std::vector<Worker> workers{};
+};
+
+}  // namespace tutti::ps
