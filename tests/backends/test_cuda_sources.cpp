@@ -28,6 +28,7 @@
 
 #include "backends/device_input.hpp"
 #include "backends/emulated_cuda.hpp"
+#include "data/check_audit.hpp"
 #include "data/temp_folder.hpp"
 #include "engine/suite.hpp"
 

@@ -10,6 +10,7 @@
 #include <tutti/data/audit.hpp>
 #include <tutti/data/sampler.hpp>
 
+#include "check_audit.hpp"
 #include "temp_folder.hpp"
 
 using namespace tutti;

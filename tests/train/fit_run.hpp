@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <tutti/data/audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/cpu/cpu.hpp>

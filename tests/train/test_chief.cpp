@@ -32,6 +32,7 @@
 #include <tutti/train/trainer.hpp>
 
 #include "comm/thread_ranks.hpp"
+#include "data/check_audit.hpp"
 #include "data/temp_folder.hpp"
 #include "strategy/broken_step.hpp"
 #include "strategy/changing_strategy.hpp"

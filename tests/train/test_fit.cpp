@@ -14,6 +14,7 @@
 #include <tutti/io/json.hpp>
 #include <tutti/train/fit.hpp>
 
+#include "data/check_audit.hpp"
 #include "fit_run.hpp"
 
 using namespace tutti;

@@ -31,15 +31,7 @@ namespace tutti {
 }
 
 // A thread that runs f. Throws DeviceError, with `where`, if the system starts no more.
-template <class F>
-[[nodiscard]] std::thread start_thread(std::string_view where, F&& f) {
-  try {
-    return std::thread(std::forward<F>(f));
-  } catch (const std::system_error& e) {
-    fail<DeviceError>(where, "a system that starts one more thread", e.code().message(),
-                      "ask for fewer threads, or raise the limits of processes and memory (ulimit -u, ulimit -v)");
-  }
-}
+[[nodiscard]] TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f);
 
 // A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, so a
 // thread that lost its core holds up one task and not a fixed share of the loop; waiting threads spin for some
@@ -124,6 +116,15 @@ class ThreadPool {
 };
 
 #if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f) {
+  try {
+    return std::thread(std::move(f));
+  } catch (const std::system_error& e) {
+    fail<DeviceError>(where, "a system that starts one more thread", e.code().message(),
+                      "ask for fewer threads, or raise the limits of processes and memory (ulimit -u, ulimit -v)");
+  }
+}
+
 TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
     : on_start_(std::move(on_start)) {
   if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));

@@ -137,9 +137,8 @@ TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std
       at(begin + k) = static_cast<std::int64_t>((key << 32) | static_cast<std::uint64_t>(id * block + k));
     }
   }
-  std::sort(out.begin(), out.end(), [](std::int64_t a, std::int64_t b) {
-    return static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b);
-  });
+  auto* const keys = reinterpret_cast<std::uint64_t*>(out.data());
+  std::sort(keys, keys + out.size());
   for (auto& i : out) i &= 0xFFFFFFFF;
 }
 #endif

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,7 +33,7 @@ struct Executor::Parts {
   BatchSlot slot;
   WeightPacks packs;
   PlanWalk walk;
-  std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PreparedPlan>> plans;
+  std::vector<std::unique_ptr<PreparedPlan>> plans;
   PreparedPlan* last = nullptr;
   Buffer kept;  // metrics of evaluations
   StepScalars scalars;
@@ -70,9 +69,10 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
 TUTTI_CORE_FUNCTION Executor::~Executor() = default;
 
 TUTTI_CORE_FUNCTION PreparedPlan& Executor::prepared(std::int64_t rows, bool training) {
-  auto& slot = parts_->plans[{rows, training}];
-  if (!slot) slot = make(rows, training);
-  return *slot;
+  for (const auto& p : parts_->plans)
+    if (p->plan.rows == rows && p->plan.training == training) return *p;
+  auto made = make(rows, training);
+  return *parts_->plans.emplace_back(std::move(made));
 }
 
 TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::make(std::int64_t rows, bool training) {

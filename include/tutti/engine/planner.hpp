@@ -32,13 +32,13 @@ struct Lifetime {
 // lowest place that is free. Returns the total size.
 inline std::size_t place(std::vector<Lifetime>& blocks) {
   constexpr std::size_t align = 64;
-  std::vector<std::size_t> order;
+  std::vector<std::pair<std::size_t, std::size_t>> order;  // ~bytes, index
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    if (blocks[i].bytes > 0) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return blocks[a].bytes > blocks[b].bytes; });
+    if (blocks[i].bytes > 0) order.emplace_back(~blocks[i].bytes, i);
+  std::sort(order.begin(), order.end());
   std::vector<std::size_t> placed;
   std::size_t total = 0;
-  for (std::size_t i : order) {
+  for (const auto& [unused, i] : order) {
     Lifetime& b = blocks[i];
     std::vector<std::pair<std::size_t, std::size_t>> taken;  // [begin, end)
     for (std::size_t j : placed)

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -26,18 +26,18 @@ class Json {
   // Implicit, so that values are written as literals. NOLINTBEGIN(google-explicit-constructor)
   Json(std::nullptr_t) {}
   template <std::same_as<bool> T>
-  Json(T v) : value_(v) {}
+  Json(T v) : kind_(Kind::boolean), integer_(v ? 1 : 0) {}
   template <std::integral T>
-  requires(!std::same_as<T, bool>) Json(T v) : value_(static_cast<std::int64_t>(v)) {
+  requires(!std::same_as<T, bool>) Json(T v) : kind_(Kind::integer), integer_(static_cast<std::int64_t>(v)) {
     if (!std::in_range<std::int64_t>(v)) fail<UsageError>("json", "an integer of 64 bits with sign", std::to_string(v));
   }
   template <std::floating_point T>
-  Json(T v) : value_(static_cast<double>(v)) {}
-  Json(std::string v) : value_(std::move(v)) {}
-  Json(std::string_view v) : value_(std::string(v)) {}
-  Json(const char* v) : value_(std::string(v)) {}
-  Json(Array v) : value_(std::move(v)) {}
-  Json(Object v) : value_(std::move(v)) {}
+  Json(T v) : kind_(Kind::number), number_(static_cast<double>(v)) {}
+  Json(std::string v) : kind_(Kind::string), text_(std::move(v)) {}
+  Json(std::string_view v) : kind_(Kind::string), text_(v) {}
+  Json(const char* v) : kind_(Kind::string), text_(v) {}
+  Json(Array v) : kind_(Kind::array), items_(std::move(v)) {}
+  Json(Object v) : kind_(Kind::object), members_(std::move(v)) {}
   // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] static Json array(std::initializer_list<Json> items = {}) { return Json(Array(items)); }
@@ -51,42 +51,51 @@ class Json {
     return result;
   }
 
-  [[nodiscard]] bool is_null() const noexcept { return std::holds_alternative<std::monostate>(value_); }
-  [[nodiscard]] bool is_bool() const noexcept { return std::holds_alternative<bool>(value_); }
-  [[nodiscard]] bool is_integer() const noexcept { return std::holds_alternative<std::int64_t>(value_); }
-  [[nodiscard]] bool is_double() const noexcept { return std::holds_alternative<double>(value_); }
-  [[nodiscard]] bool is_string() const noexcept { return std::holds_alternative<std::string>(value_); }
-  [[nodiscard]] bool is_array() const noexcept { return std::holds_alternative<Array>(value_); }
+  [[nodiscard]] bool is_null() const noexcept { return kind_ == Kind::null; }
+  [[nodiscard]] bool is_bool() const noexcept { return kind_ == Kind::boolean; }
+  [[nodiscard]] bool is_integer() const noexcept { return kind_ == Kind::integer; }
+  [[nodiscard]] bool is_double() const noexcept { return kind_ == Kind::number; }
+  [[nodiscard]] bool is_string() const noexcept { return kind_ == Kind::string; }
+  [[nodiscard]] bool is_array() const noexcept { return kind_ == Kind::array; }
 
   [[nodiscard]] std::string_view kind() const noexcept {
     constexpr std::string_view names[] = {"null",     "a bool",   "an integer", "a double",
                                           "a string", "an array", "an object"};
-    return names[value_.index()];
+    return names[static_cast<std::size_t>(kind_)];
   }
 
   // Each throws DataError where the value is of another kind; `where` names the value in the message.
-  [[nodiscard]] bool as_bool(std::string_view where = "json") const { return get<bool>("a bool", where); }
+  [[nodiscard]] bool as_bool(std::string_view where = "json") const {
+    require(Kind::boolean, "a bool", where);
+    return integer_ != 0;
+  }
   [[nodiscard]] std::int64_t as_integer(std::string_view where = "json") const {
-    return get<std::int64_t>("an integer", where);
+    require(Kind::integer, "an integer", where);
+    return integer_;
   }
   // A double, or an integer converted to one.
   [[nodiscard]] double as_double(std::string_view where = "json") const {
-    if (is_integer()) return static_cast<double>(as_integer());
-    return get<double>("a number", where);
+    if (is_integer()) return static_cast<double>(integer_);
+    require(Kind::number, "a number", where);
+    return number_;
   }
   [[nodiscard]] const std::string& as_string(std::string_view where = "json") const {
-    return get<std::string>("a string", where);
+    require(Kind::string, "a string", where);
+    return text_;
   }
-  [[nodiscard]] const Array& as_array(std::string_view where = "json") const { return get<Array>("an array", where); }
+  [[nodiscard]] const Array& as_array(std::string_view where = "json") const {
+    require(Kind::array, "an array", where);
+    return items_;
+  }
   [[nodiscard]] const Object& as_object(std::string_view where = "json") const {
-    return get<Object>("an object", where);
+    require(Kind::object, "an object", where);
+    return members_;
   }
 
   // The member with that key, or nullptr; also nullptr where this is no object.
   [[nodiscard]] const Json* find(std::string_view key) const noexcept {
-    if (const auto* members = std::get_if<Object>(&value_))
-      for (const Member& m : *members)
-        if (m.first == key) return &m.second;
+    for (const Member& m : members_)
+      if (m.first == key) return &m.second;
     return nullptr;
   }
   // The member with that key; DataError where there is none.
@@ -99,38 +108,44 @@ class Json {
 
   // Adds a member, or gives it a new value. A null becomes an object.
   Json& set(std::string_view key, Json value) {
-    if (is_null()) value_ = Object();
-    for (Member& m : get<Object>("an object", "json"))
+    if (is_null()) kind_ = Kind::object;
+    require(Kind::object, "an object", "json");
+    for (Member& m : members_)
       if (m.first == key) {
         m.second = std::move(value);
         return *this;
       }
-    get<Object>("an object", "json").emplace_back(std::string(key), std::move(value));
+    members_.emplace_back(std::string(key), std::move(value));
     return *this;
   }
   // Adds an item. A null becomes an array.
   Json& push_back(Json value) {
-    if (is_null()) value_ = Array();
-    get<Array>("an array", "json").push_back(std::move(value));
+    if (is_null()) kind_ = Kind::array;
+    require(Kind::array, "an array", "json");
+    items_.push_back(std::move(value));
     return *this;
   }
 
   // Same kind and value; members in the same order.
-  friend bool operator==(const Json& a, const Json& b) { return a.value_ == b.value_; }
+  friend bool operator==(const Json& a, const Json& b) {
+    return a.kind_ == b.kind_ && a.integer_ == b.integer_ && a.number_ == b.number_ && a.text_ == b.text_ &&
+           a.items_ == b.items_ && a.members_ == b.members_;
+  }
 
  private:
-  template <class T>
-  [[nodiscard]] const T& get(std::string_view expected, std::string_view where) const {
-    const T* v = std::get_if<T>(&value_);
-    if (v == nullptr) fail<DataError>(where, expected, kind());
-    return *v;
-  }
-  template <class T>
-  [[nodiscard]] T& get(std::string_view expected, std::string_view where) {
-    return const_cast<T&>(std::as_const(*this).get<T>(expected, where));
+  enum class Kind : std::uint8_t { null, boolean, integer, number, string, array, object };
+
+  void require(Kind kind, std::string_view expected, std::string_view where) const {
+    if (kind_ != kind) fail<DataError>(where, expected, this->kind());
   }
 
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> value_;
+  // Members of their own, of which one is in use: a std::variant of seven types costs every compiler far more.
+  Kind kind_ = Kind::null;
+  std::int64_t integer_ = 0;
+  double number_ = 0;
+  std::string text_;
+  Array items_;
+  Object members_;
 };
 
 }  // namespace tutti::io

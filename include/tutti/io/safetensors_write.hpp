@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -40,10 +39,10 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
     if (!needed || *needed != r.bytes.size())
       fail<UsageError>(where, needed ? std::to_string(*needed) + " bytes" : "a shape of usual size",
                        std::to_string(r.bytes.size()) + " bytes for " + to_string(r.shape));
-    order.push_back(&r);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const TensorRecord* a, const TensorRecord* b) { return size_of(a->dtype) > size_of(b->dtype); });
+  for (const std::size_t width : {8, 4, 2, 1})
+    for (const TensorRecord& r : records)
+      if (size_of(r.dtype) == width) order.push_back(&r);
 
   Json::Object header;
   if (!metadata.empty()) {
