@@ -71,7 +71,7 @@ def check_parameter_server():
     if done.returncode == 4 and "without ZeroMQ" in done.stdout:
         return
     assert done.returncode == 0, done.stderr
-    for way in ("ZeroMQ ", "ZeroMQ with CURVE", "TCP"):
+    for way in ("windows", "ZeroMQ ", "ZeroMQ with CURVE", "TCP"):
         assert any(line.startswith(way) and line.endswith("GB/s") for line in done.stdout.splitlines()), done.stdout
     assert run("parameter_server", "--bytes", "none").returncode == 2
 

@@ -29,6 +29,7 @@
 #include <tutti/strategy/parameter_server/lent_windows.hpp>
 #include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/operations.hpp>
+#include <tutti/strategy/parameter_server/parts.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
@@ -402,76 +403,14 @@ class ServerCommunicator {
       job.parts.clear();
       job.answered = 0;
       job.wide = {};
-      const Request& r = job.request;
-      if (o_.bf16_wire && r.operation == Operation::sum && r.dtype == DType::f32) make_narrow(job);
-      const std::size_t element = size_of(r.dtype);
-      if (concerns_one_worker(r.operation)) {
-        start_alone(job);
-        continue;
-      }
-      place(r.key == 0 ? job.round : r.key, r.data.size() / element, element, o_.servers, o_.big_array,
-            [&](int server, std::size_t begin, std::size_t end) { cut(job, server, begin, end); });
-      make_ready(job);
+      if (o_.bf16_wire && job.request.operation == Operation::sum && job.request.dtype == DType::f32)
+        parts::make_narrow(job);
+      if (concerns_one_worker(job.request.operation))
+        parts::cut_alone(job);
+      else
+        parts::cut_shared(job, o_.servers, o_.big_array);
+      parts::make_ready(job);
     }
-  }
-  static void cut(Job& job, int server, std::size_t begin, std::size_t end) {
-    for (std::size_t at = begin; at < end;) {
-      std::size_t to = std::min(end, at + max_data);
-      if (at < job.request.plain) to = std::min(to, job.request.plain);
-      job.parts.push_back({server, at, static_cast<std::uint32_t>(to - at)});
-      at = to;
-    }
-  }
-  static void make_ready(Job& job) {
-    while (job.under_way.size() < job.parts.size()) job.under_way.emplace_back();
-    const Request& r = job.request;
-    if (r.threshold == 0) return;
-    std::size_t room = 0;
-    for (Operations::Part& p : job.parts) {
-      if (p.offset - r.base < r.plain) continue;
-      p.packed_at = room;
-      p.packed_bytes = static_cast<std::uint32_t>(two_bit::bytes_of(p.bytes / sizeof(float)));
-      room += p.packed_bytes;
-    }
-    job.packed.resize(room);
-    for (const Operations::Part& p : job.parts) {
-      if (p.packed_bytes == 0) continue;
-      const std::size_t at = p.offset - r.base, n = p.bytes / sizeof(float);
-      two_bit::pack({reinterpret_cast<const float*>(r.data.data() + at), n},
-                    r.kept.subspan((at - r.plain) / sizeof(float), n), r.threshold, job.packed.data() + p.packed_at);
-    }
-  }
-  static void make_narrow(Job& job) {
-    Request& r = job.request;
-    job.wide = r.data;
-    const std::span wide(reinterpret_cast<const float*>(r.data.data()), r.data.size() / sizeof(float));
-    const LentWindow* const window = r.lent != nullptr ? r.lent->narrow : nullptr;
-    if (window != nullptr) {
-      r.place /= 2;
-      r.data = window->memory->bytes().subspan(r.place, r.data.size() / 2);
-    } else {
-      job.narrow.resize(wide.size());
-      r.data = std::as_writable_bytes(std::span(job.narrow));
-    }
-    r.lent = window;
-    auto* const narrow = reinterpret_cast<bf16*>(r.data.data());
-    for (std::size_t i = 0; i < wide.size(); ++i) narrow[i] = bf16(wide[i]);
-    r.dtype = DType::bf16;
-    r.stays = true;
-  }
-  static void make_wide(Job& job) {
-    float* const wide = reinterpret_cast<float*>(job.wide.data());
-    const auto* const narrow = reinterpret_cast<const bf16*>(job.request.data.data());
-    for (std::size_t i = 0; i < job.wide.size() / sizeof(float); ++i) wide[i] = narrow[i];
-  }
-  void start_alone(Job& job) {
-    const Request& r = job.request;
-    const std::size_t element = size_of(r.dtype), first = r.base / element, last = first + r.data.size() / element;
-    for (const ServerRange& s : r.where) {
-      const std::size_t end = std::min(s.end, last) * element;
-      cut(job, s.server, std::max(s.begin, first) * element, end);
-    }
-    make_ready(job);
   }
   // In the order of the operations, as far as the servers' memory allows.
   void send_parts() {
@@ -561,7 +500,7 @@ class ServerCommunicator {
     part->answered = true;
     unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
     if (++job->answered < job->parts.size()) return;
-    if (!job->wide.empty()) make_wide(*job);
+    if (!job->wide.empty()) parts::make_wide(*job);
     finish_done();
   }
   // Those at the front and behind it; the order of the list is that of the rounds.
