@@ -211,6 +211,7 @@ class JobStrategy : public Strategy {
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
     // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
     w.windows = w.servers_return ? nullptr : meeting.windows();
+    if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
     w.neighbours = meeting.neighbours();
     return w;
   }

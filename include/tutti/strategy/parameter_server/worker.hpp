@@ -53,6 +53,7 @@ struct WorkerOptions {
   // none. neighbours: of each server, whether it is on this host.
   ProcessWindows* windows = nullptr;
   std::vector<bool> neighbours{};
+  std::string no_windows{};  // why there are none, where that is to be said
   // A server that is lost is started again: until `deadline` it is waited for. Servers that own weights alone.
   bool servers_return = false;
 };
@@ -103,7 +104,8 @@ class ServerCommunicator {
     const std::string servers = std::to_string(all) + (all == 1 ? " server" : " servers");
     if (lent_.servers() == all) return "parameter server over windows, " + servers;
     const std::string over = "parameter server over " + t_.name() + ", " + servers;
-    const std::string why = lent_.why().empty() ? "" : " (no windows: " + lent_.why() + ")";
+    const std::string& reason = lent_.why().empty() ? o_.no_windows : lent_.why();
+    const std::string why = reason.empty() ? "" : " (no windows: " + reason + ")";
     return over + (lent_.servers() > 0 ? ", windows to " + std::to_string(lent_.servers()) : "") + why;
   }
   [[nodiscard]] std::string rank_name(int r) const {
