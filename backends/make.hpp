@@ -80,7 +80,7 @@ struct StrategyOptions {
 
 // What this program was linked with, fastest first: "cuda", "onednn", "eigen", "reference".
 [[nodiscard]] std::vector<std::string> built_backends();
-// "solo", "mpi", "nccl", "ps", "ps_async".
+// "solo", "mpi", "nccl", "gloo", "ps", "ps_async".
 [[nodiscard]] std::vector<std::string> built_strategies();
 
 // How this process was started, as a worker; UsageError for anything else.
@@ -129,7 +129,7 @@ struct BackendRow {
 };
 struct StrategyRow {
   const char* word;
-  const char* packages;  // null: this version has none
+  const char* packages;  // what a build needs to have it
   bool over_mpi;         // its ranks find each other only where mpirun starts them
   AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
   // Of processes that come and go, which meet over `options.channel`; null: they cannot.
@@ -166,6 +166,9 @@ struct StrategyRow {
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #include <tutti/strategy/all_reduce.hpp>
+#endif
+#ifdef TUTTI_HAS_GLOO
+#include <tutti/backends/gloo/job.hpp>
 #endif
 #ifdef TUTTI_HAS_ZEROMQ
 #include <tutti/backends/zeromq/job.hpp>
@@ -283,6 +286,19 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
 }
 #endif
 
+#ifdef TUTTI_HAS_GLOO
+inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+  GlooJobOptions g;
+  g.deadline = o.deadline;
+  g.meeting = std::min(g.meeting, o.deadline);
+  g.shared_memory = o.shared_memory;
+  g.hierarchical = o.hierarchical;
+  g.wire = o.bf16_wire ? WireType::bf16 : WireType::same;
+  g.facts = o.facts;
+  return AnyStrategy::make<GlooAllReduce>(start, g);
+}
+#endif
+
 #ifdef TUTTI_HAS_ZEROMQ
 inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   zeromq::JobOptions as;
@@ -338,7 +354,13 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
        nullptr
 #endif
       },
-      {"gloo", nullptr, false, nullptr},
+      {"gloo", "libgloo-dev", false,
+#ifdef TUTTI_HAS_GLOO
+       make_gloo
+#else
+       nullptr
+#endif
+      },
       {"ps", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
        make_ps<ParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps
@@ -427,8 +449,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   if (row == nullptr) fail<UsageError>(o.where, detail::listed(built), "'" + std::string(word) + "'");
   if (row->make == nullptr)
     fail<UsageError>(o.where, detail::listed(built) + ", the strategies of this build", "'" + std::string(word) + "'",
-                     row->packages == nullptr ? "this version of tutti has no strategy " + name
-                                              : "install " + std::string(row->packages) + " and build again");
+                     "install " + std::string(row->packages) + " and build again");
   if (launcher_asks())
     std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false, row->make_elastic != nullptr}));
   if (start.elastic) {

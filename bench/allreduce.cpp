@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // All-reduce by size, verified while it is timed. As several processes (tutti-launch -n N, mpirun): MPI_Allreduce in
-// place beside tutti's shared window, by turns; alone: ranks that are threads; with --comm nccl: a rank a GPU. Every
-// call blocks its thread.
+// place beside tutti's shared window, by turns; with --comm gloo: shared memory and Gloo; alone: ranks that are
+// threads; with --comm nccl: a rank a GPU. Every call blocks its thread.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -26,6 +27,12 @@
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #endif
+#ifdef TUTTI_HAS_GLOO
+#include <tutti/backends/gloo/job.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/job/channel_store.hpp>
+#include <tutti/job/control_channel.hpp>
+#endif
 #ifdef TUTTI_HAS_NCCL
 #include <tutti/backends/cuda/memory.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
@@ -42,17 +49,19 @@ struct Args {
   std::size_t min = 4, max = std::size_t{256} << 20, factor = 4, iterations = 0;
   int ranks = 2;
   std::string mode = "all";   // of the ways below
-  std::string comm = "auto";  // mpi, threads or nccl
+  std::string comm = "auto";  // mpi, threads, gloo or nccl
   bool osu = false;
 };
 
 constexpr const char* usage =
     "usage: allreduce [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--mode mpi|shm|plain|tree|all] "
     "[--ranks N] "
-    "[--osu] [--comm nccl]\n"
+    "[--osu] [--comm gloo|nccl]\n"
     "Under tutti-launch -n N or mpirun: MPI_Allreduce in place (mpi) beside the shared window of tutti (shm); else "
     "--ranks threads.\n"
     "--mode plain: tutti without shared memory; tree: as if the ranks were on two hosts; each beside mpi.\n"
+    "--comm gloo, under tutti-launch -n N: shared memory (shm), Gloo without it (plain) and with two pretended hosts\n"
+    "(tree), or the one that --mode names.\n"
     "--comm nccl: gradients in the GPUs' memory over NCCL, one rank a GPU: alone one, under tutti-launch -n N as many "
     "as\n"
     "it starts. Each sum is brought to the host and verified, outside of what is timed.\n"
@@ -98,7 +107,10 @@ Args parse(int argc, char** argv) {
   const auto modes = {"all", "mpi", "shm", "plain", "tree", "threads"};
   if (std::find(modes.begin(), modes.end(), a.mode) == modes.end())
     fail<UsageError>("--mode", "mpi, shm, plain, tree, threads or all", "'" + a.mode + "'");
-  if (a.comm != "auto" && a.comm != "nccl") fail<UsageError>("--comm", "auto or nccl", "'" + a.comm + "'");
+  if (a.comm != "auto" && a.comm != "gloo" && a.comm != "nccl")
+    fail<UsageError>("--comm", "auto, gloo or nccl", "'" + a.comm + "'");
+  if (a.comm == "gloo" && (a.mode == "mpi" || a.mode == "threads"))
+    fail<UsageError>("--mode", "shm, plain, tree or all with --comm gloo", "'" + a.mode + "'");
   a.max = std::max(a.min, a.max);
   return a;
 }
@@ -338,6 +350,48 @@ int processes(const Args& a) {
 }
 #endif
 
+int over_gloo([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironment& start) {
+#ifdef TUTTI_HAS_GLOO
+  const auto channel = ControlChannel::open();
+  if (channel == nullptr)
+    fail<UsageError>("--comm gloo", "tutti-launch, over whose channel the processes meet", "another way to start",
+                     "tutti-launch -n 4 allreduce --comm gloo");
+  ChannelStore store(*channel);
+  std::deque<InterruptFlag> flags;  // a group has one of its own
+  GlooJobOptions usual;
+  usual.deadline = std::chrono::seconds(120);
+  const GlooOptions job = gloo_options(channel->enrol(start, JobFacts{}, std::chrono::seconds(60)), usual);
+  std::vector<std::unique_ptr<GlooEngine>> engines;
+  const Memory own(a.max);
+  std::vector<Way> ways;
+  for (const std::string mode : {"shm", "plain", "tree"}) {
+    if (a.mode != "all" && a.mode != mode) continue;
+    GlooOptions o = job;
+    o.prefix += "/" + mode;
+    o.shared_memory = mode != "plain";
+    for (std::size_t r = 0; mode == "tree" && r < o.hosts.size(); ++r) o.hosts[r] += r < o.hosts.size() / 2 ? "a" : "b";
+    GlooEngine& e = *engines.emplace_back(std::make_unique<GlooEngine>(o, store, flags.emplace_back()));
+    if (e.rank() == 0) std::printf("# %s: %s\n", mode.c_str(), e.name().c_str());
+    const auto window = e.allocate(a.max, in_time());
+    const std::span<float> data =
+        window.empty() ? own.floats() : std::span<float>(reinterpret_cast<float*>(window.data()), a.max / 4);
+    ways.push_back({mode, data, [&e](std::span<float> d) {
+                      e.all_reduce(DType::f32, std::as_writable_bytes(d), ReduceOp::sum, in_time(), "all_reduce");
+                    }});
+  }
+  GlooEngine& e = *engines.front();
+  const auto collect = [&](const std::vector<double>& mine) {
+    std::vector<double> all(mine.size() * static_cast<std::size_t>(e.size()));
+    e.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), in_time(), "times");
+    return all;
+  };
+  sweep(a, {e.rank(), e.size(), ways, [&] { e.barrier(in_time(), "barrier"); }, collect});
+  return 0;
+#else
+  fail<UsageError>("--comm", "a build with Gloo", "one without", "install libgloo-dev and build again");
+#endif
+}
+
 int gpus([[maybe_unused]] const Args& a, [[maybe_unused]] const LaunchEnvironment& e) {
 #ifdef TUTTI_HAS_NCCL
   if (const int there = cuda::count_devices(); e.local_size > there)
@@ -383,10 +437,11 @@ int main(int argc, char** argv) {
     const LaunchEnvironment start = read_launch_environment();
     bool over_mpi = false;
 #ifdef TUTTI_HAS_MPI
-    over_mpi = a.comm != "nccl" && a.mode != "threads";
+    over_mpi = a.comm == "auto" && a.mode != "threads";
 #endif
-    if (launcher_asks()) return answer_launcher({a.comm == "nccl" ? "nccl" : over_mpi ? "mpi" : "threads", over_mpi});
+    if (launcher_asks()) return answer_launcher({a.comm != "auto" ? a.comm : over_mpi ? "mpi" : "threads", over_mpi});
     require_worker(start);
+    if (a.comm == "gloo") return over_gloo(a, start);
     if (a.comm == "nccl") return gpus(a, start);
 #ifdef TUTTI_HAS_MPI
     if (start.mpi && over_mpi) return processes(a);

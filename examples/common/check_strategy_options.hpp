@@ -134,7 +134,7 @@ inline void apply_horovod_variables(RunOptions& o, const std::vector<std::pair<s
       if (o.bucket_mib == RunOptions().bucket_mib)
         o.bucket_mib = std::clamp<std::int64_t>((bytes + (1 << 19)) >> 20, 1, 1024);
       o.notes.push_back(name + "=" + value + ": --bucket-mib " + std::to_string(o.bucket_mib));
-    } else if (rest == "HIERARCHICAL_ALLREDUCE" && o.strategy == "mpi") {
+    } else if (rest == "HIERARCHICAL_ALLREDUCE" && (o.strategy == "mpi" || o.strategy == "gloo")) {
       if (detail::horovod_number(name, value, 1) == 0) o.hierarchical = false;
       o.notes.push_back(name + "=" + value + ": " + (o.hierarchical ? "--hierarchical" : "--no-hierarchical"));
     } else {

@@ -87,6 +87,7 @@ TEST_CASE("Horovod's variables act, or are named") {
   CHECK_FALSE(o.hierarchical);
   CHECK(o.notes == std::vector<std::string>{"HOROVOD_FUSION_THRESHOLD=33554432: --bucket-mib 32",
                                             "HOROVOD_HIERARCHICAL_ALLREDUCE=0: --no-hierarchical"});
+  CHECK_FALSE(applied({}, "gloo", {{"HIERARCHICAL_ALLREDUCE", "0"}}).hierarchical);
   o = applied({}, "nccl",
               {{"CYCLE_TIME", "1"}, {"FUSION_THRESHOLD", "0"}, {"HIERARCHICAL_ALLREDUCE", "1"}, {"TIMELINE", "t"}});
   CHECK(o.bucket_mib == 1);

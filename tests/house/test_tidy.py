@@ -15,6 +15,7 @@ from sources import BUILD, ROOT, skip, sources
 LIBRARIES = {
     "backends/cuda": ("cudnn.h", "/usr/local/cuda/include"),
     "backends/eigen": ("Eigen/Core", "/usr/include/eigen3"),
+    "backends/gloo": ("gloo/context.h", "/usr/include"),
     "backends/mpi": ("mpi.h", "/usr/lib/x86_64-linux-gnu/openmpi/include"),
     "backends/nccl": ("nccl.h", "/usr/local/cuda/include"),
     "backends/onednn": ("oneapi/dnnl/dnnl.hpp", "/usr/include"),

@@ -17,6 +17,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/job/channel_store.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_desk.hpp>
 
@@ -107,6 +108,43 @@ TEST_CASE("processes are let in and find each other's texts") {
   for (int i = 0; i < 3; ++i) c[static_cast<std::size_t>(i)]->leave();
   CHECK_FALSE(c[0]->may_write());
   wait_until([&] { return c[3]->released(); });
+}
+
+TEST_CASE("who waits for a text in a store can be woken, and hears that the channel has ended") {
+  Office office(options(1));
+  const auto c = office.channel();
+  ChannelStore store(*c);
+  std::atomic<bool> stopped{false};
+  const auto in = [](auto time) { return std::chrono::steady_clock::now() + time; };
+  store.publish("there", "x");
+  CHECK(store.lookup("there", in(20s), stopped) == "x");
+  CHECK(store.find("there") == "x");
+  CHECK_FALSE(store.find("nowhere").has_value());
+  CHECK_FALSE(store.lookup("nowhere", in(50ms), stopped).has_value());
+  CHECK_FALSE(store.lookup("nowhere", in(-1s), stopped).has_value());
+  const auto start = std::chrono::steady_clock::now();
+  std::thread waits([&] { CHECK_FALSE(store.lookup("nowhere", in(60s), stopped).has_value()); });
+  std::this_thread::sleep_for(50ms);
+  stopped = true;
+  store.wake();
+  waits.join();
+  CHECK(std::chrono::steady_clock::now() - start < 20s);
+  std::mutex mutex;
+  std::string why;
+  const auto heard = [&](const std::string& w) {
+    const std::lock_guard lock(mutex);
+    why = w;
+  };
+  c->on_end(heard);
+  office.close(0);
+  wait_until([&] {
+    const std::lock_guard lock(mutex);
+    return contains(why, "the end of the connection");
+  });
+  why.clear();
+  c->on_end(heard);  // at once
+  CHECK(contains(why, "the end of the connection"));
+  CHECK_THROWS_AS(store.publish("x", "y"), CommunicationError);
 }
 
 TEST_CASE("who is refused, who is missing, and an arbiter that is gone") {

@@ -24,6 +24,7 @@ components() {
       mpi) command -v mpicxx >/dev/null || continue ;;
       stb) [[ -f /usr/include/stb/stb_image.h ]] || continue ;;
       turbojpeg) [[ -f /usr/include/jpeglib.h ]] || continue ;;
+      gloo) [[ -f /usr/include/gloo/transport/tcp/device.h ]] || continue ;;
       zeromq) [[ -f /usr/include/zmq.h ]] || continue ;;
       *) continue ;;
     esac

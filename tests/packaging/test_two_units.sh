@@ -25,6 +25,7 @@ fi
 if [[ $(components) == *turbojpeg* ]]; then libraries+=(-ljpeg); fi
 if [[ $(components) == *stb* ]]; then libraries+=(-lstb); fi
 if [[ $(components) == *zeromq* ]]; then libraries+=(-lzmq); fi
+if [[ $(components) == *gloo* ]]; then libraries+=(-lgloo); fi
 if [[ $(components) == *onednn* ]]; then libraries+=(-ldnnl -lgomp); fi
 # Compiled once: two units of the same headers have the same object file.
 "$CXX" "${flags[@]}" -c unit.cpp -o one.o

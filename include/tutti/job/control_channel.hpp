@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -128,6 +129,16 @@ class ControlChannel {
                                "is the process that does still there?");
     return *value;
   }
+  // The same, but nothing where it is not there in time, or once `stopped` is set: see stir().
+  [[nodiscard]] std::optional<std::string> lookup_unless(const std::string& key, std::chrono::milliseconds timeout,
+                                                         const std::atomic<bool>& stopped) {
+    return ask(key, true, timeout, &stopped);
+  }
+  // Makes who waits in lookup_unless() look at its `stopped`.
+  void stir() {
+    const std::lock_guard lock(mutex_);
+    news_.notify_all();
+  }
   // The value of a key, or nothing where nobody has published it yet.
   [[nodiscard]] std::optional<std::string> find(const std::string& key) {
     return ask(key, false, std::chrono::seconds(30));
@@ -148,6 +159,13 @@ class ControlChannel {
   void on_change(std::function<void(const control::Changing&)> f) {
     const std::lock_guard lock(mutex_);
     on_change_ = std::move(f);
+  }
+  // Calls f once when the channel has ended, such as because this process was given up, on its thread; at once where it
+  // has. f must not throw.
+  void on_end(std::function<void(const std::string& why)> f) {
+    std::unique_lock lock(mutex_);
+    on_end_ = std::move(f);
+    if (error_) tell_end(lock);
   }
   // This process has left the work of the generation, behind so many steps. broken: because its step broke, as where
   // another process was lost; epoch_end: the last of these steps was the last of an epoch.
@@ -226,10 +244,12 @@ class ControlChannel {
     return true;
   }
   [[nodiscard]] std::optional<control::Value> answer_to(std::uint64_t request, std::chrono::milliseconds timeout,
-                                                        const std::string& key) {
+                                                        const std::string& key,
+                                                        const std::atomic<bool>* stopped = nullptr) {
     std::unique_lock lock(mutex_);
     const auto& answer = answers_[request];
-    const bool there = wait(lock, timeout, [&] { return answer.has_value(); });
+    wait(lock, timeout, [&] { return answer.has_value() || (stopped != nullptr && *stopped); });
+    const bool there = answer.has_value();
     auto value = answer;
     answers_.erase(request);
     lock.unlock();
@@ -238,10 +258,11 @@ class ControlChannel {
       fail<UsageError>("control channel", "to keep or find '" + key + "'", value->value);
     return value;
   }
-  [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout) {
+  [[nodiscard]] std::optional<std::string> ask(const std::string& key, bool wait, std::chrono::milliseconds timeout,
+                                               const std::atomic<bool>* stopped = nullptr) {
     const auto request = next_request();
     send(control::Lookup{request, key, wait});
-    const auto answer = answer_to(request, timeout, key);
+    const auto answer = answer_to(request, timeout, key, stopped);
     return answer && answer->found ? std::optional(answer->value) : std::nullopt;
   }
 
@@ -271,11 +292,24 @@ class ControlChannel {
         if (bytes) hear(control::decode(*bytes));
       }
     } catch (...) {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       error_ = std::current_exception();
       lease_.end();
+      news_.notify_all();
+      tell_end(lock);
     }
     news_.notify_all();
+  }
+  void tell_end(std::unique_lock<std::mutex>& lock) {
+    const auto f = std::exchange(on_end_, nullptr);
+    const std::exception_ptr error = error_;
+    lock.unlock();
+    if (!f) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      f(e.what());
+    }
   }
   void hear(const control::Message& message) {
     std::function<void(const control::Changing&)> tell;
@@ -333,6 +367,7 @@ class ControlChannel {
   std::optional<Assignment> assignment_;
   std::optional<control::Changing> change_;
   std::function<void(const control::Changing&)> on_change_;
+  std::function<void(const std::string&)> on_end_;
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
   std::string missing_;

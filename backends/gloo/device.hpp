@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <gloo/common/error.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/attr.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <tutti/comm/tcp.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/io/file.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+[[nodiscard]] inline bool is_of_this_host(const tcp::Address& a) {
+  const tcp::Socket s(::socket(a.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return s.get() >= 0 && ::bind(s.get(), a.get(), a.size) == 0;
+}
+[[noreturn]] inline void no_device(const std::string& address, const std::string& why) {
+  fail<CommunicationError>("gloo", "an address of this host", "'" + printable(address) + "': " + why,
+                           "GLOO_SOCKET_IFNAME names the network interface to use");
+}
+
+}  // namespace detail
+
+// Gloo's end on an address of this host: a thread and what it waits on. There is one in the life of a process, for all
+// groups that come and go; the first call ignores SIGPIPE where the program left it as it was, because Gloo writes to
+// connections that the other end has closed.
+[[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& address) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<::gloo::transport::Device>> devices;
+  const std::lock_guard lock(mutex);
+  if (const auto at = devices.find(address); at != devices.end()) return at->second;
+  struct sigaction pipe {};
+  if (::sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+  // Where it can have none Gloo forgets memory.
+  std::string why;
+  const auto found = tcp::addresses_of(address, 0, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
+  if (!found.empty() && std::none_of(found.begin(), found.end(), detail::is_of_this_host)) why = "it is another host's";
+  if (!why.empty()) detail::no_device(address, why);
+  try {
+    return devices[address] = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
+  } catch (const std::exception& e) {
+    devices.erase(address);
+    detail::no_device(address, e.what());
+  }
+}
+
+// Makes Gloo's thread look every 0.2 ms: idle, it looks every 10 ms, and each connection that is made or closed waits
+// for it.
+class GlooHurry final : public ::gloo::transport::tcp::Handler {
+ public:
+  explicit GlooHurry(const std::shared_ptr<::gloo::transport::Device>& device)
+      : device_(std::dynamic_pointer_cast<::gloo::transport::tcp::Device>(device)),
+        ready_(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (device_ != nullptr && ready_.get() >= 0) device_->registerDescriptor(ready_.get(), EPOLLIN, this);
+  }
+  ~GlooHurry() override {
+    if (device_ == nullptr || ready_.get() < 0) return;
+    // Just looked, it would look again after 10 ms.
+    std::this_thread::sleep_for(pause / 2);
+    device_->unregisterDescriptor(ready_.get(), this);
+  }
+  GlooHurry(const GlooHurry&) = delete;
+  GlooHurry& operator=(const GlooHurry&) = delete;
+
+  // On Gloo's thread.
+  void handleEvents(int) override { std::this_thread::sleep_for(pause); }
+
+ private:
+  static constexpr std::chrono::microseconds pause{200};
+  std::shared_ptr<::gloo::transport::tcp::Device> device_;
+  io::Descriptor ready_;
+};
+
+}  // namespace tutti

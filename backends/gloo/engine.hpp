@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <gloo/common/error.h>
+#include <gloo/common/logging.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/gloo/device.hpp>
+#include <tutti/backends/gloo/mesh.hpp>
+#include <tutti/backends/gloo/options.hpp>
+#include <tutti/backends/gloo/wire.hpp>
+#include <tutti/comm/host_places.hpp>
+#include <tutti/comm/host_routes.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/key_store.hpp>
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/shared_host.hpp>
+#include <tutti/core/error.hpp>
+
+namespace tutti {
+
+// The blocking operations behind GlooCommunicator, from one thread at a time. Ranks of one host meet in memory that
+// they share and sum there in the order of the ranks; between hosts one rank of each speaks through Gloo. Without
+// shared memory, or with the hierarchy off, all ranks speak through Gloo.
+class GlooEngine {
+ public:
+  // A collective call of all ranks. store and flag outlive it; the flag ends it, and the forming too.
+  GlooEngine(const GlooOptions& options, KeyStore& store, InterruptFlag& flag)
+      : options_(checked(options)), store_(store), flag_(flag), places_(options_.rank, options_.hosts) {
+    flag_.watch([this] { stop(); });
+    try {
+      form();
+    } catch (const std::exception& e) {
+      flag_.watch({});
+      stop();
+      host_.abandon();
+      if (flag_.raised()) fail<CommunicationError>("gloo", "a group of all ranks", flag_.why());
+      if (dynamic_cast<const Error*>(&e) != nullptr) throw;
+      fail<CommunicationError>("gloo", "a group of all ranks", e.what());
+    }
+  }
+  // Collective unless something failed; then nothing waits for the others.
+  ~GlooEngine() {
+    if (!flag_.raised() && !failed_) close();
+    flag_.watch({});
+    if (flag_.raised() || failed_) host_.abandon();
+  }
+  GlooEngine(const GlooEngine&) = delete;
+  GlooEngine& operator=(const GlooEngine&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return places_.rank(); }
+  [[nodiscard]] int size() const noexcept { return places_.size(); }
+  [[nodiscard]] std::string rank_name(int r) const { return places_.name(r); }
+  // How the ranks speak with each other, for start-up lines.
+  [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
+
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
+    guard(what, deadline, [&] { routes_->all_reduce(t, data, op, deadline, what); });
+  }
+  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view what) {
+    guard(what, deadline, [&] { routes_->broadcast(data, root, deadline, what); });
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view what) {
+    guard(what, deadline, [&] { routes_->all_gather(mine, all, deadline, what); });
+  }
+  void barrier(Deadline deadline, std::string_view what) {
+    guard(what, deadline, [&] { routes_->barrier(deadline, what); });
+  }
+
+  // Memory of this rank that all ranks of its host reach, zero at first; empty where it would be of no use or cannot be
+  // had. Collective; all ranks ask for the same.
+  std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
+    if (!routes_->in_shared_memory() || bytes == 0) return {};
+    std::span<std::byte> mine;
+    guard("allocate", deadline, [&] {
+      routes_->barrier(deadline, "allocate");
+      GroupWindows windows = host_.allocate(bytes, deadline);
+      if (!windows.fits() && places_.is_leader())
+        host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
+      // Either all ranks have such memory or none.
+      std::int32_t missing = windows.fits() ? 0 : 1;
+      routes_->all_reduce(DType::i32, std::as_writable_bytes(std::span(&missing, 1)), ReduceOp::max, deadline,
+                          "allocate");
+      if (missing == 0) mine = host_.keep(std::move(windows), bytes);
+    });
+    return mine;
+  }
+
+  // Ends this rank's part with these words, of which the ranks hear where they can. The first one to call it says why.
+  void abort(const std::string& reason, ExitCode) noexcept {
+    if (size() == 1 || gave_up_.exchange(true)) return;
+    const std::string said = rank_name(rank()) + " ends the job: " + reason;
+    bool first = true;
+    try {
+      first = !store_.find(key("abort"));
+      if (first) store_.publish(key("abort"), said);
+    } catch (const Error&) {
+      // The others hear of it by what ends them.
+    }
+    flag_.raise("this rank gave up");
+    if (first) {
+      std::fprintf(stderr, "tutti: %s\n", said.c_str());
+      std::fflush(nullptr);
+    } else {
+      // The exit code of the job is to be that of the one who began.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+  }
+  void give_up() noexcept { flag_.raise("this rank gave up"); }
+
+  // How long after its deadline an operation may still be finding out who is missing.
+  [[nodiscard]] static std::chrono::milliseconds grace() noexcept {
+    return Routes::after_leader + roll_call + std::chrono::seconds(4);
+  }
+
+ private:
+  using Routes = HostRoutes<GlooWire>;
+  // So long after a failure the ranks that are there have to say so.
+  static constexpr std::chrono::seconds roll_call{1};
+  static constexpr std::chrono::milliseconds pause{20}, patience{300};
+
+  static GlooOptions checked(GlooOptions o) {
+    if (o.hosts.empty()) o.hosts.assign(static_cast<std::size_t>(std::max(o.size, 1)), "localhost");
+    if (o.size < 1 || o.rank < 0 || o.rank >= o.size || o.hosts.size() != static_cast<std::size_t>(o.size))
+      fail<UsageError>("gloo", "a rank among so many, and the host of each",
+                       "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size) + " and " +
+                           std::to_string(o.hosts.size()) + " hosts");
+    return o;
+  }
+  [[nodiscard]] std::string key(const std::string& name) const { return options_.prefix + "/" + name; }
+
+  void form() {
+    const auto deadline = std::chrono::steady_clock::now() + options_.meeting;
+    const bool shared = options_.shared_memory && host_.join(deadline);
+    const auto route = Routes::choose(places_, shared, options_.hierarchical);
+    std::vector<int> members;
+    if (route == Routes::Route::plain) {
+      members.resize(static_cast<std::size_t>(size()));
+      std::iota(members.begin(), members.end(), 0);
+    } else if (route == Routes::Route::tree && places_.is_leader()) {
+      members = places_.leaders();
+    }
+    if (!members.empty()) connect(members, deadline);
+    routes_.emplace(places_, route, host_.group(), wire_ ? &*wire_ : nullptr, wire_ ? &*wire_ : nullptr);
+  }
+  void connect(const std::vector<int>& members, Deadline deadline) {
+    std::vector<std::string> names;
+    for (const int r : members) names.push_back(rank_name(r));
+    const auto me = std::find(members.begin(), members.end(), rank()) - members.begin();
+    const auto mesh = std::make_shared<GlooMesh>(static_cast<int>(me), static_cast<int>(members.size()),
+                                                 gloo_device(options_.address));
+    {
+      const std::lock_guard lock(mutex_);
+      wire_.emplace(mesh, names, options_.wire);
+    }
+    // Raised before the mesh was there, the flag has not stopped it.
+    if (flag_.raised()) mesh->stop();
+    mesh->connect(store_, key("mesh/"), names, deadline, flag_.raised());
+  }
+
+  // On the thread of whoever raises the flag.
+  void stop() noexcept {
+    store_.wake();
+    host_.abort();
+    std::shared_ptr<GlooMesh> mesh;
+    {
+      const std::lock_guard lock(mutex_);
+      if (wire_) mesh = wire_->shared_mesh();
+    }
+    if (mesh != nullptr) mesh->stop();
+    news_.notify_all();
+  }
+
+  template <class F>
+  void guard(std::string_view what, Deadline deadline, F&& f) {
+    if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      f();
+    } catch (const CommunicationError& e) {
+      fail_group(what, e);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {  // Gloo's are several
+      fail_wire(what, e, std::chrono::steady_clock::now() >= deadline - std::chrono::milliseconds(2), start);
+    }
+  }
+
+  // Ranks of this host were waited for.
+  [[noreturn]] void fail_group(std::string_view what, const CommunicationError& e) {
+    failed_ = true;
+    if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
+    if (host_.gave_up_here()) {
+      tell(got_of(e.what()));
+    } else if (host_.gave_up()) {
+      const std::string said = word(std::chrono::steady_clock::now() + patience);
+      if (flag_.raised() || !said.empty())
+        fail<CommunicationError>(what, "all ranks", flag_.raised() ? flag_.why() : said);
+    }
+    stop();
+    throw;
+  }
+
+  // Ranks of other hosts were. late: the deadline has passed.
+  [[noreturn]] void fail_wire(std::string_view what, const std::exception& e, bool late,
+                              std::chrono::steady_clock::time_point start) {
+    failed_ = true;
+    // Now the others notice too, and come to the roll call.
+    wire_->mesh().stop();
+    const std::string missing = flag_.raised() ? "" : call_roll();
+    const std::string said = flag_.raised() ? flag_.why() : word();
+    const auto ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+    std::string expected = "all ranks", got = said, hint;
+    if (said.empty() && !missing.empty()) {
+      expected = missing.starts_with("nothing") && late ? "all ranks within the deadline" : expected;
+      got = missing;
+      hint = late ? "look at what these ranks do, or raise --comm-deadline" : "";
+    } else if (said.empty() && late) {
+      expected = "an end within the deadline";
+      got = "none after " + std::to_string(ms) + " ms, though all ranks still take part";
+      hint = "raise --comm-deadline, or look for a slow network";
+    } else if (said.empty()) {
+      got = std::string("the end of a connection: ") + e.what();
+    }
+    if (said.empty() && places_.local_size() > 1) tell(got);
+    host_.abort();
+    fail<CommunicationError>(what, expected, got, hint);
+  }
+
+  // What an error message says after "got".
+  [[nodiscard]] static std::string got_of(std::string_view message) {
+    constexpr std::string_view before = ", got ", hint = ". hint: ";
+    const std::size_t at = message.find(before);
+    if (at != std::string_view::npos) message.remove_prefix(at + before.size());
+    message = message.substr(0, std::min(message.find(hint), message.size()));
+    if (message.ends_with('.')) message.remove_suffix(1);
+    return std::string(message);
+  }
+  // Tells the others why this rank gives up.
+  void tell(const std::string& why) {
+    try {
+      if (!flag_.raised()) store_.publish(key("word"), rank_name(rank()) + ": " + why);
+    } catch (const Error&) {
+      // They then know only that it did.
+    }
+  }
+  // Why a rank gave up, as it said itself or as the leader of its host did; waits for it until then.
+  [[nodiscard]] std::string word(Deadline until = {}) {
+    try {
+      if (const auto said = store_.find(key("abort"))) return *said;
+      if (until == Deadline{}) return store_.find(key("word")).value_or("");
+      return store_.lookup(key("word"), until, flag_.raised()).value_or("");
+    } catch (const Error&) {
+      // Nobody can be asked any more.
+    }
+    return "";
+  }
+
+  // Waits for all ranks of the mesh to say where they are; what is wrong, or nothing.
+  [[nodiscard]] std::string call_roll() {
+    const std::vector<std::string>& names = wire_->names();
+    std::vector<std::optional<std::string>> at(names.size());
+    const auto me = static_cast<std::size_t>(wire_->mesh().rank);
+    const auto end = std::chrono::steady_clock::now() + roll_call;
+    try {
+      at[me] = wire_->position();
+      store_.publish(key("at/" + std::to_string(me)), *at[me]);
+      for (;;) {
+        bool all = true;
+        for (std::size_t r = 0; r < at.size(); ++r) {
+          if (!at[r]) at[r] = store_.find(key("at/" + std::to_string(r)));
+          all = all && at[r];
+        }
+        const auto now = std::chrono::steady_clock::now();
+        if (all || flag_.raised() || now >= end || store_.find(key("abort"))) break;
+        std::unique_lock lock(mutex_);
+        news_.wait_until(lock, std::min(end, now + pause));
+      }
+    } catch (const Error&) {
+      return "";
+    }
+    std::string missing, other;
+    for (std::size_t r = 0; r < at.size(); ++r) {
+      if (!at[r])
+        missing += (missing.empty() ? "nothing from " : ", ") + names[r];
+      else if (*at[r] != *at[me] && other.empty())
+        other = *at[me] + " here and " + *at[r] + " on " + names[r];
+    }
+    return missing.empty() ? other : missing;
+  }
+
+  void close() noexcept {
+    const auto deadline = std::chrono::steady_clock::now() + options_.deadline;
+    try {
+      routes_->barrier(deadline, "end");
+    } catch (const std::exception& e) {
+      stop();
+      // Who is through has closed its connections, and then all have come.
+      if (std::chrono::steady_clock::now() >= deadline)
+        std::fprintf(stderr, "tutti: %s: %s\n", rank_name(rank()).c_str(), e.what());
+    }
+  }
+
+  GlooOptions options_;
+  KeyStore& store_;
+  InterruptFlag& flag_;
+  HostPlaces places_;
+  std::mutex mutex_;
+  std::condition_variable news_;
+  SharedHost host_{places_, store_, flag_, options_.prefix};
+  std::optional<GlooWire> wire_;
+  std::optional<Routes> routes_;
+  std::atomic<bool> gave_up_{false};
+  bool failed_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/gloo/address.hpp>
+#include <tutti/backends/gloo/gloo.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/channel_store.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/version.hpp>
+
+// The workers of a job that tutti-launch started, over Gloo: they meet over the job's channel.
+namespace tutti {
+
+struct GlooJobOptions {
+  std::chrono::milliseconds deadline = usual_deadline;            // of every operation
+  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
+  bool shared_memory = true, hierarchical = true;                 // as GlooOptions has them
+  WireType wire = WireType::same;
+  JobFacts facts{};  // that all processes must have alike, beside the version of tutti
+};
+
+// The group of a generation, as its members stand in the assignment to it.
+[[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o) {
+  GlooOptions g;
+  g.rank = a.rank;
+  g.size = static_cast<int>(a.workers.size());
+  for (const control::Member& m : a.workers) g.hosts.push_back(m.host.empty() ? "localhost" : m.host);
+  g.address = gloo_address(g.hosts, g.hosts.at(static_cast<std::size_t>(a.rank)));
+  g.prefix = "gloo/" + std::to_string(a.generation);
+  g.shared_memory = o.shared_memory;
+  g.hierarchical = o.hierarchical;
+  g.wire = o.wire;
+  g.deadline = o.deadline;
+  g.meeting = o.meeting;
+  return g;
+}
+
+// What ends a group at once: "the loss of worker 2 on b", say; empty where it works on.
+[[nodiscard]] inline std::string end_of(const control::Changing& c) {
+  if (!c.broken) return "";
+  std::string names;
+  for (const control::Member& m : c.lost) names += (names.empty() ? "" : ", ") + m.name();
+  return names.empty() ? "a step that broke elsewhere" : "the loss of " + names;
+}
+
+namespace detail {
+
+// A worker's channel, and the group that ends when somebody of it is lost.
+class GlooJob {
+ public:
+  GlooJob(const LaunchEnvironment& start, const GlooJobOptions& o) : channel_(ControlChannel::open()) {
+    if (channel_ == nullptr)
+      fail<UsageError>("--strategy gloo", "tutti-launch, over whose channel the processes meet",
+                       start.mpi        ? "mpirun"
+                       : start.launched ? "another launcher"
+                                        : "a process that nobody launched",
+                       std::string("'tutti-launch -n N' before the program starts N processes") +
+                           (start.mpi ? "; those of mpirun train with --strategy mpi" : ""));
+    JobFacts facts;
+    facts.add("tutti", version);
+    for (const auto& [name, value] : o.facts.facts()) facts.add(name, value);
+    const Assignment a = channel_->enrol(start, facts, o.meeting);
+    const auto follow = [this](const control::Changing& c) {
+      if (const std::string end = end_of(c); !end.empty()) flag_.raise(end);
+    };
+    channel_->on_change(follow);
+    channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
+    // One of which word came before is not told of again.
+    if (const auto c = channel_->change()) follow(*c);
+    communicator_.emplace(gloo_options(a, o), store_, flag_);
+  }
+
+  [[nodiscard]] GlooCommunicator& communicator() noexcept { return *communicator_; }
+
+ private:
+  InterruptFlag flag_;
+  std::unique_ptr<ControlChannel> channel_;
+  ChannelStore store_{*channel_};
+  std::optional<GlooCommunicator> communicator_;
+};
+
+}  // namespace detail
+
+// All-reduce over Gloo among the workers that tutti-launch started. UsageError without it.
+class GlooAllReduce : private detail::GlooJob, public AllReduce<GlooCommunicator> {
+ public:
+  GlooAllReduce(const LaunchEnvironment& start, const GlooJobOptions& o)
+      : detail::GlooJob(start, o), AllReduce<GlooCommunicator>(detail::GlooJob::communicator()) {}
+};
+
+}  // namespace tutti

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/gloo/device.hpp>
+#include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/key_store.hpp>
+#include <tutti/core/error.hpp>
+
+// Gloo's connections with a way to stop them. Closing them does not wake who waits in the middle of a message, and
+// there the death of the other end is not noticed either; so what Gloo waits in is wrapped, by its abstract classes
+// alone.
+namespace tutti {
+
+namespace detail {
+
+class GlooBuffer;
+
+class GlooTransport final : public ::gloo::transport::Context, public std::enable_shared_from_this<GlooTransport> {
+ public:
+  explicit GlooTransport(std::shared_ptr<::gloo::transport::Context> inner)
+      : Context(inner->rank, inner->size), inner_(std::move(inner)) {}
+
+  std::unique_ptr<::gloo::transport::Pair>& getPair(int peer) override { return inner_->getPair(peer); }
+  std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override {
+    const std::lock_guard lock(pairs_mutex_);
+    check();
+    inner_->setTimeout(getTimeout());  // which is not virtual, and the pair takes it now
+    return inner_->createPair(peer);
+  }
+  std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override;
+
+  // Every wait from now on is over by then, however many an operation has.
+  void set_deadline(Deadline deadline) { deadline_.store(deadline.time_since_epoch().count()); }
+  [[nodiscard]] std::chrono::milliseconds left() const {
+    const Deadline deadline{Deadline::duration(deadline_.load())};
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
+  }
+
+  // From any thread, as often as one likes: what waits and what comes later throws, and the peers' connections end.
+  void stop(const std::shared_ptr<::gloo::transport::Device>& device);
+  void check() const {
+    if (stopped_.load(std::memory_order_acquire)) throw ::gloo::IoException("interrupted");
+  }
+
+ private:
+  friend class GlooBuffer;
+  std::shared_ptr<::gloo::transport::Context> inner_;
+  std::atomic<bool> stopped_{false};
+  std::atomic<Deadline::rep> deadline_{0};
+  std::mutex mutex_, pairs_mutex_;
+  std::set<GlooBuffer*> live_;
+  bool closed_ = false;
+};
+
+class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
+ public:
+  GlooBuffer(std::shared_ptr<GlooTransport> of, void* data, std::size_t bytes)
+      : UnboundBuffer(data, bytes), of_(std::move(of)), inner_(of_->inner_->createUnboundBuffer(data, bytes)) {
+    const std::lock_guard lock(of_->mutex_);
+    of_->live_.insert(this);
+  }
+  ~GlooBuffer() override {
+    const std::lock_guard lock(of_->mutex_);
+    of_->live_.erase(this);
+  }
+  GlooBuffer(const GlooBuffer&) = delete;
+  GlooBuffer& operator=(const GlooBuffer&) = delete;
+
+  // An aborted wait returns, and Gloo would go on.
+  bool waitRecv(int* rank, std::chrono::milliseconds) override {
+    of_->check();
+    const bool done = inner_->waitRecv(rank, of_->left());
+    of_->check();
+    return done;
+  }
+  bool waitSend(int* rank, std::chrono::milliseconds) override {
+    of_->check();
+    const bool done = inner_->waitSend(rank, of_->left());
+    of_->check();
+    return done;
+  }
+  void abortWaitRecv() override { inner_->abortWaitRecv(); }
+  void abortWaitSend() override { inner_->abortWaitSend(); }
+  void send(int to, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
+    of_->check();
+    inner_->send(to, slot, offset, bytes);
+  }
+  void recv(int from, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
+    of_->check();
+    inner_->recv(from, slot, offset, bytes);
+  }
+  void recv(std::vector<int> from, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
+    of_->check();
+    inner_->recv(std::move(from), slot, offset, bytes);
+  }
+
+ private:
+  std::shared_ptr<GlooTransport> of_;
+  std::unique_ptr<::gloo::transport::UnboundBuffer> inner_;
+};
+
+inline std::unique_ptr<::gloo::transport::UnboundBuffer> GlooTransport::createUnboundBuffer(void* data,
+                                                                                            std::size_t bytes) {
+  return std::make_unique<GlooBuffer>(shared_from_this(), data, bytes);
+}
+
+inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>& device) {
+  stopped_.store(true, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex_);
+    for (GlooBuffer* b : live_) {
+      b->abortWaitRecv();
+      b->abortWaitSend();
+    }
+  }
+  const std::lock_guard lock(pairs_mutex_);
+  if (std::exchange(closed_, true)) return;
+  const GlooHurry hurry(device);
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank && getPair(peer)) getPair(peer)->close();
+}
+
+}  // namespace detail
+
+// Connections of every rank of a group with every other one. Gloo's new collectives take it as their context; its old
+// ones (AllreduceRing<T> and the like) must not be used, for they wait where nothing wakes them.
+class GlooMesh final : public ::gloo::Context {
+ public:
+  GlooMesh(int me, int ranks, std::shared_ptr<::gloo::transport::Device> device) : Context(me, ranks) {
+    device_ = std::move(device);
+    transport_ = std::make_shared<detail::GlooTransport>(device_->createContext(me, ranks));
+    transportContext_ = transport_;
+  }
+  ~GlooMesh() override {
+    const GlooHurry hurry(device_);
+    transport_.reset();
+    transportContext_.reset();
+  }
+  GlooMesh(const GlooMesh&) = delete;
+  GlooMesh& operator=(const GlooMesh&) = delete;
+
+  // A collective call. key: of this group in the store, before a rank's number. names: of the ranks, for messages.
+  // CommunicationError names who has not come in time; after stop() any exception.
+  void connect(KeyStore& store, const std::string& key, const std::vector<std::string>& names, Deadline deadline,
+               const std::atomic<bool>& stopped) {
+    const GlooHurry hurry(device_);
+    transport_->set_deadline(deadline);
+    // A pair waits for five times as long.
+    transport_->setTimeout(transport_->left() / 5 + std::chrono::milliseconds(1));
+    std::string mine;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::vector<char> address = transport_->createPair(peer)->address().bytes();
+      mine.append(address.begin(), address.end());
+    }
+    store.publish(key + std::to_string(rank), mine);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::string& name = names[static_cast<std::size_t>(peer)];
+      const auto text = store.lookup(key + std::to_string(peer), deadline, stopped);
+      transport_->check();
+      if (!text) fail<CommunicationError>("gloo", name + " to meet this rank in time", "no word of it");
+      // The peer has an address for each rank but itself.
+      const std::size_t bytes = mine.size() / static_cast<std::size_t>(size - 1);
+      const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
+      if (text->size() != mine.size())
+        fail<CommunicationError>("gloo", "the addresses of " + name, "other bytes", "run the same build everywhere");
+      try {
+        transport_->getPair(peer)->connect(
+            {text->begin() + static_cast<std::ptrdiff_t>(at), text->begin() + static_cast<std::ptrdiff_t>(at + bytes)});
+      } catch (const ::gloo::Exception& e) {
+        transport_->check();
+        fail<CommunicationError>("gloo", "a connection with " + name, e.what(),
+                                 "GLOO_SOCKET_IFNAME names the network interface to use");
+      }
+      // One that was closed meanwhile is taken for connected.
+      transport_->check();
+    }
+  }
+  void set_deadline(Deadline deadline) { transport_->set_deadline(deadline); }
+  // From any thread: what waits and what comes later throws ::gloo::Exception.
+  void stop() { transport_->stop(device_); }
+
+ private:
+  std::shared_ptr<detail::GlooTransport> transport_;
+};
+
+}  // namespace tutti

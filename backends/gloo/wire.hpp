@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/gloo/mesh.hpp>
+#include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/reduce_op.hpp>
+#include <tutti/comm/wire_type.hpp>
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/xxh64.hpp>
+
+namespace tutti {
+
+// Collective operations of the ranks of a mesh, as HostRoutes wants a network's. Throws ::gloo::Exception.
+class GlooWire {
+ public:
+  GlooWire(std::shared_ptr<GlooMesh> mesh, std::vector<std::string> names, WireType wire)
+      : mesh_(std::move(mesh)), names_(std::move(names)), conversion_(wire) {}
+
+  [[nodiscard]] GlooMesh& mesh() noexcept { return *mesh_; }
+  [[nodiscard]] const std::shared_ptr<GlooMesh>& shared_mesh() const noexcept { return mesh_; }
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+  // What this rank is at: for two ranks at the same operation the same text.
+  [[nodiscard]] std::string position() const {
+    return kind_ + " of " + std::to_string(bytes_) + " bytes, operation " + std::to_string(number_);
+  }
+
+  void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view) {
+    constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
+    conversion_.run(t, op, data, whole, [&](DType w, std::span<std::byte> piece) { reduce(w, piece, op, deadline); });
+  }
+  void broadcast(std::span<std::byte> data, int root, Deadline deadline, std::string_view) {
+    if (data.empty()) return;
+    ::gloo::BroadcastOptions o(begin("broadcast", data.size(), deadline));
+    o.setOutput(reinterpret_cast<std::uint8_t*>(data.data()), data.size());
+    o.setRoot(root);
+    o.setTag(tag_);
+    ::gloo::broadcast(o);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline, std::string_view) {
+    if (mine.empty()) return;
+    ::gloo::AllgatherOptions o(begin("all_gather", mine.size(), deadline));
+    o.setInput(reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(mine.data())), mine.size());
+    o.setOutput(reinterpret_cast<std::uint8_t*>(all.data()), all.size());
+    o.setTag(tag_);
+    ::gloo::allgather(o);
+  }
+  void barrier(Deadline deadline, std::string_view) {
+    ::gloo::BarrierOptions o(begin("barrier", 0, deadline));
+    o.setTag(tag_);
+    ::gloo::barrier(o);
+  }
+
+ private:
+  // Messages of operations that differ do not find each other: Gloo would end the process where one is too long.
+  std::shared_ptr<::gloo::Context> begin(const char* kind, std::size_t bytes, Deadline deadline) {
+    kind_ = kind;
+    bytes_ = bytes;
+    ++number_;
+    tag_ = static_cast<std::uint32_t>(xxh64(position()));
+    mesh_->set_deadline(deadline);
+    return mesh_;
+  }
+
+  void reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline) {
+    ::gloo::AllreduceOptions o(begin("all_reduce", data.size(), deadline));
+    const auto set = [&]<class T>(T) { o.setOutput(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)); };
+    switch (size_of(t)) {
+      case 1:
+        set(std::uint8_t{});
+        break;
+      case 2:
+        set(std::uint16_t{});
+        break;
+      case 4:
+        set(std::uint32_t{});
+        break;
+      default:
+        set(std::uint64_t{});
+    }
+    o.setReduceFunction([t, op](void* to, const void* a, const void* b, std::size_t n) {
+      const auto bytes = [](const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); };
+      const std::array<std::byte*, 2> from{bytes(a), bytes(b)};
+      const std::array<std::byte*, 1> out{bytes(to)};
+      combine(t, op, from, out, 0, n);
+    });
+    o.setTag(tag_);
+    ::gloo::allreduce(o);
+  }
+
+  std::shared_ptr<GlooMesh> mesh_;
+  std::vector<std::string> names_;
+  WireConversion conversion_;
+  std::string kind_ = "nothing";
+  std::size_t bytes_ = 0;
+  std::uint64_t number_ = 0;
+  std::uint32_t tag_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <tutti/comm/host_barrier.hpp>
+
+namespace tutti {
+
+// Where ranks that are not connected yet find each other: texts by key. All calls come from any thread; those that
+// cannot be answered throw CommunicationError.
+class KeyStore {
+ public:
+  KeyStore() = default;
+  KeyStore(const KeyStore&) = delete;
+  KeyStore& operator=(const KeyStore&) = delete;
+  virtual ~KeyStore() = default;
+
+  // Sets a key to a value; the last one holds.
+  virtual void publish(const std::string& key, const std::string& value) = 0;
+  // The value of a key, for which it waits; nothing where it is not there in time, or where `stopped` is set first.
+  [[nodiscard]] virtual std::optional<std::string> lookup(const std::string& key, Deadline deadline,
+                                                          const std::atomic<bool>& stopped) = 0;
+  // The value of a key, or nothing where nobody has published it yet.
+  [[nodiscard]] virtual std::optional<std::string> find(const std::string& key) = 0;
+  // Makes those who wait look at their `stopped`.
+  virtual void wake() noexcept = 0;
+};
+
+// For ranks that are threads of one process.
+class MemoryKeyStore : public KeyStore {
+ public:
+  void publish(const std::string& key, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    news_.notify_all();
+  }
+  std::optional<std::string> lookup(const std::string& key, Deadline deadline,
+                                    const std::atomic<bool>& stopped) override {
+    std::unique_lock lock(mutex_);
+    news_.wait_until(lock, deadline, [&] { return stopped || values_.contains(key); });
+    return stopped ? std::nullopt : value_of(key);
+  }
+  std::optional<std::string> find(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    return value_of(key);
+  }
+  void wake() noexcept override {
+    const std::lock_guard lock(mutex_);
+    news_.notify_all();
+  }
+
+ private:
+  [[nodiscard]] std::optional<std::string> value_of(const std::string& key) const {
+    const auto at = values_.find(key);
+    return at == values_.end() ? std::nullopt : std::optional(at->second);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace tutti
