@@ -23,6 +23,7 @@
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_answer.hpp>
 #include <tutti/job/launch_environment.hpp>
+#include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/any_strategy.hpp>
 
 // Backends and strategies by name: what the program was linked with, tutti::onednn, tutti::mpi and so on. With
@@ -72,6 +73,8 @@ struct StrategyOptions {
   const ps::ServerState* ps_from = nullptr;
   // What all processes must have alike: where they meet over a channel of their launcher, who differs is refused alone.
   JobFacts facts{};
+  // How the processes of a job with servers find each other that scripts started one by one; null: tutti-launch did.
+  const ScriptedJob* job = nullptr;
   std::string where = "make_strategy";  // what errors name
   std::function<void(const std::string&)> warn = [](const std::string& w) {
     std::fprintf(stderr, "warning: %s\n", w.c_str());
@@ -115,6 +118,11 @@ struct StrategyOptions {
 void serve_workers(std::string_view strategy, const StrategyOptions& options, const LaunchEnvironment& start,
                    const std::function<bool()>& stop_requested = {});
 
+// What the scheduler of such a strategy does where scripts start the processes (StrategyOptions::job): it is the
+// arbiter of who is in the job, until all have ended.
+void schedule_workers(std::string_view strategy, const StrategyOptions& options, const LaunchEnvironment& start,
+                      const std::function<bool()>& stop_requested = {});
+
 // The GPUs of this host; 0 for a program without their backend. DeviceError where it has one and there are none.
 [[nodiscard]] int count_gpus();
 // The GPU of a backend that computes in 16 bits as f16 only, as messages name it; else empty.
@@ -136,6 +144,8 @@ struct StrategyRow {
   AnyStrategy (*make_elastic)(const StrategyOptions&, const LaunchEnvironment&) = nullptr;
   // Its servers; null: it has none.
   void (*serve)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
+  // Their scheduler, where there is one.
+  void (*schedule)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
 };
 [[nodiscard]] std::span<const BackendRow> backend_rows();
 [[nodiscard]] std::span<const StrategyRow> strategy_rows();
@@ -310,6 +320,7 @@ inline zeromq::JobOptions ps_options(const StrategyOptions& o) {
   as.threshold = o.threshold;
   as.log = o.warn;
   as.facts = o.facts;
+  as.job = o.job;
   as.weights = o.weights;
   as.staleness = o.ps_staleness;
   as.keep = o.ps_keep;
@@ -334,6 +345,15 @@ inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& st
   zeromq::JobOptions as = ps_options(o);
   as.strategy = "ps_async";
   zeromq::serve_job(start, as, stop);
+}
+inline void schedule_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
+  zeromq::schedule_job(start, ps_options(o), stop);
+}
+inline void schedule_ps_async(const StrategyOptions& o, const LaunchEnvironment& start,
+                              const std::function<bool()>& stop) {
+  zeromq::JobOptions as = ps_options(o);
+  as.strategy = "ps_async";
+  zeromq::schedule_job(start, as, stop);
 }
 #endif
 
@@ -363,14 +383,14 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       },
       {"ps", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<ParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps
+       make_ps<ParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps, schedule_ps
 #else
        nullptr
 #endif
       },
       {"ps_async", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps_async
+       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps_async, schedule_ps_async
 #else
        nullptr
 #endif
@@ -481,6 +501,15 @@ TUTTI_CORE_FUNCTION void serve_workers(std::string_view strategy, const Strategy
     fail<UsageError>(o.where, "a strategy with servers, because this process is one", "'" + std::string(strategy) + "'",
                      "tutti-launch -n N without -s starts workers alone");
   detail::find_row(detail::strategy_rows(), strategy)->serve(o, start, stop);
+}
+
+TUTTI_CORE_FUNCTION void schedule_workers(std::string_view strategy, const StrategyOptions& o,
+                                          const LaunchEnvironment& start, const std::function<bool()>& stop) {
+  const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), strategy);
+  if (row == nullptr || row->schedule == nullptr || o.job == nullptr)
+    fail<UsageError>(o.where, "a strategy with servers, because this process is their scheduler",
+                     "'" + std::string(strategy) + "'");
+  row->schedule(o, start, stop);
 }
 
 TUTTI_CORE_FUNCTION int count_gpus() {

@@ -6,22 +6,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/zeromq/control.hpp>
+#include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
 #include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/job/control_channel.hpp>
+#include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_environment.hpp>
+#include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
@@ -29,18 +37,20 @@
 #include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/version.hpp>
 
-// Workers and servers of a job that tutti-launch started: they find each other, and their keys, over the job's channel.
+// Workers and servers of a job: they find each other over its channel, and their keys where it has no secret. The
+// channel is tutti-launch's, or where scripts started them that of server 0 or of a scheduler.
 namespace tutti::zeromq {
 
 struct JobOptions {
   std::chrono::milliseconds deadline = usual_deadline;            // of every operation
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
   bool bf16_wire = false;                                         // gradients travel as bf16
-  float threshold = 0;          // above 0: they travel to the servers in two bits, see ps::WorkerOptions
-  bool shared_memory = true;    // within a host data lies in windows
-  bool plain = false;           // nothing is encrypted between hosts; within one it never is
-  std::string strategy = "ps";  // for messages
-  JobFacts facts{};             // that all processes must have alike, beside the version of tutti
+  float threshold = 0;               // above 0: they travel to the servers in two bits, see ps::WorkerOptions
+  bool shared_memory = true;         // within a host data lies in windows
+  bool plain = false;                // nothing is encrypted between hosts; within one it never is
+  std::string strategy = "ps";       // for messages
+  JobFacts facts{};                  // that all processes must have alike, beside the version of tutti
+  const ScriptedJob* job = nullptr;  // that scripts started; null: tutti-launch did
   // Of a server that owns weights, see ps::ServerOptions.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> staleness{};
@@ -52,22 +62,33 @@ struct JobOptions {
 
 namespace detail {
 
+// What the arbiter of a job that scripts started goes by. Where workers wait for no other one, they come and go.
+[[nodiscard]] inline ArbiterDoorOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
+  ArbiterDoorOptions a;
+  a.arbiter.workers = start.workers;
+  a.arbiter.servers = start.servers;
+  a.arbiter.rank_timeout = o.job->rank_timeout;
+  a.one_loses_all = o.strategy != "ps_async";
+  a.arbiter.elastic = !a.one_loses_all;
+  a.arbiter.reports = a.one_loses_all;
+  a.log = o.log;
+  return a;
+}
+
 // What each process says of itself before the servers listen: its host, and the key that others know it by.
 class Meeting {
  public:
-  Meeting(const LaunchEnvironment& start, const JobOptions& o) : o_(o), channel_(ControlChannel::open()) {
+  Meeting(const LaunchEnvironment& started, const JobOptions& o, const std::function<bool()>& stop_requested = {})
+      : o_(o), start_(started) {
+    const LaunchEnvironment& start = start_;
     if (start.mpi)
       fail<UsageError>("--strategy " + o_.strategy, "tutti-launch -n N -s M to start workers and servers", "mpirun",
                        "mpirun starts workers alone: they train with --strategy mpi");
     if (start.servers < 1)
       fail<UsageError>("--strategy " + o_.strategy, "servers", "none",
                        "tutti-launch -n N -s M starts N workers and M servers");
-    if (channel_ == nullptr)
-      fail<UsageError>("--strategy " + o_.strategy,
-                       "tutti-launch, over whose channel workers and servers find each other", "another launcher",
-                       "tutti-launch -n N -s M starts N workers and M servers");
+    o_.job != nullptr ? meet_by_script(stop_requested) : meet_by_launcher();
     host_ = start.host.empty() ? "localhost" : start.host;
-    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
     for (int w = 0; w < start.workers; ++w) workers_.push_back(read("worker", w));
     for (int s = 0; s < start.servers; ++s) servers_.push_back(read("server", s));
@@ -89,10 +110,20 @@ class Meeting {
     }
   }
 
+  // Its rank is known.
+  [[nodiscard]] const LaunchEnvironment& start() const noexcept { return start_; }
+  [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
+  // Leaves, its work done; the arbiter's process stays until the others have.
+  void leave() {
+    channel_.reset();
+    if (arbiter_) arbiter_->wait_until_empty(std::chrono::seconds(10));
+  }
+
   [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
   [[nodiscard]] const std::string& host() const noexcept { return host_; }
   [[nodiscard]] Options options() const {
     Options o;
+    if (o_.job != nullptr) o.lost_after = o_.job->rank_timeout;
     o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
     o.security.own = keys_;
     o.security.password = word_;
@@ -106,8 +137,12 @@ class Meeting {
     return list;
   }
   [[nodiscard]] ProcessWindows* windows() const { return o_.shared_memory ? &ProcessWindows::of_process() : nullptr; }
-  // Where a server listens: to this host alone where all are on it.
-  [[nodiscard]] std::string door() const { return one_host_ ? "127.0.0.1:0" : "*:0"; }
+  // Where a server listens: to this host alone where all are on it. The port that server 0 was given is the arbiter's.
+  [[nodiscard]] std::string door() const {
+    const auto number = static_cast<std::size_t>(start_.rank);
+    const bool given = o_.job != nullptr && number > 0 && number < o_.job->servers.size();
+    return (one_host_ ? "127.0.0.1:" : "*:") + (given ? std::to_string(o_.job->servers[number].port) : "0");
+  }
   void publish_address(int server, int port) {
     channel_->publish(key("address", server), host_and_port(one_host_ ? "127.0.0.1" : host_, port) + " " + keys_.open +
                                                   " " + std::to_string(assigned_.generation));
@@ -142,6 +177,41 @@ class Meeting {
   struct Said {
     std::string key, host;
   };
+  void meet_by_launcher() {
+    channel_ = ControlChannel::open();
+    if (channel_ == nullptr)
+      fail<UsageError>("--strategy " + o_.strategy,
+                       "tutti-launch, over whose channel workers and servers find each other", "another launcher",
+                       "tutti-launch -n N -s M starts N workers and M servers");
+    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
+  }
+  // Whoever was started again has the keys that it had.
+  void meet_by_script(const std::function<bool()>& stop_requested) {
+    const ScriptedJob& job = *o_.job;
+    const std::string terms = job.terms(start_.workers, start_.servers);
+    if (job.in_server && start_.is_server() && start_.rank == 0)
+      arbiter_.emplace(job, terms, arbiter_options(start_, o_));
+    channel_ = std::make_unique<ControlChannel>(std::make_unique<ControlLink>(job, terms, o_.meeting, stop_requested));
+    if (!start_.numbered) take_number();
+    if (!o_.plain && !job.secret.empty())
+      keys_ = KeyPair::of(job.secret, (start_.is_server() ? "server " : "worker ") + std::to_string(start_.rank));
+  }
+  void take_number() {
+    const int there = start_.is_server() ? start_.servers : start_.workers;
+    const std::uint64_t number = channel_->draw("ps/number/" + start_.role);
+    if (number >= static_cast<std::uint64_t>(there))
+      fail<UsageError>(start_.role, std::to_string(there) + " of them, as the job was told", "one more",
+                       "a process of this job is not started again by itself");
+    start_.rank = static_cast<int>(number);
+    start_.numbered = true;
+  }
+
+  [[nodiscard]] std::string where_started(std::string_view role, int number) const {
+    if (o_.job == nullptr) return "";
+    const auto& list = role == "server" ? o_.job->servers : o_.job->workers;
+    const auto i = static_cast<std::size_t>(number);
+    return i < list.size() ? " at " + list[i].text() : "";
+  }
   static std::string key(const char* what, int number) {
     return std::string("ps/") + what + "/" + std::to_string(number);
   }
@@ -163,16 +233,18 @@ class Meeting {
     try {
       text = channel_->lookup(key(role, number), o_.meeting);
     } catch (const CommunicationError& e) {
-      fail<CommunicationError>(
-          "parameter server",
-          std::string(role) + " " + std::to_string(number) + " within " + std::to_string(o_.meeting.count()) + " ms",
-          "no word of it", "look at what it does");
+      fail<CommunicationError>("parameter server",
+                               std::string(role) + " " + std::to_string(number) + where_started(role, number) +
+                                   " within " + std::to_string(o_.meeting.count()) + " ms",
+                               "no word of it", "look at what it does");
     }
     const std::size_t space = text.find(' ');
     return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
   }
 
   JobOptions o_;
+  LaunchEnvironment start_;
+  std::optional<ArbiterDoor> arbiter_;  // behind the channel of this process too
   std::unique_ptr<ControlChannel> channel_;
   std::string host_, word_;
   KeyPair keys_;
@@ -188,14 +260,14 @@ template <class Strategy>
 class JobStrategy : public Strategy {
  public:
   JobStrategy(const LaunchEnvironment& start, const JobOptions& o)
-      : JobStrategy(std::make_shared<detail::Meeting>(start, o), start, o) {}
+      : JobStrategy(std::make_shared<detail::Meeting>(start, o), o) {}
 
  private:
-  JobStrategy(const std::shared_ptr<detail::Meeting>& meeting, const LaunchEnvironment& start, const JobOptions& o)
-      : Strategy(std::make_unique<WorkerEnd>(start.rank, meeting->doors(), meeting->options(),
+  JobStrategy(const std::shared_ptr<detail::Meeting>& meeting, const JobOptions& o)
+      : Strategy(std::make_unique<WorkerEnd>(meeting->start().rank, meeting->doors(), meeting->options(),
                                              // Holds it until the last connection is over.
                                              [meeting](int server) { return meeting->find(server); }),
-                 options(*meeting, start, o)) {}
+                 options(*meeting, meeting->start(), o)) {}
   static ps::WorkerOptions options(const detail::Meeting& meeting, const LaunchEnvironment& start,
                                    const JobOptions& o) {
     ps::WorkerOptions w;
@@ -217,10 +289,60 @@ class JobStrategy : public Strategy {
   }
 };
 
+namespace detail {
+
+inline constexpr const char* whole_job = "all processes of the job until its end";
+
+// What ends a server whose workers do not: the loss of another server, or of the arbiter.
+class Fate {
+ public:
+  using Server = ps::Server<ServerEnd>;
+  void follow(ControlChannel& channel, const std::string& arbiter) {
+    channel.on_change([this](const control::Changing& c) {
+      for (const control::Member& m : c.lost)
+        if (m.role == control::Role::server) end(m.name() + " is gone");
+    });
+    channel.on_end([this, arbiter](const std::string& why) { end(arbiter + " is gone", why); });
+  }
+  // Null: it is not there any more.
+  void set(Server* server) {
+    const std::lock_guard lock(mutex_);
+    server_ = server;
+    if (server_ != nullptr && !why_.empty()) server_->stop();
+  }
+  [[nodiscard]] std::string why() const {
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
+  // Throws what has come.
+  void check(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    if (!own_.empty()) throw CommunicationError(own_);
+    if (!why_.empty()) fail<CommunicationError>(name, whole_job, why_);
+  }
+
+ private:
+  void end(const std::string& why, const std::string& own = {}) {
+    const std::lock_guard lock(mutex_);
+    if (why_.empty()) {
+      why_ = why;
+      own_ = own;
+    }
+    if (server_ != nullptr) server_->stop();
+  }
+  mutable std::mutex mutex_;
+  std::string why_, own_;  // what others are told, and what this server says
+  Server* server_ = nullptr;
+};
+
+}  // namespace detail
+
 // What a server of the job does until its workers are done, or until stop_requested() where they have not come yet.
-// CommunicationError names a worker that was lost.
-inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::function<bool()> stop_requested) {
-  detail::Meeting meeting(start, o);
+// CommunicationError names a process that was lost.
+inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std::function<bool()> stop_requested) {
+  detail::Fate fate;
+  detail::Meeting meeting(started, o, stop_requested);
+  const LaunchEnvironment& start = meeting.start();
   if (meeting.began_before() && o.from == nullptr)
     fail<CommunicationError>("server " + std::to_string(start.rank),
                              "a state that it kept, because it was started again in the middle of a job", "none",
@@ -242,12 +364,51 @@ inline void serve_job(const LaunchEnvironment& start, const JobOptions& o, std::
   if (meeting.began_before()) s.ended = meeting.ended();
   s.log = o.log;
   s.stop_requested = [&meeting, asked = std::move(stop_requested)] { return meeting.released() || (asked && asked()); };
-  ps::Server<ServerEnd> server(std::move(end), s);
-  server.run();
-  const ps::ServerCounts& n = server.counts();
-  if (o.log && n.refused() + door.turned_away() > 0)
-    o.log("server " + std::to_string(start.rank) + " refused " + std::to_string(n.refused()) + " frames and " +
-          std::to_string(door.turned_away()) + " connections");
+  {
+    ps::Server<ServerEnd> server(std::move(end), s);
+    struct Unset {
+      detail::Fate& fate;
+      ~Unset() { fate.set(nullptr); }
+    } unset{fate};
+    fate.set(&server);
+    if (o.job != nullptr) fate.follow(meeting.channel(), o.job->arbiter_name());
+    server.run();
+    const ps::ServerCounts& n = server.counts();
+    if (o.log && n.refused() + door.turned_away() > 0)
+      o.log("server " + std::to_string(start.rank) + " refused " + std::to_string(n.refused()) + " frames and " +
+            std::to_string(door.turned_away()) + " connections");
+    const std::string name = "server " + std::to_string(start.rank);
+    if (const std::string why = fate.why(); !why.empty()) server.give_up(detail::whole_job, why);
+    fate.check(name);
+    // tutti-launch says it itself.
+    if (const std::string lost = server.lost_workers(); o.job != nullptr && !lost.empty())
+      fail<CommunicationError>(name, "all workers until the end of the job", lost + " lost, and not back",
+                               "what the others have learned is saved");
+  }
+  meeting.leave();
+}
+
+// What the scheduler of a job does that scripts started: it numbers the processes, and is their arbiter until all have
+// ended. CommunicationError names who was lost, or says who has not come.
+inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
+                         const std::function<bool()>& stop_requested) {
+  const ArbiterDoor door(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
+  const auto until = std::chrono::steady_clock::now() + o.meeting;
+  while (!door.founded()) {
+    if (stop_requested && stop_requested()) return;
+    if (std::chrono::steady_clock::now() >= until && door.empty())
+      fail<CommunicationError>(
+          "scheduler",
+          o.job->terms(start.workers, start.servers) + " within " + std::to_string(o.meeting.count()) + " ms",
+          "not all of them", "look whether they were started, and reach that port");
+    if (!door.fatal().empty()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  while (!door.empty() && door.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // The others hear of it, too.
+  if (!door.fatal().empty()) door.wait_until_empty(std::chrono::seconds(5));
+  for (const std::string& lost : {door.fatal(), door.lost_workers()})
+    if (!lost.empty()) throw CommunicationError(lost);
 }
 
 }  // namespace tutti::zeromq

@@ -67,6 +67,7 @@ struct Door {
 class WorkerEnd {
  public:
   using Message = zeromq::Message;
+  static constexpr const char* ended = "its connection ended";  // why a server is lost that was there
 
   using Find = std::function<std::optional<Door>(int server)>;
   // servers: in their order. find: where a server that was lost listens now; null: they are not started again.
@@ -146,7 +147,7 @@ class WorkerEnd {
     e.peer = static_cast<std::int64_t>(s);
     std::string why;
     while (const auto said = connections_[s]->monitor->next()) {
-      if (said->event == ZMQ_EVENT_DISCONNECTED) why = "its connection ended";
+      if (said->event == ZMQ_EVENT_DISCONNECTED) why = ended;
       if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) why = "it does not let this worker in";
       if (said->event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL || said->event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
         why = "it has other keys, or is something else";
@@ -196,7 +197,8 @@ class ServerEnd {
     std::string at = address;
     if (at.ends_with(":0")) at.replace(at.size() - 1, 1, "*");
     if (zmq_bind(socket_.get(), ("tcp://" + at).c_str()) != 0)
-      fail<CommunicationError>("parameter server", "to listen at " + address, zmq_strerror(zmq_errno()));
+      fail<CommunicationError>("parameter server", "to listen at " + address, zmq_strerror(zmq_errno()),
+                               "another program has that port, perhaps a job that has not ended");
   }
 
   // The port it listens at.

@@ -13,6 +13,7 @@
 
 #include "check_values.hpp"
 #include "options.hpp"
+#include "scripted_options.hpp"
 
 namespace tutti::examples::detail {
 
@@ -37,7 +38,20 @@ inline void check_cifar10_records(RunOptions& o) {
     fail<UsageError>("--data-train", "the training images", "--data-val alone", "or --eval-only to evaluate on these");
 }
 
+// In a job of scripts the steps say how long it lasts, unless epochs were asked for.
+inline void check_scripted(RunOptions& o) {
+  if (o.strategy == "auto" && o.kv_store.empty()) o.strategy = "ps_async";
+  if (o.strategy != "auto") word("--strategy", o.strategy, {"ps", "ps_async"});
+  if (o.epochs > 0) return;
+  if (o.max_steps == 0)
+    fail<UsageError>("--max-steps", "1 or more steps of all workers together, or --epochs", "neither");
+  number("--max-steps", o.max_steps, 1, std::int64_t{1} << 40);
+  o.num_batches = o.max_steps;
+  o.epochs = 1'000'000;
+}
+
 inline void check_cifar10_data(RunOptions& o) {
+  if (is_scripted(o)) check_scripted(o);
   word("--dataset", o.dataset, {"cifar10", "fashion_mnist", "synthetic"}, {{"fashionmnist", "fashion_mnist"}});
   if (o.benchmark) o.dataset = "synthetic";
   check_cifar10_records(o);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "option_groups.hpp"
+#include "scripted_options.hpp"
 
 namespace tutti::examples {
 
@@ -124,6 +125,7 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("eval-only", o.eval_only, "only evaluate the checkpoint named by --resume", Names{"eval"});
 
   describe_distribution(o, v);
+  describe_scripted(o, v);
 }
 
 }  // namespace detail

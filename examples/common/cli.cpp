@@ -25,6 +25,7 @@
 #include "option_names.hpp"
 #include "option_table.hpp"
 #include "option_values.hpp"
+#include "scripted_options.hpp"
 
 namespace tutti::examples {
 namespace {
@@ -162,13 +163,14 @@ struct Parsed {
   bool print_config = false, help_or_version = false;
 };
 
-// Parses over the defaults that the preset and the recipe give.
-Parsed parse(const std::vector<std::string>& arguments, Program program, const std::string& preset,
-             const std::string& recipe, const KnownNames& names) {
+// Parses over the defaults that what was said stands for: the preset, the recipe, the kind of command.
+Parsed parse(const std::vector<std::string>& arguments, Program program, const RunOptions& said,
+             const KnownNames& names) {
   Parsed parsed;
   parsed.options = defaults_of(program);
-  apply_preset(parsed.options, preset);
-  apply_recipe(parsed.options, recipe);
+  apply_scripted_defaults(parsed.options, said);
+  apply_preset(parsed.options, said.preset);
+  apply_recipe(parsed.options, said.recipe);
   const std::string name = name_of(program);
   CLI::App app(traits_of(program).title, name);
   app.get_formatter()->column_width(44);
@@ -223,13 +225,11 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
   const char* config = std::getenv("TUTTI_CONFIG");
   if (config != nullptr && *config != '\0' && !given("--config="))
     arguments.insert(arguments.begin(), std::string("--config=") + config);
-  Parsed parsed = parse(arguments, program, "", "", names);
+  Parsed parsed = parse(arguments, program, {}, names);
   if (parsed.help_or_version) return std::nullopt;
-  // Once more over the values of the preset or recipe, which the explicit ones override.
-  if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty()) {
-    const std::string preset = o.preset, recipe = o.recipe;
-    parsed = parse(arguments, program, preset, recipe, names);
-  }
+  // Once more over the values that these stand for, which the explicit ones override.
+  if (const RunOptions& o = parsed.options; !o.preset.empty() || !o.recipe.empty() || is_scripted(o))
+    parsed = parse(arguments, program, RunOptions(o), names);
   if (parsed.print_config) {
     RunOptions checked = parsed.options;
     // What it says may be meant for another build.

@@ -105,6 +105,11 @@ void describe_distribution(RunOptions& o, V& v) {
     "a "
     "server keeps to go on from; 0: it keeps none",
     Names{});
+  v("ps-key-file", o.ps_key_file,
+    "file of 64 hexadecimal digits and of mode 0600: the secret of a job that scripts start one process at a time",
+    Names{}, Scope::rank);
+  v("rank-timeout", o.rank_timeout,
+    "of such a job: seconds without a sign of life after which one is lost; default: 10", Names{});
   v("gc-type", o.gc_type, "ps, ps_async: none, or 2bit: gradients travel to the servers in two bits each", Names{});
   v("gc-threshold", o.gc_threshold,
     "2bit: what a worker's sum of a gradient over its images must come to before it is sent", Names{});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -33,12 +34,14 @@ inline void assign(const std::string& o, const std::string& text, std::uint64_t&
   parse_number(o, text, "an integer of 0 or more", to);
 }
 inline void assign(const std::string& o, const std::string& text, double& to) { parse_number(o, text, "a number", to); }
-inline void assign(const std::string& option, const std::string& text, bool& to) {
+inline void assign(const std::string& option, const std::string& said, bool& to) {
+  std::string text = said;
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const char* yes : {"1", "true", "yes", "on"})
     if (text == yes) return void(to = true);
   for (const char* no : {"0", "false", "no", "off"})
     if (text == no) return void(to = false);
-  fail<UsageError>(option, "0 or 1", "'" + text + "'");
+  fail<UsageError>(option, "0 or 1", "'" + said + "'");
 }
 template <class T>
 void assign(const std::string& option, const std::string& text, std::optional<T>& to) {

@@ -117,6 +117,14 @@ struct RunOptions {
   bool hierarchical = true, shared_memory = true, ps_plain = false;
   std::optional<std::int64_t> ps_staleness{};
   std::string spot_notice;
+  std::string ps_key_file;
+  std::optional<double> rank_timeout{};
+  // Jobs that scripts start one process at a time, and evaluations beside them, see scripted_options.hpp
+  std::string ps_hosts, worker_hosts, job_name;
+  std::optional<std::int64_t> task_index{};
+  std::string checkpoint_dir, eval_dir, eval_data;
+  std::optional<double> eval_interval_secs{};
+  bool run_once = false;
 
   // Not options: how the above was understood, for the user to read.
   bool data_dir_from_environment = false;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +32,9 @@
 #include "evaluate_run.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
+#include "scripted_options.hpp"
 #include "start.hpp"
+#include "step_lines.hpp"
 #include "task.hpp"
 #include "without_training.hpp"
 
@@ -80,7 +83,12 @@ class Run {
     how.record_skipped = [this](const std::string& m) {
       warn("rank " + std::to_string(strategy_.rank()) + " skips a record: " + m);
     };
-    ProgressDisplay progress({.terminal = stdout_is_terminal(), .top_k = o_.top_k, .max_steps = o_.max_steps});
+    const ProgressOptions shown{.terminal = stdout_is_terminal(), .top_k = o_.top_k, .max_steps = o_.max_steps};
+    const bool lines = is_scripted(o_);
+    const auto display = lines ? std::make_unique<SparseDisplay>(shown) : std::make_unique<ProgressDisplay>(shown);
+    ProgressDisplay& progress = *display;
+    StepLines step_lines;
+    if (lines) how.after_step = std::ref(step_lines);
     ChiefDuties duties;
     duties.checkpoints = &*checkpoints_;
     if (task_.shows_progress) duties.listeners.push_back(&progress);

@@ -25,6 +25,7 @@
 #include <tutti/train/make_source.hpp>
 
 #include "options_json.hpp"
+#include "scripted_options.hpp"
 
 // From checked options to what the library is given.
 namespace tutti::examples {
@@ -139,6 +140,7 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
     f.save_last = true;
     f.summary_every = o.save_summary_steps > 0 ? o.save_summary_steps : steps;
   }
+  if (is_scripted(o)) f.save_last = true;
   f.evaluation_batch = o.evaluation_batch.value();
   f.stop_at_train_top1 = o.stop_at_train_top1;
   return f;

@@ -14,6 +14,7 @@
 #include <tutti/io/file.hpp>
 
 #include "options_json.hpp"
+#include "scripted_options.hpp"
 
 // The folder of a run, and where a run begins.
 namespace tutti::examples {
@@ -76,8 +77,11 @@ inline void clear_run(const io::Path& folder) {
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
 inline void settle_run_folder(RunOptions& o) {
   if (o.clear_log) detail::clear_run(o.run_dir);
-  if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) &&
-      io::path_exists(io::Path(o.run_dir) / "checkpoints"))
+  const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
+  if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))
+    o.resume = "latest";
+  // Its script starts it again after a failure, too, which may have come before the first checkpoint.
+  if (is_scripted(o) && o.resume.empty() && !o.load_epoch && (holds("checkpoints") || holds("log.jsonl")))
     o.resume = "latest";
   bool other_run = false;
   if (!o.resume.empty() && o.resume != "latest" && o.resume != "best") {

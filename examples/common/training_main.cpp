@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,15 +30,18 @@
 #include "check.hpp"
 #include "cli.hpp"
 #include "environment.hpp"
+#include "evaluator.hpp"
 #include "program.hpp"
+#include "scripted.hpp"
 #include "serve_weights.hpp"
 
 namespace tutti::examples {
 
 namespace {
 
-StrategyOptions strategy_options(const RunOptions& o) {
+StrategyOptions strategy_options(const RunOptions& o, const Started& start) {
   StrategyOptions as;
+  as.job = start.scripted ? &*start.scripted : nullptr;
   as.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(o.comm_deadline * 1000));
   as.shared_memory = o.shared_memory;
   as.hierarchical = o.hierarchical;
@@ -55,8 +59,8 @@ struct Job {
 
 // What went wrong on this rank ends the others too.
 template <class F>
-int with_strategy(RunOptions& o, const Task& task, const LaunchEnvironment& start, const Job& job, F&& f) {
-  StrategyOptions as = strategy_options(o);
+int with_strategy(RunOptions& o, const Task& task, const Started& start, const Job& job, F&& f) {
+  StrategyOptions as = strategy_options(o, start);
   as.backend = job.gpu;
   as.channel = job.channel;
   // Where the processes have a channel, who has other data or options learns it before anything is done.
@@ -88,7 +92,7 @@ bool is_built(const std::string& backend) {
 }
 
 // The GPU of this process: the ranks of a host have one each.
-int gpu_of(const RunOptions& o, const LaunchEnvironment& start) {
+int gpu_of(const RunOptions& o, const Started& start) {
   const std::vector<int> chosen = detail::gpu_numbers(o.gpus.value_or(""));
   const auto here = static_cast<std::size_t>(start.local_size);
   if (chosen.empty()) return start.local_rank;
@@ -114,15 +118,30 @@ BackendOptions backend_options(const RunOptions& o) {
 // A process that is no worker but one of the job's servers. Asked to stop it waits for its workers, which finish their
 // step and save, unless they have not come yet; asked again it ends at once.
 volatile std::sig_atomic_t server_signal = 0;
-int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
+void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { server_signal = number; };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-  std::printf("server %d of %d, for %d %s\n", start.rank, start.servers, start.workers,
+}
+// Returns the exit code.
+int until_workers_end(const std::function<void(const std::function<bool()>& stop_requested)>& serves) {
+  bool stopped = false;
+  try {
+    serves([&] { return stopped = server_signal != 0; });
+  } catch (const CommunicationError&) {
+    if (!stopped) throw;  // else it was the signal
+  }
+  return stopped ? 128 + server_signal : 0;
+}
+
+int serve(RunOptions& o, const Task& task, const Started& start) {
+  note_signals();
+  const std::string which = start.numbered ? "server " + std::to_string(start.rank) : "one of the servers,";
+  std::printf("%s of %d, for %d %s\n", which.c_str(), start.servers, start.workers,
               start.workers == 1 ? "worker" : "workers");
   std::fflush(stdout);
-  StrategyOptions as = strategy_options(o);
+  StrategyOptions as = strategy_options(o, start);
   std::unique_ptr<Backend> backend;
   std::optional<ServedWeights> weights;
   std::optional<ServerSnapshots> snapshots;
@@ -151,21 +170,31 @@ int serve(RunOptions& o, const Task& task, const LaunchEnvironment& start) {
       as.ps_keep_every = std::chrono::milliseconds(static_cast<std::int64_t>(o.ps_snapshot_seconds * 1000));
     }
   }
-  bool stopped = false;
-  serve_workers(owns ? "ps_async" : "ps", as, start, [&] { return stopped = server_signal != 0; });
-  if (snapshots) snapshots->remove();
-  return stopped ? 128 + server_signal : 0;
+  return until_workers_end([&](const std::function<bool()>& stop_requested) {
+    serve_workers(owns ? "ps_async" : "ps", as, start, stop_requested);
+    if (snapshots) snapshots->remove();
+  });
+}
+
+int schedule(const RunOptions& o, const Started& start) {
+  note_signals();
+  std::printf("scheduler at %s, for %s\n", start.scheduler.c_str(),
+              start.scripted->terms(start.workers, start.servers).c_str());
+  std::fflush(stdout);
+  return until_workers_end([&](const std::function<bool()>& stop_requested) {
+    schedule_workers(o.strategy, strategy_options(o, start), start, stop_requested);
+  });
 }
 
 // Whether --backend auto takes the GPU of this process.
-bool has_gpu(const RunOptions& o, const LaunchEnvironment& start) {
+bool has_gpu(const RunOptions& o, const Started& start) {
   if (o.backend != "auto" || detail::wants_no_gpu(o) || !is_built("cuda")) return false;
   BackendOptions as = backend_options(o);
   as.device = gpu_of(o, start);
   return automatic_backend(as) == "cuda";
 }
 
-int run_on_gpu(RunOptions& o, const Task& task, const LaunchEnvironment& start, Job job) {
+int run_on_gpu(RunOptions& o, const Task& task, const Started& start, Job job) {
   const int there = count_gpus();
   if (o.strategy == "nccl" && start.local_size > there)
     fail<DeviceError>(
@@ -202,13 +231,30 @@ std::vector<std::pair<std::string, std::string>> horovod_variables() {
   return found;
 }
 
-int train(RunOptions& o, const Task& task) {
+// By one process alone.
+int evaluate_elsewhere(const RunOptions& o, const Task& task) {
   const LaunchEnvironment start = read_launch_environment();
-  if (!start.is_server()) require_worker(start);
+  if (start.launched && start.size > 1)
+    fail<UsageError>("--checkpoint-dir", "one process, which evaluates alone", std::to_string(start.size));
+  return evaluate_beside(o, task, [&](RunOptions& checked) {
+    naming_variables(checked, [&] { check(checked, {1, built_strategies(), has_gpu(checked, {start, {}})}); });
+    if (checked.threads == 0) checked.threads = usable_cores();
+    BackendOptions as = backend_options(checked);
+    as.gpu = checked.backend == "cuda";
+    return make_backend(checked.backend, as);
+  });
+}
+
+int train(RunOptions& o, const Task& task) {
+  if (evaluates_beside(o)) return evaluate_elsewhere(o, task);
+  Started start;
+  naming_variables(o, [&] { start = how_started(o); });
+  const bool schedules = start.is_scheduler() && start.scripted;
+  if (!start.is_server() && !schedules) require_worker(start);
   detail::check_backend(o);
-  const bool gpu = !start.is_server() && has_gpu(o, start);
+  const bool trains = !start.is_server() && !schedules, gpu = trains && has_gpu(o, start);
   Job job;
-  o.founders = start.is_server() ? start.workers : start.size;
+  o.founders = trains ? start.size : start.workers;
   if (!launcher_asks()) job.channel = open_elastic_channel(start);
   if (start.new_worker && job.channel != nullptr) take_run(*job.channel, o);
   naming_variables(o, [&] {
@@ -217,6 +263,10 @@ int train(RunOptions& o, const Task& task) {
   const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
   if (start.servers_restart && keeps && o.run_dir.empty())
     fail<UsageError>("--run-dir", "a folder, where servers that are started again find what they kept", "none");
+  if (start.scripted && !has_servers(o.strategy))
+    fail<UsageError>("--strategy", "ps or ps_async, because the job has servers", o.strategy,
+                     "dist_sync and dist_async are other names of theirs");
+  if (schedules) return schedule(o, start);
   if (launcher_asks())
     return answer_launcher(
         {o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps, changes_members(o.strategy)});

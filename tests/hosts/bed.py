@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
-SSH_PORT = 2222
+SSH_PORT = 2200
 # Namespaces are named tutti-<process id>-<host>, network devices tt<process id in base 36><b|v><host>.
 NAMESPACE = re.compile(r"tutti-(\d+)-\d+")
 DEVICE = re.compile(r"tt([0-9a-z]+)[bv]\d*")

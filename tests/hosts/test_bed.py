@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from bed import Bed, Unavailable, remove_stale, skip, traces
+from bed import SSH_PORT, Bed, Unavailable, remove_stale, skip, traces
 
 # A bed in a process of its own, which says so and then waits, or does what it is told.
 PROGRAM = """
@@ -82,7 +82,7 @@ class Hosts(unittest.TestCase):
             self.assertFalse(Path("/mnt/x").exists())
             self.assertEqual(bed.run(0, ["cat", "/mnt/x"], capture_output=True).stdout, b"x\n")
             # Hosts reach one another, until a link is cut.
-            reach = ["ssh-keyscan", "-T", "3", "-t", "ed25519", "-p", "2222", bed.address(1)]
+            reach = ["ssh-keyscan", "-T", "3", "-t", "ed25519", "-p", str(SSH_PORT), bed.address(1)]
             self.assertIn(b"ed25519", bed.run(0, reach, capture_output=True).stdout)
             bed.cut(1)
             self.assertEqual(bed.run(0, reach, capture_output=True).stdout, b"")

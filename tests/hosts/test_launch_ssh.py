@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bed import SSH_PORT
 from hosts_case import LAUNCH, PROGRESS_RANK, HostsCase, main
 from launch_case import wait_until
 
@@ -23,7 +24,7 @@ class Ssh(HostsCase):
     def test_three_hosts(self):
         hosts = self.folder / "hosts"
         hosts.write_text(f"# the bed\r\n{self.bed.address(0)} slots=2\r\n\nroot@{self.bed.names[1]}\n"
-                         f"{self.bed.address(2)}:2222 slots=2 # two\nroot@{self.bed.names[1]} slots=1 # again\n")
+                         f"{self.bed.address(2)}:{SSH_PORT} slots=2 # two\nroot@{self.bed.names[1]} slots=1 # again\n")
         word = "it's \"$HOME\" `x`; * \\"
         done = self.launch("-H", hosts, "-n", 7, "--env", f"W={word}", "--log-dir", "logs", "sh", "-c",
                            'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_HOST '

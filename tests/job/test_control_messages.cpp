@@ -50,7 +50,8 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
           Go{1},
           Released{},
           Stop{},
-          Value{1, true, "text"}};
+          Value{1, true, "text"},
+          Draw{most, "key"}};
 }
 
 [[nodiscard]] bool is_refused(std::string_view bytes) {

@@ -11,7 +11,7 @@ cp "$TUTTI_BUILD_DIR/tools/tutti-launch" build/tools/tutti-launch
 cmake --install build --prefix "$work/first place" >log 2>&1 || fail "a tree with one program is not installed: $(tail -n 3 log)"
 "first place/bin/tutti-launch" --help >/dev/null || fail "the installed tutti-launch does not run"
 [[ -f "first place/include/tutti/version.hpp" ]] || fail "no headers: $(cat log)"
-for program in train_cifar10 train_imagenet tutti-data; do
+for program in train_cifar10 train_imagenet generate-trainer tutti-data; do
   [[ ! -e "first place/bin/$program" ]] || fail "$program is there, and was not built"
   # Where a library is missing there is no such program to build either.
   [[ $(find build -name cmake_install.cmake -exec grep -l "FILES \".*/$program\"" {} +) ]] || continue

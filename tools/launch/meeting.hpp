@@ -2,12 +2,9 @@
 #pragma once
 
 #include <netinet/in.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <random>
@@ -74,19 +71,6 @@ struct Meeting {
   m.ports = wanted != 0 ? 1 : some;
   m.ps_port = m.port + m.ports;
   return m;
-}
-
-// What only the processes of a job get to know: 256 bits as hexadecimal digits.
-[[nodiscard]] inline std::string new_secret() {
-  std::array<unsigned char, 32> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != ssize_t{bytes.size()})
-    fail<Error>("job", "random numbers of the system", "none");
-  std::string text;
-  for (const unsigned char b : bytes) {
-    text += "0123456789abcdef"[b >> 4U];
-    text += "0123456789abcdef"[b & 15U];
-  }
-  return text;
 }
 
 }  // namespace tutti::launch

@@ -26,6 +26,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/job/hosts_file.hpp>
+#include <tutti/job/key_file.hpp>
 
 #include "meeting.hpp"
 #include "options.hpp"

@@ -144,6 +144,16 @@ class ControlChannel {
     return ask(key, false, std::chrono::seconds(30));
   }
 
+  // The next number of a key: whoever asks first gets 0, and everybody another one.
+  [[nodiscard]] std::uint64_t draw(const std::string& key) {
+    const auto request = next_request();
+    send(control::Draw{request, key});
+    const auto answer = answer_to(request, std::chrono::seconds(30), key);
+    if (!answer || !answer->found)
+      fail<CommunicationError>("control channel", "a number of '" + key + "' within 30 s", "none");
+    return std::stoull(answer->value);
+  }
+
   // ---- generations ----
   // Whether this process may write what others read: false once it might have been given up.
   [[nodiscard]] bool may_write() const {

@@ -72,6 +72,8 @@ class ControlDesk {
       store_.publish(seat, *p, out_);
     } else if (const auto* l = std::get_if<Lookup>(&message)) {
       store_.lookup(seat, *l, out_);
+    } else if (const auto* d = std::get_if<Draw>(&message)) {
+      store_.draw(seat, *d, out_);
     } else if (const auto* f = std::get_if<Forget>(&message)) {
       store_.forget(seat, f->request);
     } else {

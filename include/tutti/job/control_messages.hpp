@@ -80,6 +80,12 @@ struct EpochBegins {
   std::uint64_t generation = 0, epoch = 0;
 };
 
+// Takes the next number of a key: 0, 1, ... Answered with a Value.
+struct Draw {
+  std::uint64_t request = 0;
+  std::string key{};
+};
+
 // ---- the arbiter to a process ----
 
 // Who is still missing before the first generation.
@@ -126,7 +132,7 @@ struct Value {
 };
 
 using Message = std::variant<Enrol, Beat, Report, Stands, Leave, Publish, Lookup, Forget, EpochBegins, Waiting, Issued,
-                             Answered, Refused, Changing, Go, Released, Stop, Value>;
+                             Answered, Refused, Changing, Go, Released, Stop, Value, Draw>;
 
 // ---- bytes ----
 
@@ -157,6 +163,8 @@ void visit_fields(C& c, M& m) {
     c(m.request);
   } else if constexpr (std::is_same_v<T, EpochBegins>) {
     c(m.generation), c(m.epoch);
+  } else if constexpr (std::is_same_v<T, Draw>) {
+    c(m.request), c(m.key, longest_key);
   } else if constexpr (std::is_same_v<T, Waiting>) {
     c(m.missing, longest_value);
   } else if constexpr (std::is_same_v<T, Issued>) {

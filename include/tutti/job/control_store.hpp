@@ -24,7 +24,7 @@ struct Outgoing {
 // one holds; who waits for a key is answered once it is set. What one job may keep and one process wait for is bounded.
 class ControlStore {
  public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256;
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20, most_waiting = 256, most_drawn = 256;
 
   void publish(Seat seat, const Publish& p, std::vector<Outgoing>& out) {
     const auto at = values_.find(p.key);
@@ -54,6 +54,14 @@ class ControlStore {
       waiting_.push_back({seat, l.request, l.key});
     }
   }
+  void draw(Seat seat, const Draw& d, std::vector<Outgoing>& out) {
+    const auto at = drawn_.find(d.key);
+    if (at == drawn_.end() && drawn_.size() == most_drawn) {
+      out.push_back({seat, Value{d.request, false, "no room left"}});
+      return;
+    }
+    out.push_back({seat, Value{d.request, true, std::to_string(drawn_[d.key]++)}});
+  }
   void forget(Seat seat, std::uint64_t request) {
     std::erase_if(waiting_, [&](const Waiter& w) { return w.seat == seat && w.request == request; });
   }
@@ -73,6 +81,7 @@ class ControlStore {
   }
 
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::uint64_t> drawn_;  // the next number
   std::vector<Waiter> waiting_;
   std::size_t bytes_ = 0;
 };

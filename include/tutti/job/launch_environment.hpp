@@ -31,9 +31,14 @@ struct LaunchEnvironment {
   int epoch_begin = 0;           // in this epoch
   bool servers_restart = false;  // a server that dies is started again
   bool launched = false;         // false: nobody started it as one of several
-  bool mpi = false;              // mpirun started it, alone or for tutti-launch: MPI finds the others
+  // Of a job with servers whose processes scripts start one by one, as MXNet's do: host:port of its scheduler, which
+  // numbers them; and this process's own address as the others reach it, where it was told.
+  std::string scheduler, node_host;
+  bool numbered = true;  // false: rank is not known yet
+  bool mpi = false;      // mpirun started it, alone or for tutti-launch: MPI finds the others
 
   [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
+  [[nodiscard]] bool is_scheduler() const noexcept { return role == "scheduler"; }
 };
 
 namespace detail {
@@ -101,6 +106,31 @@ void read_role(const Get& get, LaunchEnvironment& e) {
   }
 }
 
+// DMLC_PS_ROOT_URI and _PORT, which tell processes of a job with servers where its scheduler is. To a worker without
+// servers they say nothing.
+template <class Get>
+void read_scheduler(const Get& get, LaunchEnvironment& e) {
+  const std::string host = text_variable(get, "DMLC_PS_ROOT_URI");
+  if (host.empty() || (e.role == "worker" && e.servers == 0)) return;
+  if (!is_host_name(host) && !is_ipv6_address(host))
+    fail<UsageError>("environment DMLC_PS_ROOT_URI", "the scheduler's host name or address",
+                     "'" + printable(host) + "'");
+  const auto required = [&](const char* name, int low, int high) {
+    if (const auto number = number_variable(get, name, low, high)) return *number;
+    fail<UsageError>(std::string("environment ") + name, "a number beside DMLC_PS_ROOT_URI " + host, "none",
+                     "all processes of the job are told the same");
+  };
+  e.scheduler = host_and_port(host, required("DMLC_PS_ROOT_PORT", 1, 65535));
+  e.workers = required("DMLC_NUM_WORKER", 1, 1 << 24);
+  e.servers = required("DMLC_NUM_SERVER", 1, 1 << 24);
+  e.size = e.is_server() ? e.servers : e.workers;
+  e.numbered = e.is_scheduler();
+  e.launched = true;
+  e.node_host = text_variable(get, "DMLC_NODE_HOST");
+  if (!e.node_host.empty() && !is_host_name(e.node_host) && !is_ipv6_address(e.node_host))
+    fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", "'" + printable(e.node_host) + "'");
+}
+
 }  // namespace detail
 
 // Reads the variables through `get`, which answers like std::getenv. UsageError names a variable that makes no sense.
@@ -123,6 +153,7 @@ template <class Get>
   if (ours || (!mpi && e.role_variable == "DMLC_ROLE")) {
     e.workers = detail::number_variable(get, "DMLC_NUM_WORKER", 0, 1 << 24).value_or(e.workers);
     e.servers = detail::number_variable(get, "DMLC_NUM_SERVER", 0, 1 << 24).value_or(0);
+    if (!ours) detail::read_scheduler(get, e);
   }
   if (!ours) return e;
   // One job inside a process of another: whose numbers hold is anybody's guess.
@@ -153,11 +184,13 @@ inline void require_worker(const LaunchEnvironment& e) {
                      "srun, which tells none of them where the others are",
                      "'mpirun -np " + std::to_string(e.step_tasks) + "' within the allocation starts them over MPI");
   if (e.role != "worker")
-    fail<UsageError>("environment " + e.role_variable,
-                     "worker, because " + std::string(e.is_server() ? "strategy ps alone has servers"
-                                                                    : "workers and servers need no scheduler"),
-                     "'" + e.role + "'",
-                     "tutti-launch -n N without -s starts N workers, which sum their gradients themselves");
+    fail<UsageError>(
+        "environment " + e.role_variable,
+        "worker, because " +
+            std::string(e.is_server() ? "strategy ps alone has servers" : "workers and servers need no scheduler"),
+        "'" + e.role + "'",
+        "tutti-launch -n N without -s starts N workers, which sum their gradients themselves; of processes "
+        "that are started one by one DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT name the scheduler");
   if (!e.launched && e.workers > 1)
     fail<UsageError>("environment DMLC_NUM_WORKER",
                      "tutti-launch or mpirun to start the " + std::to_string(e.workers) + " workers",

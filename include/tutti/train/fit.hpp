@@ -26,6 +26,9 @@ using BatchMetric = std::function<double(std::span<const float> logits, std::spa
 struct FitStep {
   std::int64_t epoch = 0, step = 0, step_in_epoch = 0;  // from 1
   double lr = 0;
+  // Of this rank's own rows. Where steps run ahead of the host, of those since the last report, and elsewhere 0.
+  double own_loss = 0;
+  std::int64_t own_images = 0;
 };
 
 struct FitOptions {

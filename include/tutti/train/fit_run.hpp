@@ -168,11 +168,13 @@ class FitRun {
     share_.unended = 1;
     // Where steps run ahead, asking waits for them.
     if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done()) {
-      Metrics m = trainer_.take_metrics();
-      m.rows -= std::exchange(skipped_rows_, 0);
-      steps_.metrics += m;
-      summaries_.metrics += m;
-      epoch_ += m;
+      own_ = trainer_.take_metrics();
+      own_.rows -= std::exchange(skipped_rows_, 0);
+      steps_.metrics += own_;
+      summaries_.metrics += own_;
+      epoch_ += own_;
+    } else {
+      own_ = {};
     }
     if (chief_.listens()) busy_.step(reports(), summarises(), epoch_done());
   }
@@ -209,7 +211,9 @@ class FitRun {
     if (stop && !reached && !ends()) this->stop();
     share_.unended = 0;
     // What ranks do together in this step is done: the members may change.
-    if (o_.after_step) o_.after_step({share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr});
+    if (o_.after_step)
+      o_.after_step(
+          {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), std::llround(own_.rows)});
     if (done && o_.after_epoch) o_.after_epoch(*result_.last);
     chief_.follow();
     over_ = over_ || reached;
@@ -423,6 +427,7 @@ class FitRun {
   Stopwatch since_start_, since_save_, epoch_watch_;
   UtilisationReadings busy_;
   Metrics epoch_;  // this rank's, not summed yet
+  Metrics own_;    // of the step, if they are known
   Rate epoch_rate_;
   ReportWindow steps_, summaries_;
   double epoch_waited_ = 0, epoch_exchanged_ = 0;

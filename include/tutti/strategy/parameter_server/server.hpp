@@ -103,6 +103,17 @@ class Server {
     t_.wake();
   }
   [[nodiscard]] const ServerCounts& counts() const noexcept { return counts_; }
+  // Tells all workers why this server ends before they do. After run().
+  void give_up(const std::string& expected, const std::string& got) {
+    tell(FrameKind::give_up, (expected + '\0' + got).substr(0, 1000));
+  }
+  // Workers that were lost and have not come back, where others go on without them; empty: none.
+  [[nodiscard]] std::string lost_workers() const {
+    std::string names;
+    for (const Member& m : members_)
+      if (m.was_lost) names += (names.empty() ? "" : ", ") + m.name;
+    return names;
+  }
 
  private:
   using Message = typename T::Message;

@@ -351,6 +351,7 @@ class ServerCommunicator {
     if (error) operations_.fail_all(running_, error);
     running_.clear();
     try {
+      if (error) note_reason(error);
       farewell(error != nullptr);
     } catch (...) {  // the servers learn of it by the connection's end
     }
@@ -534,6 +535,16 @@ class ServerCommunicator {
     return out + printable(text);
   }
 
+  // Who hears of this rank's end hears why.
+  void note_reason(const std::exception_ptr& error) {
+    const std::lock_guard lock(reason_mutex_);
+    if (!reason_.empty()) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      reason_ = e.what();
+    }
+  }
   void farewell(bool failed) {
     std::string reason;
     if (failed) {

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include <tutti/backends/zeromq/security.hpp>
+#include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/core/threads.hpp>
+#include <tutti/job/control_desk.hpp>
+#include <tutti/job/control_link.hpp>
+#include <tutti/job/control_messages.hpp>
+#include <tutti/job/lease.hpp>
+#include <tutti/job/membership.hpp>
+#include <tutti/job/scripted_job.hpp>
+
+// The channel to the arbiter of a job that scripts started: the frames of control_link.hpp over ZeroMQ, as heads of
+// messages without data. Who knows the job's secret is let in.
+namespace tutti::zeromq {
+
+namespace detail {
+
+inline constexpr const char* terms_key = "job/terms";
+
+// Of both ends of the channel.
+[[nodiscard]] inline Options channel_options(const ScriptedJob& job, bool arbiter) {
+  Options o;
+  o.lost_after = job.rank_timeout;
+  if (!job.secret.empty()) {
+    o.security.kind = Security::Kind::curve;
+    const KeyPair member = KeyPair::of(job.secret, "member"), desk = KeyPair::of(job.secret, "arbiter");
+    o.security.own = arbiter ? desk : member;
+    o.security.server_key = desk.open;
+    o.security.workers = {member.open};
+    return o;
+  }
+  // Without a secret nothing keeps strangers out; who is of another job is told so.
+  o.security.kind = Security::Kind::password;
+  o.security.password = "tutti";
+  return o;
+}
+
+}  // namespace detail
+
+// A process's connection to the arbiter. Frames that are to be sent wait for the thread that receives, or for the end.
+class ControlLink final : public control::FrameLink {
+ public:
+  // Waits until the arbiter has let this process in and told it the same terms. UsageError where its are others;
+  // CommunicationError where nobody answers within `patience`, or somebody else. stop_requested: ends the waiting.
+  ControlLink(const ScriptedJob& job, const std::string& terms, std::chrono::milliseconds patience,
+              const std::function<bool()>& stop_requested)
+      : job_(job) {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    const Options o = detail::channel_options(job, false);
+    for (bool there = false; !there;) {
+      end_ = std::make_unique<WorkerEnd>(0, std::vector<Door>{{job.arbiter, o.security.server_key}}, o);
+      control::split_message(control::encode(control::Lookup{0, detail::terms_key, true}),
+                             [&](std::string_view f) { (void)end_->send(0, bytes(f), {}, nullptr); });
+      there = ask(terms, until, patience, stop_requested);
+    }
+  }
+  ~ControlLink() override { flush(); }
+
+  void send(std::string_view frame) override {
+    if (gone_) gone();
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.emplace_back(frame);
+    }
+    end_->wake();
+  }
+  [[nodiscard]] std::optional<std::string> receive(std::chrono::milliseconds wait) override {
+    flush();
+    const auto e = end_->receive(std::chrono::steady_clock::now() + wait);
+    using What = ps::Event<WorkerEnd::Message>::What;
+    if (e.what == What::lost) {
+      gone_ = true;
+      gone();
+    }
+    flush();
+    if (e.what != What::message) return {};
+    return text(e.message.head());
+  }
+  void wake() override { end_->wake(); }
+
+ private:
+  [[nodiscard]] static std::span<const std::byte> bytes(std::string_view frame) noexcept {
+    return std::as_bytes(std::span(frame));
+  }
+  [[nodiscard]] static std::string text(std::span<const std::byte> frame) {
+    return {reinterpret_cast<const char*>(frame.data()), frame.size()};
+  }
+  // The terms of the arbiter; false: its connection ended, and it may be there again.
+  bool ask(const std::string& terms, ps::Deadline until, std::chrono::milliseconds patience,
+           const std::function<bool()>& stop_requested) {
+    using What = ps::Event<WorkerEnd::Message>::What;
+    control::MessageAssembler assembler;
+    for (;;) {
+      const auto now = std::chrono::steady_clock::now();
+      if (stop_requested && stop_requested())
+        fail<CommunicationError>("parameter server", job_.arbiter_name(), "a signal to stop before it was there");
+      if (now >= until)
+        fail<CommunicationError>("parameter server",
+                                 job_.arbiter_name() + " within " + std::to_string(patience.count()) + " ms",
+                                 ends_ > 0 ? "connections that ended at once" : "no answer",
+                                 ends_ > 0 ? "it has another --ps-key-file, or is something else"
+                                           : "look whether it was started, and whether that port is reached from here");
+      const auto e = end_->receive(std::min(until, now + std::chrono::milliseconds(200)));
+      if (e.what == What::lost) {
+        if (e.why != WorkerEnd::ended)
+          fail<CommunicationError>("parameter server", job_.arbiter_name() + " to let this process in", e.why,
+                                   "give all processes the same --ps-key-file");
+        ++ends_;
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        return false;
+      }
+      if (e.what != What::message) continue;
+      const auto whole = assembler.take(text(e.message.head()), control::longest_message);
+      if (!whole) continue;
+      const control::Message m = control::decode(*whole);
+      const auto* value = std::get_if<control::Value>(&m);
+      if (value == nullptr) continue;
+      if (value->value != terms)
+        fail<UsageError>("job", "what the arbiter was told, " + long_text(value->value), long_text(terms),
+                         "give all processes the same lists and counts");
+      return true;
+    }
+  }
+  [[nodiscard]] static std::string long_text(std::string_view t) {
+    std::string all;
+    for (; all.size() < 2000 && !t.empty(); t.remove_prefix(std::min<std::size_t>(t.size(), 80)))
+      all += printable(t.substr(0, 80));
+    return all;
+  }
+  void flush() {
+    const std::lock_guard lock(mutex_);
+    for (; !waiting_.empty() && !gone_; waiting_.pop_front())
+      if (!end_->send(0, bytes(waiting_.front()), {}, nullptr)) return;  // receive() tells of it
+  }
+  [[noreturn]] void gone() const {
+    fail<CommunicationError>("control channel", job_.arbiter_name() + ", the arbiter of the job",
+                             "the end of the connection to it", "look at what became of it");
+  }
+
+  ScriptedJob job_;
+  int ends_ = 0;  // of connections before one was let in
+  std::mutex mutex_;
+  std::deque<std::string> waiting_;
+  std::atomic<bool> gone_{false};
+  std::unique_ptr<WorkerEnd> end_;
+};
+
+struct ArbiterDoorOptions {
+  control::ArbiterOptions arbiter{};
+  bool one_loses_all = true;  // the loss of a worker ends the job; that of a server always does
+  std::function<void(const std::string&)> log{};
+};
+
+// The arbiter of a job that scripts started, on a thread of its own, at a port. A process whose connection ends before
+// it has left is lost.
+class ArbiterDoor {
+ public:
+  // CommunicationError where its port is taken.
+  ArbiterDoor(const ScriptedJob& job, const std::string& terms, ArbiterDoorOptions options)
+      : o_(std::move(options)), desk_(o_.arbiter) {
+    const HostPort at = parse_host_list(job.arbiter, "arbiter").at(0);
+    end_ = std::make_unique<ServerEnd>((is_loopback(at.host) ? "127.0.0.1:" : "*:") + std::to_string(at.port),
+                                       detail::channel_options(job, true));
+    // Whoever asks gets it.
+    control::split_message(control::encode(control::Publish{0, detail::terms_key, terms}),
+                           [&](std::string_view f) { (void)desk_.receive(own_seat, f, control::now()); });
+    thread_ = start_thread("arbiter", [this] { serve(); });
+  }
+  ~ArbiterDoor() {
+    stopping_ = true;
+    end_->wake();
+    thread_.join();
+  }
+  ArbiterDoor(const ArbiterDoor&) = delete;
+  ArbiterDoor& operator=(const ArbiterDoor&) = delete;
+
+  // The first loss that ends the job, as its message; empty where there is none.
+  [[nodiscard]] std::string fatal() const {
+    const std::lock_guard lock(mutex_);
+    return fatal_;
+  }
+  // Workers that were lost and did not come back, each with why; empty: none.
+  [[nodiscard]] std::string lost_workers() const {
+    const std::lock_guard lock(mutex_);
+    std::string all;
+    for (const auto& [place, said] : lost_) all += (all.empty() ? "" : "; ") + said;
+    return all;
+  }
+  // Whether no process is connected.
+  [[nodiscard]] bool empty() const { return open_ == 0; }
+  // Whether all processes that the job begins with have come.
+  [[nodiscard]] bool founded() const { return founded_; }
+  void wait_until_empty(std::chrono::milliseconds most) const {
+    const auto until = std::chrono::steady_clock::now() + most;
+    while (!empty() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+ private:
+  static constexpr control::Seat own_seat = 0;
+
+  void serve() noexcept {
+    using What = ps::Event<ServerEnd::Message>::What;
+    control::Time looked = control::now();
+    // Several looks within a short time-out.
+    const auto every = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(100), o_.arbiter.rank_timeout / 10);
+    while (!stopping_) {
+      try {
+        const auto e = end_->receive(std::chrono::steady_clock::now() +
+                                     std::chrono::duration_cast<std::chrono::milliseconds>(every));
+        const control::Time now = control::now();
+        if (e.what == What::message) hear(e, now);
+        if (e.what == What::lost) {
+          seats_.erase(seat(e.peer));
+          desk_.ended(seat(e.peer), e.why);
+        }
+        // One that was stopped itself has heard nobody.
+        if (now - looked > std::chrono::seconds(1)) desk_.arbiter().forgive(now);
+        looked = now;
+        desk_.tick(now);
+        decide();
+        desk_.send([&](control::Seat s, std::string_view frame) {
+          if (s != own_seat)
+            (void)end_->send(static_cast<std::int64_t>(s) - 1, std::as_bytes(std::span(frame)), {}, nullptr);
+        });
+        open_ = static_cast<int>(seats_.size());
+      } catch (const std::exception& error) {
+        if (o_.log) o_.log(std::string("arbiter: ") + error.what());
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
+  [[nodiscard]] static control::Seat seat(std::int64_t peer) noexcept { return static_cast<control::Seat>(peer) + 1; }
+  void hear(const ps::Event<ServerEnd::Message>& e, control::Time now) {
+    const auto head = e.message.head();
+    seats_.insert(seat(e.peer));
+    if (desk_.receive(seat(e.peer), {reinterpret_cast<const char*>(head.data()), head.size()}, now) || !o_.log) return;
+    o_.log("what came from " + end_->peer_name(e.peer) + " makes no sense: it is not listened to any more");
+  }
+  void decide() {
+    for (const control::Decision& d : desk_.arbiter().take_decisions()) {
+      const bool worker = d.member.role == control::Role::worker;
+      if (d.kind == control::Decision::Kind::refused && o_.log) o_.log(d.why);
+      if (d.kind == control::Decision::Kind::issued) note_members();
+      founded_ = founded_ || d.kind == control::Decision::Kind::issued;
+      if (d.kind == control::Decision::Kind::left && worker) gone_.insert(d.member.place);
+      if (d.kind == control::Decision::Kind::lost) lose(d, worker);
+    }
+    workers_done_ = static_cast<int>(gone_.size()) >= o_.arbiter.workers;
+  }
+  void lose(const control::Decision& d, bool worker) {
+    const bool ends = !worker || o_.one_loses_all;
+    const std::string said = error_message(d.member.name(), "a process of the job until its end", d.why, "");
+    const std::lock_guard lock(mutex_);
+    if (!fatal_.empty()) return;  // what follows, follows from that
+    if (ends) fatal_ = said;
+    if (worker) {
+      lost_[d.member.place] = said;
+      gone_.insert(d.member.place);
+    }
+    if (o_.log && !workers_done_) o_.log(said + (ends ? "" : " The others go on without it."));
+  }
+  // A worker that was lost may be back.
+  void note_members() {
+    const std::lock_guard lock(mutex_);
+    for (const control::Member& m : desk_.arbiter().members())
+      if (m.role == control::Role::worker) {
+        lost_.erase(m.place);
+        gone_.erase(m.place);
+      }
+  }
+
+  ArbiterDoorOptions o_;
+  control::ControlDesk desk_;
+  std::set<control::Seat> seats_;  // connections that are open
+  std::set<std::int32_t> gone_;    // workers that have left or were lost
+  std::atomic<int> open_{0};
+  std::atomic<bool> founded_{false}, stopping_{false};
+  bool workers_done_ = false;
+  mutable std::mutex mutex_;
+  std::map<std::int32_t, std::string> lost_;
+  std::string fatal_;
+  std::unique_ptr<ServerEnd> end_;
+  std::thread thread_;
+};
+
+}  // namespace tutti::zeromq

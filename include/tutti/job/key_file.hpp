@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+
+// The key file of a job: what only its processes know, from which each derives its keys. 64 hexadecimal digits and the
+// end of the line, in a regular file that nobody but its owner may read.
+namespace tutti {
+
+inline constexpr std::size_t key_digits = 64;
+
+// What only the processes of a job get to know: 256 bits as hexadecimal digits.
+[[nodiscard]] inline std::string new_secret() {
+  std::array<unsigned char, key_digits / 2> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != ssize_t{bytes.size()})
+    fail<Error>("job", "random numbers of the system", "none");
+  std::string text;
+  for (const unsigned char b : bytes) {
+    text += "0123456789abcdef"[b >> 4U];
+    text += "0123456789abcdef"[b & 15U];
+  }
+  return text;
+}
+
+// The secret in the text of a key file, in small letters. `where` names it. UsageError says what is wrong, and nothing
+// of what stands there.
+[[nodiscard]] inline std::string parse_key(std::string_view text, const std::string& where) {
+  for (const char c : {'\n', '\r'})
+    if (text.ends_with(c)) text.remove_suffix(1);
+  std::string secret;
+  for (const char c : text) {
+    const bool digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'), capital = c >= 'A' && c <= 'F';
+    if (!digit && !capital)
+      fail<UsageError>(where, std::to_string(key_digits) + " hexadecimal digits",
+                       "another character behind " + std::to_string(secret.size()) + " of them",
+                       "openssl rand -hex 32 makes one");
+    secret += capital ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  if (secret.size() != key_digits)
+    fail<UsageError>(where, std::to_string(key_digits) + " hexadecimal digits", std::to_string(secret.size()),
+                     "openssl rand -hex 32 makes one");
+  return secret;
+}
+
+// Reads the key file `path`, which the option `where` names. UsageError where there is none, where it is a link, a
+// folder or something else, and where others than its owner may read or change it.
+[[nodiscard]] inline std::string read_key_file(const io::Path& path, const std::string& where) {
+  const std::string mode = "a file of mode 0600";
+  int fd = -1;
+  do fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  while (fd < 0 && errno == EINTR);
+  if (fd < 0)
+    fail<UsageError>(where, mode,
+                     path.string() + ": " + (errno == ELOOP ? "a link" : std::generic_category().message(errno)),
+                     errno == ELOOP ? "name the file itself" : "");
+  const io::Descriptor file(fd);
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) io::fail_file("examine", path, errno);
+  if (!S_ISREG(status.st_mode))
+    fail<UsageError>(where, mode, path.string() + ": " + (S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
+  if ((status.st_mode & 0177) != 0) {
+    std::string octal;
+    for (unsigned m = status.st_mode & 07777U, digit = 4; digit-- > 0;)
+      octal += static_cast<char>('0' + (m >> 3 * digit & 7U));
+    fail<UsageError>(where, mode + ", which its owner alone may read", path.string() + ": mode " + octal,
+                     "chmod 600 " + path.string());
+  }
+  std::array<char, key_digits + 3> text{};
+  ssize_t n = -1;
+  do n = ::read(fd, text.data(), text.size());
+  while (n < 0 && errno == EINTR);
+  if (n < 0) io::fail_file("read", path, errno);
+  return parse_key({text.data(), static_cast<std::size_t>(n)}, where + " " + path.string());
+}
+
+}  // namespace tutti

@@ -1,0 +1,287 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# waits
+# train_cifar10 with parameter servers whose processes are started one by one, without tutti-launch: told all addresses,
+# as TensorFlow's scripts are, or numbered by a scheduler, as MXNet's are.
+set -uo pipefail
+program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
+[[ -x $program ]] || { echo "SKIP: no $program; CLI11 is missing" && exit 77; }
+"$program" --strategy ps 2>&1 | grep "install libzmq3-dev" >/dev/null && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
+unset TUTTI_DATA
+work=$(mktemp -d)
+pids=()
+cleanup() {
+  for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null; done
+  rm -rf "$work"
+}
+trap cleanup EXIT
+cd "$work" || exit 1
+tiny=(--dataset synthetic --num-examples 101 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3)
+(umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >job.key && tr a-f A-F <job.key >same.key &&
+  head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >other.key)
+failures=0
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+# ports N: so many that are free.
+ports() { python3 -c "import socket
+s=[socket.create_server(('127.0.0.1',0)) for _ in range($1)]
+print(*(x.getsockname()[1] for x in s))"; }
+# lists: of 2 servers and 2 workers, at ports of their own.
+lists() {
+  # shellcheck disable=SC2046
+  set -- $(ports 4)
+  first=$1 second=$2
+  list=(--ps_hosts "localhost:$1,localhost:$2" --worker_hosts "localhost:$3,localhost:$4")
+}
+# start RUN OPTIONS...: all four processes; their output in RUN.ps0 and so on.
+start() {
+  local run=$1 each
+  shift
+  pids=()
+  for each in ps0 ps1 worker0 worker1; do
+    "$program" "${tiny[@]}" "${list[@]}" --job_name "${each%?}" --task_index "${each: -1}" --train_dir "$work/$run" \
+      --ps-key-file job.key "$@" >"$run.$each" 2>&1 &
+    pids+=($!)
+  done
+}
+# ended WHAT CODES RUN: waits for all; killed processes have 137.
+ended() {
+  local codes="" p
+  for p in "${pids[@]}"; do
+    wait "$p"
+    codes="$codes$? "
+  done
+  [[ $codes == "$2 " ]] || complain "$1: exit codes $codes, not $2: $(tail -n 4 "$3".*)"
+}
+# until FILE TEXT: waits until it stands there.
+until_said() {
+  for _ in $(seq 300); do grep -qs -- "$2" "$1" && return || sleep 0.1; done
+  complain "$1 does not say '$2': $(tail -n 5 "$1")"
+}
+said() { grep -qF -- "$2" "$1" || complain "$1 does not say '$2': $(tail -n 5 "$1")"; }
+
+# ---- told all addresses ----
+lists
+start whole --max_steps 60
+ended "a whole job" "0 0 0 0" whole
+said whole.worker0 "strategy ps_async, 2 ranks"
+said whole.worker0 "done: 6"
+for w in 0 1; do
+  lines=$(grep -cE '^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}: step [0-9]+0, loss = [0-9]+\.[0-9]{2} \([0-9]+\.[0-9] examples/sec; [0-9]+\.[0-9]{3} sec/batch\)$' whole.worker$w)
+  ((lines >= 1 && lines <= 6)) || complain "worker $w: $lines lines of progress: $(cat whole.worker$w)"
+done
+last=$(ls whole/checkpoints)
+[[ $last =~ ^step-00000006[0-9]$ ]] || complain "it saved $last"
+# The same command again goes on, whatever the letters of the key; and so does one that was not yet saved.
+start whole --max_steps 90 --ps-key-file same.key
+ended "going on" "0 0 0 0" whole
+said whole.worker0 "going on from $work/whole/checkpoints/$last"
+said whole.worker0 "done: 9"
+mkdir early && : >early/log.jsonl
+start early --max_steps 20 --epochs 100 --strategy ps
+ended "synchronous, begun before" "0 0 0 0" early
+said early.worker0 "strategy ps, 2 ranks"
+said early.worker0 "beginning anew"
+
+# A checkpoint by time, while it runs; a worker is killed and named, comes back, and a server is killed.
+lists
+start lost --max_steps 100000000 --save-seconds 1
+until_said lost.worker1 "step 10,"
+for _ in $(seq 100); do [[ -n $(ls lost/checkpoints 2>/dev/null) ]] && break || sleep 0.1; done
+[[ -n $(ls lost/checkpoints 2>/dev/null) ]] || complain "no checkpoint after --save-seconds 1"
+kill -9 "${pids[3]}"
+begun=$(date +%s%N)
+until_said lost.ps0 "rank 1 on localhost is gone"
+(($(date +%s%N) - begun < 5000000000)) || complain "a killed worker was named late"
+wait "${pids[3]}" 2>/dev/null
+"$program" "${tiny[@]}" "${list[@]}" --job_name worker --task_index 1 --train_dir "$work/lost" --ps-key-file job.key \
+  --max_steps 100000000 --save-seconds 1 >lost.again 2>&1 &
+pids[3]=$!
+until_said lost.ps1 "rank 1 on localhost is back"
+until_said lost.again "step 10,"
+kill -9 "${pids[1]}"
+ended "a server killed" "5 137 5 5" lost
+said lost.ps0 "server 1 on localhost is gone"
+grep -qE "server 1 (on|at) .* is gone" lost.worker0 || complain "not named: $(tail -n 3 lost.worker0)"
+# One that does not come back is a loss at the end.
+lists
+start missed --max_steps 400
+until_said missed.worker1 "step 10,"
+kill -9 "${pids[3]}"
+ended "a worker killed" "5 5 0 137" missed
+said missed.ps1 "rank 1 on localhost lost, and not back"
+# Where all wait for each other, it ends all.
+lists
+start together --max_steps 100000000 --strategy ps
+until_said together.worker1 "step 10,"
+kill -9 "${pids[3]}"
+ended "a synchronous worker killed" "5 5 5 137" together
+for each in ps0 ps1 worker0; do said together.$each "rank 1 on localhost is gone"; done
+# One that is stopped.
+lists
+start stopped --max_steps 100000000 --rank-timeout 1
+until_said stopped.worker1 "step 10,"
+kill -STOP "${pids[3]}"
+until_said stopped.ps0 "rank 1 on localhost is gone"
+kill -9 "${pids[3]}" "${pids[0]}"
+ended "the first server killed" "137 5 5 137" stopped
+said stopped.ps1 "server 0 at localhost:$first, the arbiter of the job"
+# A signal to all.
+lists
+start asked --max_steps 100000000
+until_said asked.worker1 "step 10,"
+kill -TERM "${pids[@]}"
+ended "stopped in order" "0 0 143 143" asked
+said asked.worker0 "state saved"
+
+# ---- what is wrong ----
+# refused CODE WHAT TEXT OPTIONS...: of one process.
+refused() {
+  local code=$1 what=$2 text=$3
+  shift 3
+  "$program" "${tiny[@]}" --train_dir "$work/refused" --comm-deadline 2 "$@" >out 2>&1
+  [[ $? == "$code" ]] || complain "$what: not status $code: $(tail -n 5 out)"
+  grep -qF -- "$text" out || complain "$what: it does not say '$text': $(cat out)"
+  [[ $(wc -l <out) -le 3 ]] || complain "$what: it says too much: $(cat out)"
+  [[ ! -e refused ]] || { complain "$what: there is a run folder" && rm -rf refused; }
+}
+lists
+key=(--ps-key-file job.key)
+good=("${list[@]}" "${key[@]}" --job_name worker)
+refused 2 "no key" "[--ps-key-file] expected a file with the secret" "${list[@]}" --job_name worker
+refused 2 "no list of servers" "[--ps-hosts] expected HOST:PORT of each" --worker_hosts a:1 --job_name worker "${key[@]}"
+refused 2 "no list of workers" "[--worker-hosts] expected HOST:PORT of each" --ps_hosts a:1 --job_name worker "${key[@]}"
+refused 2 "no job" "[--job-name] expected ps or worker, got ''" "${list[@]}" "${key[@]}"
+refused 2 "another job" "[--job-name] expected ps or worker, got 'chief'" "${list[@]}" --job_name chief "${key[@]}"
+for index in -1 2 99999999999999; do
+  refused 2 "index $index" "[--task-index] expected 0 to 1" "${good[@]}" --task_index=$index
+done
+refused 2 "no index" "[--task-index]" "${good[@]}" --task_index one
+for bad in "a" "a:" "a:0" "a:65536" "a:1,,b:1" ",a:1" "a:1," "u@a:1" "-a:1" "a b:1" 'a$(id):1' "[::1:1" "a:1:2" "a:01x" ""; do
+  refused 2 "servers '$bad'" "[--ps-hosts] expected" --ps_hosts "$bad" --worker_hosts b:1 --job_name worker "${key[@]}"
+  refused 2 "workers '$bad'" "[--worker-hosts] expected" --ps_hosts b:1 --worker_hosts "$bad" --job_name worker "${key[@]}"
+done
+refused 2 "a server twice" "expected each host and port once, got a:1 again" --ps_hosts a:1,b:1,a:1 --worker_hosts b:2 --job_name ps "${key[@]}"
+refused 2 "in both lists" "[--worker-hosts] expected other ports" --ps_hosts a:1 --worker_hosts a:1 --job_name ps "${key[@]}"
+refused 2 "all-reduce" "[--strategy] expected ps or ps_async" "${good[@]}" --strategy solo
+refused 2 "no steps" "[--max-steps] expected 1 or more" "${good[@]}" --max_steps 0
+refused 2 "no time-out" "[--rank-timeout] expected 0.1" "${good[@]}" --rank-timeout 0
+TUTTI_RANK=0 TUTTI_SIZE=1 refused 2 "two starters" "expected a process that nobody else numbers" "${good[@]}"
+refused 2 "a key without such a job" "[--ps-key-file] expected a job whose processes scripts start" "${key[@]}"
+refused 2 "a time-out without such a job" "[--rank-timeout] expected a job whose" --rank-timeout 3
+# key WHAT TEXT FILE
+key() { refused 2 "key file: $1" "$2" "${list[@]}" --job_name worker --ps-key-file "$3"; }
+for mode in 0640 0604 0660 0700 0620; do
+  install -m $mode job.key bad.key
+  key "mode $mode" "mode $mode" bad.key
+done
+ln -s job.key link.key
+key "a link" "a link" link.key
+key "none" "No such file" none.key
+mkfifo -m 0600 pipe.key
+key "a pipe" "no regular file" pipe.key
+mkdir -m 0700 folder.key
+key "a folder" "a folder" folder.key
+for text in "" "ab" "$(cat job.key)0" "$(head -c 63 job.key)x" "$(cat job.key job.key)" "$(cat job.key) "; do
+  (umask 077 && rm -f bad.key && printf '%s' "$text" >bad.key)
+  key "'$text'" "64 hexadecimal digits" bad.key
+  [[ -z $text ]] || ! grep -F "${text:0:20}" out >/dev/null || [[ $text == ab ]] || complain "the key stands in: $(cat out)"
+done
+
+refused 5 "no server" "expected server 0 at localhost:$first within 2000 ms, got no answer" "${good[@]}"
+# hold: makes $held a port that another program has; $holder is that.
+hold() {
+  rm -f held
+  python3 -c "import socket,time
+s=socket.create_server(('127.0.0.1',0)); print(s.getsockname()[1],flush=True); time.sleep(60)" >held &
+  holder=$!
+  for _ in $(seq 300); do [[ -s held ]] && break || sleep 0.1; done
+  held=$(cat held)
+}
+release() {
+  kill $holder
+  wait $holder 2>/dev/null
+}
+hold
+refused 5 "a port in use" "to listen at 127.0.0.1:$held, got Address already in use" --ps_hosts "localhost:$held" \
+  --worker_hosts localhost:1 "${key[@]}" --job_name ps
+release
+# Too few: all say which and where.
+lists
+start few --comm-deadline 3
+kill -9 "${pids[1]}"
+ended "too few servers" "5 137 5 5" few
+for each in ps0 worker0 worker1; do said few.$each "expected server 1 at localhost:$second within 3000 ms"; done
+# A server whose port is taken, of several.
+lists
+hold
+list[1]=localhost:$first,localhost:$held
+start inuse --comm-deadline 10
+ended "the second server's port in use" "5 5 5 5" inuse
+said inuse.ps1 "to listen at 127.0.0.1:$held, got Address already in use"
+said inuse.ps0 "server 1 on localhost is gone"
+release
+# Other secrets, other lists, a number twice: each is told, and the job goes on.
+lists
+start going --max_steps 100000000
+until_said going.worker1 "step 10,"
+refused 5 "another secret" "it has another --ps-key-file" "${list[@]}" --job_name worker --ps-key-file other.key
+refused 2 "another list" "[job] expected what the arbiter was told, 2 workers and 2 servers" --ps_hosts "localhost:$first" \
+  --worker_hosts a:1 --job_name worker "${key[@]}"
+refused 2 "a number twice" "worker 1 on localhost, who is there already" "${list[@]}" --job_name worker --task_index 1 \
+  "${key[@]}" --max_steps 100000000
+kill -0 "${pids[@]}" || complain "strangers end a job"
+kill -TERM "${pids[@]}"
+ended "a job with strangers" "0 0 143 143" going
+
+# ---- numbered by a scheduler ----
+# with_scheduler RUN STRATEGY OPTIONS...
+with_scheduler() {
+  local run=$1 strategy=$2 each
+  shift 2
+  pids=()
+  # shellcheck disable=SC2046
+  set -- $(ports 1) "$@"
+  port=$1
+  shift
+  for each in worker0 server0 scheduler worker1 server1; do
+    DMLC_ROLE=${each%[01]} DMLC_PS_ROOT_URI=127.0.0.1 DMLC_PS_ROOT_PORT=$port DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 \
+      "$program" "${tiny[@]}" --kv-store "$strategy" --run-dir "$work/$run" "$@" >"$run.$each" 2>&1 &
+    pids+=($!)
+  done
+}
+for strategy in dist_sync dist_async; do
+  with_scheduler $strategy $strategy --epochs 2 --ps-key-file job.key
+  ended "$strategy" "0 0 0 0 0" $strategy
+  grep -q "done: " $strategy.worker[01] || complain "$strategy: $(cat $strategy.worker*)"
+  said $strategy.scheduler "scheduler at 127.0.0.1:$port, for 2 workers and 2 servers"
+done
+with_scheduler plain dist_sync --epochs 2 --ps-plain
+ended "without a key" "0 0 0 0 0" plain
+cmp -s {plain,dist_sync}/checkpoints/step-000000008/model.safetensors || complain "without a key: other weights"
+with_scheduler killed dist_async --epochs 1000000 --ps-key-file job.key
+for _ in $(seq 200); do grep -qs '"epoch":2' killed/log.jsonl && break || sleep 0.1; done
+kill -9 "${pids[4]}"
+ended "a server of a scheduler killed" "5 5 5 5 137" killed
+grep -q "\[server [01] on 127.0.0.1\] expected a process of the job until its end" killed.scheduler || complain "not named: $(cat killed.scheduler)"
+with_scheduler alone dist_async --epochs 1000000 --ps-key-file job.key
+for _ in $(seq 200); do grep -qs '"epoch":2' alone/log.jsonl && break || sleep 0.1; done
+kill -9 "${pids[2]}"
+ended "a scheduler killed" "5 5 137 5 5" alone
+said alone.server1 "the scheduler at 127.0.0.1:$port"
+dmlc() {
+  DMLC_ROLE=$1 DMLC_PS_ROOT_URI=$2 DMLC_PS_ROOT_PORT=$3 DMLC_NUM_WORKER=$4 DMLC_NUM_SERVER=$5 refused "${@:6}" --ps-plain
+}
+dmlc worker 127.0.0.1 1 1 1 5 "no scheduler" "expected the scheduler at 127.0.0.1:1 within 2000 ms"
+dmlc scheduler 127.0.0.1 "$port" 2 1 5 "nobody" "[scheduler] expected 2 workers and 1 server within 2000 ms"
+dmlc server "a b" 1 1 1 2 "an address that is none" "[environment DMLC_PS_ROOT_URI] expected"
+dmlc server a 0 1 1 2 "no port" "[environment DMLC_PS_ROOT_PORT] expected an integer from 1"
+dmlc server a "" 1 1 2 "an empty port" "[environment DMLC_PS_ROOT_PORT]"
+dmlc server a 1 0 1 2 "no workers" "[environment DMLC_NUM_WORKER] expected"
+dmlc scheduler a 1 1 0 2 "no servers" "[environment DMLC_NUM_SERVER] expected"
+dmlc server tutti.invalid 1 1 1 5 "a name that nobody knows" "a host that this one can find"
+[[ -z $(pgrep -f "^$program.*$work") ]] || complain "a process is left over"
+((failures == 0)) && echo "all good"
+exit $((failures > 0))

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// Any bytes as a key file: a secret of 64 digits, or UsageError that shows nothing of them.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/key_file.hpp>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tutti;
+  const std::vector<char> exact(data, data + size);
+  const std::string_view text(exact.data(), exact.size());
+  try {
+    const std::string secret = parse_key(text, "fuzz");
+    if (secret.size() != key_digits || secret.find_first_not_of("0123456789abcdef") != secret.npos) std::abort();
+    if (parse_key(secret + "\n", "again") != secret) std::abort();
+    if (size > key_digits + 2) std::abort();
+  } catch (const UsageError& e) {
+    const std::string_view said = e.what();
+    if (said.find("[fuzz]") != 0) std::abort();
+    // Of what is nearly a key, too.
+    for (std::size_t at = 0; at + 8 <= size; ++at) {
+      const std::string_view part = text.substr(at, 8);
+      if (part.find_first_not_of("0123456789abcdefABCDEF") == part.npos && said.find(part) != said.npos) std::abort();
+    }
+  }
+  return 0;
+}
