@@ -40,7 +40,7 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
       fail<UsageError>(where, needed ? std::to_string(*needed) + " bytes" : "a shape of usual size",
                        std::to_string(r.bytes.size()) + " bytes for " + to_string(r.shape));
   }
-  for (const std::size_t width : {8, 4, 2, 1})
+  for (const std::size_t width : {8U, 4U, 2U, 1U})
     for (const TensorRecord& r : records)
       if (size_of(r.dtype) == width) order.push_back(&r);
 
