@@ -135,8 +135,9 @@ class ElasticTable {
 
   void list(const std::vector<ListedHost>& hosts) {
     ++edit_;
-    for (auto& [key, s] : stations_) {
-      const bool stays = std::any_of(hosts.begin(), hosts.end(), [&](const auto& l) { return l.key == key; });
+    for (auto& station : stations_) {
+      Station& s = station.second;
+      const bool stays = std::any_of(hosts.begin(), hosts.end(), [&](const auto& l) { return l.key == station.first; });
       if (!stays && s.listed) s.said.clear();
       s.listed = s.listed && stays;
     }
