@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 import bed as bed_module  # noqa: E402
-from launch_case import BUILD, CONTROL_RANK, LAUNCH, PROGRESS_RANK, LaunchCase  # noqa: E402,F401
+from launch_case import BUILD, CONTROL_RANK, ELASTIC_RANK, LAUNCH, PROGRESS_RANK, LaunchCase  # noqa: E402,F401
 
 BED = None
 
@@ -37,7 +37,7 @@ class HostsCase(LaunchCase):
 
 def main(hosts, private=()):
     global BED
-    for program in (LAUNCH, PROGRESS_RANK, CONTROL_RANK):
+    for program in (LAUNCH, PROGRESS_RANK, CONTROL_RANK, ELASTIC_RANK):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} has not been built")
     try:

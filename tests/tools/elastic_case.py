@@ -44,7 +44,12 @@ class Job:
         """[(generation, step, number)] in the order in which they were done."""
         if not self.audit.exists():
             return []
-        return [tuple(map(int, line.split())) for line in self.audit.read_text().splitlines()]
+        return [tuple(map(int, line.split()[:3])) for line in self.audit.read_text().splitlines()]
+
+    def begun(self, generation):
+        """When the first step of a generation was done, in ns."""
+        lines = [line.split() for line in self.audit.read_text().splitlines()]
+        return min(int(line[3]) for line in lines if int(line[0]) == generation)
 
     def generation(self):
         return max((g for g, _, _ in self.steps()), default=0)

@@ -2,10 +2,11 @@
 // header-only
 // Stands in for a worker of a job whose members come and go: its steps are a sleep that ends when all members have
 // begun it, which they tell each other by texts of the channel.
-//   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; out=FILE: a line "GENERATION STEP NUMBER"
-//   for
-//                            each step of each member; load=MS: before a newcomer asks to be let in; facts=TEXT: of a
-//                            newcomer; rigid: says that its members cannot change; die: a newcomer does, at once
+//   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; load=MS: before a newcomer asks to be let
+//   in;
+//                            facts=TEXT: of a newcomer; die: a newcomer does, at once; rigid: says that its members
+//                            cannot change; out=FILE: "GENERATION STEP NUMBER TIME_NS" for each step of each member;
+//                            writes=FILE: "NUMBER TIME_NS", always while it may write
 #include <unistd.h>
 
 #include <atomic>
@@ -33,6 +34,10 @@ std::atomic<bool> terminated{false};
 
 // What a member brings into a step, and the most of what all bring.
 enum : int { nothing = 0, at_epoch = 1, at_step = 2, stop = 3, broken = 9 };
+
+[[nodiscard]] long long time_ns() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 class Worker {
  public:
@@ -99,7 +104,7 @@ class Worker {
       }
       std::this_thread::sleep_for(pause_);
       ++step_;
-      if (channel_.may_write()) out_ << a_.generation << ' ' << step_ << ' ' << mine << std::endl;
+      if (channel_.may_write()) out_ << a_.generation << ' ' << step_ << ' ' << mine << ' ' << time_ns() << std::endl;
       if (most == stop || most == at_step || (most == at_epoch && step_ % epoch_ == 0)) return most;
     }
     return nothing;
@@ -116,7 +121,7 @@ class Worker {
 
 int main(int argc, char** argv) {
   try {
-    std::string out = "/dev/null", fact = "same";
+    std::string out = "/dev/null", writes = "/dev/null", fact = "same";
     int steps = 20, epoch = 5, epochs = 3, load = 0;
     bool rigid = false, die = false;
     for (int i = 1; i < argc; ++i) {
@@ -126,6 +131,7 @@ int main(int argc, char** argv) {
       if (word.starts_with("epoch=")) epoch = std::atoi(value.c_str());
       if (word.starts_with("epochs=")) epochs = std::atoi(value.c_str());
       if (word.starts_with("out=")) out = value;
+      if (word.starts_with("writes=")) writes = value;
       if (word.starts_with("load=")) load = std::atoi(value.c_str());
       if (word.starts_with("facts=")) fact = value;
       if (word == "rigid") rigid = true;
@@ -150,6 +156,11 @@ int main(int argc, char** argv) {
     JobFacts facts;
     facts.add("model", e.new_worker ? fact : "same");
     Worker worker(*channel, milliseconds(steps), epoch, epochs, out);
+    const std::jthread writer([&](const std::stop_token& over) {
+      std::ofstream file(writes, std::ios::app);
+      for (; !over.stop_requested(); std::this_thread::sleep_for(milliseconds(20)))
+        if (channel->may_write()) file << e.rank << ' ' << time_ns() << std::endl;
+    });
     return worker.run(channel->enrol(e, facts, std::chrono::seconds(600)));
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -75,9 +75,8 @@ class Elastic : ElasticTable {
       say_(w->name() + " on " + e.host + " has left" + (e.good() ? "" : ", but with " + describe(e.end)));
       return Meaning::none;
     }
-    say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the others go on");
-    if (w->member && seconds_since(w->since) > long_work) stations_[w->key].failures = 0;
-    failed(w->key, "");
+    if (!w->given_up) say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the others go on");
+    failed(*w);
     return w->member ? Meaning::noted : Meaning::none;
   }
   // Whether what is wrong with a host is no end of the job.
@@ -118,7 +117,7 @@ class Elastic : ElasticTable {
       say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
       // What still runs of it may not come back; its agent is told, as soon as it can be reached.
       if (w->link != nullptr) w->link->say("signal 9 " + w->name());
-      failed(w->key, "");
+      failed(*w);
       write_log();
     }
     if (news.decision.kind == Kind::left) {

@@ -153,6 +153,11 @@ class ElasticTable {
       s.listed = true;
     }
   }
+  // A worker is lost, which counts against its host.
+  void failed(const ElasticWorker& w) {
+    if (w.member && seconds_since(w.since) > long_work) stations_[w.key].failures = 0;
+    failed(w.key, "");
+  }
   // A host failed: it is tried again later, and each time later.
   void failed(const std::string& key, const std::string& why) {
     Station& s = stations_[key];
