@@ -120,6 +120,7 @@ class Meeting {
   }
 
   [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
+  [[nodiscard]] bool one_host() const noexcept { return one_host_; }
   [[nodiscard]] const std::string& host() const noexcept { return host_; }
   [[nodiscard]] Options options() const {
     Options o;
@@ -285,6 +286,7 @@ class JobStrategy : public Strategy {
     w.windows = w.servers_return ? nullptr : meeting.windows();
     if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
     w.neighbours = meeting.neighbours();
+    w.one_host = meeting.one_host();
     return w;
   }
 };

@@ -50,7 +50,8 @@ class Servers(HostsCase):
         self.assertIn("note: parameter server over windows, 2 servers", one.out)
         for run, words, said in (("keys", [], "ZeroMQ with CURVE"), ("plain", ["--ps-plain"], "ZeroMQ")):
             done = self.launch("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2), *self.command(run, "--epochs", 1, *words))
-            self.assertIn(f"note: parameter server over {said}, 2 servers", done.out)
+            # Rank 0 is beside both servers.
+            self.assertIn(f"note: parameter server over {said}, 2 servers, windows to 2 on this host", done.out)
             self.assertEqual(self.weights(run, 10), self.weights("one", 10), run)
 
     def run_long(self, run):

@@ -53,6 +53,7 @@ struct WorkerOptions {
   // none. neighbours: of each server, whether it is on this host.
   ProcessWindows* windows = nullptr;
   std::vector<bool> neighbours{};
+  bool one_host = true;      // nobody of the job is elsewhere
   std::string no_windows{};  // why there are none, where that is to be said
   // A server that is lost is started again: until `deadline` it is waited for. Servers that own weights alone.
   bool servers_return = false;
@@ -102,11 +103,12 @@ class ServerCommunicator {
   [[nodiscard]] std::string name() const {
     const auto all = static_cast<std::size_t>(o_.servers);
     const std::string servers = std::to_string(all) + (all == 1 ? " server" : " servers");
-    if (lent_.servers() == all) return "parameter server over windows, " + servers;
+    if (lent_.servers() == all && o_.one_host) return "parameter server over windows, " + servers;
     const std::string over = "parameter server over " + t_.name() + ", " + servers;
     const std::string& reason = lent_.why().empty() ? o_.no_windows : lent_.why();
     const std::string why = reason.empty() ? "" : " (no windows: " + reason + ")";
-    return over + (lent_.servers() > 0 ? ", windows to " + std::to_string(lent_.servers()) : "") + why;
+    return over + (lent_.servers() > 0 ? ", windows to " + std::to_string(lent_.servers()) + " on this host" : "") +
+           why;
   }
   [[nodiscard]] std::string rank_name(int r) const {
     const auto i = static_cast<std::size_t>(r);
