@@ -136,6 +136,52 @@ kill -TERM "${pids[@]}"
 ended "stopped in order" "0 0 143 143" asked
 said asked.worker0 "state saved"
 
+# ---- an evaluation beside it ----
+line='^[0-9-]{10} [0-9:]{8}\.[0-9]{6}: precision @ 1 = (0\.[0-9]{3}|1\.000)$'
+lists
+"$program" --checkpoint_dir "$work/judged" --eval_dir "$work/eval" --eval_interval_secs 0.2 >judge 2>&1 &
+judge=$!
+until_said judge "no checkpoint in $work/judged yet"
+start judged --max_steps 100000000 --save-seconds 1 --ema-decay 0.9
+for _ in $(seq 300); do (($(grep -cE "$line" judge) >= 3)) && break || sleep 0.1; done
+kill -TERM "${pids[@]}"
+ended "a judged job" "0 0 143 143" judged
+kill -INT $judge
+wait $judge
+[[ $? == 130 ]] || complain "the evaluation does not end in order: $(tail -n 3 judge)"
+(($(grep -cE "$line" judge) >= 3)) || complain "not evaluated: $(cat judge)"
+[[ $(grep -vcE "$line|no checkpoint|stopping after|^$" judge) == 0 ]] || complain "it says more: $(cat judge)"
+ls eval/events.out.tfevents.* >/dev/null || complain "no curve for TensorBoard"
+# Checkpoints that come and go while they are read.
+newest=$(find judged/checkpoints -name 'step-*' | sort | tail -n 1)
+"$program" --checkpoint_dir judged --eval_dir eval --eval_interval_secs 0 >judge 2>&1 &
+judge=$!
+for i in $(seq 60); do
+  mv "$newest" judged/checkpoints/step-000999$(printf %03d "$i") && sleep 0.03 && mv judged/checkpoints/step-000999* "$newest"
+  [[ $i != 30 ]] || rm -f "$newest/optimizer.safetensors"
+done
+kill -0 $judge || complain "the evaluation did not live on: $(tail -n 3 judge)"
+kill -INT $judge
+wait $judge
+"$program" --checkpoint_dir whole --eval_dir eval --run_once --eval_data train_eval --num_examples 50 >judge 2>&1 ||
+  complain "once: $(cat judge)"
+[[ $(grep -cE "$line" judge) == 1 && $(wc -l <judge) == 1 ]] || complain "once: it says otherwise: $(cat judge)"
+# judged CODE WHAT TEXT OPTIONS...
+judged() {
+  "$program" --eval_dir eval "${@:4}" >out 2>&1
+  [[ $? == "$1" ]] || complain "$2: not status $1: $(cat out)"
+  grep -qF -- "$3" out || complain "$2: it does not say '$3': $(cat out)"
+}
+judged 3 "nothing to evaluate" "[--checkpoint-dir] expected a checkpoint in none, got none" --checkpoint_dir none --run_once
+judged 2 "other images" "[--eval-data] expected test or train_eval, got 'valid'" --eval_data valid
+judged 2 "no time" "[--eval-interval-secs] expected 0" --eval_interval_secs=-1
+judged 2 "no number" "[--eval-interval-secs]" --eval_interval_secs soon
+judged 2 "fewer than no images" "[--num-examples] expected 0" --num_examples=-1
+judged 2 "another net" "[--depth] expected 8, as the checkpoint has, got 14" --checkpoint_dir whole --run_once --depth 14
+judged 2 "two commands" "[--job-name] expected an evaluation, or one process of a job" --job_name ps
+judged 2 "another folder" "[--run-dir] expected --checkpoint-dir" --train_dir whole
+[[ ! -e none ]] || complain "an evaluation makes a run folder"
+
 # ---- what is wrong ----
 # refused CODE WHAT TEXT OPTIONS...: of one process.
 refused() {
