@@ -178,6 +178,7 @@ struct StrategyRow {
 #include <tutti/strategy/all_reduce.hpp>
 #endif
 #ifdef TUTTI_HAS_GLOO
+#include <tutti/backends/gloo/elastic.hpp>
 #include <tutti/backends/gloo/job.hpp>
 #endif
 #ifdef TUTTI_HAS_ZEROMQ
@@ -297,7 +298,7 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
 #endif
 
 #ifdef TUTTI_HAS_GLOO
-inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+inline GlooJobOptions gloo_options(const StrategyOptions& o) {
   GlooJobOptions g;
   g.deadline = o.deadline;
   g.meeting = std::min(g.meeting, o.deadline);
@@ -305,7 +306,18 @@ inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& 
   g.hierarchical = o.hierarchical;
   g.wire = o.bf16_wire ? WireType::bf16 : WireType::same;
   g.facts = o.facts;
-  return AnyStrategy::make<GlooAllReduce>(start, g);
+  return g;
+}
+inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<GlooAllReduce>(start, gloo_options(o));
+}
+inline AnyStrategy make_elastic_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+  ElasticOptions e;
+  e.start = start;
+  e.facts.add("tutti", version);
+  for (const auto& [name, value] : o.facts.facts()) e.facts.add(name, value);
+  return AnyStrategy::make<ElasticGloo>(o.channel != nullptr ? o.channel : ControlChannel::open(), e,
+                                        FormGloo{gloo_options(o)});
 }
 #endif
 
@@ -376,7 +388,7 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       },
       {"gloo", "libgloo-dev", false,
 #ifdef TUTTI_HAS_GLOO
-       make_gloo
+       make_gloo, make_elastic_gloo
 #else
        nullptr
 #endif

@@ -79,7 +79,6 @@ class Launcher : RunningJob {
  private:
   // ---- workers that come and go ----
   void begin_elastic() {
-    for (auto& s : plan_.sites) s.order.elastic = true;
     elastic_.emplace(o_, plan_, *control_, folder_, links_, [this](const std::string& text) { say(text); });
   }
   void watch_elastic() {

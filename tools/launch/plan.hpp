@@ -221,6 +221,7 @@ namespace detail {
   common.workers = static_cast<int>(workers);
   common.servers = static_cast<int>(servers);
   common.keeps = o.server_restarts > 0;
+  common.elastic = o.elastic.on;
   common.host_timeout = o.host_timeout;
   common.command = o.command;
   common.everywhere = detail::with_program_options(o.everywhere);

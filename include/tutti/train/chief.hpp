@@ -39,6 +39,7 @@ struct ClosedStep {
   std::int64_t step = 0;
   int ranks = 1;                        // that it was divided among
   const BatchSource* source = nullptr;  // of its samples
+  double seconds = 0;                   // since then, for the report
 };
 
 // The chief of a job is its rank 0: it shows the progress, writes the log, saves, and knows the best checkpoint. Which

@@ -34,7 +34,7 @@ TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
     if (duties_.open) opened_ = duties_.open(!first);
   }
   if (!first) {
-    const MembersReport m{trainer_.counters().step, now.size};
+    const MembersReport m{trainer_.counters().step, now.size, closed != nullptr ? closed->seconds : 0};
     tell([&](FitListener& l) { l.members(m); });
   }
 }

@@ -344,6 +344,7 @@ class FitRun {
   // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.
   bool change_members(bool broken) {
     const bool joins = members_->joining();
+    const Stopwatch since;
     for (;;) {
       if (!broken && !joins) broken = !sum_up();
       if (broken) trainer_.roll_back();
@@ -354,7 +355,7 @@ class FitRun {
                                  "--resume goes on from the last checkpoint");
       try {
         take_state();
-        follow();
+        follow(since);
         place();
         return true;
       } catch (const CommunicationError&) {
@@ -390,8 +391,8 @@ class FitRun {
     holds_state_ = true;
   }
   // Some members may have come to the step that others stand at by their state alone, and some may be gone.
-  void follow() {
-    const ClosedStep closed{share_.began, share_.step, static_cast<int>(share_.world), &train_};
+  void follow(const Stopwatch& since) {
+    const ClosedStep closed{share_.began, share_.step, static_cast<int>(share_.world), &train_, since.seconds()};
     chief_.follow(share_.step > 0 ? &closed : nullptr);
   }
   void place() {

@@ -206,7 +206,10 @@ class ProgressDisplay : public FitListener {
     o_.write_error("warning: " + text + "\n");
   }
   void members(const MembersReport& m) override {
-    line("after step " + std::to_string(m.step) + ": " + std::to_string(m.ranks) + (m.ranks == 1 ? " rank" : " ranks"));
+    char took[32] = "";
+    if (m.seconds > 0) std::snprintf(took, sizeof took, ", in %.2f s", m.seconds);
+    line("after step " + std::to_string(m.step) + ": " + std::to_string(m.ranks) + (m.ranks == 1 ? " rank" : " ranks") +
+         took);
   }
   void ended(const RunEnd&) override { end_line(); }
 

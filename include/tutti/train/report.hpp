@@ -66,6 +66,7 @@ struct ViewsReport {
 struct MembersReport {
   std::int64_t step = 0;
   int ranks = 1;
+  double seconds = 0;  // that the change took, from what ended the generation before; 0: not known
 };
 
 // How a run ended: "finished", "interrupted" or "failed", and then why.

@@ -118,7 +118,9 @@ class RunLog : public FitListener {
   }
   void warning(const std::string& message) override { write(event("warning").set("message", utf8_text(message))); }
   void members(const MembersReport& m) override {
-    write(event("members").set("step", m.step).set("ranks", static_cast<std::int64_t>(m.ranks)));
+    io::Json line = event("members").set("step", m.step).set("ranks", static_cast<std::int64_t>(m.ranks));
+    if (m.seconds > 0) line.set("seconds", detail::finite(m.seconds));
+    write(line);
   }
   void views(const ViewsReport& v) override {
     io::Json line = event("views").set("step", v.step).set("views", v.views);
