@@ -232,21 +232,18 @@ inline void check_strategy(RunOptions& o, const std::vector<std::string>& built,
   fail<UsageError>(option, list_of(built), "'" + said + "'");
 }
 
-// A GPU's gradients are summed by NCCL, and by nothing else; NCCL sums nothing else.
+// A GPU's gradients are summed by NCCL, or pass through the host's memory to servers; NCCL sums nothing else.
 inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
   const int processes = job.processes;
   const bool gpu = job.gpu;
   const bool servers = has_servers(o.strategy);
-  if (servers && o.backend == "cuda")
-    fail<UsageError>("--backend", "one on the processor, because servers are pushed what lies in its memory", o.backend,
-                     "use --strategy nccl for GPUs, or --backend auto");
   if (o.strategy == "nccl") {
     if (o.backend == "auto") o.backend = "cuda";
     if (o.backend != "cuda")
       fail<UsageError>("--backend", "cuda, because strategy nccl sums what lies in GPUs", o.backend,
                        "use --strategy mpi for the backends on the processor");
-  } else if (o.backend == "cuda" && o.strategy != "solo" && processes > 1) {
-    fail<UsageError>("--strategy", "nccl with --backend cuda and several processes", o.strategy);
+  } else if (o.backend == "cuda" && o.strategy != "solo" && !servers && processes > 1) {
+    fail<UsageError>("--strategy", "nccl, ps or ps_async with --backend cuda and several processes", o.strategy);
   } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1) && !servers) {
     o.backend = "cuda";
   }

@@ -152,7 +152,8 @@ int serve(RunOptions& o, const Task& task, const Started& start) {
   if (owns) {
     BackendOptions on = backend_options(o);
     on.gpu = false;
-    backend = make_backend(o.backend, on);
+    // Servers have no GPU, whatever the workers have.
+    backend = make_backend(o.backend == "cuda" ? "auto" : o.backend, on);
     weights.emplace(*backend, o, task, start.workers);
     as.weights = &weights->store();
     as.facts = weights->facts();

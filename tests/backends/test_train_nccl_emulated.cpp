@@ -230,16 +230,3 @@ TEST_CASE("a step that breaks at any piece, or is replayed, leaves the state of 
     for (const std::string& s : said) CHECK(s == "");
   }
 }
-
-TEST_CASE("a strategy of the host is refused for gradients in a GPU's memory") {
-  if (testing::no_emulator()) return;
-  // Two ranks, as far as it says.
-  struct OfTheHost : Solo {
-    [[nodiscard]] Membership membership() const { return {0, 2, 0}; }
-  };
-  Emulated backend(testing::emulated_options());
-  OfTheHost strategy;
-  using Refused = Trainer;
-  CHECK_THROWS_WITH_AS(Refused(backend, strategy, net(), options()), doctest::Contains("use --strategy nccl"),
-                       UsageError);
-}

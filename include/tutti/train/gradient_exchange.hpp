@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ class GradientExchange final : public Exchange {
       : b_(backend), s_(strategy), o_(o) {}
   // What an error has left under way still writes into this memory.
   ~GradientExchange() override {
-    if (!b_.memory().on_host()) return;
+    if (!b_.memory().on_host() && pinned_ == nullptr) return;
     for (Work& w : works_) let_end(w);
     let_end(states_work_);
   }
@@ -38,6 +39,8 @@ class GradientExchange final : public Exchange {
   GradientExchange& operator=(const GradientExchange&) = delete;
 
   [[nodiscard]] bool alone() const { return s_.size() == 1 && !s_.owns_weights(); }
+  // Whether gradients of a device pass through memory of the host, because the strategy reads no other.
+  [[nodiscard]] bool staged() const { return !alone() && !b_.memory().on_host() && !s_.reads_device_memory(); }
   [[nodiscard]] std::size_t trainable() const noexcept { return trainable_; }  // slices, which come first
   [[nodiscard]] std::byte* flags() const noexcept { return all_; }
   [[nodiscard]] std::byte* state_sums() const noexcept { return state_sums_; }
@@ -45,10 +48,9 @@ class GradientExchange final : public Exchange {
   // The gradients lie behind the step's flags, so that one reduction takes these along, and before a place for the
   // running statistics.
   std::unique_ptr<Executor> make_executor(const Graph& model) {
-    require_device_reader();
     const auto place = [&](const ArenaLayout& parameters, const ArenaLayout& states) -> void* {
       const std::size_t bytes = StepFlags::bytes + parameters.bytes() + states.bytes();
-      const auto window = s_.allocate(bytes);
+      const auto window = staged() ? std::span<std::byte>() : s_.allocate(bytes);
       if (window.empty()) memory_ = Buffer(b_.memory(), bytes);
       all_ = window.empty() ? memory_.at(0) : window.data();
       state_sums_ = all_ + StepFlags::bytes + parameters.bytes();
@@ -62,7 +64,6 @@ class GradientExchange final : public Exchange {
   }
   // The members of the job are others now: what was sent before does not count.
   void begin_generation() {
-    require_device_reader();
     require_something_to_share();
     for (Work& w : works_) w = {};
     states_work_ = {};
@@ -97,12 +98,18 @@ class GradientExchange final : public Exchange {
   void wait_on_host() override {
     for (std::size_t i = 0; i < works_.size(); ++i) {
       const double before = trace_ != nullptr ? since_->seconds() : 0;
+      const bool summed = i < next_ && !s_.owns_weights();
       wait_for(works_[i]);
+      if (summed) {
+        const std::size_t flags = i == 0 ? StepFlags::bytes : 0;
+        receive({gradients(buckets_[i].begin) - flags, flags + (buckets_[i].end - buckets_[i].begin) * unit()});
+      }
       if (trace_ == nullptr || i >= trace_->buckets.size()) continue;
       trace_->buckets[i].taken = since_->seconds();
       trace_->waited += since_->seconds() - before;
     }
     wait_for(states_work_);
+    if (!s_.owns_weights() && next_ > 0) receive({state_sums_, e_->states().bytes()});
     if (s_.owns_weights()) take_weights();
   }
   void wait_on_device() override {
@@ -126,32 +133,52 @@ class GradientExchange final : public Exchange {
     if (!alone() && buckets_.empty())
       fail<UsageError>("trainer", "a model with something to learn", "none", "there is nothing to share between ranks");
   }
-  // Gradients in a device's memory are no place for a strategy that reads them with the processor.
-  void require_device_reader() const {
-    if (!alone() && !b_.memory().on_host() && !s_.reads_device_memory())
-      fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'", "one of the host",
-                       "use --strategy nccl, or a backend on the processor");
-  }
   Work reduce(const Bucket& k, bool first) {
     const std::size_t flags = first ? StepFlags::bytes : 0;
     const std::span<std::byte> bytes{gradients(k.begin) - flags, flags + (k.end - k.begin) * unit()};
     note_ready(bytes.size());
-    return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, bytes, flags});
+    return s_.reduce({Piece::Kind::gradients, k.index, e_->parameters().dtype, sent(bytes), flags});
   }
   // The backward pass still reads the weights, so the new ones wait elsewhere.
   Work push(const Bucket& k) {
-    if (pulled_.bytes() == 0) pulled_ = Buffer(b_.memory(), e_->parameters().bytes());
     const std::size_t bytes = (k.end - k.begin) * unit();
     note_ready(bytes);
-    return s_.exchange(
-        {k.index, k.begin, e_->parameters().dtype, {gradients(k.begin), bytes}, {pulled_.at(k.begin * unit()), bytes}});
+    const std::span<const std::byte> pushed = sent({gradients(k.begin), bytes});
+    if (pulled_ == nullptr) {
+      const std::size_t all = e_->parameters().bytes();
+      if (pinned_ == nullptr) pulled_memory_ = Buffer(b_.memory(), all);
+      if (pinned_ != nullptr) pulled_pinned_ = b_.allocate_pinned(all);
+      pulled_ = pinned_ == nullptr ? pulled_memory_.at(0) : static_cast<std::byte*>(pulled_pinned_.get());
+    }
+    return s_.exchange({k.index, k.begin, e_->parameters().dtype, pushed, {pulled_ + k.begin * unit(), bytes}});
   }
   void take_weights() {
     for (std::size_t i = 0; i < next_; ++i) {
-      const std::size_t at = buckets_[i].begin * unit();
-      b_.memory().copy(static_cast<std::byte*>(e_->parameter_data()) + at, pulled_.at(at),
-                       (buckets_[i].end - buckets_[i].begin) * unit());
+      const std::size_t at = buckets_[i].begin * unit(), bytes = (buckets_[i].end - buckets_[i].begin) * unit();
+      std::byte* const to = static_cast<std::byte*>(e_->parameter_data()) + at;
+      if (pinned_ != nullptr)
+        b_.memory().copy_in(to, pulled_ + at, bytes);
+      else
+        b_.memory().copy(to, pulled_ + at, bytes);
     }
+  }
+  // What the strategy is given of these bytes of the arena: themselves, or a copy in pinned memory of the host.
+  [[nodiscard]] std::span<std::byte> sent(std::span<std::byte> bytes) {
+    if (!staged()) return bytes;
+    if (pinned_ == nullptr) {
+      pinned_ = b_.allocate_pinned(StepFlags::bytes + e_->parameters().bytes() + e_->states().bytes());
+      if (pinned_ == nullptr)
+        fail<UsageError>("trainer", "a strategy that reads the memory of backend '" + b_.name() + "'",
+                         "one of the host, and no pinned memory", "use a backend on the processor");
+    }
+    std::byte* const copy = static_cast<std::byte*>(pinned_.get()) + (bytes.data() - all_);
+    b_.memory().copy_out(copy, bytes.data(), bytes.size());
+    return {copy, bytes.size()};
+  }
+  // What came of it goes back.
+  void receive(std::span<std::byte> bytes) {
+    if (pinned_ != nullptr && !bytes.empty())
+      b_.memory().copy_in(bytes.data(), static_cast<std::byte*>(pinned_.get()) + (bytes.data() - all_), bytes.size());
   }
   void note_ready(std::size_t bytes) {
     if (trace_ != nullptr) trace_->buckets.push_back({bytes, since_->seconds(), 0});
@@ -176,15 +203,17 @@ class GradientExchange final : public Exchange {
     const std::size_t n = e_->states().bytes();
     if (n == 0) return;
     b_.memory().copy(state_sums_, e_->state_data(), n);
-    states_work_ = s_.reduce({Piece::Kind::statistics, 0, e_->states().dtype, {state_sums_, n}, 0});
+    states_work_ = s_.reduce({Piece::Kind::statistics, 0, e_->states().dtype, sent({state_sums_, n}), 0});
   }
 
   Backend& b_;
   AnyStrategy& s_;
   const TrainerOptions& o_;
   Executor* e_ = nullptr;
-  Buffer memory_;  // where the strategy has none of its own
-  Buffer pulled_;  // weights that somebody else owns, as they come
+  Buffer memory_;                                 // where the strategy has none of its own
+  std::shared_ptr<void> pinned_, pulled_pinned_;  // of the host, where pieces of a device pass through it
+  Buffer pulled_memory_;
+  std::byte* pulled_ = nullptr;  // weights that somebody else owns, as they come: in one of these two
   std::byte *all_ = nullptr, *state_sums_ = nullptr;
   std::size_t trainable_ = 0, next_ = 0;
   bool held_back_ = false;

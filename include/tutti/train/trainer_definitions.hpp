@@ -19,6 +19,7 @@
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/train/batch_view.hpp>
 #include <tutti/train/gradient_exchange.hpp>
+#include <tutti/train/host_spans.hpp>
 #include <tutti/train/optimizer_state.hpp>
 #include <tutti/train/steps.hpp>
 #include <tutti/train/trainer.hpp>
@@ -67,8 +68,9 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   if (s_.owns_weights()) detail::require_pushes(o_);
   if (has_ema()) parts_->ema = WeightAverage(b_, *executor_);
   parts_->state = model_state();
-  // A device does not ask a user's own optimizer, nor whoever owns the weights.
-  const bool on_host = s_.owns_weights() || (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
+  // A device does not ask a user's own optimizer, nor servers.
+  const bool on_host =
+      s_.owns_weights() || parts_->exchange.staged() || (o_.optimizer.per_tensor() && !o_.optimizer.trust_ratio());
   const UpdateRules& rules = parts_->optimizer.rules();
   parts_->steps = std::make_unique<Steps>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state, rules,
                                           on_host ? nullptr : b_.step_end(parts_->state, rules));
@@ -139,7 +141,9 @@ TUTTI_CORE_FUNCTION void Trainer::pull() {
   std::vector<StateSpan> state;
   for (StateSpan& s : arena_spans())
     if (s.name.ends_with("weights") && !s.name.starts_with("ema.")) state.push_back(std::move(s));
-  s_.pull(state);
+  detail::HostSpans here(b_.memory(), state);
+  s_.pull(here.spans());
+  here.put_back();
   counters_.step = s_.progress();
   executor_->parameters_changed();
 }
@@ -162,10 +166,12 @@ TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::committed_tensors(bool optim
 
 TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside) {
   if (s_.owns_weights()) {
-    auto state = arena_spans();
+    detail::HostSpans arenas_here(b_.memory(), arena_spans());
+    std::vector<StateSpan> state(arenas_here.spans().begin(), arenas_here.spans().end());
     state.push_back(counters_span(counters_));
     state.insert(state.end(), beside.begin(), beside.end());
     s_.synchronise(state);
+    arenas_here.put_back();
     counters_.step = s_.progress();
     executor_->parameters_changed();
     parts_->steps->forget();

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <tutti/strategy/strategy.hpp>
+#include <tutti/tensor/memory.hpp>
+
+namespace tutti::detail {
+
+// State of some memory for who reads the host's alone: where it lies in a device's, copies that can be put back.
+class HostSpans {
+ public:
+  HostSpans(Memory& memory, std::vector<StateSpan> state) : m_(memory), there_(std::move(state)), here_(there_) {
+    if (m_.on_host()) return;
+    copies_.resize(there_.size());
+    for (std::size_t i = 0; i < there_.size(); ++i) {
+      copies_[i].resize(there_[i].bytes.size());
+      if (!copies_[i].empty()) m_.copy_out(copies_[i].data(), there_[i].bytes.data(), copies_[i].size());
+      here_[i].bytes = copies_[i];
+    }
+  }
+  [[nodiscard]] std::span<StateSpan> spans() noexcept { return here_; }
+  // What somebody has written into them becomes the state.
+  void put_back() {
+    for (std::size_t i = 0; i < copies_.size(); ++i)
+      if (!copies_[i].empty()) m_.copy_in(there_[i].bytes.data(), copies_[i].data(), copies_[i].size());
+    if (!copies_.empty()) m_.synchronise();
+  }
+
+ private:
+  Memory& m_;
+  std::vector<StateSpan> there_, here_;
+  std::vector<std::vector<std::byte>> copies_;
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+// Workers with an emulated GPU and parameter servers: what lies on the device passes through pinned memory of the host,
+// and trains like one process.
+#define TUTTI_CUDA_LINK_LIBRARIES
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/engine/reference/reference.hpp>
+#include <tutti/nn/layers.hpp>
+#include <tutti/strategy/parameter_server/async_parameter_server.hpp>
+#include <tutti/strategy/parameter_server/parameter_server.hpp>
+#include <tutti/strategy/parameter_server/thread_transport.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/train/optimizer_state.hpp>
+#include <tutti/train/server_update.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "backends/cuda_emulator.hpp"
+#include "backends/emulated_cuda.hpp"
+#include "comm/conformance.hpp"
+#include "engine/conformance.hpp"
+#include "strategy/server_ranks.hpp"
+
+using namespace tutti;
+using conformance::require;
+using testing::Emulated;
+
+namespace {
+
+constexpr int steps = 4;
+constexpr std::int64_t rows = 8;
+constexpr double rate = 0.05;
+
+Graph net(bool norm) {
+  Builder b(3, 6, 6);
+  ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
+  x = norm ? nn::conv_bn(b, "conv1", "bn1", x, {.out = 8}, {}) : b.relu("relu1", nn::conv(b, "conv1", x, {.out = 8}));
+  b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 4, {Init::he_uniform, 0.4}));
+  return std::move(b).take();
+}
+TrainerOptions options() {
+  TrainerOptions o;
+  o.optimizer = Sgd{0.9, true};
+  o.first_bucket_bytes = 1 << 7;
+  o.bucket_bytes = 1 << 9;
+  return o;
+}
+
+// Looks at where a strategy is to read and write.
+template <class Base>
+struct Looking : Base {
+  using Base::Base;
+  Work reduce(const Piece& p) {
+    look(p.bytes.data());
+    return Base::reduce(p);
+  }
+  static void look(const void* p) {
+    if (on_gpu) require(emulator::Device::instance().pinned.holds(p), "a piece that is not pinned");
+    ++looks;
+  }
+  static inline thread_local bool on_gpu = false;
+  static inline thread_local int looks = 0;
+};
+using Sync = Looking<ParameterServer<ps::ThreadWorkerEnd>>;
+struct Async : Looking<AsyncParameterServer<ps::ThreadWorkerEnd>> {
+  using Looking::Looking;
+  Work exchange(const Push& p) {
+    look(p.gradients.data());
+    look(p.weights.data());
+    return Looking::exchange(p);
+  }
+};
+
+struct Trained {
+  std::vector<float> weights, states;
+};
+template <class S>
+Trained train(S& strategy, Backend& backend, const Graph& graph, std::int64_t begin, std::int64_t end) {
+  Trainer t(backend, strategy, graph, options());
+  t.synchronise();
+  for (int i = 0; i < steps; ++i) {
+    const auto all = testing::random_batch(graph, rows, static_cast<std::uint64_t>(i % 2));
+    const std::int64_t row = graph[graph.images].shape.row_numel();
+    t.step(BatchView{all.images.data() + begin * row, all.labels.data() + begin, end - begin}, rows, rate).wait();
+  }
+  t.commit();
+  Trained r;
+  const auto fetch = [&](const ArenaLayout& layout, const void* from) {
+    std::vector<float> v(layout.count);
+    if (!v.empty()) backend.memory().copy_out(v.data(), from, layout.bytes());
+    return v;
+  };
+  r.weights = fetch(t.executor().parameters(), t.executor().parameter_data());
+  r.states = fetch(t.executor().states(), t.executor().state_data());
+  return r;
+}
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double d = a.size() == b.size() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    d = std::max(d, std::fabs(double{a[i]} - double{b[i]}));
+  return d;
+}
+
+testing::Ends<ps::ThreadServerEnd, ps::ThreadWorkerEnd> ends_of(ps::ThreadNetwork& network) {
+  return {[&](int s) { return std::make_unique<ps::ThreadServerEnd>(network, s); },
+          [&](int) { return std::make_unique<ps::ThreadWorkerEnd>(network); }};
+}
+
+}  // namespace
+
+TEST_CASE("a worker with a GPU and one without train by servers like one with the whole batch") {
+  if (testing::no_emulator()) return;
+  const Graph graph = net(false);
+  ReferenceBackend host;
+  Solo solo;
+  const Trained one = train(solo, host, graph, 0, rows);
+  ps::ThreadNetwork network(2);
+  const testing::ServerJob job{.workers = 2, .servers = 2, .big_array = 100};
+  std::vector<Trained> trained(2);
+  testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
+    Sync s(std::move(end), testing::worker_options(job, rank));
+    Sync::on_gpu = rank == 0;
+    if (rank == 0) {
+      Emulated gpu(testing::emulated_options());
+      trained[0] = train(s, gpu, graph, 0, 3);
+      require(Sync::looks >= 2 * steps, "several buckets a step");
+    } else {
+      ReferenceBackend cpu;
+      trained[1] = train(s, cpu, graph, 3, rows);
+    }
+  }).rethrow();
+  for (const Trained& t : trained) CHECK(difference(t.weights, one.weights) < 1e-5);
+  CHECK(difference(one.weights, train(solo, host, graph, 0, 3).weights) > 1e-3);
+}
+
+TEST_CASE("running statistics of a GPU are averaged by servers too") {
+  if (testing::no_emulator()) return;
+  const Graph graph = net(true);
+  ps::ThreadNetwork network(1);
+  const testing::ServerJob job{.workers = 2, .servers = 1};
+  std::vector<Trained> trained(2);
+  testing::run_with_servers(job, ends_of(network), [&](std::unique_ptr<ps::ThreadWorkerEnd> end, int rank) {
+    Sync s(std::move(end), testing::worker_options(job, rank));
+    Sync::on_gpu = rank == 0;
+    std::unique_ptr<Backend> backend = std::make_unique<ReferenceBackend>();
+    if (rank == 0) backend = std::make_unique<Emulated>(testing::emulated_options());
+    trained[static_cast<std::size_t>(rank)] = train(s, *backend, graph, rank == 0 ? 0 : 4, rank == 0 ? 4 : rows);
+  }).rethrow();
+  REQUIRE(!trained[0].states.empty());
+  CHECK(difference(trained[0].states, trained[1].states) < 1e-5);
+  CHECK(difference(trained[0].weights, trained[1].weights) < 1e-5);
+}
+
+TEST_CASE("a server that owns the weights of a GPU changes them as the GPU would") {
+  if (testing::no_emulator()) return;
+  const Graph graph = net(true);
+  ReferenceBackend host, of_server;
+  Solo solo;
+  const Trained alone = train(solo, host, graph, 0, rows);
+  Trainer as_worker(of_server, solo, graph, options());
+  const ArenaLayout& layout = as_worker.executor().parameters();
+  const ServerUpdate update(of_server, make_update_rules(layout, options(), layout.slices.size()), 1,
+                            [](std::int64_t) { return rate; });
+  ps::WeightStore store(layout, options().optimizer.slots(), as_worker.facts(), std::cref(update));
+  ps::ThreadNetwork network(1);
+  ps::ServerOptions so = testing::server_options({.workers = 1}, 0);
+  so.store = &store;
+  std::string error;
+  std::thread thread([&] {
+    try {
+      ps::Server<ps::ThreadServerEnd>(std::make_unique<ps::ThreadServerEnd>(network, 0), so).run();
+    } catch (const Error& e) {
+      error = e.what();
+    }
+  });
+  {
+    Async s(std::make_unique<ps::ThreadWorkerEnd>(network), testing::worker_options({.workers = 1}, 0));
+    Async::on_gpu = true;
+    Emulated gpu(testing::emulated_options());
+    const Trained t = train(s, gpu, graph, 0, rows);
+    CHECK(difference(t.weights, alone.weights) < 1e-5);
+    CHECK(Async::looks >= 4 * steps);
+  }
+  thread.join();
+  CHECK(error.empty());
+}
