@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
