@@ -26,7 +26,8 @@ inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, 
   const int workers = plan.first().order.workers;
   if (o.elastic.on && asked.answer && !asked.answer->elastic)
     fail<UsageError>("--elastic", "a strategy whose workers may come and go",
-                     printable(o.command.at(0)) + " with strategy " + asked.answer->strategy, "--strategy gloo can");
+                     printable(o.command.at(0)) + " with strategy " + asked.answer->strategy,
+                     asked.answer->strategy == "gloo" ? "that of another build can" : "--strategy gloo can");
   if (o.elastic.on && workers < o.elastic.min_workers)
     fail<UsageError>("--min-workers", "at most as many as the job begins with, " + std::to_string(workers),
                      std::to_string(o.elastic.min_workers));
