@@ -273,7 +273,7 @@ release
 lists
 start going --max_steps 100000000
 until_said going.worker1 "step 10,"
-refused 5 "another secret" "it has another --ps-key-file" "${list[@]}" --job_name worker --ps-key-file other.key
+refused 5 "another secret" "--ps-key-file" "${list[@]}" --job_name worker --ps-key-file other.key
 refused 2 "another list" "[job] expected what the arbiter was told, 2 workers and 2 servers" --ps_hosts "localhost:$first" \
   --worker_hosts a:1 --job_name worker "${key[@]}"
 refused 2 "a number twice" "worker 1 on localhost, who is there already" "${list[@]}" --job_name worker --task_index 1 \
