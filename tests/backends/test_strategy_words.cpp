@@ -26,7 +26,7 @@ struct Machine {
 // "strategy on backend", or the error.
 std::string meant(RunOptions o, const Machine& m) {
   try {
-    check(o, m.processes, m.built, m.gpu);
+    check(o, {m.processes, m.built, m.gpu});
   } catch (const UsageError& e) {
     return e.what();
   }

@@ -133,3 +133,24 @@ TEST_CASE("what ranks compare does not depend on how many they are") {
     CHECK(differ > 0);
   }
 }
+
+TEST_CASE("processes that come and go need a strategy that follows them") {
+  const auto checked = [](const std::string& line, bool elastic = true, int processes = 1) {
+    auto o = parse(words("--dataset synthetic " + line));
+    check(*o, {processes, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 0, elastic});
+    return *o;
+  };
+  if (!changes_members("gloo")) {
+    CHECK(contains(message_of<UsageError>([&] { (void)checked(""); }), "lets processes come and go"));
+    return;
+  }
+  for (const char* line : {"", "--strategy gloo", "--kv-store dist_sync", "--kv-store dist_device_sync"})
+    for (const int processes : {1, 3}) CHECK(checked(line, true, processes).strategy == "gloo");
+  for (const char* line :
+       {"--strategy mpi", "--strategy ps", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
+    CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes come and go"));
+  CHECK(contains(message_of<UsageError>([&] { (void)checked("--eval-only"); }), "[--eval-only]"));
+  CHECK(checked("--spot-notice notice").spot_notice == "notice");
+  CHECK(contains(message_of<UsageError>([&] { (void)checked("--spot-notice notice", false); }),
+                 "tutti-launch --elastic"));
+}
