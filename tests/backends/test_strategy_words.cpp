@@ -83,7 +83,7 @@ TEST_CASE("what does not go together is one clear line") {
     CHECK(text.find('\n') == std::string::npos);
   };
   says(meant("nccl", "", "eigen", alone), "[--backend] expected cuda, because strategy nccl");
-  says(meant("mpi", "", "cuda", four), "[--strategy] expected nccl with --backend cuda");
+  says(meant("mpi", "", "cuda", four), "[--strategy] expected nccl, ps or ps_async with --backend cuda");
   says(meant("auto", "device", "auto", four), "[--kv-store] expected dist_sync for the 4 processes");
   says(meant("solo", "", "auto", four),
        "[--strategy] expected mpi or nccl for the 4 processes that were started, got solo");
