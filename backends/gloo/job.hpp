@@ -47,14 +47,6 @@ struct GlooJobOptions {
   return g;
 }
 
-// What ends a group at once: "the loss of worker 2 on b", say; empty where it works on.
-[[nodiscard]] inline std::string end_of(const control::Changing& c) {
-  if (!c.broken) return "";
-  std::string names;
-  for (const control::Member& m : c.lost) names += (names.empty() ? "" : ", ") + m.name();
-  return names.empty() ? "a step that broke elsewhere" : "the loss of " + names;
-}
-
 namespace detail {
 
 // A worker's channel, and the group that ends when somebody of it is lost.
@@ -73,7 +65,7 @@ class GlooJob {
     for (const auto& [name, value] : o.facts.facts()) facts.add(name, value);
     const Assignment a = channel_->enrol(start, facts, o.meeting);
     const auto follow = [this](const control::Changing& c) {
-      if (const std::string end = end_of(c); !end.empty()) flag_.raise(end);
+      if (const std::string end = control::reason_of_end(c); !end.empty()) flag_.raise(end);
     };
     channel_->on_change(follow);
     channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });

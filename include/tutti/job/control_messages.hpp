@@ -117,6 +117,14 @@ struct Changing {
   std::uint32_t joining = 0, leaving = 0;
   bool broken = false, at_epoch = false;
 };
+// What ends a group at once: "the loss of worker 2 on b", say; empty where it works on.
+[[nodiscard]] inline std::string reason_of_end(const Changing& c) {
+  if (!c.broken) return "";
+  std::string names;
+  for (const Member& m : c.lost) names += (names.empty() ? "" : ", ") + m.name();
+  return names.empty() ? "a step that broke elsewhere" : "the loss of " + names;
+}
+
 // All members stand: the generation computes.
 struct Go {
   std::uint64_t generation = 0;

@@ -30,6 +30,33 @@ struct ElasticOptions {
   std::chrono::milliseconds meeting = std::chrono::seconds(60);
 };
 
+namespace detail {
+
+// The flag of the group that there is now, for the channel's thread, which may still be at it when the strategy is
+// gone.
+class GroupFlag {
+ public:
+  [[nodiscard]] std::shared_ptr<InterruptFlag> renew() {
+    const std::lock_guard lock(mutex_);
+    return flag_ = std::make_shared<InterruptFlag>();
+  }
+  // why: empty where nothing has ended.
+  void raise(const std::string& why) {
+    std::shared_ptr<InterruptFlag> flag;
+    {
+      const std::lock_guard lock(mutex_);
+      flag = flag_;
+    }
+    if (flag != nullptr && !why.empty()) flag->raise(why);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<InterruptFlag> flag_;
+};
+
+}  // namespace detail
+
 // Trains in generations of a job whose members come and go: makes a strategy for each by `factory`,
 //     std::unique_ptr<S> factory(const Assignment&, ControlChannel&, InterruptFlag&)
 // where S is an AllReduce, or another strategy with set_authority(), which the flag ends while it is formed and later.
@@ -53,14 +80,15 @@ class Elastic final : public ChangingMembers {
     if (channel_ == nullptr)
       fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
                        "'tutti-launch --elastic -n N PROGRAM' starts N that more can join");
-    channel_->on_change([this](const control::Changing& c) {
-      if (c.broken) interrupt(c);
-    });
+    channel_->on_change([now = group_flag_](const control::Changing& c) { now->raise(control::reason_of_end(c)); });
+    channel_->on_end(
+        [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
     if (!options_.start.new_worker && !next_generation({}))
       fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
   }
   ~Elastic() override {
     channel_->on_change({});
+    channel_->on_end({});
     group_.reset();
   }
 
@@ -159,12 +187,9 @@ class Elastic final : public ChangingMembers {
     return true;
   }
   void form_group() {
-    {
-      const std::lock_guard lock(mutex_);
-      flag_ = std::make_shared<InterruptFlag>();
-    }
+    flag_ = group_flag_->renew();
     // What was heard before there was a flag.
-    if (const auto c = channel_->change(); c && c->broken) interrupt(*c);
+    if (const auto c = channel_->change()) group_flag_->raise(control::reason_of_end(*c));
     group_ = factory_(now_, *channel_, *flag_);
     int authority = 0;
     for (std::size_t r = 0; r < now_.workers.size(); ++r)
@@ -176,25 +201,12 @@ class Elastic final : public ChangingMembers {
     if (broken && flag_ != nullptr) flag_->raise("this rank leaves a group that broke");
     group_.reset();
   }
-  // On the channel's thread, too.
-  void interrupt(const control::Changing& c) {
-    std::shared_ptr<InterruptFlag> flag;
-    {
-      const std::lock_guard lock(mutex_);
-      flag = flag_;
-    }
-    if (flag == nullptr) return;
-    std::string who;
-    for (const control::Member& m : c.lost) who += (who.empty() ? "" : ", ") + m.name();
-    flag->raise(who.empty() ? "a step that broke on one of them" : "the loss of " + who);
-  }
-
   ElasticOptions options_;
   Factory factory_;
   std::shared_ptr<ControlChannel> channel_;
   Assignment now_;
   bool enrolled_ = false;
-  std::mutex mutex_;  // of the flag
+  std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
   std::shared_ptr<InterruptFlag> flag_;
   Made group_;  // goes before its flag
 };
