@@ -163,6 +163,7 @@ class GlooEngine {
   }
   void connect(const std::vector<int>& members, Deadline deadline) {
     std::vector<std::string> names;
+    names.reserve(members.size());
     for (const int r : members) names.push_back(rank_name(r));
     const auto me = std::find(members.begin(), members.end(), rank()) - members.begin();
     const auto mesh = std::make_shared<GlooMesh>(static_cast<int>(me), static_cast<int>(members.size()),

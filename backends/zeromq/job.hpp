@@ -150,6 +150,7 @@ class Meeting {
   }
   [[nodiscard]] std::vector<Door> doors() {
     std::vector<Door> list;
+    list.reserve(servers_.size());
     for (int s = 0; s < static_cast<int>(servers_.size()); ++s)
       list.push_back(door_of(channel_->lookup(key("address", s), o_.meeting)));
     return list;

@@ -52,6 +52,7 @@ class HostPlaces {
   [[nodiscard]] std::string name(int r) const { return "rank " + std::to_string(r) + " on " + host_name(r); }
   [[nodiscard]] std::vector<std::string> all_names() const {
     std::vector<std::string> list;
+    list.reserve(static_cast<std::size_t>(size()));
     for (int r = 0; r < size(); ++r) list.push_back(name(r));
     return list;
   }
@@ -64,6 +65,7 @@ class HostPlaces {
   }
   [[nodiscard]] std::vector<std::string> leader_names() const {
     std::vector<std::string> list;
+    list.reserve(leader_of_.size());
     for (const int r : leader_of_) list.push_back(name(r));
     return list;
   }
@@ -71,6 +73,7 @@ class HostPlaces {
  private:
   static std::vector<int> leaders_of(const std::vector<std::string>& hosts) {
     std::vector<int> leaders;
+    leaders.reserve(hosts.size());
     for (const std::string& h : hosts)
       leaders.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), h) - hosts.begin()));
     return leaders;

@@ -57,7 +57,7 @@ class FitRun {
     if (ends() && share_.unended == 0) {
       chief_.tell([](FitListener& l) { l.finished(0); });
       result_.counters = at_;
-      return std::move(result_);
+      return result_;
     }
     begin();
     while (!over_ && (share_.unended != 0 || !ends())) {
@@ -79,7 +79,7 @@ class FitRun {
     const double seconds = since_start_.seconds();
     if (!result_.interrupted) chief_.tell([&](FitListener& l) { l.finished(seconds); });
     result_.counters = at_;
-    return std::move(result_);
+    return result_;
   }
 
  private:
@@ -408,7 +408,7 @@ class FitRun {
     train_.release();
     result_.left = true;
     result_.counters = at_;
-    return std::move(result_);
+    return result_;
   }
 
   Trainer& trainer_;
