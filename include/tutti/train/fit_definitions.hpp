@@ -45,11 +45,6 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
   return report;
 }
 
-TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
-                                  const FitOptions& o) {
-  return detail::FitRun(trainer, train, test, chief, o).run();
-}
-
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource& test, Checkpoints& checkpoints,
                                   const FitOptions& o) {
   Chief chief(trainer, {.checkpoints = &checkpoints});

@@ -14,6 +14,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/strategy/changing_members.hpp>
@@ -438,3 +439,12 @@ class FitRun {
 };
 
 }  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
+                                  const FitOptions& o) {
+  return detail::FitRun(trainer, train, test, chief, o).run();
+}
+
+}  // namespace tutti
