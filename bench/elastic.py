@@ -8,7 +8,7 @@ percentile and the longest of
 
 usage: bench/elastic.py [--changes N] [--workers N] [--threads N]
 
-  --changes   of each kind; default: 20. --workers: of the job; default: 4. --threads: of each; default: 1
+  --changes   of each kind, but 6 kills at most; default: 20. --workers: of the job; default: 4. --threads: of each; default: 1
 
 TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where the job does not live through it.
 """
@@ -32,7 +32,7 @@ class Job:
         self.folder, self.run = folder, folder / "run"
         self.out = open(folder / "output", "w", encoding="utf-8")
         command = [BUILD / "tools" / "tutti-launch", "--elastic", "--elastic-at", "step", "--elastic-dir", folder,
-                   "--restart-budget", "0", "-n", args.workers, BUILD / "examples" / "train_imagenet", "--synthetic",
+                   "--restart-budget", "100", "-n", args.workers, BUILD / "examples" / "train_imagenet", "--synthetic",
                    "--model", "resnet18", "--image-size", "32", "--num-classes", "10", "--num-examples", "1000000",
                    "--batch-size", 64 // args.workers, "--threads", args.threads, "--num-epochs", "1", "--display-every",
                    "1000000", "--tensorboard", "0", "--run-dir", self.run]
@@ -90,15 +90,17 @@ def measure(job, args):
         time.sleep(1)
 
     n = args.workers
-    for i in range(args.changes):
+    for _ in range(args.changes):
         change("leaves in order", n - 1, lambda: job.ranks(n - 1))
         change("joins", n, lambda: job.ranks(n))
+    # The launcher starts another one in its place, later and later.
+    for i in range(min(args.changes, 6)):
         first, *_, last = job.pids().values()
-        victim = first if i % 2 == 0 else last
-        change("the first one killed" if i % 2 == 0 else "killed", n - 1, lambda: os.kill(victim, signal.SIGKILL))
-        job.ranks(n - 1)
-        time.sleep(0.5)
-        change("joins", n, lambda: job.ranks(n))
+        victim = last if i % 2 else first
+        begin = time.monotonic()
+        change("killed" if i % 2 else "the first one killed", n - 1, lambda: os.kill(victim, signal.SIGKILL))
+        job.wait_for(n, begin)
+        time.sleep(1)
     return kinds
 
 
