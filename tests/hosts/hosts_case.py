@@ -34,6 +34,21 @@ class HostsCase(LaunchCase):
         inside = set(self.bed.pids(host))
         return {p: c for p, c in self.marked().items() if p in inside}
 
+    def processes(self, program, role="worker"):
+        """Host and process id of each process of the job that runs this program in this role, by its number."""
+        found = {}
+        for host in range(self.bed.count):
+            for pid in self.bed.pids(host):
+                try:
+                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(program):
+                        continue
+                    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if f"TUTTI_ROLE={role}".encode() in words:
+                    found.update({int(w[11:]): (host, pid) for w in words if w.startswith(b"TUTTI_RANK=")})
+        return found
+
 
 def main(hosts, private=()):
     global BED

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from hosts_case import BUILD, HostsCase, main
 from launch_case import wait_until
@@ -31,20 +30,6 @@ class Gloo(HostsCase):
     def weights(self, run, step):
         file = self.folder / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors"
         return hashlib.sha256(file.read_bytes()).hexdigest()
-
-    def workers(self):
-        """Host and process id of each rank."""
-        found = {}
-        for host in range(self.bed.count):
-            for pid in self.bed.pids(host):
-                try:
-                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(TRAIN):
-                        continue
-                    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                found.update({int(w[11:]): (host, pid) for w in words if w.startswith(b"TUTTI_RANK=")})
-        return found
 
     def test_hosts_learn_what_one_host_learns(self):
         self.launch("-n", 2, *self.command("one", "--epochs", 1))
@@ -70,7 +55,7 @@ class Gloo(HostsCase):
 
     def test_connections_are_those_of_the_leaders(self):
         job = self.run_long("sockets")
-        workers = self.workers()
+        workers = self.processes(TRAIN)
         lines = [line for line in self.sockets(0).splitlines() if any(f"pid={pid}," in line for _, pid in workers.values())]
         job.send_signal(signal.SIGINT)
         self.finish(job)
@@ -82,7 +67,7 @@ class Gloo(HostsCase):
     def test_killed(self):
         for rank in (0, 3):
             job = self.run_long(f"killed-{rank}")
-            host, pid = self.workers()[rank]
+            host, pid = self.processes(TRAIN)[rank]
             os.kill(pid, signal.SIGKILL)
             start = time.monotonic()
             self.finish(job)
@@ -103,7 +88,7 @@ class Gloo(HostsCase):
             # Both may be given up at once.
             self.assertRegex(job.err, rf"\[worker [23] on {self.bed.address(1)}\] expected a sign of life within 4 s")
             self.assertRegex(job.err, rf"rank [01] on .* the loss of worker [23] on {self.bed.address(1)}")
-            wait_until(lambda: not self.workers(), 90)
+            wait_until(lambda: not self.processes(TRAIN), 90)
         finally:
             self.bed.heal(1)
 

@@ -30,21 +30,6 @@ class Servers(HostsCase):
         file = self.folder / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors"
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
-    def processes(self, role):
-        """Host and process id of each process of the job with this role, by rank."""
-        found = {}
-        for host in range(self.bed.count):
-            for pid in self.bed.pids(host):
-                try:
-                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(TRAIN):
-                        continue
-                    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if f"TUTTI_ROLE={role}".encode() in words:
-                    found.update({int(w[11:]): (host, pid) for w in words if w.startswith(b"TUTTI_RANK=")})
-        return found
-
     def test_hosts_learn_what_one_host_learns(self):
         one = self.launch("-n", 3, "-s", 2, *self.command("one", "--epochs", 1))
         self.assertIn("note: parameter server over windows, 2 servers", one.out)
@@ -67,7 +52,7 @@ class Servers(HostsCase):
     def test_killed(self):
         for role, rank in (("worker", 2), ("server", 1)):
             job = self.run_long(f"killed-{role}")
-            host, pid = self.processes(role)[rank]
+            host, pid = self.processes(TRAIN, role)[rank]
             os.kill(pid, signal.SIGKILL)
             start = time.monotonic()
             self.finish(job)
@@ -84,7 +69,7 @@ class Servers(HostsCase):
         job = self.run_long("keys")
         seen = b""
         for role in ("worker", "server"):
-            processes = self.processes(role).values()
+            processes = self.processes(TRAIN, role).values()
             self.assertEqual(len(processes), 3 if role == "worker" else 2)
             for _, pid in processes:
                 for file in ("cmdline", "environ"):

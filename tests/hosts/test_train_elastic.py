@@ -70,20 +70,6 @@ class ElasticTraining(HostsCase):
         log = self.elastic / "host_worker_log"
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
-    def workers(self):
-        """Host and process id of each worker, by the number it was started with."""
-        found = {}
-        for host in range(self.bed.count):
-            for pid in self.bed.pids(host):
-                try:
-                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(TRAIN):
-                        continue
-                    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                found.update({int(w[11:]): (host, pid) for w in words if w.startswith(b"TUTTI_RANK=")})
-        return found
-
     def check_end(self, epochs=EPOCHS):
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
@@ -106,7 +92,7 @@ class ElasticTraining(HostsCase):
     def test_first_worker_dies(self):
         self.begin("--elastic-at", "step", "--restart-budget", 0)
         self.wait_for_steps(5)
-        _, pid = self.workers()[0]
+        _, pid = self.processes(TRAIN)[0]
         os.kill(pid, signal.SIGKILL)
         self.wait_for_steps(5)
         self.check_end()
@@ -115,7 +101,7 @@ class ElasticTraining(HostsCase):
         """A worker that gets SIGTERM leaves in order, at once, and the job goes on."""
         self.begin()
         self.wait_for_steps(5)
-        _, pid = self.workers()[1]
+        _, pid = self.processes(TRAIN)[1]
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: self.logged() == [["REMOVED", self.bed.address(1)]], 60)
         self.check_end()
@@ -125,7 +111,7 @@ class ElasticTraining(HostsCase):
         """A host whose link is cut is given up, and writes nothing when it is back."""
         self.begin("--elastic-at", "step", "--rank-timeout", "1.5", "--restart-budget", 0)
         self.wait_for_steps(5)
-        _, pid = self.workers()[1]
+        _, pid = self.processes(TRAIN)[1]
         self.bed.cut(1)
         try:
             self.wait_for_steps(10)
@@ -138,7 +124,7 @@ class ElasticTraining(HostsCase):
         """So is a worker that is stopped, the first one here, and it ends when it goes on."""
         self.begin("--elastic-at", "step", "--rank-timeout", "1.5", "--restart-budget", 0)
         self.wait_for_steps(5)
-        _, pid = self.workers()[0]
+        _, pid = self.processes(TRAIN)[0]
         os.kill(pid, signal.SIGSTOP)
         try:
             self.wait_for_steps(10)
@@ -151,7 +137,7 @@ class ElasticTraining(HostsCase):
         """Who would leave nobody behind saves, as in any job that is stopped."""
         self.begin(hosts=(0,), epochs=1000)
         self.wait_for_steps(5)
-        _, pid = self.workers()[0]
+        _, pid = self.processes(TRAIN)[0]
         os.kill(pid, signal.SIGTERM)
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 143, self.job.out + self.job.err)
