@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of elastic training share: a job of train_cifar10 on several hosts, its hosts file, what it logged, and
+which samples its audit says were seen."""
+import json
+from pathlib import Path
+
+from hosts_case import BUILD, HostsCase
+from launch_case import wait_until
+
+TRAIN = str(BUILD / "examples" / "train_cifar10")
+IMAGES, BATCH, EPOCHS = 960, 8, 6
+
+
+def samples_by_epoch(run):
+    """What the audit's files say was seen, lines that were taken back left out."""
+    seen = {}
+    for file in run.glob("audit-rank*.txt"):
+        lines = []
+        for line in file.read_text().splitlines():
+            words = line.split()
+            if words[0] == "rollback":
+                epoch, step = int(words[1]), int(words[2])
+                lines = [s for s in lines if s[0] < epoch or (s[0] == epoch and s[1] < step)]
+            else:
+                lines.append((int(words[0]), int(words[1]), [int(w) for w in words[3:]]))
+        for epoch, _, indices in lines:
+            seen.setdefault(epoch, []).extend(indices)
+    return seen
+
+
+class ElasticTrainingCase(HostsCase):
+    STRATEGY = ()  # options of the program
+
+    def setUp(self):
+        super().setUp()
+        self.environment.pop("TUTTI_DATA", None)
+        self.elastic = self.folder / "elastic"
+        self.elastic.mkdir()
+        self.run_dir = self.folder / "run"
+
+    def begin(self, *options, epochs=EPOCHS, hosts=(0, 1)):
+        self.job = self.start("--elastic", "--elastic-dir", self.elastic, *options, "-n", len(hosts), "-H",
+                              self.bed.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
+                              "--image-shape", "3,16,16", "--depth", 8, "--batch-size", BATCH, "--threads", 1,
+                              "--epochs", epochs, "--disp-batches", 1, "--audit", "--run-dir", self.run_dir, *self.STRATEGY)
+
+    def events(self):
+        log = self.run_dir / "log.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def wait_for_steps(self, more):
+        """Until the job has gone so many steps further."""
+        def step():
+            return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
+        if self.job.poll() is not None:
+            self.finish(self.job)
+            self.fail(self.job.err)
+        goal = step() + more
+        wait_until(lambda: self.job.poll() is not None or step() >= goal, 90)
+
+    def edit(self, hosts):
+        new = self.elastic / "new"
+        new.write_text(Path(self.bed.hosts_file(1, hosts)).read_text())
+        new.rename(self.elastic / "host_worker")
+
+    def logged(self):
+        log = self.elastic / "host_worker_log"
+        return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
+
+    def check_end(self, epochs=EPOCHS):
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
+        for epoch, seen in sorted(samples_by_epoch(self.run_dir).items()):
+            self.assertEqual(sorted(seen), list(range(IMAGES)), f"epoch {epoch}")
+        last = [e for e in self.events() if e["event"] == "epoch"][-1]
+        self.assertEqual(last["epoch"], epochs)
+        self.assertEqual(last["step"], epochs * IMAGES // (2 * BATCH))
