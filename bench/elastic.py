@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How long a job stands still when its members change: ResNet-18 on made-up images of 32x32, on this host, over Gloo.
-Workers join, leave in order, and are killed, the first one too, again and again. For each kind the median, the 95th
-percentile and the longest of
+"""How long a job stands still when its members change: ResNet-18 on made-up images of 32x32, on this host or on hosts made
+of network namespaces. Workers join, leave in order, and are killed, the first one too, again and again; on several hosts
+some are also stopped and some cut off. For each kind the median, the 95th percentile and the longest of
   still    from the end of the last step to the begin of the next, as the new first rank tells it
   noticed  from the edit of the hosts file, or the kill, until the job says that others train (with who starts and loads)
 
-usage: bench/elastic.py [--changes N] [--workers N] [--threads N]
+usage: bench/elastic.py [--changes N] [--workers N] [--threads N] [--strategy WORD] [--hosts] [-- OPTIONS OF tutti-launch]
 
-  --changes   of each kind, but 6 kills at most; default: 20. --workers: of the job; default: 4. --threads: of each; default: 1
+  --changes   of each kind (a tenth of it of those that wait for --rank-timeout); default: 50. --workers: of the job;
+              default: 4. --threads: of each; default: 1. --strategy: of the program; default: its own
+  --hosts     each worker on a host of its own; needs root
 
 TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where the job does not live through it.
 """
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -25,23 +28,38 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
+PROGRAM = BUILD / "examples" / "train_imagenet"
+TIMEOUT = 1.5  # --rank-timeout
+sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+import bed as bed_module  # noqa: E402
 
 
 class Job:
-    def __init__(self, folder, args):
-        self.folder, self.run = folder, folder / "run"
+    """A job that runs in a folder: its workers, what it tells of its members, its hosts file."""
+
+    def __init__(self, folder, args, options, bed):
+        self.folder, self.run, self.bed, self.workers = folder, folder / "run", bed, args.workers
         self.out = open(folder / "output", "w", encoding="utf-8")
+        where = ["-H", self.write(range(args.workers)), "--ssh-config", bed.ssh_config] if bed else []
+        strategy = ["--strategy", args.strategy] if args.strategy else []
         command = [BUILD / "tools" / "tutti-launch", "--elastic", "--elastic-at", "step", "--elastic-dir", folder,
-                   "--restart-budget", "100", "-n", args.workers, BUILD / "examples" / "train_imagenet", "--synthetic",
-                   "--model", "resnet18", "--image-size", "32", "--num-classes", "10", "--num-examples", "1000000",
-                   "--batch-size", 64 // args.workers, "--threads", args.threads, "--num-epochs", "1", "--display-every",
-                   "1000000", "--tensorboard", "0", "--run-dir", self.run]
-        self.state = folder / "state"
-        environment = {**os.environ, "TUTTI_STATE_DIR": str(self.state)}
-        self.process = subprocess.Popen([str(w) for w in command], env=environment, stdout=self.out,
-                                        stderr=subprocess.STDOUT)
-        self.workers = args.workers
+                   "--restart-budget", 1000, "--rank-timeout", TIMEOUT, *where, *options, "-n", args.workers, PROGRAM,
+                   "--synthetic", "--model", "resnet18", "--image-size", 32, "--num-classes", 10, "--num-examples",
+                   1000000, "--batch-size", 64 // args.workers, "--threads", args.threads, "--num-epochs", 1,
+                   "--display-every", 1000000, "--tensorboard", 0, "--run-dir", self.run, *strategy]
+        self.process = subprocess.Popen([str(w) for w in command], stdout=self.out, stderr=subprocess.STDOUT,
+                                        env={**os.environ, "TUTTI_STATE_DIR": str(folder / "state")})
         self.at = 0
+
+    def write(self, hosts):
+        new = self.folder / "new"
+        new.write_text("".join(f"{self.bed.address(h)} slots=1\n" for h in hosts) if self.bed
+                       else f"localhost slots={len(hosts)}\n")
+        return new
+
+    def list(self, hosts):
+        """The hosts that are to be in the job; on one host, so many workers."""
+        self.write(hosts).rename(self.folder / "host_worker")
 
     def changes(self):
         """The "members" events that have come since it was asked last."""
@@ -53,22 +71,19 @@ class Job:
         self.at += len(lines)
         return [e for e in map(json.loads, lines.splitlines()) if e["event"] == "members"]
 
-    def ranks(self, count):
-        new = self.folder / "new"
-        new.write_text(f"localhost slots={count}\n")
-        new.rename(self.folder / "host_worker")
-
     def pids(self):
-        """Of its workers, by their numbers."""
+        """Host and process id of its workers, the oldest first."""
         found = {}
-        for file in self.state.glob("jobs/*/worker-*.process"):
-            try:
-                pid = int(file.read_text().split()[0])
-                os.kill(pid, 0)
-            except (OSError, IndexError):
-                continue
-            found[int(file.stem.split("-")[1])] = pid
-        return dict(sorted(found.items()))
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(folder / "exe") == os.path.realpath(PROGRAM) and \
+                        str(self.run).encode() in (folder / "cmdline").read_bytes():
+                    words = (folder / "environ").read_bytes().split(b"\0")
+                    found.update({int(w[11:]): int(folder.name) for w in words if w.startswith(b"TUTTI_RANK=")})
+        return [found[n] for n in sorted(found)]
+
+    def host_of(self, pid):
+        return next(h for h in range(self.bed.count) if pid in self.bed.pids(h)) if self.bed else 0
 
     def wait_for(self, ranks, begin, timeout=120):
         """The seconds that the job stood still, and those since `begin`."""
@@ -77,57 +92,123 @@ class Job:
                 if e["ranks"] == ranks:
                     return e["seconds"], time.monotonic() - begin
             time.sleep(0.005)
-        sys.exit(f"bench/elastic.py: no {ranks} workers within {timeout} s")
+        sys.exit(f"bench/elastic.py: no {ranks} workers within {timeout} s:\n"
+                 + (self.folder / "output").read_text()[-3000:])
+
+    def ready(self):
+        while not (self.run / "log.jsonl").exists() or len(self.pids()) < self.workers:
+            self.changes()
+            time.sleep(0.1)
+        time.sleep(2)
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(120)
 
 
-def measure(job, args):
-    kinds = {"leaves in order": [], "joins": [], "killed": [], "the first one killed": []}
+class Measured:
+    def __init__(self, job, args):
+        self.job, self.n, self.kinds = job, args.workers, {}
 
-    def change(kind, ranks, act):
+    def change(self, kind, ranks, act):
         begin = time.monotonic()
         act()
-        kinds[kind].append(job.wait_for(ranks, begin))
-        time.sleep(1)
+        self.kinds.setdefault(kind, []).append(self.job.wait_for(ranks, begin))
+        time.sleep(0.5)
 
-    n = args.workers
-    for _ in range(args.changes):
-        change("leaves in order", n - 1, lambda: job.ranks(n - 1))
-        change("joins", n, lambda: job.ranks(n))
-    # The launcher starts another one in its place, later and later.
-    for i in range(min(args.changes, 6)):
-        first, *_, last = job.pids().values()
-        victim = last if i % 2 else first
-        begin = time.monotonic()
-        change("killed" if i % 2 else "the first one killed", n - 1, lambda: os.kill(victim, signal.SIGKILL))
-        job.wait_for(n, begin)
+    def in_order(self, count):
+        for i in range(count):
+            self.change("leaves in order", self.n - 1, lambda: self.job.list([h for h in range(self.n) if h != i % self.n]))
+            self.change("joins", self.n, lambda: self.job.list(range(self.n)))
+
+    def back(self, host, begin):
+        """Who was lost is listed anew, where that is possible: else the launcher starts another one, later and later."""
+        if self.job.bed:
+            self.job.list([h for h in range(self.n) if h != host])
+            time.sleep(0.5)
+            self.job.list(range(self.n))
+        self.job.wait_for(self.n, begin)
+        time.sleep(0.5)
+
+    def killed(self, i):
+        pid = self.job.pids()[0 if i % 2 else -1]
+        host, begin = self.job.host_of(pid), time.monotonic()
+        self.change("the first one killed" if i % 2 else "killed", self.n - 1, lambda: os.kill(pid, signal.SIGKILL))
+        self.back(host, begin)
+
+    def stopped(self):
+        pid = self.job.pids()[-1]
+        host, begin = self.job.host_of(pid), time.monotonic()
+        self.change(f"stopped, {TIMEOUT} s time-out", self.n - 1, lambda: os.kill(pid, signal.SIGSTOP))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        self.back(host, begin)
+
+    def cut(self):
+        host, begin = self.job.host_of(self.job.pids()[-1]), time.monotonic()
+        self.change(f"cut off, {TIMEOUT} s time-out", self.n - 1, lambda: self.job.bed.cut(host))
+        self.job.bed.heal(host)
         time.sleep(1)
+        self.back(host, begin)
+
+
+def measure(args, options, bed):
+    kinds = {}
+
+    @contextlib.contextmanager
+    def job():
+        with tempfile.TemporaryDirectory() as folder:
+            it = Job(Path(folder), args, options, bed)
+            try:
+                it.ready()
+                m = Measured(it, args)
+                yield m
+            finally:
+                it.end()
+        for kind, times in m.kinds.items():
+            kinds.setdefault(kind, []).extend(times)
+
+    with job() as m:
+        m.in_order(args.changes)
+    # On one host the pauses before another one is started grow with the kills of a job.
+    together = 2 * args.changes if bed else 4
+    for done in range(0, 2 * args.changes, together):
+        with job() as m:
+            for i in range(done, min(done + together, 2 * args.changes)):
+                m.killed(i)
+    if bed:
+        with job() as m:
+            for _ in range((args.changes + 9) // 10):
+                m.stopped()
+                m.cut()
     return kinds
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--changes", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), args)
-        try:
-            while "epoch" not in (Path(folder) / "output").read_text() and not (job.run / "log.jsonl").exists():
-                job.changes()
-                time.sleep(0.1)
-            time.sleep(2)
-            kinds = measure(job, args)
-        finally:
-            job.process.terminate()
-            job.process.wait(120)
-    print(f"{'':24}{'changes':>8}{'still, ms: p50':>16}{'p95':>8}{'most':>8}{'noticed: p50':>16}{'p95':>8}{'most':>8}")
+def show(kinds):
+    print(f"{'':28}{'changes':>8}{'still, ms: p50':>16}{'p95':>8}{'most':>8}{'noticed: p50':>16}{'p95':>8}{'most':>8}")
     for kind, times in kinds.items():
-        line = f"{kind:24}{len(times):8}"
+        line = f"{kind:28}{len(times):8}"
         for i in (0, 1):
             ms = sorted(1000 * t[i] for t in times)
             line += f"{statistics.median(ms):16.0f}{ms[int(0.95 * (len(ms) - 1) + 0.5)]:8.0f}{ms[-1]:8.0f}"
         print(line)
+
+
+def main():
+    words = sys.argv[1:]
+    options = words[words.index("--") + 1:] if "--" in words else []
+    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1])
+    parser.add_argument("--changes", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--strategy", default="")
+    parser.add_argument("--hosts", action="store_true")
+    args = parser.parse_args(words[:words.index("--")] if "--" in words else words)
+    try:
+        with bed_module.Bed(args.workers) if args.hosts else contextlib.nullcontext() as bed:
+            show(measure(args, options, bed))
+    except bed_module.Unavailable as e:
+        sys.exit(f"bench/elastic.py: --hosts: {e}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A job on four hosts whose members change at random, again and again: hosts join, leave and are replaced, workers are
+killed (the first one, two at once, one in the middle of a change), stopped and cut off, told to leave, connections of the
+launcher are killed, the hosts file is damaged. Then: the job lives, every sample was seen once an epoch, and the launcher
+and a worker that was there for the second half hold as many descriptors and threads, and as much memory, as before.
+
+usage: tests/hosts/soak_elastic.py [--events N] [--seed N] [--only KIND,KIND] [-- OPTIONS OF tutti-launch AND train_cifar10]
+
+  --events  default: 200, some 15 minutes on 2 cores. --seed: default: from the clock, and printed. --only: these kinds
+
+TUTTI_BUILD_DIR is the build folder (default: build). Needs root. Status 1 where a promise was broken.
+"""
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from elastic_training import TRAIN, ElasticTrainingCase, samples_by_epoch
+from hosts_case import main
+
+EVENTS, SEED, ONLY, OPTIONS = 200, int(time.time()), (), []
+HOSTS = 4
+TIMEOUT = 2.0  # --rank-timeout
+
+
+def resources(pid):
+    """Descriptors, threads and resident MiB of a process."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return (len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024)
+
+
+def files(*folders):
+    return sum(len(names) for f in folders for _, _, names in os.walk(f))
+
+
+class Soak(ElasticTrainingCase):
+    STRATEGY = ()
+
+    def setUp(self):
+        super().setUp()
+        self.random = random.Random(SEED)
+        self.listed = {0, 1}
+        self.done = []  # events of the log so far
+        self.read = 0
+        self.recovery = {}
+
+    # What is known of the job.
+    def events(self):
+        log = self.run_dir / "log.jsonl"
+        if log.exists():
+            with log.open("rb") as f:
+                f.seek(self.read)
+                text = f.read()
+            self.read += text.rfind(b"\n") + 1
+            self.done += [json.loads(line) for line in text[:text.rfind(b"\n") + 1].splitlines()]
+        return self.done
+
+    def step(self):
+        return max((e["step"] for e in self.events()[-200:] if "step" in e), default=0)
+
+    def ranks(self):
+        return next((e["ranks"] for e in reversed(self.events()) if e["event"] == "members"), 2)
+
+    def workers(self):
+        """Host -> pid, of those that train; the oldest first."""
+        return {host: pid for _, (host, pid) in sorted(self.processes(TRAIN).items())}
+
+    def alive(self):
+        if self.job.poll() is not None:
+            self.finish(self.job)
+            self.fail(f"the job ended with {self.job.returncode} after {self.say[-1]}:\n{self.job.out[-2000:]}\n"
+                      f"{self.job.err[-6000:]}")
+
+    def until(self, condition, what, seconds=60):
+        end = time.monotonic() + seconds
+        while not condition():
+            self.alive()
+            if time.monotonic() > end:
+                self.job.send_signal(signal.SIGQUIT)
+                self.fail(f"{what}: not within {seconds} s, after {self.say[-1]}; {len(self.listed)} listed, "
+                          f"{self.workers()} there, {self.ranks()} ranks at step {self.step()}")
+            time.sleep(0.02)
+
+    def goes_on(self, steps=25):
+        goal = self.step() + steps
+        self.until(lambda: self.step() >= goal, "no further steps")
+
+    def whole(self):
+        """Until exactly those that are listed train."""
+        self.until(lambda: set(self.workers()) == self.listed and self.ranks() == len(self.listed), "other members")
+        self.goes_on()
+
+    def set_hosts(self, hosts):
+        self.listed = set(hosts)
+        self.edit(sorted(hosts))
+
+    def victim(self, first=False):
+        there = self.workers()
+        hosts = [h for h in there if h != self.spared]
+        return hosts[0] if first else self.random.choice(hosts)
+
+    # What happens. Each leaves the job changed; repair() follows.
+    def join_or_leave(self):
+        self.set_hosts(self.some_hosts())
+
+    def replace(self):
+        away = self.victim()
+        other = [h for h in range(HOSTS) if h not in self.listed]
+        self.set_hosts(self.listed - {away} | ({self.random.choice(other)} if other else set()) or {away})
+
+    def kill_one(self):
+        os.kill(self.workers()[self.victim()], signal.SIGKILL)
+
+    def kill_first(self):
+        os.kill(self.workers()[self.victim(first=True)], signal.SIGKILL)
+
+    def kill_two(self):
+        there = self.workers()
+        hosts = [h for h in there if h != self.spared]
+        for host in self.random.sample(hosts, min(2, len(hosts), len(there) - 1)):
+            os.kill(there[host], signal.SIGKILL)
+
+    def kill_in_a_change(self):
+        there, victim = self.workers(), self.victim()
+        self.set_hosts(self.listed - {self.random.choice([h for h in there if h != self.spared])}
+                       if self.random.random() < 0.5 and len(there) > 2 else set(range(HOSTS)))
+        time.sleep(self.random.random() * 0.6)
+        if len(self.workers()) > 1 and Path(f"/proc/{there[victim]}").exists():
+            os.kill(there[victim], signal.SIGKILL)
+
+    def told_to_leave(self):
+        os.kill(self.workers()[self.victim()], signal.SIGTERM)
+
+    def stopped(self):
+        pid = self.workers()[self.victim()]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.random.choice((0.5, TIMEOUT + 1)))
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGCONT)
+
+    def cut(self):
+        host = self.victim()
+        self.bed.cut(host)
+        time.sleep(self.random.choice((0.5, TIMEOUT + 1.5)))
+        self.bed.heal(host)
+
+    def connection_killed(self):
+        address = self.bed.address(self.victim()).encode()
+        for child in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes()
+            if b"ssh" in words and address in words:
+                return os.kill(int(child), signal.SIGKILL)
+
+    def hosts_file_damaged(self):
+        file = self.elastic / "host_worker"
+        good = file.read_text()
+        bad = self.random.choice([good[:len(good) // 2], "", good + "-oProxyCommand=id\n", good.replace("slots", "sl\0ts"),
+                                  "x" * 300 + "\n", None])
+        if bad is None:
+            file.unlink()
+        else:
+            file.write_text(bad)
+        time.sleep(1.5)
+        self.assertEqual(set(self.workers()), self.listed)
+
+    def unreachable(self):
+        new = self.elastic / "new"
+        new.write_text((self.elastic / "host_worker").read_text() + "192.0.2.1 slots=1\n")
+        new.rename(self.elastic / "host_worker")
+        time.sleep(1)
+
+    def some_hosts(self):
+        hosts = set(self.random.sample(range(HOSTS), self.random.randint(2, HOSTS)))
+        return hosts if self.spared is None else hosts | {self.spared}
+
+    def repair(self):
+        """Another set of hosts, all of which get a worker: who failed or left is listed anew."""
+        there = set(self.workers())
+        target = self.some_hosts()
+        keep = (there & target) or {next(iter(self.workers()))}
+        self.set_hosts(keep)
+        self.until(lambda: set(self.workers()) == keep, "other members")
+        self.set_hosts(target)
+        self.whole()
+
+    def test_soak(self):
+        kinds = [self.join_or_leave, self.replace, self.kill_one, self.kill_first, self.kill_two, self.kill_in_a_change,
+                 self.told_to_leave, self.stopped, self.cut, self.connection_killed, self.hosts_file_damaged, self.unreachable]
+        kinds = [k for k in kinds if not ONLY or k.__name__ in ONLY]
+        self.spared, self.say, before = None, ["the start"], None
+        print(f"seed {SEED}, {EVENTS} events", flush=True)
+        split = OPTIONS.index("--") if "--" in OPTIONS else len(OPTIONS)
+        self.STRATEGY = ["--disp-batches", 20, *OPTIONS[split + 1:]]
+        self.begin("--elastic-at", "step", "--rank-timeout", TIMEOUT, "--restart-budget", 1000, *OPTIONS[:split],
+                   epochs=1000000)
+        shm = files("/dev/shm")
+        for i in range(EVENTS):
+            if i == EVENTS // 2:
+                # From now on one is spared, so that there is something to compare.
+                self.whole()
+                self.spared = next(iter(self.workers()))
+            if i == EVENTS // 2 + 5 or (EVENTS < 12 and i == EVENTS // 2):
+                self.set_hosts(range(HOSTS))
+                self.whole()
+                witness = self.workers()[self.spared]
+                before = resources(self.job.pid), resources(witness), files(self.runtime, self.elastic)
+            self.whole() if i == 0 else None
+            kind = self.random.choice(kinds)
+            self.say.append(f"event {i}, {kind.__name__}, with {self.workers()}")
+            print(f"{i} {kind.__name__}", end=" ", flush=True)
+            begin = time.monotonic()
+            kind()
+            self.until(lambda: len(self.workers()) >= 1, "nobody left")
+            self.goes_on(5)
+            took = time.monotonic() - begin
+            self.repair()
+            print(f"{took:.2f} s, whole after {time.monotonic() - begin:.2f} s, {self.ranks()} ranks, step {self.step()}",
+                  flush=True)
+            self.recovery.setdefault(kind.__name__, []).append(took)
+        self.set_hosts(range(HOSTS))
+        self.whole()
+        after = resources(self.job.pid), resources(witness), files(self.runtime, self.elastic)
+        self.job.send_signal(signal.SIGINT)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 130, self.job.err[-3000:])
+        self.assertIn("state saved", self.job.out)
+        print("descriptors, threads, MiB of the launcher and of a worker, files of the launcher: ", before, after)
+        for kind, times in sorted(self.recovery.items()):
+            print(f"{kind:20}{len(times):4}  goes on after {statistics.median(times):.2f} s, {max(times):.2f} s at most")
+        seen = sorted(samples_by_epoch(self.run_dir).items())
+        for epoch, samples in seen[:-1]:
+            self.assertEqual(sorted(samples), list(range(960)), f"epoch {epoch}")
+        self.assertEqual([e for e, _ in seen], list(range(len(seen))))
+        self.assertEqual(len(seen[-1][1]), len(set(seen[-1][1])))
+        print(f"{len(seen) - 1} epochs, every sample once in each")
+        for now, then in zip(after[:2], before[:2]):
+            self.assertLessEqual(now[0], then[0], "descriptors")
+            self.assertLessEqual(now[1], then[1], "threads")
+            self.assertLessEqual(now[2], 1.05 * then[2] + 1, "MiB")
+        self.assertLessEqual(after[2], before[2] + 2, "files")
+        self.assertLessEqual(files("/dev/shm"), shm, "files in shared memory")
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if "--" in words:
+        OPTIONS = words[words.index("--") + 1:]
+        words = words[:words.index("--")]
+    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1])
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args(words)
+    EVENTS, SEED, ONLY = args.events, args.seed, tuple(filter(None, args.only.split(",")))
+    sys.argv = sys.argv[:1]
+    main(HOSTS)
