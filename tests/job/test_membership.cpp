@@ -595,3 +595,40 @@ TEST_CASE("who comes when the work is done is let go") {
   CHECK(s.last<Released>(6).has_value());
   CHECK(s.arbiter.generation() == 1);
 }
+
+TEST_CASE("a job whose members may change begins without who never comes, or comes and dies") {
+  Scene s(options(4, 0, true));
+  s.enrol(0, Role::worker, 0);
+  s.enrol(3, Role::worker, 3);
+  s.ended(3);
+  s.beat(0);
+  CHECK(s.last<Waiting>(0)->missing == "worker 1, worker 2");
+  s.arbiter.never_comes(Role::worker, 1);
+  s.arbiter.never_comes(Role::worker, 7);
+  s.arbiter.never_comes(Role::worker, 0);  // who is there stays
+  CHECK(s.arbiter.generation() == 0);
+  s.enrol(2, Role::worker, 2);
+  REQUIRE(s.last<Issued>(2).has_value());
+  CHECK(s.last<Issued>(2)->generation == 1);
+  CHECK(s.ids() == "0 2");
+  for (const Seat seat : {0U, 2U}) s.tell(seat, Stands{1});
+  // Then nobody is missed any more, and the place is free for who joins.
+  s.arbiter.never_comes(Role::worker, 2);
+  CHECK(s.ids() == "0 2");
+  s.enrol(9, Role::worker, 1);
+  s.change_over({{0, 5}, {2, 5}});
+  CHECK(s.ids() == "0 2 4");
+
+  // The last who is missed is.
+  Scene t(options(2, 0, true));
+  t.enrol(1, Role::worker, 1);
+  t.arbiter.never_comes(Role::worker, 0);
+  t.tell(1, Beat{1});
+  CHECK(t.last<Issued>(1).has_value());
+
+  // Where members stay, all must come.
+  Scene u(options(2));
+  u.enrol(1, Role::worker, 1);
+  u.arbiter.never_comes(Role::worker, 0);
+  CHECK(u.arbiter.generation() == 0);
+}

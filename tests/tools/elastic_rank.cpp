@@ -4,6 +4,8 @@
 // begun it, which they tell each other by texts of the channel.
 //   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; load=MS: before a newcomer asks to be let
 //   in;
+//                            dies=N:HOW: worker N of those who begin, which many such words may name; HOW: an exit
+//                            code, kill, or asked for one that is killed once it has asked to be let in;
 //                            facts=TEXT: of a newcomer; die: a newcomer does, at once; rigid: says that its members
 //                            cannot change; out=FILE: "GENERATION STEP NUMBER TIME_NS" for each step of each member;
 //                            writes=FILE: "NUMBER TIME_NS", always while it may write
@@ -37,6 +39,14 @@ enum : int { nothing = 0, at_epoch = 1, at_step = 2, stop = 3, broken = 9 };
 
 [[nodiscard]] long long time_ns() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// What "dies=N:HOW" says of this worker.
+[[nodiscard]] std::string death_of(int number, int argc, char** argv) {
+  const std::string begin = "dies=" + std::to_string(number) + ":";
+  for (int i = 1; i < argc; ++i)
+    if (const std::string_view word(argv[i]); word.starts_with(begin)) return std::string(word.substr(begin.size()));
+  return "";
 }
 
 class Worker {
@@ -151,10 +161,20 @@ int main(int argc, char** argv) {
       if (die) return 7;
       std::this_thread::sleep_for(milliseconds(load));
     }
+    const std::string death = e.new_worker ? "" : death_of(e.rank, argc, argv);
+    if (death == "kill") (void)std::raise(SIGKILL);
+    if (!death.empty() && death != "asked") return std::atoi(death.c_str());
+    if (death.empty() && !e.new_worker && !(death_of(0, argc, argv) + death_of(1, argc, argv)).empty())
+      std::this_thread::sleep_for(milliseconds(load));
     const auto channel = ControlChannel::open();
     if (channel == nullptr) return 4;
     JobFacts facts;
     facts.add("model", e.new_worker ? fact : "same");
+    if (death == "asked") {
+      channel->ask_to_enrol(control::Role::worker, e.rank, e.host, facts);
+      std::this_thread::sleep_for(milliseconds(300));
+      (void)std::raise(SIGKILL);
+    }
     Worker worker(*channel, milliseconds(steps), epoch, epochs, out);
     const std::jthread writer([&](const std::stop_token& over) {
       std::ofstream file(writes, std::ios::app);

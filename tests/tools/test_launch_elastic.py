@@ -244,6 +244,43 @@ class Elastic(LaunchCase):
         job.process.wait()
         wait_until(lambda: not self.marked(), 10)
 
+    # ---- death before the job has begun ----
+    def test_begins_without_who_dies_before(self):
+        """Killed or with an exit code, before it has asked to be let in or behind that, the first one too."""
+        for victim, how, said in ((1, "3", "exit code 3"), (0, "kill", "its end by SIGKILL"),
+                                  (1, "asked", "its end by SIGKILL")):
+            with self.subTest(victim=victim, how=how):
+                self.folder.joinpath("audit").unlink(missing_ok=True)
+                job = self.job("--elastic-at", "step", hosts=("localhost", A, B), folder=f"died{victim}{how}",
+                               words=("steps=30", "epochs=200", "load=1000", f"dies={victim}:{how}"))
+                job.wait_for(1, workers=2)
+                self.assertEqual({n for g, _, n in job.steps() if g == 1}, {0, 1, 2} - {victim})
+                job.wait_for(2, workers=3)  # it is started again, as one that joins
+                done = self.stop(job)
+                where = ("localhost", A)[victim]
+                self.assertIn(f"warning: worker {victim} on {where}: {said}; the job begins without it\n", done.err)
+                self.assertIn("[3] joins as 3 of 3", done.out)
+                self.assertEqual(job.logged(), [f"0 REMOVED {where}", f"1 ADDED {where}"])
+
+    def test_host_that_is_lost_before(self):
+        job = self.job("--elastic-at", "step", "--restart-budget", 0, hosts=("localhost", f"{A} slots=2"),
+                       words=("steps=30", "epochs=200", "load=3000", "dies=1:asked"))
+        agent = int(Path(f"/proc/{job.pid(2)}/status").read_text().split("PPid:")[1].split()[0])
+        os.kill(agent, signal.SIGKILL)
+        job.wait_for(1, workers=1)
+        done = self.stop(job)
+        self.assertIn("; the job begins without it\n", done.err)
+        self.assertEqual(job.logged(), [f"0 REMOVED {A}"])
+
+    def test_all_die_before(self):
+        """What all have wrong is the job's own exit code; fewer than --min-workers are no job."""
+        job = self.job(hosts=("localhost", A), words=("dies=0:2", "dies=1:2"))
+        done = job.end(code=2)
+        self.assertIn("got exit code 2", self.message(done))
+        job = self.job("--min-workers", 2, hosts=("localhost", A), words=("load=500", "dies=1:3"), folder="few")
+        done = job.end(code=3)
+        self.assertIn(f"[worker 1 on {A}] expected exit code 0, got exit code 3", self.message(done))
+
     # ---- hosts that cannot join ----
     def test_hosts_that_cannot_be_reached(self):
         job = self.job("--elastic-at", "step")

@@ -33,7 +33,8 @@
 namespace tutti::launch {
 
 // Workers that come and go while the job runs: what the hosts file asks for against what there is. It begins once the
-// first generation of the job stands; what fails before fails as in any job.
+// first generation of the job stands. Who dies before that is left out, as long as enough others are there; what keeps
+// processes from being started ends the job as any.
 class Elastic : ElasticTable {
  public:
   Elastic(const Options& o, const Plan& plan, JobControl& control, JobFolder& folder, std::list<Link>& links,
@@ -67,8 +68,9 @@ class Elastic : ElasticTable {
       return Meaning::none;
     }
     ElasticWorker* w = find(e.name);
-    if (!stood_ || w == nullptr || (w->founder && !w->member && !w->released)) return Meaning::fails;
+    if (w == nullptr) return Meaning::fails;
     w->ended = true;
+    if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
     write_log();
     if (over()) return w->member ? Meaning::noted : Meaning::none;
     if (w->asked || w->released) {
@@ -81,7 +83,7 @@ class Elastic : ElasticTable {
   }
   // Whether what is wrong with a host is no end of the job.
   [[nodiscard]] bool takes_problem(Link& l, const Problem& p) {
-    if (!stood_) return false;
+    if (!stood_) return begins_without(started_on(l), p.message);
     // The last ones may be without it at the very end.
     if (over())
       return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
@@ -178,6 +180,30 @@ class Elastic : ElasticTable {
   }
 
  private:
+  // ---- before the first generation ----
+  // Those of a host whose processes have all been started; none where one has not.
+  [[nodiscard]] std::vector<ElasticWorker*> started_on(const Link& l) {
+    std::vector<ElasticWorker*> there;
+    for (const ProcessOrder& p : l.site.order.processes) {
+      ElasticWorker* w = find(process_name(p.role, p.rank));
+      if (w == nullptr || w->link != &l) return {};
+      if (!w->ended) there.push_back(w);
+    }
+    return there;
+  }
+  // Whether the job can begin without these, which are lost; then it does.
+  [[nodiscard]] bool begins_without(const std::vector<ElasticWorker*>& lost, const std::string& why) {
+    for (ElasticWorker* w : lost) w->ended = true;
+    const auto left = std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return !w.second.ended; });
+    if (over() || lost.empty() || left < std::max(1, o_.elastic.min_workers)) return false;
+    for (ElasticWorker* w : lost) {
+      say_("warning: " + w->name() + " on " + host_of(*w) + ": " + why + "; the job begins without it");
+      failed(*w);
+      control_.never_comes(w->number);
+    }
+    return true;
+  }
+
   // Workers on their way to a host: its folder is copied, it is prepared, they are started.
   struct Addition {
     std::string key;
@@ -188,12 +214,13 @@ class Elastic : ElasticTable {
   };
 
   void stands() {
-    stood_ = true;
+    const bool first = !std::exchange(stood_, true);
     for (const control::Member& m : control_.arbiter().members()) {
       const auto w = workers_.find(m.place);
       if (m.role != control::Role::worker || w == workers_.end() || std::exchange(w->second.member, true)) continue;
       w->second.since = Clock::now();
     }
+    if (first) log_absent();
     write_log();
   }
   // ---- the hosts file ----

@@ -133,6 +133,14 @@ class ElasticTable {
     begun_ = stood_;
   }
 
+  // Of those with which the job was to begin, the hosts without which it did.
+  void log_absent() {
+    for (auto& [key, s] : stations_) {
+      if (!s.listed || !workers_on(key, [](const ElasticWorker& w) { return w.counts(); }).empty()) continue;
+      if (!log_.append(false, s.where.host.name)) say_("warning: host_worker_log could not be written");
+    }
+  }
+
   void list(const std::vector<ListedHost>& hosts) {
     ++edit_;
     for (auto& station : stations_) {

@@ -50,6 +50,11 @@ class JobControl {
     desk_.arbiter().ask_to_leave(seat(name));
     send();
   }
+  // A worker that the job was to begin with has ended before it asked to be let in.
+  void never_comes(int worker) {
+    desk_.arbiter().never_comes(control::Role::worker, worker);
+    send();
+  }
   void stop_all() {
     desk_.arbiter().stop_all();
     send();

@@ -57,6 +57,10 @@ class Arbiter {
   void ended(Seat seat, const std::string& how) {
     if (Process* p = find(seat); p != nullptr && p->state != State::gone) lose(*p, how);
   }
+  // One of those that the job begins with has ended before it asked to be let in: the others begin without it.
+  void never_comes(Role role, std::int32_t place) {
+    if (!founded_ && o_.elastic && absent_.erase({role, place}) > 0) found();
+  }
   // Asks a member to leave in order, at the end of an epoch where changes wait for that.
   void ask_to_leave(Seat seat) {
     if (Process* p = find(seat); p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
