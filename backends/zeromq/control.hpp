@@ -172,7 +172,6 @@ class ControlLink final : public control::FrameLink {
 
 struct ArbiterDoorOptions {
   control::ArbiterOptions arbiter{};
-  bool one_loses_all = true;  // the loss of a worker ends the job; that of a server always does
   std::function<void(const std::string&)> log{};
 };
 
@@ -265,7 +264,7 @@ class ArbiterDoor {
   void decide() {
     for (const control::Decision& d : desk_.arbiter().take_decisions()) {
       const bool worker = d.member.role == control::Role::worker;
-      if (d.kind == control::Decision::Kind::refused && o_.log) o_.log(d.why);
+      if (d.kind == control::Decision::Kind::refused) refuse(d);
       if (d.kind == control::Decision::Kind::issued) note_members();
       founded_ = founded_ || d.kind == control::Decision::Kind::issued;
       if (d.kind == control::Decision::Kind::left && worker) gone_.insert(d.member.place);
@@ -273,8 +272,13 @@ class ArbiterDoor {
     }
     workers_done_ = static_cast<int>(gone_.size()) >= o_.arbiter.workers;
   }
+  void refuse(const control::Decision& d) {
+    if (o_.log) o_.log(d.why);
+    const std::lock_guard lock(mutex_);
+    if (d.fatal && fatal_.empty()) fatal_ = d.why;
+  }
   void lose(const control::Decision& d, bool worker) {
-    const bool ends = !worker || o_.one_loses_all;
+    const bool ends = d.fatal;
     const std::string said = error_message(d.member.name(), "a process of the job until its end", d.why, "");
     const std::lock_guard lock(mutex_);
     if (!fatal_.empty()) return;  // what follows, follows from that

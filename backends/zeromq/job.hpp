@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -62,15 +63,16 @@ struct JobOptions {
 
 namespace detail {
 
+inline constexpr const char* whole_job = "all processes of the job until its end";
+
 // What the arbiter of a job that scripts started goes by. Where workers wait for no other one, they come and go.
 [[nodiscard]] inline ArbiterDoorOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
   ArbiterDoorOptions a;
   a.arbiter.workers = start.workers;
   a.arbiter.servers = start.servers;
   a.arbiter.rank_timeout = o.job->rank_timeout;
-  a.one_loses_all = o.strategy != "ps_async";
-  a.arbiter.elastic = !a.one_loses_all;
-  a.arbiter.reports = a.one_loses_all;
+  a.arbiter.elastic = a.arbiter.servers_hold = o.strategy == "ps_async";
+  a.arbiter.reports = !a.arbiter.elastic;
   a.log = o.log;
   return a;
 }
@@ -88,10 +90,11 @@ class Meeting {
       fail<UsageError>("--strategy " + o_.strategy, "servers", "none",
                        "tutti-launch -n N -s M starts N workers and M servers");
     o_.job != nullptr ? meet_by_script(stop_requested) : meet_by_launcher();
+    watch_losses();
     host_ = start.host.empty() ? "localhost" : start.host;
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
-    for (int w = 0; w < start.workers; ++w) workers_.push_back(read("worker", w));
-    for (int s = 0; s < start.servers; ++s) servers_.push_back(read("server", s));
+    for (int w = 0; w < start.workers; ++w) workers_.push_back(said_by("worker", w));
+    for (int s = 0; s < start.servers; ++s) servers_.push_back(said_by("server", s));
     // From here on the launcher watches it: a process that is stopped is named, and one of other facts is refused.
     JobFacts facts;
     facts.add("tutti", version);
@@ -106,7 +109,7 @@ class Meeting {
     if (!encrypted()) {
       // One that is started again finds it.
       if (start.is_server() && start.rank == 0 && !channel_->find("ps/word")) channel_->publish("ps/word", draw_word());
-      word_ = channel_->lookup("ps/word", o_.meeting);
+      word_ = read("ps/word", "the job's word");
     }
   }
 
@@ -152,7 +155,7 @@ class Meeting {
     std::vector<Door> list;
     list.reserve(servers_.size());
     for (int s = 0; s < static_cast<int>(servers_.size()); ++s)
-      list.push_back(door_of(channel_->lookup(key("address", s), o_.meeting)));
+      list.push_back(door_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
     return list;
   }
   // Where a server listens now, as far as it has said.
@@ -230,22 +233,40 @@ class Meeting {
       fail<CommunicationError>("parameter server", "where a server listens", "'" + printable(text) + "'");
     return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
   }
-  Said read(const char* role, int number) {
-    std::string text;
-    try {
-      text = channel_->lookup(key(role, number), o_.meeting);
-    } catch (const CommunicationError& e) {
-      fail<CommunicationError>("parameter server",
-                               std::string(role) + " " + std::to_string(number) + where_started(role, number) +
-                                   " within " + std::to_string(o_.meeting.count()) + " ms",
-                               "no word of it", "look at what it does");
-    }
+  // Whoever is lost before training begins is not waited for.
+  void watch_losses() {
+    channel_->on_change([this](const control::Changing& c) {
+      for (const control::Member& m : c.lost) {
+        if (m.role == control::Role::server ? start_.servers_restart : o_.strategy == "ps_async") continue;
+        {
+          const std::lock_guard lock(losses_);
+          lost_ = m.name() + " is gone";
+        }
+        stopped_ = true;
+        channel_->stir();
+      }
+    });
+  }
+  // A text of the channel; CommunicationError says of `what` that it is not there, or who was lost.
+  std::string read(const std::string& k, const std::string& what) {
+    if (auto text = channel_->lookup_unless(k, o_.meeting, stopped_)) return *std::move(text);
+    const std::lock_guard lock(losses_);
+    if (!lost_.empty()) fail<CommunicationError>("parameter server", whole_job, lost_);
+    fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
+                             "no word of it", "look at what it does");
+  }
+  Said said_by(const char* role, int number) {
+    const std::string text =
+        read(key(role, number), std::string(role) + " " + std::to_string(number) + where_started(role, number));
     const std::size_t space = text.find(' ');
     return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
   }
 
   JobOptions o_;
   LaunchEnvironment start_;
+  std::mutex losses_;
+  std::string lost_;
+  std::atomic<bool> stopped_{false};    // somebody was lost
   std::optional<ArbiterDoor> arbiter_;  // behind the channel of this process too
   std::unique_ptr<ControlChannel> channel_;
   std::string host_, word_;
@@ -294,16 +315,18 @@ class JobStrategy : public Strategy {
 
 namespace detail {
 
-inline constexpr const char* whole_job = "all processes of the job until its end";
-
-// What ends a server whose workers do not: the loss of another server, or of the arbiter.
+// What ends a server whose workers do not: the loss of another server, of a worker before it came, or of the arbiter.
 class Fate {
  public:
   using Server = ps::Server<ServerEnd>;
-  void follow(ControlChannel& channel, const std::string& arbiter) {
-    channel.on_change([this](const control::Changing& c) {
-      for (const control::Member& m : c.lost)
+  // spare_workers: they may come back.
+  void follow(ControlChannel& channel, const std::string& arbiter, bool spare_workers) {
+    channel.on_change([this, spare_workers](const control::Changing& c) {
+      for (const control::Member& m : c.lost) {
         if (m.role == control::Role::server) end(m.name() + " is gone");
+        if (m.role == control::Role::worker && !spare_workers)
+          end("rank " + std::to_string(m.place) + " on " + m.host + " is gone");
+      }
     });
     channel.on_end([this, arbiter](const std::string& why) { end(arbiter + " is gone", why); });
   }
@@ -374,7 +397,7 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
       ~Unset() { fate.set(nullptr); }
     } unset{fate};
     fate.set(&server);
-    if (o.job != nullptr) fate.follow(meeting.channel(), o.job->arbiter_name());
+    if (o.job != nullptr) fate.follow(meeting.channel(), o.job->arbiter_name(), o.strategy == "ps_async");
     server.run();
     const ps::ServerCounts& n = server.counts();
     if (o.log && n.refused() + door.turned_away() > 0)

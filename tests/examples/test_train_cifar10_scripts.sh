@@ -35,12 +35,13 @@ lists() {
   first=$1 second=$2
   list=(--ps_hosts "localhost:$1,localhost:$2" --worker_hosts "localhost:$3,localhost:$4")
 }
-# start RUN OPTIONS...: all four processes; their output in RUN.ps0 and so on.
+# start RUN OPTIONS...: all four processes, or those of `all`; their output in RUN.ps0 and so on.
+all=(ps0 ps1 worker0 worker1)
 start() {
   local run=$1 each
   shift
   pids=()
-  for each in ps0 ps1 worker0 worker1; do
+  for each in "${all[@]}"; do
     "$program" "${tiny[@]}" "${list[@]}" --job_name "${each%?}" --task_index "${each: -1}" --train_dir "$work/$run" \
       --ps-key-file job.key "$@" >"$run.$each" 2>&1 &
     pids+=($!)
@@ -256,18 +257,35 @@ refused 5 "a port in use" "to listen at 127.0.0.1:$held, got Address already in 
 release
 # Too few: all say which and where.
 lists
+all=(ps0 worker0 worker1)
 start few --comm-deadline 3
-kill -9 "${pids[1]}"
-ended "too few servers" "5 137 5 5" few
+ended "too few servers" "5 5 5" few
+all=(ps0 ps1 worker0 worker1)
 for each in ps0 worker0 worker1; do said few.$each "expected server 1 at localhost:$second within 3000 ms"; done
 # A server whose port is taken, of several.
 lists
 hold
 list[1]=localhost:$first,localhost:$held
-start inuse --comm-deadline 10
+start inuse --comm-deadline 120
+begun=$(date +%s)
 ended "the second server's port in use" "5 5 5 5" inuse
+(($(date +%s) - begun < 60)) || complain "a server that could not begin is waited for"
 said inuse.ps1 "to listen at 127.0.0.1:$held, got Address already in use"
-said inuse.ps0 "server 1 on localhost is gone"
+for each in ps0 worker0 worker1; do
+  grep -qE "server 1 (on|at) localhost.* is gone" inuse.$each || complain "$each does not name it: $(tail -n 3 inuse.$each)"
+done
+# One of them differs: it is refused, and the others are told instead of waiting for it.
+lists
+all=(ps0 ps1 worker0)
+start odd --strategy ps --comm-deadline 120
+"$program" "${tiny[@]}" "${list[@]}" --job_name worker --task_index 1 --train_dir "$work/odd" --ps-key-file job.key \
+  --strategy ps --comm-deadline 120 --lr 0.7 >odd.worker1 2>&1 &
+pids+=($!)
+begun=$(date +%s)
+ended "a worker of other options" "5 5 5 2" odd
+(($(date +%s) - begun < 60)) || complain "one that was refused is waited for"
+for each in ps0 ps1 worker0; do said odd.$each "worker 1 on localhost was refused"; done
+all=(ps0 ps1 worker0 worker1)
 release
 # Other secrets, other lists, a number twice: each is told, and the job goes on.
 lists

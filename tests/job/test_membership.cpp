@@ -160,9 +160,66 @@ TEST_CASE("who differs from most is refused alone, whoever it is and whenever it
   two.enrol(4, Role::server, 0, "a");
   two.enrol(1, Role::worker, 1, "b");
   two.enrol(0, Role::worker, 0, "a");
-  CHECK(two.last<Refused>(1).has_value());
-  CHECK_FALSE(two.last<Refused>(0).has_value());
-  CHECK_FALSE(two.last<Refused>(4).has_value());
+  CHECK(two.last<Refused>(1)->code == 2);
+  // A job that cannot be without it does not begin, and the others do not wait for that.
+  for (const Seat seat : {0U, 4U}) {
+    CHECK(two.last<Refused>(seat)->code == 5);
+    CHECK(two.last<Refused>(seat)->reason ==
+          "[job] expected all processes that it cannot do without, got worker 1 on h1 was refused.");
+  }
+  CHECK(two.arbiter.generation() == 0);
+  CHECK(two.decisions.back().fatal);
+}
+
+TEST_CASE("one that is lost before the first generation ends a job that cannot be without it, for all who wait") {
+  for (const bool server : {false, true}) {
+    Scene s(options(2, 2));
+    s.enrol(10, Role::server, 0);
+    s.workers(2);
+    s.ended(server ? 10 : 1);
+    CHECK(s.decisions.back().fatal);
+    CHECK(s.last<Refused>(0)->code == 5);
+    // And for who comes behind them.
+    s.enrol(11, Role::server, 1);
+    CHECK(s.last<Refused>(11)->reason == "[job] expected all processes that it cannot do without, got " +
+                                             std::string(server ? "server 0 on h10" : "worker 1 on h1") +
+                                             " is gone: SIGKILL.");
+    CHECK(s.arbiter.generation() == 0);
+  }
+}
+
+TEST_CASE("of an elastic job servers may go but the last, or none where they have what is trained") {
+  auto o = options(2, 2, true);
+  const auto found = [](Scene& s) {
+    s.workers(2);
+    for (const int i : {0, 1}) s.enrol(static_cast<Seat>(10 + i), Role::server, i);
+    for (const Seat seat : {0U, 1U, 10U, 11U}) s.tell(seat, Stands{1});
+  };
+  Scene free(o);
+  found(free);
+  free.ended(10);
+  CHECK_FALSE(free.decisions.back().fatal);
+  free.change_over({{0, 4}, {1, 4}});
+  CHECK(free.ids() == "0 1 3");
+  free.ended(11);
+  CHECK(free.decisions.back().fatal);
+  free.change_over({{0, 4}, {1, 4}});
+  CHECK(free.arbiter.generation() == 2);
+  o.servers_hold = true;
+  o.reports = false;
+  Scene holding(o);
+  found(holding);
+  // The last worker takes nothing with it; a server does.
+  holding.ended(0);
+  holding.ended(1);
+  CHECK_FALSE(holding.decisions.back().fatal);
+  holding.enrol(5, Role::worker, 5);
+  CHECK(holding.last<Issued>(5).has_value());
+  holding.ended(11);
+  CHECK(holding.decisions.back().fatal);
+  CHECK(holding.last<Changing>(5)->lost.back().name() == "server 1 on h11");
+  holding.enrol(6, Role::worker, 6);
+  CHECK(holding.last<Refused>(6)->code == 5);
 }
 
 TEST_CASE("a server is compared with other servers, and with the workers in what both say") {
@@ -179,7 +236,7 @@ TEST_CASE("a server is compared with other servers, and with the workers in what
     s.workers(2);
     std::string refused;
     for (const Seat seat : {0U, 1U, 10U, 11U})
-      if (const auto r = s.last<Refused>(seat))
+      if (const auto r = s.last<Refused>(seat); r && r->code == 2)
         refused += std::to_string(seat) + ": " + r->reason.substr(0, r->reason.find(". hint")) + "; ";
     return refused;
   };
@@ -548,7 +605,9 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
   CHECK_FALSE(begin.decisions.back().fatal);
   begin.enrol(3, Role::worker, 1);
   CHECK(begin.ids() == "1");
-  Scene served(options(1, 1, true));
+  auto held = options(1, 1, true);
+  held.servers_hold = true;
+  Scene served(held);
   served.workers(1);
   served.enrol(2, Role::server, 0);
   for (const Seat seat : {0U, 2U}) served.tell(seat, Stands{1});

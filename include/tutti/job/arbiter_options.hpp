@@ -18,6 +18,9 @@ struct ArbiterOptions {
   bool elastic = false;
   // A server may come back under its number, which makes the next generation too.
   bool servers_restart = false;
+  // The servers have what is trained, so an elastic job loses it with a server rather than with its last worker.
+  // Otherwise servers may go as workers do, except for the last one.
+  bool servers_hold = false;
   // The next generation waits until each worker has reported that it has left the one before. Otherwise members change
   // over each for itself.
   bool reports = true;
@@ -30,7 +33,7 @@ struct ArbiterOptions {
 struct Decision {
   enum class Kind {
     lost,      // by its death or its silence (`why`); `fatal`: which ends the job
-    refused,   // `why`
+    refused,   // `why`; `fatal` likewise
     left,      // as it wanted to
     issued,    // a generation: `generation`
     standing,  // all its members stand

@@ -165,10 +165,15 @@ class ControlChannel {
     const std::lock_guard lock(mutex_);
     return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
   }
-  // Calls f for each change, on the thread of the channel, which must not be held up.
+  // Calls f for each change, on the thread of the channel, which must not be held up; at once for one that is known.
   void on_change(std::function<void(const control::Changing&)> f) {
-    const std::lock_guard lock(mutex_);
-    on_change_ = std::move(f);
+    std::optional<control::Changing> known;
+    {
+      const std::lock_guard lock(mutex_);
+      on_change_ = f;
+      if (change_ && change_->generation >= taken_) known = change_;
+    }
+    if (f && known) f(*known);
   }
   // Calls f once when the channel has ended, such as because this process was given up, on its thread; at once where it
   // has. f must not throw.

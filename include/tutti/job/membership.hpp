@@ -129,6 +129,10 @@ class Arbiter {
     p.seat = seat;
     p.facts = e.facts;
     p.heard = now;
+    if (!over_.empty() && (!founded_ || o_.elastic)) {
+      give_up(p);
+      return processes_.push_back(std::move(p));
+    }
     const int count = e.role == Role::worker ? o_.workers : o_.servers;
     const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const Process& q) {
       return q.state != State::gone && q.member.role == e.role && q.member.place == e.place;
@@ -160,19 +164,40 @@ class Arbiter {
     return std::any_of(processes_.begin(), processes_.end(),
                        [&](const Process& q) { return q.member.role == role && q.member.place == place; });
   }
-  void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint) {
+  void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint,
+              bool fatal = false) {
     p.why = error_message(p.member.name(), expected, got, hint);
     p.state = State::gone;
     send(p, Refused{static_cast<int>(ExitCode::usage), p.why});
-    decide(Decision::Kind::refused, p, p.why);
+    decide(Decision::Kind::refused, p, p.why, fatal);
     processes_.push_back(std::move(p));
   }
   // Compares with what the job's processes have in common; refuses it alone where it differs.
   [[nodiscard]] bool differs(const Process& p) {
     const auto d = facts_.difference(p);
     if (!d) return false;
-    refuse(p, d->expected, d->got, "start all processes with the same program, options and data");
+    const bool fatal = generation_ == 0 && !can_lose(p);
+    refuse(p, d->expected, d->got, "start all processes with the same program, options and data", fatal);
+    if (fatal) end_job(p.member.name() + " was refused");
     return true;
+  }
+  // Whether the job goes on without it, because others do its work or it comes back.
+  [[nodiscard]] bool can_lose(const Process& p) const {
+    if (p.member.role == Role::worker) return o_.elastic;
+    if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
+    return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
+  }
+  // There will be no generation any more. Members hear of a change; who waits for the first one, or to join, does so in
+  // vain.
+  void end_job(const std::string& why) {
+    if (over_.empty()) over_ = error_message("job", "all processes that it cannot do without", why, "");
+    for (Process& p : processes_)
+      if (p.state == State::waiting) give_up(p);
+  }
+  void give_up(Process& p) {
+    p.state = State::gone;
+    p.why = over_;
+    send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
   }
 
   // ---- the first generation ----
@@ -229,12 +254,12 @@ class Arbiter {
     const bool was_member = p.state == State::member;
     p.state = State::gone;
     // With the last one goes what was trained, unless servers have it.
-    const bool last = p.holds && o_.servers == 0 && !finished_ && !any([](const Process& q) { return q.holds; });
-    const bool fatal = last || (!o_.elastic && !(o_.servers_restart && p.member.role == Role::server));
-    over_ = over_ || fatal;
+    const bool last = p.holds && !o_.servers_hold && !finished_ && !any([](const Process& q) { return q.holds; });
+    const bool fatal = last || !can_lose(p);
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
     send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
+    if (fatal) end_job(p.member.name() + " is gone: " + why);
     if (!was_member) return try_issue();
     lost_.push_back(p.member);
     change(Urgency::broken);
@@ -320,7 +345,7 @@ class Arbiter {
     });
   }
   void try_issue() {
-    if (!founded_ || level_ == Urgency::none || over_) return;
+    if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
     const auto at_work = [](const Process& p) { return p.is(Role::worker) && p.state == State::member && !p.reported; };
     if (o_.reports && any(at_work)) return;
     const auto stays = [](const Process* p) { return p->state == State::member && p->is(Role::worker); };
@@ -375,7 +400,7 @@ class Arbiter {
   bool founded_ = false, stopping_ = false, too_few_ = false;
   bool going_ = false;                                // the generation stood
   bool finished_ = false;                             // a member has done its work
-  bool over_ = false;                                 // a loss has ended the job: no generation any more
+  std::string over_{};                                // why there will be no generation any more; empty: there will
   std::vector<Member> lost_{};                        // since the generation was issued
   std::vector<Process> processes_;                    // all that there ever were
   std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
