@@ -146,6 +146,7 @@ class JobControl {
     a.servers_restart = o.server_restarts > 0;
     a.reports = !a.servers_restart;
     a.elastic = o.elastic.on;
+    a.starter_ends = !a.elastic;
     a.at_epoch = o.elastic.at_epoch;
     a.min_workers = o.elastic.min_workers;
     return a;

@@ -24,6 +24,8 @@ struct ArbiterOptions {
   // The next generation waits until each worker has reported that it has left the one before. Otherwise members change
   // over each for itself.
   bool reports = true;
+  // Whoever runs the arbiter ends all processes of a job that is over, so that those who wait need not be told.
+  bool starter_ends = false;
   int min_workers = 1;
   // Who joins, and a member that is asked from outside to leave, waits for the end of an epoch.
   bool at_epoch = false;

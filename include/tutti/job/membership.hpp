@@ -192,7 +192,7 @@ class Arbiter {
   void end_job(const std::string& why) {
     if (over_.empty()) over_ = error_message("job", "all processes that it cannot do without", why, "");
     for (Process& p : processes_)
-      if (p.state == State::waiting) give_up(p);
+      if (p.state == State::waiting && !o_.starter_ends) give_up(p);
   }
   void give_up(Process& p) {
     p.state = State::gone;
