@@ -82,9 +82,11 @@ class Soak(ElasticTrainingCase):
         while not condition():
             self.alive()
             if time.monotonic() > end:
-                self.job.send_signal(signal.SIGQUIT)
-                self.fail(f"{what}: not within {seconds} s, after {self.say[-1]}; {len(self.listed)} listed, "
-                          f"{self.workers()} there, {self.ranks()} ranks at step {self.step()}")
+                now = (f"{what}: not within {seconds} s, after {self.say[-1]}; {self.listed} listed, {self.workers()} there, "
+                       f"{self.ranks()} ranks at step {self.step()}")
+                self.job.terminate()
+                self.finish(self.job)
+                self.fail(f"{now}\n{self.job.err[-8000:]}")
             time.sleep(0.02)
 
     def goes_on(self, steps=25):
@@ -151,11 +153,14 @@ class Soak(ElasticTrainingCase):
         self.bed.heal(host)
 
     def connection_killed(self):
-        address = self.bed.address(self.victim()).encode()
+        """Its worker lives on until its lease is over."""
+        host, pids = self.victim(), self.workers()
+        address = self.bed.address(host).encode()
         for child in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
             words = Path(f"/proc/{child}/cmdline").read_bytes()
             if b"ssh" in words and address in words:
-                return os.kill(int(child), signal.SIGKILL)
+                os.kill(int(child), signal.SIGKILL)
+        self.until(lambda: not Path(f"/proc/{pids[host]}").exists(), "a worker without its agent lives on")
 
     def hosts_file_damaged(self):
         file = self.elastic / "host_worker"

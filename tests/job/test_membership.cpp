@@ -598,6 +598,30 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     CHECK(s.decisions.back().fatal);
     CHECK(s.arbiter.generation() == 3);
   }
+  // Who leaves stays for whoever comes, where those who were to go on are lost; it goes where the job stops.
+  for (const bool stops : {false, true}) {
+    Scene s(options(2, 0, true));
+    s.workers(2);
+    for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
+    s.tell(1, Leave{false});
+    s.ended(0);
+    s.tell(1, Report{1, 5, true, false});
+    CHECK_FALSE(s.last<Released>(1).has_value());
+    CHECK(s.arbiter.too_few());
+    if (stops) {
+      s.arbiter.stop_all();
+      s.pass(0s);
+      CHECK(s.last<Released>(1).has_value());
+      continue;
+    }
+    s.enrol(5, Role::worker, 2);
+    CHECK(s.ids() == "1 2");
+    CHECK(s.arbiter.authority() == 1);
+    for (const Seat seat : {1U, 5U}) s.tell(seat, Stands{2});
+    for (const Seat seat : {1U, 5U}) s.tell(seat, Report{2, 6});
+    CHECK(s.ids() == "2");
+    CHECK(s.last<Released>(1).has_value());
+  }
   // Before anything stood nothing is lost, and servers keep what they have.
   Scene begin(options(1, 0, true));
   begin.workers(1);

@@ -261,6 +261,7 @@ class Arbiter {
     decide(Decision::Kind::lost, p, why, fatal);
     if (fatal) end_job(p.member.name() + " is gone: " + why);
     if (!was_member) return try_issue();
+    lost_stayer_ = lost_stayer_ || (p.member.role == Role::worker && !p.leaving);
     lost_.push_back(p.member);
     change(Urgency::broken);
   }
@@ -357,9 +358,11 @@ class Arbiter {
     const auto servers = static_cast<std::ptrdiff_t>(next.size()) - workers_of(next);
     too_few_ = workers_of(next) < least;
     if (too_few_) {
-      // Nobody is kept who wants to leave, where another one has what was trained or the job is at its end.
+      // Nobody is kept who wants to leave, where another one has what was trained or the job is at its end: not where
+      // those who were to go on with it are lost, and others may come in their places.
       const bool kept = any([](const Process& p) { return p.state == State::member && !p.leaving; });
-      const bool ends = !any([](const Process& p) { return p.is(Role::worker) && !p.leaving; });
+      const bool ends = (!lost_stayer_ || stopping_ || finished_) &&
+                        !any([](const Process& p) { return p.is(Role::worker) && !p.leaving; });
       for (Process& p : processes_)
         if (p.state == State::member && p.leaving && (kept || ends)) release(p);
     }
@@ -370,6 +373,7 @@ class Arbiter {
     level_ = Urgency::none;
     going_ = false;
     lost_.clear();
+    lost_stayer_ = false;
     members_.clear();
     for (Process& p : processes_)
       if (p.state == State::member && std::find(next.begin(), next.end(), &p) == next.end()) release(p);
@@ -402,6 +406,7 @@ class Arbiter {
   bool finished_ = false;                             // a member has done its work
   std::string over_{};                                // why there will be no generation any more; empty: there will
   std::vector<Member> lost_{};                        // since the generation was issued
+  bool lost_stayer_ = false;                          // a worker of them had not been asked to leave
   std::vector<Process> processes_;                    // all that there ever were
   std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
   std::vector<Member> members_;
