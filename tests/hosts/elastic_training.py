@@ -29,7 +29,7 @@ def samples_by_epoch(run):
 
 
 class ElasticTrainingCase(HostsCase):
-    STRATEGY = ()  # options of the program
+    OPTIONS, STRATEGY = (), ()  # of the launcher and of the program
 
     def setUp(self):
         super().setUp()
@@ -39,7 +39,7 @@ class ElasticTrainingCase(HostsCase):
         self.run_dir = self.folder / "run"
 
     def begin(self, *options, epochs=EPOCHS, hosts=(0, 1)):
-        self.job = self.start("--elastic", "--elastic-dir", self.elastic, *options, "-n", len(hosts), "-H",
+        self.job = self.start("--elastic", "--elastic-dir", self.elastic, *self.OPTIONS, *options, "-n", len(hosts), "-H",
                               self.bed.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
                               "--image-shape", "3,16,16", "--depth", 8, "--batch-size", BATCH, "--threads", 1,
                               "--epochs", epochs, "--disp-batches", 1, "--audit", "--run-dir", self.run_dir, *self.STRATEGY)

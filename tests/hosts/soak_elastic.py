@@ -165,7 +165,7 @@ class Soak(ElasticTrainingCase):
     def hosts_file_damaged(self):
         file = self.elastic / "host_worker"
         good = file.read_text()
-        bad = self.random.choice([good[:len(good) // 2], "", good + "-oProxyCommand=id\n", good.replace("slots", "sl\0ts"),
+        bad = self.random.choice([good[:-3], "", good + "-oProxyCommand=id\n", good.replace("slots", "sl\0ts"),
                                   "x" * 300 + "\n", None])
         if bad is None:
             file.unlink()

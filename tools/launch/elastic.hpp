@@ -87,7 +87,7 @@ class Elastic : ElasticTable {
     // The last ones may be without it at the very end.
     if (over())
       return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
-        return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released;
+        return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released && !w.second.given_up;
       });
     for (auto& a : additions_)
       if (a.link == &l) a.over = true;
