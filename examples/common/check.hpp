@@ -257,6 +257,23 @@ inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
   (void)gpu_numbers(*o.gpus);
 }
 
+inline void check_elastic_batch(RunOptions& o, bool elastic) {
+  word("--elastic-batch", o.elastic_batch, {"global", "worker"});
+  number("--elastic-ramp-steps", o.elastic_ramp_steps, 0, std::int64_t{1} << 40);
+  const bool follows = o.elastic_batch == "worker";
+  if (o.elastic_ramp_steps > 0 && !follows)
+    fail<UsageError>("--elastic-ramp-steps", "--elastic-batch worker with it, because the rate follows no batch else",
+                     std::to_string(o.elastic_ramp_steps), "leave it out");
+  if (!follows) return;
+  if (!elastic)
+    fail<UsageError>("--elastic-batch", "global, because the workers of this job stay the same", "worker",
+                     "'tutti-launch --elastic -n N PROGRAM --elastic-batch worker' starts one whose workers come and "
+                     "go");
+  if (o.global_batch_size > 0)
+    fail<UsageError>("--global-batch-size", "--batch-size with --elastic-batch worker, which each worker keeps",
+                     std::to_string(o.global_batch_size), "leave one of the two out");
+}
+
 // Strategies whose members stay cannot follow what tutti-launch --elastic does.
 inline void check_elastic(RunOptions& o, const StartedJob& job) {
   if (!job.elastic) {
@@ -287,6 +304,7 @@ inline void check_distribution(RunOptions& o, const StartedJob& job) {
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});
   for (char& c : o.strategy) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   check_elastic(o, job);
+  check_elastic_batch(o, job.elastic);
   const std::string said = o.strategy;
   // A backend that is chosen by itself is that of the GPUs only where their processes can work together.
   const bool nccl = std::find(built.begin(), built.end(), "nccl") != built.end();

@@ -51,6 +51,8 @@ inline void check_asynchronous(const RunOptions& o) {
     refuse("--optimizer", o.optimizer, pieces, "use sgd, nag or adamw, or --strategy ps");
   if (o.clip_norm > 0) refuse("--clip-norm", std::to_string(o.clip_norm), pieces, "leave it out, or use --strategy ps");
   if (o.loss_scale == "dynamic") refuse("--loss-scale", o.loss_scale, pieces, "give it a number");
+  if (o.elastic_batch == "worker")
+    refuse("--elastic-batch", "worker", "because the batch of a push is one worker's", "leave it out");
   if (o.local_ckpt) refuse("--local-ckpt", "given", "because rank 0 alone saves what servers own", "leave it out");
   if (o.eval_only)
     refuse("--eval-only", "given", "because nobody trains", "one process evaluates: leave out the servers");
@@ -65,6 +67,9 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
     fail<UsageError>("--gc-type",
                      "a parameter-server strategy with it, because gradients are compressed towards servers",
                      o.gc_type + " with strategy " + o.strategy, "--strategy ps with tutti-launch -s M has servers");
+  if (o.gc_type != "none" && o.elastic_batch == "worker")
+    fail<UsageError>("--gc-type", "none with --elastic-batch worker, because the threshold is for one batch", o.gc_type,
+                     "leave out one of the two");
   if (o.gc_type != "none" && o.comm_wire != "same")
     fail<UsageError>("--gc-type", "none with --comm-wire " + o.comm_wire, o.gc_type, "leave out one of the two");
   std::string idle;

@@ -97,6 +97,14 @@ void describe_distribution(RunOptions& o, V& v) {
   v("spot-notice", o.spot_notice,
     "with tutti-launch --elastic: once this file is there, this process leaves the job after its step", Names{},
     Scope::rank);
+  v("elastic-batch", o.elastic_batch,
+    "with tutti-launch --elastic, when workers come or go: global (the batch of all stays that of the beginning, and "
+    "so "
+    "does the rate) or worker (each keeps --batch-size, so the batch of all and the rate follow their number)",
+    Names{}, Scope::training);
+  v("elastic-ramp-steps", o.elastic_ramp_steps,
+    "with --elastic-batch worker: steps in which the rate goes over to that of another number of workers; 0: at once",
+    Names{}, Scope::training);
   v("ps-plain", o.ps_plain, "ps, ps_async: encrypt nothing between hosts; within one host it never is", Names{});
   v("ps-staleness", o.ps_staleness,
     "ps_async: steps that a worker may be ahead of the slowest one; default: as many as it likes", Names{});

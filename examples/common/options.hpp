@@ -117,6 +117,8 @@ struct RunOptions {
   bool hierarchical = true, shared_memory = true, ps_plain = false;
   std::optional<std::int64_t> ps_staleness{};
   std::string spot_notice;
+  std::string elastic_batch = "global";
+  std::int64_t elastic_ramp_steps = 0;
   std::string ps_key_file;
   std::optional<double> rank_timeout{};
   // Jobs that scripts start one process at a time, and evaluations beside them, see scripted_options.hpp

@@ -190,7 +190,7 @@ class Run {
     const int world = strategy_.size();
     io::make_directories(folder);
     std::vector<std::unique_ptr<FitListener>> all;
-    auto log = std::make_unique<RunLog>(folder, o_.top_k, complain);
+    auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
     if (!takes_over) {
       log->start(io::Json::object({{"version", version},
                                    {"backend", backend_.name()},

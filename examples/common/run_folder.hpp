@@ -168,8 +168,6 @@ inline void compare_options(const io::Json& before, const RunOptions& o, const W
 // A run that goes on from an older step of its own gives up what it did after it.
 inline void give_up_later_checkpoints(const RunOptions& o, std::int64_t step, const Warn& warn) {
   io::CheckpointStore store(o.run_dir);
-  const auto best = store.best();
-  if (best && best->step > step) io::remove_tree(store.folder() / "best.json");
   const auto before = store.list().size();
   store.discard_newer_than(step);
   const auto given_up = before - store.list().size();

@@ -74,11 +74,16 @@ inline void load_pretrained(Trainer& trainer, const RunOptions& o) {
 
 // What will be trained and the memory it takes. The table of layers is for who asks; the totals are for everybody.
 inline void print_net(const Graph& model, const MemoryEstimate& memory, const RunOptions& o, const Schema& seen) {
-  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update\n%s%s\n", o.network.c_str(),
+  std::string batch;
+  if (o.elastic_batch == "worker") {
+    batch = ": " + std::to_string(o.batch_size * o.accumulate) + " for each worker, whose number the rate follows";
+    if (o.elastic_ramp_steps > 0) batch += " within " + std::to_string(o.elastic_ramp_steps) + " steps";
+  }
+  std::printf("%s %lld on %s images %lldx%lldx%lld, %lld images an update%s\n%s%s\n", o.network.c_str(),
               static_cast<long long>(o.depth), o.dataset.c_str(), static_cast<long long>(seen.channels),
               static_cast<long long>(seen.height), static_cast<long long>(seen.width),
-              static_cast<long long>(o.global_batch_size), (o.dry_run ? summary(model) : totals(model)).c_str(),
-              to_string(memory).c_str());
+              static_cast<long long>(o.global_batch_size), batch.c_str(),
+              (o.dry_run ? summary(model) : totals(model)).c_str(), to_string(memory).c_str());
 }
 
 }  // namespace tutti::examples

@@ -13,6 +13,7 @@
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/data/audit.hpp>
 #include <tutti/data/augment.hpp>
+#include <tutti/data/check_audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
@@ -28,7 +29,6 @@
 
 #include "backends/device_input.hpp"
 #include "backends/emulated_cuda.hpp"
-#include "data/check_audit.hpp"
 #include "data/temp_folder.hpp"
 #include "engine/suite.hpp"
 

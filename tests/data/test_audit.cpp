@@ -8,9 +8,9 @@
 #include <vector>
 
 #include <tutti/data/audit.hpp>
+#include <tutti/data/check_audit.hpp>
 #include <tutti/data/sampler.hpp>
 
-#include "check_audit.hpp"
 #include "temp_folder.hpp"
 
 using namespace tutti;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
+#include <tutti/data/check_audit.hpp>
 
-#include "data/check_audit.hpp"
 #include "data/temp_folder.hpp"
 #include "elastic_job.hpp"
 

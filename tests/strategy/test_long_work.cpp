@@ -57,10 +57,7 @@ class SlowSource final : public BatchSource {
   [[nodiscard]] std::int64_t skipped() const override { return of_.skipped(); }
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return of_.take_skip_messages(); }
   [[nodiscard]] double seconds_waited() const override { return of_.seconds_waited(); }
-  [[nodiscard]] std::int64_t steps_per_epoch() const override { return of_.steps_per_epoch(); }
-  [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const override {
-    return of_.steps_left(p, epochs);
-  }
+  [[nodiscard]] std::int64_t size() const override { return of_.size(); }
 
  private:
   BatchSource& of_;

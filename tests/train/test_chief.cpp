@@ -17,6 +17,7 @@
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/audit.hpp>
+#include <tutti/data/check_audit.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
@@ -32,7 +33,7 @@
 #include <tutti/train/trainer.hpp>
 
 #include "comm/thread_ranks.hpp"
-#include "data/check_audit.hpp"
+
 #include "data/temp_folder.hpp"
 #include "strategy/broken_step.hpp"
 #include "strategy/changing_strategy.hpp"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include <tutti/data/audit.hpp>
+#include <tutti/data/check_audit.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/train/fit.hpp>
 
-#include "data/check_audit.hpp"
 #include "fit_run.hpp"
 
 using namespace tutti;

@@ -18,7 +18,24 @@
 // and, where a run went back to an earlier state,
 //   rollback EPOCH STEP
 // which takes back the lines above it whose (epoch, step) is that one or a later one. Every rank has a file of its own.
+//
+// Where the members of the job change, lines hold the generation too,
+//   EPOCH STEP RANK GENERATION: INDEX INDEX ...
+// and the chief of each generation begins it with
+//   generation GENERATION RANKS EPOCH STEP
+//   closed EPOCH STEP RANK GENERATION: INDEX INDEX ...
+// STEP is the last whole step of those before it: what they have written of later steps, or write yet, does not count.
+// The lines "closed", one for each rank that had a part of that step, stand in place of these ranks' own, of which some
+// may be gone and had not come to write it. check_audit.hpp reads all this.
 namespace tutti {
+
+// A rank's part of a step, for who writes it down.
+struct AuditPart {
+  std::int64_t epoch = 0, step = 0;
+  int rank = 0;
+  std::int64_t generation = 0;  // 0: members do not change
+  std::span<const std::int64_t> indices{};
+};
 
 // Appends to an audit file; a line is one write. Half a line that a killed process left at the end is cut off when the
 // file is opened. Throws io::FileError.
@@ -29,17 +46,30 @@ class AuditLog {
   }
 
   // To be called when the step has been committed.
-  void step(std::int64_t epoch, std::int64_t step, int rank, std::span<const std::int64_t> indices) {
+  void step(const AuditPart& part) {
     line_.clear();
-    number(epoch, ' ');
-    number(step, ' ');
-    number(rank, ':');
-    for (const auto i : indices) {
-      line_ += ' ';
-      number(i);
-    }
+    add(part);
     flush();
   }
+  void step(std::int64_t epoch, std::int64_t step, int rank, std::span<const std::int64_t> indices) {
+    this->step({epoch, step, rank, 0, indices});
+  }
+
+  // A generation of so many ranks begins behind a step of an epoch; then closed() for each part of that step that is
+  // written anew, and write(): all at once.
+  void begin_generation(std::int64_t generation, int ranks, std::int64_t epoch, std::int64_t step) {
+    line_ = "generation ";
+    number(generation, ' ');
+    number(ranks, ' ');
+    number(epoch, ' ');
+    number(step, '\n');
+  }
+  void closed(const AuditPart& part) {
+    line_ += "closed ";
+    add(part);
+    line_ += '\n';
+  }
+  void write() { file_.append(line_); }
 
   // Nothing was written yet, by this run or by an earlier one.
   [[nodiscard]] bool empty() const { return file_.empty(); }
@@ -59,9 +89,23 @@ class AuditLog {
     line_.append(digits, std::to_chars(digits, digits + sizeof digits, n).ptr);
     if (after != 0) line_ += after;
   }
+  void add(const AuditPart& part) {
+    number(part.epoch, ' ');
+    number(part.step, ' ');
+    number(part.rank);
+    if (part.generation > 0) {
+      line_ += ' ';
+      number(part.generation);
+    }
+    line_ += ':';
+    for (const auto i : part.indices) {
+      line_ += ' ';
+      number(i);
+    }
+  }
   void flush() {
     line_ += '\n';
-    file_.append(line_);
+    write();
   }
 
   io::AppendFile file_;

@@ -58,9 +58,17 @@ class BatchSource {
   [[nodiscard]] virtual std::vector<std::string> take_skip_messages() = 0;
   // Seconds that next() has waited for data, in all.
   [[nodiscard]] virtual double seconds_waited() const = 0;
-  [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;
+  // Samples of an epoch.
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+
+  // With the present placement.
+  [[nodiscard]] std::int64_t steps_per_epoch() const {
+    return tutti::steps_per_epoch(size(), placement().global_batch, placement().epoch_end);
+  }
   // Steps from p to the end of `epochs` passes.
-  [[nodiscard]] virtual std::int64_t steps_left(Position p, std::int64_t epochs) const = 0;
+  [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const {
+    return tutti::steps_left(p, size(), placement().global_batch, placement().epoch_end, epochs);
+  }
 
  protected:
   // The batch of this share of the step that starts at p, without its data.

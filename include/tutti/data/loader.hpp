@@ -88,12 +88,7 @@ class Loader final : public BatchSource {
 
   // With no threads: the time it took to read.
   [[nodiscard]] double seconds_waited() const noexcept override { return waited_; }
-  [[nodiscard]] std::int64_t steps_per_epoch() const noexcept override {
-    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end);
-  }
-  [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const noexcept override {
-    return tutti::steps_left(p, sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end, epochs);
-  }
+  [[nodiscard]] std::int64_t size() const noexcept override { return sampler_.size(); }
   [[nodiscard]] const AnyDataset& dataset() const noexcept { return dataset_; }
   [[nodiscard]] const LoaderOptions& options() const noexcept { return options_; }
 

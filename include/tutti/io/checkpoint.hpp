@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +21,7 @@
 #include <tutti/io/aside.hpp>
 #include <tutti/io/checkpoint_load.hpp>
 #include <tutti/io/checkpoint_manifest.hpp>
+#include <tutti/io/checkpoint_names.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/json.hpp>
@@ -32,6 +33,7 @@ namespace tutti::io {
 // What a checkpoint holds. The records' bytes must stay as they are while save() runs.
 struct CheckpointData {
   std::int64_t step = 0;
+  std::int64_t generation = 0;  // of the job's members, where these change
   Json counters = Json::object();
   Json options = Json::object();
   std::vector<TensorRecord> model;
@@ -45,13 +47,19 @@ struct BestCheckpoint {
 
 // The checkpoints of one run, RUN/checkpoints/step-%09d/ with model.safetensors, optimizer.safetensors, manifest.json
 // and COMPLETE. A checkpoint appears under its name only when it is whole and on the disk; older ones go only after it
-// has been read back. One writer at a time; readers at any time.
+// has been read back. One writer at a time; readers at any time. Where the members of the job change, a writer may have
+// been given up while it was stopped, and go on later: it replaces and removes nothing of the generations behind it
+// (io/checkpoint_names.hpp), and what it leaves does not count.
 class CheckpointStore {
  public:
-  // Keeps the newest `keep` checkpoints and the one marked best. Touches no file.
-  explicit CheckpointStore(const Path& run_folder, int keep = 2) : folder_(run_folder / "checkpoints"), keep_(keep) {
+  // Keeps the newest `keep` checkpoints and the one marked best. Touches no file. require_right: called before anything
+  // is seen to change; throws where this process may not write any more.
+  explicit CheckpointStore(
+      const Path& run_folder, int keep = 2, std::function<void()> require_right = [] {})
+      : folder_(run_folder / "checkpoints"), keep_(keep), require_right_(std::move(require_right)) {
     if (keep < 1) fail<UsageError>("CheckpointStore", "at least 1 checkpoint to keep", std::to_string(keep));
   }
+  void set_require_right(std::function<void()> f) { require_right_ = std::move(f); }
 
   [[nodiscard]] const Path& folder() const noexcept { return folder_; }
 
@@ -61,10 +69,11 @@ class CheckpointStore {
     if (data.step < 0) fail<UsageError>("checkpoint", "a step of 0 or more", std::to_string(data.step));
     make_folder();
     remove_stale_asides(folder_);
-    Path target = folder_ / step_name(data.step);
+    Path target = folder_ / CheckpointName{data.step, data.generation}.text();
     const Path aside = aside_path(target);
     try {
       write_aside(aside, data);
+      require_right_();
       set_aside_same_step(target);
       rename_path(aside, target);
     } catch (...) {
@@ -83,7 +92,7 @@ class CheckpointStore {
       throw;
     }
     try {
-      prune(data.step);
+      prune(data);
     } catch (const FileError& e) {
       throw FileError("the new checkpoint " + target.string() + " is valid, but older ones stay: " + e.what(),
                       e.error_number());
@@ -93,17 +102,35 @@ class CheckpointStore {
     return target;
   }
 
-  // Every checkpoint's folder, valid or not, newest first.
+  // The folder of every checkpoint that counts, valid or not, newest first.
   [[nodiscard]] std::vector<Path> list() const {
     std::vector<Path> out;
-    for (const auto& found : scan()) out.push_back(found.path);
+    for (const auto& found : scan()) out.push_back(folder_ / found.text());
     return out;
   }
+
+  // A generation of members begins behind a step: what earlier ones wrote of later steps, or write yet, does not count
+  // from now on. The best goes over to it.
+  void begin_generation(std::int64_t generation, std::int64_t step) {
+    make_folder();
+    require_right_();
+    const auto marked = best();
+    FileWriter(folder_ / GenerationBegin{generation, step}.text()).close();
+    if (marked && find(marked->step)) mark_best(marked->step, marked->metric, generation);
+    for (const GenerationBegin& b : CheckpointNames::in(folder_).begins)
+      if (b.generation < generation && b.step >= step) (void)::unlink((folder_ / b.text()).c_str());
+  }
+  // The members stay the same, in a run that begins anew: there are no generations.
+  void forget_generations() {
+    for (const GenerationBegin& b : CheckpointNames::in(folder_).begins) (void)::unlink((folder_ / b.text()).c_str());
+  }
+  // Of those that have begun here, or have saved; 0: none.
+  [[nodiscard]] std::int64_t latest_generation() const { return CheckpointNames::in(folder_).latest_generation(); }
 
   // DataError names the file and what is wrong with it.
   [[nodiscard]] LoadedCheckpoint load(const Path& folder) const {
     LoadedCheckpoint c = load_checkpoint(folder);
-    const auto found = parse_step(folder.filename().string());
+    const auto found = CheckpointName::parse(folder.filename().string());
     if (found && found->step != c.step())
       fail<DataError>("checkpoint " + folder.string(), "step " + std::to_string(found->step) + " as its name says",
                       std::to_string(c.step()));
@@ -114,11 +141,11 @@ class CheckpointStore {
   // `complaints`.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_newest_valid(
       std::vector<std::string>* complaints = nullptr) const {
-    for (const auto& found : scan()) {
+    for (const Path& path : list()) {
       try {
-        return load(found.path);
+        return load(path);
       } catch (const DataError& e) {
-        if (complaints != nullptr) complaints->push_back(found.path.string() + " is not used: " + e.what());
+        if (complaints != nullptr) complaints->push_back(path.string() + " is not used: " + e.what());
       }
     }
     return std::nullopt;
@@ -126,17 +153,25 @@ class CheckpointStore {
 
   // Keeps the checkpoint of that step until another one is marked. UsageError if there is none of that step, or if the
   // metric is not finite.
-  void mark_best(std::int64_t step, double metric) {
+  void mark_best(std::int64_t step, double metric, std::int64_t generation = 0) {
     if (!find(step)) fail<UsageError>("checkpoint best", "a step that was saved", std::to_string(step));
-    atomic_write_file(folder_ / "best.json", write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n");
+    const std::string text = write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n";
+    require_right_();
+    atomic_write_file(folder_ / best_name(generation), text);
+    for (const std::int64_t b : CheckpointNames::in(folder_).bests)
+      if (b < generation) (void)::unlink((folder_ / best_name(b)).c_str());
   }
   // Nothing if none was marked; DataError if best.json is damaged.
   [[nodiscard]] std::optional<BestCheckpoint> best() const {
-    const Path path = folder_ / "best.json";
-    if (!path_exists(path)) return std::nullopt;
-    const Json json = parse_json(read_text_file(path, 4096), path.string());
-    return BestCheckpoint{json.at("step", path.string()).as_integer(path.string()),
-                          json.at("metric", path.string()).as_double(path.string())};
+    const CheckpointNames names = CheckpointNames::in(folder_);
+    for (const std::int64_t generation : names.bests) {
+      const Path path = folder_ / best_name(generation);
+      const Json json = parse_json(read_text_file(path, 4096), path.string());
+      const BestCheckpoint found{json.at("step", path.string()).as_integer(path.string()),
+                                 json.at("metric", path.string()).as_double(path.string())};
+      if (names.counts(generation, found.step)) return found;
+    }
+    return std::nullopt;
   }
   [[nodiscard]] std::optional<double> best_metric() const {
     const auto marked = best();
@@ -153,57 +188,29 @@ class CheckpointStore {
     return load(*path);
   }
 
-  // Removes the checkpoints after `step`: for a run that goes on from an older one, whose later ones would otherwise
-  // pass for the newest.
+  // Removes the checkpoints after `step`, and the mark of the best that is one: for a run that goes on from an older
+  // one, whose later ones would otherwise pass for the newest.
   void discard_newer_than(std::int64_t step) {
-    for (const auto& found : scan())
-      if (found.step > step) remove(found.path);
+    const auto marked = best();
+    const CheckpointNames names = CheckpointNames::in(folder_);
+    if (marked && marked->step > step)
+      for (const std::int64_t b : names.bests) remove_tree(folder_ / best_name(b));
+    for (const auto& found : names.checkpoints)
+      if (found.step > step) remove(folder_ / found.text());
   }
 
  private:
-  struct Found {
-    std::int64_t step = 0;
-    bool replaced = false;
-    Path path;
-  };
-
-  [[nodiscard]] static std::string step_name(std::int64_t step) {
-    const std::string digits = std::to_string(step);
-    return "step-" + std::string(digits.size() < 9 ? 9 - digits.size() : 0, '0') + digits;
-  }
-
-  // "step-000000007", or "step-000000007.old" while another one of the same step takes its place.
-  [[nodiscard]] static std::optional<Found> parse_step(std::string_view name) {
-    Found found;
-    found.replaced = name.ends_with(".old");
-    const auto bare = found.replaced ? name.substr(0, name.size() - 4) : name;
-    if (!bare.starts_with("step-")) return std::nullopt;
-    const auto parsed = std::from_chars(bare.data() + 5, bare.data() + bare.size(), found.step);
-    if (parsed.ec != std::errc() || found.step < 0 || step_name(found.step) != bare) return std::nullopt;
-    return found;
-  }
-
-  // Newest first; of one step, the one that takes the other's place first.
-  [[nodiscard]] std::vector<Found> scan() const {
-    std::vector<Found> out;
-    if (!path_exists(folder_)) return out;
-    std::error_code error;
-    for (std::filesystem::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
-      auto found = parse_step(it->path().filename().string());
-      if (!found) continue;
-      found->path = it->path();
-      out.push_back(std::move(*found));
-    }
-    if (error) fail_file("list the folder", folder_, error.value());
-    std::sort(out.begin(), out.end(), [](const Found& a, const Found& b) {
-      return a.step != b.step ? a.step > b.step : a.replaced < b.replaced;
-    });
-    return out;
+  // Those that count, newest first; of one step that of the latest generation, and the one that takes another's place
+  // first.
+  [[nodiscard]] std::vector<CheckpointName> scan() const {
+    CheckpointNames names = CheckpointNames::in(folder_);
+    std::erase_if(names.checkpoints, [&](const CheckpointName& c) { return !names.counts(c.generation, c.step); });
+    return std::move(names.checkpoints);
   }
 
   [[nodiscard]] std::optional<Path> find(std::int64_t step) const {
-    for (auto& found : scan())
-      if (found.step == step) return found.path;
+    for (const auto& found : scan())
+      if (found.step == step) return folder_ / found.text();
     return std::nullopt;
   }
 
@@ -284,21 +291,32 @@ class CheckpointStore {
     }
   }
 
-  void prune(std::int64_t saved) const {
+  void prune(const CheckpointData& saved) const {
     const auto marked = best();
+    const CheckpointNames names = CheckpointNames::in(folder_);
     int kept = 1;
-    for (const auto& found : scan()) {
-      if (found.replaced && path_exists(folder_ / step_name(found.step))) {
-        remove(found.path);
+    std::int64_t last = -1, oldest = saved.step;  // steps
+    for (const CheckpointName& found : names.checkpoints) {
+      const bool again = std::exchange(last, found.step) == found.step;
+      const bool newer = found.generation > saved.generation;
+      // Of one step the first of the list is enough; what does not count was written by who had been given up.
+      const bool idle = !names.counts(found.generation, found.step) ||
+                        (again && (found.replaced || found.generation < saved.generation));
+      const bool stays = found.step == saved.step || (marked && marked->step == found.step);
+      if (newer || (!idle && (stays || ++kept <= keep_))) {
+        oldest = std::min(oldest, found.step);
         continue;
       }
-      if (found.step == saved || (marked && marked->step == found.step)) continue;
-      if (++kept > keep_) remove(found.path);
+      require_right_();
+      remove(folder_ / found.text());
     }
+    for (const GenerationBegin& b : names.begins)
+      if (b.generation < saved.generation && b.step < oldest) (void)::unlink((folder_ / b.text()).c_str());
   }
 
   Path folder_;
   int keep_;
+  std::function<void()> require_right_;
 };
 
 }  // namespace tutti::io

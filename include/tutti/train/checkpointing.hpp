@@ -43,6 +43,15 @@ class Checkpoints {
   // Learns the best metric so far from the folder, where another rank has saved until now.
   TUTTI_CORE_FUNCTION void take_over();
 
+  // Where the members of the job change: said by the rank that saves from now on, before its first checkpoint in this
+  // generation. What was written by earlier ones of steps behind `step`, or is written yet, does not count. generation
+  // 0: there are none, in a run that begins anew.
+  TUTTI_CORE_FUNCTION void begin_generation(std::int64_t generation, std::int64_t step);
+  // The latest that has been here; 0: none.
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::int64_t latest_generation() const;
+  // Called before anything is seen to change in the folder; throws where this process may not write any more.
+  TUTTI_CORE_FUNCTION void set_require_right(std::function<void()> f);
+
   // Of one rank, which the others take the state from by Trainer::synchronise(). Puts the newest valid checkpoint into
   // the trainer; false where there is none. Each bad one is named to `warn`.
   TUTTI_CORE_FUNCTION bool resume_latest(Trainer& trainer, const Warn& warn);

@@ -28,6 +28,7 @@ struct Checkpoints::Parts {
   io::CheckpointStore store;
   io::Json options;
   std::optional<double> best{};
+  std::int64_t generation = 0;
 };
 
 namespace detail {
@@ -110,6 +111,7 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
   io::CheckpointData data;
   const Counters& c = trainer.committed().counters();
   data.step = c.step;
+  data.generation = c.generation;
   data.counters = io::Json::object({{"step", c.step},
                                     {"epoch", c.epoch},
                                     {"consumed", c.consumed},
@@ -117,6 +119,12 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
                                     {"batches", c.batches},
                                     {"scale_exponent", c.scale_exponent},
                                     {"scale_steps", c.scale_steps}});
+  if (c.generation > 0) data.counters.set("generation", c.generation);
+  if (c.rate_batch > 0)
+    data.counters.set("rate_batch", c.rate_batch)
+        .set("rate_from", c.rate_from)
+        .set("rate_to", c.rate_to)
+        .set("rate_step", c.rate_step);
   data.options = parts_->options;
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
   data.optimizer = detail::records(trainer.committed_tensors(true), c.batches);
@@ -127,11 +135,25 @@ TUTTI_CORE_FUNCTION bool Checkpoints::mark_if_best(std::int64_t step, double met
   if (parts_->best && *parts_->best >= metric) return false;
   parts_->best = metric;
   try {
-    parts_->store.mark_best(step, metric);
+    parts_->store.mark_best(step, metric, parts_->generation);
+  } catch (const CommunicationError&) {
+    throw;
   } catch (const Error& e) {
     warn(e.what());
   }
   return true;
+}
+
+TUTTI_CORE_FUNCTION void Checkpoints::begin_generation(std::int64_t generation, std::int64_t step) {
+  parts_->generation = generation;
+  if (generation > 0)
+    parts_->store.begin_generation(generation, step);
+  else
+    parts_->store.forget_generations();
+}
+TUTTI_CORE_FUNCTION std::int64_t Checkpoints::latest_generation() const { return parts_->store.latest_generation(); }
+TUTTI_CORE_FUNCTION void Checkpoints::set_require_right(std::function<void()> f) {
+  parts_->store.set_require_right(std::move(f));
 }
 
 TUTTI_CORE_FUNCTION void Checkpoints::take_over() { parts_->best = parts_->store.best_metric(); }
@@ -163,6 +185,19 @@ TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const io::Lo
   if (loaded.counters().find("scale_exponent") != nullptr) {
     c.scale_exponent = std::clamp<std::int64_t>(number("scale_exponent"), 0, 126);
     c.scale_steps = number("scale_steps");
+  }
+  if (loaded.counters().find("generation") != nullptr) c.generation = std::max<std::int64_t>(number("generation"), 0);
+  if (loaded.counters().find("rate_batch") != nullptr) {
+    const auto real = [&](const char* key) {
+      const std::string where = "checkpoint " + loaded.path().string() + " counters " + key;
+      const double v = loaded.counters().at(key, where).as_double(where);
+      if (!(v >= 0 && v <= 1e9)) fail<DataError>(where, "a factor of 0 to 1e9", std::to_string(v));
+      return v;
+    };
+    c.rate_batch = std::max<std::int64_t>(number("rate_batch"), 0);
+    c.rate_from = real("rate_from");
+    c.rate_to = real("rate_to");
+    c.rate_step = number("rate_step");
   }
   c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
   trainer.prepare_restore(c);

@@ -37,9 +37,11 @@ struct ChiefDuties {
 struct ClosedStep {
   Position began{};
   std::int64_t step = 0;
-  int ranks = 1;                        // that it was divided among
+  int ranks = 1;  // that it was divided among
+  std::int64_t global_batch = 0;
   const BatchSource* source = nullptr;  // of its samples
   double seconds = 0;                   // since then, for the report
+  std::int64_t next_batch = 0;          // the global batch from now on, for the report
 };
 
 // The chief of a job is its rank 0: it shows the progress, writes the log, saves, and knows the best checkpoint. Which
@@ -59,12 +61,20 @@ class Chief {
   // chief writes the samples of all its ranks into the audit, for some of these may be gone, and had not come to it.
   TUTTI_CORE_FUNCTION void follow(const ClosedStep* closed = nullptr);
 
+  // Throws CommunicationError in a process that was given up, or may have been: it must write nothing that others read.
+  TUTTI_CORE_FUNCTION void require_right() const;
+
   // Whether anybody hears what is told here.
   [[nodiscard]] bool listens() const { return here() && !(duties_.listeners.empty() && opened_.empty()); }
   // Calls `what` for each listener of the chief; nothing elsewhere.
   TUTTI_CORE_FUNCTION void tell(FunctionRef<void(FitListener&)> what);
   // Tells a warning; a rank that saves beside the chief has the standard error for it.
   TUTTI_CORE_FUNCTION void warn(const std::string& text);
+
+  // Of the members, that has been in the run's folder (Counters::generation).
+  [[nodiscard]] std::int64_t latest_generation() const {
+    return duties_.checkpoints != nullptr ? duties_.checkpoints->latest_generation() : 0;
+  }
 
   // What this rank saves with, null where it saves nothing.
   [[nodiscard]] Checkpoints* checkpoints() const { return here() || saves_too_ ? duties_.checkpoints : nullptr; }
@@ -74,8 +84,8 @@ class Chief {
 
  private:
   void open_audit(const Membership& now, const ClosedStep* closed);
-  void write_audit(std::int64_t step, int rank, std::int64_t epoch, std::span<const std::int64_t> indices,
-                   std::span<const std::int64_t> epochs);
+  void close_step(const ClosedStep& closed);
+  void begin_generation(bool first);
 
   Trainer& trainer_;
   ChiefDuties duties_;
@@ -83,7 +93,8 @@ class Chief {
   std::vector<std::unique_ptr<FitListener>> opened_;
   bool saves_too_ = false;
   std::unique_ptr<AuditLog> audit_;
-  std::int64_t audited_ = 0;  // the last step
+  std::int64_t audited_ = 0;     // the last step
+  std::int64_t generation_ = 0;  // of the run
 };
 
 }  // namespace tutti

@@ -17,15 +17,27 @@
 
 namespace tutti {
 
-TUTTI_CORE_FUNCTION Chief::Chief(Trainer& trainer, ChiefDuties duties)
-    : trainer_(trainer), duties_(std::move(duties)) {}
-TUTTI_CORE_FUNCTION Chief::~Chief() = default;
+TUTTI_CORE_FUNCTION Chief::Chief(Trainer& trainer, ChiefDuties duties) : trainer_(trainer), duties_(std::move(duties)) {
+  if (duties_.checkpoints != nullptr && trainer.strategy().members() != nullptr)
+    duties_.checkpoints->set_require_right([this] { require_right(); });
+}
+TUTTI_CORE_FUNCTION Chief::~Chief() {
+  if (duties_.checkpoints != nullptr) duties_.checkpoints->set_require_right([] {});
+}
+
+TUTTI_CORE_FUNCTION void Chief::require_right() const {
+  const ChangingMembers* members = trainer_.strategy().members();
+  if (members == nullptr || members->may_write()) return;
+  fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long: the others go on",
+                           "is its host cut off, or was it stopped?");
+}
 
 TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
   const Membership now = trainer_.strategy().membership();
   const bool first = !known_, was_chief = known_ && known_->rank == 0;
   if (known_ && known_->generation == now.generation && known_->rank == now.rank && known_->size == now.size) return;
   known_ = now;
+  generation_ = trainer_.counters().generation;
   saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
   if (!duties_.audit.empty()) open_audit(now, closed);
   if (now.rank != 0) return opened_.clear();
@@ -33,14 +45,18 @@ TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
     if (!first && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
     if (duties_.open) opened_ = duties_.open(!first);
   }
+  begin_generation(first);
   if (!first) {
-    const MembersReport m{trainer_.counters().step, now.size, closed != nullptr ? closed->seconds : 0};
+    const bool known = closed != nullptr;
+    const MembersReport m{trainer_.counters().step, now.size, known ? closed->seconds : 0, generation_,
+                          known ? closed->next_batch : 0};
     tell([&](FitListener& l) { l.members(m); });
   }
 }
 
 TUTTI_CORE_FUNCTION void Chief::tell(FunctionRef<void(FitListener&)> what) {
   if (!here()) return;
+  require_right();
   for (auto* l : duties_.listeners) what(*l);
   for (const auto& l : opened_) what(*l);
 }
@@ -50,50 +66,82 @@ TUTTI_CORE_FUNCTION void Chief::warn(const std::string& text) {
   if (!here() && saves_too_) std::fprintf(stderr, "warning: rank %d: %s\n", trainer_.strategy().rank(), text.c_str());
 }
 
-// A rank of another number goes on with another file: nobody opens one that its writer has not closed, and nobody goes
-// on before all files are rolled back.
+TUTTI_CORE_FUNCTION void Chief::begin_generation(bool first) {
+  const Counters at = trainer_.counters();
+  if (duties_.checkpoints == nullptr || (generation_ == 0 && !(first && at.step == 0))) return;
+  try {
+    duties_.checkpoints->begin_generation(generation_, at.step);
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const Error& e) {
+    warn("the folder of checkpoints does not tell that the members have changed: " + std::string(e.what()));
+  }
+}
+
+// A rank of another number goes on with another file. Where lines hold the generation nobody waits for that. Elsewhere
+// nobody opens a file that its writer has not closed, and nobody goes on before all files are rolled back.
 TUTTI_CORE_FUNCTION void Chief::open_audit(const Membership& now, const ClosedStep* closed) {
   const auto all_here = [&] {
     double word = 0;
     trainer_.strategy().sum({&word, 1});
   };
-  audit_.reset();
-  all_here();
   const Counters at = trainer_.counters();
+  const bool waits = closed == nullptr || generation_ == 0;
   const std::int64_t epoch = closed != nullptr ? closed->began.epoch : at.epoch,
-                     step = closed != nullptr ? closed->step : at.step + 1;
+                     step = closed != nullptr ? closed->step : at.step;
+  audit_.reset();
+  if (waits) all_here();
   audit_ = std::make_unique<AuditLog>(audit_file(duties_.audit, now.rank));
-  if (!audit_->empty()) audit_->rollback(epoch, step);
-  if (now.rank == 0) roll_back_gone_ranks(duties_.audit, now.size, epoch, step);
+  if (waits) {
+    if (!audit_->empty()) audit_->rollback(epoch, step + 1);
+    if (now.rank == 0) roll_back_gone_ranks(duties_.audit, now.size, epoch, step + 1);
+  }
   audited_ = at.step;
-  all_here();
-  if (closed == nullptr || now.rank != 0) return;
-  Sampler samples = closed->source->sampler();
-  Placement of = closed->source->placement();
-  of.world = closed->ranks;
+  if (waits) all_here();
+  if (now.rank != 0 || generation_ == 0) return;
+  require_right();
+  audit_->begin_generation(generation_, now.size, epoch, step);
+  if (closed != nullptr) close_step(*closed);
+  audit_->write();
+}
+
+namespace detail {
+
+// A step that runs on into another epoch has a line in each. write(const AuditPart&)
+template <class F>
+void audit_parts(AuditPart part, std::span<const std::int64_t> epochs, F&& write) {
+  if (epochs.empty()) return write(part);
+  const auto indices = part.indices;
+  for (std::size_t begin = 0, end = 0; begin < indices.size(); begin = end) {
+    while (end < indices.size() && epochs[end] == epochs[begin]) ++end;
+    part.epoch = epochs[begin];
+    part.indices = indices.subspan(begin, end - begin);
+    write(part);
+  }
+}
+
+}  // namespace detail
+
+TUTTI_CORE_FUNCTION void Chief::close_step(const ClosedStep& closed) {
+  Sampler samples = closed.source->sampler();
+  Placement of = closed.source->placement();
+  of.world = closed.ranks;
+  of.global_batch = closed.global_batch;
   for (of.rank = 0; of.rank < of.world; ++of.rank) {
-    const Share part = samples.share(closed->began, of);
-    write_audit(closed->step, of.rank, epoch, part.indices, part.epochs);
+    const Share part = samples.share(closed.began, of);
+    detail::audit_parts({closed.began.epoch, closed.step, of.rank, generation_, part.indices}, part.epochs,
+                        [&](const AuditPart& p) { audit_->closed(p); });
   }
 }
 
 TUTTI_CORE_FUNCTION void Chief::audit(const Batch& b, std::int64_t step) {
   if (!audit_) return;
+  if (generation_ > 0) require_right();
   // The trainer was set back since.
   if (step <= audited_) audit_->rollback(b.epoch, step);
   audited_ = step;
-  write_audit(step, trainer_.strategy().rank(), b.epoch, b.indices, b.epochs);
-}
-
-TUTTI_CORE_FUNCTION void Chief::write_audit(std::int64_t step, int rank, std::int64_t epoch,
-                                            std::span<const std::int64_t> indices,
-                                            std::span<const std::int64_t> epochs) {
-  if (epochs.empty()) return audit_->step(epoch, step, rank, indices);
-  // A step that runs on into another epoch has a line in each.
-  for (std::size_t begin = 0, end = 0; begin < indices.size(); begin = end) {
-    while (end < indices.size() && epochs[end] == epochs[begin]) ++end;
-    audit_->step(epochs[begin], step, rank, indices.subspan(begin, end - begin));
-  }
+  detail::audit_parts({b.epoch, step, trainer_.strategy().rank(), generation_, b.indices}, b.epochs,
+                      [&](const AuditPart& p) { audit_->step(p); });
 }
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/chief.hpp>
 #include <tutti/train/report.hpp>
+#include <tutti/train/sources.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti {
@@ -44,8 +45,16 @@ struct FitOptions {
   bool save_last = false;             // at the end of the run, whatever the intervals
   std::int64_t max_steps = 0;         // stop after this many updates in all; 0: run all epochs. See EpochEnd for theirs
   std::int64_t total_steps = 0;       // that the schedule spans; 0: those of all epochs
-  bool report_first = false;          // the first step too
-  bool report_epochs = true;          // the last step of an epoch too; of the run always
+  // Where members come and go: the images of a step that each of them has, so that the global batch and with it the
+  // rate follow their number; 0: the global batch stays that of the beginning. The schedule counts by images in either
+  // case, in steps of the batch that the run began with, and so does total_steps, which then ends the run.
+  std::int64_t batch_per_worker = 0;
+  // Steps in which the rate goes over to that of another number of workers, linearly.
+  std::int64_t ramp_steps = 0;
+  // The global batch that the schedule's rate is for; 0: that which the run began with, also when it is resumed.
+  std::int64_t rate_batch = 0;
+  bool report_first = false;  // the first step too
+  bool report_epochs = true;  // the last step of an epoch too; of the run always
   std::int64_t evaluation_batch = 256;
   double stop_at_train_top1 = 0;  // end after the first epoch that reaches it; 0: never
   // Larger is better: the best checkpoint is that of the largest. Without one it goes by the test images' top-1.
@@ -87,6 +96,8 @@ TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSou
                                   const FitOptions& o);
 // And where nothing is saved.
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, const FitOptions& o);
+// With sources of one's own making for each number of ranks.
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Chief& chief, const FitOptions& o);
 
 }  // namespace tutti
 

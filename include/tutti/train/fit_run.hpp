@@ -23,8 +23,10 @@
 #include <tutti/train/report_window.hpp>
 #include <tutti/train/run_share.hpp>
 #include <tutti/train/save_checkpoint.hpp>
+#include <tutti/train/sources.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/utilisation.hpp>
+#include <tutti/train/worker_batch.hpp>
 
 namespace tutti::detail {
 
@@ -33,27 +35,25 @@ namespace tutti::detail {
 // are left; who survives one behind a step does what comes behind it again.
 class FitRun {
  public:
-  FitRun(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief, const FitOptions& o)
+  // Sources, or what makes them.
+  FitRun(Trainer& trainer, BatchSource* train, BatchSource* test, const MakeSources* make, Chief& chief,
+         const FitOptions& o)
       : trainer_(trainer),
         strategy_(trainer.strategy()),
         members_(strategy_.members()),
-        train_(train),
-        test_(test),
+        sources_(train, test, make),
         chief_(chief),
         o_(o),
-        per_epoch_(train.steps_per_epoch()),
         at_(trainer.counters()),
         workers_(strategy_.owns_weights() ? strategy_.size() : 1),
-        evaluates_(test != nullptr && (!strategy_.owns_weights() || strategy_.rank() == 0)),
         busy_([&] { return trainer_.utilisation(); }),
         holds_state_(members_ == nullptr || !members_->joining()) {}
 
   FitResult run() {
     if (members_ != nullptr && members_->joining()) {
       if (!change_members(false)) return left();
-    } else {
-      chief_.follow();
-      if (!ends()) train_.start({at_.epoch, at_.consumed});
+    } else if (!found()) {
+      return left();
     }
     if (ends() && share_.unended == 0) {
       chief_.tell([](FitListener& l) { l.finished(0); });
@@ -76,7 +76,7 @@ class FitRun {
         if (!change_members(true)) return left();
       }
     }
-    train_.release();
+    train().release();
     const double seconds = since_start_.seconds();
     if (!result_.interrupted) chief_.tell([&](FitListener& l) { l.finished(seconds); });
     result_.counters = at_;
@@ -84,15 +84,77 @@ class FitRun {
   }
 
  private:
+  [[nodiscard]] BatchSource& train() const { return *sources_.train(); }
+  [[nodiscard]] Position position() const { return {at_.epoch, at_.consumed}; }
   [[nodiscard]] bool ends() const {
-    return train_.steps_left({at_.epoch, at_.consumed}, o_.epochs) <= 0 ||
-           (o_.max_steps > 0 && at_.step >= o_.max_steps);
+    return train().steps_left(position(), o_.epochs) <= 0 || (o_.max_steps > 0 && at_.step >= o_.max_steps) ||
+           (o_.batch_per_worker > 0 && o_.total_steps > 0 && schedule_step() >= o_.total_steps);
   }
-  [[nodiscard]] double schedule_at(std::int64_t step) const {
-    return o_.schedule(SchedulePoint{step, per_epoch_ * workers_,
-                                     o_.total_steps > 0 ? o_.total_steps : train_.steps_left({}, o_.epochs) * workers_,
-                                     o_.global_batch, strategy_.size()});
+
+  // ---- the batch and the rate ----
+  [[nodiscard]] std::int64_t global_batch() const {
+    return o_.batch_per_worker > 0 ? o_.batch_per_worker * strategy_.size() : share_.first_batch;
   }
+  // The schedule counts in steps of the batch that the run began with; where workers wait for no other one, in those of
+  // all of them.
+  [[nodiscard]] std::int64_t schedule_step() const {
+    if (strategy_.owns_weights()) return at_.step;
+    return steps_done(position(), train().size(), share_.first_batch, train().placement().epoch_end);
+  }
+  [[nodiscard]] double rate() const {
+    const std::int64_t size = train().size(), batch = share_.first_batch;
+    const EpochEnd end = train().placement().epoch_end;
+    const std::int64_t all = tutti::steps_left({}, size, batch, end, o_.epochs) * workers_;
+    const double lr =
+        o_.schedule(SchedulePoint{schedule_step(), tutti::steps_per_epoch(size, batch, end) * workers_,
+                                  o_.total_steps > 0 ? o_.total_steps : all, o_.global_batch, strategy_.size()});
+    return o_.batch_per_worker > 0 ? lr * rate_factor(at_, o_.ramp_steps) : lr;
+  }
+  void follow_batch() {
+    if (o_.batch_per_worker == 0) {
+      at_.rate_batch = at_.rate_step = 0;
+      at_.rate_from = at_.rate_to = 1;
+      return;
+    }
+    const std::int64_t of_rate = o_.rate_batch > 0    ? o_.rate_batch
+                                 : at_.rate_batch > 0 ? at_.rate_batch
+                                                      : share_.first_batch;
+    detail::follow_batch(at_, global_batch(), of_rate, o_.ramp_steps);
+  }
+
+  // The first generation of the job, or all there is. False where this process has left.
+  bool found() {
+    sources_.make(o_, strategy_.rank(), strategy_.size());
+    share_.first_batch = sources_.first_batch();
+    try {
+      count_generations();
+      chief_.follow();
+      follow_batch();
+      if (ends()) return true;
+      if (o_.batch_per_worker > 0)
+        sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
+      else
+        train().start(position());
+      return true;
+    } catch (const CommunicationError&) {
+      if (members_ == nullptr || !members_->may_write()) throw;
+      return change_members(true);
+    }
+  }
+  // Generations grow over a run that is resumed, also from an earlier step than the last.
+  void count_generations() {
+    if (members_ == nullptr && at_.generation == 0) return;
+    auto latest = static_cast<double>(strategy_.rank() == 0 ? chief_.latest_generation() : 0);
+    share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
+    strategy_.sum({&latest, 1});
+    share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
+    name_generation();
+  }
+  void name_generation() {
+    at_.generation = share_.before_generations +
+                     (members_ != nullptr ? static_cast<std::int64_t>(strategy_.membership().generation) : 1);
+  }
+
   [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
     return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
   }
@@ -102,12 +164,12 @@ class FitRun {
   void begin() {
     if (chief_.listens()) busy_.begin();
     for (auto* w : {&steps_, &summaries_}) {
-      w->waited = train_.seconds_waited();
+      w->waited = train().seconds_waited();
       w->exchanged = trainer_.seconds_waited().value_or(0);
     }
     epoch_waited_ = steps_.waited;
     epoch_exchanged_ = steps_.exchanged;
-    skipped_before_ = train_.skipped();
+    skipped_before_ = train().skipped();
     epoch_watch_.restart();
     say_epoch();
   }
@@ -140,19 +202,19 @@ class FitRun {
   }
 
   void step() {
-    const Batch& batch = train_.next();
-    require_lease();
+    const Batch& batch = train().next();
+    chief_.require_right();
     const std::uint32_t mine = wanted(batch);
-    const double lr = schedule_at(at_.step);
+    const double lr = rate();
     const std::int64_t before = at_.step;
-    const Position began{at_.epoch, at_.consumed};
+    const Position began = position();
     Trainer::Pending pending = trainer_.step(batch, lr, mine);
     std::uint32_t flags = pending.flags();
     // Who leaves behind an epoch leaves behind its last step.
     if (members_ != nullptr && batch.last_of_epoch) flags |= pending.wait().flags;
     skipped_rows_ += static_cast<double>(batch.skipped);
     if (batch.skipped > 0)
-      for (const auto& m : train_.take_skip_messages()) o_.record_skipped(m);
+      for (const auto& m : train().take_skip_messages()) o_.record_skipped(m);
     chief_.audit(batch, at_.step);
     at_.epoch = batch.after.epoch;
     at_.consumed = batch.after.consumed;
@@ -163,6 +225,8 @@ class FitRun {
     share_.epoch_number = batch.epoch + 1;
     share_.step_in_epoch = batch.step_in_epoch + 1;
     share_.world = strategy_.size();
+    share_.batch = train().placement().global_batch;
+    share_.generation = at_.generation;
     share_.flags = flags;
     share_.last_of_epoch = batch.last_of_epoch ? 1 : 0;
     share_.lr = lr;
@@ -193,7 +257,7 @@ class FitRun {
 
   // ---- what ranks do together behind it ----
   void end_step() {
-    require_lease();
+    chief_.require_right();
     if (reports()) {
       const StepReport r = report_on(steps_, busy_.steps);
       chief_.tell([&](FitListener& l) { l.step(r); });
@@ -229,22 +293,23 @@ class FitRun {
 
   [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window) {
     const Metrics all = trainer_.reduce(w.metrics);
-    const double wait = train_.seconds_waited() - w.waited;
+    const double wait = train().seconds_waited() - w.waited;
     const auto exchanged = trainer_.seconds_waited();
     const StepReport r{share_.epoch_number,
                        at_.step,
                        share_.step_in_epoch,
-                       per_epoch_,
+                       train().steps_per_epoch(),
                        o_.epochs,
                        all.mean_loss(),
                        all.top1_rate(),
                        w.rate.value(),
                        share_.lr,
-                       schedule_at(at_.step),
+                       rate(),
                        share_of(wait, w.rate),
                        since_start_.seconds(),
                        exchanged ? std::optional(share_of(*exchanged - w.exchanged, w.rate)) : std::nullopt,
-                       of_window.take()};
+                       of_window.take(),
+                       share_.batch};
     w.exchanged = exchanged.value_or(0);
     w.metrics = {};
     w.waited += wait;
@@ -252,6 +317,10 @@ class FitRun {
     return r;
   }
 
+  // Where workers wait for no other one, one does it for all.
+  [[nodiscard]] bool evaluates() const {
+    return sources_.test() != nullptr && (!strategy_.owns_weights() || strategy_.rank() == 0);
+  }
   // Returns whether the epoch has reached what ends the run.
   bool end_epoch() {
     for (Rate* r : {&epoch_rate_, &steps_.rate, &summaries_.rate}) r->pause();
@@ -270,18 +339,19 @@ class FitRun {
                   0,
                   false,
                   0};
-    r.data_wait = share_of(train_.seconds_waited() - epoch_waited_, epoch_rate_);
+    r.data_wait = share_of(train().seconds_waited() - epoch_waited_, epoch_rate_);
     if (const auto exchanged = trainer_.seconds_waited())
       r.comm_wait = share_of(*exchanged - epoch_exchanged_, epoch_rate_);
     r.gpu_utilisation = busy_.epoch.take();
     r.skipped = std::llround(share_.skipped + skipped_by_all());
+    r.global_batch = share_.batch;
     const bool reached = o_.stop_at_train_top1 > 0 && r.train_top1 >= o_.stop_at_train_top1;
     const bool last_epoch = ends() || reached;
     if (last_epoch) wait_for_pushes();
-    if (evaluates_ && o_.evaluate_every > 0 && (last_epoch || share_.epoch_number % o_.evaluate_every == 0)) {
+    if (evaluates() && o_.evaluate_every > 0 && (last_epoch || share_.epoch_number % o_.evaluate_every == 0)) {
       trainer_.pull();
-      r.test = evaluate(trainer_, *test_, o_.metric);
-      if (trainer_.has_ema()) trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *test_, o_.metric); });
+      r.test = evaluate(trainer_, *sources_.test(), o_.metric);
+      if (trainer_.has_ema()) trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *sources_.test(), o_.metric); });
     }
     const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
                        (o_.save_last && last_epoch) || saves_by_steps();
@@ -297,7 +367,7 @@ class FitRun {
     return reached;
   }
   [[nodiscard]] double skipped_by_all() {
-    auto skipped = static_cast<double>(train_.skipped() - skipped_before_);
+    auto skipped = static_cast<double>(train().skipped() - skipped_before_);
     strategy_.sum({&skipped, 1});
     return skipped;
   }
@@ -311,8 +381,8 @@ class FitRun {
   void begin_epoch() {
     epoch_ = share_.epoch = {};
     share_.skipped = 0;
-    skipped_before_ = train_.skipped();
-    epoch_waited_ = train_.seconds_waited();
+    skipped_before_ = train().skipped();
+    epoch_waited_ = train().seconds_waited();
     epoch_exchanged_ = trainer_.seconds_waited().value_or(0);
     epoch_rate_.restart();
     epoch_watch_.restart();
@@ -329,13 +399,6 @@ class FitRun {
   }
 
   // ---- other members ----
-  // A process that was given up writes nothing more.
-  void require_lease() {
-    if (members_ == nullptr || members_->may_write()) return;
-    fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long: the others go on",
-                             "is its host cut off, or was it stopped?");
-  }
-
   // Nobody would be left to go on.
   [[nodiscard]] bool all_leave() {
     double leaving = asked_to_leave_ ? 1 : 0;
@@ -373,7 +436,7 @@ class FitRun {
       share_.epoch += all;
       share_.skipped += skipped;
       epoch_ = {};
-      skipped_before_ = train_.skipped();
+      skipped_before_ = train().skipped();
       return true;
     } catch (const CommunicationError&) {
       if (!members_->may_write()) throw;
@@ -390,23 +453,32 @@ class FitRun {
     trainer_.reform({&span, 1});
     share_ = theirs;
     holds_state_ = true;
+    name_generation();
   }
   // Some members may have come to the step that others stand at by their state alone, and some may be gone.
   void follow(const Stopwatch& since) {
-    const ClosedStep closed{share_.began, share_.step, static_cast<int>(share_.world), &train_, since.seconds()};
+    const ClosedStep closed{share_.began,  share_.step,      static_cast<int>(share_.world),
+                            share_.batch,  sources_.train(), since.seconds(),
+                            global_batch()};
     chief_.follow(share_.step > 0 ? &closed : nullptr);
   }
   void place() {
-    const auto here = [&](Placement p) {
-      p.rank = strategy_.rank();
-      p.world = strategy_.size();
-      return p;
+    // What a source that goes has not told of yet is told of with the next.
+    const auto count = [&](int sign) {
+      if (sources_.train() == nullptr) return;
+      for (double* t : {&steps_.waited, &summaries_.waited, &epoch_waited_}) *t += sign * train().seconds_waited();
+      skipped_before_ += sign * train().skipped();
     };
-    train_.start({at_.epoch, at_.consumed}, here(train_.placement()));
-    if (test_ != nullptr) test_->start({}, here(test_->placement()));
+    count(-1);
+    sources_.make(o_, strategy_.rank(), strategy_.size());
+    count(1);
+    follow_batch();
+    sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
+    // Full steps of more images may be more than the epochs have left.
+    if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.unended = 1;
   }
   FitResult left() {
-    train_.release();
+    if (sources_.train() != nullptr) train().release();
     result_.left = true;
     result_.counters = at_;
     return result_;
@@ -415,14 +487,11 @@ class FitRun {
   Trainer& trainer_;
   AnyStrategy& strategy_;
   ChangingMembers* members_;  // null: they stay
-  BatchSource& train_;
-  BatchSource* test_;
+  RunSources sources_;
   Chief& chief_;
   const FitOptions& o_;
-  std::int64_t per_epoch_;
   Counters& at_;
-  int workers_;     // where they wait for no other one, each one's step counts
-  bool evaluates_;  // there one does it for all
+  int workers_;  // where they wait for no other one, each one's step counts
   FitResult result_;
   RunShare share_;
   bool over_ = false, best_ = false, asked_to_leave_ = false;
@@ -444,7 +513,10 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, BatchSource& train, BatchSource* test, Chief& chief,
                                   const FitOptions& o) {
-  return detail::FitRun(trainer, train, test, chief, o).run();
+  return detail::FitRun(trainer, &train, test, nullptr, chief, o).run();
+}
+TUTTI_CORE_FUNCTION FitResult fit(Trainer& trainer, const MakeSources& make, Chief& chief, const FitOptions& o) {
+  return detail::FitRun(trainer, nullptr, nullptr, &make, chief, o).run();
 }
 
 }  // namespace tutti

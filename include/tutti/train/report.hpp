@@ -28,6 +28,8 @@ struct StepReport {
   // Share of the time in which rank 0's GPU computed, 0..1, by the GPU's own counters: the mean of a reading a second,
   // each of the last second or less, at least one. Nothing where there is no GPU or it does not tell.
   std::optional<double> gpu_utilisation{};
+  std::int64_t global_batch =
+      0;  // images of this step, all ranks together; fewer where it is the short last of an epoch
 };
 
 struct EvaluationReport {
@@ -53,6 +55,7 @@ struct EpochReport {
   std::int64_t skipped = 0;                        // training records that could not be read
   std::optional<double> data_wait{}, comm_wait{};  // as a step's, of the time of training alone
   std::optional<double> gpu_utilisation{};         // as a step's
+  std::int64_t global_batch = 0;                   // of the epoch's last step, as a step's
 };
 
 // The evaluation by several views of each image that may follow the last epoch.
@@ -66,7 +69,9 @@ struct ViewsReport {
 struct MembersReport {
   std::int64_t step = 0;
   int ranks = 1;
-  double seconds = 0;  // that the change took, from what ended the generation before; 0: not known
+  double seconds = 0;             // that the change took, from what ended the generation before; 0: not known
+  std::int64_t generation = 0;    // that begins; grows over the whole run
+  std::int64_t global_batch = 0;  // of its steps; 0: not known
 };
 
 // How a run ended: "finished", "interrupted" or "failed", and then why.

@@ -115,12 +115,7 @@ class ResidentSource final : public BatchSource {
   [[nodiscard]] std::int64_t skipped() const override { return 0; }
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return {}; }
   [[nodiscard]] double seconds_waited() const override { return waited_; }
-  [[nodiscard]] std::int64_t steps_per_epoch() const override {
-    return tutti::steps_per_epoch(sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end);
-  }
-  [[nodiscard]] std::int64_t steps_left(Position p, std::int64_t epochs) const noexcept override {
-    return tutti::steps_left(p, sampler_.size(), options_.placement.global_batch, options_.placement.epoch_end, epochs);
-  }
+  [[nodiscard]] std::int64_t size() const noexcept override { return sampler_.size(); }
   [[nodiscard]] const ResidentImages& images() const noexcept { return resident_; }
 
  private:

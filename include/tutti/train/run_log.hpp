@@ -71,14 +71,19 @@ inline void set_shares(io::Json& line, double data_wait, const std::optional<dou
 // L2; test_* are null where an epoch was not evaluated; test_ema_* are those of the averaged weights. "views" tells of
 // the evaluation by several views of each image that may follow the last epoch: how many, and test_* or test_ema_*.
 // What a run that went back to an earlier step has written after it stays, before the line {"event":"resume","step":N}.
-// A full disk is complained about, and training goes on.
+// Where the members of the job change, each line has the generation that wrote it, and "members" begins one: lines of
+// an earlier one that stand behind it are of a process that had been given up, and do not count. A full disk is
+// complained about, and training goes on.
 class RunLog : public FitListener {
  public:
   // Throws io::FileError where the file cannot be opened at all.
-  RunLog(const io::Path& run_dir, std::int64_t top_k, std::function<void(const std::string&)> complain)
+  // generation: of the members, where these change (Counters::generation).
+  RunLog(const io::Path& run_dir, std::int64_t top_k, std::function<void(const std::string&)> complain,
+         std::int64_t generation = 0)
       : top_k_(std::to_string(top_k)),
         careful_((run_dir / "log.jsonl").string(), std::move(complain)),
-        lines_(run_dir / "log.jsonl") {}
+        lines_(run_dir / "log.jsonl"),
+        generation_(generation) {}
 
   // `facts`: version, backend, options and what else identifies the run.
   void start(const io::Json& facts) {
@@ -96,7 +101,8 @@ class RunLog : public FitListener {
                         .set("train_loss", detail::finite(r.train_loss))
                         .set("train_top1", detail::finite(r.train_top1))
                         .set("images_per_second", detail::finite(r.images_per_second))
-                        .set("lr", detail::finite(r.lr));
+                        .set("lr", detail::finite(r.lr))
+                        .set("batch", r.global_batch);
     detail::set_shares(line, r.data_wait, r.comm_wait, r.gpu_utilisation);
     write(line.set("seconds", detail::finite(r.seconds)));
   }
@@ -110,6 +116,7 @@ class RunLog : public FitListener {
     if (r.test_ema) set_evaluation(line, "test_ema", r.test_ema);
     line.set("images_per_second", detail::finite(r.images_per_second))
         .set("lr", detail::finite(r.lr))
+        .set("batch", r.global_batch)
         .set("seconds", detail::finite(r.seconds))
         .set("best", r.best);
     if (r.data_wait) detail::set_shares(line, *r.data_wait, r.comm_wait, r.gpu_utilisation);
@@ -118,7 +125,9 @@ class RunLog : public FitListener {
   }
   void warning(const std::string& message) override { write(event("warning").set("message", utf8_text(message))); }
   void members(const MembersReport& m) override {
+    generation_ = m.generation;
     io::Json line = event("members").set("step", m.step).set("ranks", static_cast<std::int64_t>(m.ranks));
+    if (m.global_batch > 0) line.set("batch", m.global_batch);
     if (m.seconds > 0) line.set("seconds", detail::finite(m.seconds));
     write(line);
   }
@@ -140,13 +149,15 @@ class RunLog : public FitListener {
     line.set(name + "_top" + (top_k_ == "1" ? "k" : top_k_), e ? detail::finite(e->topk) : io::Json());
   }
   static io::Json event(const char* name) { return io::Json::object({{"event", name}}); }
-  void write(const io::Json& line) {
+  void write(io::Json line) {
+    if (generation_ > 0) line.set("generation", generation_);
     careful_([&] { lines_.write(line); });
   }
 
   std::string top_k_;
   detail::CarefulWriter careful_;
   io::JsonLines lines_;
+  std::int64_t generation_;
 };
 
 // The same curves for TensorBoard: RUN/events.out.tfevents.*.

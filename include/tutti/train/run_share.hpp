@@ -13,11 +13,13 @@ namespace tutti::detail {
 struct RunShare {
   Metrics epoch;       // of the epoch's steps, all ranks': those of members that have left are known to nobody else
   double skipped = 0;  // records in it
-  // The last step: where it began, by how many ranks, what they said in it.
+  // The last step: where it began, by how many ranks, of which batch, what they said in it.
   Position began{};
   std::int64_t step = 0, before = 0, epoch_number = 1, step_in_epoch = 0;
-  std::int64_t world = 1, flags = 0, last_of_epoch = 0;
+  std::int64_t world = 1, batch = 0, generation = 0, flags = 0, last_of_epoch = 0;
   double lr = 0;
+  // The global batch that the run began with, in whose steps the schedule counts, and what generations began from.
+  std::int64_t first_batch = 0, before_generations = 0;
   // What ranks do together behind it, such as an evaluation, is not over yet.
   std::int64_t unended = 0;
 };

@@ -24,6 +24,14 @@ struct Counters {
   std::int64_t batches = 0;   // that batch norm has seen: a step has as many as it has micro-batches
   // Of a dynamic loss scale: its power of two, and the steps since it changed.
   std::int64_t scale_exponent = 16, scale_steps = 0;
+  // Of the members, where these change; grows over the whole run, however often it is resumed. 0: they have not
+  // changed.
+  std::int64_t generation = 0;
+  // Where the global batch follows the number of workers: the batch that the schedule's rate is for, and what the rate
+  // is multiplied by, from and to where and since which step.
+  std::int64_t rate_batch = 0;
+  double rate_from = 1, rate_to = 1;
+  std::int64_t rate_step = 0;
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <tutti/core/error.hpp>
+#include <tutti/data/batch_source.hpp>
+
+namespace tutti {
+
+struct FitOptions;  // train/fit.hpp
+
+// Where a rank takes its batches from; no test: nothing is evaluated.
+struct Sources {
+  std::unique_ptr<BatchSource> train, test{};
+};
+
+// Makes the sources of a rank of so many, whose placements say so: called when a run begins and whenever its members
+// are others, on each of them. arguments: those of fit(), whose global_batch is that of the beginning; batches become
+// what FitOptions::batch_per_worker says. What takes long to load is made before, and only referred to.
+using MakeSources = std::function<Sources(const FitOptions& arguments, int rank, int size)>;
+
+namespace detail {
+
+// The sources of a run: its caller's, which are placed anew when the members change, or those that a function makes.
+class RunSources {
+ public:
+  RunSources(BatchSource* train, BatchSource* test, const MakeSources* make) : make_(make), train_(train), test_(test) {
+    if (train != nullptr) remember();
+  }
+
+  [[nodiscard]] BatchSource* train() const noexcept { return train_; }
+  [[nodiscard]] BatchSource* test() const noexcept { return test_; }
+  // The global batch that the training source came with.
+  [[nodiscard]] std::int64_t first_batch() const noexcept { return batch_; }
+
+  // For a rank of so many.
+  void make(const FitOptions& arguments, int rank, int size) {
+    if (make_ == nullptr) return;
+    made_ = (*make_)(arguments, rank, size);
+    train_ = made_.train.get();
+    test_ = made_.test.get();
+    if (train_ == nullptr) fail<UsageError>("sources", "training batches", "none");
+    for (const BatchSource* s : {train_, test_}) {
+      if (s == nullptr) continue;
+      const Placement& p = s->placement();
+      if (p.rank != rank || p.world != size)
+        fail<UsageError>("sources", "batches of rank " + std::to_string(rank) + " of " + std::to_string(size),
+                         "those of rank " + std::to_string(p.rank) + " of " + std::to_string(p.world),
+                         "the function is given both, for the placement of what it makes");
+    }
+    remember();
+  }
+  // Goes on at p as a rank of so many, in steps of this global batch.
+  void start(Position p, int rank, int size, std::int64_t global_batch) {
+    const auto place = [&](const BatchSource& s, std::int64_t batch) {
+      Placement to = s.placement();
+      to.global_batch = batch;
+      to.rank = rank;
+      to.world = size;
+      return to;
+    };
+    train_->start(p, place(*train_, global_batch));
+    // So that fewer ranks need no more memory to evaluate.
+    if (test_ != nullptr) test_->start({}, place(*test_, test_rows_ * size));
+  }
+
+ private:
+  void remember() {
+    if (batch_ == 0) batch_ = train_->placement().global_batch;
+    if (test_ == nullptr) return;
+    const Placement& p = test_->placement();
+    test_rows_ = (p.global_batch + p.world - 1) / p.world;
+  }
+
+  const MakeSources* make_;
+  Sources made_;
+  BatchSource *train_, *test_;
+  std::int64_t batch_ = 0, test_rows_ = 1;
+};
+
+}  // namespace detail
+}  // namespace tutti
