@@ -6,7 +6,7 @@ elastic_scenarios.py."""
 import os
 import signal
 
-from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, samples_by_epoch
+from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import wait_until
 
@@ -56,8 +56,68 @@ class ElasticTraining(ElasticTrainingCase):
         joined = [e for e in self.events() if e["event"] == "members"]
         self.assertEqual([e["ranks"] for e in joined], [2])
         self.assertEqual(joined[0]["step"] % (IMAGES // BATCH), 0)
-        for epoch, seen in sorted(samples_by_epoch(self.run_dir).items())[:-1]:
-            self.assertEqual(sorted(seen), list(range(IMAGES)), f"epoch {epoch}")
+        self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
+
+    def test_batch_and_rate_follow_the_workers(self):
+        """Every image once an epoch, whatever the batch; the rate by degrees to that of the batch; and it goes on so when
+        the job is resumed by another number."""
+        options = ("--elastic-batch", "worker", "--elastic-ramp-steps", 4, "--lr", 0.1, "--lr-schedule", "constant",
+                   "--warmup-epochs", 0)
+        self.begin("--elastic-at", "step", epochs=1000, program=options)
+        self.wait_for_steps(5)
+        self.edit([0, 1, 2])
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
+        self.wait_for_steps(10)
+        os.kill(self.processes(TRAIN)[0][1], signal.SIGKILL)
+        self.wait_for_steps(10)
+        self.job.send_signal(signal.SIGINT)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 130, self.job.out + self.job.err)
+        steps = [e for e in self.events() if e["event"] == "step"]
+        self.assertLessEqual({16, 24}, {e["batch"] for e in steps})
+        for before, now in zip(steps, steps[1:]):
+            goal = 0.1 * now["batch"] / 16  # which the rate reaches within four steps, and then stays at
+            self.assertLessEqual(abs(now["lr"] - goal), abs(before["lr"] - goal) + 1e-12, now)
+        self.assertLess(abs(steps[4]["lr"] - 0.1), 1e-9)
+        changes = [e for e in self.events() if e["event"] == "members"]
+        first = changes[0]["step"]
+        self.assertEqual([round(e["lr"], 6) for e in steps if first < e["step"] <= first + 5],
+                         [0.1, 0.1125, 0.125, 0.1375, 0.15])
+        self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
+        done = max(e["step"] for e in steps)
+        seen = [e for e in steps if e["step"] == done][-1]
+        self.begin("--elastic-at", "step", epochs=seen["epoch"] + 1, hosts=(0,), program=(*options, "--resume"))
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
+        again = [e for e in self.events() if e["event"] == "step" and e["step"] > done]
+        self.assertEqual({e["batch"] for e in again}, {8})
+        self.assertLess(abs(again[-1]["lr"] - 0.05), 1e-9)
+        self.assertEqual(check_audit(self.run_dir, "--epochs", seen["epoch"] + 1)[0], 0, check_audit(self.run_dir))
+
+    def test_chief_is_stopped_while_it_saves(self):
+        """What it still writes when it goes on replaces nothing of those who went on without it."""
+        self.begin("--elastic-at", "step", "--rank-timeout", "1.5", "--restart-budget", 0, epochs=3,
+                   program=("--save-steps", 1, "--keep", 3))
+        self.wait_for_steps(3)
+        _, pid = self.processes(TRAIN)[0]
+        folder = self.run_dir / "checkpoints"
+        while not any(folder.glob(".tmp-step-*")):
+            self.assertIsNone(self.job.poll())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: any(e["event"] == "members" for e in self.events()), 30)
+        finally:
+            if Path(f"/proc/{pid}").exists():
+                os.kill(pid, signal.SIGCONT)
+        self.check_end(epochs=3)
+        self.assertEqual(sorted({p.name.split(".g")[1] for p in folder.glob("step-*")}), ["2"])
+        self.assertTrue((folder / "best.g2.json").exists())
+        generations = [e["generation"] for e in self.events() if e["event"] != "start"]
+        self.assertEqual(generations, sorted(generations))
+        self.begin(epochs=4, program=("--resume",))
+        self.finish(self.job)
+        self.assertIn("going on from " + str(folder / "step-000000180.g2"), self.job.out)
+        self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
 
 
 if __name__ == "__main__":
