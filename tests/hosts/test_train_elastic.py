@@ -5,6 +5,7 @@
 elastic_scenarios.py."""
 import os
 import signal
+from pathlib import Path
 
 from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
