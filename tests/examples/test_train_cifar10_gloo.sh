@@ -3,25 +3,9 @@
 # waits
 # train_cifar10 over Gloo, started by tutti-launch.
 set -uo pipefail
-program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
-launch=$TUTTI_BUILD_DIR/tools/tutti-launch
-for each in "$program" "$launch"; do
-  [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
-done
-"$program" --strategy gloo 2>&1 | grep "install libgloo-dev" >/dev/null && { echo "SKIP: a build without Gloo (Debian: libgloo-dev)" && exit 77; }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-unset TUTTI_DATA GLOO_SOCKET_IFNAME
-work=$(mktemp -d)
-export TUTTI_STATE_DIR=$work/state
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-tiny=(--dataset synthetic --num-examples 101 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3
-  --disp-batches 1)
-failures=0
-complain() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
+# shellcheck source=launched.sh
+. "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
+launched gloo libgloo-dev
 
 # The shortest command.
 "$launch" -n 3 "$program" --strategy gloo --dataset synthetic --num-examples 64 --depth 8 --batch-size 8 --epochs 1 >out 2>&1 ||

@@ -3,24 +3,9 @@
 # waits
 # train_cifar10 with parameter servers that own the weights, started by tutti-launch.
 set -uo pipefail
-program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
-launch=$TUTTI_BUILD_DIR/tools/tutti-launch
-for each in "$program" "$launch"; do
-  [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
-done
-"$program" --strategy ps 2>&1 | grep "install libzmq3-dev" >/dev/null && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
-unset TUTTI_DATA
-work=$(mktemp -d)
-export TUTTI_STATE_DIR=$work/state
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-tiny=(--dataset synthetic --num-examples 101 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3
-  --disp-batches 1)
-failures=0
-complain() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
+# shellcheck source=launched.sh
+. "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
+launched ps libzmq3-dev
 weights() { sha256sum <"$1/model.safetensors"; }
 
 # One worker has the bits of a process that trains alone, whatever the number of servers.

@@ -3,24 +3,11 @@
 # waits
 # A server of asynchronous training is killed in the middle of a job, started again, and goes on from what it kept.
 set -uo pipefail
-program=${TUTTI_BUILD_DIR:?}/examples/train_cifar10
-launch=$TUTTI_BUILD_DIR/tools/tutti-launch
-for each in "$program" "$launch"; do
-  [[ -x $each ]] || { echo "SKIP: no $each; CLI11 is missing" && exit 77; }
-done
-"$program" --strategy ps 2>&1 | grep "install libzmq3-dev" >/dev/null && { echo "SKIP: a build without ZeroMQ (Debian: libzmq3-dev)" && exit 77; }
-unset TUTTI_DATA
-work=$(mktemp -d)
-export TUTTI_STATE_DIR=$work/state
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+# shellcheck source=launched.sh
+. "$(dirname "${BASH_SOURCE[0]}")/launched.sh"
+launched ps libzmq3-dev
 tiny=(--dataset synthetic --num-examples 256 --image-shape "3,16,16" --depth 8 --batch-size 16 --threads 1 --seed 3
   --disp-batches 1000 --strategy ps_async)
-failures=0
-complain() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
 # process ROLE RANK: its number.
 process() {
   local p
