@@ -598,6 +598,16 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     CHECK(s.decisions.back().fatal);
     CHECK(s.arbiter.generation() == 3);
   }
+  // Who is not wanted any more before it asks to be let in is let go when it does.
+  Scene loads(options(1, 0, true));
+  loads.workers(1);
+  loads.tell(0, Stands{1});
+  loads.arbiter.ask_to_leave(7);
+  loads.enrol(7, Role::worker, 1);
+  CHECK(loads.last<Released>(7).has_value());
+  loads.enrol(8, Role::worker, 1);
+  loads.tell(0, Report{1, 2});
+  CHECK(loads.ids() == "0 2");
   // Who leaves stays for whoever comes, where those who were to go on are lost; it goes where the job stops.
   for (const bool stops : {false, true}) {
     Scene s(options(2, 0, true));

@@ -61,9 +61,12 @@ class Arbiter {
   void never_comes(Role role, std::int32_t place) {
     if (!founded_ && o_.elastic && absent_.erase({role, place}) > 0) found();
   }
-  // Asks a member to leave in order, at the end of an epoch where changes wait for that.
+  // Asks a member to leave in order, at the end of an epoch where changes wait for that; who joins and has not asked to
+  // be let in is let go when it does.
   void ask_to_leave(Seat seat) {
-    if (Process* p = find(seat); p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
+    Process* p = find(seat);
+    if (p == nullptr && founded_) unwanted_.insert(seat);
+    if (p != nullptr && p->state != State::gone) leave(*p, o_.at_epoch);
   }
   // Whether the job could go on without these.
   [[nodiscard]] bool can_spare(const std::set<Seat>& seats) const {
@@ -155,7 +158,7 @@ class Arbiter {
     absent_.erase({e.role, e.place});
     processes_.push_back(std::move(p));
     if (stopping_) send(processes_.back(), Stop{});
-    if (finished_) return release(processes_.back());
+    if (finished_ || unwanted_.erase(seat) > 0) return release(processes_.back());
     if (founded_) return change();
     if (!absent_.empty()) send(processes_.back(), waiting());
     found();
@@ -409,6 +412,7 @@ class Arbiter {
   bool lost_stayer_ = false;                          // a worker of them had not been asked to leave
   std::vector<Process> processes_;                    // all that there ever were
   std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
+  std::set<Seat> unwanted_{};                         // let go as soon as they ask to be let in
   std::vector<Member> members_;
   CommonFacts facts_;
   std::vector<Outgoing> out_;
