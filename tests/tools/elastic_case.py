@@ -11,7 +11,7 @@ from launch_case import ELASTIC_RANK, wait_until
 class Job:
     """A job of elastic_rank that runs. words: what elastic_rank is to do, before=...: options of the launcher."""
 
-    def __init__(self, case, *options, words=(), folder="elastic", epoch=5):
+    def __init__(self, case, *options, words=(), folder="elastic", epoch=5, **more):
         self.case = case
         self.folder = case.folder / folder
         self.folder.mkdir(exist_ok=True)
@@ -21,7 +21,7 @@ class Job:
         self.epoch = epoch
         self.ended = False
         self.process = case.start("--elastic", "--elastic-dir", self.folder, *options, ELASTIC_RANK, f"out={self.audit}",
-                                  f"epoch={epoch}", *words)
+                                  f"epoch={epoch}", *words, **more)
         self.out, self.err = [], []
         self.readers = [threading.Thread(target=lambda s=stream, to=lines: to.extend(s))
                         for stream, lines in ((self.process.stdout, self.out), (self.process.stderr, self.err))]

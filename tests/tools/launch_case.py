@@ -56,8 +56,8 @@ class LaunchCase(unittest.TestCase):
     def options(self):
         return ["--env", self.mark]
 
-    def start(self, *arguments, **more):
-        process = subprocess.Popen([LAUNCH, *self.options(), *map(str, arguments)], stdin=subprocess.DEVNULL,
+    def start(self, *arguments, launch=LAUNCH, **more):
+        process = subprocess.Popen([launch, *self.options(), *map(str, arguments)], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                    **{"env": self.environment, "cwd": self.folder, **more})
         self.addCleanup(self.end, process)

@@ -4,12 +4,13 @@
 """tutti-launch --elastic: workers join, leave, are replaced and lost while the job runs. Other hosts are names whose ssh
 is a script that runs the command here."""
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
 from elastic_case import Job
-from launch_case import ELASTIC_RANK, LaunchCase, main, wait_until
+from launch_case import ELASTIC_RANK, LAUNCH, LaunchCase, main, wait_until
 
 # Hosts of a documentation network; .66 refuses, .77 has another key.
 A, B, C, DEAF, KEY = (f"192.0.2.{n}" for n in (11, 12, 13, 66, 77))
@@ -51,6 +52,18 @@ class Elastic(LaunchCase):
         done = job.end(code=143)
         self.assertIn("saved at step", done.out)
         return done
+
+    def test_launcher_that_is_replaced(self):
+        """An update of the launcher's file while a job runs: who joins then is started by the new one."""
+        own = self.folder / "tutti-launch"
+        shutil.copy(LAUNCH, own)
+        job = self.job(launch=own)
+        job.wait_for(1)
+        own.unlink()
+        shutil.copy(LAUNCH, own)
+        job.edit("localhost", A)
+        job.wait_for(2, workers=2)
+        self.stop(job)
 
     # ---- in order ----
     def test_starts_with_one_grows_and_shrinks(self):

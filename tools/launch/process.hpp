@@ -300,9 +300,14 @@ enum class ReadResult { bytes, nothing, end };
 
 [[nodiscard]] inline std::string own_program() {
   char path[4096];
-  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
-  if (n <= 0 || n == ssize_t{sizeof path}) fail<Error>("/proc/self/exe", "a path", error_text(errno));
-  return {path, static_cast<std::size_t>(n)};
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path - 1);
+  if (n <= 0 || n >= ssize_t{sizeof path} - 1) fail<Error>("/proc/self/exe", "a path", error_text(errno));
+  path[n] = 0;
+  std::string program(path, static_cast<std::size_t>(n));
+  // A file that was replaced while it runs, such as by an update, is called so; the new one is at its place.
+  constexpr std::string_view gone = " (deleted)";
+  if (program.ends_with(gone) && ::access(path, F_OK) != 0) program.resize(program.size() - gone.size());
+  return program;
 }
 
 [[nodiscard]] inline std::string own_node() {
