@@ -474,7 +474,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const bool alone = start.size == 1 && start.servers == 0;
   if (name == "auto")
-    name = alone ? "solo" : start.servers > 0 ? "ps" : gpus ? "nccl" : "mpi";
+    name = start.servers > 0 ? "ps" : start.elastic ? "gloo" : alone ? "solo" : gpus ? "nccl" : "mpi";
   else if (std::find(std::begin(kv_store), std::end(kv_store), name) != std::end(kv_store))
     name = alone ? "solo" : strategy_of_kv_store(name, start.size, gpus, start.servers);
   const detail::StrategyRow* row = detail::find_row(detail::strategy_rows(), name);

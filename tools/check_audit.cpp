@@ -107,7 +107,7 @@ struct Options {
 [[nodiscard]] std::string check(std::int64_t epoch, const AuditResult& r, bool whole) {
   if (r.repeated == 0 && (r.missing == 0 || !whole)) return "";
   std::string list;
-  for (const std::int64_t i : r.examples) list += (list.empty() ? "" : ", ") + std::to_string(i);
+  for (const std::int64_t i : r.examples) list.append(list.empty() ? "" : ", ").append(std::to_string(i));
   return "epoch " + std::to_string(epoch) + ": " + std::to_string(r.missing) + " missing, " +
          std::to_string(r.repeated) + " seen again (" + list + (r.examples.size() == 8 ? ", ..." : "") + ")" +
          (r.where.empty() ? "" : ", " + r.where);
@@ -128,9 +128,8 @@ int run(const std::vector<std::string>& words) {
   for (std::int64_t epoch = 0; epoch <= std::max(last, whole - 1); ++epoch) {
     const AuditResult r = check_audit(files, epoch, *o.samples);
     const std::string wrong = check(epoch, r, epoch < whole);
-    const std::string more = r.repeated > 0  ? ", " + std::to_string(r.repeated) + " seen again"
-                             : r.missing > 0 ? ""
-                                             : ", each once";
+    std::string more = r.repeated > 0 || r.missing > 0 ? "" : ", each once";
+    if (r.repeated > 0) more.append(", ").append(std::to_string(r.repeated)).append(" seen again");
     std::printf("epoch %lld: %lld of %lld samples%s\n", static_cast<long long>(epoch),
                 static_cast<long long>(*o.samples - r.missing), static_cast<long long>(*o.samples), more.c_str());
     if (bad.empty()) bad = wrong;

@@ -122,3 +122,60 @@ TEST_CASE("damaged audit files are refused, with file and line") {
   const std::vector<std::string> none{(folder / "none").string()};
   CHECK_THROWS_AS((void)check_audit(none, 0, 4), DataError);
 }
+
+TEST_CASE("generations: lines of an earlier one behind the step at which a later one began do not count") {
+  const TempFolder folder;
+  {
+    AuditLog log((folder / "a").string());
+    log.begin_generation(1, 2, 0, 0);
+    log.write();
+    log.step({0, 1, 0, 1, std::vector<std::int64_t>{0}});
+    log.begin_generation(2, 1, 0, 1);
+    log.closed({0, 1, 0, 2, std::vector<std::int64_t>{0}});
+    log.closed({0, 1, 1, 2, std::vector<std::int64_t>{1}});
+    log.write();
+    log.step({0, 2, 0, 2, std::vector<std::int64_t>{2, 3}});
+  }
+  CHECK(text_of(folder / "a") ==
+        "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 1 0 1\nclosed 0 1 0 2: 0\nclosed 0 1 1 2: 1\n0 2 0 2: 2 3\n");
+  CHECK(check(folder, text_of(folder / "a")).exactly_once());
+  // One that was stopped, and given up, and writes when it goes on: of the same step, and of one that was done again.
+  const std::string late = "0 1 1 1: 1\n0 2 1 1: 3\n";
+  CHECK(check(folder, text_of(folder / "a") + late).exactly_once());
+  CHECK(check(folder, late + text_of(folder / "a")).exactly_once());
+  // The dead have not written it, and nobody did.
+  const auto missing = check(folder, "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 1 0 1\n0 2 0 2: 2 3\n");
+  CHECK(missing.missing == 1);
+  CHECK(missing.examples == std::vector<std::int64_t>{1});
+  const auto twice = check(folder, text_of(folder / "a") + "0 3 0 2: 3\n");
+  CHECK(twice.repeated == 1);
+  CHECK(contains(twice.where, "audit line 6"));
+  CHECK(contains(twice.where, "audit line 7"));
+  // A chief that died in its own beginning: the next one says it again.
+  CHECK(check(folder,
+              "generation 1 2 0 0\n0 1 0 1: 0\ngeneration 2 2 0 1\nclosed 0 1 0 2: 0\ngeneration 3 1 0 1\nclosed 0 "
+              "1 0 3: 0\nclosed 0 1 1 3: 1\n0 2 0 3: 2 3\n")
+            .exactly_once());
+  // A run that is resumed, from the last step that all did, and one that begins anew.
+  CHECK(check(folder, "generation 1 1 0 0\n0 1 0 1: 0 1\n0 2 0 1: 2\nrollback 0 2\ngeneration 2 1 0 1\n0 2 0 2: 2 3\n")
+            .exactly_once());
+  CHECK(check(folder, "generation 1 1 0 0\n0 1 0 1: 0\nrollback 0 1\n0 1 0: 0 1\n0 2 0: 2 3\n").exactly_once());
+  // Old lines are of no generation, and count before the first.
+  CHECK(check(folder, "0 1 0: 0 1\nrollback 0 2\ngeneration 1 1 0 1\n0 2 0 1: 2 3\n").exactly_once());
+}
+
+TEST_CASE("audits with generations that cannot be are refused, with file and line") {
+  const TempFolder folder;
+  for (const std::string bad :
+       {"0 2 0 3: 1\n", "0 1 0 2: 1\n", "0 2 1 2: 1\n", "closed 0 2 0 2: 1\n", "closed 0 1 0: 1\n",
+        "generation 0 1 0 0\n", "generation 3 0 0 1\n", "generation 3 1 0\n", "generation 3 1 0 1 1\n",
+        "generation 2 1 0 1\n", "generation x 1 0 1\n", "closed\n", "0 2 0 2 2: 1\n", "0 2 0 : 1\n"}) {
+    const auto message = message_of<DataError>([&] { (void)check(folder, "generation 2 1 0 1\n0 2 0 2: 0\n" + bad); });
+    CAPTURE(bad);
+    CHECK(contains(message, "audit line 3"));
+  }
+  // Two files that say it differently.
+  write_text(folder / "one", "generation 1 1 0 0\n");
+  const std::vector<std::string> both{(folder / "one").string(), (folder / "one").string()};
+  CHECK_THROWS_AS((void)check_audit(both, 0, 4), DataError);
+}

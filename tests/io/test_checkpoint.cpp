@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
 #include <tutti/io/checkpoint.hpp>
 
 #include "../data/temp_folder.hpp"
@@ -366,4 +369,114 @@ TEST_CASE("what a killed process left is removed by the next save") {
   CHECK(store.list().size() == 1);
   save(store, 2);
   CHECK_FALSE(path_exists(left));
+}
+
+namespace {
+
+Path save_in(CheckpointStore& store, std::int64_t generation, std::int64_t step) {
+  const State state(step, 100);
+  CheckpointData data = state.data();
+  data.generation = generation;
+  return store.save(data);
+}
+
+struct GivenUp : std::exception {};
+
+// What a process leaves in a folder goes when it has ended, or writes there again.
+template <class F>
+void in_another_process(F&& f) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      f();
+      ::_exit(0);
+    } catch (...) {
+      ::_exit(1);
+    }
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("names of checkpoints") {
+  for (const char* name :
+       {"step-000000007", "step-000000007.g3", "step-000000007.old", "step-000000007.g3.old", "step-1234567890.g12"}) {
+    CAPTURE(name);
+    REQUIRE(CheckpointName::parse(name).has_value());
+    CHECK(CheckpointName::parse(name)->text() == name);
+  }
+  for (const char* name : {"step-7", "step-000000007.g0", "step-000000007.g", "step-000000007.g-1",
+                           "step-000000007.g3x", "step-000000007.old.g3", "step-000000007.g03", "step-", "best.json"}) {
+    CAPTURE(name);
+    CHECK_FALSE(CheckpointName::parse(name).has_value());
+  }
+  CHECK(parse_best_name("best.json") == 0);
+  CHECK(parse_best_name("best.g7.json") == 7);
+  for (const char* name : {"best.g.json", "best.g0.json", "best.g7", "best"})
+    CHECK_FALSE(parse_best_name(name).has_value());
+  CHECK(GenerationBegin::parse("generation-3-behind-42")->step == 42);
+  for (const char* name : {"generation-3", "generation-3-behind-", "generation-3-behind-4x", "generation--behind-4"})
+    CHECK_FALSE(GenerationBegin::parse(name).has_value());
+}
+
+TEST_CASE("a writer that was stopped, given up and goes on replaces nothing") {
+  const TempFolder run;
+  CheckpointStore others(run.path(), 2);
+  bool given_up = false;
+  std::function<void()> meanwhile = [] {};
+  CheckpointStore chief(run.path(), 1, [&] {
+    if (given_up) throw GivenUp{};
+    std::exchange(meanwhile, [] {})();
+  });
+  chief.begin_generation(1, 0);
+  save_in(chief, 1, 5);
+  chief.mark_best(5, 0.5, 1);
+  // Stopped behind the question whether it may write, in front of the rename; the others save the same step and one
+  // more.
+  meanwhile = [&] {
+    in_another_process([&] {
+      others.begin_generation(2, 10);
+      save_in(others, 2, 10);
+      others.mark_best(10, 0.75, 2);
+      save_in(others, 2, 12);
+    });
+    given_up = true;
+  };
+  CHECK_THROWS_AS(save_in(chief, 1, 10), GivenUp);
+  // It has left its own beside theirs, and that does not count.
+  CHECK(path_exists(others.folder() / "step-000000010.g1"));
+  std::vector<std::string> list;
+  for (const Path& c : others.list()) list.push_back(c.filename().string());
+  CHECK(list ==
+        std::vector<std::string>{"step-000000012.g2", "step-000000010.g2", "step-000000010.g1", "step-000000005.g1"});
+  CHECK(others.best()->metric == 0.75);
+  CHECK(others.load_best()->path() == others.folder() / "step-000000010.g2");
+  CHECK_THROWS_AS(chief.mark_best(10, 0.9, 1), GivenUp);
+  CHECK(others.best()->metric == 0.75);
+  save_in(others, 2, 14);
+  CHECK(names_in(others.folder()) == std::vector<std::string>{"best.g2.json", "generation-2-behind-10",
+                                                              "step-000000010.g2", "step-000000012.g2",
+                                                              "step-000000014.g2"});
+
+  // A step that the others did again: theirs began one earlier, so the one of before is of another past.
+  given_up = false;
+  others.begin_generation(3, 14);
+  meanwhile = [&] { given_up = true; };
+  CHECK_THROWS_AS(save_in(chief, 2, 15), GivenUp);
+  CHECK(path_exists(others.folder() / "step-000000015.g2"));
+  CHECK(others.load_newest_valid()->path() == others.folder() / "step-000000014.g2");
+  CHECK(others.best()->metric == 0.75);
+  CHECK(others.latest_generation() == 3);
+  save_in(others, 3, 16);
+  CHECK_FALSE(path_exists(others.folder() / "step-000000015.g2"));
+  // A run that begins anew without generations.
+  others.forget_generations();
+  CHECK(others.load_newest_valid()->step() == 16);
+  others.discard_newer_than(12);
+  CHECK(others.load_newest_valid()->step() == 10);
+  others.discard_newer_than(0);
+  CHECK_FALSE(others.best().has_value());
 }

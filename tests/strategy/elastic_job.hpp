@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -138,6 +139,15 @@ class ElasticJob {
   // Of a member, before a piece of a step is summed.
   std::function<void(std::size_t member)> before_piece = [](std::size_t) {};
   std::string audit;  // folder
+  // As in FitOptions.
+  std::int64_t batch_per_worker = 0, ramp_steps = 0;
+  Schedule rate = schedule::Constant{0.05};
+  // The sources are made by a function, which notes for how many ranks.
+  bool makes_sources = false;
+  [[nodiscard]] std::set<int> sizes() {
+    const std::lock_guard lock(mutex_);
+    return sizes_;
+  }
 
  private:
   void join(bool joins) {
@@ -204,9 +214,25 @@ class ElasticJob {
     duties.audit = audit;
     Chief chief(trainer, duties);
     FitOptions f{.epochs = epochs, .global_batch = global_batch, .report_every = 7};
-    f.schedule = schedule::Constant{0.05};
+    f.schedule = rate;
+    f.batch_per_worker = batch_per_worker;
+    f.ramp_steps = ramp_steps;
     f.after_step = [&](const FitStep& s) { script_(*this, me, s); };
-    const FitResult result = fit(trainer, train, &test, chief, f);
+    const MakeSources make = [&](const FitOptions& a, int rank, int size) {
+      const std::lock_guard lock(mutex_);
+      sizes_.insert(size);
+      const Placement here{a.global_batch, rank, size};
+      LoaderOptions l{.placement = here, .seed = 9, .threads = 0};
+      Sources made;
+      images.size = samples;
+      made.train = std::make_unique<Loader>(Synthetic(images), l);
+      images.size = 24;
+      l.shuffle = false;
+      l.one_pass = true;
+      made.test = std::make_unique<Loader>(Synthetic(images), l);
+      return made;
+    };
+    const FitResult result = makes_sources ? fit(trainer, make, chief, f) : fit(trainer, train, &test, chief, f);
     end.left = result.left;
     end.steps = result.counters.step;
     const auto* v = static_cast<const double*>(trainer.executor().parameter_data());
@@ -221,6 +247,7 @@ class ElasticJob {
   std::vector<control::Seat> seats_;
   control::Seat channels_ = 0;
   std::vector<Ended> ended_;
+  std::set<int> sizes_;
 };
 
 }  // namespace tutti::testing

@@ -10,6 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,6 +98,71 @@ TEST_CASE("a job survives the death of any member, the first one too") {
       }
       require_every_sample_once(folder.path(), 4);
     }
+}
+
+TEST_CASE("sources that a function makes for each number of ranks, over 1, 3 and 2") {
+  const test::TempFolder folder;
+  ElasticJob job(1, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
+    slowly();
+    if (me == 0 && s.step == 5) {
+      j.join();
+      j.join();
+    }
+    if (me == 1 && s.step == 60) j.ask_to_leave(0);
+  });
+  job.audit = folder.path();
+  job.makes_sources = true;
+  const auto ended = job.run();
+  REQUIRE(ended.size() == 3);
+  for (const auto& e : ended) CHECK(e.error == "");
+  CHECK(ended[0].left);
+  require_same(ended[1].weights, weights_of_one());
+  require_every_sample_once(folder.path(), 4);
+  const std::set<int> sizes = job.sizes();
+  for (const int n : {1, 2, 3}) CHECK(sizes.contains(n));
+}
+
+TEST_CASE("the batch follows the workers, and the rate by degrees; every sample is seen once an epoch") {
+  for (const bool makes : {false, true}) {
+    CAPTURE(makes);
+    const test::TempFolder folder;
+    std::mutex mutex;
+    std::map<std::int64_t, double> rates;
+    std::map<std::int64_t, std::int64_t> images;
+    ElasticJob job(1, {}, [&](ElasticJob& j, std::size_t me, const FitStep& s) {
+      slowly();
+      {
+        const std::lock_guard lock(mutex);
+        rates[s.step] = s.lr;
+        images[s.step] += s.own_images;
+      }
+      if (me == 0 && s.step == 25) j.join();
+    });
+    job.audit = folder.path();
+    job.batch_per_worker = ElasticJob::global_batch;
+    job.ramp_steps = 4;
+    job.makes_sources = makes;
+    // Falls to nothing over the run's images, whatever steps they were.
+    job.rate = schedule::Poly(0.05, {.power = 1, .end = 0});
+    const auto ended = job.run();
+    REQUIRE(ended.size() == 2);
+    for (const auto& e : ended) CHECK(e.error == "");
+    require_every_sample_once(folder.path(), 4);
+    std::int64_t seen = 0, first = 0;
+    for (const auto& [step, n] : images) {
+      if (n > ElasticJob::global_batch && first == 0) first = step;
+      // The batch that the run began with has 20 steps an epoch, of which the last is short.
+      const std::int64_t epoch = seen / ElasticJob::samples, into = seen % ElasticJob::samples;
+      const double done = static_cast<double>(epoch * 20 + into / ElasticJob::global_batch) / 80;
+      const double factor = first == 0 ? 1 : std::min(2.0, 1 + 0.25 * static_cast<double>(step - first));
+      CAPTURE(step);
+      CHECK(rates[step] == doctest::Approx(0.05 * (1 - done) * factor));
+      seen += n;
+    }
+    CHECK(first > 25);
+    CHECK(seen == 4 * ElasticJob::samples);
+    CHECK(static_cast<std::int64_t>(images.size()) < 70);
+  }
 }
 
 TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps") {

@@ -197,3 +197,20 @@ TEST_CASE("TensorBoard gets the same curves") {
   }
   CHECK(files == 1);
 }
+
+TEST_CASE("lines of a job whose members change hold the generation, and all the batch") {
+  TempFolder folder;
+  RunLog log(folder.path(), 5, no_complaint, 3);
+  StepReport r = a_step(20);
+  r.global_batch = 64;
+  log.step(r);
+  log.members({20, 3, 0.5, 4, 96});
+  r.global_batch = 96;
+  log.step(r);
+  const auto lines = lines_of(folder / "log.jsonl");
+  REQUIRE(lines.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(lines[i].at("generation").as_integer() == (i == 0 ? 3 : 4));
+    CHECK(lines[i].at("batch").as_integer() == (i == 0 ? 64 : 96));
+  }
+}

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 
 // Reads the audits of a run (data/audit.hpp).
 namespace tutti {
@@ -67,7 +68,7 @@ class AuditReader {
       "RANKS EPOCH STEP or rollback EPOCH STEP";
 
   [[noreturn]] void bad(const char* expected) const {
-    fail<DataError>("audit", expected, "\"" + line_.substr(0, 60) + "\"",
+    fail<DataError>("audit", expected, "\"" + printable(line_.substr(0, 60)) + "\"",
                     paths_[file_] + " line " + std::to_string(number_));
   }
   std::int64_t take(std::string_view& rest) const {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// The rate where the global batch follows the number of workers, and the schedule's place by samples.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+
+#include <tutti/train/worker_batch.hpp>
+
+using namespace tutti;
+using detail::follow_batch;
+using detail::rate_factor;
+using detail::steps_done;
+
+TEST_CASE("the rate is linear in the batch, and goes over by degrees") {
+  Counters c;
+  follow_batch(c, 64, 64, 10);  // the run begins: no ramp
+  CHECK(rate_factor(c, 10) == 1);
+  c.step = 100;
+  follow_batch(c, 128, 64, 10);
+  CHECK(rate_factor(c, 10) == 1);
+  c.step = 105;
+  CHECK(rate_factor(c, 10) == 1.5);
+  // A change within the ramp goes on from where the rate is; the same batch changes nothing.
+  follow_batch(c, 128, 64, 10);
+  follow_batch(c, 32, 64, 10);
+  CHECK(rate_factor(c, 10) == 1.5);
+  c.step = 110;
+  CHECK(rate_factor(c, 10) == 1);
+  c.step = 115;
+  CHECK(rate_factor(c, 10) == 0.5);
+  c.step = 1000;
+  CHECK(rate_factor(c, 10) == 0.5);
+  CHECK(rate_factor(c, 0) == 0.5);
+
+  // At once.
+  follow_batch(c, 192, 64, 0);
+  CHECK(rate_factor(c, 0) == 3);
+  // A schedule that is for another batch: what is learnt with stays the same, and so does where it goes.
+  follow_batch(c, 192, 128, 0);
+  CHECK(rate_factor(c, 0) == 1.5);
+  // With fewer than it was to begin with.
+  Counters fewer;
+  follow_batch(fewer, 48, 64, 10);
+  CHECK(rate_factor(fewer, 10) == 0.75);
+}
+
+TEST_CASE("the schedule's place is that of the samples, whatever the batch was") {
+  // Of 100 samples, batches of 32 make 4 steps an epoch.
+  CHECK(steps_done({0, 0}, 100, 32, EpochEnd::short_step) == 0);
+  CHECK(steps_done({0, 96}, 100, 32, EpochEnd::short_step) == 3);
+  CHECK(steps_done({2, 48}, 100, 32, EpochEnd::short_step) == 9);
+  CHECK(steps_done({2, 48}, 100, 32, EpochEnd::run_on) == 7);
+  // With the batch itself it is the step.
+  for (const EpochEnd end : {EpochEnd::short_step, EpochEnd::run_on}) {
+    Position p;
+    for (std::int64_t step = 0; step < 40; ++step, p = advance(p, 100, 32, end)) {
+      CAPTURE(step);
+      CHECK(steps_done(p, 100, 32, end) == step);
+    }
+  }
+}
