@@ -182,6 +182,7 @@ struct StrategyRow {
 #include <tutti/backends/gloo/job.hpp>
 #endif
 #ifdef TUTTI_HAS_ZEROMQ
+#include <tutti/backends/zeromq/elastic.hpp>
 #include <tutti/backends/zeromq/job.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
@@ -346,9 +347,16 @@ AnyStrategy make_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
   as.strategy = Strategy::traits.owns_weights ? "ps_async" : "ps";
   return AnyStrategy::make<zeromq::JobStrategy<Strategy>>(start, as);
 }
+inline AnyStrategy make_elastic_ps(const StrategyOptions& o, const LaunchEnvironment& start) {
+  zeromq::JobOptions as = ps_options(o);
+  return AnyStrategy::make<zeromq::ElasticServed>(o.channel != nullptr ? o.channel : ControlChannel::open(),
+                                                  zeromq::elastic_options(start, as), zeromq::FormServed(as));
+}
 inline void serve_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
   zeromq::JobOptions as = ps_options(o);
   as.weights = nullptr;
+  if (start.elastic)
+    return zeromq::serve_elastic_job(start, o.channel != nullptr ? o.channel : ControlChannel::open(), as, stop);
   zeromq::serve_job(start, as, stop);
 }
 inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& start,
@@ -395,7 +403,7 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       },
       {"ps", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<ParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps, schedule_ps
+       make_ps<ParameterServer<zeromq::WorkerEnd>>, make_elastic_ps, serve_ps, schedule_ps
 #else
        nullptr
 #endif

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -20,12 +19,13 @@
 #include <vector>
 
 #include <tutti/backends/zeromq/control.hpp>
+#include <tutti/backends/zeromq/introduction.hpp>
+#include <tutti/backends/zeromq/job_options.hpp>
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
 #include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/core/printable.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
@@ -41,25 +41,6 @@
 // Workers and servers of a job: they find each other over its channel, and their keys where it has no secret. The
 // channel is tutti-launch's, or where scripts started them that of server 0 or of a scheduler.
 namespace tutti::zeromq {
-
-struct JobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;            // of every operation
-  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
-  bool bf16_wire = false;                                         // gradients travel as bf16
-  float threshold = 0;               // above 0: they travel to the servers in two bits, see ps::WorkerOptions
-  bool shared_memory = true;         // within a host data lies in windows
-  bool plain = false;                // nothing is encrypted between hosts; within one it never is
-  std::string strategy = "ps";       // for messages
-  JobFacts facts{};                  // that all processes must have alike, beside the version of tutti
-  const ScriptedJob* job = nullptr;  // that scripts started; null: tutti-launch did
-  // Of a server that owns weights, see ps::ServerOptions.
-  ps::WeightStore* weights = nullptr;
-  std::optional<std::int64_t> staleness{};
-  std::function<void(ps::ServerState&&)> keep{};
-  std::chrono::milliseconds keep_every = std::chrono::seconds(60);
-  const ps::ServerState* from = nullptr;
-  std::function<void(const std::string&)> log{};
-};
 
 namespace detail {
 
@@ -103,13 +84,11 @@ class Meeting {
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
     // The first server draws the word that workers show where keys do not speak for them.
-    if (encrypted() && keys_.open.empty())
-      fail<DeviceError>("ZeroMQ", "a library with CURVE, because the hosts are several", "one without",
-                        "on a trusted network --ps-plain does without it");
+    if (encrypted()) require_curve(keys_);
     if (!encrypted()) {
       // One that is started again finds it.
-      if (start.is_server() && start.rank == 0 && !channel_->find("ps/word")) channel_->publish("ps/word", draw_word());
-      word_ = read("ps/word", "the job's word");
+      if (start.is_server() && start.rank == 0 && !channel_->find(word_key)) channel_->publish(word_key, draw_word());
+      word_ = read(word_key, "the job's word");
     }
   }
 
@@ -148,8 +127,8 @@ class Meeting {
     return (one_host_ ? "127.0.0.1:" : "*:") + (given ? std::to_string(o_.job->servers[number].port) : "0");
   }
   void publish_address(int server, int port) {
-    channel_->publish(key("address", server), host_and_port(one_host_ ? "127.0.0.1" : host_, port) + " " + keys_.open +
-                                                  " " + std::to_string(assigned_.generation));
+    channel_->publish(key("address", server), text_of({host_and_port(one_host_ ? "127.0.0.1" : host_, port), keys_.open,
+                                                       std::to_string(assigned_.generation)}));
   }
   [[nodiscard]] std::vector<Door> doors() {
     std::vector<Door> list;
@@ -216,22 +195,6 @@ class Meeting {
     const auto& list = role == "server" ? o_.job->servers : o_.job->workers;
     const auto i = static_cast<std::size_t>(number);
     return i < list.size() ? " at " + list[i].text() : "";
-  }
-  static std::string key(const char* what, int number) {
-    return std::string("ps/") + what + "/" + std::to_string(number);
-  }
-  static std::string draw_word() {
-    std::random_device device;
-    std::string word;
-    for (int i = 0; i < 4; ++i) word += std::to_string(device()) + ".";
-    return word;
-  }
-  // "host:port key start", of which the key may be empty.
-  static Door door_of(const std::string& text) {
-    const std::size_t first = text.find(' '), last = text.rfind(' ');
-    if (first == std::string::npos || first == last)
-      fail<CommunicationError>("parameter server", "where a server listens", "'" + printable(text) + "'");
-    return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
   }
   // Whoever is lost before training begins is not waited for.
   void watch_losses() {

@@ -283,12 +283,13 @@ inline void check_elastic(RunOptions& o, const StartedJob& job) {
     return;
   }
   const bool synchronous = o.kv_store.starts_with("dist_") && o.kv_store != "dist_async";
-  if (o.strategy == "auto" && (o.kv_store.empty() || synchronous)) o.strategy = "gloo";
+  if (o.strategy == "auto" && (o.kv_store.empty() || synchronous)) o.strategy = job.servers > 0 ? "ps" : "gloo";
+  if (o.strategy == "auto" && o.kv_store == "dist_async") o.strategy = "ps_async";
   if (o.strategy == "auto" || !changes_members(o.strategy))
-    fail<UsageError>(o.strategy != "auto" ? "--strategy" : "--kv-store",
-                     "gloo (dist_sync), because tutti-launch --elastic lets processes come and go",
-                     o.strategy != "auto" ? o.strategy : o.kv_store,
-                     "leave it out, or start the job without --elastic");
+    fail<UsageError>(
+        o.strategy != "auto" ? "--strategy" : "--kv-store",
+        "gloo (dist_sync) or ps (dist_sync with servers), because tutti-launch --elastic lets processes come and go",
+        o.strategy != "auto" ? o.strategy : o.kv_store, "leave it out, or start the job without --elastic");
   if (o.eval_only)
     fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
                      "one process evaluates");

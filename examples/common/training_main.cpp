@@ -135,13 +135,14 @@ int until_workers_end(const std::function<void(const std::function<bool()>& stop
   return stopped ? 128 + server_signal : 0;
 }
 
-int serve(RunOptions& o, const Task& task, const Started& start) {
+int serve(RunOptions& o, const Task& task, const Started& start, const Job& job) {
   note_signals();
   const std::string which = start.numbered ? "server " + std::to_string(start.rank) : "one of the servers,";
   std::printf("%s of %d, for %d %s\n", which.c_str(), start.servers, start.workers,
               start.workers == 1 ? "worker" : "workers");
   std::fflush(stdout);
   StrategyOptions as = strategy_options(o, start);
+  as.channel = job.channel;
   std::unique_ptr<Backend> backend;
   std::optional<ServedWeights> weights;
   std::optional<ServerSnapshots> snapshots;
@@ -269,14 +270,14 @@ int train(RunOptions& o, const Task& task) {
                      "dist_sync and dist_async are other names of theirs");
   if (schedules) return schedule(o, start);
   if (launcher_asks())
-    return answer_launcher(
-        {o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps, changes_members(o.strategy)});
+    return answer_launcher({o.strategy, o.strategy == "mpi", has_servers(o.strategy), keeps,
+                            changes_members(o.strategy), o.strategy == "ps_async"});
   if (!start.servers_restart && o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds)
     o.notes.push_back("nothing is done with --ps-snapshot-seconds: no server is started again");
   if (start.is_server()) {
     if (!has_servers(o.strategy)) require_worker(start);
     if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
-    return serve(o, task, start);
+    return serve(o, task, start, job);
   }
   apply_horovod_variables(o, horovod_variables(), start.size);
   // Ranks of one host share its cores.

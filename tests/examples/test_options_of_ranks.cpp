@@ -146,8 +146,14 @@ TEST_CASE("processes that come and go need a strategy that follows them") {
   }
   for (const char* line : {"", "--strategy gloo", "--kv-store dist_sync", "--kv-store dist_device_sync"})
     for (const int processes : {1, 3}) CHECK(checked(line, true, processes).strategy == "gloo");
+  if (changes_members("ps")) {
+    auto o = parse(words("--dataset synthetic --kv-store dist_sync"));
+    check(*o, {2, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 1, true});
+    CHECK(o->strategy == "ps");
+    CHECK(checked("--strategy ps").strategy == "ps");
+  }
   for (const char* line :
-       {"--strategy mpi", "--strategy ps", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
+       {"--strategy mpi", "--strategy ps_async", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
     CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes come and go"));
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--eval-only"); }), "[--eval-only]"));
   CHECK(checked("--spot-notice notice").spot_notice == "notice");

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +26,10 @@
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/parameter_server/parameter_server.hpp>
+#include <tutti/strategy/parameter_server/serve_generations.hpp>
+#include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/strategy/parameter_server/thread_transport.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
 
@@ -92,7 +99,65 @@ static_assert(DistributedStrategy<ElasticThreads>);
 // What ends a member as a signal would: nobody is told.
 struct Killed : std::exception {};
 
-// A job of threads, each with a trainer of its own, that train a small net with fit().
+// The same with servers, threads too.
+class ServerMeeting {
+ public:
+  [[nodiscard]] ps::ThreadNetwork& network(const Assignment& a) {
+    const std::lock_guard lock(mutex_);
+    auto& n = networks_[a.generation];
+    if (!n) n = std::make_unique<ps::ThreadNetwork>(static_cast<int>(a.servers.size()));
+    return *n;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::unique_ptr<ps::ThreadNetwork>> networks_;
+};
+class ServedMember : public ParameterServer<ps::ThreadWorkerEnd> {
+ public:
+  using Base = ParameterServer<ps::ThreadWorkerEnd>;
+  ServedMember(ps::ThreadNetwork& network, const ps::WorkerOptions& o, std::function<void()> before_piece)
+      : Base(std::make_unique<ps::ThreadWorkerEnd>(network), o), before_piece_(std::move(before_piece)) {}
+  Work reduce(const Piece& piece) {
+    before_piece_();
+    return Base::reduce(piece);
+  }
+
+ private:
+  std::function<void()> before_piece_;
+};
+struct FormServed {
+  ServerMeeting* meeting;
+  std::function<void()> before_piece;
+  [[nodiscard]] std::unique_ptr<ServedMember> operator()(const Assignment& a, ControlChannel&,
+                                                         InterruptFlag& flag) const {
+    ps::WorkerOptions o;
+    o.rank = a.rank;
+    o.workers = static_cast<int>(a.workers.size());
+    o.servers = static_cast<int>(a.servers.size());
+    o.generation = a.generation;
+    o.big_array = 64;
+    o.flag = &flag;
+    return std::make_unique<ServedMember>(meeting->network(a), o, before_piece);
+  }
+};
+// Dies when it is told to, in the middle of whatever it does.
+class MortalServerEnd : public ps::ThreadServerEnd {
+ public:
+  MortalServerEnd(ps::ThreadNetwork& network, int server, const std::atomic<bool>& dies)
+      : ps::ThreadServerEnd(network, server), dies_(dies) {}
+  ps::Event<Message> receive(ps::Deadline deadline) {
+    auto e = ps::ThreadServerEnd::receive(deadline);
+    if (dies_) throw Killed{};
+    return e;
+  }
+
+ private:
+  const std::atomic<bool>& dies_;
+};
+
+// A job of threads, each with a trainer of its own, that train a small net with fit(); their sums are an all-reduce's
+// or come from servers.
 class ElasticJob {
  public:
   struct Ended {
@@ -107,9 +172,15 @@ class ElasticJob {
   static constexpr std::int64_t global_batch = 12, steps_an_epoch = 20, samples = global_batch * steps_an_epoch - 5;
 
   ElasticJob(int founders, control::ArbiterOptions o, Script script)
-      : office_((o.workers = founders, o.elastic = true, o)), script_(std::move(script)) {
+      : office_((o.workers = founders, o.elastic = true, o)),
+        script_(std::move(script)),
+        dying_(static_cast<std::size_t>(o.servers)) {
+    for (std::size_t i = 0; i < dying_.size(); ++i) servers_.emplace_back([this, i] { server(i); });
     for (int i = 0; i < founders; ++i) join(false);
   }
+
+  // From any thread; it dies with what comes to it next.
+  void kill_server(std::size_t i) { dying_[i] = true; }
 
   // Starts another member; from any thread.
   void join() { join(true); }
@@ -132,6 +203,7 @@ class ElasticJob {
       }
       t.join();
     }
+    for (std::thread& t : servers_) t.join();
     return ended_;
   }
 
@@ -191,13 +263,49 @@ class ElasticJob {
     const std::lock_guard lock(mutex_);
     ended_[me] = std::move(end);
   }
+  // Of a seat of its own.
+  [[nodiscard]] std::unique_ptr<ControlChannel> channel_of(std::size_t& seat) {
+    const std::lock_guard lock(mutex_);
+    seat = channels_++;
+    return office_.channel();
+  }
+  void server(std::size_t me) {
+    std::size_t seat = 0;
+    try {
+      const auto to_arbiter = channel_of(seat);
+      ElasticOptions how;
+      how.start.rank = static_cast<int>(me);
+      how.start.host = "h";
+      ps::serve_generations(*to_arbiter, how, [&](const Assignment& a, ControlChannel&, InterruptFlag&) {
+        ps::ServerOptions o;
+        o.index = a.rank;
+        o.servers = static_cast<int>(a.servers.size());
+        o.workers = static_cast<int>(a.workers.size());
+        o.generation = a.generation;
+        return std::make_unique<ps::Server<MortalServerEnd>>(
+            std::make_unique<MortalServerEnd>(servers_meet_.network(a), a.rank, dying_[me]), o);
+      });
+    } catch (const std::exception&) {
+      office_.ended(seat);
+    }
+  }
   void train(std::size_t me, bool joins, std::unique_ptr<ControlChannel> channel, Ended& end) {
-    ReferenceBackend backend;
     ElasticOptions how;
     how.start.rank = static_cast<int>(me);
     how.start.host = "h";
     how.start.new_worker = joins;
-    ElasticThreads strategy(std::move(channel), how, FormThreads{&meeting_, [this, me] { before_piece(me); }});
+    const auto before = [this, me] { before_piece(me); };
+    if (dying_.empty()) {
+      ElasticThreads strategy(std::move(channel), how, FormThreads{&meeting_, before});
+      train_with(strategy, me, end);
+    } else {
+      Elastic<FormServed> strategy(std::move(channel), how, FormServed{&servers_meet_, before});
+      train_with(strategy, me, end);
+    }
+  }
+  template <class Strategy>
+  void train_with(Strategy& strategy, std::size_t me, Ended& end) {
+    ReferenceBackend backend;
     TrainerOptions o;
     o.compute = DType::f64;
     o.optimizer = Sgd{0.9, true};
@@ -241,7 +349,10 @@ class ElasticJob {
 
   Office office_;
   ThreadMeeting meeting_;
+  ServerMeeting servers_meet_;
   Script script_;
+  std::deque<std::atomic<bool>> dying_;  // of each server
+  std::vector<std::thread> servers_;
   std::mutex mutex_;
   std::vector<std::thread> threads_;
   std::vector<control::Seat> seats_;

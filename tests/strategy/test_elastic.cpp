@@ -165,7 +165,44 @@ TEST_CASE("the batch follows the workers, and the rate by degrees; every sample 
   }
 }
 
-TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps") {
+TEST_CASE("a job with servers survives the death of any member, and of servers") {
+  for (std::size_t victim = 0; victim < 3; ++victim) {
+    CAPTURE(victim);
+    const test::TempFolder folder;
+    control::ArbiterOptions arbiter;
+    arbiter.servers = 2;
+    ElasticJob job(3, arbiter, [=](ElasticJob& j, std::size_t me, const FitStep& s) {
+      if (me == victim && s.step == 20) throw testing::Killed{};
+      if (me == (victim + 1) % 3 && s.step == 33) j.kill_server(victim % 2);
+    });
+    job.audit = folder.path();
+    const auto ended = job.run();
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(ended[i].error == "");
+      CHECK(ended[i].killed == (i == victim));
+      if (i == victim) continue;
+      CHECK(ended[i].steps == 4 * ElasticJob::steps_an_epoch);
+      require_same(ended[i].weights, weights_of_one());
+    }
+    require_every_sample_once(folder.path(), 4);
+  }
+}
+
+TEST_CASE("the last server's death ends a job") {
+  control::ArbiterOptions arbiter;
+  arbiter.servers = 1;
+  ElasticJob job(2, arbiter, [](ElasticJob& j, std::size_t me, const FitStep& s) {
+    slowly();
+    if (me == 0 && s.step == 10) j.kill_server(0);
+  });
+  const auto ended = job.run();
+  for (const auto& e : ended) CHECK(e.error.find("server 0 on h") != e.error.npos);
+}
+
+namespace {
+
+// Without servers, or with so many, of which one may die.
+void survive_random_changes(int servers) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     CAPTURE(seed);
     const test::TempFolder folder;
@@ -176,7 +213,10 @@ TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps
         if (alive.compare_exchange_weak(n, n - 1)) return true;
       return false;
     };
-    ElasticJob job(3, {}, [&](ElasticJob& j, std::size_t me, const FitStep& s) {
+    control::ArbiterOptions arbiter;
+    arbiter.servers = servers;
+    std::atomic<int> servers_left{servers};
+    ElasticJob job(3, arbiter, [&](ElasticJob& j, std::size_t me, const FitStep& s) {
       slowly();
       Rng rng(seed, Purpose::user, static_cast<std::uint64_t>(s.step), me);
       const auto what = rng.below(40);
@@ -184,6 +224,9 @@ TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps
         ++alive;
         ++events;
         j.join();
+      } else if (what == 4 && servers_left > 1 && servers_left-- > 1) {
+        ++events;
+        j.kill_server(static_cast<std::size_t>(servers_left));
       } else if (what == 2 && may_go()) {
         ++events;
         j.ask_to_leave(me);
@@ -214,3 +257,8 @@ TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps
     require_every_sample_once(folder.path(), 9);
   }
 }
+
+}  // namespace
+
+TEST_CASE("a job survives random joins, leaves and deaths in the middle of steps") { survive_random_changes(0); }
+TEST_CASE("so does one with servers, of which all but one die") { survive_random_changes(3); }

@@ -67,6 +67,8 @@ class Elastic : ElasticTable {
       prepared(e);
       return Meaning::none;
     }
+    // The arbiter has told of one that the job can do without.
+    if (e.name.starts_with("server") && stood_ && !e.good()) return over() ? Meaning::noted : Meaning::none;
     ElasticWorker* w = find(e.name);
     if (w == nullptr) return Meaning::fails;
     w->ended = true;
@@ -113,6 +115,8 @@ class Elastic : ElasticTable {
   void hear(const JobControl::News& news) {
     using Kind = control::Decision::Kind;
     if (news.decision.kind == Kind::standing) return stands();
+    if (news.decision.kind == Kind::lost && news.decision.member.role == control::Role::server)
+      return lose_server(news);
     ElasticWorker* w = find(news.name);
     if (w == nullptr || !stood_) return;
     if (news.decision.kind == Kind::lost && !w->ended && !std::exchange(w->given_up, true)) {
@@ -212,6 +216,15 @@ class Elastic : ElasticTable {
     Link* link = nullptr;
     bool preparing = false, over = false;
   };
+
+  // A server that still runs may not come back.
+  void lose_server(const JobControl::News& news) {
+    for (Link& l : links_) {
+      if (!stood_ || over() || !l.has(news.name)) continue;
+      say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why + "; the others do its part");
+      l.say("signal 9 " + news.name);
+    }
+  }
 
   void stands() {
     const bool first = !std::exchange(stood_, true);

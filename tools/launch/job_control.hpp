@@ -144,7 +144,8 @@ class JobControl {
     a.rank_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(o.rank_timeout * 1e9));
     // Only a server that is started again changes the members; the others go on meanwhile.
     a.servers_restart = o.server_restarts > 0;
-    a.reports = !a.servers_restart;
+    a.servers_hold = o.servers_hold;
+    a.reports = !a.servers_restart && !(o.servers_hold && o.elastic.on);
     a.elastic = o.elastic.on;
     a.starter_ends = !a.elastic;
     a.at_epoch = o.elastic.at_epoch;

@@ -29,6 +29,7 @@ namespace tutti::launch {
 struct Options {
   std::optional<int> workers;
   std::optional<int> servers;  // absent: as many as workers where the program needs some
+  bool servers_hold = false;   // as the program answers, see LaunchAnswer
   int server_restarts = 0, root_port = 0;
   std::string hosts_file, launcher;  // launcher: empty where it is not said, see launcher_for
   std::string sync_dir, log_dir, job_name, ssh_config, remote_program;

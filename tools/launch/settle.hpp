@@ -36,6 +36,7 @@ inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, 
                      std::to_string(*o.elastic.max_workers));
   const int servers = servers_for(o, asked.answer, workers);
   if (plan.first().order.servers != servers) add_servers(plan);
+  o.servers_hold = asked.answer && asked.answer->servers_hold;
   o.elastic.only_here = o.launcher == "local";
   if (o.launcher != "mpi") o.launcher = launcher_for(o, asked.answer, static_cast<std::size_t>(workers));
   for (auto& s : plan.sites) s.order.through_mpi = o.launcher == "mpi";

@@ -47,4 +47,16 @@ class InterruptFlag {
   std::function<void()> watcher_;
 };
 
+// Watches a flag while it lives.
+class InterruptWatch {
+ public:
+  InterruptWatch(InterruptFlag& flag, std::function<void()> f) : flag_(flag) { flag_.watch(std::move(f)); }
+  ~InterruptWatch() { flag_.watch({}); }
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+
+ private:
+  InterruptFlag& flag_;
+};
+
 }  // namespace tutti

@@ -189,10 +189,12 @@ class ControlChannel {
   }
   // Tells how far the job is. For rank 0, which all others follow.
   void epoch_begins(std::uint64_t epoch) { send(control::EpochBegins{taken(), epoch}); }
-  // The group of the generation is formed. Waits until all its members say so; false where a member was lost before.
+  // The group of the generation is formed, as far as this process has a part in it.
+  void say_stands() { send(control::Stands{taken()}); }
+  // The same. Waits until all its members say so; false where a member was lost before.
   [[nodiscard]] bool stands(std::chrono::milliseconds timeout) {
     const std::uint64_t generation = taken();
-    send(control::Stands{generation});
+    say_stands();
     std::unique_lock lock(mutex_);
     const auto changed = [&] {
       return change_ && (change_->generation > generation || (change_->generation == generation && change_->broken));

@@ -21,6 +21,8 @@ struct LaunchAnswer {
   bool servers_restart = false;
   // Its workers may come and go while it trains.
   bool elastic = false;
+  // Its servers have what is trained, and its workers wait for no other one.
+  bool servers_hold = false;
 };
 
 // Is this the run in which the launcher asks?
@@ -32,8 +34,9 @@ struct LaunchAnswer {
 
 // Prints the answer; the result is main's.
 inline int answer_launcher(const LaunchAnswer& a) {
-  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
-              a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "", a.elastic ? " elastic=1" : "");
+  std::printf("TUTTI-ANSWER 1 strategy=%s mpi=%d servers=%d%s%s%s\n", a.strategy.c_str(), a.over_mpi ? 1 : 0,
+              a.servers ? 1 : 0, a.servers_restart ? " restart=1" : "", a.elastic ? " elastic=1" : "",
+              a.servers_hold ? " hold=1" : "");
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
@@ -61,6 +64,7 @@ inline int answer_launcher(const LaunchAnswer& a) {
   line.remove_prefix(1);
   a.servers_restart = take(" restart=1");
   a.elastic = take(" elastic=1");
+  a.servers_hold = take(" hold=1");
   return a;
 }
 

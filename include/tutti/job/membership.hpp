@@ -315,6 +315,7 @@ class Arbiter {
     p.reported = true;
     p.step = r.step;
     p.epoch_end = r.epoch_end;
+    if (!over_.empty() && !o_.starter_ends) return give_up(p);
     // The others wait for it in vain, unless all agreed on the step: after they stood, and on a change they had heard
     // of.
     if (r.broken || !going_ || level_ == Urgency::none) return change(Urgency::broken);

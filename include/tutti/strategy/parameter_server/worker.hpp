@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include <tutti/comm/communicator.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
@@ -57,6 +59,8 @@ struct WorkerOptions {
   std::string no_windows{};  // why there are none, where that is to be said
   // A server that is lost is started again: until `deadline` it is waited for. Servers that own weights alone.
   bool servers_return = false;
+  // Ends it, while it is made too; outlives it. Null: nothing does.
+  InterruptFlag* flag = nullptr;
 };
 
 // A worker's communicator whose operations the servers carry out: it pushes its data and pulls the sums over all
@@ -84,6 +88,7 @@ class ServerCommunicator {
     session_ = (std::uint64_t{device()} << 32) | device();
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
     away_ = AwayServers(o_.servers);
+    if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
     meet();
     thread_ = start_thread("communication", [this] { serve(); });
     try {
@@ -285,6 +290,11 @@ class ServerCommunicator {
     };
   }
 
+  [[nodiscard]] std::string why_interrupted() const {
+    const std::string why = o_.flag != nullptr ? o_.flag->why() : "";
+    return why.empty() ? "this rank gave up" : why;
+  }
+
   // ---- before the thread ----
   void meet() {
     const auto until = std::chrono::steady_clock::now() + o_.patience;
@@ -301,6 +311,7 @@ class ServerCommunicator {
                                  "no welcome of " + missing, "look at what these do, and whether they are reached");
       }
       const auto e = t_.receive(until);
+      if (gave_up_) fail<CommunicationError>("parameter server", "all servers", why_interrupted());
       if (e.what == Event<Message>::What::lost) no_server(e.peer, e.why);
       if (e.what != Event<Message>::What::message) continue;
       std::string_view why;
@@ -387,7 +398,7 @@ class ServerCommunicator {
   bool over() {
     if (gave_up_) {
       operations_.take(running_);
-      fail<CommunicationError>(first_name(), "all ranks", "this rank gave up");
+      fail<CommunicationError>(first_name(), "all ranks", why_interrupted());
     }
     if (!leaving_) return false;
     operations_.take(running_);
@@ -594,6 +605,7 @@ class ServerCommunicator {
   std::atomic<bool> gave_up_{false}, leaving_{false}, told_{false};
   std::unique_ptr<T> transport_;  // the first to go: it reads what lies above
   T& t_;
+  std::optional<InterruptWatch> watch_;  // goes before what it wakes
   std::thread thread_;
 };
 

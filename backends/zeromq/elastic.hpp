@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/zeromq/introduction.hpp>
+#include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/backends/zeromq/security.hpp>
+#include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/control_messages.hpp>
+#include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/parameter_server/parameter_server.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
+#include <tutti/strategy/parameter_server/serve_generations.hpp>
+#include <tutti/strategy/parameter_server/server.hpp>
+#include <tutti/version.hpp>
+
+// Synchronous parameter servers of a job whose members come and go. Each generation has connections of its own, so that
+// nothing of an older one arrives in it.
+namespace tutti::zeromq {
+
+namespace detail {
+
+// What a process knows of the others of its job: their keys, which they publish once, and where the servers of a
+// generation listen.
+class Neighbourhood {
+ public:
+  Neighbourhood(ControlChannel& channel, const JobOptions& o) : channel_(channel), o_(o) {
+    if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
+  }
+  // Begins with a generation. CommunicationError where a process has not introduced itself in time, or once `flag` is
+  // raised.
+  void meet(const Assignment& a, InterruptFlag& flag) {
+    const InterruptWatch watch(flag, [this] { channel_.stir(); });
+    const bool server = a.role == control::Role::server;
+    const auto& mine = (server ? a.servers : a.workers).at(static_cast<std::size_t>(a.rank));
+    host_ = mine.host.empty() ? "localhost" : mine.host;
+    if (!std::exchange(introduced_, true)) channel_.publish(key_of(mine), keys_.open + ".");
+    one_host_ = true;
+    for (const auto* list : {&a.workers, &a.servers})
+      for (const control::Member& m : *list) one_host_ = one_host_ && m.host == mine.host;
+    word_.clear();
+    worker_keys_.clear();
+    if (encrypted()) {
+      require_curve(keys_);
+      for (const control::Member& m : a.workers) {
+        std::string& known = known_[m.place];
+        if (known.empty()) known = read(key_of(m), m.name(), flag);
+        worker_keys_.push_back(known.substr(0, known.size() - 1));
+      }
+    } else {
+      if (server && a.rank == 0 && !channel_.find(word_key)) channel_.publish(word_key, draw_word());
+      word_ = read(word_key, "the job's word", flag);
+    }
+  }
+  [[nodiscard]] bool one_host() const noexcept { return one_host_; }
+  [[nodiscard]] const std::string& host() const noexcept { return host_; }
+  [[nodiscard]] Options options(const Assignment& a) const {
+    Options o;
+    o.lost_after = a.rank_timeout;
+    o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
+    o.security.own = keys_;
+    o.security.password = word_;
+    o.security.workers = worker_keys_;
+    return o;
+  }
+  void publish_door(const Assignment& a, int port) {
+    const control::Member& mine = a.servers.at(static_cast<std::size_t>(a.rank));
+    channel_.publish(door_key(a, mine), text_of({host_and_port(one_host_ ? "127.0.0.1" : host_, port), keys_.open,
+                                                 std::to_string(a.generation)}));
+  }
+  [[nodiscard]] std::vector<Door> doors(const Assignment& a, InterruptFlag& flag) {
+    const InterruptWatch watch(flag, [this] { channel_.stir(); });
+    std::vector<Door> list;
+    list.reserve(a.servers.size());
+    for (const control::Member& s : a.servers)
+      list.push_back(door_of(read(door_key(a, s), "where " + s.name() + " listens", flag)));
+    return list;
+  }
+
+ private:
+  [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
+  static std::string key_of(const control::Member& m) { return key(control::name_of(m.role), m.place); }
+  static std::string door_key(const Assignment& a, const control::Member& server) {
+    return key("door", server.place) + "/" + std::to_string(a.generation);
+  }
+  std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
+    if (auto text = channel_.lookup_unless(k, o_.meeting, flag.raised())) return *std::move(text);
+    fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
+                             flag.raised() ? flag.why() : "no word of it", "look at what it does");
+  }
+
+  ControlChannel& channel_;
+  JobOptions o_;
+  KeyPair keys_;
+  bool introduced_ = false, one_host_ = true;
+  std::string host_, word_;
+  std::map<std::int32_t, std::string> known_;  // workers' keys, by place, each with a point behind it
+  std::vector<std::string> worker_keys_;       // of the generation, by rank
+};
+
+}  // namespace detail
+
+// Forms the part of a worker in a generation, for Elastic.
+class FormServed {
+ public:
+  explicit FormServed(JobOptions o) : o_(std::move(o)) {}
+
+  [[nodiscard]] std::unique_ptr<ParameterServer<WorkerEnd>> operator()(const Assignment& a, ControlChannel& channel,
+                                                                       InterruptFlag& flag) {
+    if (!others_) others_ = std::make_shared<detail::Neighbourhood>(channel, o_);
+    others_->meet(a, flag);
+    ps::WorkerOptions w;
+    w.rank = a.rank;
+    w.workers = static_cast<int>(a.workers.size());
+    w.servers = static_cast<int>(a.servers.size());
+    w.generation = a.generation;
+    w.deadline = o_.deadline;
+    w.patience = o_.meeting;
+    w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
+    w.bf16_wire = o_.bf16_wire;
+    w.threshold = o_.threshold;
+    w.host = others_->host();
+    // A server that was given up, but lives, could still write into one.
+    if (o_.shared_memory) w.no_windows = "members change";
+    w.one_host = others_->one_host();
+    w.flag = &flag;
+    auto end = std::make_unique<WorkerEnd>(a.rank, others_->doors(a, flag), others_->options(a));
+    return std::make_unique<ParameterServer<WorkerEnd>>(std::move(end), w);
+  }
+
+ private:
+  JobOptions o_;
+  std::shared_ptr<detail::Neighbourhood> others_;
+};
+using ElasticServed = Elastic<FormServed>;
+
+// What the processes of such a job have alike.
+[[nodiscard]] inline ElasticOptions elastic_options(const LaunchEnvironment& start, const JobOptions& o) {
+  ElasticOptions e;
+  e.start = start;
+  e.meeting = o.meeting;
+  e.facts.add("tutti", version);
+  for (const auto& [name, value] : o.facts.facts()) e.facts.add(name, value);
+  // Servers do not divide arrays themselves.
+  if (!start.is_server())
+    e.facts.add("MXNET_KVSTORE_BIGARRAY_BOUND",
+                std::to_string(ps::big_array_bound([](const char* name) { return std::getenv(name); })));
+  return e;
+}
+
+// What a server of such a job does until its workers are done.
+inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
+                              const JobOptions& o, const std::function<bool()>& stop_requested) {
+  if (channel == nullptr)
+    fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
+                     "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
+  detail::Neighbourhood others(*channel, o);
+  const auto form = [&](const Assignment& a, ControlChannel&, InterruptFlag& flag) {
+    others.meet(a, flag);
+    auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(a));
+    others.publish_door(a, end->port());
+    ps::ServerOptions s;
+    s.index = a.rank;
+    s.servers = static_cast<int>(a.servers.size());
+    s.workers = static_cast<int>(a.workers.size());
+    s.generation = a.generation;
+    s.patience = o.meeting;
+    s.log = o.log;
+    s.stop_requested = [&] { return channel->released(); };
+    return std::make_unique<ps::Server<ServerEnd>>(std::move(end), s);
+  };
+  ps::serve_generations(*channel, elastic_options(start, o), form, stop_requested);
+}
+
+}  // namespace tutti::zeromq

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <tutti/comm/communicator.hpp>
+#include <tutti/job/job_facts.hpp>
+#include <tutti/job/scripted_job.hpp>
+#include <tutti/strategy/parameter_server/server_state.hpp>
+#include <tutti/strategy/parameter_server/weight_store.hpp>
+
+namespace tutti::zeromq {
+
+struct JobOptions {
+  std::chrono::milliseconds deadline = usual_deadline;            // of every operation
+  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
+  bool bf16_wire = false;                                         // gradients travel as bf16
+  float threshold = 0;               // above 0: they travel to the servers in two bits, see ps::WorkerOptions
+  bool shared_memory = true;         // within a host data lies in windows
+  bool plain = false;                // nothing is encrypted between hosts; within one it never is
+  std::string strategy = "ps";       // for messages
+  JobFacts facts{};                  // that all processes must have alike, beside the version of tutti
+  const ScriptedJob* job = nullptr;  // that scripts started; null: tutti-launch did
+  // Of a server that owns weights, see ps::ServerOptions.
+  ps::WeightStore* weights = nullptr;
+  std::optional<std::int64_t> staleness{};
+  std::function<void(ps::ServerState&&)> keep{};
+  std::chrono::milliseconds keep_every = std::chrono::seconds(60);
+  const ps::ServerState* from = nullptr;
+  std::function<void(const std::string&)> log{};
+};
+
+}  // namespace tutti::zeromq

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/elastic.hpp>
+
+namespace tutti::ps {
+
+namespace detail {
+
+// The next generation; nothing where the server is let go, or asked to stop before there was one.
+inline std::optional<Assignment> next_generation(ControlChannel& channel, const ElasticOptions& o, bool first,
+                                                 const std::function<bool()>& stop_requested) {
+  const auto until = std::chrono::steady_clock::now() + o.meeting;
+  while (!channel.await_assignment(std::chrono::milliseconds(200))) {
+    if (!first) continue;
+    if (stop_requested && stop_requested()) return {};
+    if (std::chrono::steady_clock::now() > until) break;  // the next line says who lacks
+  }
+  return channel.next_assignment_unless_released(std::chrono::milliseconds(0));
+}
+
+}  // namespace detail
+
+// A server of a synchronous job whose members come and go: serves one generation behind the other, until the workers
+// are done. It holds nothing, so each begins anew.
+//     std::unique_ptr<Server<T>> form(const Assignment&, ControlChannel&, InterruptFlag&)
+// makes that of one, which the flag ends. stop_requested: asked before the first one.
+// CommunicationError where this process was given up.
+template <class Form>
+void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& form,
+                       const std::function<bool()>& stop_requested = {}) {
+  const auto flags = std::make_shared<tutti::detail::GroupFlag>();
+  struct Quiet {
+    ControlChannel& channel;
+    ~Quiet() {
+      channel.on_change({});
+      channel.on_end({});
+    }
+  } quiet{channel};
+  channel.on_change([flags](const control::Changing& c) { flags->raise(control::reason_of_end(c)); });
+  channel.on_end([flags](const std::string& why) { flags->raise(why); });
+  channel.ask_to_enrol(control::Role::server, o.start.rank, o.start.host, o.facts);
+  for (bool first = true; auto a = detail::next_generation(channel, o, first, stop_requested); first = false) {
+    const std::shared_ptr<InterruptFlag> flag = flags->renew();
+    // What was heard before there was a flag.
+    if (const auto c = channel.change()) flags->raise(control::reason_of_end(*c));
+    try {
+      const auto server = form(*a, channel, *flag);
+      const InterruptWatch watch(*flag, [&server] { server->stop(); });
+      channel.say_stands();
+      server->run();
+    } catch (const CommunicationError&) {
+      // Whoever is lost is named by the arbiter, and its workers call for the next one.
+    }
+  }
+}
+
+}  // namespace tutti::ps
