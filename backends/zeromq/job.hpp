@@ -143,7 +143,7 @@ class Meeting {
     return text ? std::optional(door_of(*text)) : std::nullopt;
   }
 
-  // A server that was started again: the job had begun before it.
+  // One that was started again: the job had begun before it.
   [[nodiscard]] bool began_before() const noexcept { return assigned_.generation > 1; }
   // Workers that have ended.
   [[nodiscard]] std::vector<int> ended() const {
@@ -266,6 +266,7 @@ class JobStrategy : public Strategy {
     w.bf16_wire = o.bf16_wire;
     w.threshold = o.threshold;
     w.host = meeting.host();
+    w.late = meeting.began_before();
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
     // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
     w.windows = w.servers_return ? nullptr : meeting.windows();

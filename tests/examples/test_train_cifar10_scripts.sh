@@ -88,7 +88,7 @@ said early.worker0 "beginning anew"
 
 # A checkpoint by time, while it runs; a worker is killed and named, comes back, and a server is killed.
 lists
-start lost --max_steps 100000000 --save-seconds 1
+start lost --max_steps 100000000 --save-seconds 1 --audit
 until_said lost.worker1 "step 10,"
 for _ in $(seq 100); do [[ -n $(ls lost/checkpoints 2>/dev/null) ]] && break || sleep 0.1; done
 [[ -n $(ls lost/checkpoints 2>/dev/null) ]] || complain "no checkpoint after --save-seconds 1"
@@ -98,10 +98,12 @@ until_said lost.ps0 "rank 1 on localhost is gone"
 (($(date +%s%N) - begun < 5000000000)) || complain "a killed worker was named late"
 wait "${pids[3]}" 2>/dev/null
 "$program" "${tiny[@]}" "${list[@]}" --job_name worker --task_index 1 --train_dir "$work/lost" --ps-key-file job.key \
-  --max_steps 100000000 --save-seconds 1 >lost.again 2>&1 &
+  --max_steps 100000000 --save-seconds 1 --audit >lost.again 2>&1 &
 pids[3]=$!
 until_said lost.ps1 "rank 1 on localhost is back"
 until_said lost.again "step 10,"
+began=$(grep -h rollback lost/audit-rank1.txt | tail -n 1)
+[[ $began =~ ^rollback\ [1-9] ]] || complain "one that was started again does not go on beside the others: '$began'"
 kill -9 "${pids[1]}"
 ended "a server killed" "5 137 5 5" lost
 said lost.ps0 "server 1 on localhost is gone"

@@ -98,7 +98,10 @@ class Worker {
   [[nodiscard]] std::string name() const { return "owner in this process"; }
   std::span<std::byte> allocate(std::size_t) { return {}; }
   void attach(const ArenaLayout&, const JobFacts&) {}
-  void synchronise(std::span<StateSpan> state) { o_.synchronise(state); }
+  void synchronise(std::span<StateSpan> state) {
+    o_.synchronise(state);
+    progress_ = o_.steps();
+  }
   Work reduce(const Piece&) { fail<UsageError>("worker", "pushes", "a reduction"); }
   Work exchange(const Push& p) {
     ++pushes;
@@ -111,6 +114,7 @@ class Worker {
   }
   [[nodiscard]] std::int64_t progress() const { return progress_; }
   [[nodiscard]] std::int64_t others_at_work() const { return o_.at_work - (ended_ ? 0 : 1); }
+  [[nodiscard]] bool came_late() const { return late; }
   void end() {
     ended_ = true;
     --o_.at_work;
@@ -119,6 +123,7 @@ class Worker {
   void sum(std::span<double>) {}
   void abort(const std::string&, ExitCode) noexcept {}
   int pushes = 0;
+  bool late = false;
 
  private:
   Owner& o_;
@@ -293,6 +298,32 @@ TEST_CASE("a worker stops when all workers together have done the steps") {
   CHECK(r.counters.step == 7);
   CHECK(steps_of_b == 2);
   CHECK(state_of(a) != std::vector<std::byte>{});
+}
+
+TEST_CASE("a worker that comes late goes on beside the others") {
+  const TrainerOptions o = options(Sgd{0.9, false});
+  Server server(o, 8, 100, batch);
+  Worker first(server.owner, 0, 2), second(server.owner, 1, 2);
+  ReferenceBackend backend;
+  Trainer a(backend, first, net(), o), b(backend, second, net(), o);
+  FitOptions f;
+  f.epochs = 4;
+  f.global_batch = batch;
+  f.max_steps = 20;
+  Loader train_a = loader(0, 2), train_b = loader(1, 2);
+  a.synchronise();
+  (void)fit(a, train_a, nullptr, f);
+  second.late = true;
+  b.synchronise();
+  f.max_steps = 0;
+  std::vector<FitStep> steps;
+  f.after_step = [&](const FitStep& s) { steps.push_back(s); };
+  const FitResult r = fit(b, train_b, nullptr, f);
+  // 20 steps of two workers are 10 of each, of which an epoch has 8.
+  REQUIRE(steps.size() == 22);
+  CHECK(steps[0].epoch == 2);
+  CHECK(steps[0].step_in_epoch == 3);
+  CHECK(r.counters.step == 42);
 }
 
 TEST_CASE("numbers that are not finite are not pushed") {

@@ -63,6 +63,7 @@ class AnyStrategy {
   void pull(std::span<StateSpan> state) { held_->pull(state); }
   [[nodiscard]] std::int64_t progress() const { return held_->progress(); }
   [[nodiscard]] std::int64_t others_at_work() { return held_->others_at_work(); }
+  [[nodiscard]] bool came_late() const { return held_->came_late(); }
   // Null where the members stay as they are.
   [[nodiscard]] ChangingMembers* members() { return held_->members(); }
   void finish() { held_->finish(); }
@@ -87,6 +88,7 @@ class AnyStrategy {
     virtual void pull(std::span<StateSpan> state) = 0;
     [[nodiscard]] virtual std::int64_t progress() const = 0;
     [[nodiscard]] virtual std::int64_t others_at_work() = 0;
+    [[nodiscard]] virtual bool came_late() const = 0;
     [[nodiscard]] virtual ChangingMembers* members() = 0;
     virtual void finish() = 0;
     virtual void sum(std::span<double> values) = 0;
@@ -142,6 +144,12 @@ class AnyStrategy {
     [[nodiscard]] std::int64_t others_at_work() override {
       if constexpr (Strategy::traits.owns_weights)
         return s.others_at_work();
+      else
+        refuse(s.name());
+    }
+    [[nodiscard]] bool came_late() const override {
+      if constexpr (Strategy::traits.owns_weights)
+        return s.came_late();
       else
         refuse(s.name());
     }

@@ -54,7 +54,7 @@ struct StrategyTraits {
   bool reads_device_memory = false;  // pieces may lie in a device's memory
   bool follows_steps = false;        // begin_step() and settled()
   bool watches_ranks = false;        // deadline() and wait_until()
-  bool owns_weights = false;         // exchange(), pull(), progress() and others_at_work()
+  bool owns_weights = false;         // exchange(), pull(), progress(), others_at_work() and came_late()
   bool changes_members = false;      // members()
 };
 
@@ -90,6 +90,8 @@ concept OwnsWeights = requires(S& s, const S& cs, const Push& push, std::span<St
   s.pull(state);
   // Other workers whose training has not ended, lost ones left out.
   { s.others_at_work() } -> std::same_as<std::int64_t>;
+  // Others trained before this worker came, such as one that was started again: its place is beside them.
+  { cs.came_late() } -> std::same_as<bool>;
   // Steps of all workers together that were applied, as far as this one was told. Never falls.
   { cs.progress() } -> std::same_as<std::int64_t>;
 };

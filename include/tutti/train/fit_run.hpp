@@ -128,6 +128,7 @@ class FitRun {
     share_.first_batch = sources_.first_batch();
     try {
       count_generations();
+      take_place();
       chief_.follow();
       follow_batch();
       if (ends()) return true;
@@ -160,6 +161,18 @@ class FitRun {
   }
   // Others' steps may have come between.
   [[nodiscard]] bool passed(std::int64_t every) const { return at_.step / every > share_.before / every; }
+
+  // Where workers wait for no other one, one that comes late goes on beside them.
+  void take_place() {
+    if (!strategy_.owns_weights() || !strategy_.came_late()) return;
+    const Placement of = train().placement();
+    const std::int64_t size = train().size();
+    Position p{at_.epoch, at_.consumed};
+    for (std::int64_t n = trainer_.steps_behind() / workers_; n > 0 && p.epoch < o_.epochs; --n)
+      p = advance(p, size, of.global_batch, of.epoch_end);
+    at_.epoch = p.epoch;
+    at_.consumed = p.consumed;
+  }
 
   void begin() {
     if (chief_.listens()) busy_.begin();

@@ -53,6 +53,9 @@ class Trainer {
     if (o_.dynamic_loss_scale) settle();
     return counters_;
   }
+  // Where servers own the weights: steps of all workers that are in these and not in the epoch and position of the
+  // counters, as synchronise() has brought both.
+  [[nodiscard]] std::int64_t steps_behind() const noexcept { return behind_; }
   // Writes down each step from now on, which the host then ends; null: no more. Waits for what runs.
   void trace(StepTrace* t);
   [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
@@ -179,6 +182,7 @@ class Trainer {
   Executor* executor_ = nullptr;  // one of them
   std::vector<BatchView> micro_batches_;
   Counters counters_;
+  std::int64_t behind_ = 0;
   CommittedState committed_;
 };
 

@@ -172,6 +172,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
     state.insert(state.end(), beside.begin(), beside.end());
     s_.synchronise(state);
     arenas_here.put_back();
+    behind_ = s_.progress() - counters_.step;
     counters_.step = s_.progress();
     executor_->parameters_changed();
     parts_->steps->forget();

@@ -90,6 +90,8 @@ class AsyncParameterServer {
     return others;
   }
 
+  [[nodiscard]] bool came_late() const noexcept { return o_.late; }
+
   Work reduce(const Piece&) { fail<UsageError>(name(), "pushes", "a sum over workers that do not wait"); }
   Work exchange(const Push& p) {
     report_.begin(static_cast<std::uint64_t>(step_), static_cast<int>(p.index));

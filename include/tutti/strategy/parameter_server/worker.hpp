@@ -59,6 +59,7 @@ struct WorkerOptions {
   std::string no_windows{};  // why there are none, where that is to be said
   // A server that is lost is started again: until `deadline` it is waited for. Servers that own weights alone.
   bool servers_return = false;
+  bool late = false;  // others have begun before it
   // Ends it, while it is made too; outlives it. Null: nothing does.
   InterruptFlag* flag = nullptr;
 };
