@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
-#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <map>

@@ -10,7 +10,6 @@
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
-#include <tutti/job/launch_environment.hpp>
 #include <tutti/strategy/elastic.hpp>
 
 namespace tutti::ps {
