@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/data/loader.hpp>
+#include <tutti/io/append_file.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/strategy/any_strategy.hpp>
@@ -190,8 +191,10 @@ class Run {
     const int world = strategy_.size();
     io::make_directories(folder);
     std::vector<std::unique_ptr<FitListener>> all;
+    // One that was lost before may not have come to it.
+    const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
     auto log = std::make_unique<RunLog>(folder, o_.top_k, complain, trainer_.counters().generation);
-    if (!takes_over) {
+    if (!begun) {
       log->start(io::Json::object({{"version", version},
                                    {"backend", backend_.name()},
                                    {"description", backend_.description()},
@@ -263,6 +266,25 @@ inline void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o
     std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
 }
 
+// What ranks do together before they train. Where members come and go and one of them is lost meanwhile, those who are
+// left do it again. False where this process has been let go.
+template <class F>
+[[nodiscard]] bool together(AnyStrategy& strategy, F&& f) {
+  for (;;) {
+    const int ranks = strategy.size();
+    try {
+      f();
+      return true;
+    } catch (const CommunicationError&) {
+      ChangingMembers* const members = strategy.members();
+      if (members == nullptr || members->joining() || !members->may_write()) throw;
+      if (!members->next_generation({0, true, false})) return false;
+      // Who joins takes part in nothing of this.
+      if (strategy.size() >= ranks) throw;
+    }
+  }
+}
+
 // Trains, evaluates or only tells, as the options say. before: what load() has brought already. channel: of a process
 // that others may join.
 inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Task& task,
@@ -271,8 +293,6 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
   const Schema seen = before ? before->seen : schema_of(o, task);
   const bool chief = strategy.rank() == 0;
   if (chief) print_start(backend, o, strategy.size());
-  if (!o.dry_run && !o.test_io && strategy.rank() >= 0) agree_on_run_folder(strategy, o);
-  if (channel != nullptr && chief) publish_run(*channel, o);
   if (o.test_io) {
     Loader loader(task.images(o, seen).train, loader_options(o, true, strategy.rank(), strategy.size()));
     return test_io(o, loader);
@@ -286,10 +306,18 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
     dry_run(backend, strategy, o, seen);
     return 0;
   }
-  if (!before) before = Loaded{seen, task.images(o, seen)};
-  Run run(backend, strategy, o, task, *std::move(before));
-  if (!o.eval_only) return run.train();
-  run.evaluate();
+  std::optional<Run> run;
+  const bool stays = together(strategy, [&] {
+    run.reset();
+    if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
+    if (channel != nullptr && strategy.rank() == 0) publish_run(*channel, o);
+    if (!before) before = Loaded{seen, task.images(o, seen)};
+    run.emplace(backend, strategy, o, task, *before);
+  });
+  if (!stays) return 0;
+  before.reset();
+  if (!o.eval_only) return run->train();
+  run->evaluate();
   return StopSignals::exit_code();
 }
 

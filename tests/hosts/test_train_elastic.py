@@ -5,6 +5,7 @@
 elastic_scenarios.py."""
 import os
 import signal
+import time
 from pathlib import Path
 
 from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
@@ -94,6 +95,20 @@ class ElasticTraining(ElasticTrainingCase):
         self.assertEqual({e["batch"] for e in again}, {8})
         self.assertLess(abs(again[-1]["lr"] - 0.05), 1e-9)
         self.assertEqual(check_audit(self.run_dir, "--epochs", seen["epoch"] + 1)[0], 0, check_audit(self.run_dir))
+
+    def test_death_before_the_first_step(self):
+        """Whenever it comes, while workers are started, meet, or make ready what they train, the others train on."""
+        for number, delay in enumerate((0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2)):
+            with self.subTest(delay=delay):
+                self.run_dir = self.folder / f"run{number}"
+                self.begin("--elastic-at", "step", "--restart-budget", 0, epochs=1)
+                victim = number % 2
+                found = wait_until(lambda: self.job.poll() is not None or self.processes(TRAIN).get(victim))
+                time.sleep(delay)
+                os.kill(found[1], signal.SIGKILL)
+                self.check_end(epochs=1)
+                self.assertIn(f"warning: worker {victim} on", self.job.err)
+                self.assertEqual(self.events()[0]["event"], "start")
 
     def test_chief_is_stopped_while_it_saves(self):
         """What it still writes when it goes on replaces nothing of those who went on without it."""
