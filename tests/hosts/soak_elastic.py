@@ -137,7 +137,9 @@ class Soak(ElasticTrainingCase):
             os.kill(there[victim], signal.SIGKILL)
 
     def told_to_leave(self):
-        os.kill(self.workers()[self.victim()], signal.SIGTERM)
+        pid = self.workers()[self.victim()]
+        os.kill(pid, signal.SIGTERM)
+        self.until(lambda: not Path(f"/proc/{pid}").exists(), "it stays")
 
     def stopped(self):
         pid = self.workers()[self.victim()]
@@ -191,6 +193,7 @@ class Soak(ElasticTrainingCase):
         keep = (there & target) or {next(iter(self.workers()))}
         self.set_hosts(keep)
         self.until(lambda: set(self.workers()) == keep, "other members")
+        time.sleep(0.5)  # the launcher looks at the file now and then
         self.set_hosts(target)
         self.whole()
 
