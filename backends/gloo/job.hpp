@@ -12,6 +12,7 @@
 #include <tutti/backends/gloo/address.hpp>
 #include <tutti/backends/gloo/gloo.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/channel_store.hpp>
 #include <tutti/job/control_channel.hpp>
@@ -38,7 +39,7 @@ struct GlooJobOptions {
   g.size = static_cast<int>(a.workers.size());
   for (const control::Member& m : a.workers) g.hosts.push_back(m.host.empty() ? "localhost" : m.host);
   g.address = gloo_address(g.hosts, g.hosts.at(static_cast<std::size_t>(a.rank)));
-  g.prefix = "gloo/" + std::to_string(a.generation);
+  g.prefix = generation_key(a.generation, "gloo");
   g.shared_memory = o.shared_memory;
   g.hierarchical = o.hierarchical;
   g.wire = o.wire;

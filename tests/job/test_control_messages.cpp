@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_desk.hpp>
 #include <tutti/job/control_link.hpp>
@@ -137,6 +138,34 @@ TEST_CASE("long messages travel in several frames") {
     }
   }
   CHECK(refused);
+}
+
+TEST_CASE("the store forgets what belongs to generations that are over, and nothing else") {
+  ControlStore store;
+  std::vector<Outgoing> out;
+  const auto value = [&](const std::string& key) {
+    out.clear();
+    store.lookup(1, Lookup{1, key, false}, out);
+    return std::get<Value>(out.at(0).message);
+  };
+  const std::vector<std::string> kept = {"run", "@/a", "@x/a", "@1", "@1x/a", "1/a"};
+  for (const auto& key : kept) store.publish(1, Publish{1, key, "v"}, out);
+  for (std::uint64_t g = 1; g <= 3; ++g) store.publish(1, Publish{1, generation_key(g, "a"), "v"}, out);
+  store.forget_before(3);
+  for (const auto& key : kept) CHECK(value(key).found);
+  CHECK_FALSE(value("@1/a").found);
+  CHECK_FALSE(value("@2/a").found);
+  CHECK(value("@3/a").found);
+  out.clear();
+  store.publish(1, Publish{1, "@2/b", "v"}, out);
+  CHECK_FALSE(std::get<Value>(out.at(0).message).found);
+  // However often the members change, there is room.
+  for (std::uint64_t g = 4; g < 3000; ++g) {
+    out.clear();
+    store.publish(1, Publish{1, generation_key(g, "a"), std::string(100000, 'v')}, out);
+    REQUIRE(std::get<Value>(out.at(0).message).found);
+    store.forget_before(g);
+  }
 }
 
 TEST_CASE("the desk: keys and values, those who wait for one, and who speaks nonsense") {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,12 @@
 #include <tutti/comm/host_barrier.hpp>
 
 namespace tutti {
+
+// The key of what concerns one generation of a job's members. The arbiter of a job forgets it when the generation is
+// over.
+[[nodiscard]] inline std::string generation_key(std::uint64_t generation, const std::string& name) {
+  return "@" + std::to_string(generation) + "/" + name;
+}
 
 // Where ranks that are not connected yet find each other: texts by key. All calls come from any thread; those that
 // cannot be answered throw CommunicationError.

@@ -53,6 +53,8 @@ class ControlDesk {
   // Hands out what is to be sent: f(seat, frame).
   template <class F>
   void send(F&& f) {
+    // Who is a generation late may still look.
+    if (arbiter_.generation() > 1) store_.forget_before(arbiter_.generation() - 1);
     for (auto& m : arbiter_.take_messages()) out_.push_back(std::move(m));
     for (const Outgoing& o : std::exchange(out_, {}))
       split_message(encode(o.message), [&](std::string_view frame) { f(o.seat, frame); });

@@ -306,6 +306,7 @@ class Arbiter {
   }
   void release(Process& p) {
     send(p, Released{});
+    p.facts.clear();
     p.state = State::gone;
     p.done = true;
     decide(Decision::Kind::left, p);
