@@ -79,6 +79,8 @@ class Job:
                 if os.readlink(folder / "exe") == os.path.realpath(PROGRAM) and \
                         str(self.run).encode() in (folder / "cmdline").read_bytes():
                     words = (folder / "environ").read_bytes().split(b"\0")
+                    if b"TUTTI_ROLE=worker" not in words:
+                        continue
                     found.update({int(w[11:]): int(folder.name) for w in words if w.startswith(b"TUTTI_RANK=")})
         return [found[n] for n in sorted(found)]
 

@@ -55,6 +55,10 @@ inline std::int64_t epoch_of(const RunOptions& o, const Counters& at, const io::
   if (strategy != nullptr && strategy->is_string() && strategy->as_string() == "ps_async")
     batch = told("batch-size") * std::max<std::int64_t>(told("accumulate"), 1);  // each rank's step counts
   if (o.num_gpus) batch = o.batch_size * *o.num_gpus;
+  // Where the batch followed the workers, steps do not tell.
+  const io::Json* follows = made_with.find("elastic-batch");
+  if (images > 0 && follows != nullptr && follows->is_string() && follows->as_string() == "worker")
+    return (at.samples + images - 1) / images;
   if (images <= 0 || batch <= 0) return at.epoch + (at.consumed > 0 ? 1 : 0);
   return at.step * (batch / images) + (at.step * (batch % images) + images - 1) / images;
 }
