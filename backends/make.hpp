@@ -65,6 +65,9 @@ struct StrategyOptions {
   // Of a server of "ps_async": the weights that it owns, and the steps that a worker may be ahead of the slowest one.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> ps_staleness{};
+  // Whether this program goes on from its last checkpoint where its processes are started anew, and ends with 75 after
+  // FitResult::changes: without that the processes of mpi cannot come and go.
+  bool goes_on_from_checkpoint = false;
   // To the launcher of processes that come and go; otherwise a strategy that needs one opens it.
   std::shared_ptr<ControlChannel> channel{};
   // As ps::ServerOptions has them: who is handed the state that it goes on from if it is started again, and this.
@@ -140,7 +143,7 @@ struct StrategyRow {
   const char* packages;  // what a build needs to have it
   bool over_mpi;         // its ranks find each other only where mpirun starts them
   AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
-  // Of processes that come and go, which meet over `options.channel`; null: they cannot.
+  // Of processes that come and go, which meet over `options.channel` or are started anew; null: they cannot.
   AnyStrategy (*make_elastic)(const StrategyOptions&, const LaunchEnvironment&) = nullptr;
   // Its servers; null: it has none.
   void (*serve)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
@@ -176,6 +179,7 @@ struct StrategyRow {
 #ifdef TUTTI_HAS_MPI
 #include <tutti/backends/mpi/mpi.hpp>
 #include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/started_anew.hpp>
 #endif
 #ifdef TUTTI_HAS_GLOO
 #include <tutti/backends/gloo/elastic.hpp>
@@ -243,7 +247,7 @@ TUTTI_CORE_FUNCTION std::span<const BackendRow> backend_rows() {
 }
 
 #ifdef TUTTI_HAS_MPI
-inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
+inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment& start) {
   // MPI would take each for a job of its own.
   if (!start.mpi) require_launched_size(start, "mpi", 1);
   MpiOptions m;
@@ -251,7 +255,21 @@ inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& s
   m.hierarchical = o.hierarchical;
   m.wire = o.bf16_wire ? MpiOptions::Wire::bf16 : MpiOptions::Wire::same;
   m.deadline = o.deadline;
-  return AnyStrategy::make<OwningAllReduce<MpiCommunicator>>(m);
+  return m;
+}
+inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<OwningAllReduce<MpiCommunicator>>(mpi_options(o, start));
+}
+// One generation: each is an mpirun of its own.
+inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
+  if (!o.goes_on_from_checkpoint)
+    fail<UsageError>(o.where, "a strategy whose processes stay, because this program does not go on from checkpoints",
+                     "mpi", "use gloo, or say StrategyOptions::goes_on_from_checkpoint");
+  if (!start.mpi || start.generation == 0)
+    fail<UsageError>(o.where, "tutti-launch --elastic to start the ranks of mpi, with mpirun", "another launcher");
+  AnyStrategy strategy = AnyStrategy::make<StartedAnew<OwningAllReduce<MpiCommunicator>>>(mpi_options(o, start));
+  require_launched_size(start, "mpi", strategy.size());
+  return strategy;
 }
 #endif
 
@@ -382,7 +400,7 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       {"solo", "", false, [](const StrategyOptions&, const LaunchEnvironment&) { return AnyStrategy::make<Solo>(); }},
       {"mpi", "libopenmpi-dev and openmpi-bin", true,
 #ifdef TUTTI_HAS_MPI
-       make_mpi
+       make_mpi, make_elastic_mpi
 #else
        nullptr
 #endif
@@ -491,7 +509,8 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
     fail<UsageError>(o.where, detail::listed(built) + ", the strategies of this build", "'" + std::string(word) + "'",
                      "install " + std::string(row->packages) + " and build again");
   if (launcher_asks())
-    std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false, row->make_elastic != nullptr}));
+    std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false,
+                               row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint)}));
   if (start.elastic) {
     if (row->make_elastic == nullptr)
       fail<UsageError>(o.where,

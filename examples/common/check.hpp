@@ -33,6 +33,7 @@ struct StartedJob {
   bool gpu = false;                        // there is one for this process, and the build can use it
   int servers = 0;                         // that were started beside them
   bool elastic = false;                    // processes come and go
+  bool over_mpi = false;                   // mpirun starts them
 };
 
 namespace detail {
@@ -283,23 +284,28 @@ inline void check_elastic(RunOptions& o, const StartedJob& job) {
     return;
   }
   const bool synchronous = o.kv_store.starts_with("dist_") && o.kv_store != "dist_async";
-  if (o.strategy == "auto" && (o.kv_store.empty() || synchronous)) o.strategy = job.servers > 0 ? "ps" : "gloo";
+  if (o.strategy == "auto" && (o.kv_store.empty() || synchronous))
+    o.strategy = job.over_mpi ? "mpi" : job.servers > 0 ? "ps" : "gloo";
   if (o.strategy == "auto" && o.kv_store == "dist_async") o.strategy = "ps_async";
   if (o.strategy == "auto" || !changes_members(o.strategy))
-    fail<UsageError>(
-        o.strategy != "auto" ? "--strategy" : "--kv-store",
-        "gloo (dist_sync) or ps (dist_sync with servers), because tutti-launch --elastic lets processes come and go",
-        o.strategy != "auto" ? o.strategy : o.kv_store, "leave it out, or start the job without --elastic");
+    fail<UsageError>(o.strategy != "auto" ? "--strategy" : "--kv-store",
+                     "gloo (dist_sync), mpi or ps (dist_sync with servers), because tutti-launch --elastic lets processes "
+                     "come and go",
+                     o.strategy != "auto" ? o.strategy : o.kv_store,
+                     "leave it out, or start the job without --elastic");
   if (o.eval_only)
     fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
                      "one process evaluates");
-  if (o.local_ckpt)
+  if (job.over_mpi != (o.strategy == "mpi") && !launcher_asks())
+    fail<UsageError>("--strategy", job.over_mpi ? "mpi, because mpirun started this process" : "another than mpi",
+                     o.strategy);
+  if (o.local_ckpt && o.strategy != "mpi")
     fail<UsageError>("--local-ckpt", "rank 0 alone to save, because tutti-launch --elastic lets ranks come and go",
                      "given", "leave it out");
 }
 
 inline void check_distribution(RunOptions& o, const StartedJob& job) {
-  const auto& [processes, built, gpu, servers, elastic] = job;
+  const auto& [processes, built, gpu, servers, elastic, over_mpi] = job;
   if (!o.kv_store.empty())
     word("--kv-store", o.kv_store,
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});

@@ -20,9 +20,9 @@ namespace detail {
 inline constexpr const char* run_key = "run";  // of the job's store: how many began it, and its folder
 }
 
-// The channel of a process that tutti-launch --elastic has started; null elsewhere.
+// The channel of a process that tutti-launch --elastic has started; null elsewhere, and where mpirun started it.
 [[nodiscard]] inline std::shared_ptr<ControlChannel> open_elastic_channel(const LaunchEnvironment& start) {
-  if (!start.elastic) return nullptr;
+  if (!start.elastic || start.generation > 0) return nullptr;
   std::shared_ptr<ControlChannel> channel = ControlChannel::open();
   if (channel == nullptr)
     fail<UsageError>("environment TUTTI_ELASTIC", "the channel that tutti-launch --elastic gives to its processes",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -31,6 +33,7 @@
 #include "agreement.hpp"
 #include "elastic_member.hpp"
 #include "evaluate_run.hpp"
+#include "kept_run.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
 #include "scripted_options.hpp"
@@ -78,9 +81,13 @@ class Run {
   // Trains; returns the exit code.
   int train() {
     FitOptions how = fit_options(o_, images_.train.size());
-    // Where members come and go, a signal to one means that one; the job's own comes over its channel.
-    auto& asked = strategy_.members() != nullptr ? how.leave_requested : how.stop_requested;
-    asked = [this] { return StopSignals::stop_requested() || spot_notice(); };
+    // Where members come and go, a signal to one means that one; the job's own comes over its channel, and where there
+    // is none it is SIGINT.
+    ChangingMembers* const members = strategy_.members();
+    const bool anew = members != nullptr && members->starts_anew();
+    auto& asked = members != nullptr ? how.leave_requested : how.stop_requested;
+    asked = [this, anew] { return (StopSignals::stop_requested() && !(anew && told_to_stop())) || spot_notice(); };
+    if (anew) how.stop_requested = told_to_stop;
     how.record_skipped = [this](const std::string& m) {
       warn("rank " + std::to_string(strategy_.rank()) + " skips a record: " + m);
     };
@@ -93,7 +100,9 @@ class Run {
     ChiefDuties duties;
     duties.checkpoints = &*checkpoints_;
     if (task_.shows_progress) duties.listeners.push_back(&progress);
-    duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over); };
+    std::optional<RunKeeper> keeper;
+    if (anew && here()) duties.listeners.push_back(&keeper.emplace(o_));
+    duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over || o_.kept); };
     if (o_.local_ckpt) duties.saves_too = [this] { return saves_beside_chief(strategy_, o_); };
     if (o_.audit) duties.audit = o_.run_dir;
     Chief chief(trainer_, duties);
@@ -101,12 +110,13 @@ class Run {
     try {
       const FitResult result = fit(trainer_, *train_, test_.get(), chief, how);
       std::optional<ViewsReport> of_views;
-      if (o_.tta > 0 && test_ && !result.interrupted && !result.left)
+      if (o_.tta > 0 && test_ && !result.interrupted && !result.left && !result.changes)
         of_views = evaluate_views_of(trainer_, *test_, o_);
       chief.tell([&](FitListener& l) {
         if (of_views) l.views(*of_views);
-        l.ended({result.interrupted ? "interrupted" : "finished", result.counters.step});
+        if (!result.changes) l.ended({result.interrupted ? "interrupted" : "finished", result.counters.step});
       });
+      if (keeper && result.changes) keeper->ended();
       return end(result, of_views);
     } catch (const Error& e) {
       chief.tell([&](FitListener& l) { l.ended({"failed", trainer_.counters().step, e.what()}); });
@@ -116,6 +126,7 @@ class Run {
 
  private:
   [[nodiscard]] bool here() const { return strategy_.rank() == 0; }
+  [[nodiscard]] static bool told_to_stop() { return StopSignals::signal_number() == SIGINT; }
   // The host is to be taken away: whoever learns it makes this file.
   [[nodiscard]] bool spot_notice() {
     if (o_.spot_notice.empty() || noticed_) return noticed_;
@@ -167,7 +178,9 @@ class Run {
   void begin() {
     if (joins_) return;  // with what the others have
     while_ranks_work(strategy_, "reading a checkpoint", [&] {
-      if (here()) found_ = find_checkpoint(o_, warn);
+      if (!here()) return;
+      require_kept_checkpoint(o_);
+      found_ = find_checkpoint(o_, warn);
     });
     if (found_) {
       compare_options(found_->options(), o_, warn);
@@ -205,6 +218,13 @@ class Run {
                                    {"options", options_json(o_)}}));
       const Counters& at = trainer_.counters();
       if (found_) log->resume(at.step, at.epoch + 1, found_->path().string());
+    } else if (o_.kept) {
+      const Counters& at = trainer_.counters();
+      log->resume(at.step, at.epoch + 1, found_ ? found_->path().string() : "");
+      MembersReport m{at.step, world, 0, at.generation, 0};
+      if (o_.kept->ended_ns > 0) m.seconds = static_cast<double>(wall_clock_ns() - o_.kept->ended_ns) * 1e-9;
+      log->members(m);
+      progress.members(m);
     }
     all.push_back(std::move(log));
     const RunStart start{versions(backend_, o_, world), images_.train.size(), world, how.save_every_steps,
@@ -219,6 +239,12 @@ class Run {
     // The signal may have come to another rank only.
     const int interrupted =
         StopSignals::stop_requested() ? StopSignals::exit_code() : static_cast<int>(ExitCode::interrupted);
+    if (result.changes && !result.left) {
+      if (here())
+        std::printf("the members change after step %lld, state %s\n", static_cast<long long>(result.counters.step),
+                    result.saved ? "saved" : "NOT SAVED");
+      return static_cast<int>(ExitCode::restart);
+    }
     if (result.left) {
       std::printf("left the job after step %lld; the others train on\n", static_cast<long long>(result.counters.step));
       return 0;

@@ -104,7 +104,7 @@ inline void settle_run_folder(RunOptions& o) {
   }
   if (o.run_dir.empty()) o.run_dir = detail::new_run_name(o);
   if (o.eval_only && !o.pretrained.empty() && o.resume.empty()) return;
-  const bool goes_on = (!o.resume.empty() && !other_run) || o.load_epoch;
+  const bool goes_on = (!o.resume.empty() && !other_run) || o.load_epoch || o.kept;
   if (io::path_exists(o.run_dir) && !goes_on) {
     if (!std::filesystem::is_directory(o.run_dir))
       fail<UsageError>("--run-dir", "a folder", o.run_dir + ", which is none");

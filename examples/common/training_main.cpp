@@ -31,6 +31,7 @@
 #include "cli.hpp"
 #include "environment.hpp"
 #include "evaluator.hpp"
+#include "kept_run.hpp"
 #include "program.hpp"
 #include "scripted.hpp"
 #include "serve_weights.hpp"
@@ -49,6 +50,7 @@ StrategyOptions strategy_options(const RunOptions& o, const Started& start) {
   as.ps_plain = o.ps_plain;
   as.threshold = detail::gradient_threshold(o);
   as.where = "--strategy";
+  as.goes_on_from_checkpoint = true;
   return as;
 }
 
@@ -76,8 +78,9 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   try {
     return f(strategy, std::move(loaded));
   } catch (const Error& e) {
-    // Where members come and go, the others go on without this one.
-    if (strategy.size() > 1 && strategy.members() == nullptr) {
+    // Where members come and go, the others go on without this one, unless they are to be started anew.
+    const ChangingMembers* const members = strategy.members();
+    if (strategy.size() > 1 && (members == nullptr || members->starts_anew())) {
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
       if (has_servers(o.strategy)) throw;  // who hears of it says it elsewhere
       return e.exit_code();
@@ -256,11 +259,12 @@ int train(RunOptions& o, const Task& task) {
   detail::check_backend(o);
   const bool trains = !start.is_server() && !schedules, gpu = trains && has_gpu(o, start);
   Job job;
-  o.founders = trains ? start.size : start.workers;
+  o.founders = !trains ? start.workers : start.generation > 0 ? start.founders : start.size;
   if (!launcher_asks()) job.channel = open_elastic_channel(start);
   if (start.new_worker && job.channel != nullptr) take_run(*job.channel, o);
+  if (!start.kept.empty()) take_kept_run(o, start.kept);
   naming_variables(o, [&] {
-    check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic});
+    check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic, start.mpi});
   });
   const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
   if (start.servers_restart && keeps && o.run_dir.empty())

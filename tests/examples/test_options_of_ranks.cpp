@@ -152,10 +152,20 @@ TEST_CASE("processes that come and go need a strategy that follows them") {
     CHECK(o->strategy == "ps");
     CHECK(checked("--strategy ps").strategy == "ps");
   }
-  for (const char* line :
-       {"--strategy mpi", "--strategy ps_async", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
+  for (const char* line : {"--strategy ps_async", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
     CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes come and go"));
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--eval-only"); }), "[--eval-only]"));
+  if (changes_members("mpi")) {
+    auto o = parse(words("--dataset synthetic"));
+    check(*o, {2, {"solo", "mpi", "gloo"}, false, 0, true, true});
+    CHECK(o->strategy == "mpi");
+    CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy mpi"); }), "another than mpi"));
+    o = parse(words("--dataset synthetic --strategy gloo"));
+    CHECK(contains(message_of<UsageError>([&] {
+                     check(*o, {2, {"mpi", "gloo"}, false, 0, true, true});
+                   }),
+                   "mpi, because mpirun started this process"));
+  }
   CHECK(checked("--spot-notice notice").spot_notice == "notice");
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--spot-notice notice", false); }),
                  "tutti-launch --elastic"));

@@ -57,9 +57,10 @@ class LaunchCase(unittest.TestCase):
         return ["--env", self.mark]
 
     def start(self, *arguments, launch=LAUNCH, **more):
-        process = subprocess.Popen([launch, *self.options(), *map(str, arguments)], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                   **{"env": self.environment, "cwd": self.folder, **more})
+        process = subprocess.Popen([launch, *self.options(), *map(str, arguments)], stdin=subprocess.DEVNULL, text=True,
+                                   errors="replace",
+                                   **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environment,
+                                      "cwd": self.folder, **more})
         self.addCleanup(self.end, process)
         return process
 

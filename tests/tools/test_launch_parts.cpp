@@ -26,6 +26,7 @@
 #include "tools/launch/commands.hpp"
 #include "tools/launch/meeting.hpp"
 #include "tools/launch/mpi.hpp"
+#include "tools/launch/mpi_verdict.hpp"
 #include "tools/launch/options.hpp"
 #include "tools/launch/plan.hpp"
 #include "tools/launch/quote.hpp"
@@ -247,6 +248,9 @@ TEST_CASE("an order arrives as it was sent") {
   o.secret = "s3cret";
   o.through_mpi = o.elastic = o.joins = true;
   o.epoch = 3;
+  o.generation = 4;
+  o.founders = 5;
+  o.kept = "17 0 a run";
   o.command = {"sh", "-c", std::string("echo '\n\0,:5:'", 13), ""};
   o.everywhere = {{"A", "1\n2"}, {"B", ""}};
   o.on_servers = {{"C", "\xff"}};
@@ -258,8 +262,9 @@ TEST_CASE("an order arrives as it was sent") {
   const Order back = decode(payload);
   CHECK(encode(back) == frame);
   CHECK((back.command == o.command && back.everywhere == o.everywhere && back.on_servers == o.on_servers &&
-         back.through_mpi && !back.keeps && back.elastic && back.joins && back.epoch == 3 &&
-         back.processes.size() == 2 && back.processes[1].role == "server"));
+         back.through_mpi && !back.keeps && back.elastic && back.joins && back.epoch == 3 && back.generation == 4 &&
+         back.founders == 5 && back.kept == o.kept && back.processes.size() == 2 &&
+         back.processes[1].role == "server"));
   for (std::size_t n = 0; n < payload.size(); ++n)
     CHECK_THROWS_AS((void)decode(std::string_view(payload).substr(0, n)), CommunicationError);
   for (std::size_t i = 0; i < payload.size(); ++i) {
@@ -408,4 +413,44 @@ TEST_CASE("why a host could not be used") {
   CHECK(contains(p.message, "--remote-launch"));
   p = connection_problem(b, false, 255, "\x1b]0;evil\x07\n", "/p");
   for (const char c : p.message) CHECK(static_cast<unsigned char>(c) >= 0x20);
+}
+
+TEST_CASE("what ranks of one mpirun come to") {
+  const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
+    return Ending{name, "h", {by_signal, code, why}};
+  };
+  const Ending done = ending("worker 0", false, 0, "own"), makes_way = ending("worker 1", false, 75, "own"),
+               killed = ending("worker 2", true, 9, "own"), stopped = ending("worker 3", true, 15, "stopped"),
+               lost_it = ending("worker 4", false, 5, "own"), gone = ending("worker 5", true, 9, "vanished"),
+               usage = ending("worker 6", false, 2, "own"), data = ending("worker 7", false, 3, "own");
+  CHECK((in_order(done) && in_order(makes_way) && !in_order(killed) && !in_order(lost_it)));
+  CHECK((!ends_job({makes_way, killed, stopped, data}) && ends_job({makes_way, usage})));
+  CHECK(ends_job({ending("worker 0", false, 6, "own")}));
+  CHECK(ends_job({ending("worker 0", false, 143, "own")}));
+  const auto culprits = culprits_of({done, makes_way, killed, stopped, lost_it, gone, data});
+  REQUIRE(culprits.size() == 3);
+  CHECK((culprits[0].name == killed.name && culprits[1].name == gone.name && culprits[2].name == data.name));
+  CHECK(culprits_of({lost_it, stopped}).empty());
+  CHECK(done_in_order({makes_way, killed})[0].good());
+  CHECK(!done_in_order({makes_way, killed})[1].good());
+}
+
+TEST_CASE("ranks of a generation know who they are, and what those before them left") {
+  Order o;
+  o.elastic = o.through_mpi = o.joins = true;
+  o.command = {"true"};
+  o.workers = 2;
+  const ProcessOrder p{"worker", 7, 0, 1, 1};
+  const auto has = [&](const std::string& entry) {
+    const auto all = environment_of(o, p, "/state/worker-7.progress", "");
+    return std::find(all.begin(), all.end(), entry) != all.end();
+  };
+  CHECK((has("TUTTI_RANK=7") && has("TUTTI_SIZE=8") && has("NEW_WORKER=1") && !has("TUTTI_KEPT=")));
+  o.generation = 3;
+  o.founders = 4;
+  o.kept = "17 0 a run";
+  for (const char* entry : {"TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_GENERATION=3", "TUTTI_FOUNDERS=4",
+                            "TUTTI_KEEP=/state/worker-7.kept", "TUTTI_KEPT=17 0 a run", "TUTTI_ELASTIC=1"})
+    CHECK_MESSAGE(has(entry), entry);
+  CHECK(!has("NEW_WORKER=1"));
 }

@@ -140,7 +140,9 @@ class Agent {
   void stop(const std::string& why) {
     if (stopping_) return;
     stopping_ = true;
-    kill_at_ = Clock::now() + (wrapper_ ? std::chrono::milliseconds(700) : stop_grace);
+    // Of a generation that broke others go on at once.
+    const std::chrono::milliseconds rank_grace(order_.generation > 0 ? 150 : 700);
+    kill_at_ = Clock::now() + (wrapper_ ? rank_grace : stop_grace);
     for (RankProcess& p : processes_) p.stop(why);
   }
 

@@ -37,9 +37,9 @@ namespace tutti::launch {
 // processes from being started ends the job as any.
 class Elastic : ElasticTable {
  public:
-  Elastic(const Options& o, const Plan& plan, JobControl& control, JobFolder& folder, std::list<Link>& links,
+  Elastic(const Options& o, const Plan& plan, JobMembers& members, JobFolder& folder, std::list<Link>& links,
           std::function<void(const std::string&)> say)
-      : ElasticTable(o, control, std::move(say)), plan_(plan), folder_(folder), links_(links) {
+      : ElasticTable(o, members, std::move(say)), plan_(plan), folder_(folder), links_(links) {
     replace_hosts_file(file_, list_founders(plan));
     watch_.emplace(file_);
     say_("Created worker host file " + file_.string());
@@ -102,11 +102,18 @@ class Elastic : ElasticTable {
       }
     return true;
   }
+  // A worker that came, and with which nothing worked.
+  void drop(const std::string& name, const std::string& why) {
+    if (ElasticWorker* w = find(name)) {
+      w->ended = true;
+      failed(w->key, why);
+    }
+  }
   // A connection is gone, and with it its link.
   void forget(const Link& l) {
     for (auto& [number, w] : workers_)
       if (w.link == &l) {
-        w.ended = w.ended || !control_.opened(w.name());
+        w.ended = w.ended || !members_.opened(w.name());
         w.link = nullptr;
       }
     std::erase_if(additions_, [&](const Addition& a) { return a.link == &l && (a.over || !a.preparing); });
@@ -135,9 +142,9 @@ class Elastic : ElasticTable {
   }
   // The job is to stop, as its user says.
   void stop() {
-    control_.stop_all();
+    members_.stop_all();
     for (auto& [number, w] : workers_)
-      if (w.founder && w.link != nullptr && !w.ended && !control_.opened(w.name()))
+      if (w.founder && w.link != nullptr && !w.ended && !members_.opened(w.name()))
         w.link->say("signal 15 " + w.name());
     stop_additions();
   }
@@ -164,7 +171,7 @@ class Elastic : ElasticTable {
   // Too few of them for too long.
   [[nodiscard]] std::optional<Problem> problem() {
     const auto least = static_cast<std::size_t>(o_.elastic.min_workers);
-    if (!stood_ || over() || !control_.arbiter().too_few()) {
+    if (!stood_ || over() || !members_.too_few()) {
       too_few_.reset();
       return {};
     }
@@ -203,7 +210,7 @@ class Elastic : ElasticTable {
     for (ElasticWorker* w : lost) {
       say_("warning: " + w->name() + " on " + host_of(*w) + ": " + why + "; the job begins without it");
       failed(*w);
-      control_.never_comes(w->number);
+      members_.never_comes(w->number);
     }
     return true;
   }
@@ -228,11 +235,8 @@ class Elastic : ElasticTable {
 
   void stands() {
     const bool first = !std::exchange(stood_, true);
-    for (const control::Member& m : control_.arbiter().members()) {
-      const auto w = workers_.find(m.place);
-      if (m.role != control::Role::worker || w == workers_.end() || std::exchange(w->second.member, true)) continue;
-      w->second.since = Clock::now();
-    }
+    for (const std::string& name : members_.standing())
+      if (ElasticWorker* w = find(name); w != nullptr && !std::exchange(w->member, true)) w->since = Clock::now();
     if (first) log_absent();
     write_log();
   }
@@ -250,7 +254,7 @@ class Elastic : ElasticTable {
     }
   }
   [[nodiscard]] bool ask_to_leave(Station& s, ElasticWorker& w) {
-    if (!control_.opened(w.name())) {
+    if (!members_.opened(w.name())) {
       // It is not in the job yet.
       w.asked = true;
       for (Addition& a : additions_)
@@ -263,14 +267,14 @@ class Elastic : ElasticTable {
       if (w.link != nullptr) w.link->say("signal 15 " + w.name());
       return true;
     }
-    if (!control_.arbiter().can_spare({control_.seat(w.name())})) {
+    if (!members_.can_spare(w.name())) {
       say_once(s, "warning: " + s.where.host.name + " stays in the job until others have joined: without it there " +
                       "would be fewer than " + count_text(static_cast<std::size_t>(o_.elastic.min_workers), "worker"));
       return false;
     }
     w.asked = true;
     w.edit = edit_;
-    control_.ask_to_leave(w.name());
+    members_.ask_to_leave(w.name());
     return true;
   }
   // At the end of an epoch who was removed goes first, and who came in the same edit an epoch later.
@@ -323,8 +327,9 @@ class Elastic : ElasticTable {
     }
     additions_.push_back(std::move(a));
     Addition& mine = additions_.back();
+    // rsync and mpirun find it there.
+    if (!folder_.path().empty() && !s.where.here()) folder_.add(s.where.host, !o_.elastic.accept_new_hosts);
     if (!o_.sync_dir.empty() && !s.where.here()) {
-      folder_.add(s.where.host, !o_.elastic.accept_new_hosts);
       mine.copy = std::make_unique<Child>(copy_of_folder(s.where.host, false, o_, folder_.path()), false);
     } else {
       begin(mine, !o_.elastic.prepare.empty());
@@ -332,6 +337,14 @@ class Elastic : ElasticTable {
   }
   void begin(Addition& a, bool prepare) {
     const ListedHost& where = stations_[a.key].where;
+    if (Link* const agent = members_.agent_of(a.key); agent != nullptr && !prepare) {
+      for (const int number : a.numbers) {
+        members_.add(*agent, process_name("worker", number), number);
+        started(process_name("worker", number), *agent);
+      }
+      a.over = true;
+      return;
+    }
     std::vector<ProcessOrder> workers;
     for (const int number : a.numbers) {
       const int local = workers_[number].local_rank;
@@ -339,7 +352,7 @@ class Elastic : ElasticTable {
     }
     int count = 0;
     for (const auto& [number, w] : workers_) count += w.counts() ? 1 : 0;
-    const std::uint64_t epoch = control_.arbiter().epoch() + (o_.elastic.at_epoch ? 1 : 0);
+    const std::uint64_t epoch = members_.epoch() + (o_.elastic.at_epoch ? 1 : 0);
     Plan::Site site = joining_site(plan_, where, std::move(workers), count, epoch);
     if (prepare) site = prepare_site(std::move(site), o_.elastic.prepare);
     a.preparing = prepare;
@@ -388,7 +401,7 @@ class Elastic : ElasticTable {
       if (std::exchange(a.over, true)) continue;
       if (a.copy) a.copy->signal(SIGKILL);
       for (const int number : a.numbers)
-        if (a.link != nullptr && !control_.opened(process_name("worker", number))) a.link->say("stop");
+        if (a.link != nullptr && !members_.opened(process_name("worker", number))) a.link->say("stop");
     }
   }
 

@@ -71,6 +71,8 @@ inline void replace_hosts_file(const std::filesystem::path& file, const std::str
 [[nodiscard]] inline Plan::Site prepare_site(Plan::Site site, const std::string& script) {
   site.order.processes.resize(1);
   site.order.processes[0].role = "prepare";
+  site.order.through_mpi = false;
+  site.order.generation = 0;
   site.order.command = {
       "sh", "-c", "f=$(mktemp) && trap 'rm -f \"$f\"' EXIT && printf %s \"$1\" >\"$f\" && chmod 700 \"$f\" && \"$f\"",
       "prepare", script};

@@ -18,7 +18,7 @@
 #include "elastic_log.hpp"
 #include "elastic_options.hpp"
 #include "elastic_site.hpp"
-#include "job_control.hpp"
+#include "job_members.hpp"
 #include "link.hpp"
 #include "options.hpp"
 #include "plan.hpp"
@@ -75,9 +75,9 @@ inline constexpr double long_work = 600;
 // Hosts and workers of a job whose workers come and go, and the log of both.
 class ElasticTable {
  protected:
-  ElasticTable(const Options& o, JobControl& control, std::function<void(const std::string&)> say)
+  ElasticTable(const Options& o, JobMembers& members, std::function<void(const std::string&)> say)
       : o_(o),
-        control_(control),
+        members_(members),
         say_(std::move(say)),
         file_(elastic_folder(o.elastic) / "host_worker"),
         log_(elastic_folder(o.elastic) / "host_worker_log") {}
@@ -114,7 +114,7 @@ class ElasticTable {
     return found;
   }
   [[nodiscard]] std::string host_of(const ElasticWorker& w) { return stations_[w.key].where.host.name; }
-  [[nodiscard]] bool over() const { return control_.arbiter().finished() || control_.arbiter().stopping(); }
+  [[nodiscard]] bool over() const { return members_.finished() || members_.stopping(); }
   void say_once(Station& s, const std::string& text) {
     if (std::exchange(s.said, text) != text) say_(text);
   }
@@ -182,7 +182,7 @@ class ElasticTable {
   }
 
   const Options& o_;
-  JobControl& control_;
+  JobMembers& members_;
   std::function<void(const std::string&)> say_;
   std::filesystem::path file_;
   MembershipLog log_;

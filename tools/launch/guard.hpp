@@ -17,11 +17,14 @@
 
 #include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
+#include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/job/progress_report.hpp>
 #include <tutti/version.hpp>
 
 #include "agent.hpp"
+#include "control_socket.hpp"
 #include "job_state.hpp"
 #include "process.hpp"
 #include "rank_process.hpp"
@@ -29,10 +32,10 @@
 
 namespace tutti::launch {
 
-// Where the guard leaves the order for the processes that mpirun starts on this host.
-
 // Watches a host on which mpirun starts the processes: hands the order over through a file, reports where the processes
-// are and how they ended, passes signals on at once, and ends them when the launcher says so or is gone.
+// are and how they ended, passes signals on at once, and ends them when the launcher says so or is gone. Where members
+// change, each generation is another mpirun: "halt" ends what is left of the one before, "members GENERATION WORKERS
+// KEPT [NUMBER LOCAL_RANK LOCAL_SIZE RANK]..." says what is to run in the next (KEPT in base64, - for nothing).
 class Guard {
  public:
   explicit Guard(Order order) : order_(std::move(order)), link_(order_.host_timeout) {}
@@ -40,19 +43,20 @@ class Guard {
   int run(const std::string& frame) {
     SignalQueue signals{SIGTERM, SIGINT, SIGHUP};
     folder_ = make_job_folder(order_.job);
-    write_aside(order_file(folder_), frame);
+    if (order_.generation == 0) write_aside(order_file(folder_), frame);
     link_.say("hello " + std::to_string(protocol) + " " + version + " " + own_node());
     std::error_code error;
     if (!fs::is_directory(order_.folder, error)) {
       link_.say("refuse the folder " + order_.folder + ", which is not there");
       stopping_ = true;
+    } else if (order_.generation > 0 && program_of(order_).empty()) {
+      link_.say("refuse the program " + order_.command[0] + ", which is not there or cannot be run");
+      stopping_ = true;
     } else {
       link_.say("ready");
     }
     while (!stopping_) turn(signals);
-    watch();
-    end_recorded(read_records(folder_), stop_grace);
-    watch();
+    end_processes();
     clean();
     link_.say("bye");
     for (int i = 0; i < 50 && link_.out.size() > 0 && !link_.out.broken(); ++i) {
@@ -80,8 +84,35 @@ class Guard {
   void obey(const std::vector<std::string>& words) {
     if (words.empty()) return;
     if (words[0] == "stop") stopping_ = true;
-    if (words[0] == "signal" && words.size() == 2)
-      for (const Record& r : read_records(folder_)) signal_group(r, std::atoi(words[1].c_str()));
+    if (words[0] == "signal" && (words.size() == 2 || words.size() == 4))
+      for (const Record& r : read_records(folder_))
+        if (words.size() == 2 || process_name(r.role, r.rank) == words[2] + " " + words[3])
+          signal_group(r, std::atoi(words[1].c_str()));
+    if (words[0] == "halt") {
+      end_processes();
+      end_mpi_session(folder_);
+      link_.say("halted");
+    }
+    if (words[0] == "members" && words.size() >= 4 && words.size() % 4 == 0) begin_generation(words);
+  }
+  // Ends what mpirun started, and tells how.
+  void end_processes() {
+    watch();
+    end_recorded(read_records(folder_), stop_grace);
+    watch();
+  }
+  void begin_generation(const std::vector<std::string>& words) {
+    const auto number = [&](std::size_t i) { return tutti::detail::number_between(words[i], 0, 1 << 30).value_or(0); };
+    remove_files();
+    known_.clear();
+    order_.generation = number(1);
+    order_.workers = number(2);
+    order_.kept = words[3] == "-" ? "" : from_base64(words[3]).value_or("");
+    order_.processes.clear();
+    for (std::size_t i = 4; i < words.size(); i += 4)
+      order_.processes.push_back({"worker", number(i), number(i + 1), number(i + 2), number(i + 3)});
+    write_aside(order_file(folder_), encode(order_));
+    link_.say("members " + words[1]);
   }
 
   struct Known {
@@ -89,6 +120,7 @@ class Guard {
     bool ended = false;
     std::optional<Clock::time_point> vanished{};
     std::optional<ProgressFile> slot{};
+    std::string kept{};
   };
 
   void watch() {
@@ -109,6 +141,16 @@ class Guard {
         if (news != known.last_news) link_.say(news);
         known.last_news = std::move(news);
       }
+      if (const fs::path kept = folder_ / (r.stem() + ".kept"); order_.generation > 0 && io::path_exists(kept)) {
+        std::string text = known.kept;
+        try {
+          text = io::read_text_file(kept, 8192);
+        } catch (const Error& e) {
+          if (!known.ended) link_.err.put(std::string(e.what()) + "\n");
+        }
+        if (text != known.kept) link_.say("kept " + to_base64(text));
+        known.kept = std::move(text);
+      }
       std::ifstream in(folder_ / (r.stem() + ".end"));
       if (std::string line; std::getline(in, line)) {
         link_.say("end " + name + " " + line);
@@ -128,14 +170,22 @@ class Guard {
     // First, so that a process which mpirun starts only now finds none, or removes its files itself.
     std::error_code error;
     fs::remove(order_file(folder_), error);
+    remove_files();
+    end_mpi_session(folder_);
+    remove_job_folder(folder_);
+  }
+  void remove_files() const {
     for (const ProcessOrder& p : order_.processes) {
       Record r;
       r.role = p.role;
       r.rank = p.rank;
       remove_process_files(folder_, r);
     }
-    end_mpi_session(folder_);
-    remove_job_folder(folder_);
+    try {
+      io::remove_stale_asides(folder_);
+    } catch (const Error&) {
+      // The folder has gone: another guard of this job was faster.
+    }
   }
 
   Order order_;
@@ -177,8 +227,8 @@ inline int exec_ranks() {
   return order.through_mpi ? Guard(std::move(order)).run(frame) : Agent(std::move(order), false).run();
 }
 
-// `tutti-launch --exec-rank JOB`, started by mpirun: the guard of this host has the order.
-inline int exec_rank(const std::string& job) {
+// `tutti-launch --exec-rank JOB [GENERATION]`, started by mpirun: the guard of this host has the order.
+inline int exec_rank(const std::string& job, const std::string& generation) {
   const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
   const auto rank = tutti::detail::number_between(number == nullptr ? "" : number, 0, 1 << 24);
   if (!is_job(job) || !rank)
@@ -188,6 +238,9 @@ inline int exec_rank(const std::string& job) {
     if (!io::path_exists(order_file(folder))) continue;
     const std::string frame = io::read_text_file(order_file(folder), max_frame + 64);
     Order order = decode(std::string_view(frame).substr(frame.find('\n') + 1));
+    if (std::to_string(order.generation) != generation)
+      fail<CommunicationError>("mpirun", "generation " + std::to_string(order.generation) + " of job " + job,
+                               printable(generation), "it is another one's mpirun");
     std::vector<ProcessOrder> mine;
     for (const ProcessOrder& p : order.processes)
       if (p.mpi_rank == *rank) mine.push_back(p);

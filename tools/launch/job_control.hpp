@@ -15,17 +15,19 @@
 
 #include "commands.hpp"
 #include "control_socket.hpp"
+#include "job_members.hpp"
 #include "link.hpp"
 #include "options.hpp"
 #include "plan.hpp"
 #include "process.hpp"
 #include "progress_board.hpp"
+#include "wire.hpp"
 
 namespace tutti::launch {
 
 // The arbiter in the launcher: what agents hand on from the processes goes to it, and its answers back to them. A
 // process that never opens its channel is none of its matter.
-class JobControl {
+class JobControl final : public JobMembers {
  public:
   JobControl(const Options& o, const Plan& plan)
       : desk_(arbiter_options(o, plan)), timeout_(o.rank_timeout), elastic_(o.elastic.on) {}
@@ -41,21 +43,31 @@ class JobControl {
   }
   [[nodiscard]] const control::Arbiter& arbiter() const noexcept { return desk_.arbiter(); }
   // Whether the process has opened its channel.
-  [[nodiscard]] bool opened(const std::string& name) const {
+  [[nodiscard]] bool opened(const std::string& name) const override {
     const auto at = processes_.find(name);
     return at != processes_.end() && desk_.knows(at->second.seat);
   }
-  [[nodiscard]] control::Seat seat(const std::string& name) const { return processes_.at(name).seat; }
-  void ask_to_leave(const std::string& name) {
+  [[nodiscard]] bool can_spare(const std::string& name) const override { return arbiter().can_spare({seat(name)}); }
+  [[nodiscard]] bool too_few() const override { return arbiter().too_few(); }
+  [[nodiscard]] bool finished() const override { return arbiter().finished(); }
+  [[nodiscard]] bool stopping() const override { return arbiter().stopping(); }
+  [[nodiscard]] std::uint64_t epoch() const override { return arbiter().epoch(); }
+  [[nodiscard]] std::vector<std::string> standing() const override {
+    std::vector<std::string> names;
+    for (const control::Member& m : arbiter().members())
+      if (m.role == control::Role::worker) names.push_back(process_name("worker", m.place));
+    return names;
+  }
+  void ask_to_leave(const std::string& name) override {
     desk_.arbiter().ask_to_leave(seat(name));
     send();
   }
   // A worker that the job was to begin with has ended before it asked to be let in.
-  void never_comes(int worker) {
+  void never_comes(int worker) override {
     desk_.arbiter().never_comes(control::Role::worker, worker);
     send();
   }
-  void stop_all() {
+  void stop_all() override {
     desk_.arbiter().stop_all();
     send();
   }
@@ -132,6 +144,7 @@ class JobControl {
   }
 
  private:
+  [[nodiscard]] control::Seat seat(const std::string& name) const { return processes_.at(name).seat; }
   struct Process {
     control::Seat seat = 0;
     Link* link = nullptr;

@@ -161,7 +161,7 @@ inline void write_record(const fs::path& folder, const Record& r) {
 
 inline void remove_process_files(const fs::path& folder, const Record& r) {
   std::error_code error;
-  for (const char* kind : {".process", ".progress", ".end"}) fs::remove(folder / (r.stem() + kind), error);
+  for (const char* kind : {".process", ".progress", ".end", ".kept"}) fs::remove(folder / (r.stem() + kind), error);
 }
 // Removes a job's folder and those above it, once they are empty.
 inline void remove_job_folder(const fs::path& folder) {

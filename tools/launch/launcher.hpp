@@ -25,7 +25,7 @@
 
 #include "blame.hpp"
 #include "commands.hpp"
-#include "elastic.hpp"
+#include "elastic_job.hpp"
 #include "job_control.hpp"
 #include "job_folder.hpp"
 #include "job_output.hpp"
@@ -36,7 +36,6 @@
 #include "plan.hpp"
 #include "process.hpp"
 #include "progress_board.hpp"
-#include "running_job.hpp"
 #include "settle.hpp"
 #include "ssh.hpp"
 #include "wire.hpp"
@@ -45,9 +44,9 @@ namespace tutti::launch {
 
 // Starts a job and stays until it has ended. Nothing runs before every host has said that it can; when a process fails
 // all are stopped; when the launcher is gone its agents end theirs.
-class Launcher : RunningJob {
+class Launcher : ElasticJob {
  public:
-  explicit Launcher(const Options& options) : RunningJob(options) {}
+  explicit Launcher(const Options& options) : ElasticJob(options) {}
 
   // The exit code.
   int run() {
@@ -77,35 +76,6 @@ class Launcher : RunningJob {
   }
 
  private:
-  // ---- workers that come and go ----
-  void begin_elastic() {
-    elastic_.emplace(o_, plan_, *control_, folder_, links_, [this](const std::string& text) { say(text); });
-  }
-  void watch_elastic() {
-    for (const JobControl::News& news : control_->take_news()) {
-      // What was lost before has been made good.
-      if (news.decision.kind == control::Decision::Kind::standing) endings_.clear();
-      if (news.decision.kind == control::Decision::Kind::lost) board_.ended(news.name);
-      elastic_->hear(news);
-    }
-    elastic_->steer();
-    if (auto problem = elastic_->problem()) {
-      problems_.push_back(*std::move(problem));
-      stop();
-    }
-    for (auto l = links_.begin(); l != links_.end();) {
-      if (!l->child.closed() || !l->settled) {
-        ++l;
-        continue;
-      }
-      if (l->lost) lost_hosts_.push_back(l->site.host);
-      control_->forget(*l);
-      elastic_->forget(*l);
-      std::erase_if(unended_, [&](const auto& u) { return u.second == &*l; });
-      l = links_.erase(l);
-    }
-  }
-
   // ---- one round ----
   void turn(const SignalQueue& signals) {
     // Who does not read the job's output holds it up, but not the launcher's watch.
@@ -168,6 +138,7 @@ class Launcher : RunningJob {
                      error_message("host " + l.host(), "this version of tutti-launch", "another", "--remote-launch")});
     } else if (words[0] == "ready") {
       l.ready = true;
+      if (l.site.order.joins && l.site.order.through_mpi) return add_workers(l);
       if (l.site.order.joins) return l.say("go");
       go_when_all_are_ready();
     } else if (words[0] == "refuse") {
@@ -176,12 +147,18 @@ class Launcher : RunningJob {
                       error_message("host " + l.host(), "what the job needs",
                                     printable(line.substr(std::min(line.size(), std::size_t{7}))),
                                     "--sync-dst-dir copies the working folder to every host")});
+    } else if (generations_ && words.size() <= 2 &&
+               (words[0] == "members" || words[0] == "halted" || words[0] == "kept")) {
+      if (words[0] == "halted") return generations_->halted(l);
+      if (words.size() != 2) return;
+      words[0] == "kept" ? generations_->kept(words[1]) : generations_->set(l, number(1));
     } else if (words[0] == "bye") {
       l.bye = true;
     } else if (words.size() >= 3) {
       const std::string name = process_name(words[1], static_cast<int>(number(2)));
       if (words[0] == "start") {
         unended_[name] = &l;
+        board_.begun(name);
         control_->started(name, l);
         if (elastic_) elastic_->started(name, l);
       } else if (words[0] == "control" && words.size() == 4) {
@@ -192,6 +169,7 @@ class Launcher : RunningJob {
         const RankProgress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
                              static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};
         board_.update(name, l.host(), p, words[7] == "T", Clock::now());
+        if (generations_) generations_->progress(p);
       } else if (words[0] == "end" && words.size() == 6) {
         ended(l, name, {words[3] == "signal", static_cast<int>(number(4)), words[5]});
       }
@@ -208,6 +186,9 @@ class Launcher : RunningJob {
     if (began_ || stopping_ || !std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.ready; }))
       return;
     began_ = true;
+    if (generations_)
+      for (Link& l : links_) add_workers(l);
+    if (generations_) return;
     if (o_.launcher != "mpi") return tell_all("go");
     try {
       mpirun_ = std::make_unique<Child>(mpirun_start(plan_, o_, folder_.path()), false);
@@ -219,6 +200,10 @@ class Launcher : RunningJob {
   void ended(Link& l, const std::string& name, const End& end) {
     board_.ended(name);
     const Ending ending{name, l.host(), end};
+    if (generations_ && name.starts_with("worker")) {
+      unended_.erase(name);
+      return generations_->ended(ending);
+    }
     control_->ended(name, ending.good(), describe(end));
     if (may_start_again(ending)) {
       say("warning: " + name + " on " + l.host() + ": " + describe(end) + "; it is started again under its number, " +
@@ -246,16 +231,6 @@ class Launcher : RunningJob {
            !stopping_ && !failing_ && interrupted_ == 0 && !workers_done_;
   }
 
-  // Whether the arbiter has just said that the job cannot go on.
-  [[nodiscard]] bool fatal_news() {
-    bool fatal = false;
-    for (const JobControl::News& news : control_->take_news()) {
-      if (news.decision.kind == control::Decision::Kind::standing) endings_.clear();
-      fatal = fatal || news.decision.fatal;
-      elastic_->hear(news);
-    }
-    return fatal;
-  }
   void add_problem(Link& l, Problem p) {
     if (elastic_ && elastic_->takes_problem(l, p)) {
       l.settled = true;
@@ -296,7 +271,7 @@ class Launcher : RunningJob {
   void watch() {
     const auto now = Clock::now();
     if (!stopping_ && stop_at_ && now >= *stop_at_) stop();
-    if (seconds_since(spoke_) > std::min(2.0, o_.host_timeout / 4)) {
+    if (seconds_since(spoke_) > std::min(2.0, host_timeout() / 4)) {
       spoke_ = now;
       tell_all("alive");
     }
@@ -307,9 +282,9 @@ class Launcher : RunningJob {
           add_problem(
               l, {static_cast<int>(ExitCode::communication),
                   error_message("host " + l.host(), "an answer within " + seconds_text(o_.connect_timeout), "none")});
-        } else if (l.ready && seconds_since(l.heard) > o_.host_timeout) {
+        } else if (l.ready && seconds_since(l.heard) > host_timeout()) {
           l.lost = true;
-          add_problem(l, lost_host(l, unended_, board_, "no word from it for " + seconds_text(o_.host_timeout)));
+          add_problem(l, lost_host(l, unended_, board_, "no word from it for " + seconds_text(host_timeout())));
         }
       }
       if (interrupted_ != 0 && seconds_since(interrupted_at_) > o_.stop_timeout) stop();
@@ -336,15 +311,20 @@ class Launcher : RunningJob {
   }
   void watch_progress() {
     if (interrupted_ != 0 || failing_) return;
+    if (generations_) {
+      if (const auto* e = board_.stopped(o_.rank_timeout, Clock::now()))
+        give_up(e->name, e->name + " on " + e->host + " has been stopped for " + seconds_text(o_.rank_timeout));
+    }
     auto stall = stalled_problem(board_, o_, output_);
     if (!stall) return;
-    problems_.push_back(*std::move(stall));
+    if (generations_) return give_up(stall->blamed, stall->problem.message);
+    problems_.push_back(std::move(stall->problem));
     stop();
   }
 
   // Once mpirun has ended, its guards may still have to tell how the processes did.
   void watch_mpirun() {
-    if (!mpirun_) return;
+    if (!mpirun_ || generations_) return;
     if (!failing_ && !mpirun_->exited() && mpirun_said_.quiet_for() > 1.5) mpirun_said_.repeat(output_.err);
     if (!mpirun_->closed()) return;
     if (!mpi_ended_) mpi_ended_ = Clock::now();

@@ -56,6 +56,8 @@ namespace tutti::launch {
     start.argv.emplace_back(name);
     start.argv.emplace_back(value);
   }
+  // Ranks that make way for others end with 75, one after the other.
+  if (plan.generation > 0) start.argv.insert(start.argv.end(), {"--mca", "orte_abort_on_non_zero_status", "0"});
   const auto& more = o.mpi_arguments;
   if (std::find(more.begin(), more.end(), "--bind-to") == more.end() &&
       std::find(more.begin(), more.end(), "-bind-to") == more.end()) {
@@ -72,6 +74,7 @@ namespace tutti::launch {
   start.argv.push_back(all_here ? own_program() : remote_program(o));
   start.argv.emplace_back("--exec-rank");
   start.argv.push_back(plan.job);
+  if (plan.generation > 0) start.argv.push_back(std::to_string(plan.generation));
   start.environment.emplace();
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);

@@ -32,6 +32,11 @@ class MpirunWords {
   }
   // Seconds since the last held line; 0 where none is held.
   [[nodiscard]] double quiet_for() const { return held_.empty() ? 0 : seconds_since(heard_); }
+  [[nodiscard]] const std::string& held() const noexcept { return held_; }
+  void forget() {
+    held_.clear();
+    blames_ = -1;
+  }
   void repeat(OutputQueue& err) {
     LineSplitter lines;
     lines.feed(held_, [&](std::string_view line) { err.put("mpirun: " + std::string(line) + "\n"); });
@@ -46,9 +51,9 @@ class MpirunWords {
         mpirun.by_signal() ? "its end by " + signal_text(code - 128) : "exit code " + std::to_string(code);
     if (blames_ >= 0 && static_cast<std::size_t>(blames_) < plan.site_of_mpi_rank.size()) {
       const auto& site = plan.sites[plan.site_of_mpi_rank[static_cast<std::size_t>(blames_)]];
-      const int workers = site.order.workers;
-      const std::string name =
-          blames_ < workers ? process_name("worker", blames_) : process_name("server", blames_ - workers);
+      std::string name;
+      for (const ProcessOrder& p : site.order.processes)
+        if (p.mpi_rank == blames_) name = process_name(p.role, p.rank);
       got = "mpirun's word that it failed, with " + got + last_report(name);
       const bool own = code > 0 && code < 126;
       return {own ? code : static_cast<int>(ExitCode::communication),

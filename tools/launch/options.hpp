@@ -282,9 +282,6 @@ inline void check(Options& o, bool job_given) {
                        "'" + printable(o.command[0]) + "'");
     return;
   }
-  if (o.elastic.on && o.launcher == "mpi")
-    fail<UsageError>("--launcher", "local or ssh, because ranks of mpirun end together", "mpi",
-                     "leave --launcher out, and take a strategy whose workers may come and go");
   if (o.command.empty()) fail<UsageError>("command line", "a command to run", "none", "--help shows the options");
   if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
   if (o.launcher == "local" && !o.hosts_file.empty())
@@ -331,7 +328,7 @@ inline void check(Options& o, bool job_given) {
 [[nodiscard]] inline std::string launcher_for(const Options& o, const std::optional<LaunchAnswer>& answer,
                                               std::size_t workers) {
   const std::string program = answer ? printable(o.command.at(0)) : "";
-  const bool over_mpi = answer && answer->over_mpi && workers > 1;
+  const bool over_mpi = answer && answer->over_mpi && (workers > 1 || o.elastic.on);
   if (over_mpi && !o.launcher.empty() && o.launcher != "mpi")
     fail<UsageError>("--launcher", "mpi, because " + program + " trains with strategy " + answer->strategy, o.launcher,
                      "leave --launcher out; hosts are reached by ssh then as well");

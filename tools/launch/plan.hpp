@@ -99,6 +99,7 @@ struct Plan {
     Order order;
   };
   std::string job;
+  int generation = 0;  // of members, see MpiGenerations
   Meeting meeting;
   std::vector<Site> sites;
   std::vector<std::size_t> site_of_mpi_rank;  // workers, then servers

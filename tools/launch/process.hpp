@@ -85,6 +85,7 @@ struct Start {
   int keep = -1;                    // one more descriptor, above 2, which has the same number there
   bool own_session = false;         // else a process group of its own
   int signal_at_parents_death = 0;
+  bool ignore_user_signals = false;          // SIGUSR1 and SIGUSR2, until the program says what it does with them
   std::function<void(pid_t)> before_exec{};  // called here while the new process waits
 };
 struct Started {
@@ -135,6 +136,8 @@ struct Started {
     if (start.keep >= 0) ::fcntl(start.keep, F_SETFD, 0);
     if (!start.folder.empty() && ::chdir(start.folder.c_str()) != 0) give_up('d');
     for (int s = 1; s < SIGRTMIN; ++s) ::signal(s, SIG_DFL);
+    if (start.ignore_user_signals)
+      for (const int s : {SIGUSR1, SIGUSR2}) ::signal(s, SIG_IGN);
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);

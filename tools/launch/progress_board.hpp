@@ -23,7 +23,7 @@ class ProgressBoard {
     std::string name, host;
     RankProgress progress{};
     bool stopped = false, ended = false, warned = false;
-    Clock::time_point changed{};
+    Clock::time_point changed{}, stopped_since{};
 
     // Between steps a process may take its time, unless it is stopped.
     [[nodiscard]] bool watched() const noexcept {
@@ -46,11 +46,14 @@ class ProgressBoard {
     e.name = name;
     e.host = host;
     e.progress = progress;
+    if (stopped && !e.stopped) e.stopped_since = now;
     e.stopped = stopped;
     if (!moved) return;
     e.changed = now;
     e.warned = false;
   }
+  // Another process under a name.
+  void begun(const std::string& name) { entries_.erase(name); }
   void ended(const std::string& name) {
     if (const auto e = entries_.find(name); e != entries_.end()) e->second.ended = true;
   }
@@ -80,6 +83,12 @@ class ProgressBoard {
       if (worst == nullptr || before(e, *worst)) worst = &e;
     }
     return Stall{worst, silence(*worst, now)};
+  }
+  // One that somebody has stopped for so long.
+  [[nodiscard]] const Entry* stopped(double seconds, Clock::time_point now) const {
+    for (const auto& [name, e] : entries_)
+      if (!e.ended && e.stopped && std::chrono::duration<double>(now - e.stopped_since).count() >= seconds) return &e;
+    return nullptr;
   }
   // The same, but no second time while the one that was named stays where it is.
   [[nodiscard]] std::optional<Stall> new_stall(double seconds, Clock::time_point now) {

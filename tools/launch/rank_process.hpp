@@ -53,7 +53,9 @@ inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
                                                "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT",
                                                "TUTTI_ASK",        "TUTTI_CONTROL",
                                                "TUTTI_ELASTIC",    "NEW_WORKER",
-                                               "EPOCH_BEGIN",      "ELASTIC_TRAINING_ENABLED"};
+                                               "EPOCH_BEGIN",      "ELASTIC_TRAINING_ENABLED",
+                                               "TUTTI_GENERATION", "TUTTI_FOUNDERS",
+                                               "TUTTI_KEEP",       "TUTTI_KEPT"};
 
 [[nodiscard]] inline bool is_launcher_variable(std::string_view name) {
   return std::find(launcher_variables.begin(), launcher_variables.end(), name) != launcher_variables.end();
@@ -77,8 +79,11 @@ inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
   for (const auto& v : server ? order.on_servers : order.on_workers) set.push_back(v);
   const std::string workers = std::to_string(order.workers);
   // Numbers only grow where workers come and go.
-  const std::string size = server ? std::to_string(order.servers) : std::to_string(std::max(order.workers, p.rank + 1));
-  for (const auto& [name, value] : Variables{{"TUTTI_RANK", std::to_string(p.rank)},
+  const bool ranked = order.generation > 0;  // mpirun's ranks are those of a generation
+  const std::string size = server   ? std::to_string(order.servers)
+                           : ranked ? workers
+                                    : std::to_string(std::max(order.workers, p.rank + 1));
+  for (const auto& [name, value] : Variables{{"TUTTI_RANK", std::to_string(ranked ? p.mpi_rank : p.rank)},
                                              {"TUTTI_SIZE", size},
                                              {"TUTTI_LOCAL_RANK", std::to_string(p.local_rank)},
                                              {"TUTTI_LOCAL_SIZE", std::to_string(p.local_size)},
@@ -98,11 +103,18 @@ inline constexpr std::array launcher_variables{"TUTTI_RANK",       "TUTTI_SIZE",
                                              {"DMLC_PS_ROOT_PORT", std::to_string(order.ps_port)}})
     set.emplace_back(name, value);
   if (order.elastic) set.insert(set.end(), {{"TUTTI_ELASTIC", "1"}, {"ELASTIC_TRAINING_ENABLED", "1"}});
-  if (order.joins) set.insert(set.end(), {{"NEW_WORKER", "1"}, {"EPOCH_BEGIN", std::to_string(order.epoch)}});
+  if (ranked)
+    set.insert(set.end(), {{"TUTTI_GENERATION", std::to_string(order.generation)},
+                           {"TUTTI_FOUNDERS", std::to_string(order.founders)},
+                           {"TUTTI_KEEP", fs::path(report).replace_extension(".kept").string()},
+                           {"TUTTI_KEPT", order.kept}});
+  else if (order.joins)
+    set.insert(set.end(), {{"NEW_WORKER", "1"}, {"EPOCH_BEGIN", std::to_string(order.epoch)}});
   // This job's or none, where the launcher is itself part of a job.
   const auto of_another = [](std::string_view name) {
     return name == "TUTTI_ELASTIC" || name == "ELASTIC_TRAINING_ENABLED" || name == "NEW_WORKER" ||
-           name == "EPOCH_BEGIN";
+           name == "EPOCH_BEGIN" || name == "TUTTI_GENERATION" || name == "TUTTI_FOUNDERS" || name == "TUTTI_KEEP" ||
+           name == "TUTTI_KEPT";
   };
   std::vector<std::string> entries;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -148,6 +160,7 @@ class RankProcess {
     s.out = out.write.get();
     s.err = err.write.get();
     s.own_session = true;
+    s.ignore_user_signals = order_.generation > 0;
     s.signal_at_parents_death = SIGKILL;
     // Recorded before it can do anything, such as end its agent.
     s.before_exec = [&](pid_t pid) {

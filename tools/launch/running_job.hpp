@@ -19,6 +19,7 @@
 #include "job_folder.hpp"
 #include "job_output.hpp"
 #include "link.hpp"
+#include "mpi_generations.hpp"
 #include "mpirun_words.hpp"
 #include "options.hpp"
 #include "plan.hpp"
@@ -38,6 +39,11 @@ class RunningJob {
     if (elastic_ && elastic_->waits() && !stopping_) return false;
     return std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.child.closed(); }) &&
            (!mpirun_ || mpirun_->closed());
+  }
+
+  // Without a word for so long a host is lost.
+  [[nodiscard]] double host_timeout() const {
+    return generations_ ? std::min(o_.host_timeout, o_.rank_timeout) : o_.host_timeout;
   }
 
   void tell_all(const std::string& line) {
@@ -76,8 +82,8 @@ class RunningJob {
     if (problems_.empty() && blamed != nullptr)
       problems_.push_back(problem_of(*blamed, board_.last_report(blamed->name)));
     if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
-      problems_.push_back(
-          mpirun_said_.problem(*mpirun_, plan_, [&](const auto& name) { return board_.last_report(name); }));
+      problems_.push_back(mpirun_said_.problem(*mpirun_, generations_ ? generations_->plan() : plan_,
+                                               [&](const auto& name) { return board_.last_report(name); }));
       mpirun_said_.repeat(output_.err);
     }
     if (problems_.empty())
@@ -95,13 +101,14 @@ class RunningJob {
   JobOutput output_;
   ProgressBoard board_;
   std::optional<JobControl> control_;
+  std::optional<MpiGenerations> generations_;  // of a job over MPI whose workers come and go
   std::optional<Elastic> elastic_;
   std::map<std::string, const Link*> unended_;
   std::vector<Ending> endings_;
   std::vector<Problem> problems_;
+  MpirunWords mpirun_said_;
   bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
   int interrupted_ = 0, restarts_ = 0;
-  MpirunWords mpirun_said_;
   Clock::time_point stopped_at_{}, spoke_{}, interrupted_at_{};
   std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;
 };

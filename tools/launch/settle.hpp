@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -34,24 +35,41 @@ inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, 
   if (o.elastic.on && workers > o.elastic.max_workers.value_or(workers))
     fail<UsageError>("--max-workers", "at least as many as the job begins with, " + std::to_string(workers),
                      std::to_string(*o.elastic.max_workers));
+  if (o.elastic.on && o.launcher == "mpi" && !(asked.answer && asked.answer->over_mpi))
+    fail<UsageError>("--launcher",
+                     "local or ssh, because nobody says that " + printable(o.command.at(0)) +
+                         " trains over MPI, in one mpirun after the other",
+                     "mpi", "leave --launcher out, and let the program's --strategy decide");
   const int servers = servers_for(o, asked.answer, workers);
   if (plan.first().order.servers != servers) add_servers(plan);
   o.servers_hold = asked.answer && asked.answer->servers_hold;
   o.elastic.only_here = o.launcher == "local";
   if (o.launcher != "mpi") o.launcher = launcher_for(o, asked.answer, static_cast<std::size_t>(workers));
-  for (auto& s : plan.sites) s.order.through_mpi = o.launcher == "mpi";
+  for (auto& s : plan.sites) {
+    s.order.through_mpi = o.launcher == "mpi";
+    if (!s.order.through_mpi || !o.elastic.on) continue;
+    s.order.generation = 1;
+    s.order.founders = workers;
+    // Who is cut off has ended its processes before the others go on without them.
+    s.order.host_timeout = 0.75 * std::min(o.host_timeout, o.rank_timeout);
+  }
 }
 
 // Warns of a process that stands still, and says what ends the job when that lasts too long.
-[[nodiscard]] inline std::optional<Problem> stalled_problem(ProgressBoard& board, const Options& o, JobOutput& output) {
+struct Stalled {
+  std::string blamed{};
+  Problem problem{};
+};
+[[nodiscard]] inline std::optional<Stalled> stalled_problem(ProgressBoard& board, const Options& o, JobOutput& output) {
   const auto now = Clock::now();
   if (const auto stall = board.new_stall(o.stall_warning, now)) output.say("warning: " + board.describe(*stall));
   const auto stall = o.stall_deadline > 0 ? board.stalled(o.stall_deadline, now) : std::nullopt;
   if (!stall) return {};
-  return Problem{static_cast<int>(ExitCode::communication),
-                 error_message(stall->entry->name + " on " + stall->entry->host,
-                               "progress within " + seconds_text(o.stall_deadline), board.describe(*stall),
-                               "--stall-deadline sets the time")};
+  return Stalled{stall->entry->name,
+                 {static_cast<int>(ExitCode::communication),
+                  error_message(stall->entry->name + " on " + stall->entry->host,
+                                "progress within " + seconds_text(o.stall_deadline), board.describe(*stall),
+                                "--stall-deadline sets the time")}};
 }
 
 }  // namespace tutti::launch

@@ -16,12 +16,12 @@
 
 // What the launcher and its agent on a host say to each other. Launcher to agent, on its standard input: one frame, the
 // order, and then lines "alive", "go", "signal N [ROLE NUMBER]", "stop", "hold" and "flow" (of the output), "control",
-// "again". Agent to launcher, on its standard output: the output of the processes, each line with its prefix, and lines
-// of its own that begin with the byte 0x1e.
+// "again"; of a job over mpirun "members ..." and "halt" (see Guard). Agent to launcher, on its standard output: the
+// output of the processes, each line with its prefix, and lines of its own that begin with the byte 0x1e.
 namespace tutti::launch {
 
 inline constexpr char control_mark = '\x1e';
-inline constexpr int protocol = 4;
+inline constexpr int protocol = 5;
 inline constexpr std::size_t max_frame = std::size_t{64} << 20;
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -46,6 +46,9 @@ struct Order {
   bool elastic = false;      // workers come and go
   bool joins = false;        // these came when the job had begun: in epoch `epoch`
   int epoch = 0;
+  // Of a job whose processes are started anew at each change, see LaunchEnvironment.
+  int generation = 0, founders = 0;
+  std::string kept;
   double host_timeout = 30;  // seconds without a word from the launcher
   std::vector<std::string> command;
   Variables everywhere, on_workers, on_servers;
@@ -104,10 +107,11 @@ class FrameReader {
 [[nodiscard]] inline std::string encode(const Order& o) {
   FrameWriter w;
   w.put(std::int64_t{protocol});
-  for (const std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret})
+  for (const std::string* text :
+       {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret, &o.kept})
     w.put(*text);
   for (const int number : {o.root_port, o.root_ports, o.ps_port, o.workers, o.servers, o.through_mpi ? 1 : 0,
-                           o.keeps ? 1 : 0, o.elastic ? 1 : 0, o.joins ? 1 : 0, o.epoch})
+                           o.keeps ? 1 : 0, o.elastic ? 1 : 0, o.joins ? 1 : 0, o.epoch, o.generation, o.founders})
     w.put(std::int64_t{number});
   w.put(static_cast<std::int64_t>(o.host_timeout * 1000));
   w.put(static_cast<std::int64_t>(o.command.size()));
@@ -133,12 +137,12 @@ class FrameReader {
   if (r.number() != protocol)
     fail<CommunicationError>("order", "protocol " + std::to_string(protocol), "another",
                              "the programs on both hosts must be of one version");
-  for (std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret})
+  for (std::string* text : {&o.job, &o.job_name, &o.host, &o.folder, &o.log_dir, &o.root_host, &o.secret, &o.kept})
     *text = r.text();
   for (int* number : {&o.root_port, &o.root_ports, &o.ps_port, &o.workers, &o.servers}) *number = r.number();
   o.through_mpi = r.number(0, 1) == 1;
   for (bool* flag : {&o.keeps, &o.elastic, &o.joins}) *flag = r.number(0, 1) == 1;
-  o.epoch = r.number();
+  for (int* number : {&o.epoch, &o.generation, &o.founders}) *number = r.number();
   o.host_timeout = r.number(1) / 1000.0;
   const int words = r.number();
   for (int i = 0; i < words; ++i) o.command.push_back(r.text());

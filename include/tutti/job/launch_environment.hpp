@@ -17,18 +17,22 @@ struct LaunchEnvironment {
   int rank = 0, size = 1;  // among the workers, or the servers, of the job
   int local_rank = 0, local_size = 1;
   int workers = 1, servers = 0;
-  std::string role = "worker";   // or "server", "scheduler"
-  std::string role_variable;     // that said so
-  std::string host;              // this host's name in the hosts file
-  std::string job;               // 16 hexadecimal digits
-  std::string secret;            // what only the ranks of the job know
-  std::string root;              // host:port where rank 0 may listen
-  int root_ports = 1;            // or at one of so many ports, from that one on
-  std::string report;            // file of this process's progress, see progress_report.hpp
-  int step_tasks = 1;            // of the srun of Slurm that this process is one of
-  bool elastic = false;          // processes come and go while the job runs: `rank` is a number, and size no count
-  bool new_worker = false;       // this one came when it had begun,
-  int epoch_begin = 0;           // in this epoch
+  std::string role = "worker";  // or "server", "scheduler"
+  std::string role_variable;    // that said so
+  std::string host;             // this host's name in the hosts file
+  std::string job;              // 16 hexadecimal digits
+  std::string secret;           // what only the ranks of the job know
+  std::string root;             // host:port where rank 0 may listen
+  int root_ports = 1;           // or at one of so many ports, from that one on
+  std::string report;           // file of this process's progress, see progress_report.hpp
+  int step_tasks = 1;           // of the srun of Slurm that this process is one of
+  bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size no count
+  bool new_worker = false;      // this one came when it had begun,
+  int epoch_begin = 0;          // in this epoch
+  // Where the processes of a generation are all started anew: its number from 1 on (0: it is none), how many began the
+  // job, the file in which rank 0 leaves what those after it are to know, and what those before it left.
+  int generation = 0, founders = 0;
+  std::string keep, kept;
   bool servers_restart = false;  // a server that dies is started again
   bool launched = false;         // false: nobody started it as one of several
   // Of a job with servers whose processes scripts start one by one, as MXNet's do: host:port of its scheduler, which
@@ -169,6 +173,10 @@ template <class Get>
   if (!e.elastic) return e;
   e.new_worker = detail::number_variable(get, "NEW_WORKER", 0, 1).value_or(0) == 1;
   e.epoch_begin = detail::number_variable(get, "EPOCH_BEGIN", 0, 1 << 30).value_or(0);
+  e.generation = detail::number_variable(get, "TUTTI_GENERATION", 1, 1 << 30).value_or(0);
+  e.founders = detail::number_variable(get, "TUTTI_FOUNDERS", 1, 1 << 20).value_or(e.size);
+  e.keep = detail::text_variable(get, "TUTTI_KEEP");
+  e.kept = detail::text_variable(get, "TUTTI_KEPT");
   return e;
 }
 [[nodiscard]] inline LaunchEnvironment read_launch_environment() {

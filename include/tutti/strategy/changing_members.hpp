@@ -29,6 +29,9 @@ class ChangingMembers {
   ChangingMembers& operator=(const ChangingMembers&) = delete;
   virtual ~ChangingMembers() = default;
 
+  // Whether a generation's processes end with it, and new ones go on from a checkpoint: then who trains saves and ends
+  // when the members are to change, and next_generation() is not called.
+  [[nodiscard]] virtual bool starts_anew() const { return false; }
   // Whether this process has not been in any generation yet: it holds nothing that others need, and takes what they
   // have.
   [[nodiscard]] virtual bool joining() const = 0;

@@ -76,6 +76,8 @@ class Chief {
     return duties_.checkpoints != nullptr ? duties_.checkpoints->latest_generation() : 0;
   }
 
+  // Whether the chief saves anything.
+  [[nodiscard]] bool saves() const { return duties_.checkpoints != nullptr; }
   // What this rank saves with, null where it saves nothing.
   [[nodiscard]] Checkpoints* checkpoints() const { return here() || saves_too_ ? duties_.checkpoints : nullptr; }
 

@@ -73,6 +73,7 @@ struct FitOptions {
 struct FitResult {
   bool interrupted = false;  // stop_requested
   bool left = false;         // this process was let go; the others train on
+  bool changes = false;      // the members change, and other processes go on from what was saved: end with 75
   bool saved = false;        // the last checkpoint was written here, which held the state when the run was interrupted
   Counters counters;
   std::optional<EpochReport> last;

@@ -50,6 +50,8 @@ class FitRun {
         holds_state_(members_ == nullptr || !members_->joining()) {}
 
   FitResult run() {
+    if (members_ != nullptr && members_->starts_anew() && !chief_.saves())
+      fail<UsageError>("fit", "checkpoints, from which other processes go on when the members change", "none");
     if (members_ != nullptr && members_->joining()) {
       if (!change_members(false)) return left();
     } else if (!found()) {
@@ -68,17 +70,19 @@ class FitRun {
         if (over_ || ends() || (share_.flags & step_flag::membership) == 0) continue;
         if (all_leave())
           stop();
+        else if (members_->starts_anew())
+          make_way();
         else if (!change_members(false))
           return left();
       } catch (const CommunicationError&) {
         // One that was given up itself ends here.
-        if (members_ == nullptr || !members_->may_write()) throw;
+        if (members_ == nullptr || members_->starts_anew() || !members_->may_write()) throw;
         if (!change_members(true)) return left();
       }
     }
     train().release();
     const double seconds = since_start_.seconds();
-    if (!result_.interrupted) chief_.tell([&](FitListener& l) { l.finished(seconds); });
+    if (!result_.interrupted && !result_.changes) chief_.tell([&](FitListener& l) { l.finished(seconds); });
     result_.counters = at_;
     return result_;
   }
@@ -303,6 +307,12 @@ class FitRun {
     save();
     result_.interrupted = over_ = true;
   }
+  // So do these processes, and others resume it.
+  void make_way() {
+    if (saved_at_ != at_.step) save();
+    result_.left = asked_to_leave_;
+    result_.changes = over_ = true;
+  }
 
   [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window) {
     const Metrics all = trainer_.reduce(w.metrics);
@@ -406,6 +416,7 @@ class FitRun {
 
   void save(std::optional<double> metric = {}) {
     since_save_.restart();
+    saved_at_ = at_.step;
     const SavedCheckpoint done = save_checkpoint(trainer_, chief_, metric);
     best_ = done.best;
     result_.saved = done.saved;
@@ -507,6 +518,7 @@ class FitRun {
   int workers_;  // where they wait for no other one, each one's step counts
   FitResult result_;
   RunShare share_;
+  std::int64_t saved_at_ = -1;  // step
   bool over_ = false, best_ = false, asked_to_leave_ = false;
   Stopwatch since_start_, since_save_, epoch_watch_;
   UtilisationReadings busy_;

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# waits
+"""train_cifar10 over MPI while its workers come and go, one mpirun after the other: hosts join and leave, ranks die, and
+every sample is seen once an epoch."""
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
+from hosts_case import main
+from launch_case import wait_until
+
+
+class ElasticMpi(ElasticTrainingCase):
+    STRATEGY = ("--strategy", "mpi")
+
+    def options(self):
+        net = f"{self.bed.net}.0/24"
+        arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca", "btl", "tcp,self",
+                     "--mca", "mpi_yield_when_idle", "1"]
+        return [*super().options(), *[w for a in arguments for w in ("--mpi-arg", a)]]
+
+    def start(self, *arguments, **more):
+        """What it says is read while it runs."""
+        out, err = (open(self.folder / name, "w", encoding="utf-8") for name in ("out", "err"))
+        with out, err:
+            process = super().start(*arguments, stdout=out, stderr=err, **more)
+        process.stdout, process.stderr = (open(self.folder / name, encoding="utf-8") for name in ("out", "err"))
+        return process
+
+    def finish(self, process, timeout=120):
+        process.wait(timeout)
+        process.out, process.err = process.stdout.read(), process.stderr.read()
+        self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
+        return process
+
+    def said(self):
+        return (self.folder / "err").read_text()
+
+    def begin(self, *options, **more):
+        super().begin(*options, **more)
+        self.wait_for_steps(5)
+
+    def pid(self, rank):
+        return wait_until(lambda: self.processes(TRAIN).get(rank))[1]
+
+    def members(self):
+        """Step and ranks of each change."""
+        return [(e["step"], e["ranks"]) for e in self.events() if e["event"] == "members"]
+
+    def wait_for_members(self, ranks, count):
+        """Until so many changes have happened, and the last of them left so many."""
+        def there():
+            if self.job.poll() is not None:
+                self.finish(self.job)
+                self.fail(self.job.out + self.job.err)
+            return len(self.members()) >= count and self.members()[-1][1] == ranks
+        wait_until(there, 60)
+        self.wait_for_steps(3)
+
+    def stop(self):
+        """Ends the job as its user does; whole epochs have had every sample once."""
+        self.job.send_signal(signal.SIGTERM)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 143, self.job.out + self.job.err)
+        self.assertIn("state saved", self.job.out)
+        self.assertEqual(check_audit(self.run_dir)[0], 0, check_audit(self.run_dir))
+
+    def test_hosts_join_and_leave_at_steps(self):
+        """The last one is of hosts that began it, and another one has rank 0 then."""
+        self.begin("--elastic-at", "step", epochs=100000)
+        self.edit([0, 1, 2])
+        self.wait_for_members(3, 1)
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]])
+        self.edit([1, 2])
+        self.wait_for_members(2, 2)
+        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]])
+        self.assertEqual(set(self.processes(TRAIN)), {0, 1})
+        self.assertEqual(self.processes(TRAIN)[0][0], 1)
+        self.assertEqual(self.bed.pids(0), [])
+        self.stop()
+
+    def test_a_job_of_one_grows_at_an_epoch(self):
+        """Behind the last step of an epoch; a broken hosts file changes nothing, and the last host stays."""
+        self.begin(hosts=(0,), epochs=100000)
+        (self.elastic / "host_worker").write_text("-oProxyCommand=touch /tmp/x\n")
+        wait_until(lambda: "Nobody joins or leaves for it" in self.said(), 20)
+        self.edit([0, 1])
+        self.wait_for_members(2, 1)
+        step, _ = self.members()[0]
+        self.assertEqual(step % (IMAGES // BATCH), 0)
+        (self.elastic / "new").write_text(f"{self.bed.address(2)}:2223\n")  # nobody answers there
+        (self.elastic / "new").rename(self.elastic / "host_worker")
+        wait_until(lambda: "stays in the job until others have joined" in self.said(), 30)
+        self.stop()
+        self.assertEqual(self.logged()[0], ["ADDED", self.bed.address(1)])
+
+    def test_first_rank_dies_and_comes_back(self):
+        """All ranks go on from the last checkpoint; its steps are repeated, and none is twice in the audit."""
+        self.begin("--elastic-at", "step", epochs=100000, program=("--save-steps", 25))
+        self.wait_for_steps(30)
+        os.kill(self.pid(0), signal.SIGKILL)
+        self.wait_for_members(1, 1)
+        events = self.events()
+        resumed = next(i for i, e in enumerate(events) if e["event"] == "resume")
+        repeated = max(e["step"] for e in events[:resumed] if e["event"] == "step") - events[resumed]["step"]
+        self.assertLessEqual(repeated, 25)
+        self.wait_for_members(2, 2)  # started again
+        self.stop()
+        self.assertIn("SIGKILL", self.job.err)
+        self.assertEqual(self.logged(), [["REMOVED", self.bed.address(0)], ["ADDED", self.bed.address(0)]])
+
+    def test_rank_that_gets_sigterm_leaves(self):
+        self.begin(epochs=20)
+        os.kill(self.pid(1), signal.SIGTERM)
+        self.wait_for_members(1, 1)
+        self.check_end(epochs=20)
+        self.assertIn("left the job after step", self.job.out)
+        self.assertEqual(self.logged(), [["REMOVED", self.bed.address(1)]])
+
+    def test_cut_off(self):
+        """A host whose link is cut is given up."""
+        self.begin("--elastic-at", "step", "--rank-timeout", 2, "--restart-budget", 0, epochs=100000,
+                   program=("--save-steps", 20))
+        self.wait_for_steps(25)
+        pid = self.pid(1)
+        self.bed.cut(1)
+        try:
+            self.wait_for_members(1, 1)
+        finally:
+            self.bed.heal(1)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), 20)
+        self.stop()
+
+    def test_stopped(self):
+        """So is a rank that somebody has stopped, the first one here."""
+        self.begin("--elastic-at", "step", "--rank-timeout", 2, "--restart-budget", 0, epochs=100000,
+                   program=("--save-steps", 20))
+        self.wait_for_steps(25)
+        os.kill(self.pid(0), signal.SIGSTOP)
+        self.wait_for_members(1, 1)
+        self.stop()
+        self.assertIn("worker 0 on " + self.bed.address(0) + " has been stopped for 2 s", self.job.err)
+
+    def test_all_leave(self):
+        self.begin(hosts=(0,), epochs=100000)
+        os.kill(self.pid(0), signal.SIGTERM)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 143, self.job.out + self.job.err)
+        self.assertIn("state saved", self.job.out)
+
+
+if __name__ == "__main__":
+    if shutil.which("mpirun") is None:
+        sys.exit("no mpirun (Debian: apt-get install openmpi-bin)")
+    main(3)
