@@ -166,7 +166,9 @@ struct StrategyRow {
 #if TUTTI_MAKE_DEFINITIONS
 
 #include <tutti/engine/reference/reference.hpp>
+#include <tutti/strategy/elastic.hpp>
 #include <tutti/strategy/solo.hpp>
+#include <tutti/version.hpp>
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
 #endif
@@ -190,6 +192,7 @@ struct StrategyRow {
 #include <tutti/backends/zeromq/job.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
+#include <tutti/backends/nccl/elastic.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
 #include <tutti/comm/rendezvous.hpp>
 #include <tutti/comm/tcp_rendezvous.hpp>
@@ -273,6 +276,18 @@ inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnviro
 }
 #endif
 
+// Of processes that come and go.
+[[nodiscard]] inline std::shared_ptr<ControlChannel> channel_of(const StrategyOptions& o) {
+  return o.channel != nullptr ? o.channel : ControlChannel::open();
+}
+[[nodiscard]] inline ElasticOptions elastic_options(const StrategyOptions& o, const LaunchEnvironment& start) {
+  ElasticOptions e;
+  e.start = start;
+  e.facts.add("tutti", version);
+  for (const auto& [name, value] : o.facts.facts()) e.facts.add(name, value);
+  return e;
+}
+
 #if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
 #ifdef TUTTI_HAS_MPI
 // Ranks that mpirun started meet over MPI, which also ends them all where one fails.
@@ -292,13 +307,17 @@ class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
 };
 #endif
 
-inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
+// Whose GPU the ranks sum in.
+inline const cuda::Device& device_of(const StrategyOptions& o) {
   auto* const backend = dynamic_cast<CudaBackend*>(o.backend);
   if (backend == nullptr)
     fail<UsageError>(o.where, "the cuda backend beside it, because strategy nccl sums what lies in GPUs",
                      o.backend == nullptr ? "none" : o.backend->name(),
                      "give StrategyOptions::backend what make_backend(\"cuda\") made");
-  const cuda::Device& device = backend->device();
+  return backend->device();
+}
+inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
+  const cuda::Device& device = device_of(o);
 #ifdef TUTTI_HAS_MPI
   if (start.mpi) {
     MpiOptions m;
@@ -312,7 +331,12 @@ inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& 
   meeting.warn = o.warn;
   TcpRendezvous meet(meeting);
   return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
-      device, NcclOptions{meeting.rank, meeting.size, o.deadline}, Rendezvous(std::ref(meet)));
+      device, NcclOptions{.rank = meeting.rank, .size = meeting.size, .deadline = o.deadline},
+      Rendezvous(std::ref(meet)));
+}
+inline AnyStrategy make_elastic_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<ElasticNccl>(channel_of(o), elastic_options(o, start),
+                                        FormNccl{&device_of(o), {o.deadline}});
 }
 #endif
 
@@ -331,12 +355,7 @@ inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& 
   return AnyStrategy::make<GlooAllReduce>(start, gloo_options(o));
 }
 inline AnyStrategy make_elastic_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
-  ElasticOptions e;
-  e.start = start;
-  e.facts.add("tutti", version);
-  for (const auto& [name, value] : o.facts.facts()) e.facts.add(name, value);
-  return AnyStrategy::make<ElasticGloo>(o.channel != nullptr ? o.channel : ControlChannel::open(), e,
-                                        FormGloo{gloo_options(o)});
+  return AnyStrategy::make<ElasticGloo>(channel_of(o), elastic_options(o, start), FormGloo{gloo_options(o)});
 }
 #endif
 
@@ -407,7 +426,7 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       },
       {"nccl", "the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)", false,
 #if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
-       make_nccl
+       make_nccl, make_elastic_nccl
 #else
        nullptr
 #endif

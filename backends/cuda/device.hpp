@@ -109,6 +109,13 @@ class Device {
     if (forget_) forget_();
   }
 
+  // Whether the stream only takes up what it is given, for a graph.
+  [[nodiscard]] bool capturing() const {
+    cudaStreamCaptureStatus s = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream_, &s), "whether a graph is captured");
+    return s != cudaStreamCaptureStatusNone;
+  }
+
   // Waits for everything started on the stream.
   void synchronise() const { check_op(cudaStreamSynchronize(stream_), "the ops to end"); }
 

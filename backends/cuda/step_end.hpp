@@ -121,7 +121,8 @@ class CudaStepEnd final : public StepEnd {
   [[nodiscard]] std::uint64_t variant(std::uint64_t number) const override { return ranks_ > 1 ? 1 + number % 2 : 0; }
   void begin() override {
     if (ranks_ > 1) {
-      copied_[now_ % 2] = now_ + 1;
+      // One that is captured has not begun.
+      if (!memory_.device().capturing()) copied_[now_ % 2] = now_ + 1;
       // A sum that is broken off would be applied by what was started behind it.
       memory_.device().set_op("a copy of the state before a step");
       std::size_t at = 0;
@@ -201,6 +202,10 @@ class CudaStepEnd final : public StepEnd {
       if (p.bytes > 0) memory_.copy(p.data, before_[number % 2].at(at), p.bytes);
       at += p.bytes;
     }
+  }
+  // What is kept of a step that is over is not needed any more.
+  [[nodiscard]] std::span<std::byte> spare() override {
+    return ranks_ == 1 ? std::span<std::byte>() : std::span(before_[0].at(0), before_[0].bytes());
   }
   void resume() override {
     memory_.zero(state_.at(offsetof(step::State, halted_step)),

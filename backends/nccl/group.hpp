@@ -15,9 +15,11 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <tutti/backends/cuda/device.hpp>
 #include <tutti/backends/nccl/api.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/comm/rendezvous.hpp>
 #include <tutti/comm/work.hpp>
@@ -29,6 +31,10 @@ namespace tutti {
 struct NcclOptions {
   int rank = 0, size = 1;
   std::chrono::milliseconds deadline = usual_deadline;  // of every operation, and of the ranks' meeting
+  // Of each rank, for messages; empty: the ranks tell each other.
+  std::vector<std::string> hosts{};
+  // Ends the group once it is raised, while it is formed and later; null: nothing does. Outlives it.
+  const InterruptFlag* flag = nullptr;
 };
 
 [[nodiscard]] inline ncclDataType_t nccl_type(DType t) {
@@ -52,18 +58,20 @@ struct NcclOptions {
 }
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
-// NCCL's communicator, made without blocking: every wait has a deadline, after which it is aborted. From one thread.
+// NCCL's communicator, made without blocking: every wait has a deadline, after which it is aborted. From one thread,
+// which is also the one that aborts it where another one interrupts it: NCCL allows no abort beside a call.
 class NcclGroup {
  public:
   // A collective call of all ranks. CommunicationError: a rank that does not come before the deadline.
   NcclGroup(const cuda::Device& device, const NcclOptions& o, const Rendezvous& rendezvous)
-      : device_(device), deadline_(o.deadline) {
+      : device_(device), deadline_(o.deadline), flag_(o.flag) {
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
       fail<UsageError>("nccl", "a rank of a job", "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size));
     device.use();
     ncclUniqueId id{};
     if (o.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", "start");
     if (o.size > 1) rendezvous(std::as_writable_bytes(std::span(&id, 1)));
+    if (failed()) stop_here("all " + std::to_string(o.size) + " ranks to join NCCL");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     try {
@@ -78,7 +86,7 @@ class NcclGroup {
       throw;
     }
   }
-  // Waits for the other ranks, unless something failed. Never throws.
+  // Waits for the other ranks, unless something failed or fails meanwhile. Never throws.
   ~NcclGroup() {
     // NCCL waits until no graph holds its operations.
     device_.forget_captured();
@@ -87,7 +95,8 @@ class NcclGroup {
         settle(ncclCommFinalize(comm()), "ncclCommFinalize", "end");
         ncclCommDestroy(comm_.exchange(nullptr));
       } catch (const std::exception& e) {
-        std::fprintf(stderr, "tutti: %s\n", e.what());
+        // Who raised the flag knows why.
+        if (!flagged()) std::fprintf(stderr, "tutti: %s\n", e.what());
       }
     }
     abort();
@@ -100,17 +109,18 @@ class NcclGroup {
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_.load(); }
   [[nodiscard]] const cuda::Device& device() const noexcept { return device_; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
-  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load() || flagged(); }
 
   // Before an operation is started.
-  void require_alive(std::string_view what) const {
+  void require_alive(std::string_view what) {
+    if (flagged()) stop_here(what);
     if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that gave up before");
   }
   // Waits until a call that NCCL may carry out later has been: the operation is in the stream then.
   void settle(ncclResult_t r, std::string_view call, const std::string& what) {
     const auto end = std::chrono::steady_clock::now() + deadline_;
     for (int turn = 0; r == ncclInProgress; ++turn) {
-      if (failed()) fail<CommunicationError>(what, "an answer of NCCL", "this rank gave up");
+      if (failed()) stop_here(what);
       if (std::chrono::steady_clock::now() >= end) give_up(what, deadline_);
       if (turn > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
       check(ncclCommGetAsyncError(comm(), &r), "ncclCommGetAsyncError", what);
@@ -120,14 +130,15 @@ class NcclGroup {
       check(r, call, what);
     }
   }
-  // Waits until done() says so. Errors that NCCL found meanwhile, and a deadline that passes, end the communicator.
+  // Waits until done() says so. Errors that NCCL found meanwhile, and a deadline that passes, end the communicator;
+  // what was under way when it ended is over soon, and no sum, so nothing counts as done afterwards.
   template <class Done>
   void wait(Done&& done, std::chrono::milliseconds at_most, const std::string& what) {
     using namespace std::chrono;
     const auto start = steady_clock::now();
     nanoseconds pause{5'000}, looked{0};
     for (int turn = 0; !done(); ++turn) {
-      if (failed()) fail<CommunicationError>(what, "all ranks", "this rank gave up");
+      if (failed()) stop_here(what);
       if (turn < 200) continue;
       const nanoseconds waited = steady_clock::now() - start;
       if (waited - looked > milliseconds(2)) {
@@ -144,12 +155,13 @@ class NcclGroup {
       std::this_thread::sleep_for(pause);
       pause = std::min<nanoseconds>(pause * 3 / 2, microseconds(200));
     }
+    if (comm() == nullptr) stop_here(what);
   }
-  // Makes waits on the host throw, now and later. What the device waits for it goes on waiting for, until abort() or
-  // the end. From any thread.
+  // Makes waits on the host throw, now and later; the thread that waits aborts the communicator, so that the device
+  // goes on. From any thread.
   void interrupt() noexcept { failed_.store(true); }
-  // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. From any thread where no step is
-  // captured; never throws.
+  // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. Not while another thread calls this
+  // group, nor while a step is captured; never throws.
   void abort() noexcept {
     failed_.store(true);
     // Once: the communicator is gone afterwards.
@@ -173,13 +185,21 @@ class NcclGroup {
   }
 
  private:
+  [[nodiscard]] bool flagged() const noexcept { return flag_ != nullptr && flag_->raised(); }
+  // Somebody has ended this group. What a graph that is still captured holds would keep the abort waiting; then it
+  // comes with the next call, or the end.
+  [[noreturn]] void stop_here(std::string_view what) {
+    if (!device_.capturing()) abort();
+    fail<CommunicationError>(what, "all ranks", flagged() ? flag_->why() : "this rank gave up");
+  }
   [[nodiscard]] std::string text(ncclResult_t r) const {
     std::string t = ncclGetErrorString(r);
     if (const char* more = ncclGetLastError(comm()); more != nullptr && *more != '\0') t.append(": ").append(more);
     return t;
   }
   [[noreturn]] void give_up(const std::string& what, std::chrono::milliseconds after) {
-    abort();
+    if (!device_.capturing()) abort();
+    failed_.store(true);
     fail<CommunicationError>(what, "all ranks within the deadline",
                              "no end after " + std::to_string(after.count()) + " ms",
                              "look at what the other ranks do, or raise --comm-deadline");
@@ -190,6 +210,7 @@ class NcclGroup {
   std::atomic<ncclComm_t> comm_{nullptr};
   cudaStream_t stream_ = nullptr;
   std::atomic<bool> failed_{false};
+  const InterruptFlag* flag_;
 };
 
 }  // namespace tutti

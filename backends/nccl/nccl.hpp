@@ -35,9 +35,9 @@
 namespace tutti {
 
 // One rank and its GPU. Data of the device travels as it lies there, on a stream beside the device's own, behind
-// everything that the device's stream was given before. Data of the host goes through the device in pieces, in the call
-// itself. Operations on the device's data may be captured in a CUDA graph, once each has run before. From one thread at
-// a time; interrupt() and abort() from any.
+// everything that the device's stream was given before. Data of the host goes through the device in pieces, behind that
+// too, in the call itself. Operations on the device's data may be captured in a CUDA graph, once each has run before.
+// From one thread at a time; interrupt() and abort() from any.
 class NcclCommunicator {
  public:
   static constexpr CommunicatorTraits traits{.reads_device_memory = true, .watches_ranks = true};
@@ -45,8 +45,8 @@ class NcclCommunicator {
   // A collective call, as its end is, unless something failed. The device must outlive it.
   explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
                             const Rendezvous& rendezvous = {})
-      : options_(options), group_(device, options, rendezvous) {
-    name_hosts();
+      : options_(options), group_(device, options, rendezvous), hosts_(options.hosts) {
+    if (hosts_.empty()) name_hosts();
   }
   ~NcclCommunicator() {
     // A rank that fails does not wait for the others. What its device waits for ends first: freeing memory waits for
@@ -186,31 +186,31 @@ class NcclCommunicator {
 
   // Whether data is the device's. While a graph is captured nothing else makes sense, and CUDA would not be asked.
   [[nodiscard]] bool on_device(std::span<const std::byte> data) const {
-    if (capturing()) return true;
+    if (group_.device().capturing()) return true;
     if (data.empty()) return false;
     cudaPointerAttributes a{};
     group_.device().use();
     cuda::check(cudaPointerGetAttributes(&a, data.data()), "where data lies");
     return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
   }
-  [[nodiscard]] bool capturing() const {
-    cudaStreamCaptureStatus s = cudaStreamCaptureStatusNone;
-    cuda::check(cudaStreamIsCapturing(group_.device().stream(), &s), "whether a graph is captured");
-    return s != cudaStreamCaptureStatusNone;
-  }
 
   [[nodiscard]] ncclResult_t reduce(DType t, const void* from, void* to, std::size_t count, ReduceOp op) {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
+  // What the communication stream is given from now on comes behind what the device's stream was given, a captured step
+  // with its operations, say: all ranks' operations have one order.
+  void follow_device() {
+    if (!before_) before_.emplace(group_.device());
+    before_->record(group_.device().stream());
+    before_->hold_up(group_.stream());
+  }
   // Puts an operation into the communication stream, behind what the device's stream was given.
   template <class F>
   Work start(const std::string& name, F&& f) {
     group_.require_alive(name);
     group_.device().use();
-    if (!before_) before_.emplace(group_.device());
-    before_->record(group_.device().stream());
-    before_->hold_up(group_.stream());
+    follow_device();
     group_.settle(f(), "an operation of NCCL", name);
     const std::shared_ptr<Operation> o =
         unused<Operation>(operations_, [&] { return std::make_shared<Operation>(group_); });
@@ -240,7 +240,7 @@ class NcclCommunicator {
         f(data.subspan(at, std::min(piece_bytes(), data.size() - at)));
       return;
     }
-    if (capturing())
+    if (group_.device().capturing())
       fail<UsageError>(name, "a sum, or whole numbers, inside a CUDA graph", "a maximum of floating values");
     wait_stream(group_.device().stream(), name);
     std::vector<std::byte> copy(data.size());
@@ -258,6 +258,7 @@ class NcclCommunicator {
   void through_device(std::span<std::byte> piece, std::size_t out_bytes, const std::string& name, F&& f) {
     if (piece.empty()) return;
     std::byte* const device = staging();
+    follow_device();
     cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(f(device), "an operation of NCCL", name);
     // A copy into memory that is not pinned would wait in the call itself, where no deadline reaches.
@@ -268,6 +269,7 @@ class NcclCommunicator {
   void gather(std::span<const std::byte> mine, std::vector<std::byte>& all, const std::string& name) {
     group_.require_alive(name);
     std::byte* const device = staging();
+    follow_device();
     std::byte* const gathered = device + gather_piece();
     all.resize(mine.size() * static_cast<std::size_t>(size()));
     cuda::check(cudaMemcpyAsync(device, mine.data(), mine.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");

@@ -243,9 +243,9 @@ inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
     if (o.backend != "cuda")
       fail<UsageError>("--backend", "cuda, because strategy nccl sums what lies in GPUs", o.backend,
                        "use --strategy mpi for the backends on the processor");
-  } else if (o.backend == "cuda" && o.strategy != "solo" && !servers && processes > 1) {
+  } else if (o.backend == "cuda" && o.strategy != "solo" && !servers && (processes > 1 || job.elastic)) {
     fail<UsageError>("--strategy", "nccl, ps or ps_async with --backend cuda and several processes", o.strategy);
-  } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1) && !servers) {
+  } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1) && !servers && !job.elastic) {
     o.backend = "cuda";
   }
   if (!o.gpus) return;
@@ -283,16 +283,21 @@ inline void check_elastic(RunOptions& o, const StartedJob& job) {
                        "'tutti-launch --elastic -n N PROGRAM --spot-notice FILE' starts one that can");
     return;
   }
+  const auto built = [&](const char* strategy) {
+    return std::find(job.built.begin(), job.built.end(), strategy) != job.built.end();
+  };
+  const bool gpu = built("nccl") && (o.backend == "cuda" || (o.backend == "auto" && job.gpu));
   const bool synchronous = o.kv_store.starts_with("dist_") && o.kv_store != "dist_async";
   if (o.strategy == "auto" && (o.kv_store.empty() || synchronous))
-    o.strategy = job.over_mpi ? "mpi" : job.servers > 0 ? "ps" : "gloo";
+    o.strategy = job.over_mpi ? "mpi" : job.servers > 0 ? "ps" : gpu ? "nccl" : "gloo";
   if (o.strategy == "auto" && o.kv_store == "dist_async") o.strategy = "ps_async";
-  if (o.strategy == "auto" || !changes_members(o.strategy))
-    fail<UsageError>(o.strategy != "auto" ? "--strategy" : "--kv-store",
-                     "gloo (dist_sync), mpi or ps (dist_sync with servers), because tutti-launch --elastic lets processes "
-                     "come and go",
-                     o.strategy != "auto" ? o.strategy : o.kv_store,
-                     "leave it out, or start the job without --elastic");
+  if (o.strategy == "auto" && o.kv_store == "nccl") o.strategy = "nccl";
+  if (o.strategy == "auto" || (built(o.strategy.c_str()) && !changes_members(o.strategy)))
+    fail<UsageError>(
+        o.strategy != "auto" ? "--strategy" : "--kv-store",
+        "gloo, nccl with GPUs (dist_sync), mpi or ps (dist_sync with servers), because tutti-launch --elastic "
+        "lets processes come and go",
+        o.strategy != "auto" ? o.strategy : o.kv_store, "leave it out, or start the job without --elastic");
   if (o.eval_only)
     fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",
                      "one process evaluates");

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -19,56 +18,66 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/host_group.hpp>
+#include <tutti/comm/reduce_op.hpp>
 #include <tutti/core/dtype.hpp>
-#include <tutti/core/error.hpp>
 
 #include "backends/cuda_emulator.hpp"
 
 // NCCL played on the processor, beside the emulated GPU: a program that includes this defines those of its functions
-// that the communicator calls. Ranks are processes, forked by run_ranks(), because each has a device of its own; they
-// sum through memory that they share. Operations are work of the emulated stream, and calls answer that they are still
-// in progress, as NCCL does without blocking. What only NCCL can show (its kernels, its links, what it does with a rank
-// that is gone) is not tested here.
+// that the communicator calls. Ranks are processes, forked by run_ranks() or by a test itself, because each has a
+// device of its own; they sum through memory that they share. Operations are work of the emulated stream, which waits
+// for the other ranks as a kernel does, without an end and without holding up who only asks; calls answer that they are
+// still in progress, as NCCL does without blocking. What an aborted operation leaves is neither what was there nor a
+// sum. What only NCCL can show (its kernels, its links, what it does with a rank that is gone) is not tested here.
 namespace tutti::emulator {
 
-// What the ranks share. Made before they are forked.
+// What the ranks share. Made before they are forked; memory that nobody touches takes none.
 class NcclWorld {
  public:
-  struct Shared {
-    HostControl control;
-    std::atomic<int> joined{0};
+  static constexpr std::size_t most_ranks = 8, most_bytes = std::size_t{16} << 20;
+  // A communicator's. Numbers are taken in turn, by who makes the identity.
+  struct Communicator {
     std::atomic<std::uint64_t> identity{0};
-    std::array<std::atomic<std::uint64_t>, 64> reached{};  // operations that a rank's stream has come to
+    std::atomic<int> joined{0};
+    std::array<std::atomic<std::uint64_t>, most_ranks> reached{};  // operations that a rank's stream has come to
   };
+  static constexpr std::size_t communicators = 8;  // that may be at work at once
 
-  explicit NcclWorld(int size) : size_(size), bytes_(sizeof(Shared) + count() * HostGroup::scratch_bytes) {
-    void* const p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NcclWorld() {
+    void* const p = ::mmap(nullptr, sizeof(Shared) + communicators * most_ranks * 2 * most_bytes,
+                           PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) give_up("no shared memory");
     shared_ = new (p) Shared;
   }
-  ~NcclWorld() { ::munmap(shared_, bytes_); }
+  ~NcclWorld() { ::munmap(shared_, sizeof(Shared) + communicators * most_ranks * 2 * most_bytes); }
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
 
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] Shared& shared() noexcept { return *shared_; }
-  [[nodiscard]] std::vector<std::byte*> scratch() const {
-    std::vector<std::byte*> list;
-    for (std::size_t r = 0; r < count(); ++r)
-      list.push_back(reinterpret_cast<std::byte*>(shared_) + sizeof(Shared) + r * HostGroup::scratch_bytes);
-    return list;
+  [[nodiscard]] std::uint64_t next_identity() {
+    const std::uint64_t identity = ++shared_->identities;
+    Communicator& c = shared_->of[identity % communicators];
+    c.joined.store(0);
+    for (auto& r : c.reached) r.store(0);
+    c.identity.store(identity);
+    return identity;
+  }
+  [[nodiscard]] Communicator& of(std::uint64_t identity) { return shared_->of[identity % communicators]; }
+  // What a rank gives to an operation. Those of two operations in a row do not touch: a rank that has come to one has
+  // read all that it needs of the one before the last.
+  [[nodiscard]] std::byte* given(std::uint64_t identity, int rank, std::uint64_t operation) {
+    return reinterpret_cast<std::byte*>(shared_ + 1) +
+           ((identity % communicators * most_ranks + static_cast<std::size_t>(rank)) * 2 + operation % 2) * most_bytes;
   }
 
  private:
-  [[nodiscard]] std::size_t count() const noexcept { return static_cast<std::size_t>(size_); }
-  int size_;
-  std::size_t bytes_;
+  struct alignas(64) Shared {
+    std::atomic<std::uint64_t> identities{0};
+    std::array<Communicator, communicators> of;
+  };
   Shared* shared_;
 };
 
@@ -77,12 +86,20 @@ struct Nccl {
   std::unique_ptr<NcclWorld> world;
   ncclResult_t asynchronous_error = ncclSuccess;
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
+  int living = 0;  // communicators of this process
+  // Called at each point where a rank may be lost: before a call, while ranks join, before an operation works.
+  std::function<void(const char* point)> at = [](const char*) {};
+
+  [[nodiscard]] NcclWorld& shared() {
+    if (!world) world = std::make_unique<NcclWorld>();
+    return *world;
+  }
 };
 inline Nccl nccl;
 
 // Runs f(rank) in a process each. What went wrong in each of them; empty where nothing did.
 inline std::vector<std::string> run_ranks(int size, const std::function<void(int)>& f) {
-  nccl.world = std::make_unique<NcclWorld>(size);
+  nccl.world = std::make_unique<NcclWorld>();
   std::vector<pid_t> children;
   std::vector<int> ends;
   std::fflush(nullptr);
@@ -126,10 +143,11 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(int
 // The type that NCCL's header leaves open.
 struct ncclComm {
   int rank, size;
-  tutti::HostGroup group;
+  std::uint64_t identity;
   int later = 1;  // answers "in progress" before a call counts as done
-  bool over = false;
-  std::uint64_t done = 0;                                 // operations
+  std::atomic<bool> over{false};
+  bool ends = false;                                      // its operations are waited for
+  std::uint64_t given = 0, done = 0;                      // operations
   std::shared_ptr<int> graphs = std::make_shared<int>();  // those that hold its operations hold this too
 };
 
@@ -156,42 +174,60 @@ inline DType dtype_of_nccl(ncclDataType_t t) {
   }
 }
 
-// f(deadline) as work of the stream. It waits for the other ranks as a kernel does: without an end, and without holding
-// up who only asks.
+// An operation as work of the stream: this rank gives `bytes` from `from`, and once all ranks have given theirs, f is
+// called with these.
 template <class F>
-ncclResult_t start(ncclComm_t c, cudaStream_t stream, F&& f) {
+ncclResult_t start(ncclComm_t c, cudaStream_t stream, const void* from, std::size_t bytes, void* to,
+                   std::size_t to_bytes, F&& f) {
+  nccl.at("a call");
+  if (bytes > NcclWorld::most_bytes) give_up("an operation of more bytes than ranks share");
   ++nccl.started;
   c->later = 2;
   Device& d = Device::instance();
   const auto held = d.capturing(d.stream_of(stream)) ? c->graphs : nullptr;
-  const auto ready = [c] {
-    if (c->over || !nccl.world) return true;
-    auto& reached = nccl.world->shared().reached;
+  const auto ready = [c, from, bytes] {
+    if (c->over) return true;
+    NcclWorld& world = nccl.shared();
+    auto& reached = world.of(c->identity).reached;
     const std::uint64_t mine = c->done + 1;
-    reached[static_cast<std::size_t>(c->rank)].store(mine);
+    if (c->given < mine) {
+      nccl.at("an operation");
+      c->given = mine;
+      if (bytes > 0) std::memcpy(world.given(c->identity, c->rank, mine), from, bytes);
+      reached[static_cast<std::size_t>(c->rank)].store(mine);
+    }
     return std::all_of(reached.begin(), reached.begin() + c->size, [&](const auto& r) { return r.load() >= mine; });
   };
-  const auto work = [c, f, held] {
-    if (c->over) return;
-    ++c->done;
-    try {
-      f(std::chrono::steady_clock::now() + std::chrono::seconds(60));
-    } catch (const Error& e) {
-      std::fprintf(stderr, "emulator: rank %d: %s\n", c->rank, e.what());
-      nccl.asynchronous_error = ncclRemoteError;
+  const auto work = [c, f, held, to, to_bytes] {
+    if (c->over) {
+      std::memset(to, 0x4b, to_bytes);
+      return;
     }
+    ++c->done;
+    std::vector<std::byte*> all;
+    for (int r = 0; r < c->size; ++r) all.push_back(nccl.shared().given(c->identity, r, c->done));
+    f(all);
   };
   d.submit(stream, work, nullptr, ready);
   return ncclInProgress;
 }
-inline std::span<std::byte> bytes_at(void* p, std::size_t n) { return {static_cast<std::byte*>(p), n}; }
 // NCCL waits for ever for graphs that nobody destroys.
 inline void require_no_graph(ncclComm_t c) {
   if (c->graphs.use_count() > 1) give_up("a communicator that goes before the graphs that hold its operations");
 }
+// Whether streams have more to do; they go on a little meanwhile.
+inline bool still_works() {
+  Device& d = Device::instance();
+  bool works = false;
+  std::vector<Stream*> streams = d.sides;
+  streams.push_back(d.stream_of(nullptr));
+  for (Stream* s : streams) works = d.advance(*s) || !s->items.empty() || works;
+  return works;
+}
 // A communicator that is gone may still stand in work that nobody waited for.
 inline void end(ncclComm_t c) {
   static std::vector<std::unique_ptr<ncclComm>> ended;
+  --nccl.living;
   c->over = true;
   ended.emplace_back(c);
 }
@@ -205,50 +241,56 @@ const char* ncclGetErrorString(ncclResult_t r) {
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  const auto now = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) | 1U;
+  using namespace tutti::emulator;
+  nccl.at("an identity");
+  const std::uint64_t identity = nccl.shared().next_identity();
   *id = {};
-  std::memcpy(id->internal, &now, sizeof now);
+  std::memcpy(id->internal, &identity, sizeof identity);
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
   using namespace tutti::emulator;
   if (config == nullptr || config->blocking != 0) give_up("a communicator that would block");
-  if (!nccl.world) nccl.world = std::make_unique<NcclWorld>(size);
-  NcclWorld& world = *nccl.world;
-  std::uint64_t mine = 0, known = 0;
-  std::memcpy(&mine, id.internal, sizeof mine);
-  if (world.size() != size || mine == 0) return ncclInvalidArgument;
-  if (!world.shared().identity.compare_exchange_strong(known, mine) && known != mine) return ncclInvalidArgument;
-  *comm = new ncclComm{rank, size, tutti::HostGroup(world.shared().control, world.scratch(), rank, false)};
-  world.shared().joined.fetch_add(1);
+  nccl.at("a rank that joins");
+  std::uint64_t identity = 0;
+  std::memcpy(&identity, id.internal, sizeof identity);
+  NcclWorld::Communicator& c = nccl.shared().of(identity);
+  if (identity == 0 || c.identity.load() != identity || size > static_cast<int>(NcclWorld::most_ranks))
+    return ncclInvalidArgument;
+  *comm = new ncclComm{rank, size, identity};
+  ++nccl.living;
+  c.joined.fetch_add(1);
   return ncclInProgress;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t* e) {
   using namespace tutti::emulator;
-  const bool all = nccl.world && nccl.world->shared().joined.load() >= c->size;
+  const bool all = nccl.shared().of(c->identity).joined.load() >= c->size;
+  if (!all) nccl.at("ranks that join");
+  const bool works = c->ends && still_works();
   *e = nccl.asynchronous_error != ncclSuccess ? nccl.asynchronous_error
-       : !all || c->later-- > 0               ? ncclInProgress
+       : !all || works || c->later-- > 0      ? ncclInProgress
                                               : ncclSuccess;
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
-  ++tutti::emulator::nccl.finalized;
-  tutti::emulator::Device::instance().finish_all();
-  tutti::emulator::require_no_graph(c);
+  using namespace tutti::emulator;
+  nccl.at("an end");
+  ++nccl.finalized;
+  require_no_graph(c);
+  c->ends = true;
   c->later = 1;
   return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
   ++tutti::emulator::nccl.destroyed;
-  // One rank alone may make another communicator.
-  if (c->size == 1) tutti::emulator::nccl.world.reset();
   return tutti::emulator::end(c), ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t c) {
-  ++tutti::emulator::nccl.aborted;
-  c->group.abort();
-  if (c->size == 1) tutti::emulator::nccl.world.reset();
-  return tutti::emulator::end(c), ncclSuccess;
+  using namespace tutti::emulator;
+  // NCCL would wait for a graph that its capture has yet to give.
+  if (Device::instance().capture) give_up("a communicator that is aborted while a graph is captured");
+  ++nccl.aborted;
+  return end(c), ncclSuccess;
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c,
                            cudaStream_t stream) {
@@ -257,29 +299,28 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   const bool is_float = t != DType::i32 && t != DType::i64 && t != DType::u8;
   // NCCL's own may lose a NaN.
   if (op == ncclMax && is_float) return ncclInvalidArgument;
-  return emulator::start(c, stream, [=](Deadline d) {
-    if (to != from) std::memmove(to, from, count * size_of(t));
-    c->group.all_reduce(t, emulator::bytes_at(to, count * size_of(t)), op == ncclSum ? ReduceOp::sum : ReduceOp::max, d,
-                        "all_reduce");
+  const std::size_t n = count * size_of(t);
+  return emulator::start(c, stream, from, n, to, n, [=](const std::vector<std::byte*>& all) {
+    const std::array<std::byte*, 1> here{static_cast<std::byte*>(to)};
+    combine(t, op == ncclSum ? ReduceOp::sum : ReduceOp::max, all, here, 0, count);
   });
 }
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t c,
                            cudaStream_t stream) {
   using namespace tutti;
   const std::size_t n = count * size_of(emulator::dtype_of_nccl(type));
-  return emulator::start(c, stream, [=](Deadline d) {
-    if (to != from && c->rank == root) std::memmove(to, from, n);
-    c->group.broadcast(emulator::bytes_at(to, n), root, d, "broadcast");
+  return emulator::start(c, stream, from, c->rank == root ? n : 0, to, n, [=](const std::vector<std::byte*>& all) {
+    std::memcpy(to, all[static_cast<std::size_t>(root)], n);
   });
 }
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t c,
                            cudaStream_t stream) {
   using namespace tutti;
   const std::size_t n = count * size_of(emulator::dtype_of_nccl(type));
-  return emulator::start(c, stream, [=](Deadline d) {
-    // Those who gather in place have theirs there already.
-    const std::vector<std::byte> mine(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + n);
-    c->group.all_gather(mine, emulator::bytes_at(to, n * static_cast<std::size_t>(c->size)), d, "all_gather");
-  });
+  return emulator::start(c, stream, from, n, to, n * static_cast<std::size_t>(c->size),
+                         [=](const std::vector<std::byte*>& all) {
+                           for (std::size_t r = 0; r < all.size(); ++r)
+                             std::memcpy(static_cast<std::byte*>(to) + r * n, all[r], n);
+                         });
 }
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -20,12 +21,14 @@
 #include <vector>
 
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/nccl/elastic.hpp>
 #include <tutti/comm/rendezvous.hpp>
 #include <tutti/comm/tcp_rendezvous.hpp>
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 
 #include "backends/need_gpu.hpp"
+#include "job/office.hpp"
 #include "nccl_cases.hpp"
 
 using namespace tutti;
@@ -183,4 +186,35 @@ TEST_CASE("gpu: after an abort nothing starts any more") {
   // One rank has nobody to end; its program goes on.
   c.abort("for nothing", ExitCode::internal);
   CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "after").wait());
+}
+
+TEST_CASE("gpu: a process's communicators are made and ended, generation after generation") {
+  if (no_gpu()) return;
+  control::ArbiterOptions o;
+  o.workers = 1;
+  o.elastic = true;
+  testing::Office office(o);
+  DeviceMemory m(0);
+  ElasticOptions how;
+  how.start.host = "h";
+  ElasticNccl strategy(office.channel(), how, FormNccl{&m.device(), {60s}});
+  const std::vector<float> values(1000, 2.F);
+  const OnDevice<float> v(m, values);
+  std::size_t free = 0;
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    double sum = 3;
+    strategy.sum({&sum, 1});
+    CHECK(sum == 3);
+    Work w = strategy.reduce({Piece::Kind::gradients, 0, DType::f32, v.bytes()});
+    w.wait_device();
+    // Every other one in the middle of its work.
+    if (i % 2 == 0) w.wait();
+    REQUIRE(strategy.next_generation({i, i % 2 == 1, false}));
+    m.synchronise();
+    CHECK(v.values() == values);
+    if (i == 4) free = m.free_bytes();
+  }
+  CHECK(strategy.membership().generation == 21);
+  // NCCL keeps some of its own.
+  CHECK(m.free_bytes() + (std::size_t{64} << 20) > free);
 }

@@ -135,9 +135,11 @@ TEST_CASE("what ranks compare does not depend on how many they are") {
 }
 
 TEST_CASE("processes that come and go need a strategy that follows them") {
-  const auto checked = [](const std::string& line, bool elastic = true, int processes = 1) {
+  const auto checked = [](const std::string& line, bool elastic = true, int processes = 1, bool gpu = false) {
     auto o = parse(words("--dataset synthetic " + line));
-    check(*o, {processes, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 0, elastic});
+    std::vector<std::string> built{"solo", "mpi", "gloo", "ps", "ps_async"};
+    if (gpu) built.emplace_back("nccl");
+    check(*o, {processes, built, gpu, 0, elastic});
     return *o;
   };
   if (!changes_members("gloo")) {
@@ -151,6 +153,20 @@ TEST_CASE("processes that come and go need a strategy that follows them") {
     check(*o, {2, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 1, true});
     CHECK(o->strategy == "ps");
     CHECK(checked("--strategy ps").strategy == "ps");
+  }
+  if (changes_members("nccl")) {
+    for (const char* line : {"", "--backend cuda", "--strategy nccl", "--kv-store nccl", "--kv-store dist_device_sync"})
+      for (const int processes : {1, 3}) {
+        const RunOptions o = checked(line, true, processes, true);
+        CHECK(o.strategy == "nccl");
+        CHECK(o.backend == "cuda");
+      }
+    // Gloo sums nothing of a GPU, however many there are at first.
+    CHECK(checked("--strategy gloo", true, 1, true).backend == "auto");
+    CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy gloo --backend cuda", true, 1, true); }),
+                   "[--strategy] expected nccl"));
+    CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy nccl --backend eigen", true, 1, true); }),
+                   "[--backend] expected cuda"));
   }
   for (const char* line : {"--strategy ps_async", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
     CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes come and go"));

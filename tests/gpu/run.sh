@@ -71,7 +71,7 @@ steps=(
   "bandwidth|30|gpu ncu|memory's speed within batch norm's kernels (Nsight Compute), over steps without a graph"
   "allreduce|40|gpu nccl|NCCL in the step: what it costs, with a rank for each GPU"
   "convolutions|30|gpu benchmark|single convolutions and batch norms (Google Benchmark)"
-  "nccl|60|gpu nccl doctest|the cases of every communicator, with one rank and with a rank for each GPU"
+  "nccl|60|gpu nccl doctest|the cases of every communicator, with one rank and with a rank for each GPU; one of each generation of an elastic job"
   "golden|60|gpu doctest|nets whose activations, gradients and losses PyTorch computed"
   "sanitizer|60|gpu sanitizer cli|compute-sanitizer on one step of a small net: memory, then races"
 )

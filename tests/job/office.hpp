@@ -34,12 +34,16 @@ class Office {
   }
   // Of the next seat, from 0.
   [[nodiscard]] std::unique_ptr<ControlChannel> channel() {
+    return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(socket()));
+  }
+  // What such a channel speaks through, for one of another process.
+  [[nodiscard]] io::Descriptor socket() {
     std::array<int, 2> ends{};
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
       fail<Error>("test", "a pair of sockets", "none");
     const std::lock_guard lock(mutex_);
     sockets_.emplace_back(ends[0]);
-    return std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(io::Descriptor(ends[1])));
+    return io::Descriptor(ends[1]);
   }
   void close(std::size_t seat) {
     const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/function_ref.hpp>
@@ -109,6 +110,9 @@ class StepEnd {
   // Brings back what was there when this step, of several ranks, began: one of the last two, nothing of which runs
   // any more.
   virtual void roll_back(std::uint64_t step) = 0;
+  // Memory of the device with room for all of the state, while nothing runs and until the next step begins, for what
+  // comes from another rank; empty: there is none.
+  [[nodiscard]] virtual std::span<std::byte> spare() { return {}; }
 };
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/data/batch_source.hpp>
+#include <tutti/engine/step_end.hpp>
 #include <tutti/strategy/changing_members.hpp>
 #include <tutti/train/chief.hpp>
 #include <tutti/train/fit.hpp>
@@ -219,6 +221,7 @@ class FitRun {
   }
 
   void step() {
+    if (members_ != nullptr) stands_[static_cast<std::size_t>(at_.step) % stands_.size()] = {share_, skipped_rows_};
     const Batch& batch = train().next();
     chief_.require_right();
     const std::uint32_t mine = wanted(batch);
@@ -249,16 +252,18 @@ class FitRun {
     share_.lr = lr;
     share_.unended = 1;
     // Where steps run ahead, asking waits for them.
-    if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done()) {
-      own_ = trainer_.take_metrics();
-      own_.rows -= std::exchange(skipped_rows_, 0);
-      steps_.metrics += own_;
-      summaries_.metrics += own_;
-      epoch_ += own_;
-    } else {
+    if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done())
+      take_metrics();
+    else
       own_ = {};
-    }
     if (chief_.listens()) busy_.step(reports(), summarises(), epoch_done());
+  }
+  void take_metrics() {
+    own_ = trainer_.take_metrics();
+    own_.rows -= std::exchange(skipped_rows_, 0);
+    steps_.metrics += own_;
+    summaries_.metrics += own_;
+    epoch_ += own_;
   }
 
   // A run that ends within an epoch is reported, evaluated and saved like the end of one.
@@ -435,7 +440,7 @@ class FitRun {
     const Stopwatch since;
     for (;;) {
       if (!broken && !joins) broken = !sum_up();
-      if (broken) trainer_.roll_back();
+      if (broken) roll_back();
       const bool at_end = share_.unended == 0 && (at_.consumed == 0 || share_.last_of_epoch != 0);
       if (!members_->next_generation({static_cast<std::uint64_t>(at_.step), broken, at_end})) return false;
       if (!holds_state_ && members_->has_authority())
@@ -452,9 +457,20 @@ class FitRun {
       }
     }
   }
+  // Where steps run ahead, more than the last one may have broken.
+  void roll_back() {
+    trainer_.roll_back();
+    if (share_.step > at_.step) {
+      const Stand& then = stands_[static_cast<std::size_t>(at_.step) % stands_.size()];
+      share_ = then.share;
+      skipped_rows_ = then.skipped_rows;
+    }
+    take_metrics();
+  }
   // What each has of the epoch's sums becomes everybody's; false where somebody was lost meanwhile.
   bool sum_up() {
     try {
+      take_metrics();
       Metrics all = trainer_.reduce(epoch_);
       const double skipped = skipped_by_all();
       share_.epoch += all;
@@ -519,6 +535,12 @@ class FitRun {
   FitResult result_;
   RunShare share_;
   std::int64_t saved_at_ = -1;  // step
+  // Of the last few steps, what there was before them.
+  struct Stand {
+    RunShare share;
+    double skipped_rows = 0;
+  };
+  std::array<Stand, StepEnd::kept> stands_;
   bool over_ = false, best_ = false, asked_to_leave_ = false;
   Stopwatch since_start_, since_save_, epoch_watch_;
   UtilisationReadings busy_;

@@ -67,6 +67,8 @@ class GradientExchange final : public Exchange {
     require_something_to_share();
     for (Work& w : works_) w = {};
     states_work_ = {};
+    // A sum that was broken off may have left something between the tensors, where no gradient is ever written.
+    b_.memory().zero(all_, StepFlags::bytes + e_->parameters().bytes() + e_->states().bytes());
     begin();
   }
 

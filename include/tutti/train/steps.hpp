@@ -49,6 +49,8 @@ class Steps {
         end_(device_ ? device_.get() : &host_) {
     // One bucket's readiness calls back into the exchange.
     on_ready_ = [this](std::size_t ready) { exchange_.send(ready, [this] { add(); }); };
+    // What several ranks need is there before others join: no change fails for want of it.
+    if (device_ && s_.members() != nullptr) device_->begin_generation(2);
     begin_generation();
   }
 
@@ -59,6 +61,8 @@ class Steps {
     host_.begin_generation(ranks);
     if (device_) device_->begin_generation(ranks);
   }
+  // As StepEnd has it.
+  [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
   // Writes down each step from now on, which the host then ends; null: no more.
   void trace(StepTrace* t) {
     settle();
@@ -144,12 +148,19 @@ class Steps {
       broken_ = true;
     }
     if (!broken_) return;
+    // What take_metrics() is to tell of the steps that are whole.
+    Metrics whole = waiting_;
+    if (!begins_sums_ && known_ > sums_since_) {
+      const StepOutcome o = end_->outcome(known_ - 1);
+      whole += {o.sums[0], o.sums[1], o.sums[2], o.sums[3]};
+    }
     if (known_ < next_) {
       end_->roll_back(known_);
       counters_ = before_[known_ % StepEnd::kept];
       e_.parameters_changed();
     }
     forget();
+    waiting_ = whole;
   }
 
  private:
@@ -164,7 +175,7 @@ class Steps {
     s_.begin_step(step, runs_ahead());
     end_->send(number, {lr, 1.0 / static_cast<double>(global_rows), o_.loss_scale,
                         WeightAverage::decay(o_.ema_decay, step), step, flags, begins_sums_});
-    begins_sums_ = false;
+    if (std::exchange(begins_sums_, false)) sums_since_ = number;
     if (trace_ != nullptr) {
       *trace_ = {};
       since_.restart();
@@ -279,6 +290,7 @@ class Steps {
   // Steps started; of those waited for; of those known to be whole.
   std::uint64_t next_ = 0, settled_ = 0, known_ = 0;
   std::uint64_t first_of_end_ = 0;  // of the present end
+  std::uint64_t sums_since_ = 0;    // the first step of the metrics that take_metrics() will tell
   bool broken_ = false;
   std::uint32_t settled_flags_ = 0;  // of the last one that was waited for
   bool first_ = true, last_ = true;

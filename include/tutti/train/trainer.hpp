@@ -167,6 +167,8 @@ class Trainer {
 
   void fill(const ArenaLayout& layout, void* to);
 
+  void synchronise_on_device(std::span<std::byte> second, std::span<const StateSpan> beside);
+
   [[nodiscard]] std::vector<StateArena> arenas();
   [[nodiscard]] std::vector<StateSpan> arena_spans();
 

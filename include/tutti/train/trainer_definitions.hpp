@@ -178,6 +178,9 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
     parts_->steps->forget();
     return;
   }
+  settle();
+  if (const auto spare = s_.reads_device_memory() ? parts_->steps->spare() : std::span<std::byte>(); !spare.empty())
+    return synchronise_on_device(spare, beside);
   commit();
   auto spans = committed_.tensors(arenas(), false);
   auto more = committed_.tensors(arenas(), true);
@@ -186,6 +189,28 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
   spans.insert(spans.end(), beside.begin(), beside.end());
   s_.synchronise(spans);
   restore();
+}
+
+// From device to device, into a second copy that is taken over once it is whole.
+TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> second,
+                                                        std::span<const StateSpan> beside) {
+  const std::vector<StateSpan> arenas = arena_spans();
+  std::vector<StateSpan> state = arenas;
+  std::size_t at = 0;
+  for (StateSpan& s : state) {
+    b_.memory().copy(second.data() + at, s.bytes.data(), s.bytes.size());
+    s.bytes = second.subspan(at, s.bytes.size());
+    at += s.bytes.size();
+  }
+  Counters theirs = counters_;
+  state.push_back(counters_span(theirs));
+  state.insert(state.end(), beside.begin(), beside.end());
+  s_.synchronise(state);
+  for (std::size_t i = 0; i < arenas.size(); ++i)
+    b_.memory().copy(arenas[i].bytes.data(), state[i].bytes.data(), state[i].bytes.size());
+  counters_ = theirs;
+  executor_->parameters_changed();
+  parts_->steps->forget();
 }
 
 TUTTI_CORE_FUNCTION JobFacts Trainer::facts() const {

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <tutti/backends/cuda/device.hpp>
+#include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/key_store.hpp>
+#include <tutti/comm/rendezvous.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/channel_store.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/elastic.hpp>
+
+// NCCL's communicators of a job whose members come and go: one for each generation.
+namespace tutti {
+
+struct NcclJobOptions {
+  std::chrono::milliseconds deadline = usual_deadline;  // of every operation, and until all have joined NCCL
+};
+
+// Rank 0's bytes come over a store, under this key, until the flag is raised or the time is over. store and flag
+// outlive the result.
+[[nodiscard]] inline Rendezvous rendezvous_through(KeyStore& store, const std::string& key, int rank,
+                                                   InterruptFlag& flag, std::chrono::milliseconds at_most) {
+  return [&store, key, rank, &flag, at_most](std::span<std::byte> bytes) {
+    if (rank == 0) return store.publish(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    flag.watch([&store] { store.wake(); });
+    const auto unwatch = [](InterruptFlag* f) { f->watch({}); };
+    const std::unique_ptr<InterruptFlag, decltype(unwatch)> watched(&flag, unwatch);
+    const auto text = store.lookup(key, std::chrono::steady_clock::now() + at_most, flag.raised());
+    if (!text) fail<CommunicationError>("nccl", "rank 0's identity", flag.raised() ? flag.why() : "none in time");
+    if (text->size() != bytes.size())
+      fail<CommunicationError>("nccl", "an identity of " + std::to_string(bytes.size()) + " bytes",
+                               std::to_string(text->size()), "run the same build everywhere");
+    std::memcpy(bytes.data(), text->data(), bytes.size());
+  };
+}
+
+namespace detail {
+struct NcclOfGeneration {
+  NcclOfGeneration(const cuda::Device& device, const Assignment& a, const NcclJobOptions& o, ControlChannel& channel,
+                   InterruptFlag& flag)
+      : store(channel),
+        nccl(device, options(a, o, flag),
+             rendezvous_through(store, "nccl/" + std::to_string(a.generation), a.rank, flag, o.deadline)) {}
+  [[nodiscard]] static NcclOptions options(const Assignment& a, const NcclJobOptions& o, const InterruptFlag& flag) {
+    NcclOptions n{.rank = a.rank, .size = static_cast<int>(a.workers.size()), .deadline = o.deadline, .flag = &flag};
+    for (const control::Member& m : a.workers) n.hosts.push_back(m.host.empty() ? "localhost" : m.host);
+    return n;
+  }
+  ChannelStore store;
+  NcclCommunicator nccl;
+};
+}  // namespace detail
+
+// This process's part in the communicator of a generation, which the flag ends: the thread that waits in it, or comes
+// to it next, aborts it.
+class NcclMember : private detail::NcclOfGeneration, public AllReduce<NcclCommunicator> {
+ public:
+  NcclMember(const cuda::Device& device, const Assignment& a, const NcclJobOptions& o, ControlChannel& channel,
+             InterruptFlag& flag)
+      : detail::NcclOfGeneration(device, a, o, channel, flag),
+        AllReduce<NcclCommunicator>(detail::NcclOfGeneration::nccl) {}
+};
+
+// Forms these groups, for Elastic. The device outlives them.
+struct FormNccl {
+  const cuda::Device* device;
+  NcclJobOptions options{};
+  [[nodiscard]] std::unique_ptr<NcclMember> operator()(const Assignment& a, ControlChannel& channel,
+                                                       InterruptFlag& flag) const {
+    return std::make_unique<NcclMember>(*device, a, options, channel, flag);
+  }
+};
+
+using ElasticNccl = Elastic<FormNccl>;
+
+}  // namespace tutti
