@@ -121,12 +121,13 @@ int run(const std::vector<std::string>& words) {
     return std::printf("tutti-check-audit of tutti %s\n", version) < 0 ? 1 : 0;
   Options o = parse(words);
   const std::vector<std::string> files = audits_of(o);
-  const std::set<std::int64_t> told = audited_epochs(files);
+  const Audit audit(files, *o.samples);
+  const std::set<std::int64_t> told = audit.epochs();
   const std::int64_t last = told.empty() ? 0 : *told.rbegin();
   const std::int64_t whole = o.epochs.value_or(last);  // epochs from 0
   std::string bad;
   for (std::int64_t epoch = 0; epoch <= std::max(last, whole - 1); ++epoch) {
-    const AuditResult r = check_audit(files, epoch, *o.samples);
+    const AuditResult r = audit.result(epoch);
     const std::string wrong = check(epoch, r, epoch < whole);
     std::string more = r.repeated > 0 || r.missing > 0 ? "" : ", each once";
     if (r.repeated > 0) more.append(", ").append(std::to_string(r.repeated)).append(" seen again");

@@ -50,7 +50,7 @@ struct NcclOfGeneration {
                    InterruptFlag& flag)
       : store(channel),
         nccl(device, options(a, o, flag),
-             rendezvous_through(store, "nccl/" + std::to_string(a.generation), a.rank, flag, o.deadline)) {}
+             rendezvous_through(store, generation_key(a.generation, "nccl"), a.rank, flag, o.deadline)) {}
   [[nodiscard]] static NcclOptions options(const Assignment& a, const NcclJobOptions& o, const InterruptFlag& flag) {
     NcclOptions n{.rank = a.rank, .size = static_cast<int>(a.workers.size()), .deadline = o.deadline, .flag = &flag};
     for (const control::Member& m : a.workers) n.hosts.push_back(m.host.empty() ? "localhost" : m.host);

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <limits>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -37,32 +37,79 @@ namespace detail {
 struct AuditLine {
   std::int64_t epoch = 0, step = 0, rank = 0, generation = 0;
   bool closes = false;
-  std::vector<std::int64_t> indices{};  // of the epoch that is asked for
   std::size_t file = 0;
-  std::int64_t number = 0;
+  std::int64_t number = 0, at = 0;  // in the file: of the line, and of the byte where its indices begin
 };
 struct AuditGeneration {
   std::int64_t ranks = 0, step = 0;
   std::string where{};
 };
 
-class AuditReader {
+}  // namespace detail
+
+// The audit files of a run together, whose data set has `size` samples: read once as a whole, and what is asked for of
+// an epoch once more, so that memory holds no samples. Throws DataError, with file and line, for a line that is
+// malformed, cut off, or names a sample outside [0, size), a generation that nobody has begun, or a step or rank that
+// this generation does not have.
+class Audit {
  public:
-  // epoch: whose indices are kept; -1: none.
-  AuditReader(std::span<const std::string> paths, std::int64_t epoch, std::int64_t size)
-      : paths_(paths), epoch_(epoch), size_(size) {
+  Audit(std::span<const std::string> paths, std::int64_t size) : paths_(paths.begin(), paths.end()), size_(size) {
     for (file_ = 0; file_ < paths.size(); ++file_) read();
-    for (const AuditLine& l : lines_)
+    for (const Line& l : lines_)
       if (l.closes) closed_.emplace(l.generation, l.step);
-    for (const AuditLine& l : lines_) check(l);
-    std::erase_if(lines_, [&](const AuditLine& l) { return !counts(l); });
+    for (const Line& l : lines_) check(l);
+    std::erase_if(lines_, [&](const Line& l) { return !counts(l); });
+    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.epoch < b.epoch; });
   }
-  [[nodiscard]] const std::vector<AuditLine>& lines() const noexcept { return lines_; }
-  [[nodiscard]] std::string where(const AuditLine& l) const {
-    return paths_[l.file] + " line " + std::to_string(l.number);
+  // Of which the files tell.
+  [[nodiscard]] std::set<std::int64_t> epochs() const {
+    std::set<std::int64_t> found;
+    for (const Line& l : lines_) found.insert(l.epoch);
+    return found;
+  }
+  // Whether they show every sample exactly once in this epoch.
+  [[nodiscard]] AuditResult result(std::int64_t epoch) const {
+    const auto before = [](const Line& l, std::int64_t e) { return l.epoch < e; };
+    const auto begin = std::lower_bound(lines_.begin(), lines_.end(), epoch, before);
+    const auto end = std::lower_bound(begin, lines_.end(), epoch + 1, before);
+    std::vector<const Line*> seen(static_cast<std::size_t>(size_));
+    std::set<std::int64_t> again;
+    AuditResult result;
+    result.lines = end - begin;
+    std::ifstream in;
+    std::string text;
+    for (auto l = begin; l != end; ++l) {
+      if (l == begin || l->file != std::prev(l)->file) in = std::ifstream(paths_[l->file], std::ios::binary);
+      if (!in.seekg(l->at) || !std::getline(in, text))
+        fail<DataError>("audit", "a file that nobody changes meanwhile", "another", where(*l));
+      for (std::string_view rest = text; !rest.empty();) {
+        (void)takes(rest, " ");
+        const std::int64_t i = std::clamp<std::int64_t>(take(rest), 0, size_ - 1);
+        const auto*& first = seen[static_cast<std::size_t>(i)];
+        if (first == nullptr) {
+          first = &*l;
+          continue;
+        }
+        ++result.repeated;
+        again.insert(i);
+        if (result.where.empty())
+          result.where = "sample " + std::to_string(i) + ": " + where(*first) + " and " + where(*l);
+      }
+    }
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const bool none = seen[i] == nullptr;
+      result.missing += none ? 1 : 0;
+      if ((none || again.contains(static_cast<std::int64_t>(i))) && result.examples.size() < 8)
+        result.examples.push_back(static_cast<std::int64_t>(i));
+    }
+    return result;
   }
 
  private:
+  using Line = detail::AuditLine;
+  using Generation = detail::AuditGeneration;
+
+  [[nodiscard]] std::string where(const Line& l) const { return paths_[l.file] + " line " + std::to_string(l.number); }
   static constexpr const char* form =
       "EPOCH STEP RANK: INDEX ..., EPOCH STEP RANK GENERATION: INDEX ..., closed and the same, generation GENERATION "
       "RANKS EPOCH STEP or rollback EPOCH STEP";
@@ -93,15 +140,16 @@ class AuditReader {
   void read() {
     std::ifstream in(paths_[file_], std::ios::binary);
     if (!in) fail<DataError>("audit", "the file " + paths_[file_], "none");
-    std::vector<AuditLine> lines;
-    std::map<std::int64_t, AuditGeneration> begun;
-    for (number_ = 1; std::getline(in, line_); ++number_) {
+    std::vector<Line> lines;
+    at_ = 0;
+    std::map<std::int64_t, Generation> begun;
+    for (number_ = 1; std::getline(in, line_); ++number_, at_ += static_cast<std::int64_t>(line_.size()) + 1) {
       if (in.eof()) bad("a line that ends");
       std::string_view rest = line_;
       if (takes(rest, "rollback ")) {
         const std::int64_t e = take(rest, " "), s = take(rest);
         if (!rest.empty()) bad("rollback EPOCH STEP");
-        std::erase_if(lines, [&](const AuditLine& l) { return l.epoch > e || (l.epoch == e && l.step >= s); });
+        std::erase_if(lines, [&](const Line& l) { return l.epoch > e || (l.epoch == e && l.step >= s); });
         // A run that begins anew has not had any.
         std::erase_if(begun, [&](const auto& g) { return g.second.step >= s || s <= 1; });
       } else if (takes(rest, "generation ")) {
@@ -109,7 +157,7 @@ class AuditReader {
         (void)take(rest, " ");
         const std::int64_t s = take(rest);
         if (!rest.empty() || g == 0 || ranks == 0) bad("generation GENERATION RANKS EPOCH STEP");
-        if (!begun.try_emplace(g, AuditGeneration{ranks, s, here()}).second) bad("a generation that begins once");
+        if (!begun.try_emplace(g, Generation{ranks, s, here()}).second) bad("a generation that begins once");
       } else {
         lines.push_back(part(rest));
       }
@@ -123,8 +171,8 @@ class AuditReader {
     }
   }
   [[nodiscard]] std::string here() const { return paths_[file_] + " line " + std::to_string(number_); }
-  [[nodiscard]] AuditLine part(std::string_view rest) const {
-    AuditLine l;
+  [[nodiscard]] Line part(std::string_view rest) const {
+    Line l;
     l.file = file_;
     l.number = number_;
     l.closes = takes(rest, "closed ");
@@ -133,16 +181,15 @@ class AuditReader {
     l.rank = take(rest);
     if (takes(rest, " ")) l.generation = take(rest);
     if (!takes(rest, ":") || (l.closes && l.generation == 0)) bad(form);
+    l.at = at_ + static_cast<std::int64_t>(line_.size() - rest.size());
     while (!rest.empty()) {
       if (!takes(rest, " ")) bad("indices with a space before each");
-      const std::int64_t index = take(rest);
-      if (index >= size_) bad("samples that the data set has");
-      if (l.epoch == epoch_) l.indices.push_back(index);
+      if (take(rest) >= size_) bad("samples that the data set has");
     }
     return l;
   }
 
-  void check(const AuditLine& l) const {
+  void check(const Line& l) const {
     if (l.generation == 0) return;
     const auto g = begun_.find(l.generation);
     const auto complain = [&](const std::string& expected, const std::string& got) {
@@ -158,63 +205,26 @@ class AuditReader {
       complain("one of " + std::to_string(g->second.ranks) + " ranks", "rank " + std::to_string(l.rank));
   }
   // Whether no later generation says otherwise.
-  [[nodiscard]] bool counts(const AuditLine& l) const {
+  [[nodiscard]] bool counts(const Line& l) const {
     for (auto g = begun_.upper_bound(l.generation); g != begun_.end(); ++g)
       if (g->second.step < l.step || (g->second.step == l.step && closed_.contains({g->first, l.step}))) return false;
     return true;
   }
 
-  std::span<const std::string> paths_;
-  std::int64_t epoch_, size_;
-  std::size_t file_ = 0;
-  std::int64_t number_ = 0;
+  std::vector<std::string> paths_;
+  std::int64_t size_;
+  std::size_t file_ = 0;              // that is read
+  std::int64_t number_ = 0, at_ = 0;  // of its line, and of the line's first byte
   std::string line_;
-  std::vector<AuditLine> lines_;
-  std::map<std::int64_t, AuditGeneration> begun_;
+  std::vector<Line> lines_;
+  std::map<std::int64_t, Generation> begun_;
   std::set<std::pair<std::int64_t, std::int64_t>> closed_;  // generation and step
 };
 
-}  // namespace detail
-
-// Tells whether the audit files together show every sample of [0, size) exactly once in `epoch`. Throws DataError, with
-// file and line, for a line that is malformed, cut off, or names a sample outside [0, size), a generation that nobody
-// has begun, or a step or rank that this generation does not have.
+// Whether the audit files together show every sample of [0, size) exactly once in `epoch`. Throws as Audit does.
 [[nodiscard]] inline AuditResult check_audit(std::span<const std::string> paths, std::int64_t epoch,
                                              std::int64_t size) {
-  const detail::AuditReader all(paths, epoch, size);
-  std::vector<const detail::AuditLine*> seen(static_cast<std::size_t>(size));
-  std::set<std::int64_t> again;
-  AuditResult result;
-  for (const detail::AuditLine& l : all.lines()) {
-    if (l.epoch != epoch) continue;
-    ++result.lines;
-    for (const std::int64_t i : l.indices) {
-      const auto*& first = seen[static_cast<std::size_t>(i)];
-      if (first == nullptr) {
-        first = &l;
-        continue;
-      }
-      ++result.repeated;
-      again.insert(i);
-      if (result.where.empty())
-        result.where = "sample " + std::to_string(i) + ": " + all.where(*first) + " and " + all.where(l);
-    }
-  }
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    const bool none = seen[i] == nullptr;
-    result.missing += none ? 1 : 0;
-    if ((none || again.contains(static_cast<std::int64_t>(i))) && result.examples.size() < 8)
-      result.examples.push_back(static_cast<std::int64_t>(i));
-  }
-  return result;
-}
-
-// The epochs of which the files tell.
-[[nodiscard]] inline std::set<std::int64_t> audited_epochs(std::span<const std::string> paths) {
-  const detail::AuditReader all(paths, -1, std::numeric_limits<std::int64_t>::max());
-  std::set<std::int64_t> epochs;
-  for (const detail::AuditLine& l : all.lines()) epochs.insert(l.epoch);
-  return epochs;
+  return Audit(paths, size).result(epoch);
 }
 
 }  // namespace tutti

@@ -307,6 +307,7 @@ class Arbiter {
   void release(Process& p) {
     send(p, Released{});
     p.facts.clear();
+    p.facts.shrink_to_fit();
     p.state = State::gone;
     p.done = true;
     decide(Decision::Kind::left, p);
