@@ -26,7 +26,7 @@ namespace {
 // The checkpoint `from` with its model's tensors and counters changed, as one of the run in `to`.
 template <class Change>
 void save_changed(const io::LoadedCheckpoint& from, const std::filesystem::path& to, Change&& change) {
-  io::CheckpointData data{from.step(), from.counters(), from.options(), {}, {}};
+  io::CheckpointData data{.step = from.step(), .counters = from.counters(), .options = from.options()};
   data.model.assign(from.model().begin(), from.model().end());
   data.optimizer.assign(from.optimizer().begin(), from.optimizer().end());
   change(data);
