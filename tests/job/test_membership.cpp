@@ -610,7 +610,9 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
   CHECK(loads.ids() == "0 2");
   // Who leaves stays for whoever comes, where those who were to go on are lost; it goes where the job stops.
   for (const bool stops : {false, true}) {
-    Scene s(options(2, 0, true));
+    ArbiterOptions replaced = options(2, 0, true);
+    replaced.lost_are_replaced = true;
+    Scene s(replaced);
     s.workers(2);
     for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
     s.tell(1, Leave{false});
@@ -632,6 +634,14 @@ TEST_CASE("what was trained is handed on before its last holder leaves, and lost
     CHECK(s.ids() == "2");
     CHECK(s.last<Released>(1).has_value());
   }
+  // Nor does it stay where nobody starts others.
+  Scene alone(options(2, 0, true));
+  alone.workers(2);
+  for (const Seat seat : {0U, 1U}) alone.tell(seat, Stands{1});
+  alone.tell(1, Leave{false});
+  alone.ended(0);
+  alone.tell(1, Report{1, 5, true, false});
+  CHECK(alone.last<Released>(1).has_value());
   // Before anything stood nothing is lost, and servers keep what they have.
   Scene begin(options(1, 0, true));
   begin.workers(1);

@@ -26,7 +26,10 @@ namespace {
 // The checkpoint `from` with its model's tensors and counters changed, as one of the run in `to`.
 template <class Change>
 void save_changed(const io::LoadedCheckpoint& from, const std::filesystem::path& to, Change&& change) {
-  io::CheckpointData data{.step = from.step(), .counters = from.counters(), .options = from.options()};
+  io::CheckpointData data;
+  data.step = from.step();
+  data.counters = from.counters();
+  data.options = from.options();
   data.model.assign(from.model().begin(), from.model().end());
   data.optimizer.assign(from.optimizer().begin(), from.optimizer().end());
   change(data);

@@ -163,6 +163,7 @@ class JobControl final : public JobMembers {
     a.starter_ends = !a.elastic;
     a.at_epoch = o.elastic.at_epoch;
     a.min_workers = o.elastic.min_workers;
+    a.lost_are_replaced = o.elastic.on && o.elastic.restart_budget > 0;
     return a;
   }
 

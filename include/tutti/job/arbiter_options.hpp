@@ -26,6 +26,8 @@ struct ArbiterOptions {
   bool reports = true;
   // Whoever runs the arbiter ends all processes of a job that is over, so that those who wait need not be told.
   bool starter_ends = false;
+  // Whoever runs it starts others in the places of those that are lost.
+  bool lost_are_replaced = false;
   int min_workers = 1;
   // Who joins, and a member that is asked from outside to leave, waits for the end of an epoch.
   bool at_epoch = false;

@@ -264,7 +264,7 @@ class Arbiter {
     decide(Decision::Kind::lost, p, why, fatal);
     if (fatal) end_job(p.member.name() + " is gone: " + why);
     if (!was_member) return try_issue();
-    lost_stayer_ = lost_stayer_ || (p.member.role == Role::worker && !p.leaving);
+    lost_stayer_ = lost_stayer_ || (o_.lost_are_replaced && p.member.role == Role::worker && !p.leaving);
     lost_.push_back(p.member);
     change(Urgency::broken);
   }

@@ -74,6 +74,9 @@ TUTTI_CORE_FUNCTION void Chief::begin_generation(bool first) {
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& e) {
+    // Where there are no generations nothing was to be written; what is wrong with the folder is said when the run
+    // saves.
+    if (generation_ == 0) return;
     warn("the folder of checkpoints does not tell that the members have changed: " + std::string(e.what()));
   }
 }
