@@ -166,7 +166,7 @@ class ControlChannel {
     return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
   }
   // Calls f for each change, on the thread of the channel, which must not be held up; at once for one that is known.
-  void on_change(std::function<void(const control::Changing&)> f) {
+  void on_change(const std::function<void(const control::Changing&)>& f) {
     std::optional<control::Changing> known;
     {
       const std::lock_guard lock(mutex_);
