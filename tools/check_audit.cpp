@@ -105,7 +105,7 @@ struct Options {
 
 // Returns what is wrong; nothing where all is well.
 [[nodiscard]] std::string check(std::int64_t epoch, const AuditResult& r, bool whole) {
-  if (r.repeated == 0 && (r.missing == 0 || !whole)) return "";
+  if (r.exactly_once() || (!whole && r.repeated == 0)) return "";
   std::string list;
   for (const std::int64_t i : r.examples) list.append(list.empty() ? "" : ", ").append(std::to_string(i));
   return "epoch " + std::to_string(epoch) + ": " + std::to_string(r.missing) + " missing, " +
@@ -129,7 +129,7 @@ int run(const std::vector<std::string>& words) {
   for (std::int64_t epoch = 0; epoch <= std::max(last, whole - 1); ++epoch) {
     const AuditResult r = audit.result(epoch);
     const std::string wrong = check(epoch, r, epoch < whole);
-    std::string more = r.repeated > 0 || r.missing > 0 ? "" : ", each once";
+    std::string more = r.exactly_once() ? ", each once" : "";
     if (r.repeated > 0) more.append(", ").append(std::to_string(r.repeated)).append(" seen again");
     std::printf("epoch %lld: %lld of %lld samples%s\n", static_cast<long long>(epoch),
                 static_cast<long long>(*o.samples - r.missing), static_cast<long long>(*o.samples), more.c_str());
