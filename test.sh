@@ -10,7 +10,8 @@ source .ci/common.sh
 
 install g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev doctest-dev libbenchmark-dev clang-14 clang-16 \
   libclang-rt-14-dev clang-format-14 clang-tidy-14 strace python3 pkg-config libstb-dev libjpeg-dev xz-utils curl ca-certificates \
-  dataset-fashion-mnist libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev openssh-server openssh-client iproute2 rsync procps
+  dataset-fashion-mnist libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev openssh-server openssh-client iproute2 rsync procps \
+  python3-venv shellcheck
 
 # Real images for the tests that want them: a folder of test data beside the source tree.
 if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
@@ -18,6 +19,20 @@ if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
     export TUTTI_DATA=$PWD/build/data
   else
     say "../shared/data could not be unpacked"
+  fi
+fi
+
+# Packages of the tests of infra/, from PyPI, anew when their list changed. Without them these tests are skipped.
+venv=build/venv/infra
+if ! cmp -s tests/infra/requirements.txt "$venv/requirements.txt"; then
+  say "installing the packages of tests/infra/requirements.txt in $venv"
+  rm -rf "$venv"
+  if python3 -m venv "$venv" &&
+    timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 --timeout 15 -r tests/infra/requirements.txt; then
+    cp tests/infra/requirements.txt "$venv"
+  else
+    say "they cannot be had here, so the tests of infra/ that need them are skipped"
+    rm -rf "$venv"
   fi
 fi
 

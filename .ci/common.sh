@@ -34,7 +34,9 @@ dnf_name() {
     openssh-client) echo openssh-clients ;;
     pkg-config) echo pkgconf-pkg-config ;;
     procps) echo procps-ng ;;
+    python3-venv) ;; # part of python3
     iproute2) echo iproute ;;
+    shellcheck) echo ShellCheck ;;
     xz-utils) echo xz ;;
     *) echo "$1" ;;
   esac
