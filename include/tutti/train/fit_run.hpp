@@ -3,14 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
-#include <thread>
 #include <utility>
 
 #include <tutti/core/clock.hpp>
@@ -24,7 +19,6 @@
 #include <tutti/train/fit.hpp>
 #include <tutti/train/report_window.hpp>
 #include <tutti/train/run_share.hpp>
-#include <tutti/train/save_checkpoint.hpp>
 #include <tutti/train/sources.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/utilisation.hpp>
@@ -129,38 +123,10 @@ class FitRun {
   }
 
   // The first generation of the job, or all there is. False where this process has left.
-  bool found() {
-    sources_.make(o_, strategy_.rank(), strategy_.size());
-    share_.first_batch = sources_.first_batch();
-    try {
-      count_generations();
-      take_place();
-      chief_.follow();
-      follow_batch();
-      if (ends()) return true;
-      if (o_.batch_per_worker > 0)
-        sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
-      else
-        train().start(position());
-      return true;
-    } catch (const CommunicationError&) {
-      if (members_ == nullptr || !members_->may_write()) throw;
-      return change_members(true);
-    }
-  }
+  bool found();
   // Generations grow over a run that is resumed, also from an earlier step than the last.
-  void count_generations() {
-    if (members_ == nullptr && at_.generation == 0) return;
-    auto latest = static_cast<double>(strategy_.rank() == 0 ? chief_.latest_generation() : 0);
-    share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
-    strategy_.sum({&latest, 1});
-    share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
-    name_generation();
-  }
-  void name_generation() {
-    at_.generation = share_.before_generations +
-                     (members_ != nullptr ? static_cast<std::int64_t>(strategy_.membership().generation) : 1);
-  }
+  void count_generations();
+  void name_generation();
 
   [[nodiscard]] static double share_of(double seconds, const Rate& rate) {
     return std::clamp(seconds / std::max(rate.seconds(), 1e-9), 0.0, 1.0);
@@ -169,16 +135,7 @@ class FitRun {
   [[nodiscard]] bool passed(std::int64_t every) const { return at_.step / every > share_.before / every; }
 
   // Where workers wait for no other one, one that comes late goes on beside them.
-  void take_place() {
-    if (!strategy_.owns_weights() || !strategy_.came_late()) return;
-    const Placement of = train().placement();
-    const std::int64_t size = train().size();
-    Position p{at_.epoch, at_.consumed};
-    for (std::int64_t n = trainer_.steps_behind() / workers_; n > 0 && p.epoch < o_.epochs; --n)
-      p = advance(p, size, of.global_batch, of.epoch_end);
-    at_.epoch = p.epoch;
-    at_.consumed = p.consumed;
-  }
+  void take_place();
 
   void begin() {
     if (chief_.listens()) busy_.begin();
@@ -278,251 +235,40 @@ class FitRun {
   }
 
   // ---- what ranks do together behind it ----
-  void end_step() {
-    chief_.require_right();
-    if (reports()) {
-      const StepReport r = report_on(steps_, busy_.steps);
-      chief_.tell([&](FitListener& l) { l.step(r); });
-    }
-    if (summarises()) {
-      const StepReport r = report_on(summaries_, busy_.summaries);
-      chief_.tell([&](FitListener& l) { l.summary(r); });
-    }
-    const bool stop = (share_.flags & step_flag::stop) != 0;
-    const bool done = epoch_done();
-    bool reached = false;
-    if (done)
-      reached = end_epoch();
-    else if (!stop && saves_by_steps())
-      save();
-    if (stop && !reached && !ends()) this->stop();
-    share_.unended = 0;
-    // What ranks do together in this step is done: the members may change.
-    if (o_.after_step)
-      o_.after_step(
-          {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), std::llround(own_.rows)});
-    if (done && o_.after_epoch) o_.after_epoch(*result_.last);
-    chief_.follow();
-    over_ = over_ || reached;
-    if (done && !over_) begin_epoch();
-  }
-
+  void end_step();
   // The run ends here and can be resumed.
-  void stop() {
-    save();
-    result_.interrupted = over_ = true;
-  }
+  void stop();
   // So do these processes, and others resume it.
-  void make_way() {
-    if (saved_at_ != at_.step) save();
-    result_.left = asked_to_leave_;
-    result_.changes = over_ = true;
-  }
+  void make_way();
 
-  [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window) {
-    const Metrics all = trainer_.reduce(w.metrics);
-    const double wait = train().seconds_waited() - w.waited;
-    const auto exchanged = trainer_.seconds_waited();
-    const StepReport r{share_.epoch_number,
-                       at_.step,
-                       share_.step_in_epoch,
-                       train().steps_per_epoch(),
-                       o_.epochs,
-                       all.mean_loss(),
-                       all.top1_rate(),
-                       w.rate.value(),
-                       share_.lr,
-                       rate(),
-                       share_of(wait, w.rate),
-                       since_start_.seconds(),
-                       exchanged ? std::optional(share_of(*exchanged - w.exchanged, w.rate)) : std::nullopt,
-                       of_window.take(),
-                       share_.batch};
-    w.exchanged = exchanged.value_or(0);
-    w.metrics = {};
-    w.waited += wait;
-    w.rate.restart();
-    return r;
-  }
-
+  [[nodiscard]] StepReport report_on(ReportWindow& w, UtilisationMean& of_window);
   // Where workers wait for no other one, one does it for all.
   [[nodiscard]] bool evaluates() const {
     return sources_.test() != nullptr && (!strategy_.owns_weights() || strategy_.rank() == 0);
   }
   // Returns whether the epoch has reached what ends the run.
-  bool end_epoch() {
-    for (Rate* r : {&epoch_rate_, &steps_.rate, &summaries_.rate}) r->pause();
-    Metrics all = share_.epoch;
-    all += trainer_.reduce(epoch_);
-    EpochReport r{share_.epoch_number,
-                  at_.step,
-                  o_.epochs,
-                  all.mean_loss(),
-                  all.top1_rate(),
-                  all.topk_rate(),
-                  {},
-                  {},
-                  epoch_rate_.value(),
-                  share_.lr,
-                  0,
-                  false,
-                  0};
-    r.data_wait = share_of(train().seconds_waited() - epoch_waited_, epoch_rate_);
-    if (const auto exchanged = trainer_.seconds_waited())
-      r.comm_wait = share_of(*exchanged - epoch_exchanged_, epoch_rate_);
-    r.gpu_utilisation = busy_.epoch.take();
-    r.skipped = std::llround(share_.skipped + skipped_by_all());
-    r.global_batch = share_.batch;
-    const bool reached = o_.stop_at_train_top1 > 0 && r.train_top1 >= o_.stop_at_train_top1;
-    const bool last_epoch = ends() || reached;
-    if (last_epoch) wait_for_pushes();
-    if (evaluates() && o_.evaluate_every > 0 && (last_epoch || share_.epoch_number % o_.evaluate_every == 0)) {
-      trainer_.pull();
-      r.test = evaluate(trainer_, *sources_.test(), o_.metric);
-      if (trainer_.has_ema()) trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *sources_.test(), o_.metric); });
-    }
-    const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
-                       (o_.save_last && last_epoch) || saves_by_steps();
-    std::optional<double> metric;
-    if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
-    if (saves) {
-      save(metric);
-      r.best = best_;
-    }
-    r.seconds = epoch_watch_.seconds();
-    chief_.tell([&](FitListener& l) { l.epoch(r); });
-    result_.last = r;
-    return reached;
-  }
-  [[nodiscard]] double skipped_by_all() {
-    auto skipped = static_cast<double>(train().skipped() - skipped_before_);
-    strategy_.sum({&skipped, 1});
-    return skipped;
-  }
+  bool end_epoch();
+  [[nodiscard]] double skipped_by_all();
   // Where workers wait for no other one, what is evaluated and saved at the end has the steps of all of them.
-  void wait_for_pushes() {
-    if (!strategy_.owns_weights() || strategy_.rank() != 0) return;
-    while (strategy_.others_at_work() > 0 && !o_.stop_requested())
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    trainer_.pull();
-  }
-  void begin_epoch() {
-    epoch_ = share_.epoch = {};
-    share_.skipped = 0;
-    skipped_before_ = train().skipped();
-    epoch_waited_ = train().seconds_waited();
-    epoch_exchanged_ = trainer_.seconds_waited().value_or(0);
-    epoch_rate_.restart();
-    epoch_watch_.restart();
-    for (auto* w : {&steps_, &summaries_}) w->rate.resume();
-    busy_.pause_is_over();
-    say_epoch();
-  }
-
-  void save(std::optional<double> metric = {}) {
-    since_save_.restart();
-    saved_at_ = at_.step;
-    const SavedCheckpoint done = save_checkpoint(trainer_, chief_, metric);
-    best_ = done.best;
-    result_.saved = done.saved;
-  }
+  void wait_for_pushes();
+  void begin_epoch();
+  void save(std::optional<double> metric = {});
 
   // ---- other members ----
   // Nobody would be left to go on.
-  [[nodiscard]] bool all_leave() {
-    double leaving = asked_to_leave_ ? 1 : 0;
-    strategy_.sum({&leaving, 1});
-    return std::llround(leaving) == strategy_.size();
-  }
+  [[nodiscard]] bool all_leave();
   // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.
-  bool change_members(bool broken) {
-    const bool joins = members_->joining();
-    const Stopwatch since;
-    for (;;) {
-      if (!broken && !joins) broken = !sum_up();
-      if (broken) roll_back();
-      const bool at_end = share_.unended == 0 && (at_.consumed == 0 || share_.last_of_epoch != 0);
-      if (!members_->next_generation({static_cast<std::uint64_t>(at_.step), broken, at_end})) return false;
-      if (!holds_state_ && members_->has_authority())
-        fail<CommunicationError>("members", "one that has the state of the run", "none: all who had it are lost",
-                                 "--resume goes on from the last checkpoint");
-      try {
-        take_state();
-        follow(since);
-        place();
-        return true;
-      } catch (const CommunicationError&) {
-        if (!members_->may_write()) throw;
-        broken = true;
-      }
-    }
-  }
+  bool change_members(bool broken);
   // Where steps run ahead, more than the last one may have broken.
-  void roll_back() {
-    trainer_.roll_back();
-    if (share_.step > at_.step) {
-      const Stand& then = stands_[static_cast<std::size_t>(at_.step) % stands_.size()];
-      share_ = then.share;
-      skipped_rows_ = then.skipped_rows;
-    }
-    take_metrics();
-  }
+  void roll_back();
   // What each has of the epoch's sums becomes everybody's; false where somebody was lost meanwhile.
-  bool sum_up() {
-    try {
-      take_metrics();
-      Metrics all = trainer_.reduce(epoch_);
-      const double skipped = skipped_by_all();
-      share_.epoch += all;
-      share_.skipped += skipped;
-      epoch_ = {};
-      skipped_before_ = train().skipped();
-      return true;
-    } catch (const CommunicationError&) {
-      if (!members_->may_write()) throw;
-      return false;
-    }
-  }
+  bool sum_up();
   // The trainer's state and what all know of the run are taken over together: whoever is lost meanwhile, they fit.
-  void take_state() {
-    RunShare theirs = share_;
-    const StateSpan span{"run",
-                         DType::i64,
-                         {static_cast<std::int64_t>(sizeof theirs / sizeof(std::int64_t))},
-                         std::as_writable_bytes(std::span(&theirs, 1))};
-    trainer_.reform({&span, 1});
-    share_ = theirs;
-    holds_state_ = true;
-    name_generation();
-  }
+  void take_state();
   // Some members may have come to the step that others stand at by their state alone, and some may be gone.
-  void follow(const Stopwatch& since) {
-    const ClosedStep closed{share_.began,  share_.step,      static_cast<int>(share_.world),
-                            share_.batch,  sources_.train(), since.seconds(),
-                            global_batch()};
-    chief_.follow(share_.step > 0 ? &closed : nullptr);
-  }
-  void place() {
-    // What a source that goes has not told of yet is told of with the next.
-    const auto count = [&](int sign) {
-      if (sources_.train() == nullptr) return;
-      for (double* t : {&steps_.waited, &summaries_.waited, &epoch_waited_}) *t += sign * train().seconds_waited();
-      skipped_before_ += sign * train().skipped();
-    };
-    count(-1);
-    sources_.make(o_, strategy_.rank(), strategy_.size());
-    count(1);
-    follow_batch();
-    sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
-    // Full steps of more images may be more than the epochs have left.
-    if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.unended = 1;
-  }
-  FitResult left() {
-    if (sources_.train() != nullptr) train().release();
-    result_.left = true;
-    result_.counters = at_;
-    return result_;
-  }
+  void follow(const Stopwatch& since);
+  void place();
+  FitResult left();
 
   Trainer& trainer_;
   AnyStrategy& strategy_;
@@ -555,6 +301,9 @@ class FitRun {
 };
 
 }  // namespace tutti::detail
+
+#include <tutti/train/fit_generations.hpp>
+#include <tutti/train/fit_step_end.hpp>
 
 namespace tutti {
 

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/train/fit_run.hpp>
+
+// Where a run begins, and the way from one generation of its members to the next.
+namespace tutti::detail {
+
+inline bool FitRun::found() {
+  sources_.make(o_, strategy_.rank(), strategy_.size());
+  share_.first_batch = sources_.first_batch();
+  try {
+    count_generations();
+    take_place();
+    chief_.follow();
+    follow_batch();
+    if (ends()) return true;
+    if (o_.batch_per_worker > 0)
+      sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
+    else
+      train().start(position());
+    return true;
+  } catch (const CommunicationError&) {
+    if (members_ == nullptr || !members_->may_write()) throw;
+    return change_members(true);
+  }
+}
+
+inline void FitRun::count_generations() {
+  if (members_ == nullptr && at_.generation == 0) return;
+  auto latest = static_cast<double>(strategy_.rank() == 0 ? chief_.latest_generation() : 0);
+  share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
+  strategy_.sum({&latest, 1});
+  share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
+  name_generation();
+}
+
+inline void FitRun::name_generation() {
+  at_.generation = share_.before_generations +
+                   (members_ != nullptr ? static_cast<std::int64_t>(strategy_.membership().generation) : 1);
+}
+
+inline void FitRun::take_place() {
+  if (!strategy_.owns_weights() || !strategy_.came_late()) return;
+  const Placement of = train().placement();
+  const std::int64_t size = train().size();
+  Position p{at_.epoch, at_.consumed};
+  for (std::int64_t n = trainer_.steps_behind() / workers_; n > 0 && p.epoch < o_.epochs; --n)
+    p = advance(p, size, of.global_batch, of.epoch_end);
+  at_.epoch = p.epoch;
+  at_.consumed = p.consumed;
+}
+
+inline void FitRun::make_way() {
+  if (saved_at_ != at_.step) save();
+  result_.left = asked_to_leave_;
+  result_.changes = over_ = true;
+}
+
+inline bool FitRun::all_leave() {
+  double leaving = asked_to_leave_ ? 1 : 0;
+  strategy_.sum({&leaving, 1});
+  return std::llround(leaving) == strategy_.size();
+}
+
+inline bool FitRun::change_members(bool broken) {
+  const bool joins = members_->joining();
+  const Stopwatch since;
+  for (;;) {
+    if (!broken && !joins) broken = !sum_up();
+    if (broken) roll_back();
+    const bool at_end = share_.unended == 0 && (at_.consumed == 0 || share_.last_of_epoch != 0);
+    if (!members_->next_generation({static_cast<std::uint64_t>(at_.step), broken, at_end})) return false;
+    if (!holds_state_ && members_->has_authority())
+      fail<CommunicationError>("members", "one that has the state of the run", "none: all who had it are lost",
+                               "--resume goes on from the last checkpoint");
+    try {
+      take_state();
+      follow(since);
+      place();
+      return true;
+    } catch (const CommunicationError&) {
+      if (!members_->may_write()) throw;
+      broken = true;
+    }
+  }
+}
+
+inline void FitRun::roll_back() {
+  trainer_.roll_back();
+  if (share_.step > at_.step) {
+    const Stand& then = stands_[static_cast<std::size_t>(at_.step) % stands_.size()];
+    share_ = then.share;
+    skipped_rows_ = then.skipped_rows;
+  }
+  take_metrics();
+}
+
+inline bool FitRun::sum_up() {
+  try {
+    take_metrics();
+    Metrics all = trainer_.reduce(epoch_);
+    const double skipped = skipped_by_all();
+    share_.epoch += all;
+    share_.skipped += skipped;
+    epoch_ = {};
+    skipped_before_ = train().skipped();
+    return true;
+  } catch (const CommunicationError&) {
+    if (!members_->may_write()) throw;
+    return false;
+  }
+}
+
+inline void FitRun::take_state() {
+  RunShare theirs = share_;
+  const StateSpan span{"run",
+                       DType::i64,
+                       {static_cast<std::int64_t>(sizeof theirs / sizeof(std::int64_t))},
+                       std::as_writable_bytes(std::span(&theirs, 1))};
+  trainer_.reform({&span, 1});
+  share_ = theirs;
+  holds_state_ = true;
+  name_generation();
+}
+
+inline void FitRun::follow(const Stopwatch& since) {
+  const ClosedStep closed{share_.began,  share_.step,      static_cast<int>(share_.world),
+                          share_.batch,  sources_.train(), since.seconds(),
+                          global_batch()};
+  chief_.follow(share_.step > 0 ? &closed : nullptr);
+}
+
+inline void FitRun::place() {
+  // What a source that goes has not told of yet is told of with the next.
+  const auto count = [&](int sign) {
+    if (sources_.train() == nullptr) return;
+    for (double* t : {&steps_.waited, &summaries_.waited, &epoch_waited_}) *t += sign * train().seconds_waited();
+    skipped_before_ += sign * train().skipped();
+  };
+  count(-1);
+  sources_.make(o_, strategy_.rank(), strategy_.size());
+  count(1);
+  follow_batch();
+  sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
+  // Full steps of more images may be more than the epochs have left.
+  if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.unended = 1;
+}
+
+inline FitResult FitRun::left() {
+  if (sources_.train() != nullptr) train().release();
+  result_.left = true;
+  result_.counters = at_;
+  return result_;
+}
+
+}  // namespace tutti::detail

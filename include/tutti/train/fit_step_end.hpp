@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <thread>
+
+#include <tutti/train/fit_run.hpp>
+#include <tutti/train/save_checkpoint.hpp>
+
+// What ranks do together behind a step and behind an epoch.
+namespace tutti::detail {
+
+inline void FitRun::end_step() {
+  chief_.require_right();
+  if (reports()) {
+    const StepReport r = report_on(steps_, busy_.steps);
+    chief_.tell([&](FitListener& l) { l.step(r); });
+  }
+  if (summarises()) {
+    const StepReport r = report_on(summaries_, busy_.summaries);
+    chief_.tell([&](FitListener& l) { l.summary(r); });
+  }
+  const bool stop = (share_.flags & step_flag::stop) != 0;
+  const bool done = epoch_done();
+  bool reached = false;
+  if (done)
+    reached = end_epoch();
+  else if (!stop && saves_by_steps())
+    save();
+  if (stop && !reached && !ends()) this->stop();
+  share_.unended = 0;
+  // What ranks do together in this step is done: the members may change.
+  if (o_.after_step)
+    o_.after_step(
+        {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), std::llround(own_.rows)});
+  if (done && o_.after_epoch) o_.after_epoch(*result_.last);
+  chief_.follow();
+  over_ = over_ || reached;
+  if (done && !over_) begin_epoch();
+}
+
+inline void FitRun::stop() {
+  save();
+  result_.interrupted = over_ = true;
+}
+
+inline StepReport FitRun::report_on(ReportWindow& w, UtilisationMean& of_window) {
+  const Metrics all = trainer_.reduce(w.metrics);
+  const double wait = train().seconds_waited() - w.waited;
+  const auto exchanged = trainer_.seconds_waited();
+  const StepReport r{share_.epoch_number,
+                     at_.step,
+                     share_.step_in_epoch,
+                     train().steps_per_epoch(),
+                     o_.epochs,
+                     all.mean_loss(),
+                     all.top1_rate(),
+                     w.rate.value(),
+                     share_.lr,
+                     rate(),
+                     share_of(wait, w.rate),
+                     since_start_.seconds(),
+                     exchanged ? std::optional(share_of(*exchanged - w.exchanged, w.rate)) : std::nullopt,
+                     of_window.take(),
+                     share_.batch};
+  w.exchanged = exchanged.value_or(0);
+  w.metrics = {};
+  w.waited += wait;
+  w.rate.restart();
+  return r;
+}
+
+inline bool FitRun::end_epoch() {
+  for (Rate* r : {&epoch_rate_, &steps_.rate, &summaries_.rate}) r->pause();
+  Metrics all = share_.epoch;
+  all += trainer_.reduce(epoch_);
+  EpochReport r{share_.epoch_number,
+                at_.step,
+                o_.epochs,
+                all.mean_loss(),
+                all.top1_rate(),
+                all.topk_rate(),
+                {},
+                {},
+                epoch_rate_.value(),
+                share_.lr,
+                0,
+                false,
+                0};
+  r.data_wait = share_of(train().seconds_waited() - epoch_waited_, epoch_rate_);
+  if (const auto exchanged = trainer_.seconds_waited())
+    r.comm_wait = share_of(*exchanged - epoch_exchanged_, epoch_rate_);
+  r.gpu_utilisation = busy_.epoch.take();
+  r.skipped = std::llround(share_.skipped + skipped_by_all());
+  r.global_batch = share_.batch;
+  const bool reached = o_.stop_at_train_top1 > 0 && r.train_top1 >= o_.stop_at_train_top1;
+  const bool last_epoch = ends() || reached;
+  if (last_epoch) wait_for_pushes();
+  if (evaluates() && o_.evaluate_every > 0 && (last_epoch || share_.epoch_number % o_.evaluate_every == 0)) {
+    trainer_.pull();
+    r.test = evaluate(trainer_, *sources_.test(), o_.metric);
+    if (trainer_.has_ema()) trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *sources_.test(), o_.metric); });
+  }
+  const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
+                     (o_.save_last && last_epoch) || saves_by_steps();
+  std::optional<double> metric;
+  if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
+  if (saves) {
+    save(metric);
+    r.best = best_;
+  }
+  r.seconds = epoch_watch_.seconds();
+  chief_.tell([&](FitListener& l) { l.epoch(r); });
+  result_.last = r;
+  return reached;
+}
+
+inline double FitRun::skipped_by_all() {
+  auto skipped = static_cast<double>(train().skipped() - skipped_before_);
+  strategy_.sum({&skipped, 1});
+  return skipped;
+}
+
+inline void FitRun::wait_for_pushes() {
+  if (!strategy_.owns_weights() || strategy_.rank() != 0) return;
+  while (strategy_.others_at_work() > 0 && !o_.stop_requested())
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  trainer_.pull();
+}
+
+inline void FitRun::begin_epoch() {
+  epoch_ = share_.epoch = {};
+  share_.skipped = 0;
+  skipped_before_ = train().skipped();
+  epoch_waited_ = train().seconds_waited();
+  epoch_exchanged_ = trainer_.seconds_waited().value_or(0);
+  epoch_rate_.restart();
+  epoch_watch_.restart();
+  for (auto* w : {&steps_, &summaries_}) w->rate.resume();
+  busy_.pause_is_over();
+  say_epoch();
+}
+
+inline void FitRun::save(std::optional<double> metric) {
+  since_save_.restart();
+  saved_at_ = at_.step;
+  const SavedCheckpoint done = save_checkpoint(trainer_, chief_, metric);
+  best_ = done.best;
+  result_.saved = done.saved;
+}
+
+}  // namespace tutti::detail
