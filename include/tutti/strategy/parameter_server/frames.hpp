@@ -84,6 +84,11 @@ struct Frame {
 inline constexpr std::size_t head_bytes = 88;
 using Head = std::array<std::byte, head_bytes>;
 
+// What all workers must do alike.
+[[nodiscard]] constexpr bool same_operation(const Frame& a, const Frame& b) noexcept {
+  return a.bytes == b.bytes && a.dtype == b.dtype && a.operation == b.operation && a.root == b.root;
+}
+
 namespace detail {
 
 inline constexpr std::uint32_t frame_magic = 0x32535054;  // "TPS2"

@@ -94,4 +94,31 @@ inline void make_wide(Job& job) {
   for (std::size_t i = 0; i < job.wide.size() / sizeof(float); ++i) wide[i] = narrow[i];
 }
 
+// Whether data lies behind the head of a push.
+[[nodiscard]] inline bool brings_data(const Request& r, const Frame& f) noexcept {
+  return f.window == 0 && (r.operation == Operation::take ? r.root == f.worker : r.operation != Operation::fetch);
+}
+// The head of a part. from: who sends it; done: all its rounds below are over; lent: the server has its window.
+[[nodiscard]] inline Frame frame_of(const Job& job, const Operations::Part& p, const Frame& from, bool lent,
+                                    std::uint64_t done) {
+  const Request& r = job.request;
+  Frame f = from;
+  f.operation = r.operation;
+  f.dtype = r.dtype;
+  f.root = r.root;
+  f.bucket = r.bucket;
+  f.bytes = p.bytes;
+  f.patience = static_cast<std::uint32_t>(std::min<std::int64_t>(job.deadline.count(), 0xffffffff));
+  f.step = r.step;
+  f.round = job.round;
+  f.done = done;
+  f.offset = p.offset;
+  if (lent) {
+    f.window = r.lent->number;
+    f.place = r.place + (p.offset - r.base);
+  }
+  f.packed = p.packed_bytes > 0;
+  return f;
+}
+
 }  // namespace tutti::ps::parts

@@ -16,8 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/process_windows.hpp>
-#include <tutti/comm/reduce_op.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/strategy/parameter_server/borrowed_windows.hpp>
@@ -25,42 +23,13 @@
 #include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/owned_operations.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
+#include <tutti/strategy/parameter_server/server_members.hpp>
+#include <tutti/strategy/parameter_server/server_options.hpp>
 #include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 
 namespace tutti::ps {
-
-struct ServerOptions {
-  int index = 0, servers = 1, workers = 1;
-  std::uint64_t generation = 1;
-  std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have come
-  std::size_t in_flight = usual_in_flight;  // bytes that a worker may have pushed without an answer
-  // Of this process, for workers of this host, whose data then need not travel; outlives the server. Null: none.
-  ProcessWindows* windows = nullptr;
-  // Where it owns weights: outlives the server, whose thread uses it. Workers then come and go, each for itself.
-  WeightStore* store = nullptr;
-  // Steps that a worker may be ahead of the slowest one; none: as many as it likes (Ho et al., "More effective
-  // distributed ML via a stale synchronous parallel parameter server", 2013).
-  std::optional<std::int64_t> staleness{};
-  // Is handed what the server owns, once the workers have brought it and every `keep_every` from then on.
-  std::function<void(ServerState&&)> keep{};
-  std::chrono::milliseconds keep_every = std::chrono::seconds(60);
-  // What it goes on from, where it was started again; and the workers that had ended by then. Outlives the server.
-  const ServerState* from = nullptr;
-  std::vector<int> ended{};
-  // Told of what is refused, at most once a second, and of workers that own weights lose.
-  std::function<void(const std::string&)> log{};
-  std::function<bool()> stop_requested{};  // asked until all workers have come; they end the server later
-};
-
-// What a server was sent. What is refused changes nothing.
-struct ServerCounts {
-  std::uint64_t pushes = 0, answers = 0;
-  std::uint64_t malformed = 0, strangers = 0, stale = 0, repeated = 0, too_much = 0;
-  std::uint64_t lost_steps = 0;  // of workers that this server has not, because it was started again
-  [[nodiscard]] std::uint64_t refused() const noexcept { return malformed + strangers + stale + too_much; }
-};
 
 // Adds up what the workers push, in the order of their ranks, and answers all of them: every server has its part of
 // each piece. A worker that is lost, or whose part does not come in time, ends the job, and all hear its name.
@@ -71,20 +40,19 @@ class Server {
  public:
   Server(std::unique_ptr<T> transport, ServerOptions options)
       : o_(std::move(options)),
-        members_(static_cast<std::size_t>(o_.workers)),
+        members_(static_cast<std::size_t>(o_.workers), o_.ended),
         table_(o_.workers),
         windows_(o_.windows, members_.size()),
         transport_(std::move(transport)),
         t_(*transport_) {
     if (o_.store != nullptr) own_weights();
-    for (const int w : o_.ended) members_.at(static_cast<std::size_t>(w)).gone = true;
   }
 
   // Serves until all workers have said goodbye. CommunicationError names a worker that did not come or was lost.
   void run() {
     until_ = std::chrono::steady_clock::now() + o_.patience;
     welcomed_ = owned_.has_value();
-    const auto begun = [this] { return owned_ ? !nobody_is_there() : welcomed_; };
+    const auto begun = [this] { return owned_ ? !members_.nobody_is_there() : welcomed_; };
     while (!over_ && !stopped_ && (begun() || !o_.stop_requested || !o_.stop_requested())) {
       Deadline next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
       if (!welcomed_) next = std::min(next, until_);
@@ -109,22 +77,12 @@ class Server {
   }
   // Workers that were lost and have not come back, where others go on without them; empty: none.
   [[nodiscard]] std::string lost_workers() const {
-    std::string names;
-    for (const Member& m : members_)
-      if (m.was_lost) names += (names.empty() ? "" : ", ") + m.name;
-    return names;
+    return members_.list([](const Member& m, std::uint32_t) { return m.was_lost; });
   }
 
  private:
   using Message = typename T::Message;
-  struct Member {
-    std::int64_t peer = -1;
-    std::uint64_t session = 0, big_array = 0, done = 0;
-    std::string name;
-    bool gone = false;  // has said goodbye
-    bool was_lost = false;
-    [[nodiscard]] bool there() const noexcept { return peer >= 0; }
-  };
+  using Member = ServerMembers::Member;
 
   void take(Event<Message>& e) {
     std::string_view why;
@@ -133,7 +91,7 @@ class Server {
       ++counts_.malformed;
       return note(e.peer, std::string(why));
     }
-    if (f->worker >= members_.size() || (!e.identity.empty() && e.identity != "worker " + std::to_string(f->worker))) {
+    if (!members_.knows(f->worker) || (!e.identity.empty() && e.identity != "worker " + std::to_string(f->worker))) {
       ++counts_.strangers;
       return refuse(e.peer, *f, "this worker is not one of the job");
     }
@@ -168,18 +126,7 @@ class Server {
       ++counts_.repeated;
       return;
     }
-    const auto differs = [&](const char* what, std::uint64_t mine, std::uint64_t other) {
-      return mine == other
-                 ? std::string()
-                 : std::string(what) + " " + std::to_string(mine) + " here and " + std::to_string(other) + " there";
-    };
-    std::string why = differs("generation", o_.generation, f.generation);
-    if (why.empty()) why = differs("server", static_cast<std::uint64_t>(o_.index), g->server);
-    if (why.empty()) why = differs("servers", static_cast<std::uint64_t>(o_.servers), g->servers);
-    if (why.empty()) why = differs("workers", members_.size(), g->workers);
-    if (why.empty())
-      for (const Member& other : members_)
-        if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g->big_array);
+    std::string why = members_.difference(o_, f, *g);
     // A worker that proves to be the same one, started again, takes its place.
     const bool again = owned_ && m.there() && !e.identity.empty() && !m.gone;
     if (why.empty() && m.there() && !again) why = "rank " + std::to_string(f.worker) + " is there already";
@@ -193,7 +140,7 @@ class Server {
     m.big_array = g->big_array;
     m.name = "rank " + std::to_string(f.worker) + (g->name.empty() ? "" : " on " + printable(g->name));
     if (owned_) return welcome(m);
-    if (std::any_of(members_.begin(), members_.end(), [](const Member& x) { return !x.there(); })) return;
+    if (!members_.complete()) return;
     welcomed_ = true;
     std::string names;
     for (const Member& each : members_) names.append(each.name).append(1, '\0');
@@ -227,8 +174,7 @@ class Server {
     }
     ++counts_.pushes;
     using Cell = typename RoundTable<Message>::Cell;
-    std::uint64_t floor = ~std::uint64_t{0};
-    for (const Member& m : members_) floor = std::min(floor, m.done);
+    const std::uint64_t floor = members_.floor();
     table_.forget_below(floor);
     Cell* c = table_.find(f.round, f.offset);
     if (c == nullptr) {
@@ -247,9 +193,8 @@ class Server {
       return;
     } else if (!same_operation(c->frame, f)) {
       return end("the same operation on all ranks",
-                 std::to_string(c->frame.bytes) + " bytes " + std::string(name_of(c->frame.dtype)) + " on " +
-                     members_[c->frame.worker].name + " and " + std::to_string(f.bytes) + " bytes " +
-                     std::string(name_of(f.dtype)) + " on " + members_[f.worker].name,
+                 text_of(c->frame) + " on " + members_[c->frame.worker].name + " and " + text_of(f) + " on " +
+                     members_[f.worker].name,
                  f.round);
     }
     if (table_.pending(f.worker) + f.bytes > o_.in_flight) {
@@ -259,8 +204,9 @@ class Server {
     if (c == nullptr) c = &table_.open(f);
     if (table_.add(*c, f, std::move(e.message), lent)) finish(*c);
   }
-  static bool same_operation(const Frame& a, const Frame& b) noexcept {
-    return a.bytes == b.bytes && a.dtype == b.dtype && a.operation == b.operation && a.root == b.root;
+
+  static std::string text_of(const Frame& f) {
+    return std::to_string(f.bytes) + " bytes " + std::string(tutti::name_of(f.dtype));
   }
 
   template <class Cell>
@@ -303,11 +249,10 @@ class Server {
       return refuse(e.peer, f, std::string(why));
     }
     const Member& m = members_[f.worker];
-    const std::int64_t others = std::count_if(members_.begin(), members_.end(), [&](const Member& x) {
-      return &x != &m && !x.gone && !x.was_lost;  // who has not come yet will
-    });
     ++counts_.pushes;
-    counts_.repeated += owned_->take(f, f.window != 0 && !f.packed ? lent : e.message.data(), m.done, others) ? 1 : 0;
+    counts_.repeated +=
+        owned_->take(f, f.window != 0 && !f.packed ? lent : e.message.data(), m.done, members_.at_work_beside(m)) ? 1
+                                                                                                                  : 0;
   }
   void own_weights() {
     OwnedOperations::Replies replies;
@@ -346,17 +291,16 @@ class Server {
     windows_.forget(number_of(m));
     owned_->begin(number_of(m), session);
   }
-  [[nodiscard]] std::uint32_t number_of(const Member& m) const {
-    return static_cast<std::uint32_t>(&m - members_.data());
-  }
-  void welcome(const Member& m) {
+  [[nodiscard]] std::uint32_t number_of(const Member& m) const { return members_.number_of(m); }
+  [[nodiscard]] Frame frame_to(const Member& m, FrameKind kind) const {
     Frame f;
-    f.kind = FrameKind::welcome;
+    f.kind = kind;
     f.worker = number_of(m);
     f.generation = o_.generation;
     f.session = m.session;
-    (void)t_.send(m.peer, encode(f), {}, nullptr);
+    return f;
   }
+  void welcome(const Member& m) { (void)t_.send(m.peer, encode(frame_to(m, FrameKind::welcome)), {}, nullptr); }
   // Others go on without it, and it may come back.
   void leave(Member& m, const std::string& why) {
     m.was_lost = true;
@@ -365,15 +309,7 @@ class Server {
     until_ = std::chrono::steady_clock::now() + o_.patience;
     owned_->leave(number_of(m));
     windows_.forget(number_of(m));
-    end_with_the_last();
-  }
-  // When those that were not lost have ended, nobody is waited for.
-  void end_with_the_last() {
-    over_ = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone; }) &&
-            std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone || m.was_lost; });
-  }
-  [[nodiscard]] bool nobody_is_there() const {
-    return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.there() && !m.gone; });
+    over_ = members_.done_or_lost();
   }
 
   void goodbye(Member& m, Frame f) {
@@ -382,10 +318,11 @@ class Server {
     (void)t_.send(m.peer, encode(f), {}, nullptr);
     if (owned_) {
       owned_->leave(number_of(m));
-      return end_with_the_last();
+      over_ = members_.done_or_lost();
+      return;
     }
     if (table_.next_due()) return end("all ranks", m.name + " has left", 0);
-    over_ = std::all_of(members_.begin(), members_.end(), [](const Member& x) { return x.gone; });
+    over_ = members_.done();
   }
   void give_up(const Frame& f, std::span<const std::byte> text) {
     if (owned_) return leave(members_[f.worker], "it gave up");
@@ -407,21 +344,16 @@ class Server {
   void look_at_the_clock() {
     const auto now = std::chrono::steady_clock::now();
     if (owned_) {
-      if (!over_ && now >= until_ && nobody_is_there())
+      if (!over_ && now >= until_ && members_.nobody_is_there())
         end("a worker within " + std::to_string(o_.patience.count()) + " ms", "none", 0);
       return keep_state(now);
     }
-    if (!welcomed_ && now >= until_) {
-      std::string missing;
-      for (std::size_t w = 0; w < members_.size(); ++w)
-        if (!members_[w].there()) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(w);
-      end("all workers within " + std::to_string(o_.patience.count()) + " ms", "nothing from " + missing, 0);
-    }
+    if (!welcomed_ && now >= until_)
+      end("all workers within " + std::to_string(o_.patience.count()) + " ms",
+          "nothing from " + members_.list([](const Member& m, std::uint32_t) { return !m.there(); }), 0);
     if (const auto due = table_.next_due(); due && now >= *due) {
       const auto& c = table_.most_overdue();
-      std::string missing;
-      for (std::uint32_t w = 0; w < members_.size(); ++w)
-        if (!table_.has(c, w)) missing += (missing.empty() ? "" : ", ") + members_[w].name;
+      const std::string missing = members_.list([&](const Member&, std::uint32_t w) { return !table_.has(c, w); });
       end("all ranks within " + std::to_string(c.frame.patience) + " ms", "nothing from " + missing, c.frame.round);
     }
   }
@@ -435,11 +367,7 @@ class Server {
     for (std::size_t w = 0; w < members_.size(); ++w) {
       const Member& m = members_[w];
       if (!m.there() || m.gone || static_cast<int>(w) == without) continue;
-      Frame f;
-      f.kind = kind;
-      f.worker = static_cast<std::uint32_t>(w);
-      f.generation = o_.generation;
-      f.session = m.session;
+      Frame f = frame_to(m, kind);
       f.round = round;
       f.bytes = static_cast<std::uint32_t>(text.size());
       (void)t_.send(m.peer, encode(f), std::as_bytes(std::span(text)), nullptr);
@@ -453,24 +381,15 @@ class Server {
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
   }
-  // A log line a second at most, whatever comes.
-  void note(std::int64_t peer, const std::string& why) {
-    ++unsaid_;
-    const auto now = std::chrono::steady_clock::now();
-    if (!o_.log || now < quiet_until_) return;
-    quiet_until_ = now + std::chrono::seconds(1);
-    o_.log("server " + std::to_string(o_.index) + " refused what came from " + t_.peer_name(peer) + ": " + why +
-           (unsaid_ > 1 ? " (and " + std::to_string(unsaid_ - 1) + " more)" : ""));
-    unsaid_ = 0;
-  }
+  void note(std::int64_t peer, const std::string& why) { refusals_.note(o_, t_.peer_name(peer), why); }
 
   ServerOptions o_;
-  std::vector<Member> members_;
+  ServerMembers members_;
   RoundTable<Message> table_;
   BorrowedWindows windows_;
   ServerCounts counts_;
-  Deadline until_{}, quiet_until_{}, keep_at_{};
-  std::uint64_t unsaid_ = 0;
+  RefusalLog refusals_;
+  Deadline until_{}, keep_at_{};
   std::optional<OwnedOperations> owned_;  // where it owns weights
   bool welcomed_ = false, over_ = false;
   std::atomic<bool> stopped_{false};
