@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/exit_code_of.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/data/check_audit.hpp>
 #include <tutti/io/json.hpp>
@@ -142,14 +142,6 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
-  } catch (const Error& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "tutti-check-audit: %s\n", e.what());
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "tutti-check-audit: %s\n", e.what());
-    return static_cast<int>(ExitCode::internal);
-  }
+  return exit_code_of("tutti-check-audit",
+                      [&] { return run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); });
 }

@@ -2,11 +2,10 @@
 // header-only
 // Writes a script for each host that starts its processes of a job with parameter servers, see trainer/options.hpp.
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
-#include <tutti/core/error.hpp>
+#include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
 #include "trainer/options.hpp"
@@ -15,17 +14,11 @@
 int main(int argc, char** argv) {
   using namespace tutti;
   using namespace tutti::trainer;
-  try {
+  return exit_code_of("generate-trainer", [&] {
     const Options o = parse_options(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
     if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;
     if (o.version) return std::printf("generate-trainer of tutti %s\n", version) < 0 ? 1 : 0;
     write_scripts(o);
     return 0;
-  } catch (const Error& e) {
-    std::fprintf(stderr, "generate-trainer: %s\n", e.what());
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "generate-trainer: %s\n", e.what());
-    return static_cast<int>(ExitCode::internal);
-  }
+  });
 }

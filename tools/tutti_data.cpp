@@ -3,11 +3,10 @@
 // Converts, shrinks and checks sets of encoded images, see data/options.hpp. Without libjpeg-turbo
 // (TUTTI_HAS_TURBOJPEG) it cannot write images anew, and without that and stb (TUTTI_HAS_STB) it decodes none.
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
-#include <tutti/core/error.hpp>
+#include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
 #include "data/commands.hpp"
@@ -43,14 +42,6 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
-  } catch (const Error& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "tutti-data: %s\n", e.what());
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "tutti-data: %s\n", e.what());
-    return static_cast<int>(ExitCode::internal);
-  }
+  return exit_code_of("tutti-data",
+                      [&] { return run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); });
 }

@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include <tutti/core/error.hpp>
+#include <tutti/core/exit_code_of.hpp>
 #include <tutti/version.hpp>
 
 #include "launch/ask.hpp"
@@ -56,13 +55,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
+  return exit_code_of("tutti-launch", [&] {
     return run(argc > 0 ? argv[0] : "", std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
-  } catch (const Error& e) {
-    std::fprintf(stderr, "tutti-launch: %s\n", e.what());
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "tutti-launch: %s\n", e.what());
-    return static_cast<int>(ExitCode::internal);
-  }
+  });
 }

@@ -21,6 +21,7 @@
 
 #include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/exit_code_of.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/job/launch_answer.hpp>
@@ -298,17 +299,10 @@ int train(RunOptions& o, const Task& task) {
 }  // namespace
 
 int training_main(int argc, char** argv, Program program, const Task& task) {
-  try {
+  return exit_code_of(name_of(program), [&] {
     auto options = parse_command_line(argc, argv, program);
-    if (!options) return 0;
-    return train(*options, task);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "%s: %s\n", name_of(program), e.what());
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: [internal] %s\n", name_of(program), e.what());
-    return static_cast<int>(ExitCode::internal);
-  }
+    return options ? train(*options, task) : 0;
+  });
 }
 
 }  // namespace tutti::examples

@@ -60,6 +60,17 @@ class ElasticTrainingCase(HostsCase):
         log = self.elastic / "host_worker_log"
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
+    def hosts_join_and_leave(self):
+        """One joins, then the one that began the job leaves."""
+        self.begin("--elastic-at", "step")
+        self.wait_for_steps(5)
+        self.edit([0, 1, 2])
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
+        self.wait_for_steps(5)
+        self.edit([1, 2])
+        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
+        self.check_end()
+
     def check_end(self, epochs=EPOCHS, steps=None):
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)

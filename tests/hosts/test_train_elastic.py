@@ -15,14 +15,7 @@ from launch_case import wait_until
 
 class ElasticTraining(ElasticTrainingCase):
     def test_hosts_join_and_leave(self):
-        self.begin("--elastic-at", "step")
-        self.wait_for_steps(5)
-        self.edit([0, 1, 2])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
-        self.wait_for_steps(5)
-        self.edit([1, 2])
-        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
-        self.check_end()
+        self.hosts_join_and_leave()
 
     def test_spot_instance_leaves(self):
         """A worker that gets SIGTERM leaves in order, at once, and the job goes on."""

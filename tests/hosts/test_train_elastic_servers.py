@@ -8,7 +8,6 @@ import subprocess
 
 from elastic_training import TRAIN, ElasticTrainingCase
 from hosts_case import main
-from launch_case import wait_until
 
 
 def without_zeromq():
@@ -24,14 +23,7 @@ class Synchronous(ElasticTrainingCase):
         os.kill(pid, signal.SIGKILL)
 
     def test_workers_join_and_leave(self):
-        self.begin("--elastic-at", "step")
-        self.wait_for_steps(5)
-        self.edit([0, 1, 2])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
-        self.wait_for_steps(5)
-        self.edit([1, 2])
-        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
-        self.check_end()
+        self.hosts_join_and_leave()
         self.assertIn("parameter server over ZeroMQ with CURVE, 2 servers (no windows: members change)", self.job.out)
 
     def test_a_server_and_the_first_worker_die(self):
