@@ -64,8 +64,15 @@ endforeach()
 install(DIRECTORY datasets DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
         FILES_MATCHING PATTERN prepare PATTERN fetch.sh PATTERN SHA256SUMS PATTERN fixture EXCLUDE)
 set(tutti_scripts_dir "${CMAKE_INSTALL_DATADIR}/tutti/scripts")
-install(DIRECTORY infra/scripts DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS)
+# What hosts of a cloud run, and the templates that make them.
+foreach(folder scripts bootstrap batch cloudformation)
+  if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/infra/${folder}")
+    install(DIRECTORY infra/${folder} DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
+            PATTERN __pycache__ EXCLUDE PATTERN source EXCLUDE)
+  endif()
+endforeach()
 install(PROGRAMS tools/pytorch_weights.py DESTINATION "${tutti_scripts_dir}")
+install(FILES bench/scaling/simulate.py tools/instance-types.csv DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti/plan")
 file(RELATIVE_PATH tutti_bin_to_scripts "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${tutti_scripts_dir}")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 foreach(script IN ITEMS runclust copyclust)

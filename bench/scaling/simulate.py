@@ -100,21 +100,25 @@ def simulate(trace, ranks, c):
     return Prediction(step, exposed, speed, speed / (ranks * alone))
 
 
-def published():
-    """ResNet-50, batch 256 a GPU, 668 images/s alone: the published runs of a multi-node all-reduce on V100 GPUs."""
-    step = 256 / 668
-    gradients, bucket = 25.56e6 * 4, 16 * 2**20  # f32
-    sizes = [2**20]
-    while sum(sizes) < gradients:
-        sizes.append(min(bucket, gradients - sum(sizes)))
+def assumed_trace(images, step, update, gradient_bytes):
+    """A step of which only its seconds are known, before its update: buckets as a ResNet-50's become ready."""
+    bucket = 16 * 2**20
+    sizes = [min(2**20, gradient_bytes)]
+    while sum(sizes) < gradient_bytes:
+        sizes.append(min(bucket, gradient_bytes - sum(sizes)))
     backward = step * 2 / 3
     done, buckets = 0.0, []
     for size in sizes:
         # Late layers have most of the parameters, so most buckets are ready early; here: half of them in the first third.
         done += size
-        share = done / gradients
+        share = done / gradient_bytes
         buckets.append((size, step - backward + backward * (share * 2 / 3 if share < 0.5 else (4 * share - 1) / 3)))
-    trace = Trace(256, step, 0.004, buckets)
+    return Trace(images, step, update, buckets)
+
+
+def published():
+    """ResNet-50, batch 256 a GPU, 668 images/s alone: the published runs of a multi-node all-reduce on V100 GPUs."""
+    trace = assumed_trace(256, 256 / 668, 0.004, 25.56e6 * 4)  # gradients in f32
     cluster = Cluster(ranks_per_host=8, host_link_gb=60, network_gbit=25, latency_us=30, barrier_us=15, jitter=0.03)
     return trace, cluster
 

@@ -22,6 +22,12 @@
 
 namespace tutti::launch {
 
+// mpirun beside this program, as in an archive that brings Open MPI; else that of PATH.
+[[nodiscard]] inline std::string mpirun_program() {
+  const fs::path beside = fs::path(own_program()).parent_path() / "mpirun";
+  return ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "mpirun";
+}
+
 // The call of Open MPI's mpirun: each process through `tutti-launch --exec-rank`, which finds its order in the job's
 // folder of its host, so that no variable and no argument of the job is on a command line.
 [[nodiscard]] inline Start mpirun_start(const Plan& plan, const Options& o, const fs::path& folder) {
@@ -35,7 +41,7 @@ namespace tutti::launch {
   }
   const bool all_here = std::all_of(plan.sites.begin(), plan.sites.end(), [](const Plan::Site& s) { return s.here; });
   Start start;
-  start.argv = {"mpirun",
+  start.argv = {mpirun_program(),
                 "-np",
                 std::to_string(plan.site_of_mpi_rank.size()),
                 "--hostfile",

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Makes an archive of the programs that runs on a host which has Linux on x86-64 and nothing else: with its shared
+# libraries, the C library and its loader, and Open MPI.
+#   make_package.sh [--out FILE] [--build DIR] [--native]
+# --out FILE    the archive                        tutti-<version>-linux-x86_64.tar.gz
+# --build DIR   takes the programs of this build; without it they are built, in build/package/build
+# --native      allows a build whose Eigen kernels are compiled for this machine's processor (TUTTI_EIGEN_NATIVE), which
+#               then runs on processors of that kind alone
+# It unpacks to one folder, tutti, and runs as it is in /opt. Elsewhere, and where the host's C library is to be taken,
+# tutti/setup.sh says so to the programs. It asks for patchelf and Open MPI's programs (Debian: patchelf, openmpi-bin).
+set -euo pipefail
+
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
+say() { printf 'make_package.sh: %s\n' "$*" >&2; }
+# fail STATUS WHERE EXPECTED GOT [HINT]
+fail() {
+  say "[$2] expected $3, got $4.${5:+ hint: $5.}"
+  exit "$1"
+}
+
+out='' build='' native=0
+while (($#)); do
+  case $1 in
+    --out | --build)
+      (($# > 1)) && [[ -n $2 ]] || fail 2 "$1" "a path after it" none
+      if [[ $1 == --out ]]; then out=$2; else build=$2; fi
+      shift
+      ;;
+    --native) native=1 ;;
+    -h | --help)
+      sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      exit 0
+      ;;
+    *) fail 2 arguments "--out FILE, --build DIR or --native" "$1" ;;
+  esac
+  shift
+done
+[[ $(uname -sm) == 'Linux x86_64' ]] || fail 2 machine "Linux on x86_64" "$(uname -sm)"
+for program in cmake patchelf readelf strip tar gzip; do
+  command -v "$program" >/dev/null || fail 2 "$program" "the program" none "Debian: apt-get install cmake patchelf binutils"
+done
+version=$(sed -n 's/.*version = "\(.*\)";/\1/p' "$root/include/tutti/version.hpp")
+out=${out:-tutti-$version-linux-x86_64.tar.gz}
+[[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in a folder that is there" "$out"
+out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
+
+if [[ -z $build ]]; then
+  build=$root/build/package/build
+  generator=()
+  if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF \
+    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF >&2
+  cmake --build "$build" --parallel "$(nproc)" >&2
+fi
+[[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"
+if grep -q '^TUTTI_EIGEN_NATIVE:BOOL=\(ON\|1\|TRUE\|YES\)$' "$build/CMakeCache.txt" && ((!native)); then
+  fail 2 --build "programs for any x86-64 processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
+    "configure it with -DTUTTI_EIGEN_NATIVE=OFF, or say --native"
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+top=$work/tutti
+cmake --install "$build" --prefix "$work/all" >"$work/log" || { cat "$work/log" >&2 && exit 1; }
+if grep 'Not installed' "$work/log" >&2; then
+  fail 1 --build "all programs" "a build that lacks these" "build train_cifar10, train_imagenet, tutti-launch, tutti-data, tutti-check-audit and generate-trainer"
+fi
+cmake --install "$build" --prefix "$work/all" --component libraries >"$work/log" || { cat "$work/log" >&2 && exit 1; }
+mkdir -p "$top/lib" "$top/share"
+cp -a "$work/all/bin" "$top/bin"
+cp -a "$work/all/lib/tutti" "$top/lib/tutti"
+cp -a "$work/all/share/tutti" "$work/all/share/doc" "$top/share"
+rm -rf "$work/all"
+
+# The C library lies in a folder of its own, so that a host's can take its place.
+libraries=$top/lib/tutti c=$top/lib/tutti/c
+mkdir "$c"
+loader=$(readelf -lW "$top/bin/tutti-launch" | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
+system=$(dirname "$(ldd "$top/bin/tutti-launch" | sed -n 's/.*libc\.so\.6 => \([^ ]*\) .*/\1/p')")
+cp -L "$loader" "$c"
+for name in libc.so.6 libm.so.6 libmvec.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libutil.so.1 libresolv.so.2 libanl.so.1 \
+  libnss_files.so.2 libnss_dns.so.2; do
+  [[ ! -e $system/$name ]] || cp -L "$system/$name" "$c"
+done
+c_version=$("$c/$(basename "$loader")" --version | sed -n '1s/.* \([0-9.]*[0-9]\)\.*$/\1/p')
+[[ -n $c_version ]] || fail 1 "C library" "a version" none
+
+# Open MPI, as the programs link it: its programs and its plugins, over TCP and shared memory. What goes past the
+# kernel (verbs, UCX, libfabric) depends on the host's drivers, and so do batch systems' plugins.
+mpi=$top/lib/openmpi
+declare -a elf=()
+needs_mpi=$(find "$libraries" -name 'libmpi.so.*' | head -n 1)
+if [[ -n $needs_mpi ]]; then
+  orterun=$(readlink -f "$(command -v mpirun || true)")
+  orted=$(readlink -f "$(command -v orted || true)")
+  [[ -x $orterun && -x $orted ]] || fail 2 mpirun "Open MPI's mpirun and orted on PATH" none "Debian: apt-get install openmpi-bin"
+  of_mpi() { ompi_info --parsable --path "$1" | sed -n "s/^path:$1://p"; }
+  mkdir -p "$mpi/bin" "$mpi/libexec" "$mpi/lib/openmpi" "$mpi/lib/pmix" "$mpi/share" "$mpi/etc"
+  cp "$orterun" "$mpi/libexec/mpirun"
+  cp "$orted" "$mpi/libexec/orted"
+  cp -rL "$(of_mpi pkgdatadir)" "$mpi/share/openmpi"
+  # Debian's own settings, which name plugins that are not here; the host's stay out of it too.
+  printf '# Open MPI of this archive reads its settings here.\nbtl = self,vader,tcp\n' >"$mpi/etc/openmpi-mca-params.conf"
+  : >"$mpi/etc/openmpi-default-hostfile"
+  for plugin in "$(of_mpi pkglibdir)"/mca_*.so; do
+    case $(basename "$plugin") in
+      *ucx* | *ofi* | *psm* | *openib* | *slurm* | *flux* | *gridengine* | *simulator* | *monitoring*) continue ;;
+    esac
+    cp -L "$plugin" "$mpi/lib/openmpi"
+  done
+  pmix=$(ldd "$(of_mpi pkglibdir)"/mca_pmix_*.so 2>/dev/null | sed -n 's/.*libpmix\.so\.[0-9]* => \([^ ]*\) .*/\1/p' | head -n 1)
+  if [[ -n $pmix ]]; then
+    for plugin in "$(dirname "$(readlink -f "$pmix")")"/pmix/*.so; do
+      [[ ! -e $plugin || $plugin == *slurm* ]] || cp -L "$plugin" "$mpi/lib/pmix"
+    done
+  fi
+  for name in mpirun orted; do
+    cat >"$mpi/bin/$name" <<'WRAPPER'
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Open MPI of this archive, told where it lies; so on every host where another one starts it.
+here=$(dirname "$(readlink -f "$0")")
+prefix=${here%/bin}
+export OPAL_PREFIX="$prefix" OPAL_BINDIR="$prefix/bin" OPAL_LIBDIR="$prefix/lib" OPAL_PKGLIBDIR="$prefix/lib/openmpi" \
+  OPAL_DATADIR="$prefix/share" OPAL_PKGDATADIR="$prefix/share/openmpi" OPAL_SYSCONFDIR="$prefix/etc" \
+  PMIX_INSTALL_PREFIX="$prefix" PMIX_LIBDIR="$prefix/lib" PMIX_PKGLIBDIR="$prefix/lib/pmix"
+WRAPPER
+  done
+  # shellcheck disable=SC2016 # expanded when it runs
+  printf 'exec "$prefix/libexec/mpirun" --prefix "$prefix" "$@"\n' >>"$mpi/bin/mpirun"
+  # shellcheck disable=SC2016
+  printf 'exec "$prefix/libexec/orted" "$@"\n' >>"$mpi/bin/orted"
+  chmod 755 "$mpi/bin/mpirun" "$mpi/bin/orted"
+  ln -s ../lib/openmpi/bin/mpirun "$top/bin/mpirun"
+  # Libraries of these that the programs do not have.
+  for file in "$mpi"/libexec/* "$mpi"/lib/*/*.so; do
+    while read -r name _ path _; do
+      [[ $path == /* && ! -e $libraries/$name && ! -e $c/$name ]] || continue
+      cp -L "$path" "$libraries/$name"
+    done < <(ldd "$file" | grep ' => ')
+  done
+fi
+
+# Search paths: programs look in the archive alone, first; libraries and plugins look where the program does.
+while IFS= read -r -d '' file; do
+  [[ -L $file ]] || case $(head -c 4 "$file" | tr -d '\0') in
+    $'\177ELF') elf+=("$file") ;;
+  esac
+done < <(find "$top" -type f -print0)
+room=256 # characters for the loader's path, wherever the archive is unpacked
+for file in "${elf[@]}"; do
+  [[ $file != "$c"/* ]] || continue
+  chmod u+w "$file"
+  strip --strip-unneeded "$file"
+  if readelf -lW "$file" | grep -q INTERP; then
+    up=$(realpath --relative-to="$(dirname "$file")" "$libraries")
+    path=/opt/tutti/lib/tutti/c/$(basename "$loader")
+    padding=$(printf '%*s' $((room - ${#path})) '' | tr ' ' /)
+    patchelf --set-interpreter "/opt${padding}${path#/opt}" "$file"
+    # shellcheck disable=SC2016 # the loader expands it
+    patchelf --force-rpath --set-rpath '$ORIGIN/'"$up:"'$ORIGIN/'"$up/c" "$file"
+    # Where setup.sh writes another one.
+    read -r at size < <(readelf -lW "$file" | awk '$1 == "INTERP" { print $2, $5 }')
+    ((size == room + 1)) || fail 1 "$file" "an interpreter of $room characters" "$((size - 1))"
+    printf '%d %s\n' "$((at))" "${file#"$top"/}" >>"$work/interpreters"
+  else
+    patchelf --remove-rpath "$file"
+  fi
+done
+install -D -m 644 "$work/interpreters" "$top/share/tutti/package/interpreters"
+{
+  echo "version $version"
+  echo "c_library $c_version"
+  echo "loader $(basename "$loader")"
+  echo "room $room"
+} >"$top/share/tutti/package/about"
+install -m 755 "$root/infra/package/setup.sh" "$top/setup.sh"
+
+# The same files make the same archive.
+chmod -R u+w,go-w,a+rX "$top"
+tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-0}" -cf - tutti | gzip -n -6 >"$out.new"
+mv "$out.new" "$out"
+say "$out: $(du -h "$out" | cut -f1), C library $c_version, $(wc -l <"$work/interpreters") programs, ${#elf[@]} programs and libraries"

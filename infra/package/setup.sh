@@ -1,0 +1,64 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Tells the programs of this archive where it lies, and which C library they run with. In /opt/tutti they run without it.
+#   setup.sh [--c-library own|host|newer]
+# own    the archive's, as it is unpacked. Right for every host that this archive was made for.
+# host   the host's, where it is as new as the archive's; else it is refused.
+# newer  the host's where it is newer than the archive's: what a GPU's or a network card's libraries there were built
+#        against may be newer too.
+# It may run again, after the folder was moved too. What runs from here meanwhile goes on with what it has.
+set -eu
+root=$(dirname "$(readlink -f "$0")")
+about=$root/share/tutti/package/about
+fail() {
+  printf 'setup.sh: [%s] expected %s, got %s.%s\n' "$2" "$3" "$4" "${5:+ hint: $5.}" >&2
+  exit "$1"
+}
+want=own
+case $#:${1:-} in
+  0:) ;;
+  2:--c-library) want=$2 ;;
+  1:--help | 1:-h) sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p;}' "$0" && exit 0 ;;
+  *) fail 2 arguments 'none or --c-library own|host|newer' "$*" ;;
+esac
+case $want in own | host | newer) ;; *) fail 2 --c-library 'own, host or newer' "$want" ;; esac
+[ -r "$about" ] || fail 3 "$about" 'the file' none 'unpack the archive again'
+value() { sed -n "s/^$1 //p" "$about"; }
+room=$(value room) own=$(value c_library) loader=$(value loader)
+c=$root/lib/tutti/c
+unused=$root/lib/tutti/c.unused
+
+# at_least A B: is version A the same as B or later?
+at_least() {
+  [ "$1" = "$2" ] || [ "$(printf '%s\n%s\n' "$1" "$2" | sort -t . -k 1,1n -k 2,2n | head -n 1)" = "$2" ]
+}
+host=none
+if [ -x "/lib64/$loader" ]; then
+  host=$("/lib64/$loader" --version 2>/dev/null | sed -n '1s/.* \([0-9.]*[0-9]\)\.*$/\1/p')
+  if [ -z "$host" ]; then host=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed -n 's/^glibc //p'); fi
+  host=${host:-none}
+fi
+case $want in
+  host)
+    if [ "$host" = none ] || ! at_least "$host" "$own"; then
+      fail 2 --c-library "a C library of the host, $own or later" "$host" "take its own: setup.sh --c-library own"
+    fi
+    ;;
+  newer)
+    want=own
+    if [ "$host" != none ] && [ "$host" != "$own" ] && at_least "$host" "$own"; then want=host; fi
+    ;;
+esac
+if [ "$want" = own ]; then path=$c/$loader; else path=/lib64/$loader; fi
+[ "${#path}" -le "$room" ] || fail 2 "$root" "a path of at most $((room - ${#path} + ${#root})) characters" "${#root}" 'unpack it elsewhere'
+
+[ "$want" = host ] || [ ! -d "$unused" ] || mv "$unused" "$c"
+while read -r at file; do
+  cp -p "$root/$file" "$root/$file.new"
+  { printf '%s' "$path" && head -c $((room + 1 - ${#path})) /dev/zero; } |
+    dd of="$root/$file.new" bs=1 seek="$at" conv=notrunc 2>/dev/null
+  mv -f "$root/$file.new" "$root/$file"
+done <"$root/share/tutti/package/interpreters"
+[ "$want" = own ] || [ ! -d "$c" ] || mv "$c" "$unused"
+"$root/bin/tutti-launch" --help >/dev/null || fail 1 tutti-launch 'the program to run' "exit code $?"
+echo "setup.sh: $root runs with the C library $([ "$want" = own ] && echo "$own of the archive" || echo "$host of the host")"

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# takes long
+"""infra/package/make_package.sh: each file of its archive asks for what the archive has; the programs, mpirun too, run
+in a root that has Debian 11 and nothing of this machine, in /opt/tutti and elsewhere, and between hosts over ssh."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
+import bed as bed_module  # noqa: E402
+
+ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
+BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
+MAKE = ROOT / "infra" / "package" / "make_package.sh"
+OLD = "bullseye"  # glibc 2.31, older than that of any host that is promised
+TRAIN = ["--dataset", "synthetic", "--num-examples", "96", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
+         "--max-steps", "1"]
+PROGRAMS = ["train_cifar10", "train_imagenet", "tutti-launch", "tutti-data", "tutti-check-audit", "generate-trainer"]
+
+
+def run(*argv, timeout=300, **options):
+    return subprocess.run([str(a) for a in argv], text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
+                          **options)
+
+
+def version(text):
+    return tuple(int(n) for n in text.split("."))
+
+
+def elf_files(top):
+    for path in sorted(top.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                if file.read(4) == b"\x7fELF":
+                    yield path
+
+
+def reads(path):
+    """What an ELF file asks for: (libraries, {name of a library's versions: [version]}, search paths)."""
+    text = run("readelf", "-dVW", path).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
+    paths = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", text)
+    asked = {}
+    part = text.partition("Version needs section")[2]
+    for name, number in re.findall(r"Name: ([A-Z]+(?:XX|XXABI)?)_([0-9.]+)\b", part):
+        asked.setdefault(name, []).append(version(number))
+    return needed, asked, paths
+
+
+def old_root():
+    """A folder with the files of Debian 11, and why there is none."""
+    root = BUILD / "roots" / OLD
+    if (root / "complete").exists():
+        return root, ""
+    debootstrap = shutil.which("debootstrap", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if os.geteuid() != 0 or not debootstrap:
+        return None, "making it takes root and debootstrap (Debian: apt-get install debootstrap)"
+    shutil.rmtree(root, ignore_errors=True)
+    root.parent.mkdir(exist_ok=True)
+    try:  # unpacked and not configured: no program of it has run
+        done = run(debootstrap, "--foreign", "--variant=minbase", OLD, root, "http://deb.debian.org/debian", timeout=240)
+        why = "" if done.returncode == 0 else (done.stdout + done.stderr).strip().splitlines()[-1]
+    except subprocess.TimeoutExpired:
+        why = "it took more than 240 s"
+    if why:
+        shutil.rmtree(root, ignore_errors=True)
+        return None, f"debootstrap: {why}"
+    shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
+    for name in ("proc", "sys", "dev"):  # where it may not mount, debootstrap makes links to the machine's own
+        if (root / name).is_symlink():
+            (root / name).unlink()
+        (root / name).mkdir(exist_ok=True)
+    (root / "complete").touch()
+    return root, ""
+
+
+class Package(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = Path(tempfile.mkdtemp())
+        cls.addClassCleanup(shutil.rmtree, cls.work)
+        cls.archive = cls.work / "tutti.tar.gz"
+        done = run(MAKE, "--build", BUILD, "--native", "--out", cls.archive)
+        if done.returncode != 0:
+            raise AssertionError(f"make_package.sh ends with {done.returncode}: {done.stderr}")
+        cls.top = cls.unpack(cls.work / "here")
+
+    @classmethod
+    def unpack(cls, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["tar", "-xzf", cls.archive, "-C", folder], check=True)
+        return folder / "tutti"
+
+    def refused(self, *arguments, tells, code=2, program=MAKE):
+        done = run(program, *arguments)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertIn(tells, done.stderr)
+
+    def test_bad_arguments(self):
+        self.refused("--out", tells="[--out] expected a path after it")
+        self.refused("--out", self.work, tells="[--out] expected a file")
+        self.refused("--what", tells="[arguments] expected --out FILE")
+        self.refused("--build", self.work, tells="[--build] expected a folder that CMake has configured")
+        native = self.work / "native"
+        native.mkdir()
+        (native / "CMakeCache.txt").write_text("TUTTI_EIGEN_NATIVE:BOOL=ON\n")
+        self.refused("--build", native, tells="expected programs for any x86-64 processor")
+
+    def test_each_file_finds_what_it_needs_in_the_archive(self):
+        """Names and symbol versions, of programs, libraries and plugins alike."""
+        files = list(elf_files(self.top))
+        self.assertGreater(len(files), 30)
+        has = {p.name for folder in ("lib/tutti", "lib/tutti/c") for p in (self.top / folder).iterdir()}
+        c_library = version(re.search(r"c_library ([0-9.]+)", (self.top / "share/tutti/package/about").read_text())[1])
+        libstdcxx = (self.top / "lib/tutti/libstdc++.so.6").read_bytes()
+        newest = {name: max(version(v.decode()) for v in re.findall(name.encode() + rb"_([0-9]+(?:\.[0-9]+)+)", libstdcxx))
+                  for name in ("GLIBCXX", "CXXABI")}
+        newest["GLIBC"] = c_library
+        for path in files:
+            name = str(path.relative_to(self.top))
+            needed, asked, paths = reads(path)
+            self.assertEqual([n for n in needed if n not in has], [], f"{name} needs these, which the archive lacks")
+            for library, versions in asked.items():
+                if library in newest:
+                    self.assertLessEqual(max(versions), newest[library], f"{name} asks for a later {library}")
+            for place in ":".join(paths).split(":"):
+                self.assertRegex(place, r"^$|^\$ORIGIN/(\.\./)+lib/tutti(/c)?$|^\$ORIGIN/(\.\./)+tutti(/c)?$",
+                                 f"{name} looks elsewhere")
+        for part in ("libcuda", "libnvidia", "libcudart", "libcudnn", "libnccl"):
+            self.assertEqual([n for n in has if n.startswith(part)], [], "the host's driver libraries stay the host's")
+
+    def test_what_it_brings(self):
+        for program in [*PROGRAMS, "prepare-data", "runclust", "copyclust", "mpirun", "tutti-plan"]:
+            self.assertTrue(os.access(self.top / "bin" / program, os.X_OK), program)
+        done = run(self.top / "bin" / "tutti-plan", "668:256", "--type", "p3.16xlarge", "--nodes", "4")
+        self.assertIn("| 4 | 8192 |", done.stdout, done.stderr)
+        self.assertTrue((self.top / "share/tutti/scripts/train.sh").is_file())
+        listed = run("tar", "-tvzf", self.archive).stdout.splitlines()
+        self.assertEqual({line.split()[5].split("/")[0] for line in listed}, {"tutti"})
+        self.assertEqual({line.split()[1] for line in listed}, {"0/0"})
+        self.assertEqual([line for line in listed if line[0] != "l" and "w" in (line[5], line[8])], [])
+
+    def in_root(self, root, *argv, environment=None):
+        """Runs argv in the root, which has /proc, /sys and a /dev of its own and no network."""
+        script = ('cd "$1" && mount -t proc proc proc && mount --rbind /sys sys && mount -t tmpfs tmpfs dev && mkdir dev/shm &&'
+                  ' mknod -m 666 dev/null c 1 3 && mknod -m 666 dev/urandom c 1 9 && mknod -m 666 dev/zero c 1 5 &&'
+                  ' mkdir dev/pts && mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts && ln -s pts/ptmx dev/ptmx &&'
+                  ' ip link set lo up && shift && exec chroot . "$@"')
+        return run("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-c", script, "_", root, *argv,
+                   env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", **(environment or {})})
+
+    def test_in_an_older_debian(self):
+        root, why = old_root()
+        if root is None:
+            self.skipTest(f"no root of Debian 11: {why}")
+        place = self.work / "root"
+        subprocess.run(["cp", "-a", "--reflink=auto", str(root), str(place)], check=True)
+        self.unpack(place / "opt")
+
+        done = self.in_root(place, "/bin/sh", "-c", "/lib64/ld-linux-x86-64.so.2 --version || ldd --version")
+        self.assertIn("2.31", done.stdout + done.stderr, "another C library than Debian 11's")
+
+        def succeeds(*argv, tells="", **environment):
+            done = self.in_root(place, *argv, environment=environment)
+            self.assertEqual(done.returncode, 0, f"{argv}: {done.stdout}{done.stderr}")
+            self.assertIn(tells, done.stdout + done.stderr)
+
+        for program in PROGRAMS:
+            succeeds(f"/opt/tutti/bin/{program}", "--help")
+        succeeds("/opt/tutti/bin/prepare-data", "--help", tells="usage: prepare-data")
+        # The programs choose their instructions when they run.
+        train = ["/opt/tutti/bin/train_cifar10", *TRAIN]
+        succeeds(*train, "--run-dir", "/tmp/a", TUTTI_ISA="baseline", tells="own kernels baseline")
+        succeeds("/opt/tutti/bin/tutti-launch", "-n", "2", *train, "--strategy", "gloo", "--run-dir", "/tmp/b", tells="2 ranks")
+        succeeds("/opt/tutti/bin/tutti-launch", "-n", "2", "-s", "1", *train, "--strategy", "ps", "--run-dir", "/tmp/c",
+                 tells="2 ranks")
+        # By mpirun, which asks for ssh even where all is on one host.
+        isolated = ["--mca", "plm", "isolated", "--oversubscribe", "--allow-run-as-root", "-np", "2"]
+        succeeds("/opt/tutti/bin/mpirun", *isolated, *train, "--strategy", "mpi", "--run-dir", "/tmp/d",
+                 tells="strategy mpi, 2 ranks")
+
+        # Elsewhere.
+        (place / "srv").mkdir(exist_ok=True)
+        (place / "opt/tutti").rename(place / "srv/its place")
+        moved = "/srv/its place"
+        done = self.in_root(place, f"{moved}/bin/tutti-launch", "--help")
+        self.assertEqual(done.returncode, 127, done.stderr)
+        succeeds(f"{moved}/setup.sh", tells="C library 2.36 of the archive" if version_here() == "2.36" else "of the archive")
+        for program in PROGRAMS:
+            succeeds(f"{moved}/bin/{program}", "--help")
+        succeeds(f"{moved}/bin/tutti-launch", "-n", "2", f"{moved}/bin/train_cifar10", *TRAIN, "--run-dir", "/tmp/e",
+                 tells="2 ranks")
+        done = self.in_root(place, f"{moved}/setup.sh", "--c-library", "host")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("[--c-library] expected a C library of the host", done.stderr)
+        succeeds(f"{moved}/setup.sh", "--c-library", "newer", tells="of the archive")
+
+    def test_the_hosts_c_library(self):
+        top = self.unpack(self.work / "host")
+        self.refused("--c-library", "mine", program=top / "setup.sh", tells="[--c-library] expected own, host or newer")
+        self.refused("--what", program=top / "setup.sh", tells="[arguments]")
+        for want, loader in (("host", "/lib64/ld-linux-x86-64.so.2"), ("own", f"{top}/lib/tutti/c/ld-linux-x86-64.so.2")):
+            done = run(top / "setup.sh", "--c-library", want)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for program in ("train_cifar10", "tutti-launch"):
+                done = run(top / "bin" / program, "--help")
+                self.assertEqual(done.returncode, 0, f"{program} with {want}: {done.stderr}")
+                text = run("readelf", "-lW", top / "bin" / program).stdout
+                self.assertIn(f"interpreter: {loader}]", text)
+
+    def test_between_hosts(self):
+        """Hosts whose PATH has neither the programs nor an mpirun; ranks are started by ssh."""
+        top = self.unpack(self.work / "two")  # Open MPI's orted is not started from a path with spaces
+        done = run(top / "setup.sh")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        path = self.work / "path"
+        path.mkdir()
+        for program in ("sh", "ssh", "readlink", "dirname", "env"):
+            (path / program).symlink_to(shutil.which(program))
+        environment = {"PATH": str(path), "HOME": os.environ.get("HOME", "/root"), "TUTTI_STATE_DIR": str(self.work / "state")}
+        try:
+            with bed_module.Bed(2) as bed:
+                net = f"{bed.net}.0/24"
+                arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net]
+                for strategy, more in (("gloo", []), ("mpi", [w for a in arguments for w in ("--mpi-arg", a)])):
+                    done = run(top / "bin/tutti-launch", "--ssh-config", bed.ssh_config, "--connect-timeout", "40", "-H",
+                               bed.hosts_file(1), *more, top / "bin/train_cifar10", *TRAIN, "--strategy", strategy, "--run-dir",
+                               self.work / strategy, env=environment)
+                    self.assertEqual(done.returncode, 0, f"{strategy}: {done.stdout}{done.stderr}")
+                    self.assertIn("2 workers on 2 hosts", done.stderr)
+                    self.assertIn(f"strategy {strategy}, 2 ranks", done.stdout + done.stderr)
+        except bed_module.Unavailable as why:
+            self.skipTest(str(why))
+
+
+def version_here():
+    return os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+
+
+if __name__ == "__main__":
+    for needed in ("patchelf", "readelf", "mpirun", "unshare"):
+        if not shutil.which(needed):
+            print(f"SKIP: no {needed} (Debian: apt-get install patchelf binutils openmpi-bin util-linux)")
+            sys.exit(77)
+    program = unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
+    for case, why in program.result.skipped:
+        print(f"SKIP: {case.id()}: {why}")
+    sys.exit(1 if not program.result.wasSuccessful() else 77 if program.result.skipped else 0)

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""tutti-plan: its table against numbers worked out by hand, a real run's log, and what it refuses."""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", ROOT / "build"))
+PLAN = ROOT / "tools" / "tutti-plan"
+HOST = ["--price", "2", "--network-gbit", "8"]
+
+
+class Plan(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def plan(self, *arguments, code=0, tells=""):
+        done = subprocess.run([sys.executable, PLAN, *[str(a) for a in arguments]], text=True, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout}{done.stderr}")
+        self.assertIn(tells, done.stdout if code == 0 else done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.stdout
+
+    def rows(self, text):
+        found = re.findall(r"^\| (\d+) \| (\S+) \| (\S+) \| (\S+) % \| (\S+) \| (\S+) \|$", text, re.M)
+        return {int(row[0]): [float(x) for x in row[1:]] for row in found}
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def log(self, speeds, name="log.jsonl", **start):
+        first = {"event": "start", "world": 1, "train_images": 1000, "options": {"batch-size": 10, "global-batch-size": 10,
+                                                                                "model": "resnet18"}, **start}
+        steps = [{"event": "step", "images_per_second": s} for s in speeds]
+        return self.file(name, "".join(json.dumps(e) + "\n" for e in [first, *steps]))
+
+    def test_one_instance(self):
+        # 100 images/s, 90 epochs of 4000 images: 3600 s; with 10 minutes before it 7/6 hours at 2, and 1 besides.
+        rows = self.rows(self.plan("100:10", *HOST, "--nodes", 1, "--images", 4000))
+        self.assertEqual(rows, {1: [10, 100, 100, 1, 2.33]})
+        rows = self.rows(self.plan("100:10", *HOST, "--nodes", 1, "--images", 4000, "--hourly-extra", 1, "--setup-minutes", 30,
+                                   "--evaluation-minutes", 30))
+        self.assertEqual(rows[1][-1], 6)
+
+    def test_several_instances(self):
+        # A bucket of 1 GB that is final with the last gradient: over 4 instances 2 * 3/4 GB at 1 GB/s and no latency.
+        trace = self.file("trace.json", json.dumps({"images": 10, "backward_end": 0.9, "update": 0.1,
+                                                    "buckets": [{"bytes": 1e9, "ready": 0.9}]}))
+        rows = self.rows(self.plan(trace, *HOST, "--nodes", "1,4", "--images", 3600, "--epochs", 1, "--latency-us", 0,
+                                   "--jitter", 0, "--setup-minutes", 0))
+        self.assertEqual(rows, {1: [10, 10, 100, 0.1, 0.2], 4: [40, 16, 40, 0.06, 0.5]})
+
+    def test_what_one_more_instance_is_good_for(self):
+        text = self.plan("100:10", *HOST, "--nodes", "1,2,4,8,16", "--images", 40000)
+        rows = self.rows(text)
+        self.assertEqual(list(rows), [1, 2, 4, 8, 16])
+        efficiencies = [row[2] for row in rows.values()]
+        self.assertEqual(efficiencies, sorted(efficiencies, reverse=True))
+        faster = self.rows(self.plan("100:10", "--price", 2, "--network-gbit", 800, "--nodes", "16", "--images", 40000))
+        self.assertGreater(faster[16][1], rows[16][1])
+        smaller = self.rows(self.plan("100:10", *HOST, "--bytes", 2, "--nodes", "16", "--images", 40000))
+        self.assertGreater(smaller[16][1], rows[16][1])
+        # Several devices of an instance sum inside it first.
+        four = self.rows(self.plan("100:10", *HOST, "--devices", 4, "--nodes", "1,2", "--images", 40000))
+        self.assertEqual(four[1][0], 40)
+        self.assertTrue(300 < four[1][1] <= 400)
+
+    def test_choice(self):
+        arguments = ["100:10", *HOST, "--network-gbit", 1000, "--nodes", "1,2,4", "--images", 40000]
+        rows = self.rows(self.plan(*arguments))
+        text = self.plan(*arguments, "--within-hours", rows[2][3] + 0.01, "--budget", rows[2][4] + 0.01)
+        self.assertIn(f"hours: 2 for {rows[2][4]:.2f}", text)
+        self.assertIn(f"at most: 2 in {rows[2][3]:.2f} hours", text)
+        text = self.plan(*arguments, "--within-hours", 0.001, "--budget", 0.001)
+        self.assertEqual(text.count("none of these"), 2)
+
+    def test_types(self):
+        self.plan("668:256", "--type", "p3.16xlarge", tells="p3.16xlarge at 24.48 an hour, 8 devices, 25 Gbit/s")
+        self.plan("668:256", "--type", "p3.16xlarge", "--price", 9, tells="p3.16xlarge at 9 an hour, 8 devices")
+        own = self.file("own.csv", "# mine\ntype,price_per_hour,devices,network_gbit\nbox,0.5,2,10\n")
+        self.plan("668:256", "--type", "box", "--types", own, tells="box at 0.5 an hour, 2 devices, 10 Gbit/s")
+        self.plan("668:256", "--type", "bux", "--types", own, code=2, tells="[--type] expected one of box, got bux")
+        self.plan("668:256", "--types", own, code=2, tells="[--types] expected --type with it")
+        head = "type,price_per_hour,devices,network_gbit\n"
+        for text in ("", "a,b\n", head + "x,1,1\n", head + "x,y,1,1\n", head + "x,-1,1,1\n", head + "x,1,0,1\n", head + ",1,1,1\n",
+                     head + "x,1,1,nan\n", head + "x,1,1,1\nx,1,1,1\n"):
+            self.plan("668:256", "--type", "x", "--types", self.file("bad.csv", text), code=2, tells="expected")
+        self.plan("668:256", "--type", "x", "--types", self.folder, code=2, tells="[--types] expected a file")
+
+    def test_log(self):
+        log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is of a program that warms up
+        text = self.plan(log, *HOST, "--nodes", 1, tells="median of 9 lines, 100.0 images/s on 1 rank")
+        self.assertIn("11.69 M parameters", text)
+        self.assertIn("90 epochs of 1000 images", text)
+        self.plan(self.folder, *HOST, tells="median of 9 lines")
+        self.log([100], world=4)
+        self.plan(self.folder, *HOST, tells="4 devices")
+        self.plan(self.folder, *HOST, "--devices", 6, code=2, tells="[--devices] expected a multiple of the 4 ranks")
+        with log.open("a") as file:
+            file.write('{"event":"step","images_per_sec')  # it is being written
+        self.plan(log, *HOST, tells="median of 1 lines")
+        small = {"batch-size": 10, "global-batch-size": 10, "network": "resnet_preact"}
+        self.plan(self.log([100], options=small), *HOST, code=2, tells="[--parameters] expected how many resnet_preact has")
+        self.plan(self.log([100], options=small), *HOST, "--parameters", 78112, tells="0.08 M parameters")
+        for text in ("", "{", "[]\n", "{}\n", '{"event":"start"}\n', "\x00\xff\n"):
+            self.plan(self.file("bad.jsonl", text), *HOST, code=3, tells="expected")
+        for bad in ([], [0], [-1], ["x"], [float("inf")]):
+            self.plan(self.log(bad), *HOST, code=3, tells="expected")
+        self.plan(self.log([1], train_images=0), *HOST, code=3, tells="expected")
+
+    def test_log_of_a_run(self):
+        program = BUILD / "examples" / "train_imagenet"
+        if not program.exists():
+            self.skipTest("train_imagenet is not built")
+        subprocess.run([program, "--synthetic", "--num_examples", "64", "--num_batches", "4", "--display_every", "1", "-m", "resnet18",
+                        "-b", "4", "--image_size", "32", "--log_dir", self.folder / "run"], check=True, capture_output=True, timeout=300)
+        text = self.plan(self.folder / "run", "--type", "g4dn.xlarge", "--nodes", "1,2", tells="on 1 rank")
+        self.assertEqual([row[0] for row in self.rows(text).values()], [4, 8])
+
+    def test_refusals(self):
+        for step in ("668", "668:", ":256", "0:256", "668:-1", "nan:1", "inf:1", "1:2:3", "nothing.json", "/nothing"):
+            self.plan(step, *HOST, code=3 if ":" not in step else 2, tells="expected")
+        self.plan(self.file("trace.json", '{"images": 0}'), *HOST, code=3, tells="expected")
+        self.plan("668:256", code=2, tells="[arguments] expected --type TYPE, or --price and --network-gbit")
+        self.plan("668:256", "--price", 1, code=2, tells="[arguments] expected --type")
+        for words in ("--nodes 0", "--nodes 1,x", "--nodes 9999999", "--nodes ,", "--price -1", "--epochs 0", "--epochs nan", "--images 0.5",
+                      "--devices 0", "--network-gbit 0", "--bytes 3", "--model lenet", "--jitter -1", "--within-hours 0", "--what 1"):
+            self.plan("668:256", *HOST, *words.split(), code=2)
+        self.plan("668:256", *HOST, "--model", "resnet18", "--parameters", 5, code=2, tells="[--parameters] expected either")
+
+
+if __name__ == "__main__":
+    program = unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
+    for case, why in program.result.skipped:
+        print(f"SKIP: {case.id()}: {why}")
+    sys.exit(1 if not program.result.wasSuccessful() else 77 if program.result.skipped else 0)
