@@ -23,7 +23,7 @@ out='' build='' native=0
 while (($#)); do
   case $1 in
     --out | --build)
-      (($# > 1)) && [[ -n $2 ]] || fail 2 "$1" "a path after it" none
+      [[ -n ${2:-} ]] || fail 2 "$1" "a path after it" none
       if [[ $1 == --out ]]; then out=$2; else build=$2; fi
       shift
       ;;
