@@ -1,0 +1,112 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# What a host of the cluster runs when it first boots. The template puts lines `export NAME=value` before it:
+#   AWS_DL_NODE_TYPE (Master, Worker or ElasticWorker), AWS_DL_DEFAULT_USER, AWS_DL_STACK_ID, AWS_REGION, EFS_FILE_SYSTEM_ID,
+#   EFS_MOUNT, TUTTI_PACKAGE (s3://bucket/key, or a path, which begins at EFS_MOUNT unless it begins with /), and what
+#   setup_host.py asks for.
+# No `set -x`: the address of the wait handle is a secret. No braces after a dollar sign: the template may not have them.
+set -uo pipefail
+
+log=/var/log/dl_cfn_setup.log
+
+say() { echo "$(date -u +%FT%TZ) user_data: $*" | tee -a "$log"; }
+
+# fail WHAT: ends this host's boot. Without a master there is no cluster, so its stack hears of it at once.
+fail() {
+  say "error: $1"
+  if [ "$(printenv AWS_DL_NODE_TYPE | tr '[:upper:]' '[:lower:]')" = master ] && [ -n "$(printenv AWS_DL_WAIT_HANDLE)" ]; then
+    reason=$(printf '%s' "$1" | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c 1-400)
+    printf '{"Status": "FAILURE", "UniqueId": "user_data", "Reason": "%s", "Data": "%s"}' "$reason" "$log" |
+      curl -sS --fail --max-time 60 -T - -H 'Content-Type:' "$AWS_DL_WAIT_HANDLE" >/dev/null 2>&1 ||
+      say 'error: the stack could not be told of it'
+  fi
+  exit 1
+}
+
+# quietly COMMAND...: its output goes to the log only.
+quietly() { "$@" >>"$log" 2>&1; }
+
+# install APT-NAME DNF-NAME
+install() {
+  if command -v apt-get >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    # Waits for the lock: the image updates itself when it first boots.
+    quietly apt-get -o DPkg::Lock::Timeout=300 update
+    quietly apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1"
+  elif command -v dnf >/dev/null; then
+    quietly dnf install -y "$2"
+  else
+    say "neither apt-get nor dnf is here to install $1"
+    return 1
+  fi
+}
+
+mount_efs() {
+  mountpoint -q "$EFS_MOUNT" && return 0
+  for attempt in 1 2 3 4 5 6; do
+    if [ -x /sbin/mount.efs ]; then
+      quietly timeout 180 mount -t efs -o tls "$EFS_FILE_SYSTEM_ID:/" "$EFS_MOUNT" && return 0
+    else
+      quietly timeout 180 mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2 \
+        "$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.amazonaws.com:/" "$EFS_MOUNT" && return 0
+    fi
+    # The name of a new mount target takes a while to be known.
+    say "$EFS_FILE_SYSTEM_ID is not mounted yet, attempt $attempt"
+    sleep 20
+  done
+  return 1
+}
+
+fetch() {
+  "$python" - "$TUTTI_PACKAGE" "$1" "$AWS_REGION" <<'PYTHON'
+import shutil
+import sys
+package, file, region = sys.argv[1:]
+try:
+    if package.startswith("s3://"):
+        import boto3
+        bucket, _, key = package[len("s3://"):].partition("/")
+        boto3.client("s3", region_name=region).download_file(bucket, key, file)
+    else:
+        shutil.copyfile(package, file)
+except Exception as e:
+    needs = "; is it there, and does the role allow s3:GetObject on it?" if package.startswith("s3://") else ""
+    sys.exit(f"{type(e).__name__}: {e}{needs}")
+PYTHON
+}
+
+mkdir -p "$(dirname "$log")" /opt/deeplearning && touch "$log" || exit 1
+for name in AWS_DL_NODE_TYPE AWS_DL_DEFAULT_USER AWS_DL_STACK_ID AWS_REGION EFS_FILE_SYSTEM_ID EFS_MOUNT TUTTI_PACKAGE; do
+  [ -n "$(printenv "$name")" ] || fail "the environment has no $name"
+done
+say "$AWS_DL_NODE_TYPE of $AWS_DL_STACK_ID"
+python=$(printenv TUTTI_PYTHON || echo python3)
+
+"$python" -c 'import boto3' 2>/dev/null || install python3-boto3 python3-boto3 || fail 'python3-boto3 cannot be installed'
+if ! mountpoint -q "$EFS_MOUNT" && [ ! -x /sbin/mount.efs ] && [ ! -x /sbin/mount.nfs4 ]; then
+  install nfs-common nfs-utils || fail 'the NFS client cannot be installed'
+fi
+mkdir -p "$EFS_MOUNT" || fail "no folder $EFS_MOUNT"
+mount_efs || fail "$EFS_FILE_SYSTEM_ID cannot be mounted at $EFS_MOUNT: does port 2049 of its mount target let this host in?"
+chown "$AWS_DL_DEFAULT_USER:" "$EFS_MOUNT" || fail "$EFS_MOUNT cannot be given to $AWS_DL_DEFAULT_USER"
+say "$EFS_FILE_SYSTEM_ID is at $EFS_MOUNT"
+
+case $TUTTI_PACKAGE in
+  s3://* | /*) ;;
+  *) TUTTI_PACKAGE=$EFS_MOUNT/$TUTTI_PACKAGE ;;
+esac
+package=/opt/deeplearning/package.tar
+# The role of a new instance takes a while to be known.
+for pause in 5 15 0; do
+  why=$(fetch "$package" 2>&1) && why='' && break
+  sleep "$pause"
+done
+[ -z "$why" ] || fail "$TUTTI_PACKAGE cannot be fetched: $why"
+rm -rf /opt/tutti.new && mkdir /opt/tutti.new || fail 'no folder /opt/tutti.new'
+quietly tar -x -f "$package" -C /opt/tutti.new --strip-components=1 --no-same-owner || fail "$TUTTI_PACKAGE is no archive, or /opt is full"
+[ -f /opt/tutti.new/share/tutti/bootstrap/setup_host.py ] || fail "$TUTTI_PACKAGE has no share/tutti/bootstrap/setup_host.py"
+rm -rf /opt/tutti && mv /opt/tutti.new /opt/tutti && rm -f "$package" || fail '/opt/tutti cannot be replaced'
+say "$TUTTI_PACKAGE is in /opt/tutti"
+
+# It tells the stack of its own failures.
+cd /opt/deeplearning && exec "$python" /opt/tutti/share/tutti/bootstrap/setup_host.py
