@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""Hears what the Auto Scaling groups of the stack launch and tells the master's queue which group is complete.
+
+A group that cannot launch all it wants is made smaller, never below its minimum, so that the stack goes on without what
+cannot be had. Events may come late, twice and in any order: what is done follows from the group as it is now.
+"""
+import json
+import logging
+import os
+
+import boto3
+
+log = logging.getLogger()
+log.setLevel(logging.INFO)
+NOT_YET_LISTED = ("PendingSpotBidPlacement", "WaitingForSpotInstanceRequestId", "WaitingForSpotInstanceId",
+                  "WaitingForInstanceId", "PreInService", "InProgress")
+
+
+def role_of(group_name):
+    """Master or Worker; None for groups that are not of this stack."""
+    for role in ("Master", "Worker"):
+        if group_name.startswith(f"{os.environ['AWS_DL_STACK_ID']}-{role}AutoScalingGroup"):
+            return role
+    return None
+
+
+def healthy_instances(group):
+    return [i["InstanceId"] for i in group["Instances"]
+            if i["HealthStatus"].lower() == "healthy" and i["LifecycleState"] in ("InService", "Pending")]
+
+
+def send_setup(group, launched):
+    body = {"event": "asg-setup", "status": "success", "asg": group["AutoScalingGroupName"], "min": group["MinSize"],
+            "desired": group["DesiredCapacity"], "max": group["MaxSize"], "launched": launched}
+    boto3.client("sqs").send_message(QueueUrl=os.environ["AWS_DL_MASTER_SQS_URL"], MessageBody=json.dumps(body))
+    log.info("sent %s", body)
+
+
+def keep_size(group):
+    """Ends replacements: a new instance would not be set up, and workers must not change while a job runs."""
+    boto3.client("autoscaling").suspend_processes(
+        AutoScalingGroupName=group["AutoScalingGroupName"], ScalingProcesses=["ReplaceUnhealthy"])
+
+
+def is_launching(group, event):
+    """Whether a launch other than the event's is under way whose instance the group does not list yet."""
+    listed = [i["InstanceId"] for i in group["Instances"]]
+    activities = boto3.client("autoscaling").describe_scaling_activities(
+        AutoScalingGroupName=group["AutoScalingGroupName"])["Activities"]
+    return any(a["StatusCode"] in NOT_YET_LISTED and a["ActivityId"] != event.get("ActivityId")
+               and a.get("Description", "").startswith("Launching") and not any(i in a["Description"] for i in listed)
+               for a in activities)
+
+
+def on_launch(group, role, event):
+    launched = len(healthy_instances(group))
+    if launched != group["DesiredCapacity"]:
+        log.info("%d of %d are there", launched, group["DesiredCapacity"])
+        return
+    send_setup(group, launched)
+    if role == "Worker":
+        keep_size(group)
+        return
+    try:
+        boto3.client("cloudformation").signal_resource(
+            StackName=os.environ["AWS_DL_STACK_ID"], LogicalResourceId="MasterAutoScalingGroup",
+            UniqueId=event["EC2InstanceId"], Status="SUCCESS")
+    except Exception as e:  # Expects none after the first signal: the stack no longer waits.
+        log.info("no signal: %s", e)
+
+
+def on_launch_error(group, role, event):
+    launched = len(healthy_instances(group))
+    log.info("launch failed: %s", event.get("StatusMessage"))
+    if launched < group["MinSize"] or (role == "Master" and launched == 0):
+        log.info("%d is below the minimum of %d", launched, group["MinSize"])
+        return
+    if launched < group["DesiredCapacity"]:
+        if is_launching(group, event):
+            log.info("another launch is under way")
+            return
+        keep_size(group)
+        boto3.client("autoscaling").set_desired_capacity(
+            AutoScalingGroupName=group["AutoScalingGroupName"], DesiredCapacity=launched, HonorCooldown=False)
+    send_setup(group, launched)
+
+
+ACTIONS = {"autoscaling:EC2_INSTANCE_LAUNCH": on_launch, "autoscaling:EC2_INSTANCE_LAUNCH_ERROR": on_launch_error}
+
+
+def handle(message):
+    try:
+        event = json.loads(message)
+        action = ACTIONS.get(event.get("Event"))
+        role = role_of(event["AutoScalingGroupName"]) if action else None
+        if action is on_launch and not isinstance(event["EC2InstanceId"], str):
+            raise TypeError("EC2InstanceId is no text")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        log.warning("not an event: %s: %s", type(e).__name__, e)
+        return
+    log.info("%s of %s", event.get("Event"), event.get("AutoScalingGroupName"))
+    if role is None:
+        return
+    groups = boto3.client("autoscaling").describe_auto_scaling_groups(
+        AutoScalingGroupNames=[event["AutoScalingGroupName"]])["AutoScalingGroups"]
+    if not groups:
+        log.info("there is no such group")
+        return
+    action(groups[0], role, event)
+
+
+def lambda_handler(event, context):
+    for record in event.get("Records") or []:
+        handle((record.get("Sns") or {}).get("Message"))

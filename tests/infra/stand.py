@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Stacks that moto creates in this process, with models of ours for what it lacks, and parameters refused as AWS would.
+
+    with stand() as aws:
+        stack = aws.create("train", INFRA / "cloudformation/cluster.yaml", TuttiPackage="s3://b/k")
+        stack.outputs, stack.resources   # by name: values, physical ids
+"""
+import contextlib
+import json
+import os
+import unittest.mock
+import warnings
+
+import boto3
+from moto import mock_aws
+from moto.cloudformation import parsing
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.common_models import CloudFormationModel
+from moto.ec2.models.subnets import Subnet
+
+from templates import load, refusals
+
+REGION = "us-east-1"
+IMAGE = "ami-12c6146b"  # one that moto has
+os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_DEFAULT_REGION=REGION)
+os.environ.pop("AWS_PROFILE", None)
+
+
+class Refused(Exception):
+    """The stack is not created."""
+
+
+class Model(CloudFormationModel):
+    """A resource that moto does not have: takes the properties that it knows and keeps them."""
+    __module__ = "moto.cloudformation.models"  # its metaclass reads the service from this
+    TYPE, REQUIRED, OPTIONAL, ATTRIBUTES = "", set(), set(), {}
+
+    def __init__(self, name, properties):
+        unknown, missing = properties.keys() - self.REQUIRED - self.OPTIONAL, self.REQUIRED - properties.keys()
+        if unknown or missing:
+            raise Refused(f"{self.TYPE}: unknown {sorted(unknown)}, missing {sorted(missing)}")
+        self.properties, self.physical_resource_id = properties, self.identify(name)
+        self.check()
+
+    def identify(self, name):
+        return name
+
+    def check(self):
+        """Raises Refused where properties contradict each other."""
+
+    @staticmethod
+    def cloudformation_name_type():
+        return ""
+
+    @classmethod
+    def has_cfn_attr(cls, attr):
+        return attr in cls.ATTRIBUTES
+
+    def get_cfn_attribute(self, name):
+        return self.ATTRIBUTES[name]
+
+    @classmethod
+    def create_from_cloudformation_json(cls, resource_name, cloudformation_json, account_id, region_name, **_):
+        return cls(resource_name, cloudformation_json.get("Properties", {}))
+
+    @classmethod
+    def delete_from_cloudformation_json(cls, *_):
+        pass
+
+    def is_created(self):
+        return True
+
+
+class WaitConditionHandle(Model):
+    __module__ = Model.__module__
+    TYPE = "AWS::CloudFormation::WaitConditionHandle"
+
+    @staticmethod
+    def cloudformation_type():
+        return WaitConditionHandle.TYPE
+
+    def identify(self, name):
+        return f"https://cloudformation-waitcondition-{REGION}.s3.amazonaws.com/{name}?Signature=a%2Bsecret"
+
+
+class WaitCondition(Model):
+    __module__ = Model.__module__
+    TYPE, REQUIRED, OPTIONAL = "AWS::CloudFormation::WaitCondition", {"Handle", "Timeout"}, {"Count"}
+
+    @staticmethod
+    def cloudformation_type():
+        return WaitCondition.TYPE
+
+    def check(self):
+        if not str(self.properties["Handle"]).startswith("https://cloudformation-waitcondition-"):
+            raise Refused(f"{self.TYPE}: {self.properties['Handle']} is no handle")
+        if not 0 < int(self.properties["Timeout"]) <= 43200:
+            raise Refused(f"{self.TYPE}: Timeout is at most 43200, not {self.properties['Timeout']}")
+
+
+class Created:
+    """A stack that moto holds."""
+
+    def __init__(self, name):
+        client = boto3.client("cloudformation", REGION)
+        described = client.describe_stacks(StackName=name)["Stacks"][0]
+        self.name, self.id, self.status = name, described["StackId"], described["StackStatus"]
+        self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described.get("Outputs", [])}
+        # Those whose condition is false are listed without a name.
+        listed = [r for r in client.describe_stack_resources(StackName=name)["StackResources"] if "LogicalResourceId" in r]
+        self.resources = {r["LogicalResourceId"]: r.get("PhysicalResourceId") for r in listed}
+        self.statuses = {r["LogicalResourceId"]: r["ResourceStatus"] for r in listed}
+
+
+class Stand:
+    @staticmethod
+    def create(stack_name, path, **parameters):
+        """Creates a stack of the template; moto has no images in SSM, so that AmiId is one that it has unless it is given."""
+        template = load(path)
+        if "AmiId" in template["Parameters"]:
+            parameters = {"AmiId": IMAGE, **parameters}
+        said = refusals(template, parameters)
+        if said:
+            raise Refused("\n".join(said))
+        with warnings.catch_warnings():
+            # Each type must have a model: moto would otherwise skip it.
+            warnings.filterwarnings("error", message="Tried to parse")
+            boto3.client("cloudformation", REGION).create_stack(
+                StackName=stack_name, TemplateBody=json.dumps(template), Capabilities=["CAPABILITY_IAM"],
+                Parameters=[{"ParameterKey": k, "ParameterValue": str(v)} for k, v in parameters.items()])
+        return Created(stack_name)
+
+
+@contextlib.contextmanager
+def stand(models=()):
+    """AWS as moto has it, empty, with WaitCondition, its handle and further models."""
+    tables = (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map)
+    known = [m for m in CloudFormationModel.__subclasses__() if m is not Model]
+    for table in tables:
+        table.cache_clear()
+    with contextlib.ExitStack() as patches:
+        for owner, name, value in ((parsing, "NULL_MODELS", []),
+                                   (parsing, "get_model_list", lambda: [*known, WaitConditionHandle, WaitCondition, *models]),
+                                   (Subnet, "get_cfn_attribute", lambda self, name: getattr(self, ATTRIBUTES_OF_SUBNETS[name]))):
+            patches.enter_context(unittest.mock.patch.object(owner, name, value))
+        patches.enter_context(mock_aws(config={"lambda": {"use_docker": False}, "iam": {"load_aws_managed_policies": True}}))
+        yield Stand()
+    for table in tables:
+        table.cache_clear()
+
+
+ATTRIBUTES_OF_SUBNETS = {"AvailabilityZone": "availability_zone"}
+ACCOUNT = DEFAULT_ACCOUNT_ID

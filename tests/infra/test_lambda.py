@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The function of the templates, cut out of them and run against stacks in moto with what Auto Scaling publishes: launches, failures,
+repeated, late, foreign and senseless events."""
+import itertools
+import json
+import os
+import random
+import types
+import unittest
+import unittest.mock
+
+import boto3
+from moto.autoscaling.models import autoscaling_backends
+
+from stand import ACCOUNT, REGION, stand
+from templates import INFRA, load
+
+TEMPLATE = INFRA / "cloudformation/cluster.yaml"
+stack = None
+
+
+def setUpModule():
+    global stack
+    opened = stand()
+    aws = opened.__enter__()
+    unittest.addModuleCleanup(opened.__exit__, None, None, None)
+    stack = aws.create("train", TEMPLATE, WorkerCount=4, TuttiPackage="tutti.tar")
+
+
+class Boto:
+    """boto3 for the function: what moto has, but for the activities of groups and the signals, which it does not."""
+
+    def __init__(self):
+        self.activities, self.signals, self.fails, self.changes = [], [], False, []
+
+    def client(self, service):
+        client = boto3.client(service, REGION)
+        if service == "cloudformation":
+            def signal_resource(**arguments):
+                if self.fails:
+                    raise RuntimeError("ValidationError: the stack is complete")
+                self.signals.append(arguments)
+            client.signal_resource = signal_resource
+        if service == "autoscaling":
+            client.describe_scaling_activities = lambda AutoScalingGroupName: {"Activities": self.activities}
+            real = client.set_desired_capacity
+
+            def set_desired_capacity(**arguments):
+                self.changes.append(arguments["DesiredCapacity"])
+                return real(**arguments)
+            client.set_desired_capacity = set_desired_capacity
+        return client
+
+
+# What Auto Scaling publishes; the names of the values are in their places.
+LAUNCH = ('{"Progress":50,"AccountId":"123456789012","Description":"Launching a new EC2 instance: INSTANCE",'
+          '"RequestId":"f2a5c1b4-0000-4d2a-9d9a-2d6ba0f1f3c1","EndTime":"2018-11-18T13:02:11.911Z",'
+          '"AutoScalingGroupARN":"arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/GROUP",'
+          '"ActivityId":"f2a5c1b4-0000-4d2a-9d9a-2d6ba0f1f3c1","StartTime":"2018-11-18T13:01:38.709Z","Service":"AWS Auto Scaling",'
+          '"Time":"2018-11-18T13:02:11.911Z","EC2InstanceId":"INSTANCE","StatusCode":"InProgress","StatusMessage":"",'
+          '"Details":{"Subnet ID":"subnet-1a2b3c4d","Availability Zone":"us-east-1a"},"AutoScalingGroupName":"GROUP",'
+          '"Cause":"At 2018-11-18T13:01:35Z an instance was started in response to a difference between desired and actual capacity, '
+          'increasing the capacity from 0 to 4.","Event":"autoscaling:EC2_INSTANCE_LAUNCH"}')
+LAUNCH_ERROR = ('{"Progress":100,"AccountId":"123456789012","Description":"Launching a new EC2 instance.  Status Reason: There is no '
+                'capacity.","RequestId":"ACTIVITY","EndTime":"2018-11-18T13:02:11Z",'
+                '"AutoScalingGroupARN":"arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/GROUP",'
+                '"ActivityId":"ACTIVITY","StartTime":"2018-11-18T13:01:38.709Z","Service":"AWS Auto Scaling",'
+                '"Time":"2018-11-18T13:02:11.911Z","EC2InstanceId":"","StatusCode":"Failed","StatusMessage":"There is no capacity.",'
+                '"Details":{"Subnet ID":"subnet-1a2b3c4d","Availability Zone":"us-east-1a"},"AutoScalingGroupName":"GROUP",'
+                '"Cause":"capacity from 0 to 4.","Event":"autoscaling:EC2_INSTANCE_LAUNCH_ERROR"}')
+TERMINATE = LAUNCH.replace("EC2_INSTANCE_LAUNCH", "EC2_INSTANCE_TERMINATE").replace("Launching a new", "Terminating")
+TERMINATE_ERROR = LAUNCH_ERROR.replace("EC2_INSTANCE_LAUNCH_ERROR", "EC2_INSTANCE_TERMINATE_ERROR")
+TEST = ('{"AccountId":"123456789012","RequestId":"a1b2c3d4-1c3a-11e8-9d9a-2d6ba0f1f3c1",'
+        '"AutoScalingGroupARN":"arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/GROUP",'
+        '"AutoScalingGroupName":"GROUP","Service":"AWS Auto Scaling","Event":"autoscaling:TEST_NOTIFICATION",'
+        '"Time":"2018-11-18T13:01:35.123Z"}')
+
+
+class Function(unittest.TestCase):
+    def setUp(self):
+        self.stack, self.boto = stack, Boto()
+        function = load(TEMPLATE)["Resources"]["ResourceMetadataLambdaFunction"]["Properties"]
+        self.assertEqual(function["Handler"], "index.lambda_handler")
+        variables = boto3.client("lambda", REGION).get_function_configuration(
+            FunctionName=self.stack.resources["ResourceMetadataLambdaFunction"])["Environment"]["Variables"]
+        patched = unittest.mock.patch.dict(os.environ, variables)
+        patched.start()
+        self.addCleanup(patched.stop)
+        self.index = types.ModuleType("index")
+        exec(compile(function["Code"]["ZipFile"], "index.py", "exec"), self.index.__dict__)
+        self.index.boto3 = self.boto
+        self.names = {role: self.stack.outputs[f"{role}AutoScalingGroup"] for role in ("Master", "Worker")}
+        self.groups = {role: autoscaling_backends[ACCOUNT][REGION].autoscaling_groups[name] for role, name in self.names.items()}
+        self.states = {role: list(group.instance_states) for role, group in self.groups.items()}
+        self.sent()
+
+    def tearDown(self):
+        for role, group in self.groups.items():
+            for state in self.states[role]:
+                state.lifecycle_state, state.health_status = "InService", "Healthy"
+            group.instance_states, group.suspended_processes = self.states[role], []
+            group.desired_capacity, group.min_size = (4, 0) if role == "Worker" else (1, 1)
+
+    def launched(self, role, count, pending=0):
+        """Lets so many instances be in service, and so many more be on their way."""
+        self.groups[role].instance_states = self.states[role][:count + pending]
+        for state in self.groups[role].instance_states[count:]:
+            state.lifecycle_state = "Pending"
+
+    def event(self, message, role="Worker", group=None, instance="i-0123456789abcdef0", activity="a-1"):
+        text = message
+        if isinstance(message, str):
+            text = message.replace("GROUP", self.names[role] if group is None else group).replace("INSTANCE\"", f"{instance}\"").replace("ACTIVITY", activity)
+        return {"Records": [{"EventSource": "aws:sns", "EventVersion": "1.0", "EventSubscriptionArn": "arn:aws:sns:us-east-1:1:t:s",
+                             "Sns": {"Type": "Notification", "MessageId": "m-1", "TopicArn": "arn:aws:sns:us-east-1:1:t",
+                                     "Subject": "Auto Scaling", "Message": text, "MessageAttributes": {}}}]}
+
+    def send(self, *arguments, **named):
+        self.index.lambda_handler(self.event(*arguments, **named), None)
+
+    def sent(self):
+        client, found = boto3.client("sqs", REGION), []
+        while messages := client.receive_message(QueueUrl=self.stack.resources["MasterQueue"], MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                found.append(json.loads(message["Body"]))
+                client.delete_message(QueueUrl=self.stack.resources["MasterQueue"], ReceiptHandle=message["ReceiptHandle"])
+        return found
+
+    def setup(self, role, desired, launched):
+        low, high = (1, 1) if role == "Master" else (0, 4)
+        return {"event": "asg-setup", "status": "success", "asg": self.names[role], "min": low, "desired": desired, "max": high,
+                "launched": launched}
+
+    def suspended(self, role):
+        return [p["ProcessName"] for p in self.groups[role].suspended_processes]
+
+    def nothing_happened(self):
+        self.assertEqual((self.sent(), self.boto.signals, self.boto.changes), ([], [], []))
+        self.assertEqual((self.suspended("Worker"), self.suspended("Master")), ([], []))
+
+    def test_the_master_is_launched(self):
+        self.send(LAUNCH, "Master", instance="i-master")
+        self.assertEqual(self.sent(), [self.setup("Master", 1, 1)])
+        self.assertEqual(self.boto.signals, [{"StackName": self.stack.name, "LogicalResourceId": "MasterAutoScalingGroup",
+                                              "UniqueId": "i-master", "Status": "SUCCESS"}])
+        self.assertEqual(self.suspended("Master"), [])
+
+    def test_a_signal_that_nobody_awaits_is_no_failure(self):
+        self.boto.fails = True
+        self.send(LAUNCH, "Master")
+        self.assertEqual(self.sent(), [self.setup("Master", 1, 1)])
+
+    def test_all_workers_are_launched(self):
+        for count in (1, 2, 3):
+            self.launched("Worker", count)
+            self.send(LAUNCH)
+        self.nothing_happened()
+        self.launched("Worker", 3, pending=1)
+        self.send(LAUNCH)
+        self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
+        self.assertEqual((self.suspended("Worker"), self.boto.signals), (["ReplaceUnhealthy"], []))
+
+    def test_a_worker_cannot_be_had(self):
+        self.launched("Worker", 2, pending=1)
+        self.send(LAUNCH_ERROR)
+        self.assertEqual(self.boto.changes, [3])
+        self.assertEqual(self.groups["Worker"].desired_capacity, 3)
+        self.assertEqual(self.sent(), [self.setup("Worker", 4, 3)])
+        self.assertEqual(self.suspended("Worker"), ["ReplaceUnhealthy"])
+
+    def test_no_worker_can_be_had(self):
+        self.launched("Worker", 0)
+        self.send(LAUNCH_ERROR)
+        self.assertEqual((self.groups["Worker"].desired_capacity, self.sent()), (0, [self.setup("Worker", 4, 0)]))
+
+    def test_never_below_the_minimum(self):
+        self.groups["Worker"].min_size = 3
+        self.launched("Worker", 2)
+        self.send(LAUNCH_ERROR)
+        self.nothing_happened()
+        self.assertEqual(self.groups["Worker"].desired_capacity, 4)
+
+    def test_the_master_cannot_be_had(self):
+        self.launched("Master", 0)
+        for _ in range(2):
+            self.send(LAUNCH_ERROR, "Master")
+        self.nothing_happened()
+        self.assertEqual(self.groups["Master"].desired_capacity, 1)
+
+    def test_unhealthy_instances_do_not_count(self):
+        self.states["Worker"][0].health_status = "Unhealthy"
+        self.states["Worker"][1].lifecycle_state = "Terminating"
+        self.send(LAUNCH)
+        self.nothing_happened()
+
+    def test_a_failure_waits_for_other_launches(self):
+        """Instances that Auto Scaling starts at that moment are not in the group's list yet."""
+        self.launched("Worker", 1)
+        one = self.states["Worker"][0].instance.id
+        going = {"ActivityId": "a-2", "StatusCode": "InProgress", "Description": "Launching a new EC2 instance: i-0aaaaaaaaaaaaaaaa"}
+        self.boto.activities = [going]
+        self.send(LAUNCH_ERROR)
+        self.nothing_happened()
+        for no_matter in ({**going, "ActivityId": "a-1"}, {**going, "StatusCode": "Failed"}, {**going, "Description": "Terminating EC2 instance: i-1"},
+                          {**going, "Description": f"Launching a new EC2 instance: {one}"}):
+            self.boto.activities, self.boto.changes = [no_matter], []
+            self.groups["Worker"].desired_capacity = 4
+            self.send(LAUNCH_ERROR)
+            self.assertEqual((self.boto.changes, self.sent()), ([1], [self.setup("Worker", 4, 1)]), no_matter)
+
+    def test_repeated_events_change_nothing_more(self):
+        self.launched("Worker", 3)
+        for _ in range(3):
+            self.send(LAUNCH_ERROR)
+        self.assertEqual(self.boto.changes, [3])
+        self.assertEqual(self.sent(), [self.setup("Worker", 4, 3)] + 2 * [self.setup("Worker", 3, 3)])
+        for _ in range(2):
+            self.send(LAUNCH, "Master", instance="i-master")
+        self.assertEqual(self.sent(), 2 * [self.setup("Master", 1, 1)])
+        self.assertEqual({s["UniqueId"] for s in self.boto.signals}, {"i-master"})
+
+    def test_events_in_every_order(self):
+        """Three of four are launched: whatever comes first, the group ends at three, and the master hears of three."""
+        for order in itertools.permutations([LAUNCH, LAUNCH_ERROR, LAUNCH, LAUNCH]):
+            self.groups["Worker"].desired_capacity = 4
+            self.launched("Worker", 2, pending=1)
+            self.boto.changes = []
+            for message in order:
+                self.send(message)
+            sent = self.sent()
+            self.assertEqual((self.boto.changes, self.groups["Worker"].desired_capacity), ([3], 3))
+            self.assertEqual({m["launched"] for m in sent}, {3})
+
+    def test_a_late_failure_of_a_complete_group_takes_nothing_away(self):
+        self.send(LAUNCH_ERROR)
+        self.assertEqual((self.boto.changes, self.groups["Worker"].desired_capacity), ([], 4))
+        self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
+
+    def test_events_that_mean_nothing_to_it(self):
+        for message in (TERMINATE, TERMINATE_ERROR, TEST, LAUNCH.replace("EC2_INSTANCE_LAUNCH", "EC2_INSTANCE_LAUNCH_2"),
+                        LAUNCH.replace("autoscaling:EC2_INSTANCE_LAUNCH", ""), '{"Event": null}', "{}"):
+            for role in ("Master", "Worker"):
+                self.send(message, role)
+        self.nothing_happened()
+
+    def test_groups_of_others(self):
+        for name in ("other-WorkerAutoScalingGroup-1ABC", "WorkerAutoScalingGroup", "web", "", f"x{self.names['Worker']}"):
+            self.send(LAUNCH, group=name)
+            self.send(LAUNCH_ERROR, group=name)
+        self.send(LAUNCH_ERROR, group=f"{self.stack.name}-WorkerAutoScalingGroup-GONE")
+        self.nothing_happened()
+
+    def test_what_is_no_event(self):
+        for message in (None, 7, [], {}, "", "null", "[]", "7", '"text"', "{", "\x00", "a" * 100000, '{"Event": []}', '{"Event": {}}',
+                        '{"Event": "autoscaling:EC2_INSTANCE_LAUNCH"}',
+                        '{"Event": "autoscaling:EC2_INSTANCE_LAUNCH", "AutoScalingGroupName": 7}',
+                        '{"Event": "autoscaling:EC2_INSTANCE_LAUNCH", "AutoScalingGroupName": null, "EC2InstanceId": null}',
+                        LAUNCH.replace('"EC2InstanceId":"INSTANCE"', '"EC2InstanceId":null'), "[" * 100000):
+            self.send(message)
+        for event in ({}, {"Records": []}, {"Records": None}, {"Records": [{}]}, {"Records": [{"Sns": None}]}):
+            self.index.lambda_handler(event, None)
+        self.nothing_happened()
+
+    def test_damaged_events_at_random(self):
+        generator = random.Random(7)
+        for _ in range(300):
+            text = list(generator.choice((LAUNCH, LAUNCH_ERROR)).replace("GROUP", "other"))
+            for _ in range(generator.randrange(1, 8)):
+                text[generator.randrange(len(text))] = generator.choice('{}[]",:\\0a\n')
+            self.send("".join(text[:generator.randrange(len(text))] if generator.random() < 0.3 else text))
+        self.nothing_happened()
+
+    def test_one_bad_record_does_not_hide_the_next(self):
+        both = {"Records": self.event("{")["Records"] + self.event(LAUNCH)["Records"]}
+        self.index.lambda_handler(both, None)
+        self.assertEqual(self.sent(), [self.setup("Worker", 4, 4)])
+
+    def test_a_call_that_fails_is_tried_again(self):
+        """Lambda calls a function again that ends with an error: so it must, with nothing lost."""
+        self.launched("Worker", 3)
+        real = self.boto.client
+        with unittest.mock.patch.object(self.boto, "client", side_effect=RuntimeError("Throttling")):
+            self.assertRaises(RuntimeError, self.send, LAUNCH_ERROR)
+        self.assertIs(self.boto.client.__func__, real.__func__)
+        self.send(LAUNCH_ERROR)
+        self.assertEqual((self.boto.changes, self.sent()), ([3], [self.setup("Worker", 4, 3)]))
+
+
+class Both(unittest.TestCase):
+    def test_elastic_has_the_same_function(self):
+        for name in ("ResourceMetadataLambdaFunction", "LambdaExecutionRole", "ResourceMetadataSNSTopic"):
+            one, other = (load(INFRA / f"cloudformation/{which}.yaml")["Resources"][name] for which in ("cluster", "elastic"))
+            self.assertEqual(one, other)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The templates below infra/: generated from their source, clean for cfn-lint, with parameters that refuse bad values; and the
+user data that they give to hosts."""
+import ast
+import base64
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from templates import INFRA, Stack, all_templates, changed, load, refusals
+
+FOLDER = INFRA / "cloudformation"
+TEMPLATES = {name: load(FOLDER / f"{name}.yaml") for name in ("cluster", "elastic")}
+PACKAGE = {"TuttiPackage": "s3://my-bucket/tutti-1.0.tar.xz"}
+ZONE = {"AvailabilityZone": "us-east-1b"}
+
+
+def generate(folder, *options):
+    return subprocess.run([sys.executable, folder / "source/generate.py", *options], text=True, capture_output=True, timeout=60)
+
+
+class Generated(unittest.TestCase):
+    def test_they_are_what_the_source_gives(self):
+        done = generate(FOLDER, "--check")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_change_in_either_is_seen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            infra = Path(folder) / "infra"
+            shutil.copytree(FOLDER, infra / "cloudformation")
+            shutil.copytree(INFRA / "bootstrap", infra / "bootstrap")
+            copied = infra / "cloudformation"
+            self.assertEqual(generate(copied, "--check").returncode, 0)
+            (copied / "elastic.yaml").write_text((copied / "elastic.yaml").read_text() + "\n")
+            self.assertIn("expected elastic.yaml as generated", generate(copied, "--check").stderr)
+            self.assertEqual(generate(copied).returncode, 0)
+            script = infra / "bootstrap/user_data.sh"
+            script.write_text(script.read_text() + "echo one more line\n")
+            self.assertIn("expected cluster.yaml and elastic.yaml as generated", generate(copied, "--check").stderr)
+            script.write_text(script.read_text() + "echo\n" * 10000)
+            self.assertIn("expected at most 51200 bytes", generate(copied).stderr)
+
+    def test_a_directive_that_is_wrong_is_told(self):
+        for wrong in ("#: end", "#: if batch", "#: if elastic\n#: if elastic", "#: nothing"):
+            with tempfile.TemporaryDirectory() as folder:
+                copied = Path(folder) / "cloudformation"
+                shutil.copytree(FOLDER, copied)
+                (copied / "source/template.yaml").write_text(wrong + "\n")
+                done = generate(copied)
+                self.assertEqual(done.returncode, 1, wrong)
+                self.assertIn("[generate] expected", done.stderr)
+
+
+class Lint(unittest.TestCase):
+    def lint(self, *paths):
+        return subprocess.run([Path(sys.executable).parent / "cfn-lint", "--format", "parseable", *paths], text=True,
+                              capture_output=True, timeout=300)
+
+    def test_every_template_is_clean(self):
+        self.assertGreaterEqual(len(all_templates()), 2)
+        done = self.lint(*all_templates())
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stdout + done.stderr)
+
+    def test_a_broken_one_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = Path(folder) / "broken.yaml"
+            broken.write_text((FOLDER / "cluster.yaml").read_text().replace("Runtime: python3.13", "Runtime: python2.7")
+                              .replace("CidrBlock: !FindInMap", "CidrBlok: !FindInMap"))
+            done = self.lint(broken)
+            self.assertIn("E2533", done.stdout)
+            self.assertIn("E3002", done.stdout)
+
+    def test_each_is_small_enough_to_be_sent_with_the_request(self):
+        for name in TEMPLATES:
+            self.assertLessEqual((FOLDER / f"{name}.yaml").stat().st_size, 51200)
+
+
+# Per parameter: its default (None: it must be given), values that are taken, values that are refused.
+PARAMETERS = {
+    "KeyName": ("", ["", "my-key", "a key of mine", "k" * 255], ["k" * 256, " key", "clé", "key\n"]),
+    "WorkerCount": ("1", ["1", "31"], ["0", "-1", "many", ""]),
+    "InstanceType": ("g5.xlarge", ["g4dn.xlarge", "p4d.24xlarge", "c5.18xlarge", "t3.large"],
+                     ["p3.2xlarge", "x1.16large", "p2.xlarge", "g5g.xlarge", "", "G5.xlarge"]),
+    "ImageType": ("Ubuntu", ["Ubuntu", "AmazonLinux", "AmazonLinux2023"], ["AmazonLinux2", "ubuntu", "Windows", ""]),
+    "AmiId": ("", ["", "ami-12345678", "ami-0123456789abcdef0"], ["ami-1234567", "ami-0123456789ABCDEF0", "latest", "ami-"]),
+    "RootVolumeSize": ("100", ["75", "16384"], ["74", "16385", "big"]),
+    "AvailabilityZone": ("", ["", "us-east-1a", "ap-southeast-2c", "us-gov-west-1b"], ["us-east-1", "a", "us-east-1a,us-east-1b"]),
+    "SSHLocation": ("", ["", "203.0.113.7/32", "10.0.0.0/8", "0.0.0.0/0"],
+                    ["203.0.113.7", "1.2.3/24", "256.0.0.1/32", "10.0.0.0/33", "::/0", "my house", "1.2.3.4/32; rm -r /"]),
+    "EFSFileSystemId": ("", ["", "fs-12345678", "fs-0123456789abcdef0"], ["fs-1234567", "fs-123456789", "12345678", "fs-1234567G"]),
+    "EFSMountPoint": ("myEFSvolume", ["myEFSvolume", "mnt/efs", "data_1"],
+                      ["", "/efs", "../etc", "a//b", "a/", "it's", "a b", "etc", "usr", "$(reboot)", "a/../b", "x" * 201]),
+    "TuttiPackage": (None, ["s3://my-bucket/tutti.tar", "s3://my.bucket/a/b+c=d/tutti-1.0.tar.xz", "tutti.tar", "/myEFSvolume/tutti.tar"],
+                     ["", "s3://", "s3://bucket", "s3://bucket/", "s3://Bucket/key", "http://host/tutti.tar", "it's.tar", "a b.tar",
+                      "../tutti.tar", "s3://bucket/a'b", "s3://bucket/*", "s3://bucket/${AWS::Region}", "x" * 1001]),
+}
+ELASTIC = {
+    "EnableElasticTraining": ("true", ["true", "false"], ["True", "yes", ""]),
+    "PrepareDataScriptPath": ("/myEFSvolume/prepare-data.py", ["/myEFSvolume/prepare-data.py", "/efs/a_b/c.sh"],
+                              ["", "prepare-data.py", "/efs/../etc/passwd", "/efs/it's", "/efs/a b", "/", "/efs/", "/" + "x" * 1000]),
+}
+
+
+class Parameters(unittest.TestCase):
+    def each(self):
+        for name, template in TEMPLATES.items():
+            yield template, {**PARAMETERS, **(ELASTIC if name == "elastic" else {})}
+
+    def test_names_and_defaults(self):
+        for template, expected in self.each():
+            self.assertEqual(set(template["Parameters"]), set(expected))
+            for name, (default, _, _) in expected.items():
+                found = template["Parameters"][name].get("Default")
+                self.assertEqual(None if found is None else str(found), default, name)
+
+    def test_each_says_what_it_takes(self):
+        for template, _ in self.each():
+            for name, p in template["Parameters"].items():
+                self.assertRegex(p["ConstraintDescription"], r"^must be .*\.$", name)
+                self.assertTrue(p["Description"].endswith((".", ")")), name)
+
+    def test_good_values_are_taken(self):
+        for template, expected in self.each():
+            for name, (_, good, _) in expected.items():
+                for value in good:
+                    given = {**PACKAGE, name: value}
+                    if name == "SSHLocation" and value:
+                        given["KeyName"] = "my-key"
+                    self.assertEqual(refusals(template, given), [], f"{name}={value}")
+
+    def test_bad_values_are_refused_with_the_sentence(self):
+        for template, expected in self.each():
+            for name, (_, _, bad) in expected.items():
+                for value in bad:
+                    said = refusals(template, {**PACKAGE, name: value})
+                    self.assertEqual(len(said), 1, f"{name}={value!r}")
+                    self.assertTrue(said[0].startswith(f"{name} must be "), said)
+
+    def test_every_constraint_refuses_something(self):
+        for template, expected in self.each():
+            for name, p in template["Parameters"].items():
+                for constraint in set(p) & {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue", "MinLength", "MaxLength"}:
+                    alone = {k: v for k, v in p.items()
+                             if k not in {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue", "MinLength", "MaxLength"}}
+                    alone[constraint] = p[constraint]
+                    one = changed(template, f"Parameters/{name}", alone)
+                    refused = [v for v in expected[name][2] if refusals(one, {**PACKAGE, name: v})]
+                    if constraint == "MaxLength" and name == "SSHLocation":
+                        refused.append("no value that its pattern takes is longer")
+                    self.assertTrue(refused, f"{name}: no bad value for {constraint}")
+
+    def test_a_package_must_be_named(self):
+        for template, _ in self.each():
+            self.assertEqual(refusals(template, {}), ["TuttiPackage must have a value"])
+
+    def test_ssh_from_outside_needs_a_key(self):
+        for template, _ in self.each():
+            said = refusals(template, {**PACKAGE, "SSHLocation": "203.0.113.7/32"})
+            self.assertEqual(len(said), 1)
+            self.assertIn("without a KeyName", said[0])
+            self.assertEqual(refusals(template, {**PACKAGE, "KeyName": "my-key"}), [])
+
+    def test_every_parameter_has_an_effect(self):
+        other = {"KeyName": "my-key", "WorkerCount": "3", "InstanceType": "c5.large", "ImageType": "AmazonLinux", "AmiId": "ami-12345678",
+                 "RootVolumeSize": "200", **ZONE, "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678",
+                 "EFSMountPoint": "efs", "TuttiPackage": "tutti.tar", "EnableElasticTraining": "false",
+                 "PrepareDataScriptPath": "/efs/other.py"}
+        for template, expected in self.each():
+            plain = Stack(template, **PACKAGE).resources
+            for name in expected:
+                self.assertNotEqual(Stack(template, **{**PACKAGE, name: other[name]}).resources, plain, name)
+
+
+class Images(unittest.TestCase):
+    def image(self, **parameters):
+        stack = Stack(TEMPLATES["elastic"], **PACKAGE, **parameters)
+        found = {r["Properties"]["LaunchTemplateData"]["ImageId"] for r in stack.resources.values() if r["Type"] == "AWS::EC2::LaunchTemplate"}
+        self.assertEqual(len(found), 1)
+        return found.pop()
+
+    def test_one_for_each_type_of_host(self):
+        prefix = "{{resolve:ssm:/aws/service/"
+        gpu = prefix + "deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-"
+        self.assertEqual(self.image(), gpu + "ubuntu-22.04/latest/ami-id}}")
+        self.assertEqual(self.image(ImageType="AmazonLinux", InstanceType="p5.48xlarge"), gpu + "amazon-linux-2023/latest/ami-id}}")
+        self.assertEqual(self.image(InstanceType="c5.large"),
+                         prefix + "canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id}}")
+        self.assertEqual(self.image(ImageType="AmazonLinux2023", InstanceType="t3.large"),
+                         prefix + "ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64}}")
+
+    def test_one_of_the_users_own(self):
+        self.assertEqual(self.image(AmiId="ami-12345678"), "ami-12345678")
+
+    def test_every_allowed_type_has_one(self):
+        for template in TEMPLATES.values():
+            types = template["Parameters"]["InstanceType"]["AllowedValues"]
+            self.assertEqual(types, list(template["Mappings"]["InstanceTypes"]))
+            self.assertEqual(len(types), len(set(types)))
+            for name in types:
+                self.assertEqual(template["Mappings"]["InstanceTypes"][name]["Kind"], "gpu" if name[0] in "gp" else "cpu")
+
+
+def user_data(stack):
+    """The script of each role."""
+    found = {}
+    for name, resource in stack.resources.items():
+        if resource["Type"] == "AWS::EC2::LaunchTemplate":
+            text = base64.b64decode(resource["Properties"]["LaunchTemplateData"]["UserData"]).decode()
+            found[name.replace("LaunchTemplate", "")] = text
+    return found
+
+
+def exports(script):
+    return dict(re.findall(r"^export (\w+)='([^'\n]*)'$", script, re.M))
+
+
+class UserData(unittest.TestCase):
+    CASES = [dict(zip(("ImageType", "InstanceType", "EFSFileSystemId", "KeyName", "TuttiPackage"), values))
+             for values in itertools.product(("Ubuntu", "AmazonLinux2023"), ("g5.xlarge", "c5.large"), ("", "fs-12345678"), ("", "my-key"),
+                                             ("s3://my-bucket/tutti.tar", "tutti.tar"))]
+
+    def test_what_it_exports(self):
+        common = {"AWS_DL_DEFAULT_USER": "ubuntu", "AWS_DL_STACK_ID": Stack(TEMPLATES["cluster"], **PACKAGE).reference("AWS::StackId"),
+                  "AWS_DL_FORWARD_AGENT": "false", "AWS_REGION": "us-east-1", "EFS_FILE_SYSTEM_ID": "<FileSystem>",
+                  "EFS_MOUNT": "/myEFSvolume", "TUTTI_PACKAGE": PACKAGE["TuttiPackage"]}
+        queues = {"AWS_DL_MASTER_QUEUE": "<MasterQueue.QueueName>", "AWS_DL_WORKER_QUEUE": "<WorkerQueue.QueueName>",
+                  "AWS_DL_WAITCONDITION_TIMEOUT": "3300", "AWS_DL_MASTERLAUNCH_TIMEOUT": "600"}
+        master = {**common, **queues, "AWS_DL_NODE_TYPE": "Master", "AWS_DL_ROLE_NAME": "<MasterRole>", "AWS_DL_WAIT_HANDLE": "<myWaitHandle>"}
+        worker = {**common, **queues, "AWS_DL_NODE_TYPE": "Worker", "AWS_DL_ROLE_NAME": "<WorkerRole>"}
+        scripts = user_data(Stack(TEMPLATES["cluster"], **PACKAGE))
+        self.assertEqual({role: exports(text) for role, text in scripts.items()}, {"Master": master, "Worker": worker})
+        scripts = user_data(Stack(TEMPLATES["elastic"], **PACKAGE))
+        elastic = {"AWS_DL_ENABLE_ELASTIC_TRAINING": "true", "WORKER_LAUNCH_TEMPLATE_ID": "<ElasticWorkerLaunchTemplate>",
+                   "ELASTIC_WORKER_TAG": "train-aws-dl-cfn-elastic-worker"}
+        self.assertEqual({role: exports(text) for role, text in scripts.items()},
+                         {"Master": {**master, **elastic}, "Worker": worker,
+                          "ElasticWorker": {**common, "AWS_DL_NODE_TYPE": "ElasticWorker",
+                                            "PREPARE_DATA_SCRIPT": "/myEFSvolume/prepare-data.py"}})
+
+    def test_values_follow_the_parameters(self):
+        for case in self.CASES:
+            for role, text in user_data(Stack(TEMPLATES["elastic"], **case)).items():
+                found = exports(text)
+                self.assertEqual(found["AWS_DL_DEFAULT_USER"], "ubuntu" if case["ImageType"] == "Ubuntu" else "ec2-user")
+                self.assertEqual(found["AWS_DL_FORWARD_AGENT"], "true" if case["KeyName"] else "false")
+                self.assertEqual(found["EFS_FILE_SYSTEM_ID"], case["EFSFileSystemId"] or "<FileSystem>")
+                self.assertEqual(found["TUTTI_PACKAGE"], case["TuttiPackage"])
+
+    def test_it_is_the_script_of_the_bootstrap(self):
+        script = (INFRA / "bootstrap/user_data.sh").read_text()
+        code = [line for line in script.splitlines()[1:] if not line.lstrip().startswith("#")]
+        for template in TEMPLATES.values():
+            for text in user_data(Stack(template, **PACKAGE)).values():
+                self.assertTrue(text.startswith("#!/bin/bash\nexport "))
+                self.assertEqual([line for line in text.splitlines() if not line.startswith(("#", "export AWS_", "export EFS_", "export TUTTI_",
+                                  "export WORKER_", "export ELASTIC_", "export PREPARE_"))], code)
+
+    def test_ec2_takes_it(self):
+        for name, template in TEMPLATES.items():
+            for role, text in user_data(Stack(template, **PACKAGE)).items():
+                self.assertLess(len(text.encode()), 16384 - 1024, f"{name} {role}")  # room for long names
+
+    def check(self, command, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+            file.write(text)
+            file.flush()
+            done = subprocess.run([*command, file.name], text=True, capture_output=True, timeout=120)
+            return done.returncode, done.stdout + done.stderr
+
+    def test_bash_reads_it(self):
+        for case in self.CASES[::5]:
+            for text in user_data(Stack(TEMPLATES["elastic"], **case)).values():
+                self.assertEqual(self.check(["bash", "-n"], text), (0, ""))
+                self.assertNotEqual(self.check(["bash", "-n"], text.replace("fi\n", "\n", 1))[0], 0)
+
+    @unittest.skipUnless(shutil.which("shellcheck"), "no shellcheck (Debian: apt-get install shellcheck)")
+    def test_shellcheck_finds_nothing(self):
+        for text in user_data(Stack(TEMPLATES["elastic"], **PACKAGE)).values():
+            self.assertEqual(self.check(["shellcheck", "-S", "warning"], text), (0, ""))
+        self.assertNotEqual(self.check(["shellcheck", "-S", "warning"], text + "\nfor f in $(cat x | grep y) ; do\n  rm -rf \"$STEAMROOT/\"*\ndone\ncd /x\n")[0], 0)
+
+
+class Code(unittest.TestCase):
+    def test_the_function_needs_nothing_that_lambda_lacks(self):
+        for template in TEMPLATES.values():
+            code = template["Resources"]["ResourceMetadataLambdaFunction"]["Properties"]["Code"]["ZipFile"]
+            tree = ast.parse(code, feature_version=(3, 9))
+            imported = {n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
+            self.assertEqual(imported, {"json", "logging", "os", "boto3"})
+            self.assertFalse([node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)])
+
+
+if __name__ == "__main__":
+    unittest.main()
