@@ -210,6 +210,8 @@ class ElasticJob {
   std::int64_t epochs = 4;
   // Of a member, before a piece of a step is summed.
   std::function<void(std::size_t member)> before_piece = [](std::size_t) {};
+  // Of a member, behind each step.
+  std::function<void(std::size_t member, Trainer&)> behind_step = [](std::size_t, Trainer&) {};
   std::string audit;  // folder
   // As in FitOptions.
   std::int64_t batch_per_worker = 0, ramp_steps = 0;
@@ -325,7 +327,10 @@ class ElasticJob {
     f.schedule = rate;
     f.batch_per_worker = batch_per_worker;
     f.ramp_steps = ramp_steps;
-    f.after_step = [&](const FitStep& s) { script_(*this, me, s); };
+    f.after_step = [&](const FitStep& s) {
+      behind_step(me, trainer);
+      script_(*this, me, s);
+    };
     const MakeSources make = [&](const FitOptions& a, int rank, int size) {
       const std::lock_guard lock(mutex_);
       sizes_.insert(size);

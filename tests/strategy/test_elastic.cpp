@@ -122,6 +122,41 @@ TEST_CASE("sources that a function makes for each number of ranks, over 1, 3 and
   for (const int n : {1, 2, 3}) CHECK(sizes.contains(n));
 }
 
+TEST_CASE("no change waits for a plan: those for one member more and one fewer are there") {
+  struct Seen {
+    int size;
+    std::size_t plans;
+  };
+  std::mutex mutex;
+  std::map<std::size_t, std::vector<Seen>> seen;
+  ElasticJob job(2, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
+    slowly();
+    if (me == 0 && s.step == 12) j.join();
+    if (me == 1 && s.step == 60) j.ask_to_leave(1);
+    if (me == 2 && s.step == 75) throw testing::Killed{};
+  });
+  job.behind_step = [&](std::size_t me, Trainer& t) {
+    const std::lock_guard lock(mutex);
+    seen[me].push_back({t.strategy().size(), t.executor().plans()});
+  };
+  job.epochs = 5;
+  const auto ended = job.run();
+  for (const auto& e : ended) CHECK(e.error == "");
+  REQUIRE(seen.size() == 3);
+  std::size_t changes = 0, most = 0;
+  for (const auto& [me, steps] : seen)
+    for (std::size_t i = 1; i < steps.size(); ++i) {
+      most = std::max(most, steps[i].plans);
+      if (steps[i].size == steps[i - 1].size) continue;
+      ++changes;
+      CAPTURE(me);
+      CAPTURE(steps[i].size);
+      CHECK(steps[i].plans == steps[i - 1].plans);
+    }
+  CHECK(changes >= 4);
+  CHECK(most < 12);
+}
+
 TEST_CASE("the batch follows the workers, and the rate by degrees; every sample is seen once an epoch") {
   for (const bool makes : {false, true}) {
     CAPTURE(makes);

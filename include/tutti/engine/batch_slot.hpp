@@ -26,7 +26,9 @@ class BatchSlot {
   [[nodiscard]] const std::int32_t* labels() const noexcept { return batch_.labels; }
   // What the slot holds, and what it takes for so many rows.
   [[nodiscard]] std::size_t bytes() const noexcept { return images_.bytes() + labels_.bytes(); }
-  [[nodiscard]] std::size_t bytes_for(std::int64_t rows) const { return image_bytes(rows) + label_bytes(rows); }
+  [[nodiscard]] std::size_t bytes_for(std::int64_t rows) const {
+    return on_host_ ? 0 : image_bytes(rows) + label_bytes(rows);
+  }
 
   void reserve(std::int64_t rows) {
     if (on_host_) return;

@@ -62,6 +62,12 @@ class Executor {
 
   // Makes the plan for a batch size ahead of its first use and allocates what it needs.
   const Plan& prepare(std::int64_t rows, bool training);
+  // The same of a training step where that takes no more memory for runs than there is. False: it would, or there was
+  // one.
+  bool prepare_within_memory(std::int64_t rows);
+  [[nodiscard]] bool has_plan(std::int64_t rows, bool training) const { return find(rows, training) != nullptr; }
+  // How many there are.
+  [[nodiscard]] std::size_t plans() const noexcept;
   // What of such a training step runs whole and on one thread by the reference loops, because the backend has no kernel
   // of its own: "op (layer)".
   [[nodiscard]] std::vector<std::string> fallbacks(std::int64_t rows);
@@ -110,7 +116,10 @@ class Executor {
   static constexpr std::size_t metrics_bytes = 4 * sizeof(double);
 
   PreparedPlan& prepared(std::int64_t rows, bool training);
-  std::unique_ptr<PreparedPlan> make(std::int64_t rows, bool training);
+  [[nodiscard]] PreparedPlan* find(std::int64_t rows, bool training) const;
+  // A plan with its kernels, which take memory when it is made ready.
+  std::unique_ptr<PreparedPlan> lay_out(std::int64_t rows, bool training);
+  PreparedPlan& make_ready(std::unique_ptr<PreparedPlan> p);
   // Of memory that a run with this plan allocates, on a device.
   [[nodiscard]] std::size_t run_bytes(const Plan& p) const;
   void run(PreparedPlan& p, const BatchView& batch, const StepScalars& scalars, const OnReady& on_ready);

@@ -68,14 +68,18 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
 
 TUTTI_CORE_FUNCTION Executor::~Executor() = default;
 
-TUTTI_CORE_FUNCTION PreparedPlan& Executor::prepared(std::int64_t rows, bool training) {
+TUTTI_CORE_FUNCTION PreparedPlan* Executor::find(std::int64_t rows, bool training) const {
   for (const auto& p : parts_->plans)
-    if (p->plan.rows == rows && p->plan.training == training) return *p;
-  auto made = make(rows, training);
-  return *parts_->plans.emplace_back(std::move(made));
+    if (p->plan.rows == rows && p->plan.training == training) return p.get();
+  return nullptr;
 }
 
-TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::make(std::int64_t rows, bool training) {
+TUTTI_CORE_FUNCTION PreparedPlan& Executor::prepared(std::int64_t rows, bool training) {
+  if (PreparedPlan* const p = find(rows, training)) return *p;
+  return make_ready(lay_out(rows, training));
+}
+
+TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::lay_out(std::int64_t rows, bool training) {
   auto p = std::make_unique<PreparedPlan>();
   p->graph = training ? &train_ : &eval_;
   PlanOptions o;
@@ -85,21 +89,20 @@ TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::make(std::int64_t ro
   o.shards = b_.shards();
   o.chunk_bytes = b_.chunk_bytes();
   o.keep_all = options_.keep_all;
-  const auto plan_of = [&](PreparedPlan& of, std::int64_t n) {
-    o.rows = n;
-    return make_plan(*of.graph, o, plan_queries(b_, of), parameters_, states_);
-  };
-  p->plan = plan_of(*p, rows);
+  o.rows = rows;
+  p->plan = make_plan(*p->graph, o, plan_queries(b_, *p), parameters_, states_);
+  return p;
+}
+
+TUTTI_CORE_FUNCTION PreparedPlan& Executor::make_ready(std::unique_ptr<PreparedPlan> p) {
+  const std::int64_t rows = p->plan.rows;
+  const bool training = p->plan.training;
   require_room(b_,
                {rows, run_bytes(p->plan),
                 parts_->arenas.activations().bytes() + parts_->arenas.scratch().bytes() + parts_->packs.bytes() +
                     parts_->slot.bytes(),
                 2 * parameters_.bytes() + states_.bytes()},
-               [&](std::int64_t n) {
-                 PreparedPlan smaller;
-                 smaller.graph = p->graph;
-                 return run_bytes(plan_of(smaller, n));
-               });
+               [&](std::int64_t n) { return run_bytes(lay_out(n, training)->plan); });
   prepare_kernels(b_, *p);
   parts_->slot.reserve(rows);
   parts_->arenas.reserve(p->plan, b_.threads());
@@ -108,7 +111,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::make(std::int64_t ro
     parts_->packs.describe(train_, p->plan, parameters_, parts_->arenas.parameters(), p->kernels);
   // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
   if (!training && parts_->packs.bytes() < p->plan.packed_bytes) prepared(rows, true);
-  return p;
+  return *parts_->plans.emplace_back(std::move(p));
 }
 
 TUTTI_CORE_FUNCTION std::size_t Executor::run_bytes(const Plan& p) const {
@@ -141,6 +144,20 @@ TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p) {
 TUTTI_CORE_FUNCTION const Plan& Executor::prepare(std::int64_t rows, bool training) {
   return prepared(rows, training).plan;
 }
+
+TUTTI_CORE_FUNCTION bool Executor::prepare_within_memory(std::int64_t rows) {
+  if (find(rows, true) != nullptr) return false;
+  auto made = lay_out(rows, true);
+  const Plan& p = made->plan;
+  const Arenas& there = parts_->arenas;
+  if (p.activation_bytes > there.activations().bytes() || p.scratch_bytes > there.scratch_stride() ||
+      p.packed_bytes > parts_->packs.bytes() || parts_->slot.bytes_for(rows) > parts_->slot.bytes())
+    return false;
+  make_ready(std::move(made));
+  return true;
+}
+
+TUTTI_CORE_FUNCTION std::size_t Executor::plans() const noexcept { return parts_->plans.size(); }
 
 TUTTI_CORE_FUNCTION std::vector<std::string> Executor::fallbacks(std::int64_t rows) {
   return fallbacks_of(b_, prepared(rows, true));

@@ -11,6 +11,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/data/sampler.hpp>
 #include <tutti/train/fit_run.hpp>
 
 // Where a run begins, and the way from one generation of its members to the next.
@@ -29,6 +30,7 @@ inline bool FitRun::found() {
       sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
     else
       train().start(position());
+    foresee();
     return true;
   } catch (const CommunicationError&) {
     if (members_ == nullptr || !members_->may_write()) throw;
@@ -153,8 +155,27 @@ inline void FitRun::place() {
   count(1);
   follow_batch();
   sources_.start(position(), strategy_.rank(), strategy_.size(), global_batch());
+  foresee();
   // Full steps of more images may be more than the epochs have left.
   if (o_.batch_per_worker > 0 && share_.step > 0 && ends()) share_.unended = 1;
+}
+
+inline void FitRun::foresee() {
+  shares_ahead_.clear();
+  if (!changes_in_place()) return;
+  const int rank = strategy_.rank(), size = strategy_.size();
+  const EpochEnd end = train().placement().epoch_end;
+  // Who joins comes behind all others; who leaves may be one before this rank.
+  for (const auto& [r, n] : {std::pair{rank - 1, size - 1}, {rank, size - 1}, {rank, size + 1}}) {
+    if (r < 0 || r >= n) continue;
+    const std::int64_t batch = global_batch_of(n), last = train().size() % batch;
+    for (const std::int64_t of_all : {end == EpochEnd::short_step ? last : 0, batch})
+      if (const std::int64_t rows = part_of(of_all, r, n).count; rows > 0) shares_ahead_.push_back(rows);
+  }
+}
+
+inline void FitRun::plan_ahead() {
+  while (!shares_ahead_.empty() && !trainer_.plan_ahead(shares_ahead_.back())) shares_ahead_.pop_back();
 }
 
 inline FitResult FitRun::left() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
@@ -48,6 +49,10 @@ class FitRun {
   FitResult run() {
     if (members_ != nullptr && members_->starts_anew() && !chief_.saves())
       fail<UsageError>("fit", "checkpoints, from which other processes go on when the members change", "none");
+    if (const std::int64_t most = trainer_.options().micro_batch; changes_in_place() && most > 0)
+      // The largest plan there will be: no change fails for want of its memory, and nobody waits for who joins.
+      trainer_.executor().prepare(std::min(most, o_.batch_per_worker > 0 ? o_.batch_per_worker : o_.global_batch),
+                                  true);
     if (members_ != nullptr && members_->joining()) {
       if (!change_members(false)) return left();
     } else if (!found()) {
@@ -63,7 +68,11 @@ class FitRun {
       try {
         if (share_.unended == 0) step();
         end_step();
-        if (over_ || ends() || (share_.flags & step_flag::membership) == 0) continue;
+        if (over_ || ends()) continue;
+        if ((share_.flags & step_flag::membership) == 0) {
+          plan_ahead();
+          continue;
+        }
         if (all_leave())
           stop();
         else if (members_->starts_anew())
@@ -92,8 +101,9 @@ class FitRun {
   }
 
   // ---- the batch and the rate ----
-  [[nodiscard]] std::int64_t global_batch() const {
-    return o_.batch_per_worker > 0 ? o_.batch_per_worker * strategy_.size() : share_.first_batch;
+  [[nodiscard]] std::int64_t global_batch() const { return global_batch_of(strategy_.size()); }
+  [[nodiscard]] std::int64_t global_batch_of(int ranks) const {
+    return o_.batch_per_worker > 0 ? o_.batch_per_worker * ranks : share_.first_batch;
   }
   // The schedule counts in steps of the batch that the run began with; where workers wait for no other one, in those of
   // all of them.
@@ -255,6 +265,12 @@ class FitRun {
   void save(std::optional<double> metric = {});
 
   // ---- other members ----
+  // Whether this process goes from one generation to the next.
+  [[nodiscard]] bool changes_in_place() const { return members_ != nullptr && !members_->starts_anew(); }
+  // Notes what shares of a step this rank may have when there is one rank more or one fewer; plans for them are then
+  // made behind steps, one behind each, so that no change waits for them.
+  void foresee();
+  void plan_ahead();
   // Nobody would be left to go on.
   [[nodiscard]] bool all_leave();
   // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.
@@ -280,7 +296,8 @@ class FitRun {
   int workers_;  // where they wait for no other one, each one's step counts
   FitResult result_;
   RunShare share_;
-  std::int64_t saved_at_ = -1;  // step
+  std::int64_t saved_at_ = -1;              // step
+  std::vector<std::int64_t> shares_ahead_;  // rows; their plans may be made still
   // Of the last few steps, what there was before them.
   struct Stand {
     RunShare share;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -78,6 +79,10 @@ class Steps {
   // step where it is over or the rank is alone, else of the step before.
   std::uint32_t start(std::span<const BatchView> parts, std::int64_t global_rows, double lr, std::uint32_t flags) {
     if (std::exchange(broken_, false)) settled_ = known_ = next_;  // nobody rolled back
+    // Memory that a plan takes or gives back waits for the device, and this for ranks that may be gone.
+    if (runs_ahead() && std::any_of(parts.begin(), parts.end(),
+                                    [&](const BatchView& p) { return p.rows > 0 && !e_.has_plan(p.rows, true); }))
+      settle();
     if (next_ >= known_ + StepEnd::kept) (void)collect(known_);
     send_scale();
     before_[next_ % StepEnd::kept] = counters_;

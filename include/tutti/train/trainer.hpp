@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -118,6 +119,9 @@ class Trainer {
   [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
   // Makes these largest plans, whose memory shorter batches share, and tells what they take.
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
+  // Makes a plan that a step with so many rows of this rank will need, where it needs no more memory than there is.
+  // False: there is none left to be made. Waits for the steps that run before it makes one.
+  bool plan_ahead(std::int64_t rows);
 
   // What weight decay adds to the loss: half of its rate times the squared norm of the weights that decay.
   [[nodiscard]] double l2_penalty();
@@ -172,6 +176,12 @@ class Trainer {
   [[nodiscard]] std::vector<StateArena> arenas();
   [[nodiscard]] std::vector<StateSpan> arena_spans();
 
+  // In how many micro-batches a share of so many rows is computed, and where the i-th of n begins.
+  [[nodiscard]] std::int64_t micro_batches(std::int64_t rows) const {
+    const std::int64_t most = o_.micro_batch > 0 ? o_.micro_batch : std::max<std::int64_t>(rows, 1);
+    return std::max<std::int64_t>((rows + most - 1) / most, 1);
+  }
+  [[nodiscard]] static std::int64_t begin_of(std::int64_t i, std::int64_t n, std::int64_t rows) { return rows * i / n; }
   [[nodiscard]] std::int64_t rows_at_a_time(std::int64_t rows) const;
   [[nodiscard]] MemoryEstimate memory_in_use(std::int64_t rows) const;
 

@@ -90,11 +90,10 @@ TUTTI_CORE_FUNCTION void Trainer::initialize() {
 }
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr, std::uint32_t flags) {
-  const std::int64_t most = o_.micro_batch > 0 ? o_.micro_batch : std::max<std::int64_t>(batch.count, 1);
-  const std::int64_t n = std::max<std::int64_t>((batch.count + most - 1) / most, 1);
+  const std::int64_t n = micro_batches(batch.count);
   micro_batches_.clear();
   for (std::int64_t i = 0; i < n; ++i)
-    micro_batches_.push_back(view_of(batch, batch.count * i / n, batch.count * (i + 1) / n));
+    micro_batches_.push_back(view_of(batch, begin_of(i, n, batch.count), begin_of(i + 1, n, batch.count)));
   return step(micro_batches_, batch.global_count, lr, flags);
 }
 

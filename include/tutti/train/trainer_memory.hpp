@@ -28,6 +28,17 @@ TUTTI_CORE_FUNCTION MemoryEstimate Trainer::prepare(std::int64_t rows, std::int6
   return memory_in_use(rows);
 }
 
+TUTTI_CORE_FUNCTION bool Trainer::plan_ahead(std::int64_t rows) {
+  const std::int64_t n = micro_batches(rows);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t of_part = begin_of(i + 1, n, rows) - begin_of(i, n, rows);
+    if (of_part == 0 || executor_->has_plan(of_part, true)) continue;
+    settle();
+    if (executor_->prepare_within_memory(of_part)) return true;
+  }
+  return false;
+}
+
 TUTTI_CORE_FUNCTION std::int64_t Trainer::rows_at_a_time(std::int64_t rows) const {
   return o_.micro_batch > 0 ? std::min(rows, o_.micro_batch) : rows;
 }
