@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The first process of a node's container: ssh between the nodes, and mpi-run.sh, whose code is the container's.
+#   entry-point.sh [--key NAME] [PROGRAM ARGUMENT...]
+# NAME is the job's private ssh key: a parameter of SSM, its ARN, or the ARN of a secret of Secrets Manager; or the
+# variable SSH_KEY says it. PROGRAM and the variables of the job: see mpi-run.sh.
+#   BATCH_STATE_DIR  where hostfile and batch-exit-code are written        /tmp
+#   SSH_PORT         of the nodes                                          22
+# Exit codes: the training's, or 1 where none was left, 2 usage, 3 a key or a file that could not be read, 5 a node that
+# did not come, 143 stopped by Batch with the state saved.
+set -euo pipefail
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+say() { printf 'entry-point: %s\n' "$*" >&2; }
+
+export BATCH_STATE_DIR=${BATCH_STATE_DIR:-/tmp} SSH_PORT=${SSH_PORT:-22} BATCH_SSH_DIR=/run/batch-ssh
+key=${SSH_KEY:-}
+while (($#)); do
+  case $1 in
+    --key)
+      (($# >= 2)) || { say "[--key] expected the name of a parameter or a secret, got nothing." && exit 2; }
+      key=$2
+      shift 2
+      ;;
+    --key=*) key=${1#--key=} && shift ;;
+    --) shift && break ;;
+    -*) say "[$1] expected --key NAME or a program, got an option that does not exist." && exit 2 ;;
+    *) break ;;
+  esac
+done
+if [[ -z $key || $key == Ref::* ]]; then
+  say "[key] expected the name of the job's ssh key, got none." \
+    "hint: give the job definition's parameter SshKey, or the variable SSH_KEY, a parameter of SSM or the ARN of a secret."
+  exit 2
+fi
+rm -f "$BATCH_STATE_DIR"/{hostfile,hostfile-deduped,batch-exit-code}
+mkdir -p "$BATCH_STATE_DIR" /run/sshd
+rm -rf "$BATCH_SSH_DIR"
+mkdir -m 0700 "$BATCH_SSH_DIR"
+"${PYTHON:-python3}" "$here/job_files.py" key "$key" "$BATCH_SSH_DIR/key"
+if ! ssh-keygen -y -P '' -f "$BATCH_SSH_DIR/key" >"$BATCH_SSH_DIR/key.pub" 2>/dev/null; then
+  say "[key $key] expected a private key without a passphrase, as ssh-keygen writes it, got something else."
+  exit 3
+fi
+
+# Whoever holds the job's key is one of its nodes: the key opens the door, and it is the host key too, so that nobody
+# else can pass for a node.
+public=$(cut -d ' ' -f 1,2 "$BATCH_SSH_DIR/key.pub")
+echo "$public" >"$BATCH_SSH_DIR/authorized_keys"
+echo "batch-job $public" >"$BATCH_SSH_DIR/known_hosts"
+cat >"$BATCH_SSH_DIR/ssh_config" <<SSH
+Host *
+  Port $SSH_PORT
+  User $(id -un)
+  IdentityFile $BATCH_SSH_DIR/key
+  IdentitiesOnly yes
+  HostKeyAlias batch-job
+  StrictHostKeyChecking yes
+  UserKnownHostsFile $BATCH_SSH_DIR/known_hosts
+  GlobalKnownHostsFile /dev/null
+  BatchMode yes
+  ConnectTimeout 10
+  ServerAliveInterval 30
+  ForwardAgent no
+  ForwardX11 no
+  LogLevel ERROR
+SSH
+cat >"$BATCH_SSH_DIR/sshd_config" <<SSHD
+Port $SSH_PORT
+HostKey $BATCH_SSH_DIR/key
+AuthorizedKeysFile $BATCH_SSH_DIR/authorized_keys
+PidFile $BATCH_SSH_DIR/sshd.pid
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UsePAM no
+UseDNS no
+StrictModes no
+AllowAgentForwarding no
+AllowTcpForwarding no
+MaxStartups 1024
+LogLevel ERROR
+SetEnv BATCH_STATE_DIR=$BATCH_STATE_DIR
+SSHD
+
+# Starts sshd again where it ends.
+keep_sshd() {
+  local child=
+  trap '[[ -z $child ]] || kill "$child" 2>/dev/null; exit' TERM
+  while :; do
+    /usr/sbin/sshd -D -e -f "$BATCH_SSH_DIR/sshd_config" &
+    child=$!
+    wait "$child" || true
+    sleep 1 &
+    wait $!
+  done
+}
+keep_sshd &
+sshd=$!
+"$here/mpi-run.sh" "$@" &
+run=$!
+trap 'kill -TERM "$run" 2>/dev/null || true' TERM INT
+while kill -0 "$run" 2>/dev/null; do wait "$run" || true; done
+kill -TERM "$sshd" 2>/dev/null || true
+# The key leaves with the job, also where a container is kept.
+rm -rf "$BATCH_SSH_DIR"
+if ! code=$(cat "$BATCH_STATE_DIR/batch-exit-code" 2>/dev/null) || ! [[ $code =~ ^[0-9]{1,3}$ ]] || ((10#$code > 255)); then
+  say "[$BATCH_STATE_DIR/batch-exit-code] expected the training's exit code, got none."
+  exit 1
+fi
+exit "$((10#$code))"
