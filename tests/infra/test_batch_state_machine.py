@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The state machine of infra/batch/job.yaml walked through with each step failing: no stack is left, and the end is the job's."""
+import json
+import re
+import sys
+import unittest
+from pathlib import Path
+
+try:
+    import yaml
+except ImportError:
+    print("SKIP: no PyYAML (./test.sh installs tests/infra/requirements.txt)")
+    sys.exit(77)
+
+from state_machine import Execution, TaskError
+from templates import changed, load
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = load(ROOT / "infra" / "batch" / "job.yaml")
+CFN, FSX = "arn:aws:states:::aws-sdk:cloudformation:", "arn:aws:states:::aws-sdk:fsx:"
+SUBMIT = "arn:aws:states:::batch:submitJob.sync"
+INPUT = {"Parameters": [{"ParameterKey": "NumNodes", "ParameterValue": "2"}]}
+LOST = TaskError("CloudFormation.SdkClientException", "connection reset")
+
+
+def definition(template):
+    properties = template["Resources"]["StateMachine"]["Properties"]
+    text = json.dumps(properties["Definition"])
+    assert set(re.findall(r"\$\{(\w+)\}", text)) == set(properties["DefinitionSubstitutions"])
+    return json.loads(re.sub(r"\$\{(\w+)\}", lambda m: f"<{m[1]}>" if m[1] != "Prefix" else "tutti-job", text))
+
+
+class Aws:
+    """Stacks, a job and an export, as the state machine meets them. fail: answers of a call in place of its own, the last
+    one for good: an error, None for its own, or a value that it gives."""
+
+    def __init__(self, *, fail=None, job=None, exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False):
+        self.fail = {k: list(v) for k, v in (fail or {}).items()}
+        self.job, self.exports, self.created, self.kept = job, exports, created, kept
+        self.stacks = {"tutti-job-run-1": ["CREATE_COMPLETE"]} if foreign else {}
+        self.calls, self.exported_while = [], None
+
+    def __call__(self, resource, p):
+        name = resource.rsplit(":", 1)[1]
+        self.calls.append((name, p))
+        given = self.fail.get(name)
+        if given:
+            answer = given.pop(0) if len(given) > 1 else given[0]
+            if isinstance(answer, TaskError):
+                if name == "createStack" and answer is LOST:
+                    self.create(p)  # done, and the answer was lost
+                raise answer
+        return {CFN + "createStack": self.create, CFN + "describeStacks": self.describe, CFN + "deleteStack": self.delete,
+                CFN + "describeStackResource": self.describe_resource, SUBMIT: self.submit,
+                FSX + "createDataRepositoryTask": self.export,
+                FSX + "describeDataRepositoryTasks": self.describe_export}[resource](p)
+
+    def create(self, p):
+        if p["StackName"] in self.stacks:
+            raise TaskError("CloudFormation.AlreadyExistsException", "Stack already exists")
+        assert p["Capabilities"] == ["CAPABILITY_IAM"] and p["TemplateURL"] == "<TemplateUrl>" and p["RoleARN"] == "<StackRole>"
+        self.stacks[p["StackName"]] = ["CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", self.created]
+        return {"StackId": "arn"}
+
+    def describe(self, p):
+        states = self.stacks.get(p["StackName"])
+        if not states:
+            self.stacks.pop(p["StackName"], None)
+            raise TaskError("CloudFormation.CloudFormationException", f"Stack with id {p['StackName']} does not exist (Status Code: 400)")
+        state = states[0]
+        if len(states) > 1 or state == "DELETE_IN_PROGRESS":
+            states.pop(0)
+        return {"Stacks": [{"StackStatus": state}]}
+
+    def delete(self, p):
+        if p["StackName"] in self.stacks:
+            if self.kept:
+                self.kept -= 1
+                self.stacks[p["StackName"]] = ["DELETE_IN_PROGRESS", "DELETE_FAILED"]
+            else:
+                self.stacks[p["StackName"]] = ["DELETE_IN_PROGRESS", "DELETE_IN_PROGRESS"]
+        return {}
+
+    def describe_resource(self, p):
+        assert p["LogicalResourceId"] == "FileSystem"
+        return {"StackResourceDetail": {"PhysicalResourceId": "fs-1"}}
+
+    def submit(self, p):
+        assert self.stacks[p["JobQueue"]] == ["CREATE_COMPLETE"] and p["JobDefinition"] == p["JobQueue"]
+        self.environment = p["NodeOverrides"]["NodePropertyOverrides"][0]["ContainerOverrides"]["Environment"]
+        if self.job:
+            raise self.job
+        return {"JobId": "j", "Status": "SUCCEEDED"}
+
+    def export(self, p):
+        assert p == {"FileSystemId": "fs-1", "Type": "EXPORT_TO_REPOSITORY", "Paths": ["runs"], "Report": {"Enabled": False}}
+        self.exported_while = list(self.stacks)
+        self.lifecycles = ["PENDING", "EXECUTING", self.exports]
+        return {"DataRepositoryTask": {"TaskId": "task-1"}}
+
+    def describe_export(self, p):
+        assert p == {"TaskIds": ["task-1"]}
+        state = self.lifecycles[0]
+        if len(self.lifecycles) > 1:
+            self.lifecycles.pop(0)
+        return {"DataRepositoryTasks": [{"Lifecycle": state}]}
+
+
+def walk(aws, template=TEMPLATE, given=INPUT):
+    return Execution(definition(template), aws, given)
+
+
+class StateMachine(unittest.TestCase):
+    def ends(self, aws, status, error=None, left=(), **options):
+        run = walk(aws, **options)
+        self.assertEqual((run.status, run.error), (status, error), f"{run.cause} {run.trail}")
+        self.assertEqual(list(aws.stacks), list(left), run.trail)
+        return run
+
+    def names(self, aws):
+        return [name for name, _ in aws.calls]
+
+    def test_success(self):
+        aws = Aws()
+        given = {**INPUT, "Environment": [{"Name": "TUTTI_LR", "Value": "0.2"}]}
+        run = self.ends(aws, "SUCCEEDED", given=given)
+        self.assertEqual(aws.environment, given["Environment"])
+        self.assertEqual(aws.calls[0][1]["Parameters"], INPUT["Parameters"])
+        self.assertEqual(aws.exported_while, ["tutti-job-run-1"])
+        names = self.names(aws)
+        self.assertLess(names.index("submitJob.sync"), names.index("createDataRepositoryTask"))
+        self.assertLess(names.index("createDataRepositoryTask"), names.index("deleteStack"))
+        self.assertLess(run.seconds, 400)
+
+    def test_failing_job(self):
+        for job in (TaskError("States.TaskFailed", '{"StatusReason": "exit code 6"}'), TaskError("States.Timeout")):
+            aws = Aws(job=job)
+            run = self.ends(aws, "FAILED", job.error)
+            self.assertEqual(run.cause, job.cause)
+            self.assertIn("createDataRepositoryTask", self.names(aws))  # what it saved is kept
+
+    def test_stack_that_is_not_created(self):
+        aws = Aws(created="CREATE_FAILED")
+        self.assertIn("CREATE_FAILED", self.ends(aws, "FAILED", "StackWasNotCreated").cause)
+        self.assertNotIn("submitJob.sync", self.names(aws))
+        aws = Aws(created="CREATE_IN_PROGRESS")
+        run = self.ends(aws, "FAILED", "StackWasNotCreated")
+        self.assertLess(run.seconds, 3 * 3600)
+
+    def test_refused_stack(self):
+        refused = TaskError("CloudFormation.CloudFormationException", "Parameter NumNodes must be ...")
+        self.assertEqual(self.ends(Aws(fail={"createStack": [refused]}), "FAILED", refused.error).cause, refused.cause)
+
+    def test_stack_of_another_one(self):
+        aws = Aws(foreign=True)
+        self.ends(aws, "FAILED", "CloudFormation.AlreadyExistsException", left=["tutti-job-run-1"])
+        self.assertNotIn("deleteStack", self.names(aws))
+
+    def test_each_call_fails(self):
+        names = {n for n in self.names_of_tasks()}
+        self.assertEqual(len(names), 7)
+        for name in names - {"deleteStack"}:
+            with self.subTest(name):
+                aws = Aws(fail={name: [LOST]})
+                if name == "describeStacks":
+                    # Nobody can say any more whether the stack is there: it was deleted, and the end says that it may remain.
+                    run = walk(aws)
+                    self.assertEqual((run.status, run.error), ("FAILED", "StackRemains"))
+                    self.assertIn("deleteStack", self.names(aws))
+                else:
+                    self.ends(aws, "FAILED", LOST.error)
+
+    def names_of_tasks(self):
+        return [s["Resource"].rsplit(":", 1)[1] for s in definition(TEMPLATE)["States"].values() if s["Type"] == "Task"]
+
+    def test_each_call_fails_for_a_while(self):
+        for name in set(self.names_of_tasks()) - {"createStack", "submitJob.sync"}:
+            with self.subTest(name):
+                self.ends(Aws(fail={name: [LOST, LOST, None]}), "SUCCEEDED")
+
+    def test_answer_of_creation_is_lost(self):
+        aws = Aws(fail={"createStack": [LOST]})
+        self.ends(aws, "FAILED", LOST.error)
+        self.assertIn("deleteStack", self.names(aws))
+
+    def test_export(self):
+        for state in ("FAILED", "CANCELED"):
+            self.assertIn(state, self.ends(Aws(exports=state), "FAILED", "ResultsWereNotExported").cause)
+        self.assertLess(self.ends(Aws(exports="EXECUTING"), "FAILED", "ResultsWereNotExported").seconds, 5 * 3600)
+        # What the job says goes before it.
+        self.ends(Aws(exports="FAILED", job=TaskError("States.TaskFailed")), "FAILED", "States.TaskFailed")
+
+    def test_stubborn_stack(self):
+        self.ends(Aws(kept=3), "SUCCEEDED")
+        aws = Aws(kept=10 ** 6)
+        run = self.ends(aws, "FAILED", "StackRemains", left=["tutti-job-run-1"])
+        self.assertIn("tutti-job-run-1", run.cause)
+        self.ends(Aws(fail={"deleteStack": [LOST]}), "FAILED", "StackRemains", left=["tutti-job-run-1"])
+
+    def test_input(self):
+        self.ends(Aws(), "FAILED", "NoParameters", given={})
+        aws = Aws()
+        self.ends(aws, "FAILED", "NoParameters", given={"NumNodes": 3})
+        self.assertEqual(aws.calls, [])
+
+    def test_no_limit_that_would_skip_the_deletion(self):
+        d = definition(TEMPLATE)
+        self.assertNotIn("TimeoutSeconds", d)
+        # Step Functions ends an execution at 25,000 events; a state makes five at most.
+        for aws in (Aws(created="CREATE_IN_PROGRESS"), Aws(exports="EXECUTING"), Aws(kept=10 ** 6)):
+            self.assertLess(5 * len(walk(aws).trail), 25000)
+        # A retry of the submission would train again.
+        self.assertNotIn("Retry", d["States"]["SubmitJob"])
+
+    def test_broken_copies(self):
+        states = "Resources/StateMachine/Properties/Definition/States"
+        for path, value, aws in (
+                ("SubmitJob/Catch/0/Next", "Failed", Aws(job=TaskError("States.TaskFailed"))),
+                ("DescribeCreation/Catch", [], Aws(fail={"describeStacks": [LOST] * 6 + [None]})),
+                ("Export/Catch/0/Next", "HowDidItEnd", Aws(fail={"createDataRepositoryTask": [LOST]})),
+                ("CreateStack/Catch/1/Next", "Failed", Aws(fail={"createStack": [LOST]})),
+                ("ExportFailed/Next", "HowDidItEnd", Aws(exports="FAILED")),
+                ("SubmitJob/Next", "HowDidItEnd", Aws())):
+            run = walk(aws, changed(TEMPLATE, f"{states}/{path}", value))
+            self.assertEqual((run.status is not None, list(aws.stacks)), (True, ["tutti-job-run-1"]), path)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

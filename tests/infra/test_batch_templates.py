@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""infra/batch/batch.yaml and job.yaml: cfn-lint, what cfn-lint does not see, and stacks of them. Each assertion fails on a broken copy."""
+import base64
+import email
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import boto3
+    import cfnlint  # noqa: F401
+    import moto  # noqa: F401
+except ImportError as e:
+    print(f"SKIP: no {e.name} (./test.sh installs tests/infra/requirements.txt)")
+    sys.exit(77)
+
+import moto_batch
+from stand import REGION, Refused, stand
+from templates import DELETE, INFRA, Stack, changed, load, refusals
+
+BATCH, JOB = INFRA / "batch" / "batch.yaml", INFRA / "batch" / "job.yaml"
+GIVEN = {"VpcId": "vpc-1", "SubnetId": "subnet-1", "Image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/tutti:0.1.0",
+         "DataRepository": "s3://data/imagenet", "RunsRepository": "s3://results"}
+JOB_GIVEN = {"TemplateUrl": "https://bucket.s3.us-east-1.amazonaws.com/batch.yaml", "TemplateArn": "arn:aws:s3:::bucket/batch.yaml",
+             "DataBucket": "data", "RunsBucket": "results"}
+R = "Resources/"
+SETTINGS = ({}, {"Efa": "true"}, {"InstanceType": "c6i.8xlarge"}, {"S3Input": "s3://input/x.tar.gz", "S3Output": "s3://output/y"},
+            {"FileSystemType": "PERSISTENT_2", "FileSystemThroughput": "250", "FileSystemGiB": "4800"},
+            {"SshKeySecretArn": "arn:aws:secretsmanager:us-east-1:123456789012:secret:ssh-AbCdEf"})
+
+
+def statements(stack):
+    """Every statement of the roles, with its role."""
+    for name, r in stack.resources.items():
+        if r["Type"] == "AWS::IAM::Role":
+            for policy in r["Properties"].get("Policies", []):
+                for s in policy["PolicyDocument"]["Statement"]:
+                    yield name, s
+
+
+def as_list(v):
+    return v if isinstance(v, list) else [v]
+
+
+def check_file_system(stack):
+    found = moto_batch.fsx_faults(stack.resources["FileSystem"]["Properties"])
+    found += moto_batch.association_faults([r["Properties"] for r in stack.resources.values()
+                                            if r["Type"] == "AWS::FSx::DataRepositoryAssociation"])
+    runs = stack.resources["RunsAssociation"]["Properties"]
+    if "NEW" not in runs["S3"].get("AutoExportPolicy", {}).get("Events", []):
+        found.append("what a run writes is not exported")
+    if "AutoExportPolicy" in stack.resources["DataAssociation"]["Properties"]["S3"]:
+        found.append("the data set is written to")
+    if stack.resources["FileSystem"].get("DeletionPolicy") != "Delete":
+        found.append("the file system stays")
+    return found
+
+
+def check_network(stack):
+    found, group = [], "<SecurityGroup.GroupId>"
+    own = stack.resources["SecurityGroup"]["Properties"]
+    if own.get("SecurityGroupIngress"):
+        found.append("somebody outside gets in")
+    if any((e["FromPort"], e["ToPort"], e["IpProtocol"]) != (443, 443, "tcp") for e in own["SecurityGroupEgress"]):
+        found.append("outwards only by HTTPS")
+    for name, other in (("IngressFromNodes", "SourceSecurityGroupId"), ("EgressToNodes", "DestinationSecurityGroupId")):
+        p = stack.resources[name]["Properties"]
+        if (p["GroupId"], p.get(other), p["IpProtocol"]) != (group, group, "-1"):
+            found.append(f"{name}: everything among the nodes")
+    return found
+
+
+def check_nodes(stack):
+    found, c = [], stack.resources["ComputeEnvironment"]["Properties"]
+    r, data = c["ComputeResources"], stack.resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
+    if r["Type"] != "EC2" or c["Type"] != "MANAGED":
+        found.append("multi-node jobs run on On-Demand instances of a managed environment")
+    if stack.resources["PlacementGroup"]["Properties"]["Strategy"] != "cluster" or r.get("PlacementGroup") != "<PlacementGroup>":
+        found.append("one placement group")
+    if len(r["Subnets"]) != 1:
+        found.append("one zone")
+    if (r["MinvCpus"], r["DesiredvCpus"]) != (0, 0):
+        found.append("idle instances")
+    if data["MetadataOptions"]["HttpTokens"] != "required" or data["MetadataOptions"]["HttpPutResponseHopLimit"] != 1:
+        found.append("instance metadata without a token")
+    if not all(b["Ebs"]["Encrypted"] for b in data["BlockDeviceMappings"]):
+        found.append("a disk in clear")
+    efa = [i for i in data.get("NetworkInterfaces", []) if i["InterfaceType"] == "efa"]
+    container = stack.resources["JobDefinition"]["Properties"]["NodeProperties"]["NodeRangeProperties"][0]["Container"]
+    # The groups stand in the interface where there is one, else in the environment: both are refused.
+    if bool(efa) != (stack.values["Efa"] == "true") or bool(efa) == ("SecurityGroupIds" in r):
+        found.append("groups in two places, or in none")
+    if bool(efa) != ("/dev/infiniband/uverbs0" in str(container.get("LinuxParameters", {}).get("Devices"))):
+        found.append("the adapter's device")
+    gpus = stack.template["Mappings"]["Instances"][stack.values["InstanceType"]]["Gpus"]
+    image = r["Ec2Configuration"][0]["ImageType"]
+    given = [q["Value"] for q in container["ResourceRequirements"] if q["Type"] == "GPU"]
+    if (image, given) != (("ECS_AL2023_NVIDIA", [gpus]) if gpus != "0" else ("ECS_AL2023", [])):
+        found.append("image and GPUs")
+    return found
+
+
+def check_job(stack):
+    p = stack.resources["JobDefinition"]["Properties"]
+    found, c = moto_batch.job_faults(p), p["NodeProperties"]["NodeRangeProperties"][0]["Container"]
+    if p["NodeProperties"]["NodeRangeProperties"][0]["TargetNodes"] != "0:":
+        found.append("all nodes")
+    if c["Command"][:3] != ["--key", "Ref::SshKey", "--"]:
+        found.append("the key by a parameter")
+    variables = {v["Name"]: v["Value"] for v in c["Environment"]}
+    if (variables.get("JOB_DIR"), variables.get("RUNS_DIR"), variables.get("SCRATCH_DIR")) != ("/fsx/data", "/fsx/runs", "/scratch"):
+        found.append("folders")
+    if any(re.search("(?i)secret|password|private|key", v) for v in variables):
+        found.append("a secret in the job's definition")
+    ends = {e["OnExitCode"] for e in p["RetryStrategy"]["EvaluateOnExit"] if e["Action"] == "EXIT"}
+    if not {"2", "3", "6"} <= ends:
+        found.append("errors that the same start repeats are tried again")
+    if c.get("Privileged") or c.get("User"):
+        found.append("more rights than it needs")
+    if not any(u["Name"] == "memlock" and u["HardLimit"] == -1 for u in c["Ulimits"]):
+        found.append("memory that is not locked")
+    return found
+
+
+def check_roles(stack):
+    found = []
+    looks = re.compile(r"[a-z0-9]+:(Describe|List)\w+$")
+    deliveries = {"logs:CreateLogDelivery", "logs:GetLogDelivery", "logs:UpdateLogDelivery", "logs:DeleteLogDelivery",
+                  "logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies", "logs:DescribeLogGroups"}
+    for role, s in statements(stack):
+        actions = as_list(s["Action"])
+        if any("*" in a for a in actions):
+            found.append(f"{role}: {actions}")
+        if "*" in as_list(s["Resource"]) and not all(looks.match(a) or a in deliveries for a in actions):
+            found.append(f"{role}: {actions} on everything")
+        if "iam:PassRole" in actions and "iam:PassedToService" not in str(s.get("Condition")):
+            found.append(f"{role} passes roles to whomever")
+        if any(a.startswith("iam:") for a in actions) and any(x.endswith(":role/*") for x in as_list(s["Resource"])):
+            found.append(f"{role}: any role")
+    return found
+
+
+CHECKS = {check_file_system: BATCH, check_network: BATCH, check_nodes: BATCH, check_job: BATCH, check_roles: None}
+BROKEN = [
+    (check_file_system, R + "FileSystem/Properties/LustreConfiguration/PerUnitStorageThroughput", "125", {}),
+    (check_file_system, R + "FileSystem/Properties/LustreConfiguration/PerUnitStorageThroughput", "100", SETTINGS[4]),
+    (check_file_system, R + "FileSystem/Properties/LustreConfiguration/PerUnitStorageThroughput", DELETE, SETTINGS[4]),
+    (check_file_system, R + "FileSystem/Properties/LustreConfiguration/ImportPath", "s3://data", {}),
+    (check_file_system, R + "FileSystem/Properties/StorageCapacity", 3000, {}),
+    (check_file_system, R + "FileSystem/DeletionPolicy", "Retain", {}),
+    (check_file_system, R + "RunsAssociation/Properties/FileSystemPath", "/data/runs", {}),
+    (check_file_system, R + "RunsAssociation/Properties/DataRepositoryPath", "s3://data/imagenet/runs", {}),
+    (check_file_system, R + "RunsAssociation/Properties/S3/AutoExportPolicy/Events", ["MADE"], {}),
+    (check_file_system, R + "DataAssociation/Properties/S3/AutoExportPolicy", {"Events": ["NEW"]}, {}),
+    (check_network, R + "SecurityGroup/Properties/SecurityGroupIngress", [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}], {}),
+    (check_network, R + "SecurityGroup/Properties/SecurityGroupEgress/0/ToPort", 65535, {}),
+    (check_network, R + "EgressToNodes/Properties/IpProtocol", "tcp", {}),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/Type", "SPOT", {}),
+    (check_nodes, R + "PlacementGroup/Properties/Strategy", "spread", {}),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/MinvCpus", 8, {}),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/Subnets", ["a", "b"], {}),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/SecurityGroupIds", ["sg"], {"Efa": "true"}),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/Ec2Configuration/0/ImageType", "ECS_AL2023", {}),
+    (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/MetadataOptions/HttpTokens", "optional", {}),
+    (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/BlockDeviceMappings/0/Ebs/Encrypted", False, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/MainNode", 20, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/LinuxParameters/SharedMemorySize", DELETE, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/MountPoints/1", DELETE, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/Vcpus", 62, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/TargetNodes", "0:19", {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/Environment/0", {"Name": "SSH_KEY", "Value": "x"}, {}),
+    (check_job, R + "JobDefinition/Properties/Parameters", {}, {}),
+    (check_job, R + "JobDefinition/Properties/RetryStrategy/EvaluateOnExit/1", DELETE, {}),
+    (check_roles, R + "JobRole/Properties/Policies/0/PolicyDocument/Statement/0", {"Effect": "Allow", "Action": "ssm:GetParameter", "Resource": "*"}, {}),
+    (check_roles, R + "JobRole/Properties/Policies/0/PolicyDocument/Statement/0", {"Effect": "Allow", "Action": "s3:*", "Resource": "arn"}, {}),
+]
+JOB_BROKEN = [
+    (R + "StackRole/Properties/Policies/0/PolicyDocument/Statement/11/Condition", DELETE),
+    (R + "StackRole/Properties/Policies/0/PolicyDocument/Statement/9/Resource", "arn:aws:iam::1:role/*"),
+    (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/0/Action", ["cloudformation:*"]),
+    (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/3/Resource", "*"),
+]
+# A value that is refused for each constraint.
+REFUSED = {"NumNodes": ["0", "1001", "many"], "InstanceType": ["p3.16xlarge", ""], "MaxvCpus": ["0"], "AmiId": ["ami-12", "x"],
+           "ScratchGiB": ["10", "99999"], "Efa": ["yes"], "SharedMemoryMiB": ["1"], "BatchSize": ["0"], "Attempts": ["0", "11"],
+           "Image": ["tutti", "tutti; reboot", "x.com/tutti"], "TimeLimitSeconds": ["30"], "JoinTimeoutSeconds": ["1"],
+           "S3Input": ["/data", "s3://B/x", "s3://bucket/*"], "S3Output": ["http://x/y"], "SshKeySecretArn": ["mine", "arn:aws:ssm:x"],
+           "DataRepository": ["data", ""], "RunsRepository": ["s3://", "s3://data/imagenet"], "FileSystemType": ["SCRATCH_1"],
+           "FileSystemGiB": ["3600", "1000"], "FileSystemThroughput": ["125", "50"]}
+JOB_REFUSED = {"TemplateUrl": ["http://bucket.s3.amazonaws.com/x", "https://example.com/x"], "TemplateArn": ["arn:aws:s3:::bucket"],
+               "DataBucket": ["s3://b"], "RunsBucket": ["A"], "Prefix": ["9", "UP", "a" * 31]}
+
+
+class Templates(unittest.TestCase):
+    def test_cfn_lint(self):
+        done = subprocess.run([Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1", "--", BATCH, JOB], text=True,
+                              capture_output=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stdout)
+
+    def test_text(self):
+        for path in (BATCH, JOB):
+            self.assertLess(path.stat().st_size, 51200, "--template-body takes no more")
+            # CloudFormation reads no aliases of YAML.
+            self.assertIsNone(re.search(r"(?m)(^|[:\s\[])[&*][A-Za-z]\w*\s*$", path.read_text()), path)
+
+    def test_checks(self):
+        for path, given, settings in ((BATCH, GIVEN, SETTINGS), (JOB, JOB_GIVEN, [{}])):
+            template = load(path)
+            for setting in settings:
+                self.assertEqual(refusals(template, {**given, **setting}), [])
+                for check, where in CHECKS.items():
+                    if where in (None, path):
+                        self.assertEqual(check(Stack(template, **given, **setting)), [], f"{check.__name__} {setting}")
+
+    def test_checks_fail_on_broken_copies(self):
+        template = load(BATCH)
+        for check, path, value, setting in BROKEN:
+            with self.subTest(path):
+                self.assertNotEqual(check(Stack(changed(template, path, value), **GIVEN, **setting)), [])
+        self.assertEqual({c for c, *_ in BROKEN}, set(CHECKS))
+        for path, value in JOB_BROKEN:
+            with self.subTest(path):
+                self.assertNotEqual(check_roles(Stack(changed(load(JOB), path, value), **JOB_GIVEN)), [])
+
+    def test_refused_values(self):
+        for path, given, refused in ((BATCH, GIVEN, REFUSED), (JOB, JOB_GIVEN, JOB_REFUSED)):
+            template = load(path)
+            for name, values in refused.items():
+                for value in values:
+                    said = refusals(template, {**given, name: value})
+                    self.assertEqual(len(said), 1, f"{name} {value!r}: {said}")
+                    self.assertRegex(said[0], r"must|cannot")
+            constrained = {n for n, p in template["Parameters"].items() if p.keys() & {"AllowedPattern", "AllowedValues", "MinValue"}}
+            self.assertEqual(constrained - refused.keys(), set())
+        said = refusals(load(BATCH), {**GIVEN, "Efa": "true", "InstanceType": "c6i.8xlarge"})
+        self.assertEqual(said, ["Efa true needs an InstanceType that has an Elastic Fabric Adapter"])
+        said = refusals(load(BATCH), {**GIVEN, "FileSystemType": "PERSISTENT_2"})
+        self.assertEqual(said, ["PERSISTENT_2 needs a FileSystemThroughput of 125, 250, 500 or 1000"])
+
+    def test_all_instance_types(self):
+        template = load(BATCH)
+        self.assertEqual(set(template["Parameters"]["InstanceType"]["AllowedValues"]), set(template["Mappings"]["Instances"]))
+
+    def test_job_may_read_and_write_what_it_was_given(self):
+        stack = Stack(load(BATCH), **GIVEN, **SETTINGS[3])
+        granted = {(a, s["Resource"]) for role, s in statements(stack) if role == "JobRole" for a in as_list(s["Action"])}
+        self.assertEqual(granted, {
+            ("ssm:GetParameter", "arn:aws:ssm:us-east-1:123456789012:parameter/ec2/keypair/<JobKey.KeyPairId>"),
+            ("s3:GetObject", "arn:aws:s3:::input/x.tar.gz*"), ("s3:ListBucket", "arn:aws:s3:::input"),
+            ("s3:PutObject", "arn:aws:s3:::output/y*"), ("s3:AbortMultipartUpload", "arn:aws:s3:::output/y*")})
+        stack = Stack(load(BATCH), **GIVEN, **SETTINGS[5])
+        self.assertNotIn("JobKey", stack.resources)
+        self.assertEqual([(s["Action"], s["Resource"]) for role, s in statements(stack)],
+                         [("secretsmanager:GetSecretValue", SETTINGS[5]["SshKeySecretArn"])])
+
+
+class UserData(unittest.TestCase):
+    """The script of a node, with stand-ins for what it calls."""
+
+    def setUp(self):
+        data = Stack(load(BATCH), **GIVEN).resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["UserData"]
+        message = email.message_from_bytes(base64.b64decode(data))
+        self.assertTrue(message.is_multipart())
+        self.script, = (p.get_payload() for p in message.get_payload() if p.get_content_type() == "text/x-shellscript")
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def run_script(self, **programs):
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        for name in ("dnf", "mount", "mountpoint", "shutdown", "sleep", "mount.lustre"):
+            code = programs.get(name.replace(".", "_"), 0)
+            if code is not None:
+                (bin_folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{self.folder}/calls\nexit {code}\n')
+                (bin_folder / name).chmod(0o755)
+        (self.folder / "etc" / "ecs").mkdir(parents=True)
+        (self.folder / "dev").mkdir()
+        text = re.sub(r"(?<![\w@}])/(fsx|scratch|etc|dev/console)\b", rf"{self.folder}/\1", self.script)
+        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=20,
+                              env={"PATH": f"{bin_folder}:/usr/bin:/bin"})
+        return done.returncode, (self.folder / "calls").read_text()
+
+    def test_shellcheck(self):
+        try:
+            done = subprocess.run(["shellcheck", "-s", "bash", "-"], input=self.script, text=True, capture_output=True, timeout=60)
+        except FileNotFoundError:
+            self.skipTest("no shellcheck (Debian: apt-get install shellcheck)")
+        self.assertEqual(done.stdout, "")
+
+    def test_mounts(self):
+        code, calls = self.run_script()
+        self.assertEqual(code, 0)
+        self.assertNotIn("shutdown", calls)
+        line = (self.folder / "etc" / "fstab").read_text()
+        self.assertRegex(line, r"^<FileSystem>\.fsx\.us-east-1\.amazonaws\.com@tcp:/<FileSystem\.LustreMountName> \S*/fsx lustre "
+                               r"defaults,noatime,flock,_netdev 0 0\n$")
+
+    def test_node_without_the_file_system_stops(self):
+        code, calls = self.run_script(mount=1, mountpoint=1)
+        self.assertNotEqual(code, 0)
+        self.assertIn("shutdown -h now", calls)
+        self.assertEqual(calls.count("mount "), 5)
+
+
+class Stacks(unittest.TestCase):
+    def network(self):
+        ec2 = boto3.client("ec2", REGION)
+        vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        return {"VpcId": vpc, "SubnetId": ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]}
+
+    def test_batch(self):
+        for setting in (SETTINGS[0], SETTINGS[3], {**SETTINGS[4], "Efa": "true"}):
+            with self.subTest(str(setting)), stand(moto_batch.MODELS) as aws:
+                stack = aws.create("tutti-job-run-1", BATCH, **{**GIVEN, **self.network(), **setting})
+                self.assertEqual(stack.status, "CREATE_COMPLETE")
+                self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
+                self.assertEqual(stack.outputs["FileSystem"], "fs-0123456789abcdef0")
+                self.assertEqual(stack.outputs["MountSource"],
+                                 "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh")
+                batch = boto3.client("batch", REGION)
+                queue, = batch.describe_job_queues(jobQueues=["tutti-job-run-1"])["jobQueues"]
+                self.assertEqual(len(queue["computeEnvironmentOrder"]), 1)
+                job, = batch.describe_job_definitions(jobDefinitionName="tutti-job-run-1")["jobDefinitions"]
+                self.assertEqual((job["type"], job["nodeProperties"]["numNodes"]), ("multinode", 20))
+                key = "/ec2/keypair/key-0123456789abcdef0"
+                self.assertEqual(job["parameters"], {"SshKey": key})
+                environment, = batch.describe_compute_environments()["computeEnvironments"]
+                self.assertEqual(environment["computeResources"]["maxvCpus"], 4096)
+
+    def test_refused(self):
+        for setting in ({"NumNodes": 0}, {"RunsRepository": "s3://data/imagenet/runs"}, {"FileSystemThroughput": "250"}):
+            with self.subTest(str(setting)), stand(moto_batch.MODELS) as aws, self.assertRaises(Refused):
+                aws.create("x", BATCH, **{**GIVEN, **self.network(), **setting})
+
+    def test_job(self):
+        with stand() as aws:
+            stack = aws.create("tutti-jobs", JOB, **JOB_GIVEN)
+            self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
+            made = boto3.client("stepfunctions", REGION).describe_state_machine(stateMachineArn=stack.outputs["StateMachine"])
+            self.assertIn("submitJob.sync", made["definition"])
+            self.assertNotIn("${", made["definition"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
