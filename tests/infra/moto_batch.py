@@ -152,9 +152,47 @@ def job_faults(p):
         for word in c.get("Command", []):
             if word.startswith("Ref::") and word[5:] not in p.get("Parameters", {}):
                 found.append(f"{word} is no parameter")
-        if any(not isinstance(v.get("Value"), str) for v in c.get("Environment", [])):
-            found.append("variables are text")
+        if any(not isinstance(v.get("Value"), (str, int)) for v in c.get("Environment", [])):
+            found.append("a variable without a value")
     return found
+
+
+def without_none(v):
+    """moto leaves the place of AWS::NoValue in a list."""
+    if isinstance(v, list):
+        return [without_none(x) for x in v if x is not None]
+    return {k: without_none(x) for k, x in v.items() if x is not None} if isinstance(v, dict) else v
+
+
+def lowered(v):
+    """CloudFormation's names as Batch's API has them, and numbers that are text."""
+    if isinstance(v, list):
+        return [lowered(x) for x in v]
+    if not isinstance(v, dict):
+        return int(v) if isinstance(v, str) and v.lstrip("-").isdigit() else v
+    text = ("Value", "OnExitCode", "Version")
+    return {k[0].lower() + k[1:]: x if k in ("Parameters", "Options", "Tags") else str(x) if k in text else lowered(x)
+            for k, x in v.items()}
+
+
+class ComputeEnvironment(Model):
+    """Made by Batch's API; moto's CloudFormation asks for a role that Batch itself has long had."""
+    __module__ = Model.__module__
+    TYPE, REQUIRED = "AWS::Batch::ComputeEnvironment", {"Type", "ComputeResources"}
+    OPTIONAL = {"State", "ReplaceComputeEnvironment"}
+
+    @staticmethod
+    def cloudformation_type():
+        return ComputeEnvironment.TYPE
+
+    def check(self):
+        role = boto3.client("iam").create_role(RoleName="AWSServiceRoleForBatch", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        group = boto3.client("ec2", REGION).describe_security_groups()["SecurityGroups"][0]["GroupId"]
+        made = boto3.client("batch", REGION).create_compute_environment(
+            computeEnvironmentName="environment", type=self.properties["Type"], state=self.properties["State"], serviceRole=role,
+            # With EFA the groups stand in the launch template, which moto does not read.
+            computeResources={"securityGroupIds": [group], **lowered(self.properties["ComputeResources"])})
+        self.physical_resource_id = made["computeEnvironmentArn"]
 
 
 class JobDefinition(Model):
@@ -168,19 +206,13 @@ class JobDefinition(Model):
         return JobDefinition.TYPE
 
     def check(self):
+        self.properties = without_none(self.properties)
         if self.properties["Type"] != "multinode" or job_faults(self.properties):
             raise Refused("; ".join(job_faults(self.properties)) or "not multinode")
 
-        def lowered(v):
-            if isinstance(v, list):
-                return [lowered(x) for x in v]
-            if not isinstance(v, dict):
-                return int(v) if isinstance(v, str) and v.lstrip("-").isdigit() else v
-            return {k[0].lower() + k[1:]: x if k in ("Parameters", "Options") or k in ("Value", "OnExitCode") else lowered(x)
-                    for k, x in v.items()}
         answer = boto3.client("batch", REGION).register_job_definition(
             **{**lowered(self.properties), "jobDefinitionName": self.properties["JobDefinitionName"]})
         self.physical_resource_id = answer["jobDefinitionArn"]
 
 
-MODELS = [FileSystem, DataRepositoryAssociation, PlacementGroup, KeyPair, SecurityGroupEgress, JobDefinition]
+MODELS = [FileSystem, DataRepositoryAssociation, PlacementGroup, KeyPair, SecurityGroupEgress, ComputeEnvironment, JobDefinition]

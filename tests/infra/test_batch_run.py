@@ -4,6 +4,7 @@
 """Containers of a multi-node Batch job as hosts of a network of their own: their entry point with the main node and its
 children, each with the code that Batch would see; keys, input and output come from a stand-in for AWS."""
 import io
+import logging
 import os
 import signal
 import subprocess
@@ -347,6 +348,7 @@ def run():
     for program in (CIFAR10, IMAGENET):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} has not been built")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     SERVER = ThreadedMotoServer(ip_address="0.0.0.0", port=0, verbose=False)
     SERVER.start()
     try:
