@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""README.md, CONTRIBUTING.md and docs/*.md say nothing that is not built and run.
+"""README.md, CONTRIBUTING.md, infra/README.md and docs/*.md say nothing that is not built and run.
 
 A C++ block stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
 "// [/region]" of that program, without the indentation that they share. A shell block stands under <!-- run --> and is
@@ -87,7 +87,7 @@ def check_the_checker():
 
 def main():
     check_the_checker()
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     found, blocks = [], 0
     with tempfile.TemporaryDirectory() as folder:
         checkout(Path(folder))
