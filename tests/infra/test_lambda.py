@@ -221,8 +221,8 @@ class Function(unittest.TestCase):
         self.assertEqual({s["UniqueId"] for s in self.boto.signals}, {"i-master"})
 
     def test_events_in_every_order(self):
-        """Three of four are launched: whatever comes first, the group ends at three, and the master hears of three."""
-        for order in itertools.permutations([LAUNCH, LAUNCH_ERROR, LAUNCH, LAUNCH]):
+        """Three of four are there: whatever comes first, the group ends at three, and the master hears of three."""
+        for order in sorted(set(itertools.permutations([LAUNCH, LAUNCH_ERROR, LAUNCH, TERMINATE]))):
             self.groups["Worker"].desired_capacity = 4
             self.launched("Worker", 2, pending=1)
             self.boto.changes = []
