@@ -189,8 +189,10 @@ class Function(unittest.TestCase):
         self.assertEqual(self.groups["Master"].desired_capacity, 1)
 
     def test_unhealthy_instances_do_not_count(self):
-        self.states["Worker"][0].health_status = "Unhealthy"
-        self.states["Worker"][1].lifecycle_state = "Terminating"
+        one, two = self.states["Worker"][:2]
+        one.health_status = "Unhealthy"
+        self.send(LAUNCH)
+        one.health_status, two.lifecycle_state = "Healthy", "Terminating"
         self.send(LAUNCH)
         self.nothing_happened()
 
@@ -245,6 +247,11 @@ class Function(unittest.TestCase):
         self.nothing_happened()
 
     def test_groups_of_others(self):
+        """One of them is there, and complete."""
+        boto3.client("autoscaling", REGION).create_auto_scaling_group(
+            AutoScalingGroupName="other-WorkerAutoScalingGroup-1ABC", MinSize=1, MaxSize=1, DesiredCapacity=1,
+            LaunchTemplate={"LaunchTemplateId": self.stack.resources["WorkerLaunchTemplate"]},
+            VPCZoneIdentifier=self.stack.resources["PrivateSubnet"])
         for name in ("other-WorkerAutoScalingGroup-1ABC", "WorkerAutoScalingGroup", "web", "", f"x{self.names['Worker']}"):
             self.send(LAUNCH, group=name)
             self.send(LAUNCH_ERROR, group=name)

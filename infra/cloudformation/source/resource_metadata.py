@@ -72,7 +72,7 @@ def on_launch(group, role, event):
 def on_launch_error(group, role, event):
     launched = len(healthy_instances(group))
     log.info("launch failed: %s", event.get("StatusMessage"))
-    if launched < group["MinSize"] or (role == "Master" and launched == 0):
+    if launched < group["MinSize"]:
         log.info("%d is below the minimum of %d", launched, group["MinSize"])
         return
     if launched < group["DesiredCapacity"]:
