@@ -304,9 +304,8 @@ template <class F>
     } catch (const CommunicationError&) {
       ChangingMembers* const members = strategy.members();
       if (members == nullptr || members->joining() || !members->may_write()) throw;
-      if (!members->next_generation({0, true, false})) return false;
-      // Who joins takes part in nothing of this.
-      if (strategy.size() >= ranks) throw;
+      if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
+      if (strategy.size() >= ranks) throw;  // it was no loss
     }
   }
 }

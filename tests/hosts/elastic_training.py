@@ -28,8 +28,12 @@ class ElasticTrainingCase(HostsCase):
         self.elastic = self.folder / "elastic"
         self.elastic.mkdir()
         self.run_dir = self.folder / "run"
+        self.job = None
 
     def begin(self, *options, epochs=EPOCHS, hosts=(0, 1), program=()):
+        if self.job is not None and self.job.poll() is None:
+            self.job.kill()  # of a subtest that failed
+            self.finish(self.job)
         self.job = self.start("--elastic", "--elastic-dir", self.elastic, *self.OPTIONS, *options, "-n", len(hosts), "-H",
                               self.bed.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
                               "--image-shape", "3,16,16", "--depth", 8, "--batch-size", BATCH, "--threads", 1,

@@ -3,6 +3,7 @@
 # waits
 """train_cifar10 while its workers come and go in order, and every sample is seen once an epoch. What else can happen is in
 elastic_scenarios.py."""
+import contextlib
 import os
 import signal
 import time
@@ -102,6 +103,26 @@ class ElasticTraining(ElasticTrainingCase):
                 self.check_end(epochs=1)
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
                 self.assertEqual(self.events()[0]["event"], "start")
+
+    def test_death_before_the_first_step_while_one_joins(self):
+        """Who joins waits until what is trained is ready. It takes a while to make, and one that is stopped holds it up."""
+        for number, delay in enumerate((0.05, 0.07, 0.09, 0.12)):
+            with self.subTest(delay=delay):
+                self.run_dir = self.folder / f"run{number}"
+                (self.elastic / "host_worker").unlink(missing_ok=True)
+                self.begin("--elastic-at", "step", "--restart-budget", 0, epochs=1, program=("--depth", 164))
+                victim = number % 2
+                _, pid = wait_until(lambda: self.processes(TRAIN).get(victim))
+                time.sleep(delay)
+                os.kill(pid, signal.SIGSTOP)
+                wait_until((self.elastic / "host_worker").exists)
+                self.edit([0, 1, 2])
+                with contextlib.suppress(AssertionError):  # where the job had not begun
+                    wait_until(lambda: self.processes(TRAIN).get(2), 2)
+                time.sleep(0.7)
+                os.kill(pid, signal.SIGKILL)
+                self.check_end(epochs=1)
+                self.assertIn(f"warning: worker {victim} on", self.job.err)
 
     def test_chief_is_stopped_while_it_saves(self):
         """What it still writes when it goes on replaces nothing of those who went on without it."""

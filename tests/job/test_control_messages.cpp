@@ -34,6 +34,7 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
           Beat{most},
           Report{1, most, true, false},
           Report{1, most, false, true},
+          Report{1, 0, true, false, true},
           Stands{3},
           Leave{true},
           Leave{false},
@@ -87,7 +88,7 @@ TEST_CASE("messages come back as they were written") {
   CHECK((issued.generation == 1 && issued.you == 2 && issued.authority == 3 && issued.rank_timeout_ms == 4));
   CHECK(issued.members.at(0) == Member{5, Role::server, 6, "h"});
   // The layout: kind, then fields, lowest byte first.
-  CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1", 19));
+  CHECK(encode(Report{0x0102, 3, false, true}) == std::string("\2\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\1\0", 20));
 }
 
 TEST_CASE("bytes that are cut off, too many or of no kind are refused") {

@@ -70,7 +70,8 @@ class Elastic : ElasticTable {
     // The arbiter has told of one that the job can do without.
     if (e.name.starts_with("server") && stood_ && !e.good()) return over() ? Meaning::noted : Meaning::none;
     ElasticWorker* w = find(e.name);
-    if (w == nullptr) return Meaning::fails;
+    // A worker that was not wanted any more before it was heard of is in no table.
+    if (w == nullptr) return e.name.starts_with("worker") ? Meaning::none : Meaning::fails;
     w->ended = true;
     if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
     write_log();

@@ -30,8 +30,7 @@ class ElasticJob : protected RunningJob {
   }
   void watch_elastic() {
     for (const JobControl::News& news : control_->take_news()) {
-      // What was lost before has been made good.
-      if (news.decision.kind == control::Decision::Kind::standing) endings_.clear();
+      if (news.decision.kind == control::Decision::Kind::standing) made_good();
       if (news.decision.kind == control::Decision::Kind::lost) board_.ended(news.name);
       elastic_->hear(news);
     }
@@ -46,7 +45,8 @@ class ElasticJob : protected RunningJob {
         ++l;
         continue;
       }
-      if (l->lost) lost_hosts_.push_back(l->site.host);
+      const auto known = [&](const Host& h) { return h.name == l->site.host.name && h.port == l->site.host.port; };
+      if (l->lost && std::none_of(lost_hosts_.begin(), lost_hosts_.end(), known)) lost_hosts_.push_back(l->site.host);
       control_->forget(*l);
       if (generations_) generations_->forget(*l);
       elastic_->forget(*l);
@@ -96,11 +96,17 @@ class ElasticJob : protected RunningJob {
     if (generations_->give_up(name)) say("warning: " + why + "; it is ended, and the others go on");
   }
 
+  // What was lost before is not what the job ends by.
+  void made_good() {
+    if (failing_) return;
+    endings_.clear();
+    board_.forget_ended();
+  }
   // Whether the arbiter has just said that the job cannot go on.
   [[nodiscard]] bool fatal_news() {
     bool fatal = false;
     for (const JobControl::News& news : control_->take_news()) {
-      if (news.decision.kind == control::Decision::Kind::standing) endings_.clear();
+      if (news.decision.kind == control::Decision::Kind::standing) made_good();
       fatal = fatal || news.decision.fatal;
       elastic_->hear(news);
     }

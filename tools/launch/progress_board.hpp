@@ -57,6 +57,9 @@ class ProgressBoard {
   void ended(const std::string& name) {
     if (const auto e = entries_.find(name); e != entries_.end()) e->second.ended = true;
   }
+  void forget_ended() {
+    std::erase_if(entries_, [](const auto& e) { return e.second.ended; });
+  }
   // Nothing before the process has reported.
   [[nodiscard]] const Entry* find(const std::string& name) const {
     const auto e = entries_.find(name);

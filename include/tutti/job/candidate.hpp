@@ -23,8 +23,8 @@ struct Candidate {
   std::string facts{};
   Time heard{};
   bool leaving = false, leaves_at_epoch = false, done = false, standing = false;
-  bool holds = false;                        // what was trained, since its group stood
-  bool reported = false, epoch_end = false;  // of the present generation
+  bool holds = false;                                           // what was trained, since its group stood
+  bool reported = false, epoch_end = false, preparing = false;  // of the present generation
   std::uint64_t step = 0;
   std::string why{};  // it is gone
 

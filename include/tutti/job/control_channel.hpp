@@ -183,9 +183,10 @@ class ControlChannel {
     if (error_) tell_end(lock);
   }
   // This process has left the work of the generation, behind so many steps. broken: because its step broke, as where
-  // another process was lost; epoch_end: the last of these steps was the last of an epoch.
-  void report(std::uint64_t step, bool broken, bool epoch_end) {
-    send(control::Report{taken(), step, broken, epoch_end});
+  // another process was lost; epoch_end: the last of these steps was the last of an epoch; preparing: before the first
+  // step, with nothing yet that who joins could take.
+  void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
+    send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
   // Tells how far the job is. For rank 0, which all others follow.
   void epoch_begins(std::uint64_t epoch) { send(control::EpochBegins{taken(), epoch}); }

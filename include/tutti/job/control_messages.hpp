@@ -47,10 +47,11 @@ struct Beat {
   std::uint64_t number = 0;
 };
 // It has left the work of a generation, and stands behind so many steps. broken: because its step broke, so that the
-// others wait for it in vain; epoch_end: the last of these steps was the last of an epoch.
+// others wait for it in vain; epoch_end: the last of these steps was the last of an epoch; preparing: it has nothing
+// yet that who joins could take, and makes it ready with those who do so too.
 struct Report {
   std::uint64_t generation = 0, step = 0;
-  bool broken = false, epoch_end = false;
+  bool broken = false, epoch_end = false, preparing = false;
 };
 // It has formed the group of a generation.
 struct Stands {
@@ -158,7 +159,7 @@ void visit_fields(C& c, M& m) {
   } else if constexpr (std::is_same_v<T, Beat> || std::is_same_v<T, Answered>) {
     c(m.number);
   } else if constexpr (std::is_same_v<T, Report>) {
-    c(m.generation), c(m.step), c(m.broken), c(m.epoch_end);
+    c(m.generation), c(m.step), c(m.broken), c(m.epoch_end), c(m.preparing);
   } else if constexpr (std::is_same_v<T, Stands> || std::is_same_v<T, Go>) {
     c(m.generation);
   } else if constexpr (std::is_same_v<T, Leave>) {

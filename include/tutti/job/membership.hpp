@@ -56,6 +56,7 @@ class Arbiter {
   // The process of that connection has ended: nothing of it runs any more.
   void ended(Seat seat, const std::string& how) {
     if (Process* p = find(seat); p != nullptr && p->state != State::gone) lose(*p, how);
+    std::erase_if(processes_, [&](const Process& p) { return p.seat == seat; });
   }
   // One of those that the job begins with has ended before it asked to be let in: the others begin without it.
   void never_comes(Role role, std::int32_t place) {
@@ -147,8 +148,10 @@ class Arbiter {
     if (generation_ == 0 && !o_.elastic && (e.place < 0 || e.place >= count))
       return refuse(std::move(p), count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1),
                     std::to_string(e.place), "");
-    const bool founder = !founded_ && e.place >= 0 && e.place < count && !was_there(e.role, e.place);
-    if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && was_there(e.role, e.place)))
+    const bool of_beginning = e.place >= 0 && e.place < count;
+    const bool again = of_beginning && !came_.emplace(e.role, e.place).second;
+    const bool founder = !founded_ && of_beginning && !again;
+    if (founded_ && !o_.elastic && !(o_.servers_restart && e.role == Role::server && again))
       return refuse(std::move(p), "the processes that the job began with", "one more", "");
     if (founded_ && differs(p)) return;
     // Founders by their numbers, so that ranks are what their starter said.
@@ -162,10 +165,6 @@ class Arbiter {
     if (founded_) return change();
     if (!absent_.empty()) send(processes_.back(), waiting());
     found();
-  }
-  [[nodiscard]] bool was_there(Role role, std::int32_t place) const {
-    return std::any_of(processes_.begin(), processes_.end(),
-                       [&](const Process& q) { return q.member.role == role && q.member.place == place; });
   }
   void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint,
               bool fatal = false) {
@@ -317,6 +316,7 @@ class Arbiter {
     p.reported = true;
     p.step = r.step;
     p.epoch_end = r.epoch_end;
+    p.preparing = r.preparing;
     if (!over_.empty() && !o_.starter_ends) return give_up(p);
     // The others wait for it in vain, unless all agreed on the step: after they stood, and on a change they had heard
     // of.
@@ -340,16 +340,19 @@ class Arbiter {
 
   // ---- the next generation ----
   // Who is in it. all: who joins does not wait for the end of an epoch, which comes too late; keep: nor does anybody
-  // leave, because none of those who stay has what was trained.
+  // leave, because none of those who stay has what was trained. Nobody joins those who make it ready.
   [[nodiscard]] std::vector<Process*> next_members(bool all, bool keep) {
     const bool epoch_end = !o_.at_epoch || !o_.reports || !any([](const Process& p) {
       return p.is(Role::worker) && p.state == State::member && !p.epoch_end;
     });
     return order_members(processes_, [&](const Process& p) {
       const bool leaves = p.leaving && !keep && (epoch_end || !p.leaves_at_epoch);
-      const bool joins = all || epoch_end || p.is(Role::server);
+      const bool joins = p.is(Role::server) || ((all || epoch_end) && !preparing());
       return !leaves && (p.state == State::member || joins);
     });
+  }
+  [[nodiscard]] bool preparing() const {
+    return any([](const Process& p) { return p.state == State::member && p.preparing; });
   }
   void try_issue() {
     if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
@@ -360,9 +363,13 @@ class Arbiter {
     const int least = stopping_ || finished_ ? 1 : std::max(1, o_.min_workers);
     auto next = next_members(false, false);
     if (workers_of(next) < least) next = next_members(true, false);
-    if (workers_of(next) > 0 && std::none_of(next.begin(), next.end(), stays)) next = next_members(true, true);
+    if ((workers_of(next) > 0 || preparing()) && std::none_of(next.begin(), next.end(), stays))
+      next = next_members(true, true);
     const auto servers = static_cast<std::ptrdiff_t>(next.size()) - workers_of(next);
-    too_few_ = workers_of(next) < least;
+    // Who comes once they are ready counts already.
+    const auto later = [](const Process& p) { return p.is(Role::worker) && p.state == State::waiting; };
+    const auto coming = preparing() ? std::count_if(processes_.begin(), processes_.end(), later) : 0;
+    too_few_ = workers_of(next) == 0 || workers_of(next) + coming < least;
     if (too_few_) {
       // Nobody is kept who wants to leave, where another one has what was trained or the job is at its end: not where
       // those who were to go on with it are lost, and others may come in their places.
@@ -395,7 +402,7 @@ class Arbiter {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
     for (Process* p : next) {
       p->state = State::member;
-      p->reported = p->standing = p->epoch_end = false;
+      p->reported = p->standing = p->epoch_end = p->preparing = false;
       send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
     decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
@@ -413,8 +420,9 @@ class Arbiter {
   std::string over_{};                                // why there will be no generation any more; empty: there will
   std::vector<Member> lost_{};                        // since the generation was issued
   bool lost_stayer_ = false;                          // a worker of them had not been asked to leave
-  std::vector<Process> processes_;                    // all that there ever were
+  std::vector<Process> processes_;                    // until they have ended
   std::set<std::pair<Role, std::int32_t>> absent_{};  // founders that have not asked yet
+  std::set<std::pair<Role, std::int32_t>> came_{};    // founders that have
   std::set<Seat> unwanted_{};                         // let go as soon as they ask to be let in
   std::vector<Member> members_;
   CommonFacts facts_;

@@ -10,6 +10,7 @@ struct Leaving {
   std::uint64_t step = 0;  // behind which it stands, whole
   bool broken = false;     // what followed broke off: a peer was lost, or what they did together failed
   bool epoch_end = false;  // the step was the last of an epoch
+  bool preparing = false;  // what is trained is not ready yet: nobody can join those who make it
 };
 
 // What a strategy whose members come and go says of them, and is told. Members work in generations: whoever trains asks

@@ -170,7 +170,7 @@ class Elastic final : public ChangingMembers {
       enrolled_ = true;
       channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
     } else if (!joining()) {
-      channel_->report(leaving.step, leaving.broken, leaving.epoch_end);
+      channel_->report(leaving.step, leaving.broken, leaving.epoch_end, leaving.preparing);
     }
     // Who waits for members that are still to come waits as long as the arbiter does; founders of a job do not.
     const auto began = std::chrono::steady_clock::now();

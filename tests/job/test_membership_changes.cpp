@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT
+// The arbiter's rules: how one generation follows another one.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "membership_scene.hpp"
+
+using namespace tutti;
+using namespace tutti::control;
+using namespace std::chrono_literals;
+
+TEST_CASE("a loss: survivors report, the one with most steps is the authority, then the oldest") {
+  Scene s(options(4, 0, true));
+  s.workers(4);
+  for (Seat seat = 0; seat < 4; ++seat) s.tell(seat, Stands{1});
+  s.ended(0);
+  CHECK_FALSE(s.decisions.back().fatal);
+  for (const Seat seat : {1U, 2U, 3U}) CHECK(s.last<Changing>(seat)->lost.at(0).id == 0);
+  s.tell(1, Report{1, 7});
+  s.tell(3, Report{1, 8});
+  s.tell(3, Report{0, 99});  // of another generation
+  CHECK(s.arbiter.generation() == 1);
+  s.tell(2, Report{1, 8});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.ids() == "1 2 3");
+  CHECK(s.arbiter.authority() == 2);
+  CHECK(s.last<Issued>(2)->authority == 2);
+  CHECK_FALSE(s.last<Issued>(0)->generation == 2);
+}
+
+TEST_CASE("a death between reports is part of the same change; one behind them makes one generation more") {
+  Scene s(options(4, 0, true));
+  s.workers(4);
+  s.ended(0);
+  s.tell(1, Report{1, 3});
+  s.ended(2);
+  CHECK(s.arbiter.generation() == 1);
+  s.tell(3, Report{1, 3});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.ids() == "1 3");
+  // The next one comes while the group is formed.
+  s.tell(1, Stands{2});
+  s.ended(3);
+  CHECK(s.last<Changing>(1)->generation == 2);
+  CHECK_FALSE(s.last<Go>(1).has_value());
+  s.tell(1, Stands{2});  // too late
+  CHECK_FALSE(s.last<Go>(1).has_value());
+  s.tell(1, Report{2, 3});
+  CHECK(s.arbiter.generation() == 3);
+  s.tell(1, Stands{3});
+  CHECK(s.last<Go>(1)->generation == 3);
+  // The last death before the last report completes the change.
+  Scene t(options(3, 0, true));
+  t.workers(3);
+  t.ended(0);
+  t.tell(1, Report{1, 3});
+  t.ended(2);
+  CHECK(t.arbiter.generation() == 2);
+  CHECK(t.ids() == "1");
+}
+
+TEST_CASE("who joins waits until the members have reported, and is the youngest") {
+  Scene s(options(2, 0, true));
+  s.workers(2);
+  for (Seat seat = 0; seat < 2; ++seat) s.tell(seat, Stands{1});
+  s.enrol(9, Role::worker, 17);
+  CHECK(s.last<Changing>(0)->joining == 1);
+  CHECK(s.last<Changing>(0)->lost.empty());
+  CHECK_FALSE(s.last<Issued>(9).has_value());
+  s.change_over({{0, 5}, {1, 5}});
+  CHECK(s.arbiter.generation() == 2);
+  CHECK(s.ids() == "0 1 2");
+  CHECK(s.last<Issued>(9)->you == 2);
+  CHECK(s.arbiter.authority() == 0);
+  // Who goes before it came is not waited for, and numbers are not given twice.
+  s.enrol(10, Role::worker, 18);
+  const auto said = s.said.size();
+  s.ended(10);
+  CHECK(s.said.size() == said + 1);  // to the one that went
+  CHECK_FALSE(s.decisions.back().generation == 3);
+  s.enrol(11, Role::worker, 18);
+  s.change_over({{0, 6}, {1, 6}, {9, 6}});
+  CHECK(s.ids() == "0 1 2 4");
+}
+
+TEST_CASE("leaving in order: with the next generation, and then it is let go") {
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  s.tell(0, Leave{false});
+  s.tell(0, Leave{false});
+  CHECK(s.last<Changing>(2)->leaving == 1);
+  s.change_over({{0, 5}, {1, 5}, {2, 5}});
+  CHECK(s.ids() == "1 2");
+  CHECK(s.last<Released>(0).has_value());
+  CHECK(s.last<Issued>(0)->generation == 1);
+  CHECK(s.count(Decision::Kind::left) == 1);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+  s.pass(60s);  // nobody waits for it
+  CHECK(s.count(Decision::Kind::lost) == 2);
+
+  // Asked from outside, and all at once.
+  Scene t(options(2, 0, true));
+  t.workers(2);
+  t.arbiter.ask_to_leave(1);
+  t.change_over({{0, 1}, {1, 1}});
+  CHECK(t.ids() == "0");
+}
+
+TEST_CASE("who is done leaves alone; a step that broke calls a change; too few members wait") {
+  Scene s(options(2, 1, true));
+  s.workers(2);
+  s.enrol(5, Role::server, 0);
+  s.tell(0, Leave{true});
+  CHECK_FALSE(s.last<Changing>(1).has_value());
+  CHECK_FALSE(s.last<Released>(5).has_value());
+  s.tell(1, Leave{true});
+  CHECK(s.last<Released>(5).has_value());
+  s.pass(60s);
+  CHECK(s.count(Decision::Kind::lost) == 0);
+
+  Scene broke(options(2, 0, true));
+  broke.workers(2);
+  broke.tell(1, Report{1, 3});
+  CHECK(broke.last<Changing>(0)->generation == 1);
+  broke.tell(0, Report{1, 3});
+  CHECK(broke.ids() == "0 1");
+  CHECK(broke.arbiter.generation() == 2);
+
+  // Nor is one waited for that is done meanwhile.
+  Scene done(options(3, 0, true));
+  done.workers(3);
+  done.ended(0);
+  done.tell(1, Report{1, 3});
+  done.tell(2, Leave{true});
+  CHECK(done.ids() == "1");
+
+  ArbiterOptions o = options(3, 0, true);
+  o.min_workers = 2;
+  Scene few(o);
+  few.workers(3);
+  few.ended(0);
+  few.ended(1);
+  few.tell(2, Report{1, 3});
+  CHECK(few.arbiter.generation() == 1);
+  few.enrol(8, Role::worker, 3);
+  CHECK(few.ids() == "2 3");
+}
+
+TEST_CASE("a change in order waits for the step, or the epoch, that all agree on") {
+  ArbiterOptions o = options(2, 0, true);
+  o.at_epoch = true;
+  Scene s(o);
+  s.workers(2);
+  s.enrol(7, Role::worker, 7);  // while the first group is formed, which goes on
+  CHECK(s.last<Changing>(0)->at_epoch);
+  CHECK_FALSE(s.last<Changing>(0)->broken);
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
+  CHECK(s.last<Go>(1)->generation == 1);
+  s.tell(0, EpochBegins{1, 3});
+  s.tell(0, EpochBegins{0, 9});  // of another generation
+  CHECK(s.arbiter.epoch() == 3);
+  // A member leaves with the next step, which is none for who joins.
+  s.tell(1, Leave{false});
+  CHECK_FALSE(s.last<Changing>(0)->at_epoch);
+  CHECK(s.last<Changing>(0)->joining == 1);
+  CHECK(s.last<Changing>(0)->leaving == 1);
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 5});
+  CHECK(s.ids() == "0");
+  CHECK(s.last<Released>(1).has_value());
+  CHECK_FALSE(s.last<Issued>(7).has_value());
+  // Which is said again, and does not keep the group from standing.
+  CHECK(s.last<Changing>(0)->generation == 2);
+  CHECK(s.last<Changing>(0)->at_epoch);
+  s.tell(0, Stands{2});
+  CHECK(s.last<Go>(0)->generation == 2);
+  s.tell(0, Report{2, 9, false, true});
+  CHECK(s.ids() == "0 2");
+  CHECK(s.arbiter.authority() == 0);
+  for (const Seat seat : {0U, 7U}) s.tell(seat, Stands{3});
+  // From outside: at the end of the epoch, but for a loss, which comes at once.
+  s.arbiter.ask_to_leave(7);
+  s.enrol(8, Role::worker, 8);
+  CHECK(s.last<Changing>(0)->at_epoch);
+  s.enrol(9, Role::worker, 9);
+  s.tell(0, Report{3, 10, true, false});
+  CHECK(s.last<Changing>(7)->broken);
+  s.tell(7, Report{3, 10, true, false});
+  CHECK(s.ids() == "0 2");
+  CHECK(s.last<Changing>(7)->leaving == 1);
+  for (const Seat seat : {0U, 7U}) s.tell(seat, Stands{4});
+  for (const Seat seat : {0U, 7U}) s.tell(seat, Report{4, 20, false, true});
+  CHECK(s.ids() == "0 3 4");
+}
+
+TEST_CASE("one that reports what the others cannot know of breaks their step") {
+  for (const bool broken : {true, false}) {
+    Scene s(options(3, 0, true));
+    s.workers(3);
+    for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+    s.tell(2, Report{1, 4, broken, false});
+    CHECK(s.last<Changing>(0)->broken);
+    CHECK_FALSE(s.last<Changing>(2).has_value());
+  }
+  // Also where a change in order was pending.
+  Scene s(options(3, 0, true));
+  s.workers(3);
+  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+  s.tell(1, Leave{false});
+  CHECK_FALSE(s.last<Changing>(0)->broken);
+  s.tell(2, Report{1, 4, true, false});
+  CHECK(s.last<Changing>(0)->broken);
+  CHECK(s.last<Changing>(0)->leaving == 1);
+  s.ended(1);
+  CHECK(s.last<Changing>(0)->lost.size() == 1);
+  s.tell(0, Report{1, 4, true, false});
+  CHECK(s.ids() == "0 2");
+}
+
+TEST_CASE("what was trained is handed on before its last holder leaves, and lost with it") {
+  for (const bool at_epoch : {false, true}) {
+    ArbiterOptions o = options(1, 0, true);
+    o.at_epoch = at_epoch;
+    Scene s(o);
+    s.workers(1);
+    s.tell(0, Stands{1});
+    CHECK_FALSE(s.arbiter.can_spare({0}));
+    s.enrol(5, Role::worker, 1);
+    CHECK(s.arbiter.can_spare({0}));
+    s.tell(0, Leave{false});
+    CHECK_FALSE(s.last<Stop>(0).has_value());
+    s.tell(0, Report{1, 5, false, at_epoch});
+    CHECK(s.ids() == "0 1");
+    CHECK(s.arbiter.authority() == 0);
+    CHECK_FALSE(s.last<Released>(0).has_value());
+    CHECK_FALSE(s.last<Changing>(5)->broken);
+    for (const Seat seat : {0U, 5U}) s.tell(seat, Stands{2});
+    CHECK(s.last<Go>(5).has_value());
+    for (const Seat seat : {0U, 5U}) s.tell(seat, Report{2, 6});
+    CHECK(s.ids() == "1");
+    CHECK(s.last<Released>(0).has_value());
+    // Now it is the last one, and would end the job.
+    s.tell(5, Leave{false});
+    CHECK(s.last<Stop>(5).has_value());
+    s.enrol(6, Role::worker, 2);
+    s.ended(5);
+    CHECK(s.decisions.back().fatal);
+    CHECK(s.arbiter.generation() == 3);
+  }
+  // Who is not wanted any more before it asks to be let in is let go when it does.
+  Scene loads(options(1, 0, true));
+  loads.workers(1);
+  loads.tell(0, Stands{1});
+  loads.arbiter.ask_to_leave(7);
+  loads.enrol(7, Role::worker, 1);
+  CHECK(loads.last<Released>(7).has_value());
+  loads.enrol(8, Role::worker, 1);
+  loads.tell(0, Report{1, 2});
+  CHECK(loads.ids() == "0 2");
+  // Who leaves stays for whoever comes, where those who were to go on are lost; it goes where the job stops.
+  for (const bool stops : {false, true}) {
+    ArbiterOptions replaced = options(2, 0, true);
+    replaced.lost_are_replaced = true;
+    Scene s(replaced);
+    s.workers(2);
+    for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{1});
+    s.tell(1, Leave{false});
+    s.ended(0);
+    s.tell(1, Report{1, 5, true, false});
+    CHECK_FALSE(s.last<Released>(1).has_value());
+    CHECK(s.arbiter.too_few());
+    if (stops) {
+      s.arbiter.stop_all();
+      s.pass(0s);
+      CHECK(s.last<Released>(1).has_value());
+      continue;
+    }
+    s.enrol(5, Role::worker, 2);
+    CHECK(s.ids() == "1 2");
+    CHECK(s.arbiter.authority() == 1);
+    for (const Seat seat : {1U, 5U}) s.tell(seat, Stands{2});
+    for (const Seat seat : {1U, 5U}) s.tell(seat, Report{2, 6});
+    CHECK(s.ids() == "2");
+    CHECK(s.last<Released>(1).has_value());
+  }
+  // Nor does it stay where nobody starts others.
+  Scene alone(options(2, 0, true));
+  alone.workers(2);
+  for (const Seat seat : {0U, 1U}) alone.tell(seat, Stands{1});
+  alone.tell(1, Leave{false});
+  alone.ended(0);
+  alone.tell(1, Report{1, 5, true, false});
+  CHECK(alone.last<Released>(1).has_value());
+  // Before anything stood nothing is lost, and servers keep what they have.
+  Scene begin(options(1, 0, true));
+  begin.workers(1);
+  begin.ended(0);
+  CHECK_FALSE(begin.decisions.back().fatal);
+  begin.enrol(3, Role::worker, 1);
+  CHECK(begin.ids() == "1");
+  auto held = options(1, 1, true);
+  held.servers_hold = true;
+  Scene served(held);
+  served.workers(1);
+  served.enrol(2, Role::server, 0);
+  for (const Seat seat : {0U, 2U}) served.tell(seat, Stands{1});
+  served.ended(0);
+  CHECK_FALSE(served.decisions.back().fatal);
+}
+
+TEST_CASE("below the least number of members they wait; who joins does not wait for an epoch then") {
+  ArbiterOptions o = options(3, 0, true);
+  o.at_epoch = true;
+  o.min_workers = 3;
+  Scene s(o);
+  s.workers(3);
+  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+  CHECK_FALSE(s.arbiter.can_spare({2}));
+  s.tell(2, Leave{false});
+  for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Report{1, 5});
+  CHECK(s.arbiter.too_few());
+  CHECK(s.last<Released>(2).has_value());  // it is not kept
+  s.enrol(6, Role::worker, 6);
+  CHECK_FALSE(s.arbiter.too_few());
+  CHECK(s.ids() == "0 1 3");
+
+  // A job that stops does so with whom it has.
+  for (const Seat seat : {0U, 1U, 6U}) s.tell(seat, Stands{2});
+  s.ended(1);
+  for (const Seat seat : {0U, 6U}) s.tell(seat, Report{2, 6, true, false});
+  CHECK(s.arbiter.too_few());
+  s.arbiter.stop_all();
+  s.pass(0s);
+  CHECK(s.last<Stop>(6).has_value());
+  CHECK(s.ids() == "0 3");
+}
+
+TEST_CASE("who comes when the work is done is let go") {
+  Scene s(options(1, 0, true));
+  s.workers(1);
+  s.tell(0, Stands{1});
+  s.enrol(5, Role::worker, 3);
+  s.tell(0, Leave{true});
+  CHECK(s.arbiter.finished());
+  CHECK(s.last<Released>(5).has_value());
+  s.enrol(6, Role::worker, 4);
+  CHECK(s.last<Released>(6).has_value());
+  CHECK(s.arbiter.generation() == 1);
+}
+
+TEST_CASE("nobody joins those who make ready what is trained") {
+  // One of three is lost before the first step, while another one waits to join.
+  const auto make_ready = [](Scene& s) {
+    s.workers(3);
+    for (Seat seat = 0; seat < 3; ++seat) s.tell(seat, Stands{1});
+    s.enrol(7, Role::worker, 7);
+    s.ended(0);
+    for (const Seat seat : {1U, 2U}) s.tell(seat, Report{1, 0, true, false, true});
+  };
+  Scene s(options(3, 0, true));
+  make_ready(s);
+  CHECK(s.ids() == "1 2");
+  for (const Seat seat : {1U, 2U}) s.tell(seat, Stands{2});
+  CHECK(s.last<Changing>(1)->joining == 1);  // it comes with the first step
+  for (const Seat seat : {1U, 2U}) s.tell(seat, Report{2, 1});
+  CHECK(s.ids() == "1 2 3");
+
+  // It counts already where there must be so many.
+  ArbiterOptions o = options(3, 0, true);
+  o.min_workers = 3;
+  Scene enough(o);
+  make_ready(enough);
+  CHECK_FALSE(enough.arbiter.too_few());
+  CHECK(enough.ids() == "1 2");
+  Scene few(o);
+  few.workers(3);
+  for (Seat seat = 0; seat < 3; ++seat) few.tell(seat, Stands{1});
+  few.ended(0);
+  for (const Seat seat : {1U, 2U}) few.tell(seat, Report{1, 0, true, false, true});
+  CHECK(few.arbiter.too_few());
+  few.enrol(8, Role::worker, 8);
+  CHECK(few.ids() == "1 2");
+
+  // Nor do all leave who could hand it on.
+  Scene leave(options(1, 0, true));
+  leave.workers(1);
+  leave.tell(0, Stands{1});
+  leave.enrol(7, Role::worker, 7);
+  leave.tell(0, Leave{false});
+  leave.tell(0, Report{1, 0, true, false, true});
+  CHECK(leave.ids() == "0");
+  leave.tell(0, Stands{2});
+  leave.tell(0, Report{2, 1});
+  CHECK(leave.ids() == "0 1");
+  for (const Seat seat : {0U, 7U}) leave.tell(seat, Stands{3});
+  for (const Seat seat : {0U, 7U}) leave.tell(seat, Report{3, 2});
+  CHECK(leave.ids() == "1");
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// What tutti-launch makes of how processes ended, and of hosts that cannot be used.
+#include <doctest/doctest.h>
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <vector>
+
+#include <tutti/job/arbiter_options.hpp>
+
+#include "data/temp_folder.hpp"
+#include "tools/launch/blame.hpp"
+#include "tools/launch/commands.hpp"
+#include "tools/launch/elastic.hpp"
+#include "tools/launch/job_folder.hpp"
+#include "tools/launch/job_members.hpp"
+#include "tools/launch/link.hpp"
+#include "tools/launch/mpi.hpp"
+#include "tools/launch/mpi_verdict.hpp"
+#include "tools/launch/options.hpp"
+#include "tools/launch/plan.hpp"
+#include "tools/launch/wire.hpp"
+
+using namespace tutti;
+using namespace tutti::launch;
+using test::contains;
+
+namespace {
+
+// A job of one worker, which stands.
+struct OneMember final : JobMembers {
+  [[nodiscard]] bool opened(const std::string&) const override { return true; }
+  [[nodiscard]] bool can_spare(const std::string&) const override { return false; }
+  void ask_to_leave(const std::string&) override {}
+  void stop_all() override {}
+  [[nodiscard]] bool too_few() const override { return false; }
+  [[nodiscard]] bool finished() const override { return false; }
+  [[nodiscard]] bool stopping() const override { return false; }
+  [[nodiscard]] std::uint64_t epoch() const override { return 0; }
+  [[nodiscard]] std::vector<std::string> standing() const override { return {"worker 0"}; }
+};
+
+}  // namespace
+
+TEST_CASE("whose fault it was") {
+  const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
+    return Ending{name, "h", {by_signal, code, why}};
+  };
+  using Endings = std::vector<Ending>;
+  const auto blamed = [](const Endings& e) {
+    const Ending* c = culprit(e);
+    return c == nullptr ? std::string("nobody") : c->name;
+  };
+  CHECK(blamed({ending("0", false, 0, "own"), ending("1", true, 15, "stopped")}) == "nobody");
+  CHECK(blamed({ending("0", false, 3, "own"), ending("1", false, 4, "own")}) == "0");
+  // Others notice the loss before the one that was lost is heard of.
+  CHECK(blamed({ending("0", false, 5, "own"), ending("1", true, 9, "own"), ending("2", false, 5, "own")}) == "1");
+  CHECK(blamed({ending("0", false, 5, "own"), ending("2", false, 5, "own")}) == "0");
+  CHECK(blamed({ending("0", true, 15, "orphaned"), ending("1", false, 5, "own")}) == "1");
+  CHECK(blamed({ending("0", true, 15, "orphaned"), ending("1", true, 9, "vanished")}) == "1");
+  CHECK(blamed({ending("0", true, 15, "stopped"), ending("1", true, 15, "orphaned")}) == "1");
+  CHECK(exit_code_for({false, 17, "own"}) == 17);
+  CHECK(exit_code_for({true, SIGKILL, "own"}) == 5);
+  CHECK(exit_code_for({true, SIGTERM, "own"}) == 5);
+  CHECK(exit_code_for({true, SIGSEGV, "own"}) == 1);
+  CHECK(exit_code_for({true, SIGABRT, "own"}) == 1);
+}
+
+TEST_CASE("what mpirun says of a rank") {
+  CHECK(rank_that_mpirun_blames("MPI_ABORT was invoked on rank 12 in communicator MPI_COMM_WORLD") == 12);
+  CHECK(rank_that_mpirun_blames("mpirun noticed that process rank 3 with PID 0 on node b exited on signal 9") == 3);
+  CHECK_FALSE(rank_that_mpirun_blames("all is well on rank 3").has_value());
+  CHECK_FALSE(rank_that_mpirun_blames("MPI_ABORT was invoked on rank x").has_value());
+}
+
+TEST_CASE("why a host could not be used") {
+  const Host b{"b", 0, 1, 1};
+  auto p = connection_problem(b, false, 255, "Warning: x\nroot@b: Permission denied (publickey).\r\n", "/p");
+  CHECK(p.code == 5);
+  CHECK(contains(p.message, "[host b]"));
+  CHECK(contains(p.message, "Permission denied (publickey)"));
+  p = connection_problem(b, false, 127, "sh: 1: exec: /p: not found\n", "/p");
+  CHECK(p.code == 2);
+  CHECK(contains(p.message, "/p"));
+  CHECK(contains(p.message, "--remote-launch"));
+  p = connection_problem(b, false, 255, "\x1b]0;evil\x07\n", "/p");
+  for (const char c : p.message) CHECK(static_cast<unsigned char>(c) >= 0x20);
+}
+
+TEST_CASE("what ranks of one mpirun come to") {
+  const auto ending = [](const char* name, bool by_signal, int code, const char* why) {
+    return Ending{name, "h", {by_signal, code, why}};
+  };
+  const Ending done = ending("worker 0", false, 0, "own"), makes_way = ending("worker 1", false, 75, "own"),
+               killed = ending("worker 2", true, 9, "own"), stopped = ending("worker 3", true, 15, "stopped"),
+               lost_it = ending("worker 4", false, 5, "own"), gone = ending("worker 5", true, 9, "vanished"),
+               usage = ending("worker 6", false, 2, "own"), data = ending("worker 7", false, 3, "own");
+  CHECK((in_order(done) && in_order(makes_way) && !in_order(killed) && !in_order(lost_it)));
+  CHECK((!ends_job({makes_way, killed, stopped, data}) && ends_job({makes_way, usage})));
+  CHECK(ends_job({ending("worker 0", false, 6, "own")}));
+  CHECK(ends_job({ending("worker 0", false, 143, "own")}));
+  const auto culprits = culprits_of({done, makes_way, killed, stopped, lost_it, gone, data});
+  REQUIRE(culprits.size() == 3);
+  CHECK((culprits[0].name == killed.name && culprits[1].name == gone.name && culprits[2].name == data.name));
+  CHECK(culprits_of({lost_it, stopped}).empty());
+  CHECK(done_in_order({makes_way, killed})[0].good());
+  CHECK(!done_in_order({makes_way, killed})[1].good());
+}
+
+TEST_CASE("ranks of a generation know who they are, and what those before them left") {
+  Order o;
+  o.elastic = o.through_mpi = o.joins = true;
+  o.command = {"true"};
+  o.workers = 2;
+  const ProcessOrder p{"worker", 7, 0, 1, 1};
+  const auto has = [&](const std::string& entry) {
+    const auto all = environment_of(o, p, "/state/worker-7.progress", "");
+    return std::find(all.begin(), all.end(), entry) != all.end();
+  };
+  CHECK((has("TUTTI_RANK=7") && has("TUTTI_SIZE=8") && has("NEW_WORKER=1") && !has("TUTTI_KEPT=")));
+  o.generation = 3;
+  o.founders = 4;
+  o.kept = "17 0 a run";
+  for (const char* entry : {"TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_GENERATION=3", "TUTTI_FOUNDERS=4",
+                            "TUTTI_KEEP=/state/worker-7.kept", "TUTTI_KEPT=17 0 a run", "TUTTI_ELASTIC=1"})
+    CHECK_MESSAGE(has(entry), entry);
+  CHECK(!has("NEW_WORKER=1"));
+}
+
+TEST_CASE("the end of a worker that was not wanted any more before it was heard of is nobody's") {
+  const test::TempFolder folder;
+  const Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "1", "true"});
+  const Plan plan = make_plan(o);
+  OneMember members;
+  JobFolder of_job;
+  std::list<Link> links;
+  Elastic elastic(o, plan, members, of_job, links, [](const std::string&) {});
+  control::Decision stands;
+  stands.kind = control::Decision::Kind::standing;
+  elastic.hear({stands, ""});
+  CHECK(elastic.meaning_of({"worker 4", "h", {true, SIGTERM, "own"}}) == Elastic::Meaning::none);
+  CHECK(elastic.meaning_of({"worker 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
+}
