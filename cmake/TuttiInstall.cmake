@@ -66,10 +66,8 @@ install(DIRECTORY datasets DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOUR
 set(tutti_scripts_dir "${CMAKE_INSTALL_DATADIR}/tutti/scripts")
 # What hosts of a cloud run, and the templates that make them.
 foreach(folder scripts bootstrap batch cloudformation)
-  if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/infra/${folder}")
-    install(DIRECTORY infra/${folder} DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
-            PATTERN __pycache__ EXCLUDE PATTERN source EXCLUDE)
-  endif()
+  install(DIRECTORY infra/${folder} DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti" USE_SOURCE_PERMISSIONS
+          PATTERN __pycache__ EXCLUDE PATTERN source EXCLUDE)
 endforeach()
 install(PROGRAMS tools/pytorch_weights.py DESTINATION "${tutti_scripts_dir}")
 install(FILES bench/scaling/simulate.py tools/instance-types.csv DESTINATION "${CMAKE_INSTALL_DATADIR}/tutti/plan")

@@ -112,6 +112,12 @@ class Package(unittest.TestCase):
         (native / "CMakeCache.txt").write_text("TUTTI_EIGEN_NATIVE:BOOL=ON\n")
         self.refused("--build", native, tells="expected programs for any x86-64 processor")
 
+    def test_the_scripts_lint(self):
+        if not shutil.which("shellcheck"):
+            self.skipTest("no shellcheck (Debian: apt-get install shellcheck)")
+        done = run("shellcheck", MAKE, MAKE.with_name("setup.sh"))
+        self.assertEqual(done.stdout, "")
+
     def test_each_file_finds_what_it_needs_in_the_archive(self):
         """Names and symbol versions, of programs, libraries and plugins alike."""
         files = list(elf_files(self.top))
@@ -140,7 +146,8 @@ class Package(unittest.TestCase):
             self.assertTrue(os.access(self.top / "bin" / program, os.X_OK), program)
         done = run(self.top / "bin" / "tutti-plan", "668:256", "--type", "p3.16xlarge", "--nodes", "4")
         self.assertIn("| 4 | 8192 |", done.stdout, done.stderr)
-        self.assertTrue((self.top / "share/tutti/scripts/train.sh").is_file())
+        for file in ("scripts/train.sh", "bootstrap/user_data.sh", "batch/mpi-run.sh", "cloudformation/cluster.yaml"):
+            self.assertTrue((self.top / "share/tutti" / file).is_file(), file)
         listed = run("tar", "-tvzf", self.archive).stdout.splitlines()
         self.assertEqual({line.split()[5].split("/")[0] for line in listed}, {"tutti"})
         self.assertEqual({line.split()[1] for line in listed}, {"0/0"})
