@@ -2,12 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <tutti/core/error.hpp>
 
 #include "elastic.hpp"
+#include "elastic_manager.hpp"
 #include "job_control.hpp"
 #include "job_members.hpp"
 #include "link.hpp"
@@ -27,8 +30,13 @@ class ElasticJob : protected RunningJob {
     if (o_.launcher == "mpi") generations_.emplace(o_, plan_, folder_, mpirun_, mpirun_said_);
     JobMembers& members = generations_ ? static_cast<JobMembers&>(*generations_) : *control_;
     elastic_.emplace(o_, plan_, members, folder_, links_, [this](const std::string& text) { say(text); });
+    std::vector<Host> base;
+    for (const ListedHost& l : hosts_at_begin(plan_)) base.push_back(l.host);
+    manager_.emplace(elastic_folder(o_.elastic), base, [this](const std::string& text) { say(text); });
   }
+  void end_elastic() { manager_.reset(); }
   void watch_elastic() {
+    manager_->watch();
     for (const JobControl::News& news : control_->take_news()) {
       if (news.decision.kind == control::Decision::Kind::standing) made_good();
       if (news.decision.kind == control::Decision::Kind::lost) board_.ended(news.name);
@@ -120,6 +128,9 @@ class ElasticJob : protected RunningJob {
       elastic_->started(name, l);
     }
   }
+
+ private:
+  std::optional<ElasticManager> manager_;
 };
 
 }  // namespace tutti::launch

@@ -64,6 +64,7 @@ class Launcher : ElasticJob {
       if (o_.elastic.on) begin_elastic();
       for (const auto& s : plan_.sites) links_.emplace_back(s, o_);
       while (!over()) turn(signals);
+      end_elastic();
       end_lost_hosts(signals);
     } catch (...) {
       folder_.remove();

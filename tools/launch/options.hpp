@@ -97,6 +97,8 @@ Workers that come and go
       --launch-worker --host HOST
                             adds HOST, with slots=N for -n N, to the hosts file of the job in
                             --elastic-dir
+                            Where WORKER_LAUNCH_TEMPLATE_ID and ELASTIC_WORKER_TAG are set, the elastic
+                            manager edits that file as instances of this launch template come and go
 Times in seconds
       --connect-timeout S   until a host has answered  [10]
       --host-timeout S      without a word from a host until it counts as lost  [30]
