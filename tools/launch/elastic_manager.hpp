@@ -35,9 +35,11 @@ class ElasticManager {
   ElasticManager(std::filesystem::path folder, const std::vector<Host>& base, Say say) : say_(std::move(say)) {
     const char *given = variable("WORKER_LAUNCH_TEMPLATE_ID"), *tag = variable("ELASTIC_WORKER_TAG");
     if (given == nullptr && tag == nullptr) return;
-    if (given == nullptr || tag == nullptr)
-      return say_(std::string("warning: no elastic manager, because ") +
-                  (given == nullptr ? "WORKER_LAUNCH_TEMPLATE_ID" : "ELASTIC_WORKER_TAG") + " is not set");
+    if (given == nullptr || tag == nullptr) {
+      say_(std::string("warning: no elastic manager, because ") +
+           (given == nullptr ? "WORKER_LAUNCH_TEMPLATE_ID" : "ELASTIC_WORKER_TAG") + " is not set");
+      return;
+    }
     const auto began = std::chrono::system_clock::now().time_since_epoch();
     const char* python = variable("TUTTI_PYTHON");
     start_.argv = {python == nullptr ? "python3" : python,

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Fetches CIFAR-10 on a host that is to join a job: an example of a script for PrepareDataScriptPath.
+
+    prepare-data.py [--format recordio|binary] [--out DIR] [--url URL]
+
+recordio (the default): DIR/cifar10_train.rec and DIR/cifar10_val.rec, for train_cifar10 --data-train and --data-val; URL is the
+folder that has them. binary: DIR/cifar-10-batches-bin, for train_cifar10 --data DIR; URL is the archive. DIR is ./data if none is
+given; the working folder of a host that is prepared is the shared file system. What is there already is not fetched again, and
+a file is there whole or not at all. Ends with 0 once all is there, with 3 after any answer but 200, 2 usage. Python 3.9.
+"""
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+RECORDIO = "http://data.mxnet.io/data/cifar10"
+BINARY = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+BINARY_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+RECORDIO_MAGIC = (0xCED7230A).to_bytes(4, "little")
+BATCHES = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
+BATCH_BYTES = 10000 * 3073
+
+
+class Failure(Exception):
+    pass
+
+
+def fetch(url, file):
+    """Writes what the URL has. Failure after any answer but 200, and where less comes than was announced."""
+    print(f"prepare-data: fetching {url}", flush=True)
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, open(file, "wb") as out:
+            if answer.status != 200:
+                raise Failure(f"{url}: expected status 200, got {answer.status}")
+            shutil.copyfileobj(answer, out, 1 << 20)
+            announced = answer.headers.get("Content-Length")
+    except urllib.error.HTTPError as e:
+        raise Failure(f"{url}: expected status 200, got {e.code}") from None
+    except (OSError, ValueError) as e:
+        raise Failure(f"{url}: {e}") from None
+    got = file.stat().st_size
+    if announced is not None and got != int(announced):
+        raise Failure(f"{url}: expected {announced} bytes, got {got}")
+
+
+def prepare_recordio(out, base, work):
+    for name in ("cifar10_train.rec", "cifar10_val.rec"):
+        if (out / name).exists():
+            print(f"prepare-data: {out / name} is there already", flush=True)
+            continue
+        fetch(f"{base.rstrip('/')}/{name}", work / name)
+        with open(work / name, "rb") as file:
+            if file.read(4) != RECORDIO_MAGIC:
+                raise Failure(f"{base.rstrip('/')}/{name}: expected RecordIO, got another kind of file")
+        os.rename(work / name, out / name)
+
+
+def whole(folder):
+    return all((folder / b).is_file() and (folder / b).stat().st_size == BATCH_BYTES for b in BATCHES)
+
+
+def prepare_binary(out, url, work):
+    folder = out / "cifar-10-batches-bin"
+    if folder.exists():
+        if not whole(folder):
+            raise Failure(f"{folder}: expected the six files of CIFAR-10, got others; remove it to have it fetched")
+        print(f"prepare-data: {folder} is there already", flush=True)
+        return
+    archive = work / "archive"
+    fetch(url, archive)
+    if url == BINARY:
+        digest = hashlib.sha256()
+        with open(archive, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+        if digest.hexdigest() != BINARY_SHA256:
+            raise Failure(f"{url}: expected SHA-256 {BINARY_SHA256}, got {digest.hexdigest()}")
+    made = work / folder.name
+    made.mkdir()
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                # By name, so that nothing of an archive goes elsewhere.
+                if member.isfile() and os.path.basename(member.name) in BATCHES:
+                    with open(made / os.path.basename(member.name), "wb") as file:
+                        shutil.copyfileobj(tar.extractfile(member), file, 1 << 20)
+    except (tarfile.TarError, EOFError) as e:
+        raise Failure(f"{url}: {e}") from None
+    if not whole(made):
+        raise Failure(f"{url}: expected the six files of CIFAR-10, got {', '.join(sorted(os.listdir(made))) or 'none of them'}")
+    try:
+        os.rename(made, folder)
+    except OSError:
+        # Another host was quicker.
+        if not whole(folder):
+            raise
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--format", choices=("recordio", "binary"), default="recordio")
+    parser.add_argument("--out", type=Path, default=Path("data"), help="the folder [data]")
+    parser.add_argument("--url", help="where it is fetched from, in place of the original")
+    options = parser.parse_args()
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=options.out, prefix=".fetch-") as work:
+            if options.format == "binary":
+                prepare_binary(options.out, options.url or BINARY, Path(work))
+            else:
+                prepare_recordio(options.out, options.url or RECORDIO, Path(work))
+    except (Failure, OSError) as e:
+        print(f"prepare-data: error: {e}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
