@@ -148,6 +148,7 @@ class Manager:
     def call(self, action, function, **arguments):
         """What EC2 answers; None where it does not, which is said once and tried again with the next look."""
         import botocore.exceptions
+        import botocore.parsers
         try:
             answer = function(**arguments)
         except botocore.exceptions.ClientError as e:
@@ -155,7 +156,7 @@ class Manager:
             hint = f"; the role of this instance needs ec2:{action}" if re.search("Unauthorized|Denied|AuthFailure",
                                                                                  error.get("Code", "")) else ""
             self.once(action, f"warning: ec2:{action}: {error.get('Code')}: {error.get('Message', '')[:300]}{hint}")
-        except botocore.exceptions.BotoCoreError as e:
+        except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as e:
             self.once(action, f"warning: ec2:{action}: {str(e)[:300]}")
         else:
             self.told.pop(action, None)
@@ -222,7 +223,7 @@ class Manager:
         if found is None:
             return
         said = self.log.last()
-        new, gone, wanted, leaving = [], set(), [], []
+        gone, wanted, leaving = set(), [], []
         for i in found:
             instance, state = i["InstanceId"], i["State"]["Name"]
             tags = {t["Key"]: t["Value"] for t in i.get("Tags", [])}
@@ -244,7 +245,6 @@ class Manager:
         for _, instance, ip, _ in add:
             self.know(ip)
             self.mine[instance] = ip
-            new.append(ip + self.slots_of_base(lines))
         for _, instance, ip, _ in leaving:
             was_mine = self.mine.pop(instance, None) is not None
             if was_mine:
@@ -255,9 +255,9 @@ class Manager:
         gone -= set(self.mine.values())
         # One that a user took out by hand comes back with the next look as long as it has the tag.
         there = {host_of(line) for line in lines}
-        new += [ip + self.slots_of_base(lines) for ip in self.mine.values() if ip not in there and not over]
+        new = [] if over else [ip + self.slots_of_base(lines) for ip in self.mine.values() if ip not in there]
         self.remember()
-        if self.hosts.change(gone, [] if over else new):
+        if self.hosts.change(gone, new):
             for _, instance, ip, _ in add:
                 say(f"{instance} ({ip}) is in {self.hosts.file.name}")
         for _, instance, ip, tags in wanted:
@@ -303,7 +303,7 @@ def main():
     parser.add_argument("--since", type=int, default=0, help="when the job began, nanoseconds since 1970")
     parser.add_argument("--base", action="append", default=[], help="a host with which it began; repeatable")
     options = parser.parse_args()
-    poll = float(os.environ.get("TUTTI_POLL_SECONDS") or POLL)
+    poll = float(os.environ.get("AWS_DL_POLL_SECONDS") or POLL)
     try:
         import boto3
         import botocore.config

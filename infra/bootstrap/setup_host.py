@@ -167,10 +167,16 @@ class Files:
         path = self.at("/etc/profile.d/deeplearning.sh")
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = without(text_of(path), rf"^export ({'|'.join(variables)})=")
-        kept += "".join(f"export {name}={value}\n" for name, value in variables.items())
-        if "/opt/tutti/bin" not in kept:
-            kept += 'export PATH="/opt/tutti/bin:$PATH"\n'
-        write_aside(path, kept)
+        write_aside(path, kept + "".join(f"export {name}={value}\n" for name, value in variables.items()))
+
+    def link_programs(self):
+        """Puts the programs where ssh looks for them too: it reads no profile."""
+        folder = self.at("/usr/local/bin")
+        folder.mkdir(parents=True, exist_ok=True)
+        for program in sorted(self.at("/opt/tutti/bin").glob("*")):
+            aside = folder / f".{program.name}.{os.getpid()}"
+            aside.symlink_to(f"/opt/tutti/bin/{program.name}")
+            os.rename(aside, folder / program.name)
 
     def forward_agent(self):
         """Lets ssh hand the agent of whoever has logged in on to the next host."""
@@ -241,8 +247,8 @@ class Setup:
         missing = [name for name in ALWAYS + NEEDED[self.role] if not environment.get(name)]
         if missing:
             raise Failure(f"the environment has no {', '.join(missing)}")
-        self.interval = self.seconds("TUTTI_POLL_SECONDS", 30)
-        self.worker_patience = self.seconds("TUTTI_WORKER_SECONDS", 900)
+        self.interval = self.seconds("AWS_DL_POLL_SECONDS", 30)
+        self.worker_patience = self.seconds("AWS_DL_WORKER_SECONDS", 900)
         self.budget = self.seconds("AWS_DL_WAITCONDITION_TIMEOUT", 3300) - self.seconds("AWS_DL_MASTERLAUNCH_TIMEOUT", 600)
         if self.budget <= 0:
             raise Failure("AWS_DL_WAITCONDITION_TIMEOUT is not more than AWS_DL_MASTERLAUNCH_TIMEOUT")
@@ -290,6 +296,7 @@ class Setup:
         import boto3
         import botocore.config
         import botocore.exceptions
+        import botocore.parsers
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", action).lower()
         told = ""
         until = time.monotonic() + min(PATIENCE, max(self.interval * 4, 1), max(self.left(), 1))
@@ -304,7 +311,7 @@ class Setup:
                 why = f"{service}:{action}: {code}: {e.response.get('Error', {}).get('Message', '')[:300]}"
                 if any(word in code for word in DENIED):
                     why += f"; the role of this instance needs {service}:{action}"
-            except botocore.exceptions.BotoCoreError as e:
+            except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as e:
                 why = f"{service}:{action}: {str(e)[:300]}"
             if time.monotonic() >= until:
                 raise Failure(why)
@@ -352,6 +359,7 @@ class Setup:
     def leave_files(self, master_ip, worker_ips):
         self.files.write_hosts(master_ip, worker_ips)
         self.files.write_workers(len(worker_ips))
+        self.files.link_programs()
         self.files.know_hosts(text_of(self.shared / "known_hosts"))
         variables = {
             "DEEPLEARNING_WORKERS_COUNT": len(worker_ips),
@@ -575,7 +583,7 @@ class Setup:
         command = [script] if os.access(script, os.X_OK) else [sys.executable, script]
         log.info("running %s", script)
         # Its own variables and no more: the wait handle and what else the set-up knows is not the script's.
-        keep = {n: v for n, v in self.env.items() if n in ("PATH", "LANG", "EFS_MOUNT", "AWS_REGION") or n.startswith("TUTTI_")}
+        keep = {n: v for n, v in self.env.items() if n in ("PATH", "LANG", "EFS_MOUNT", "AWS_REGION")}
         with subprocess.Popen(command, cwd=self.env["EFS_MOUNT"], env={"HOME": self.files.user.pw_dir, **keep}, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as running:
             for line in running.stdout:

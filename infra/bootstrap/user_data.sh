@@ -15,7 +15,7 @@ say() { echo "$(date -u +%FT%TZ) user_data: $*" | tee -a "$log"; }
 fail() {
   say "error: $1"
   if [ "$(printenv AWS_DL_NODE_TYPE | tr '[:upper:]' '[:lower:]')" = master ] && [ -n "$(printenv AWS_DL_WAIT_HANDLE)" ]; then
-    reason=$(printf '%s' "$1" | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c 1-400)
+    reason=$(printf '%s' "$1" | tr -d '\042\134' | tr -c '[:print:]' ' ' | cut -c 1-400)
     printf '{"Status": "FAILURE", "UniqueId": "user_data", "Reason": "%s", "Data": "%s"}' "$reason" "$log" |
       curl -sS --fail --max-time 60 -T - -H 'Content-Type:' "$AWS_DL_WAIT_HANDLE" >/dev/null 2>&1 ||
       say 'error: the stack could not be told of it'
@@ -80,7 +80,7 @@ for name in AWS_DL_NODE_TYPE AWS_DL_DEFAULT_USER AWS_DL_STACK_ID AWS_REGION EFS_
   [ -n "$(printenv "$name")" ] || fail "the environment has no $name"
 done
 say "$AWS_DL_NODE_TYPE of $AWS_DL_STACK_ID"
-python=$(printenv TUTTI_PYTHON || echo python3)
+python=$(printenv AWS_DL_PYTHON || echo python3)
 
 "$python" -c 'import boto3' 2>/dev/null || install python3-boto3 python3-boto3 || fail 'python3-boto3 cannot be installed'
 if ! mountpoint -q "$EFS_MOUNT" && [ ! -x /sbin/mount.efs ] && [ ! -x /sbin/mount.nfs4 ]; then
@@ -102,10 +102,12 @@ for pause in 5 15 0; do
   sleep "$pause"
 done
 [ -z "$why" ] || fail "$TUTTI_PACKAGE cannot be fetched: $why"
-rm -rf /opt/tutti.new && mkdir /opt/tutti.new || fail 'no folder /opt/tutti.new'
+rm -rf /opt/tutti.new
+mkdir /opt/tutti.new || fail 'no folder /opt/tutti.new'
 quietly tar -x -f "$package" -C /opt/tutti.new --strip-components=1 --no-same-owner || fail "$TUTTI_PACKAGE is no archive, or /opt is full"
 [ -f /opt/tutti.new/share/tutti/bootstrap/setup_host.py ] || fail "$TUTTI_PACKAGE has no share/tutti/bootstrap/setup_host.py"
-rm -rf /opt/tutti && mv /opt/tutti.new /opt/tutti && rm -f "$package" || fail '/opt/tutti cannot be replaced'
+rm -rf /opt/tutti "$package"
+mv /opt/tutti.new /opt/tutti || fail '/opt/tutti cannot be replaced'
 say "$TUTTI_PACKAGE is in /opt/tutti"
 
 # It tells the stack of its own failures.

@@ -229,6 +229,10 @@ class Bed:
         _call("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
             _call("ip", "-n", name, "link", "set", device, "up")
+        self._start_host(host)
+
+    def _start_host(self, host):
+        name = self.names[host]
         config = self.folder / f"sshd{host}.conf"
         config.write_text(
             f"Port {SSH_PORT}\nListenAddress {self.address(host)}\nHostKey {self.folder}/hostkey{host}\n"

@@ -41,7 +41,7 @@ class ElasticManager {
       return;
     }
     const auto began = std::chrono::system_clock::now().time_since_epoch();
-    const char* python = variable("TUTTI_PYTHON");
+    const char* python = variable("AWS_DL_PYTHON");
     start_.argv = {python == nullptr ? "python3" : python,
                    program().string(),
                    "--elastic-dir",
@@ -99,7 +99,7 @@ class ElasticManager {
   // Beside this program, as in an installation and in a build tree.
   [[nodiscard]] static std::filesystem::path program() {
     namespace fs = std::filesystem;
-    const char* given = variable("TUTTI_ELASTIC_MANAGER");
+    const char* given = variable("AWS_DL_ELASTIC_MANAGER");
     const fs::path file = given != nullptr ? fs::path(given)
                                            : (fs::path(own_program()).parent_path().parent_path() / "share" / "tutti" /
                                               "bootstrap" / "elastic_manager.py");
@@ -107,7 +107,7 @@ class ElasticManager {
     if (!fs::is_regular_file(file, error))
       fail<UsageError>("--elastic", "elastic_manager.py, as WORKER_LAUNCH_TEMPLATE_ID is set",
                        "no file " + file.string(),
-                       "TUTTI_ELASTIC_MANAGER names it; without WORKER_LAUNCH_TEMPLATE_ID no manager runs");
+                       "AWS_DL_ELASTIC_MANAGER names it; without WORKER_LAUNCH_TEMPLATE_ID no manager runs");
     return file;
   }
 

@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""setup_host.py makes masters and workers of instances, with moto's server as the cloud; each host writes below a folder."""
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN, CloudCase, Stack, until
+
+sys.path.insert(0, str(BOOTSTRAP))
+import setup_host  # noqa: E402
+
+LOG = "var/log/dl_cfn_setup.log"
+
+
+class Boot(CloudCase):
+    def setUp(self):
+        super().setUp()
+        self.stack = Stack(self.cloud)
+        self.cloud.web.signals.clear()
+        self.instances = {}
+
+    def ip(self, k):
+        return f"10.99.0.{7 + k * 3}"  # as strings .10 comes before .7
+
+    def root(self, k):
+        return self.folder / f"host{k}"
+
+    def launch(self, role, k):
+        self.instances[k] = self.stack.launch(role, self.ip(k))
+
+    def boot(self, role, k, **more):
+        (self.root(k) / "etc/ssh").mkdir(parents=True, exist_ok=True)
+        env = self.stack.environment(role, f"{self.stack.name}{k}", self.instances[k], self.ip(k), self.efs, **more)
+        return self.start([sys.executable, BOOTSTRAP / "setup_host.py", "--root", self.root(k)],
+                          {name: value for name, value in env.items() if value is not None})
+
+    def read(self, k, path):
+        return (self.root(k) / path).read_text()
+
+    def signals(self):
+        return [(s["Status"], s["UniqueId"]) for s in self.cloud.web.signals]
+
+
+class Cluster(Boot):
+    def test_a_master_and_two_workers(self):
+        # What is no message of this stack comes first.
+        self.stack.send("Master", "no JSON \u2603")
+        self.stack.send("Master", [1])
+        self.stack.send("Master", {"event": "asg-setup", "status": "failure", "asg": self.stack.groups["Worker"], "min": 0, "desired": 1,
+                                   "max": 1, "launched": 1})
+        self.stack.send("Master", {"event": "asg-setup", "status": "success", "asg": self.stack.groups["Worker"], "min": "0"})
+        self.stack.send("Master", {"event": "asg-setup", "status": "success", "asg": "other-WorkerAutoScalingGroup-1", "min": 9,
+                                   "desired": 9, "max": 9, "launched": 9})
+        self.stack.send("Worker", {"event": "worker-setup", "master-ip": "10.1.1.1", "worker-ips": ["10.1.1.1"]})
+        self.stack.send("Worker", '{"event": "worker-setup", "master-ip": "10.99.0.7", "worker-ips": ["10.99.0.7", "$(reboot)"]}')
+        self.launch("Master", 0)
+        self.launch("Worker", 1)
+        self.launch("Worker", 2)
+        (self.root(1) / "etc").mkdir(parents=True)
+        (self.root(1) / "etc/hosts").write_text("127.0.0.1 localhost\n10.1.1.1 deeplearning-worker7\n")
+        # SUCCESS in another case, as anybody may write it, and more than once.
+        self.stack.asg_setup("Master", 1, 1)
+        self.stack.send("Master", {"event": "asg-setup", "status": "SUCCESS", "asg": self.stack.groups["Worker"], "min": 0, "desired": 2,
+                                   "max": 2, "launched": 2})
+        self.stack.asg_setup("Worker", 0, 2)
+        gpus = self.folder / "gpus"
+        gpus.mkdir()
+        (gpus / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: a'; echo 'GPU 1: b'; echo '  MIG 1'\n")
+        (gpus / "nvidia-smi").chmod(0o755)
+        hosts = [self.boot("Master", 0, AWS_DL_FORWARD_AGENT="false"),
+                 self.boot("worker", 1, AWS_DL_FORWARD_AGENT="true", PATH=f"{gpus}:{os.environ['PATH']}"),
+                 self.boot("WORKER", 2)]
+        said = [self.finish(h) for h in hosts]
+
+        ips = sorted(self.ip(k) for k in range(3))
+        self.assertEqual(ips, ["10.99.0.10", "10.99.0.13", "10.99.0.7"])
+        lines = "10.99.0.7 deeplearning-master\n" + "".join(f"{ip} deeplearning-worker{n}\n" for n, ip in enumerate(ips, 1))
+        for k in range(3):
+            self.assertEqual(self.read(k, "etc/hosts"), ("127.0.0.1 localhost\n" if k == 1 else "") + lines)
+            self.assertEqual(self.read(k, "opt/deeplearning/workers"), "".join(f"deeplearning-worker{n}\n" for n in (1, 2, 3)))
+            profile = self.read(k, "etc/profile.d/deeplearning.sh")
+            for line in ("export DEEPLEARNING_WORKERS_COUNT=3", "export DEEPLEARNING_WORKERS_PATH=/opt/deeplearning/workers",
+                         f"export DEEPLEARNING_WORKER_GPU_COUNT={2 if k == 1 else 0}", f"export EFS_MOUNT={self.efs}"):
+                self.assertEqual(profile.splitlines().count(line), 1, profile)
+            self.assertNotIn("ELASTIC", profile)
+            # The master may log in, and nobody else; everybody knows everybody's host.
+            self.assertEqual(self.read(k, "root/.ssh/authorized_keys"), self.read(0, "root/.ssh/id_ed25519.pub"))
+            self.assertEqual((self.root(k) / "root/.ssh/authorized_keys").stat().st_mode & 0o777, 0o600)
+            known = self.read(k, "root/.ssh/known_hosts")
+            for other in range(3):
+                names = f"{self.ip(other)},deeplearning-worker{ips.index(self.ip(other)) + 1}" + (",deeplearning-master" if other == 0 else "")
+                key = " ".join(self.read(other, "etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
+                self.assertIn(f"{names} {key}\n", known)
+        self.assertFalse((self.root(1) / "root/.ssh/id_ed25519").exists())
+        self.assertEqual((self.root(0) / "root/.ssh/id_ed25519").stat().st_mode & 0o777, 0o600)
+        # Agents are handed on only where the stack has a key of its user.
+        self.assertIn("ForwardAgent yes", self.read(1, "etc/ssh/ssh_config"))
+        self.assertFalse((self.root(0) / "etc/ssh/ssh_config").exists())
+
+        self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
+        self.assertEqual(self.stack.left("Master"), 0)
+        # Everyone has read the same message, which is still there; the two that were none are gone.
+        self.assertEqual(self.stack.messages("Worker"),
+                         ['{"event": "worker-setup", "master-ip": "10.99.0.7", "worker-ips": ["10.99.0.10", "10.99.0.13", "10.99.0.7"]}'])
+        self.assertIn("other-WorkerAutoScalingGroup-1, which is not of this stack, is deleted", said[0])
+        self.assertEqual(said[0].count("is not understood and deleted"), 4, said[0])
+        self.assertEqual(said[0].count("has told of itself before"), 1, said[0])
+        for k in range(3):
+            self.assertEqual(self.read(k, LOG), said[k])
+            for secret in (SECRET, HANDLE_SECRET, TOKEN, "PRIVATE KEY"):
+                self.assertNotIn(secret, said[k])
+
+        # Once more, as after a boot that was broken off: nothing is there twice.
+        before = [(self.root(1) / f).read_text() for f in ("etc/hosts", "etc/profile.d/deeplearning.sh", "root/.ssh/known_hosts",
+                                                             "root/.ssh/authorized_keys", "etc/ssh/ssh_config")]
+        self.finish(self.boot("Worker", 1, AWS_DL_FORWARD_AGENT="true", PATH=f"{gpus}:{os.environ['PATH']}"))
+        self.assertEqual(before, [(self.root(1) / f).read_text() for f in ("etc/hosts", "etc/profile.d/deeplearning.sh", "root/.ssh/known_hosts",
+                                                                             "root/.ssh/authorized_keys", "etc/ssh/ssh_config")])
+
+    def test_a_worker_that_never_answers_is_named_and_left_out(self):
+        for k, role in enumerate(("Master", "Worker", "Worker")):
+            self.launch(role, k)
+        self.stack.asg_setup("Worker", 1, 2)
+        self.stack.asg_setup("Master", 1, 1)
+        master, worker = self.boot("Master", 0, AWS_DL_WORKER_SECONDS="4"), self.boot("Worker", 1)
+        said = self.finish(master)
+        self.assertIn(f"no answer of {self.instances[2]} ({self.ip(2)}); the cluster begins without", said)
+        self.finish(worker)
+        self.assertEqual(self.read(0, "opt/deeplearning/workers").count("\n"), 2)
+        self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
+        # It comes when the others have begun: it says so, and takes nothing away from them.
+        self.assertIn(f"the cluster began without {self.ip(2)}", self.finish(self.boot("Worker", 2), 1))
+        self.assertEqual(self.stack.left("Worker"), 1)
+
+    def test_too_few_workers_end_it(self):
+        for k, role in enumerate(("Master", "Worker")):
+            self.launch(role, k)
+        self.stack.asg_setup("Worker", 1, 1)
+        self.stack.asg_setup("Master", 1, 1)
+        said = self.finish(self.boot("Master", 0, AWS_DL_WORKER_SECONDS="1"), 1)
+        self.assertIn(f"0 workers have answered, and the group has 1 at least; none came from {self.instances[1]} ({self.ip(1)})", said)
+        self.assertEqual(self.signals(), [("FAILURE", self.instances[0])])
+        self.assertEqual(self.stack.left("Worker"), 0)
+
+    def test_a_master_alone(self):
+        self.launch("Master", 0)
+        self.stack.asg_setup("Worker", 0, 0)
+        self.stack.asg_setup("Master", 1, 1)
+        self.finish(self.boot("Master", 0, WORKER_LAUNCH_TEMPLATE_ID="lt-1", ELASTIC_WORKER_TAG="a-tag"))
+        self.assertEqual(self.read(0, "opt/deeplearning/workers"), "deeplearning-worker1\n")
+        profile = self.read(0, "etc/profile.d/deeplearning.sh")
+        self.assertIn("export WORKER_LAUNCH_TEMPLATE_ID=lt-1\nexport ELASTIC_WORKER_TAG=a-tag\n", profile)
+
+    def test_no_elastic_variables_where_it_is_switched_off(self):
+        self.launch("Master", 0)
+        self.stack.asg_setup("Worker", 0, 0)
+        self.stack.asg_setup("Master", 1, 1)
+        self.finish(self.boot("Master", 0, WORKER_LAUNCH_TEMPLATE_ID="lt-1", ELASTIC_WORKER_TAG="a", AWS_DL_ENABLE_ELASTIC_TRAINING="false"))
+        self.assertNotIn("WORKER_LAUNCH_TEMPLATE_ID", self.read(0, "etc/profile.d/deeplearning.sh"))
+
+
+class GivesUp(Boot):
+    def test_no_word_of_a_group(self):
+        self.launch("Master", 0)
+        self.stack.asg_setup("Master", 1, 1)
+        said = self.finish(self.boot("Master", 0, AWS_DL_WAITCONDITION_TIMEOUT="603"), 1)
+        self.assertIn("no word of WorkerAutoScalingGroup within 3 s", said)
+        self.assertEqual(self.signals(), [("FAILURE", self.instances[0])])
+
+    def test_a_worker_without_a_master(self):
+        self.launch("Worker", 1)
+        self.assertIn("the master has not left its key", self.finish(self.boot("Worker", 1, AWS_DL_WAITCONDITION_TIMEOUT="602"), 1))
+        self.assertEqual(self.signals(), [])
+
+    def test_a_queue_that_is_missing(self):
+        self.launch("Master", 0)
+        said = self.finish(self.boot("Master", 0, AWS_DL_MASTER_QUEUE="nowhere"), 1)
+        self.assertRegex(said, "ERROR: sqs:GetQueueUrl: .*NonExistentQueue")
+
+    def test_a_permission_that_is_missing(self):
+        import botocore.exceptions
+
+        class Denies:
+            def send_message(self, **_):
+                raise botocore.exceptions.ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "SendMessage")
+        env = self.stack.environment("Worker", "x", "i-1", "10.99.0.7", self.efs, AWS_DL_POLL_SECONDS="0.1")
+        setup = setup_host.Setup(self.folder, env)
+        setup.clients["sqs"] = Denies()
+        with self.assertRaisesRegex(setup_host.Failure, "the role of this instance needs sqs:SendMessage"):
+            setup.call("sqs", "SendMessage")
+
+    def test_variables_that_are_missing_or_wrong(self):
+        self.launch("Master", 0)
+        for change, word in (({"AWS_DL_NODE_TYPE": "Chief"}, "not Master, Worker or ElasticWorker"), ({"AWS_DL_WORKER_QUEUE": None}, "no AWS_DL_WORKER_QUEUE"),
+                             ({"AWS_DL_STACK_ID": "x; reboot"}, "not the id of a stack"), ({"AWS_DL_DEFAULT_USER": "nobody-has-it"}, "no user"),
+                             ({"AWS_DL_WAITCONDITION_TIMEOUT": "nan"}, "not a number of seconds"),
+                             ({"AWS_DL_WAITCONDITION_TIMEOUT": "500"}, "is not more than")):
+            with self.subTest(word=word):
+                self.assertIn(word, self.finish(self.boot("Master", 0, **change), 1))
+
+    def test_no_role(self):
+        self.launch("Worker", 1)
+        self.boot("Worker", 1).kill()
+        self.cloud.web.hosts[f"{self.stack.name}1"].clear()
+        with self.assertRaisesRegex(setup_host.Failure, "no credentials of a role"):
+            env = {**os.environ, "AWS_DL_NODE_TYPE": "Worker", "AWS_DL_WAITCONDITION_TIMEOUT": "601", "AWS_DL_MASTERLAUNCH_TIMEOUT": "600",
+                   "AWS_DL_POLL_SECONDS": "0.2", "AWS_DL_MASTER_QUEUE": "m", "AWS_DL_WORKER_QUEUE": "w", "AWS_REGION": "r",
+                   "AWS_DL_STACK_ID": self.stack.id, "AWS_DL_DEFAULT_USER": "root", "EFS_MOUNT": str(self.efs)}
+            setup = setup_host.Setup(self.folder, env)
+            setup.metadata = setup_host.Metadata(f"{self.cloud.web.url}/{self.stack.name}1")
+            setup.begin()
+
+
+class Elastic(Boot):
+    def setUp(self):
+        super().setUp()
+        self.launch("Master", 0)
+        self.stack.asg_setup("Worker", 0, 0)
+        self.stack.asg_setup("Master", 1, 1)
+        self.finish(self.boot("Master", 0))
+        self.instances[1] = self.stack.launch("ElasticWorker", self.ip(1))
+        self.success = self.efs / f"prepare_data_success_{self.ip(1)}"
+        self.script = self.efs / "prepare-data.py"
+        self.only = {name: None for name in ("AWS_DL_MASTER_QUEUE", "AWS_DL_WORKER_QUEUE", "AWS_DL_WAIT_HANDLE", "AWS_DL_WAITCONDITION_TIMEOUT",
+                                             "AWS_DL_MASTERLAUNCH_TIMEOUT")}
+
+    def test_data_is_prepared(self):
+        self.success.touch()  # of an earlier instance
+        self.script.write_text("import os\nassert not os.path.exists(os.environ['EFS_MOUNT'] + '/prepare_data_success_%s')\n"
+                               "print('fetching', os.environ.get('AWS_SECRET_ACCESS_KEY'))\n" % self.ip(1))
+        said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only))
+        self.assertIn("prepare: fetching None", said)
+        self.assertEqual(self.success.read_bytes(), b"")
+        self.assertEqual(self.read(1, "root/.ssh/authorized_keys"), self.read(0, "root/.ssh/id_ed25519.pub"))
+        keys = json.loads((self.efs / self.stack.shared / "hosts" / f"{self.ip(1)}.json").read_text())["keys"]
+        self.assertIn(" ".join(self.read(1, "etc/ssh/ssh_host_ed25519_key.pub").split()[:2]), keys)
+        self.assertIn("10.99.0.7 deeplearning-master\n", self.read(1, "etc/hosts"))
+
+    def test_a_script_that_fails(self):
+        self.success.touch()
+        self.script.write_text("#!/bin/sh\necho no data; exit 3\n")
+        self.script.chmod(0o755)
+        said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only), 1)
+        self.assertIn("prepare: no data", said)
+        self.assertIn("ended with 3: this host is not added to a job", said)
+        self.assertFalse(self.success.exists())
+
+    def test_no_script(self):
+        said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only), 1)
+        self.assertIn("there is no file", said)
+        self.assertFalse(self.success.exists())
+
+
+class Examples(CloudCase):
+    """prepare-data.py and spot_notice.py."""
+
+    def prepare(self, *arguments):
+        return subprocess.run([sys.executable, BOOTSTRAP / "prepare-data.py", *map(str, arguments)], cwd=self.efs, text=True, capture_output=True,
+                              timeout=60)
+
+    def test_record_files(self):
+        files, url = self.cloud.web.files, f"{self.cloud.web.url}/files/rec"
+        record = setup_record = (0xCED7230A).to_bytes(4, "little") + bytes(12)
+        files["rec/cifar10_train.rec"] = (200, record)
+        files["rec/cifar10_val.rec"] = (404, b"")
+        done = self.prepare("--url", url)
+        self.assertEqual(done.returncode, 3, done)
+        self.assertIn("cifar10_val.rec: expected status 200, got 404", done.stderr)
+        for status in (204, 206, 500):
+            files["rec/cifar10_val.rec"] = (status, record)
+            self.assertEqual(self.prepare("--url", url).returncode, 3)
+        files["rec/cifar10_val.rec"] = (200, b"<html>")
+        self.assertIn("another kind of file", self.prepare("--url", url).stderr)
+        files["rec/cifar10_val.rec"] = (200, setup_record)
+        self.assertEqual(self.prepare("--url", url).returncode, 0)
+        files.clear()
+        self.assertEqual(self.prepare("--url", url).returncode, 0)  # all is there
+        self.assertEqual(sorted(p.name for p in (self.efs / "data").iterdir()), ["cifar10_train.rec", "cifar10_val.rec"])
+
+    def test_binary_files(self):
+        import io
+        import tarfile
+        files, url = self.cloud.web.files, f"{self.cloud.web.url}/files/cifar.tar.gz"
+        names = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
+
+        def archive(members, size=30730000):
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+                for name in members:
+                    info = tarfile.TarInfo(name)
+                    info.size = size
+                    tar.addfile(info, io.BytesIO(bytes(size)))
+            return buffer.getvalue()
+        folder = self.efs / "out/cifar-10-batches-bin"
+        good = archive([f"cifar-10-batches-bin/{n}" for n in names] + ["../../evil.bin", "/evil.bin"])
+        for bad in (b"no archive", good[:len(good) // 2], archive(names, 10), archive(names[1:])):
+            files["cifar.tar.gz"] = (200, bad)
+            done = self.prepare("--format", "binary", "--out", "out", "--url", url)
+            self.assertEqual(done.returncode, 3, done)
+            self.assertFalse(folder.exists())
+        files["cifar.tar.gz"] = (200, good)
+        for _ in range(2):
+            done = self.prepare("--format", "binary", "--out", "out", "--url", url)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
+            files.clear()
+        self.assertEqual([p.name for p in (self.efs / "out").iterdir()], ["cifar-10-batches-bin"])
+        self.assertEqual([p.name for p in self.efs.iterdir()], ["out"])
+        (folder / "test_batch.bin").write_bytes(b"")
+        self.assertEqual(self.prepare("--format", "binary", "--out", "out").returncode, 3)
+        self.assertEqual(self.prepare("--format", "tfrecord").returncode, 2)
+
+    def test_the_spot_notice(self):
+        web, file = self.cloud.web, self.folder / "notice"
+        endpoint = web.add_host("spot", "i-1", "10.0.0.1")
+        file.write_text("an older one")
+        poller = self.start([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0.1", file],
+                            {**os.environ, "AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint})
+        until(lambda: not file.exists())
+        asked = len(web.asked)
+        until(lambda: len(web.asked) > asked + 3)
+        self.assertFalse(file.exists())
+        self.assertIsNone(poller.poll())
+        web.hosts["spot"]["spot/instance-action"] = "<html>"
+        time.sleep(0.3)
+        self.assertFalse(file.exists())
+        web.hosts["spot"]["spot/instance-action"] = '{"action": "terminate", "time": "2026-11-22T08:22:00Z"}'
+        said = self.finish(poller)
+        self.assertEqual(json.loads(file.read_text())["action"], "terminate")
+        self.assertIn("this instance ends: terminate at 2026-11-22T08:22:00Z", said)
+        # Each question has a token: without one the service answers 401, and the notice would not have come.
+        bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=30, check=False)
+        self.assertEqual(bad.returncode, 2)
+
+
+class Text(unittest.TestCase):
+    def test_user_data_may_stand_in_a_template(self):
+        text = (BOOTSTRAP / "user_data.sh").read_text()
+        self.assertNotIn("${", text)
+        self.assertLess(len(text), 12000)  # 16 KiB is what EC2 takes
+        self.assertNotRegex(text, r"(?m)^\s*set -\w*x")
+        self.assertTrue(text.startswith("#!/bin/bash\n"))
+
+    def test_nothing_newer_than_python_3_9(self):
+        import ast
+        for script in BOOTSTRAP.glob("*.py"):
+            ast.parse(script.read_text(), feature_version=(3, 9))
+            self.assertNotRegex(script.read_text(), re.compile(r"^\s*match .*:$", re.M))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# takes long
+"""The whole way, each host a network namespace: instances boot by user data, with moto's server as the cloud, become a cluster, and
+train on real CIFAR-10 from the master with the originals' commands."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from cloud import BOOTSTRAP, BUILD, FAKES, HANDLE_SECRET, SECRET, Cloud, CloudBed, Stack, bed_module, make_package, until  # noqa: F401
+
+# Of what the manager does to an instance.
+STATUS = re.compile(r"(i-\w+) is (ADD_QUEUED|ADDED|REMOVAL_QUEUED)$|(i-\w+) \(\S+\) is (REMOVED) and ends$", re.M)
+TRAIN = "train_cifar10 --data-dir $EFS_MOUNT/data --network resnet --num-layers 50 --kv-store dist_device_sync --num-examples 2000 --threads 1"
+EFS_OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2"
+
+
+class Run(unittest.TestCase):
+    HOSTS = 3
+
+    def setUp(self):
+        data = os.environ.get("TUTTI_DATA")
+        self.data = Path(data) / "cifar-10-batches-bin" if data else None
+        if self.data is None or not self.data.is_dir():
+            bed_module.skip("no real CIFAR-10; TUTTI_DATA names its folder")
+        for program in ("tools/tutti-launch", "tools/tutti-check-audit", "examples/train_cifar10"):
+            if not os.access(BUILD / program, os.X_OK):
+                self.fail(f"{BUILD / program} has not been built")
+        try:
+            self.bed = CloudBed(self.HOSTS, self.data)
+            self.enterContext(self.bed)
+        except bed_module.Unavailable as e:
+            bed_module.skip(str(e))
+        self.cloud = Cloud(self.bed.here)
+        self.addCleanup(self.cloud.close)
+        folder = tempfile.TemporaryDirectory(prefix="tutti-cluster-")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.package = make_package(self.cloud, self.folder)
+        self.stack = Stack(self.cloud, self.bed.net)
+        self.instances, self.processes = {}, []
+        self.addCleanup(self.end)
+
+    def end(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def launch(self, role, k):
+        self.instances[k] = self.stack.launch(role, self.bed.address(k))
+
+    def start(self, host, argv, env=None):
+        process = subprocess.Popen(self.bed.inside(host, list(map(str, argv))), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        self.processes.append(process)
+        return process
+
+    def finish(self, process, code=0, seconds=150):
+        out, _ = process.communicate(timeout=seconds)
+        self.assertEqual(process.returncode, code, out)
+        return out
+
+    def boot(self, role, k, **more):
+        env = self.stack.environment(role, f"host{k}", self.instances[k], self.bed.address(k), "/mnt/efs", EFS_FILE_SYSTEM_ID="fs-1",
+                                     TUTTI_PACKAGE=self.package, TUTTI_FAKE_EFS=str(self.bed.efs), PATH=f"{self.bed.folder}/fakes:{os.environ['PATH']}",
+                                     TUTTI_FAKES_LOG=f"{self.bed.folder}/fakes.log{k}", **more)
+        env.pop("TUTTI_DATA", None)
+        return self.start(k, ["bash", BOOTSTRAP / "user_data.sh"], env)
+
+    def on_master(self, command, **more):
+        """A shell on the master as one logs in: what the set-up has left in the profile and nothing of this test's environment, but
+        what stands for the cloud."""
+        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": f"{self.bed.root(0)}/root", "USER": "root", "TERM": "dumb",
+               **{n: os.environ[n] for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}, "AWS_ENDPOINT_URL": self.cloud.endpoint,
+               "AWS_DL_PYTHON": sys.executable, "AWS_DL_POLL_SECONDS": "0.3", **more}
+        return self.start(0, ["bash", "-lc", command], env)
+
+    def make_cluster(self, workers, **more):
+        self.launch("Master", 0)
+        for k in range(1, workers + 1):
+            self.launch("Worker", k)
+        self.stack.asg_setup("Worker", 0, workers)
+        self.stack.asg_setup("Master", 1, 1)
+        for process in [self.boot("Master", 0, **more), *(self.boot("Worker", k) for k in range(1, workers + 1))]:
+            said = self.finish(process)
+            for secret in (SECRET, HANDLE_SECRET):
+                self.assertNotIn(secret, said)
+        self.assertEqual([s["Status"] for s in self.cloud.web.signals], ["SUCCESS"])
+
+    def events(self):
+        return [json.loads(line) for line in (self.bed.efs / "run/log.jsonl").read_text().splitlines()]
+
+
+class Synchronous(Run):
+    def test_a_cluster_trains(self):
+        self.make_cluster(2)
+        mounts = Path(f"{self.bed.folder}/fakes.log1").read_text()
+        self.assertIn(f"mount -t nfs4 -o {EFS_OPTIONS} fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs", mounts)
+        if not os.path.exists("/sbin/mount.nfs4"):
+            self.assertIn("install -y --no-install-recommends nfs-common", mounts)
+        # ssh asks nothing: it knows all hosts, and is let in.
+        for name in ("deeplearning-master", "deeplearning-worker1", "deeplearning-worker2", "deeplearning-worker3"):
+            out = self.finish(self.on_master(f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {name} hostname"))
+            self.assertIn("tutti-", out)
+        # From a worker nobody gets anywhere.
+        denied = self.start(1, ["ssh", "-o", "BatchMode=yes", "deeplearning-worker1", "true"], {"PATH": os.environ["PATH"]})
+        self.assertIn("Permission denied", self.finish(denied, 255))
+        out = self.finish(self.on_master(
+            f"cd $EFS_MOUNT && tutti-launch -n $DEEPLEARNING_WORKERS_COUNT -H $DEEPLEARNING_WORKERS_PATH {TRAIN} --num-epochs 1 --evaluate-every 0 --run-dir run"))
+        print(out)
+        self.assertIn("3 workers on 3 hosts", out)
+        self.assertIn("3 ranks", out)
+        epochs = [e for e in self.events() if e["event"] == "epoch"]
+        self.assertEqual([e["epoch"] for e in epochs], [1])
+
+
+class Elastic(Run):
+    def test_a_worker_joins_and_leaves(self):
+        script = self.bed.efs / "prepare-data.py"
+        script.write_text("import os, sys\nsys.exit(not os.path.exists('/mnt/efs/data/test_batch.bin'))\n")
+        self.make_cluster(1, WORKER_LAUNCH_TEMPLATE_ID=self.stack.template, ELASTIC_WORKER_TAG=self.stack.tag)
+        job = self.on_master(
+            "cd $EFS_MOUNT && tutti-launch --elastic-training-enabled True -n $DEEPLEARNING_WORKERS_COUNT -H $DEEPLEARNING_WORKERS_PATH "
+            f"{TRAIN} --num-epochs 4 --evaluate-every 0 --run-dir run --audit")
+        members = self.bed.efs / "host_worker_log"
+        until(lambda: (self.bed.efs / "host_worker").exists() or job.poll() is not None, 60)
+        self.launch("ElasticWorker", 2)
+        added, ip = self.instances[2], self.bed.address(2)
+        self.finish(self.boot("ElasticWorker", 2, PREPARE_DATA_SCRIPT="/mnt/efs/prepare-data.py"))
+        until(lambda: self.stack.tags(added).get("elastic_worker_status") == "ADDED" or job.poll() is not None, 120)
+        if job.poll() is not None:
+            self.fail(f"the job ended before the worker was there: {job.communicate()[0]}")
+        self.stack.ec2.delete_tags(Resources=[added], Tags=[{"Key": self.stack.tag}])
+        until(lambda: self.stack.state(added) == "terminated" or job.poll() is not None, 120)
+        out = self.finish(job)
+        print(out)
+        self.assertEqual([(a or c, b or d) for a, b, c, d in STATUS.findall(out)],
+                         [(added, s) for s in ("ADD_QUEUED", "ADDED", "REMOVAL_QUEUED", "REMOVED")])
+        self.assertEqual([line.split()[1:3] for line in members.read_text().splitlines()], [["ADDED", ip], ["REMOVED", ip]])
+        self.assertEqual(self.stack.tags(added)["elastic_worker_status"], "REMOVED")
+        self.assertEqual(self.stack.tags(added)["Name"], f"{self.stack.name}-ElasticWorker")
+        self.assertEqual((self.bed.efs / "host_worker").read_text(), "deeplearning-worker1\ndeeplearning-worker2\n")
+        self.assertFalse((self.bed.efs / f"prepare_data_success_{ip}").exists())
+        # Every sample of every epoch was seen once, whoever was there.
+        done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.bed.efs / "run"], capture_output=True, text=True, timeout=60,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+class UserData(Run):
+    HOSTS = 1
+
+    def test_what_can_go_wrong(self):
+        self.launch("Master", 0)
+        fakes = self.bed.folder / "fakes"
+        whole = self.package
+        (fakes / "sleep").write_text("#!/bin/sh\n")
+        (fakes / "sleep").chmod(0o755)
+        for package, word in (("s3://packages/none", "s3://packages/none cannot be fetched: .*404.*s3:GetObject"), ("s3://nowhere/x", "s3:GetObject"),
+                              ("none.tar.gz", "/mnt/efs/none.tar.gz cannot be fetched"), ("/etc/passwd", "/etc/passwd is no archive")):
+            with self.subTest(package=package):
+                self.package = package
+                self.assertRegex(self.finish(self.boot("Master", 0), 1), word)
+        self.package = whole
+        self.bed.run(0, ["umount", "-l", "/mnt/efs"], check=True)
+        (fakes / "mount").write_text("#!/bin/sh\nexit 32\n")
+        self.assertIn("fs-1 cannot be mounted at /mnt/efs", self.finish(self.boot("Master", 0), 1))
+        (fakes / "mount").write_text("#!/bin/sh\n" + FAKES["mount"])
+        env = {n: v for n, v in os.environ.items() if n != "TUTTI_DATA"}
+        self.assertIn("the environment has no AWS_DL_NODE_TYPE", self.finish(self.start(0, ["bash", BOOTSTRAP / "user_data.sh"], env), 1))
+        # The stack heard of each but the last, and nothing else did.
+        self.assertEqual([s["Status"] for s in self.cloud.web.signals], ["FAILURE"] * 5)
+        self.assertIn("no archive", self.cloud.web.signals[3]["Reason"])
+        self.assertIn("cannot be mounted", self.bed.log_of(0))
+        self.assertNotIn(HANDLE_SECRET, self.bed.log_of(0))
+
+
+if __name__ == "__main__":
+    if sys.version_info < (3, 11) or shutil.which("sshd", path="/usr/sbin") is None:
+        bed_module.skip("needs Python 3.11 and openssh-server")
+    unittest.main(verbosity=2)
