@@ -3,6 +3,8 @@
 """Stacks of cluster.yaml and elastic.yaml, created in moto: what stands at the end, with and without SSH, an old file system, and
 elastic workers."""
 import base64
+import re
+import subprocess
 import unittest
 
 import boto3
@@ -67,6 +69,16 @@ class Stacks(unittest.TestCase):
         self.assertEqual(grows.outputs["ElasticWorkerLaunchTemplate"], grows.resources["ElasticWorkerLaunchTemplate"])
         self.assertIn(grows.outputs["ElasticWorkerLaunchTemplate"], grows.outputs["AddWorkerCommand"])
         self.assertNotIn("ElasticWorkerLaunchTemplate", plain.outputs)
+
+    def test_the_login_command_finds_the_master(self):
+        for stack in (plain, ssh, grows):
+            command = stack.outputs["LoginCommand"]
+            filters = [{"Name": name, "Values": [value]} for name, value in re.findall(r"Name=(\S+),Values=(\S+)", command)]
+            found = [i["InstanceId"] for r in ec2("describe_instances", "Reservations", Filters=filters) for i in r["Instances"]]
+            self.assertEqual(found, [i["InstanceId"] for i in instances_of(stack, "Master")])
+            fake = 'aws() { if [ "$1" = ec2 ]; then echo "$FOUND"; else echo "$*"; fi; }; eval "$COMMAND"'
+            done = subprocess.run(["bash", "-euc", fake], env={"FOUND": found[0], "COMMAND": command}, text=True, capture_output=True, timeout=10)
+            self.assertEqual(done.stdout, f"ssm start-session --region us-east-1 --target {found[0]}\n", done.stderr)
 
     def test_parameters_that_are_refused(self):
         for path, bad, sentence in ((CLUSTER, {"WorkerCount": 0}, "WorkerCount must be a number of workers, at least 1"),

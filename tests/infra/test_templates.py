@@ -81,6 +81,7 @@ class Lint(unittest.TestCase):
             self.assertLessEqual((FOLDER / f"{name}.yaml").stat().st_size, 51200)
 
 
+SYSTEM_FOLDERS = "bin boot dev etc home lib lib64 opt proc root run sbin sys tmp usr var".split()
 # Per parameter: its default (None: it must be given), values that are taken, values that are refused.
 PARAMETERS = {
     "KeyName": ("", ["", "my-key", "a key of mine", "k" * 255], ["k" * 256, " key", "clé", "key\n"]),
@@ -95,7 +96,7 @@ PARAMETERS = {
                     ["203.0.113.7", "1.2.3/24", "256.0.0.1/32", "10.0.0.0/33", "::/0", "my house", "1.2.3.4/32; rm -r /"]),
     "EFSFileSystemId": ("", ["", "fs-12345678", "fs-0123456789abcdef0"], ["fs-1234567", "fs-123456789", "12345678", "fs-1234567G"]),
     "EFSMountPoint": ("myEFSvolume", ["myEFSvolume", "mnt/efs", "data_1"],
-                      ["", "/efs", "../etc", "a//b", "a/", "it's", "a b", "etc", "usr", "$(reboot)", "a/../b", "x" * 201]),
+                      ["", "/efs", "../etc", "a//b", "a/", "it's", "a b", "$(reboot)", "a/../b", "x" * 201, *SYSTEM_FOLDERS]),
     "TuttiPackage": (None, ["s3://my-bucket/tutti.tar", "s3://my.bucket/a/b+c=d/tutti-1.0.tar.xz", "tutti.tar", "/myEFSvolume/tutti.tar"],
                      ["", "s3://", "s3://bucket", "s3://bucket/", "s3://Bucket/key", "http://host/tutti.tar", "it's.tar", "a b.tar",
                       "../tutti.tar", "s3://bucket/a'b", "s3://bucket/*", "s3://bucket/${AWS::Region}", "x" * 1001]),
@@ -244,8 +245,8 @@ class UserData(unittest.TestCase):
                                             "PREPARE_DATA_SCRIPT": "/myEFSvolume/prepare-data.py"}})
 
     def test_values_follow_the_parameters(self):
-        for case in self.CASES:
-            for role, text in user_data(Stack(TEMPLATES["elastic"], **case)).items():
+        for case, template in itertools.product(self.CASES, TEMPLATES.values()):
+            for text in user_data(Stack(template, **case)).values():
                 found = exports(text)
                 self.assertEqual(found["AWS_DL_DEFAULT_USER"], "ubuntu" if case["ImageType"] == "Ubuntu" else "ec2-user")
                 self.assertEqual(found["AWS_DL_FORWARD_AGENT"], "true" if case["KeyName"] else "false")
