@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import re
+import runpy
 import unittest
 
 from templates import DELETE, INFRA, Stack, changed, load
@@ -434,6 +435,33 @@ BROKEN = [
 
 def faults(name, template):
     return [fault for parameters in (PLAIN, WITH_SSH) for fault in QUESTIONS[name](Stack(template, **parameters))]
+
+
+class Bootstrap(unittest.TestCase):
+    """What hosts run and what their roles and their user data give them fit together."""
+
+    def actions(self, which, role):
+        return {action for name, _, actions in statements(Stack(TEMPLATES[which], **PLAIN)) if name == role for action in actions}
+
+    def test_hosts_ask_for_what_their_role_allows_and_the_role_for_nothing_else(self):
+        code = (INFRA / "bootstrap/setup_host.py").read_text()
+        asked = {f"{service}:{action}" for service, action in re.findall(r'\.call\("(\w+)", "(\w+)"', code)}
+        self.assertGreaterEqual(len(asked), 7)
+        self.assertEqual(self.actions("cluster", "MasterRole"), asked)
+        self.assertEqual(self.actions("cluster", "WorkerRole"), asked - {"sqs:SendMessage"})
+        manager = re.findall(r'\.call\("(\w+)", self\.ec2\.', (INFRA / "bootstrap/elastic_manager.py").read_text())
+        self.assertGreaterEqual(len(manager), 3)
+        self.assertEqual(self.actions("elastic", "MasterRole"), asked | {f"ec2:{action}" for action in manager})
+        self.assertEqual(self.actions("elastic", "WorkerRole"), self.actions("cluster", "WorkerRole"))
+
+    def test_every_variable_that_they_need_is_given(self):
+        head = re.search(r"^for name in ([A-Z_ ]+); do$", (INFRA / "bootstrap/user_data.sh").read_text(), re.M)[1].split()
+        setup = runpy.run_path(str(INFRA / "bootstrap/setup_host.py"), run_name="setup_host")
+        for which in TEMPLATES:
+            for name, data in launch_templates(Stack(TEMPLATES[which], **PLAIN)).items():
+                given = set(re.findall(r"^export (\w+)='[^']", text_of(data), re.M))
+                needed = setup["NEEDED"][name.replace("LaunchTemplate", "").lower()]
+                self.assertLessEqual({*head, *setup["ALWAYS"], *needed}, given, name)
 
 
 class Posture(unittest.TestCase):
