@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # takes long
 """infra/package/make_package.sh: each file of its archive asks for what the archive has; the programs, mpirun too, run
-in a root that has Debian 11 and nothing of this machine, in /opt/tutti and elsewhere, and between hosts over ssh."""
+in a root that has an older Debian and nothing of this machine, in /opt/tutti and elsewhere, and between hosts over ssh.
+TUTTI_ROOTS=jammy,noble,trixie names other systems for it: SYSTEMS."""
 import os
 import re
 import shutil
@@ -18,7 +19,9 @@ import bed as bed_module  # noqa: E402
 ROOT = Path(os.environ["TUTTI_SOURCE_DIR"])
 BUILD = Path(os.environ["TUTTI_BUILD_DIR"])
 MAKE = ROOT / "infra" / "package" / "make_package.sh"
-OLD = "bullseye"  # glibc 2.31, older than that of any host that is promised
+# The version of each system's C library, and where it is had from. Debian 11's is older than that of any host that is promised.
+DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
+SYSTEMS = {"bullseye": ("2.31", DEBIAN), "jammy": ("2.35", UBUNTU), "noble": ("2.39", UBUNTU), "trixie": ("2.41", DEBIAN)}
 TRAIN = ["--dataset", "synthetic", "--num-examples", "96", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
          "--max-steps", "1"]
 PROGRAMS = ["train_cifar10", "train_imagenet", "tutti-launch", "tutti-data", "tutti-check-audit", "generate-trainer"]
@@ -53,9 +56,9 @@ def reads(path):
     return needed, asked, paths
 
 
-def old_root():
-    """A folder with the files of Debian 11, and why there is none."""
-    root = BUILD / "roots" / OLD
+def root_of(system):
+    """A folder with the files of a system; None, and why there is none."""
+    root, mirror = BUILD / "roots" / system, SYSTEMS[system][1]
     if (root / "complete").exists():
         return root, ""
     debootstrap = shutil.which("debootstrap", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
@@ -63,8 +66,12 @@ def old_root():
         return None, "making it takes root and debootstrap (Debian: apt-get install debootstrap)"
     shutil.rmtree(root, ignore_errors=True)
     root.parent.mkdir(exist_ok=True)
+    options, rules = ["--foreign", "--variant=minbase"], Path("/usr/share/debootstrap/scripts") / system
+    if mirror == UBUNTU:
+        options.append("--keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg")  # of Ubuntu's package ubuntu-keyring
+        rules = rules if rules.exists() else rules.with_name("gutsy")
     try:  # unpacked and not configured: no program of it has run
-        done = run(debootstrap, "--foreign", "--variant=minbase", OLD, root, "http://deb.debian.org/debian", timeout=240)
+        done = run(debootstrap, *options, system, root, mirror, rules, timeout=240)
         why = "" if done.returncode == 0 else (done.stdout + done.stderr).strip().splitlines()[-1]
     except subprocess.TimeoutExpired:
         why = "it took more than 240 s"
@@ -162,16 +169,21 @@ class Package(unittest.TestCase):
         return run("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-c", script, "_", root, *argv,
                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", **(environment or {})})
 
-    def test_in_an_older_debian(self):
-        root, why = old_root()
-        if root is None:
-            self.skipTest(f"no root of Debian 11: {why}")
-        place = self.work / "root"
+    def test_in_other_systems(self):
+        for system in os.environ.get("TUTTI_ROOTS", "bullseye").split(","):
+            with self.subTest(system):
+                root, why = root_of(system)
+                if root is None:
+                    self.skipTest(f"no root of {system}: {why}")
+                self.in_system(root, SYSTEMS[system][0])
+
+    def in_system(self, root, c_library):
+        place = self.work / f"root of {root.name}"
         subprocess.run(["cp", "-a", "--reflink=auto", str(root), str(place)], check=True)
         self.unpack(place / "opt")
 
         done = self.in_root(place, "/bin/sh", "-c", "/lib64/ld-linux-x86-64.so.2 --version || ldd --version")
-        self.assertIn("2.31", done.stdout + done.stderr, "another C library than Debian 11's")
+        self.assertIn(c_library, done.stdout + done.stderr, "another C library than that system's")
 
         def succeeds(*argv, tells="", **environment):
             done = self.in_root(place, *argv, environment=environment)
@@ -198,15 +210,20 @@ class Package(unittest.TestCase):
         moved = "/srv/its place"
         done = self.in_root(place, f"{moved}/bin/tutti-launch", "--help")
         self.assertEqual(done.returncode, 127, done.stderr)
-        succeeds(f"{moved}/setup.sh", tells="C library 2.36 of the archive" if version_here() == "2.36" else "of the archive")
+        succeeds(f"{moved}/setup.sh", tells=f"C library {version_here()} of the archive")
         for program in PROGRAMS:
             succeeds(f"{moved}/bin/{program}", "--help")
         succeeds(f"{moved}/bin/tutti-launch", "-n", "2", f"{moved}/bin/train_cifar10", *TRAIN, "--run-dir", "/tmp/e",
                  tells="2 ranks")
-        done = self.in_root(place, f"{moved}/setup.sh", "--c-library", "host")
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("[--c-library] expected a C library of the host", done.stderr)
-        succeeds(f"{moved}/setup.sh", "--c-library", "newer", tells="of the archive")
+        if version(c_library) < version(version_here()):
+            done = self.in_root(place, f"{moved}/setup.sh", "--c-library", "host")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("[--c-library] expected a C library of the host", done.stderr)
+            succeeds(f"{moved}/setup.sh", "--c-library", "newer", tells="of the archive")
+            return
+        succeeds(f"{moved}/setup.sh", "--c-library", "newer", tells=f"C library {c_library} of the host")
+        succeeds(f"{moved}/bin/tutti-launch", "-n", "2", f"{moved}/bin/train_cifar10", *TRAIN, "--run-dir", "/tmp/f",
+                 tells="2 ranks")
 
     def test_the_hosts_c_library(self):
         top = self.unpack(self.work / "host")
