@@ -317,7 +317,7 @@ class Stacks(unittest.TestCase):
         return {"VpcId": vpc, "SubnetId": ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]}
 
     def test_batch(self):
-        for setting in (SETTINGS[0], SETTINGS[3], {**SETTINGS[4], "Efa": "true"}):
+        for setting in ({}, {**SETTINGS[3], **SETTINGS[4], "Efa": "true"}):
             with self.subTest(str(setting)), stand(moto_batch.MODELS) as aws:
                 stack = aws.create("tutti-job-run-1", BATCH, **{**GIVEN, **self.network(), **setting})
                 self.assertEqual(stack.status, "CREATE_COMPLETE")
@@ -335,13 +335,11 @@ class Stacks(unittest.TestCase):
                 environment, = batch.describe_compute_environments()["computeEnvironments"]
                 self.assertEqual(environment["computeResources"]["maxvCpus"], 4096)
 
-    def test_refused(self):
-        for setting in ({"NumNodes": 0}, {"RunsRepository": "s3://data/imagenet/runs"}, {"FileSystemThroughput": "250"}):
-            with self.subTest(str(setting)), stand(moto_batch.MODELS) as aws, self.assertRaises(Refused):
-                aws.create("x", BATCH, **{**GIVEN, **self.network(), **setting})
-
-    def test_job(self):
-        with stand() as aws:
+    def test_refused_and_job(self):
+        with stand(moto_batch.MODELS) as aws:
+            for setting in ({"NumNodes": 0}, {"RunsRepository": "s3://data/imagenet/runs"}, {"FileSystemThroughput": "250"}):
+                with self.subTest(str(setting)), self.assertRaises(Refused):
+                    aws.create("x", BATCH, **{**GIVEN, **self.network(), **setting})
             stack = aws.create("tutti-jobs", JOB, **JOB_GIVEN)
             self.assertEqual(set(stack.statuses.values()), {"CREATE_COMPLETE"})
             # moto does not read a definition that is no text; test_batch_state_machine.py walks through it.
