@@ -76,7 +76,7 @@ def faults(text):
         found.append("no port for ssh")
     if any(word == "COPY" and rest.split()[0] == "." for word, rest in last):
         found.append("sources in the image")
-    if any(re.search(r"\b(g\+\+|cmake|libopenmpi-dev)\b", rest) for word, rest in last if word == "RUN"):
+    if any(re.search(r"(?<!\S)(g\+\+|cmake|libopenmpi-dev)(?!\S)", rest) for word, rest in last if word == "RUN"):
         found.append("compilers in the image")
     if not any("--from=" in rest for word, rest in last if word == "COPY"):
         found.append("no programs")

@@ -197,6 +197,14 @@ class BatchRun(unittest.TestCase):
         self.assertIn("answer within", self.ends(child, 5))
         self.assertNotIn(BED.address(1), (main.state / "hostfile").read_text())
 
+    def test_who_passes_for_the_main_node(self):
+        # The bed's own sshd would let this key in, and has another one itself.
+        public = subprocess.run(["ssh-keygen", "-y", "-f", self.folder / "key"], capture_output=True, text=True, check=True).stdout
+        with open(BED.folder / "authorized_keys", "a") as out:
+            out.write(public)
+        log = self.ends(self.start(1, JOIN_TIMEOUT="2", SSH_PORT=str(bed_module.SSH_PORT)), 5)
+        self.assertIn("Host key verification failed", log)
+
     def test_variables(self):
         for name in ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_MAIN_NODE_INDEX"):
             log = self.ends(self.start(0, **{name: None}), 2)
@@ -320,6 +328,9 @@ class BatchRun(unittest.TestCase):
         child.stop()
         log = self.ends(main, 143, 30)
         self.ends(child, 143, 30)
+        # It was told, and not killed with mpirun at the end of STOP_TIMEOUT.
+        self.assertNotIn("[stop]", log)
+        self.assertRegex(log, r"interrupted after step \d+, state saved")
         self.assertIn("the training ended with code 143", log)
         body = self.s3.get_object(Bucket=bucket, Key=f"o/batch_output_{self.job}.tar.gz")["Body"].read()
         with tarfile.open(fileobj=io.BytesIO(body)) as tar:
