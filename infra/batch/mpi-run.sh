@@ -280,6 +280,7 @@ main() {
       kill -TERM "$mpirun_pid" 2>/dev/null || true
       pause 3
       kill -KILL "$mpirun_pid" 2>/dev/null || true
+      break
     else
       # A signal may come before there are any.
       tell_ranks

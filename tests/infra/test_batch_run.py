@@ -78,11 +78,11 @@ class BatchRun(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory(prefix="tutti-batch-")
         self.addCleanup(temporary.cleanup)
         self.folder = Path(temporary.name)
-        self.url = f"http://{BED.here}:{SERVER.get_host_and_port()[1]}"
+        self.url = "http://%s:%d" % SERVER.get_host_and_port()
         self.job = f"job-{self._testMethodName.replace('_', '-')}"
         self.nodes = []
         self.addCleanup(self.end_nodes)
-        aws = {"endpoint_url": f"http://127.0.0.1:{SERVER.get_host_and_port()[1]}", "region_name": "us-east-1",
+        aws = {"endpoint_url": self.url, "region_name": "us-east-1",
                "aws_access_key_id": "id", "aws_secret_access_key": "very-secret"}
         self.s3, self.ssm, self.secrets = (boto3.client(s, **aws) for s in ("s3", "ssm", "secretsmanager"))
         self.key = new_key(self.folder)
@@ -338,6 +338,12 @@ class BatchRun(unittest.TestCase):
         steps = [int(p.parent.name[5:]) for p in (self.folder / "runs" / self.job).glob("checkpoints/step-*/COMPLETE")]
         self.assertEqual(saved, [f"{self.job}/checkpoints/step-{max(steps):09}/COMPLETE"])
 
+    def test_program_that_does_not_stop(self):
+        main = self.start(0, "sh", "-c", "trap '' TERM; echo runs; while :; do sleep 1; done", nodes=1, STOP_TIMEOUT="1")
+        self.wait_for(main, "\nruns\n")
+        main.stop()
+        self.assertIn("[stop] expected the program to end within 1 s", self.ends(main, 143, 20))
+
     def test_stopped_while_waiting(self):
         main = self.start(0, *WHERE)
         self.wait_for(main, "1 out of 2 nodes joined")
@@ -360,15 +366,16 @@ def run():
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} has not been built")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    SERVER = ThreadedMotoServer(ip_address="0.0.0.0", port=0, verbose=False)
-    SERVER.start()
     try:
         with bed_module.Bed(3) as BED:
+            SERVER = ThreadedMotoServer(ip_address=BED.here, port=0, verbose=False)
+            SERVER.start()
             program = unittest.main(module="__main__", argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
     except bed_module.Unavailable as e:
         bed_module.skip(str(e))
     finally:
-        SERVER.stop()
+        if SERVER is not None:
+            SERVER.stop()
     left = bed_module.traces(os.getpid())
     if left:
         print("left of the bed:", left)
