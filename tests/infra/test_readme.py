@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""infra/README.md names parameters, outputs, options, files and words that the templates and programs have."""
+import json
+import os
+import re
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import templates  # noqa: E402
+
+INFRA = ROOT / "infra"
+TEXT = (INFRA / "README.md").read_text()
+
+
+def section(title):
+    """The lines below a heading, up to the next one of its rank."""
+    match = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,2}} |\Z)", TEXT, re.M | re.S)
+    assert match, f"no section {title}"
+    return match[2]
+
+
+def template(name):
+    return templates.load(INFRA / name)
+
+
+class Readme(unittest.TestCase):
+    def has(self, words, known, what):
+        self.assertTrue(words, f"the page names no {what}")
+        self.assertEqual(sorted(set(words) - set(known)), [], f"{what} that are none; there are {sorted(known)}")
+
+    def test_parameters_of_the_cluster(self):
+        for name in ("cloudformation/cluster.yaml", "cloudformation/elastic.yaml"):
+            known = template(name)["Parameters"]
+            text = section("A cluster")
+            rows = re.search(r"^\| parameter .*?\n\n", text, re.M | re.S)[0]
+            named = [word for row in rows.strip().splitlines()[2:]
+                     for word in re.findall(r"`([A-Za-z]+)`", row.split("|")[1])]
+            self.has(named + re.findall(r"ParameterKey=(\w+)", text), known, "parameters")
+            self.assertEqual(sorted({n for n, p in known.items() if "Default" not in p} - set(named)), [], "not named, and needed")
+        self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", section("A cluster whose workers come and go")), known, "parameters")
+
+    def test_parameters_of_the_job(self):
+        text = section("One job on many hosts, by Batch")
+        job = template("batch/job.yaml")["Parameters"]
+        self.has(re.findall(r"ParameterKey=(\w+)", text), job, "parameters")
+        self.assertEqual({n for n, p in job.items() if "Default" not in p} - set(re.findall(r"ParameterKey=(\w+)", text)), set())
+        batch = template("batch/batch.yaml")["Parameters"]
+        given = json.loads(re.search(r"^```json\n(.*?)^```", text, re.M | re.S)[1])
+        keys = [p["ParameterKey"] for p in given["Parameters"]]
+        self.has(keys + ["Attempts", "JoinTimeoutSeconds", "SshKeySecretArn", "Command"], batch, "parameters")
+        self.assertEqual({n for n, p in batch.items() if "Default" not in p} - set(keys), set(), "needed and not given")
+        for p in given["Parameters"]:
+            allowed = batch[p["ParameterKey"]].get("AllowedValues")
+            self.assertTrue(not allowed or p["ParameterValue"] in [str(a) for a in allowed], p)
+
+    def test_outputs(self):
+        cluster, elastic = (template(f"cloudformation/{n}.yaml")["Outputs"] for n in ("cluster", "elastic"))
+        for word in ("LoginCommand", "FileSystemID"):
+            self.assertIn(word, TEXT)
+            self.assertIn(word, cluster)
+        for word in ("AddWorkerCommand", "ElasticWorkerLaunchTemplate"):
+            self.assertIn(word, TEXT)
+            self.assertIn(word, elastic)
+        self.assertIn("StateMachine", template("batch/job.yaml")["Outputs"])
+        for word in ("MountSource", "JobQueue"):
+            self.assertIn(word, template("batch/batch.yaml")["Outputs"])
+
+    def test_words_of_the_programs(self):
+        hosts = "".join((INFRA / "bootstrap" / name).read_text() for name in ("user_data.sh", "setup_host.py", "elastic_manager.py"))
+        states = re.findall(r"^\| `(\w+_QUEUED|ADDED|REMOVED)` ", TEXT, re.M)
+        self.assertEqual(len(states), 4)
+        for word in (*re.findall(r"`(DEEPLEARNING_\w+)`", TEXT), *states,
+                     "/var/log/dl_cfn_setup.log", "prepare_data_success_", "/run/tutti-spot-notice", "WORKER_LAUNCH_TEMPLATE_ID",
+                     "ELASTIC_WORKER_TAG", "cannot be fetched", "cannot be mounted", "prepare: ", "elastic_worker_status",
+                     "/etc/profile.d/deeplearning.sh", "/opt/deeplearning/workers", "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2"):
+            self.assertIn(word, TEXT)
+            self.assertIn(word, hosts)
+        self.assertIn("-aws-dl-cfn-elastic-worker", (INFRA / "cloudformation/elastic.yaml").read_text())
+        self.assertIn("StackRemains", (INFRA / "batch/job.yaml").read_text())
+
+    def test_files(self):
+        for path in re.findall(r"(?:^|[\s`=/])(infra/[\w./-]+\w)", TEXT):
+            self.assertTrue((ROOT / path).exists(), path)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
