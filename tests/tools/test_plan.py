@@ -76,11 +76,14 @@ class Plan(unittest.TestCase):
         self.assertTrue(300 < four[1][1] <= 400)
 
     def test_choice(self):
-        arguments = ["100:10", *HOST, "--network-gbit", 1000, "--nodes", "1,2,4", "--images", 40000]
+        arguments = ["100:10", *HOST, "--network-gbit", 1000, "--nodes", "1,2,4", "--images", 40000, "--setup-minutes", 0]
         rows = self.rows(self.plan(*arguments))
         text = self.plan(*arguments, "--within-hours", rows[2][3] + 0.01, "--budget", rows[2][4] + 0.01)
         self.assertIn(f"hours: 2 for {rows[2][4]:.2f}", text)
         self.assertIn(f"at most: 2 in {rows[2][3]:.2f} hours", text)
+        # What comes before the first step takes time too.
+        text = self.plan(*arguments, "--setup-minutes", 60, "--within-hours", rows[2][3] + 0.01)
+        self.assertIn("hours: 4 for", text)
         text = self.plan(*arguments, "--within-hours", 0.001, "--budget", 0.001)
         self.assertEqual(text.count("none of these"), 2)
 
