@@ -199,7 +199,7 @@ class JobDefinition(Model):
     """Registers the job by Batch's API, which moto has; its CloudFormation makes every job one of a single container."""
     __module__ = Model.__module__
     TYPE, REQUIRED = "AWS::Batch::JobDefinition", {"Type", "NodeProperties", "JobDefinitionName"}
-    OPTIONAL = {"Parameters", "RetryStrategy", "Timeout", "PropagateTags"}
+    OPTIONAL = {"Parameters", "RetryStrategy", "Timeout"}
 
     @staticmethod
     def cloudformation_type():

@@ -191,8 +191,8 @@ class BatchRun(unittest.TestCase):
     def test_who_has_another_key_is_no_node(self):
         other = tempfile.mkdtemp(dir=self.folder)
         self.ssm.put_parameter(Name="/other/key", Value=new_key(other), Type="SecureString", Overwrite=True)
-        child = self.start(1, JOIN_TIMEOUT="8", key=("--key", "/other/key"))
-        main = self.start(0, *WHERE, JOIN_TIMEOUT="8")
+        child = self.start(1, JOIN_TIMEOUT="5", key=("--key", "/other/key"))
+        main = self.start(0, *WHERE, JOIN_TIMEOUT="5")
         self.ends(main, 5)
         self.assertIn("answer within", self.ends(child, 5))
         self.assertNotIn(BED.address(1), (main.state / "hostfile").read_text())
