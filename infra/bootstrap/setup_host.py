@@ -236,6 +236,23 @@ def known_hosts_lines(keys_of, master_ip, worker_ips):
     return lines
 
 
+def signal_stack(handle, status, who, reason, pause):
+    """Tells the stack how it went. The address of its handle is a secret: whoever has it can say the same."""
+    body = json.dumps({"Status": status, "UniqueId": who, "Reason": reason[:400], "Data": "/var/log/dl_cfn_setup.log"}).encode()
+    why = ""
+    for _ in range(4):
+        try:
+            ask = urllib.request.Request(handle, data=body, method="PUT", headers={"Content-Type": ""})
+            with urllib.request.urlopen(ask, timeout=30):
+                return
+        except urllib.error.HTTPError as e:
+            why = f"status {e.code}"
+        except (OSError, ValueError) as e:
+            why = type(e).__name__
+        time.sleep(pause)
+    raise Failure(f"the stack could not be told of {status}: {why}")
+
+
 # ---- the set-up ----
 class Setup:
     def __init__(self, root, environment=os.environ):
@@ -516,24 +533,7 @@ class Setup:
         self.leave_files(self.ip, ips)
         self.call("sqs", "SendMessage", QueueUrl=self.queue("AWS_DL_WORKER_QUEUE"), MessageBody=json.dumps(message))
         log.info("the cluster: %s", " ".join(ips))
-        self.signal("SUCCESS", f"{len(ips)} hosts")
-
-    def signal(self, status, reason):
-        """Tells the stack how it went. Its address is a secret: whoever has it can say the same."""
-        body = json.dumps({"Status": status, "UniqueId": getattr(self, "instance", "setup_host"), "Reason": reason[:400],
-                           "Data": "/var/log/dl_cfn_setup.log"}).encode()
-        why = ""
-        for _ in range(4):
-            try:
-                ask = urllib.request.Request(self.env["AWS_DL_WAIT_HANDLE"], data=body, method="PUT", headers={"Content-Type": ""})
-                with urllib.request.urlopen(ask, timeout=30):
-                    return
-            except urllib.error.HTTPError as e:
-                why = f"status {e.code}"
-            except (OSError, ValueError) as e:
-                why = type(e).__name__
-            time.sleep(min(self.interval, 10))
-        raise Failure(f"the stack could not be told of {status}: {why}")
+        signal_stack(self.env["AWS_DL_WAIT_HANDLE"], "SUCCESS", self.instance, f"{len(ips)} hosts", min(self.interval, 10))
 
     # -- workers --
     def set_up_worker(self):
@@ -608,15 +608,14 @@ def main():
     # What these libraries log may hold what a request was signed with.
     for library in ("boto3", "botocore", "urllib3"):
         logging.getLogger(library).setLevel(logging.ERROR)
-    setup = None
     try:
-        setup = Setup(root)
-        setup.run()
+        Setup(root).run()
     except (Failure, OSError, subprocess.SubprocessError, ValueError, ImportError) as e:
         log.error("%s", e)
-        if os.environ.get("AWS_DL_NODE_TYPE", "").lower() == "master" and setup is not None:
+        # Without a master there is no cluster: the stack need not wait for its time to be over.
+        if os.environ.get("AWS_DL_NODE_TYPE", "").lower() == "master" and os.environ.get("AWS_DL_WAIT_HANDLE"):
             try:
-                setup.signal("FAILURE", str(e))
+                signal_stack(os.environ["AWS_DL_WAIT_HANDLE"], "FAILURE", "setup_host", str(e), 2)
             except Failure as failed:
                 log.error("%s", failed)
         return 1

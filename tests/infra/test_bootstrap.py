@@ -72,7 +72,8 @@ class Cluster(Boot):
         gpus.mkdir()
         (gpus / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: a'; echo 'GPU 1: b'; echo '  MIG 1'\n")
         (gpus / "nvidia-smi").chmod(0o755)
-        hosts = [self.boot("Master", 0, AWS_DL_FORWARD_AGENT="false"),
+        hosts = [self.boot("Master", 0, AWS_DL_FORWARD_AGENT="false", AWS_DL_ENABLE_ELASTIC_TRAINING="false",
+                           WORKER_LAUNCH_TEMPLATE_ID="lt-1", ELASTIC_WORKER_TAG="a-tag"),
                  self.boot("worker", 1, AWS_DL_FORWARD_AGENT="true", PATH=f"{gpus}:{os.environ['PATH']}"),
                  self.boot("WORKER", 2)]
         said = [self.finish(h) for h in hosts]
@@ -144,7 +145,7 @@ class Cluster(Boot):
         self.stack.asg_setup("Master", 1, 1)
         said = self.finish(self.boot("Master", 0, AWS_DL_WORKER_SECONDS="1"), 1)
         self.assertIn(f"0 workers have answered, and the group has 1 at least; none came from {self.instances[1]} ({self.ip(1)})", said)
-        self.assertEqual(self.signals(), [("FAILURE", self.instances[0])])
+        self.assertEqual(self.signals(), [("FAILURE", "setup_host")])
         self.assertEqual(self.stack.left("Worker"), 0)
 
     def test_a_master_alone(self):
@@ -156,13 +157,6 @@ class Cluster(Boot):
         profile = self.read(0, "etc/profile.d/deeplearning.sh")
         self.assertIn("export WORKER_LAUNCH_TEMPLATE_ID=lt-1\nexport ELASTIC_WORKER_TAG=a-tag\n", profile)
 
-    def test_no_elastic_variables_where_it_is_switched_off(self):
-        self.launch("Master", 0)
-        self.stack.asg_setup("Worker", 0, 0)
-        self.stack.asg_setup("Master", 1, 1)
-        self.finish(self.boot("Master", 0, WORKER_LAUNCH_TEMPLATE_ID="lt-1", ELASTIC_WORKER_TAG="a", AWS_DL_ENABLE_ELASTIC_TRAINING="false"))
-        self.assertNotIn("WORKER_LAUNCH_TEMPLATE_ID", self.read(0, "etc/profile.d/deeplearning.sh"))
-
 
 class GivesUp(Boot):
     def test_no_word_of_a_group(self):
@@ -170,7 +164,7 @@ class GivesUp(Boot):
         self.stack.asg_setup("Master", 1, 1)
         said = self.finish(self.boot("Master", 0, AWS_DL_WAITCONDITION_TIMEOUT="603"), 1)
         self.assertIn("no word of WorkerAutoScalingGroup within 3 s", said)
-        self.assertEqual(self.signals(), [("FAILURE", self.instances[0])])
+        self.assertEqual(self.signals(), [("FAILURE", "setup_host")])
 
     def test_a_worker_without_a_master(self):
         self.launch("Worker", 1)
@@ -202,6 +196,8 @@ class GivesUp(Boot):
                              ({"AWS_DL_WAITCONDITION_TIMEOUT": "500"}, "is not more than")):
             with self.subTest(word=word):
                 self.assertIn(word, self.finish(self.boot("Master", 0, **change), 1))
+        # A master's stack hears of it.
+        self.assertEqual(self.signals(), [("FAILURE", "setup_host")] * 5)
 
     def test_no_role(self):
         self.launch("Worker", 1)
@@ -229,8 +225,20 @@ class Elastic(Boot):
         self.only = {name: None for name in ("AWS_DL_MASTER_QUEUE", "AWS_DL_WORKER_QUEUE", "AWS_DL_WAIT_HANDLE", "AWS_DL_WAITCONDITION_TIMEOUT",
                                              "AWS_DL_MASTERLAUNCH_TIMEOUT")}
 
-    def test_data_is_prepared(self):
-        self.success.touch()  # of an earlier instance
+    def test_only_who_has_prepared_its_data_may_join(self):
+        for text, mode, code, word in ((None, 0, 1, "there is no file"), ("#!/bin/sh\necho no data; exit 3\n", 0o755, 1,
+                                       "ended with 3: this host is not added to a job")):
+            self.success.touch()  # of an earlier instance
+            if text:
+                self.script.write_text(text)
+                self.script.chmod(mode)
+            said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only), code)
+            self.assertIn(word, said)
+            self.assertFalse(self.success.exists())
+        self.assertIn("prepare: no data", said)
+
+        self.success.touch()
+        self.script.chmod(0o644)
         self.script.write_text("import os\nassert not os.path.exists(os.environ['EFS_MOUNT'] + '/prepare_data_success_%s')\n"
                                "print('fetching', os.environ.get('AWS_SECRET_ACCESS_KEY'))\n" % self.ip(1))
         said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only))
@@ -240,20 +248,6 @@ class Elastic(Boot):
         keys = json.loads((self.efs / self.stack.shared / "hosts" / f"{self.ip(1)}.json").read_text())["keys"]
         self.assertIn(" ".join(self.read(1, "etc/ssh/ssh_host_ed25519_key.pub").split()[:2]), keys)
         self.assertIn("10.99.0.7 deeplearning-master\n", self.read(1, "etc/hosts"))
-
-    def test_a_script_that_fails(self):
-        self.success.touch()
-        self.script.write_text("#!/bin/sh\necho no data; exit 3\n")
-        self.script.chmod(0o755)
-        said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only), 1)
-        self.assertIn("prepare: no data", said)
-        self.assertIn("ended with 3: this host is not added to a job", said)
-        self.assertFalse(self.success.exists())
-
-    def test_no_script(self):
-        said = self.finish(self.boot("ElasticWorker", 1, PREPARE_DATA_SCRIPT=str(self.script), **self.only), 1)
-        self.assertIn("there is no file", said)
-        self.assertFalse(self.success.exists())
 
 
 class Examples(CloudCase):
@@ -298,7 +292,7 @@ class Examples(CloudCase):
             return buffer.getvalue()
         folder = self.efs / "out/cifar-10-batches-bin"
         good = archive([f"cifar-10-batches-bin/{n}" for n in names] + ["../../evil.bin", "/evil.bin"])
-        for bad in (b"no archive", good[:len(good) // 2], archive(names, 10), archive(names[1:])):
+        for bad in (b"no archive", good[:len(good) // 2], archive(names, 10)):
             files["cifar.tar.gz"] = (200, bad)
             done = self.prepare("--format", "binary", "--out", "out", "--url", url)
             self.assertEqual(done.returncode, 3, done)
