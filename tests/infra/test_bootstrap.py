@@ -128,6 +128,10 @@ class Cluster(Boot):
             self.launch(role, k)
         self.stack.asg_setup("Worker", 1, 2)
         self.stack.asg_setup("Master", 1, 1)
+        # What an instance has left that had its address before is no answer.
+        old = self.efs / self.stack.shared / "hosts" / f"{self.ip(2)}.json"
+        old.parent.mkdir(parents=True)
+        old.write_text(json.dumps({"instance": "i-other", "keys": ["ssh-ed25519 AAAA"]}))
         master, worker = self.boot("Master", 0, AWS_DL_WORKER_SECONDS="4"), self.boot("Worker", 1)
         said = self.finish(master)
         self.assertIn(f"no answer of {self.instances[2]} ({self.ip(2)}); the cluster begins without", said)
