@@ -124,7 +124,7 @@ class ElasticMpi(ElasticTrainingCase):
 
     def test_cut_off(self):
         """A host whose link is cut is given up."""
-        self.begin("--elastic-at", "step", "--rank-timeout", 2, "--restart-budget", 0, epochs=100000,
+        self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
         pid = self.pid(1)
@@ -138,13 +138,52 @@ class ElasticMpi(ElasticTrainingCase):
 
     def test_stopped(self):
         """So is a rank that somebody has stopped, the first one here."""
-        self.begin("--elastic-at", "step", "--rank-timeout", 2, "--restart-budget", 0, epochs=100000,
+        self.begin("--elastic-at", "step", "--rank-timeout", 4, "--restart-budget", 0, epochs=100000,
                    program=("--save-steps", 20))
         self.wait_for_steps(25)
         os.kill(self.pid(0), signal.SIGSTOP)
         self.wait_for_members(1, 1)
         self.stop()
-        self.assertIn("worker 0 on " + self.bed.address(0) + " has been stopped for 2 s", self.job.err)
+        self.assertIn("worker 0 on " + self.bed.address(0) + " has been stopped for 4 s", self.job.err)
+
+    def test_spot_notice(self):
+        """A worker whose host is to be taken away leaves in order. Each host has a /run of its own."""
+        self.begin(epochs=100000, program=("--spot-notice", "/run/notice"))
+        self.bed.run(1, ["touch", "/run/notice"], check=True)
+        try:
+            self.wait_for_members(1, 1)
+        finally:
+            self.bed.run(1, ["rm", "/run/notice"])
+        self.stop()
+        self.assertIn("/run/notice is there: stopping after this step", self.job.err)
+        self.assertEqual(self.logged(), [["REMOVED", self.bed.address(1)]])
+
+    def test_newcomers_that_fail(self):
+        """Whose host is out of reach, has another key, or cannot be prepared: the others join and train on."""
+        script = self.folder / "prepare.sh"
+        script.write_text(f'#!/bin/sh\necho "prepares $TUTTI_HOST"\ntest "$TUTTI_HOST" != {self.bed.address(3)}\n')
+        script.chmod(0o755)
+        known = Path(self.bed.folder / "known_hosts")
+        right = known.read_text()
+        keys = {line.split()[0]: line.split(" ", 1)[1] for line in right.splitlines()}
+        other = f"[{self.bed.address(2)}]:2200"
+        known.write_text(right.replace(keys[other], keys[f"[{self.bed.address(1)}]:2200"]))
+        self.addCleanup(known.write_text, right)
+        self.begin("--elastic-at", "step", "--prepare-script", script, "--connect-timeout", 5, hosts=(0,), epochs=100000)
+        away = f"{self.bed.net}.200"
+        new = self.elastic / "new"
+        new.write_text(Path(self.bed.hosts_file(1, (0, 1, 2, 3))).read_text() + f"{away} slots=1\n")
+        new.rename(self.elastic / "host_worker")
+        self.wait_for_members(2, 1)
+        for host in (away, self.bed.address(2), self.bed.address(3)):
+            wait_until(lambda h=host: f"warning: [host {h}] expected" in self.said(), 30)
+        self.wait_for_steps(5)
+        self.assertEqual(self.members()[1:], [])
+        self.stop()
+        self.assertEqual(self.logged(), [["ADDED", self.bed.address(1)]])
+        self.assertIn("Host key verification failed", self.job.err)
+        self.assertIn(f"[host {self.bed.address(3)}] expected exit code 0 of --prepare-script", self.job.err)
+        self.assertIn(f"prepares {self.bed.address(1)}\n", self.job.out)
 
     def test_all_leave(self):
         self.begin(hosts=(0,), epochs=100000)
@@ -157,4 +196,4 @@ class ElasticMpi(ElasticTrainingCase):
 if __name__ == "__main__":
     if shutil.which("mpirun") is None:
         sys.exit("no mpirun (Debian: apt-get install openmpi-bin)")
-    main(3)
+    main(4)

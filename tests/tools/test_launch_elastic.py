@@ -327,9 +327,10 @@ class Elastic(LaunchCase):
                           f"sys.exit(os.environ['TUTTI_HOST'] == '{B}')\n")
         job = self.job("--elastic-at", "step", "--prepare-script", script)
         job.wait_for(1)
-        job.edit("localhost", A, B)
+        job.edit("localhost", A, B, DEAF)
         job.wait_for(2, workers=2)
         done = self.stop(job)
+        self.assertIn(f"[host {DEAF}] expected a connection by ssh", done.err)
         self.assertIn(f"[1] prepares {A}\n", done.out)
         self.assertIn(f"prepares {B}\n", done.out)
         self.assertIn(f"warning: [host {B}] expected exit code 0 of --prepare-script, got exit code 1. It is tried again in",

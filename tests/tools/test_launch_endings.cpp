@@ -39,9 +39,11 @@ struct OneMember final : JobMembers {
   void stop_all() override {}
   [[nodiscard]] bool too_few() const override { return false; }
   [[nodiscard]] bool finished() const override { return false; }
-  [[nodiscard]] bool stopping() const override { return false; }
+  [[nodiscard]] bool stopping() const override { return stops; }
   [[nodiscard]] std::uint64_t epoch() const override { return 0; }
   [[nodiscard]] std::vector<std::string> standing() const override { return {"worker 0"}; }
+
+  bool stops = false;
 };
 
 }  // namespace
@@ -131,7 +133,7 @@ TEST_CASE("ranks of a generation know who they are, and what those before them l
   CHECK(!has("NEW_WORKER=1"));
 }
 
-TEST_CASE("the end of a worker that was not wanted any more before it was heard of is nobody's") {
+TEST_CASE("the end of who was not wanted any more before it was heard of, or given up before, is nobody's") {
   const test::TempFolder folder;
   const Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "1", "true"});
   const Plan plan = make_plan(o);
@@ -144,4 +146,13 @@ TEST_CASE("the end of a worker that was not wanted any more before it was heard 
   elastic.hear({stands, ""});
   CHECK(elastic.meaning_of({"worker 4", "h", {true, SIGTERM, "own"}}) == Elastic::Meaning::none);
   CHECK(elastic.meaning_of({"worker 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
+
+  // A server whose host comes back when the job is told to stop.
+  control::Decision lost;
+  lost.kind = control::Decision::Kind::lost;
+  lost.member.role = control::Role::server;
+  elastic.hear({lost, "server 1"});
+  members.stops = true;
+  CHECK(elastic.meaning_of({"server 1", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::none);
+  CHECK(elastic.meaning_of({"server 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
 }

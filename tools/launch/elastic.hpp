@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,8 +68,9 @@ class Elastic : ElasticTable {
       prepared(e);
       return Meaning::none;
     }
-    // The arbiter has told of one that the job can do without.
-    if (e.name.starts_with("server") && stood_ && !e.good()) return over() ? Meaning::noted : Meaning::none;
+    // The arbiter has told of one that the job can do without, before or soon.
+    if (e.name.starts_with("server") && stood_ && !e.good())
+      return over() && !lost_servers_.contains(e.name) ? Meaning::noted : Meaning::none;
     ElasticWorker* w = find(e.name);
     // A worker that was not wanted any more before it was heard of is in no table.
     if (w == nullptr) return e.name.starts_with("worker") ? Meaning::none : Meaning::fails;
@@ -92,11 +94,12 @@ class Elastic : ElasticTable {
       return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
         return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released && !w.second.given_up;
       });
-    for (auto& a : additions_)
-      if (a.link == &l) a.over = true;
     bool any = false;
+    std::set<int> coming;  // to a host that is prepared, where nothing of theirs runs yet
+    for (auto& a : additions_)
+      if (a.link == &l && !std::exchange(a.over, true)) coming.insert(a.numbers.begin(), a.numbers.end());
     for (auto& [number, w] : workers_)
-      if (w.link == &l || (w.pending && l.has(w.name()))) {
+      if (w.link == &l || (w.pending && (l.has(w.name()) || coming.contains(number)))) {
         if (w.pending) w.ended = true;
         if (!any) failed(w.key, p.message);
         any = true;
@@ -227,6 +230,7 @@ class Elastic : ElasticTable {
 
   // A server that still runs may not come back.
   void lose_server(const JobControl::News& news) {
+    lost_servers_.insert(news.name);
     for (Link& l : links_) {
       if (!stood_ || over() || !l.has(news.name)) continue;
       say_("warning: " + news.name + " on " + l.host() + ": " + news.decision.why + "; the others do its part");
@@ -413,6 +417,7 @@ class Elastic : ElasticTable {
   std::optional<std::vector<ListedHost>> wanted_;
   std::map<std::string, std::string> errors_;  // of a copy
   std::list<Addition> additions_;
+  std::set<std::string> lost_servers_;
   std::optional<Clock::time_point> too_few_;
 };
 
