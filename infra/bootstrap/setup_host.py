@@ -390,6 +390,8 @@ class Setup:
             for name in ("WORKER_LAUNCH_TEMPLATE_ID", "ELASTIC_WORKER_TAG"):
                 if self.env.get(name):
                     variables[name] = self.env[name]
+            # The one that has boto3, whatever environment a user has switched on.
+            variables["AWS_DL_PYTHON"] = sys.executable
         self.files.write_profile(variables)
 
     def watch_for_spot_notice(self):

@@ -80,7 +80,7 @@ class Run(unittest.TestCase):
         what stands for the cloud."""
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": f"{self.bed.root(0)}/root", "USER": "root", "TERM": "dumb",
                **{n: os.environ[n] for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}, "AWS_ENDPOINT_URL": self.cloud.endpoint,
-               "AWS_DL_PYTHON": sys.executable, "AWS_DL_POLL_SECONDS": "0.3", **more}
+               "AWS_DL_POLL_SECONDS": "0.3", **more}
         return self.start(0, ["bash", "-lc", command], env)
 
     def make_cluster(self, workers, **more):
