@@ -7,6 +7,7 @@
 #include <tutti/backends/gloo/gloo.hpp>
 #include <tutti/backends/gloo/job.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/job/channel_store.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/strategy/all_reduce.hpp>
@@ -37,6 +38,10 @@ struct FormGloo {
   [[nodiscard]] std::unique_ptr<GlooMember> operator()(const Assignment& a, ControlChannel& channel,
                                                        InterruptFlag& flag) const {
     return std::make_unique<GlooMember>(a, options, channel, flag);
+  }
+  // Where gradients lie that ranks of a host sum in place.
+  [[nodiscard]] ProcessWindows* windows() const {
+    return options.shared_memory ? &ProcessWindows::of_process() : nullptr;
   }
 };
 

@@ -92,16 +92,19 @@ class GlooEngine {
     std::span<std::byte> mine;
     guard("allocate", deadline, [&] {
       routes_->barrier(deadline, "allocate");
-      GroupWindows windows = host_.allocate(bytes, deadline);
-      if (!windows.fits() && places_.is_leader())
-        host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
-      // Either all ranks have such memory or none.
-      std::int32_t missing = windows.fits() ? 0 : 1;
-      routes_->all_reduce(DType::i32, std::as_writable_bytes(std::span(&missing, 1)), ReduceOp::max, deadline,
-                          "allocate");
-      if (missing == 0) mine = host_.keep(std::move(windows), bytes);
+      mine = keep(host_.allocate(bytes, deadline), bytes, deadline);
     });
     return mine;
+  }
+  // A window of this process that outlives the group: what lies in it is summed in place, where all ranks have such
+  // windows; null: this one has none. Collective. True where it is.
+  bool share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
+    if (!routes_->in_shared_memory()) return false;
+    bool shared = false;
+    guard("windows", deadline, [&] {
+      shared = !keep(host_.share(mine, deadline), mine == nullptr ? 0 : mine->bytes().size(), deadline).empty();
+    });
+    return shared;
   }
 
   // Ends this rank's part with these words, of which the ranks hear where they can. The first one to call it says why.
@@ -146,6 +149,15 @@ class GlooEngine {
     return o;
   }
   [[nodiscard]] std::string key(const std::string& name) const { return options_.prefix + "/" + name; }
+
+  // Either all ranks have such memory or none.
+  std::span<std::byte> keep(GroupWindows windows, std::size_t bytes, Deadline deadline) {
+    if (!windows.fits() && places_.is_leader())
+      host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
+    std::int32_t missing = windows.fits() ? 0 : 1;
+    routes_->all_reduce(DType::i32, std::as_writable_bytes(std::span(&missing, 1)), ReduceOp::max, deadline, "windows");
+    return missing == 0 ? host_.keep(std::move(windows), bytes) : std::span<std::byte>();
+  }
 
   void form() {
     const auto deadline = std::chrono::steady_clock::now() + options_.meeting;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/comm/thread_communicator.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
@@ -31,6 +32,7 @@
 #include "backends/emulated_cuda.hpp"
 #include "comm/conformance.hpp"
 #include "engine/conformance.hpp"
+#include "strategy/changing_strategy.hpp"
 #include "strategy/server_ranks.hpp"
 
 using namespace tutti;
@@ -195,4 +197,52 @@ TEST_CASE("a server that owns the weights of a GPU changes them as the GPU would
   }
   thread.join();
   CHECK(error.empty());
+}
+
+TEST_CASE("a worker with a GPU that is alone at first trains on with one that joins, and alone again") {
+  if (testing::no_emulator()) return;
+  const Graph graph = net(true);
+  const std::int64_t row = graph[graph.images].shape.row_numel();
+  ThreadGroup first(1), second(2), third(1), elsewhere(1);
+  std::vector<float> weights[2];
+  const auto step = [&](Trainer& t, int i, std::int64_t begin, std::int64_t end) {
+    const auto all = testing::random_batch(graph, rows, static_cast<std::uint64_t>(i));
+    t.step(BatchView{all.images.data() + begin * row, all.labels.data() + begin, end - begin}, rows, rate);
+  };
+  const auto fetch = [](Trainer& t, Backend& b, std::vector<float>& to) {
+    t.commit();
+    to.resize(t.executor().parameters().count);
+    b.memory().copy_out(to.data(), t.executor().parameter_data(), t.executor().parameters().bytes());
+  };
+  std::thread other([&] {
+    ReferenceBackend cpu;
+    testing::Changing s;
+    s.join(elsewhere, 0);
+    Trainer t(cpu, s, graph, options());
+    s.join(second, 1);
+    t.reform();
+    for (int i = 2; i < 4; ++i) step(t, i, 4, rows);
+    fetch(t, cpu, weights[1]);
+  });
+  Emulated gpu(testing::emulated_options());
+  testing::Changing s;
+  s.join(first, 0);
+  Trainer t(gpu, s, graph, options());
+  CHECK(t.runs_ahead());
+  for (int i = 0; i < 2; ++i) step(t, i, 0, rows);
+  CHECK(t.take_metrics().rows == 2 * rows);
+  s.join(second, 0);
+  t.reform();
+  CHECK_FALSE(t.runs_ahead());
+  for (int i = 2; i < 4; ++i) step(t, i, 0, 4);
+  CHECK(t.take_metrics().rows == 2 * 4);
+  fetch(t, gpu, weights[0]);
+  other.join();
+  CHECK(difference(weights[0], weights[1]) < 1e-5);
+  s.join(third, 0);
+  t.reform();
+  CHECK(t.runs_ahead());
+  step(t, 4, 0, rows);
+  CHECK(t.take_metrics().rows == rows);
+  CHECK(t.counters().step == 5);
 }

@@ -329,6 +329,47 @@ TEST_CASE("process windows: a size that nobody holds is used again, unless it wa
   CHECK(windows.own() < 10);
 }
 
+TEST_CASE("process windows: who is shut out of one keeps the memory that was there, and others get the new") {
+  ProcessWindows windows, stays, shut_out;
+  std::string why;
+  const auto w = made(windows, std::size_t{1} << 20);
+  const std::byte* const at = w->bytes().data();
+  w->bytes()[3] = std::byte{1};
+  const WindowName before = windows.name_of(*w);
+  auto mapped = stays.map(before, why);
+  const auto old = shut_out.map(before, why);
+  REQUIRE_MESSAGE((mapped != nullptr && old != nullptr), why);
+  const int fds = descriptors(), maps = mappings();
+  w->abandon();
+  for (int i = 0; i < 20; ++i) {
+    mapped.reset();
+    REQUIRE_MESSAGE(windows.renew(*w, why), why);
+    CHECK(w->bytes().data() == at);
+    CHECK(all_zero(w->bytes()));
+    CHECK_FALSE(w->abandoned());
+    old->bytes()[4] = std::byte{9};
+    CHECK(w->bytes()[4] == std::byte{0});
+    const WindowName name = windows.name_of(*w);
+    CHECK(!(name == before));
+    mapped = stays.map(name, why);
+    REQUIRE_MESSAGE(mapped != nullptr, why);
+    w->bytes()[5] = std::byte{7};
+    CHECK(mapped->bytes()[5] == std::byte{7});
+    CHECK(stays.neighbours() == 1);
+    CHECK(stays.map(name, why) == mapped);
+  }
+  CHECK(old->bytes()[3] == std::byte{1});
+  CHECK(descriptors() <= fds);
+  CHECK(mappings() <= maps + 1);
+  // Where there is no memory to be shared, it is this process's alone.
+  const test::SizeLimit limit(1 << 12);
+  CHECK_FALSE(windows.renew(*w, why));
+  CHECK(w->bytes().data() == at);
+  CHECK(all_zero(w->bytes()));
+  CHECK(w->descriptor() < 0);
+  CHECK(stays.map(windows.name_of(*w), why) == nullptr);
+}
+
 TEST_CASE("process windows: a thousand changes of a group leave no descriptor and no mapping") {
   ProcessWindows windows;
   std::string why;

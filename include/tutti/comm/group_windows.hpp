@@ -25,20 +25,29 @@ class GroupWindows {
   template <class Gather>
   [[nodiscard]] static GroupWindows make(ProcessWindows& windows, int rank, int size, std::size_t bytes,
                                          Gather&& gather) {
+    std::string why;
+    const auto mine = windows.make(bytes, why);
+    return share(windows, rank, size, mine, std::move(why), gather);
+  }
+  // The same of a window that each rank has made; null: this rank has none, and why.
+  template <class Gather>
+  [[nodiscard]] static GroupWindows share(ProcessWindows& windows, int rank, int size,
+                                          const std::shared_ptr<HostWindow>& mine, std::string why, Gather&& gather) {
     GroupWindows g;
     std::vector<Said> all(static_cast<std::size_t>(size));
-    const auto tell = [&](const Said& mine) {
-      gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    const auto tell = [&](const Said& said) {
+      gather(std::as_bytes(std::span(&said, 1)), std::as_writable_bytes(std::span(all)));
       for (std::size_t r = 0; r < all.size() && g.why_.empty(); ++r)
         if (all[r].why[0] != '\0') g.why_ = "rank " + std::to_string(r) + " of this host: " + all[r].why.data();
     };
-    std::string why;
-    const auto mine = windows.make(bytes, why);
     tell(mine == nullptr ? Said(why) : Said(windows.name_of(*mine)));
     if (!g.why_.empty()) return g;
     std::vector<std::shared_ptr<HostWindow>> mapped;
     for (std::size_t r = 0; r < all.size() && why.empty(); ++r)
-      mapped.push_back(static_cast<int>(r) == rank ? mine : windows.map(all[r].name, why));
+      if (all[r].name.bytes != mine->bytes().size())
+        why = "windows of different sizes";
+      else
+        mapped.push_back(static_cast<int>(r) == rank ? mine : windows.map(all[r].name, why));
     tell(Said(why));
     if (!g.why_.empty()) return g;
     for (const auto& window : mapped) g.bases_.push_back(window->bytes().data());

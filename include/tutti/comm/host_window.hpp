@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 
 namespace tutti {
@@ -26,7 +27,9 @@ namespace tutti {
 // who reads it. Page aligned, and its pages are there when it is made.
 class HostWindow {
  public:
-  ~HostWindow() { ::munmap(data_, bytes_); }
+  ~HostWindow() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
   HostWindow(const HostWindow&) = delete;
   HostWindow& operator=(const HostWindow&) = delete;
 
@@ -42,6 +45,25 @@ class HostWindow {
   // Somebody may still write to it whom nobody waits for any more: its memory is never used again.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
+
+  // Other memory at the same place, all zero; who has mapped what was here keeps that, and cannot write here any more.
+  // False where there is none to be shared, and `why` says it: then the place is this process's alone. DeviceError: not
+  // even that.
+  bool renew(std::string& why) {
+    const auto fresh = make(bytes_, why);
+    void* const at = fresh != nullptr ? ::mremap(fresh->data_, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_)
+                                      : ::mmap(data_, bytes_, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (at == MAP_FAILED)
+      fail<DeviceError>("window", std::to_string(bytes_ >> 20) + " MiB of memory in place of others",
+                        std::strerror(errno));
+    fd_ = io::Descriptor();
+    abandoned_ = false;
+    if (fresh == nullptr) return false;
+    fd_ = std::move(fresh->fd_);
+    fresh->data_ = nullptr;
+    return true;
+  }
 
   // A new one, all zero. Null where there can be none, and `why` says it.
   [[nodiscard]] static std::shared_ptr<HostWindow> make(std::size_t bytes, std::string& why) {

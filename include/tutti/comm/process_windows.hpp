@@ -25,6 +25,7 @@ namespace tutti {
 struct WindowName {
   std::array<char, detail::door_name> door{};  // of the process that made it
   std::uint64_t number = 0, bytes = 0;
+  std::uint64_t edition = 0;  // of its memory, which can be renewed
   friend bool operator==(const WindowName&, const WindowName&) = default;
 };
 
@@ -71,8 +72,17 @@ class ProcessWindows {
         std::copy(door_->name().begin(), door_->name().end(), name.door.begin());
         name.number = o.number;
         name.bytes = window.bytes().size();
+        name.edition = o.edition;
       }
     return name;
+  }
+  // Other memory at the same place, for one that make() gave: whoever has mapped it and is given up reaches this no
+  // more. False where it is not to be shared then, and `why` says it. Nobody uses the window meanwhile.
+  bool renew(HostWindow& window, std::string& why) {
+    const std::lock_guard lock(own_mutex_);
+    for (Own& o : own_)
+      if (o.window.get() == &window) ++o.edition;
+    return window.renew(why);
   }
   // A neighbour's, or an own one. Null where it cannot be had, and `why` says it. Waits two seconds at most.
   [[nodiscard]] std::shared_ptr<HostWindow> map(const WindowName& name, std::string& why) {
@@ -85,9 +95,10 @@ class ProcessWindows {
     if (fd.get() < 0) return nullptr;
     auto window = HostWindow::of_neighbour(std::move(fd), name.bytes, why);
     if (window == nullptr) return nullptr;
-    // Those of processes that have ended are of no use any more.
-    std::erase_if(neighbours_, [](const Neighbour& n) {
-      return n.window.use_count() == 1 && !WindowDoor::is_open({n.name.door.data(), n.name.door.size()});
+    // Those of processes that have ended are of no use any more, nor is memory that its owner has renewed.
+    std::erase_if(neighbours_, [&](const Neighbour& n) {
+      return n.window.use_count() == 1 && ((n.name.door == name.door && n.name.number == name.number) ||
+                                           !WindowDoor::is_open({n.name.door.data(), n.name.door.size()}));
     });
     forget_unused(neighbours_, most_unused_neighbours);
     neighbours_.push_back({window, name});
@@ -112,7 +123,7 @@ class ProcessWindows {
   static constexpr std::size_t most_unused_own = 4, most_unused_neighbours = 16;
   struct Own {
     std::shared_ptr<HostWindow> window;
-    std::uint64_t number;
+    std::uint64_t number, edition = 0;
   };
   struct Neighbour {
     std::shared_ptr<HostWindow> window;

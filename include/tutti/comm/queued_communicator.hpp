@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <tutti/comm/comm_queue.hpp>
 #include <tutti/comm/communicator.hpp>
 #include <tutti/comm/host_barrier.hpp>
+#include <tutti/comm/host_window.hpp>
 #include <tutti/comm/reduce_op.hpp>
 
 namespace tutti {
@@ -71,9 +73,18 @@ class QueuedCommunicator {
     queue_.post({Kind::allocate, DType::u8, ReduceOp::sum, 0, {}, {}, bytes}, "allocate").wait();
     return runner_.allocated;
   }
+  // A window of this process that outlives the group, as GlooEngine has it; whether all have such.
+  bool share(const std::shared_ptr<HostWindow>& window) requires
+      requires(Engine& e, const std::shared_ptr<HostWindow>& w, Deadline d) {
+    e.share(w, d);
+  }
+  {
+    queue_.post({Kind::share, DType::u8, ReduceOp::sum, 0, {}, {}, 0, &window}, "windows").wait();
+    return runner_.shared;
+  }
 
  private:
-  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, barrier, allocate };
+  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, barrier, allocate, share };
   struct Request {
     Kind kind = Kind::barrier;
     DType dtype = DType::u8;
@@ -82,10 +93,12 @@ class QueuedCommunicator {
     std::span<std::byte> data;
     std::span<const std::byte> mine;
     std::size_t bytes = 0;
+    const std::shared_ptr<HostWindow>* window = nullptr;
   };
   struct Runner {
     Engine& engine;
     std::span<std::byte> allocated{};
+    bool shared = false;
     void run(const Request& r, const std::string& what, Deadline deadline) {
       switch (r.kind) {
         case Kind::all_reduce:
@@ -98,6 +111,9 @@ class QueuedCommunicator {
           return engine.barrier(deadline, what);
         case Kind::allocate:
           allocated = engine.allocate(r.bytes, deadline);
+          return;
+        case Kind::share:
+          if constexpr (requires { engine.share(*r.window, deadline); }) shared = engine.share(*r.window, deadline);
       }
     }
   };

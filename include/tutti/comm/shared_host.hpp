@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,15 @@ namespace tutti {
 
 // What the ranks of one host share: a group that works in their memory. They find each other's windows over a store.
 class SharedHost {
+  [[nodiscard]] auto gather_within(Deadline deadline, std::string_view what) {
+    return [this, deadline, what](std::span<const std::byte> mine, std::span<std::byte> all) {
+      if (group_)
+        group_->all_gather(mine, all, deadline, what);
+      else
+        std::copy(mine.begin(), mine.end(), all.begin());
+    };
+  }
+
  public:
   // prefix: before the keys, of this group alone.
   SharedHost(const HostPlaces& places, KeyStore& store, const InterruptFlag& flag, std::string prefix)
@@ -62,12 +73,12 @@ class SharedHost {
 
   // Memory of every rank of the host, zero at first. A collective call of its ranks.
   [[nodiscard]] GroupWindows allocate(std::size_t bytes, Deadline deadline) {
-    return make(bytes, [&](std::span<const std::byte> mine, std::span<std::byte> all) {
-      if (group_)
-        group_->all_gather(mine, all, deadline, "allocate");
-      else
-        std::copy(mine.begin(), mine.end(), all.begin());
-    });
+    return make(bytes, gather_within(deadline, "allocate"));
+  }
+  // The same of a window of this process that outlives the group; null: it has none.
+  [[nodiscard]] GroupWindows share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
+    return GroupWindows::share(ProcessWindows::of_process(), places_.local_rank(), places_.local_size(), mine,
+                               mine == nullptr ? "no window" : "", gather_within(deadline, "windows"));
   }
   // Keeps what allocate() gave, for as long as this lives; returns this rank's own.
   std::span<std::byte> keep(GroupWindows windows, std::size_t bytes) {

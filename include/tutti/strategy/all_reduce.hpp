@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include <tutti/comm/communicator.hpp>
+#include <tutti/comm/host_window.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/progress_report.hpp>
@@ -37,6 +39,10 @@ class AllReduce {
 
   // Memory that the communicator sums without copying it, where it has such.
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
+
+  // Memory of this process that outlives the communicator, as allocate() gives it; null: it has none.
+  void share(const std::shared_ptr<HostWindow>& window) requires requires(C& c) { c.share(window); }
+  { c_.share(window); }
 
   void attach(const ArenaLayout&, const JobFacts& facts) { require_agreement(c_, facts); }
 

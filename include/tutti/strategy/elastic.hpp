@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +12,11 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include <tutti/comm/host_window.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/job_facts.hpp>
@@ -100,10 +104,19 @@ class Elastic final : public ChangingMembers {
   [[nodiscard]] int rank() const { return membership().rank; }
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
-  // The gradients stay where they are over all generations, so no generation's group has them.
-  std::span<std::byte> allocate(std::size_t) { return {}; }
+  // The gradients stay where they are over all generations, so no group has them: each shares what this process has.
+  std::span<std::byte> allocate(std::size_t bytes) {
+    ProcessWindows* const windows = of_process();
+    std::string why;
+    auto window = windows != nullptr && bytes > 0 ? windows->make(bytes, why) : nullptr;
+    if (window == nullptr) return {};
+    return windows_.emplace_back(std::move(window))->bytes().first(bytes);
+  }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
-    if (group_) group_->attach(layout, facts);
+    if (!group_) return;
+    if constexpr (shares_windows)
+      if (of_process() != nullptr) group_->share(windows_.empty() ? nullptr : windows_.back());
+    group_->attach(layout, facts);
   }
   void synchronise(std::span<StateSpan> state) {
     if (group_) group_->synchronise(state);
@@ -165,6 +178,28 @@ class Elastic final : public ChangingMembers {
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
 
  private:
+  static constexpr bool shares_windows = requires(S & s, const std::shared_ptr<HostWindow>& w) { s.share(w); };
+  // Null where nothing is shared.
+  [[nodiscard]] ProcessWindows* of_process() const {
+    if constexpr (shares_windows)
+      return factory_.windows();
+    else
+      return nullptr;
+  }
+  // Who is not in the next generation may live, cut off or stopped, and write into what it has mapped.
+  void shut_out(const Assignment& next) {
+    ProcessWindows* const windows = of_process();
+    if (windows == nullptr || windows_.empty() || now_.workers.empty()) return;
+    const std::string& here = now_.workers[static_cast<std::size_t>(now_.rank)].host;
+    if (std::all_of(now_.workers.begin(), now_.workers.end(), [&](const control::Member& m) {
+          return m.host != here || std::any_of(next.workers.begin(), next.workers.end(),
+                                               [&](const control::Member& n) { return n.id == m.id; });
+        }))
+      return;
+    std::string why;
+    for (const auto& w : windows_) windows->renew(*w, why);
+  }
+
   [[nodiscard]] bool next_assignment(const Leaving& leaving) {
     if (joining() && !enrolled_) {
       enrolled_ = true;
@@ -183,6 +218,7 @@ class Elastic final : public ChangingMembers {
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!next) return false;
+    shut_out(*next);
     now_ = *std::move(next);
     return true;
   }
@@ -208,7 +244,8 @@ class Elastic final : public ChangingMembers {
   bool enrolled_ = false;
   std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
   std::shared_ptr<InterruptFlag> flag_;
-  Made group_;  // goes before its flag
+  std::vector<std::shared_ptr<HostWindow>> windows_;  // the gradients lie in the last one
+  Made group_;                                        // goes before its flag
 };
 
 }  // namespace tutti

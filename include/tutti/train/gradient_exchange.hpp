@@ -50,7 +50,8 @@ class GradientExchange final : public Exchange {
   std::unique_ptr<Executor> make_executor(const Graph& model) {
     const auto place = [&](const ArenaLayout& parameters, const ArenaLayout& states) -> void* {
       const std::size_t bytes = StepFlags::bytes + parameters.bytes() + states.bytes();
-      const auto window = staged() ? std::span<std::byte>() : s_.allocate(bytes);
+      const bool reached = b_.memory().on_host() || s_.reads_device_memory();
+      const auto window = reached ? s_.allocate(bytes) : std::span<std::byte>();
       if (window.empty()) memory_ = Buffer(b_.memory(), bytes);
       all_ = window.empty() ? memory_.at(0) : window.data();
       state_sums_ = all_ + StepFlags::bytes + parameters.bytes();

@@ -61,18 +61,16 @@ class Steps {
     const int ranks = s_.size();
     host_.begin_generation(ranks);
     if (device_) device_->begin_generation(ranks);
+    if (StepEnd* const to = end_to_be(); to != end_) take_end(to);
   }
   // As StepEnd has it.
   [[nodiscard]] std::span<std::byte> spare() { return runs_ahead() ? end_->spare() : std::span<std::byte>(); }
   // Writes down each step from now on, which the host then ends; null: no more.
   void trace(StepTrace* t) {
     settle();
-    waiting_ = take_metrics();
     trace_ = t;
     exchange_.trace(t, &since_);
-    end_ = device_ && t == nullptr ? device_.get() : &host_;
-    first_of_end_ = next_;
-    sent_ = {-1, 0};
+    take_end(end_to_be());
   }
 
   // Starts a step of these micro-batches; next() - 1 names it. Returns the flags of all ranks that are known: of this
@@ -173,6 +171,17 @@ class Steps {
     std::int64_t exponent = -1, steps = 0;
     friend bool operator==(const Scale&, const Scale&) = default;
   };
+
+  // A device does not see what passes through the host, where ranks have come to one that was alone.
+  [[nodiscard]] StepEnd* end_to_be() {
+    return device_ && trace_ == nullptr && !exchange_.staged() ? device_.get() : &host_;
+  }
+  void take_end(StepEnd* to) {
+    waiting_ = take_metrics();
+    end_ = to;
+    first_of_end_ = next_;
+    sent_ = {-1, 0};
+  }
 
   void run(std::uint64_t number, std::span<const BatchView> parts, std::int64_t global_rows, double lr,
            std::uint32_t flags) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// The gradients of a process of an elastic job over Gloo lie in a window that stays, however often its members change.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <latch>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/backends/gloo/elastic.hpp>
+#include <tutti/comm/process_windows.hpp>
+#include <tutti/core/error.hpp>
+
+#include "gloo_ranks.hpp"
+#include "job/office.hpp"
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::size_t floats = 50'000;
+
+std::span<float> values(std::span<std::byte> bytes) { return {reinterpret_cast<float*>(bytes.data()), floats}; }
+// Whether all ranks' sum of their numbers comes to each place.
+template <class Reduce>
+bool sums(std::span<std::byte> bytes, float mine, float of_all, Reduce&& reduce) {
+  std::ranges::fill(values(bytes), mine);
+  reduce();
+  return std::ranges::all_of(values(bytes), [&](float v) { return v == of_all; });
+}
+
+}  // namespace
+
+TEST_CASE("windows that outlive their groups are summed in place, where all ranks have one") {
+  constexpr std::size_t size = 3;
+  std::vector<std::shared_ptr<HostWindow>> windows(size);
+  std::string why;
+  for (auto& w : windows) w = ProcessWindows::of_process().make(floats * sizeof(float), why);
+  REQUIRE_MESSAGE(windows[2] != nullptr, why);
+  for (const bool all : {true, false, true}) {
+    CAPTURE(all);
+    for (const std::vector<std::string>& hosts : {std::vector<std::string>{"a", "a", "a"}, {"a", "a", "b"}}) {
+      std::vector<int> shared(size), right(size);
+      run_gloo({"windows", hosts}, [&](GlooCommunicator& c) {
+        const auto r = static_cast<std::size_t>(c.rank());
+        shared[r] = c.share(all || r != 1 ? windows[r] : nullptr) ? 1 : 0;
+        right[r] =
+            sums(windows[r]->bytes(), static_cast<float>(r + 1), 6,
+                 [&] {
+                   c.all_reduce(DType::f32, std::as_writable_bytes(values(windows[r]->bytes())), ReduceOp::sum, "sum")
+                       .wait();
+                 })
+                ? 1
+                : 0;
+      });
+      for (std::size_t r = 0; r < size; ++r) {
+        CHECK(shared[r] == (all ? 1 : 0));
+        CHECK(right[r] == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("an elastic process keeps its window while others join, and has other memory there once one is gone") {
+  control::ArbiterOptions o;
+  o.workers = 2;
+  o.elastic = true;
+  testing::Office office(o);
+  std::vector<std::string> errors(3);
+  std::vector<std::unique_ptr<ControlChannel>> channels;
+  for (int i = 0; i < 3; ++i) channels.push_back(office.channel());
+  std::latch began(2);
+  const auto member = [&](std::size_t me) {
+    const auto require = [](bool good, const char* what) {
+      if (!good) fail<Error>("test", what, "otherwise");
+    };
+    ElasticOptions how;
+    how.start.rank = static_cast<int>(me);
+    how.start.host = "localhost";
+    how.start.new_worker = me == 2;
+    ElasticGloo s(std::move(channels[me]), how, FormGloo{});
+    const std::span<std::byte> bytes = s.allocate(floats * sizeof(float));
+    require(!bytes.empty(), "a window");
+    const auto sum_is = [&](float of_all) {
+      s.attach({}, {});
+      return sums(bytes, 1, of_all, [&] {
+        s.reduce({Piece::Kind::gradients, 0, DType::f32, std::as_writable_bytes(values(bytes)), 0}).wait();
+      });
+    };
+    if (me == 2) {
+      began.wait();
+      require(s.next_generation({}), "a generation with it");
+      require(sum_is(3), "the sum of three");
+      office.ended(me);  // as if it were killed
+      return;
+    }
+    require(sum_is(2), "the sum of two");
+    began.count_down();
+    for (; s.change() == ChangingMembers::Change::none;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    require(s.next_generation({1, false, false}), "a generation with one more");
+    require(values(bytes)[7] == 2, "the memory that was there");
+    require(sum_is(3), "the sum of three");
+    for (; s.change() != ChangingMembers::Change::broken;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    require(s.next_generation({2, true, false}), "a generation with one fewer");
+    require(values(bytes)[7] == 0, "other memory in its place");
+    require(sum_is(2), "the sum of two");
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t me = 0; me < 3; ++me)
+    threads.emplace_back([&, me] {
+      try {
+        member(me);
+      } catch (const std::exception& e) {
+        errors[me] = e.what();
+        office.ended(me);
+      }
+    });
+  for (auto& t : threads) t.join();
+  for (const std::string& e : errors) CHECK(e == "");
+}
