@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -20,8 +19,8 @@
 namespace tutti::control {
 
 // The arbiter and the store behind connections that carry frames, whatever they are: tutti-launch's pipes, or a
-// transport where scripts start the job. A frame that makes no sense is counted and closes its connection's account:
-// nothing more is taken from it.
+// transport where scripts start the job. A frame that makes no sense closes its connection's account: nothing more is
+// taken from it.
 class ControlDesk {
  public:
   explicit ControlDesk(const ArbiterOptions& options) : arbiter_(options) {}
@@ -36,7 +35,6 @@ class ControlDesk {
       return true;
     } catch (const CommunicationError&) {
       account.broken = true;
-      ++bad_frames_;
       return false;
     }
   }
@@ -61,7 +59,6 @@ class ControlDesk {
   }
   [[nodiscard]] Arbiter& arbiter() noexcept { return arbiter_; }
   [[nodiscard]] const Arbiter& arbiter() const noexcept { return arbiter_; }
-  [[nodiscard]] std::uint64_t bad_frames() const noexcept { return bad_frames_; }
 
  private:
   struct Account {
@@ -87,7 +84,6 @@ class ControlDesk {
   ControlStore store_;
   std::map<Seat, Account> accounts_;
   std::vector<Outgoing> out_;
-  std::uint64_t bad_frames_ = 0;
 };
 
 }  // namespace tutti::control
