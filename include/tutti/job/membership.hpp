@@ -189,12 +189,11 @@ class Arbiter {
     if (o_.servers_restart || !o_.elastic) return o_.servers_restart;
     return !o_.servers_hold && any([&](const Process& q) { return &q != &p && q.is(Role::server); });
   }
-  // There will be no generation any more. Members hear of a change; who waits for the first one, or to join, does so in
-  // vain.
+  // There will be no generation any more. Members hear of a change; who waits for one, or to join, does so in vain.
   void end_job(const std::string& why) {
     if (over_.empty()) over_ = error_message("job", "all processes that it cannot do without", why, "");
     for (Process& p : processes_)
-      if (p.state == State::waiting && !o_.starter_ends) give_up(p);
+      if ((p.state == State::waiting || (p.state == State::member && p.reported)) && !o_.starter_ends) give_up(p);
   }
   void give_up(Process& p) {
     p.state = State::gone;
