@@ -189,6 +189,7 @@ struct StrategyRow {
 #endif
 #ifdef TUTTI_HAS_ZEROMQ
 #include <tutti/backends/zeromq/elastic.hpp>
+#include <tutti/backends/zeromq/elastic_async.hpp>
 #include <tutti/backends/zeromq/job.hpp>
 #endif
 #ifdef TUTTI_HAS_NCCL
@@ -396,11 +397,19 @@ inline void serve_ps(const StrategyOptions& o, const LaunchEnvironment& start, c
     return zeromq::serve_elastic_job(start, o.channel != nullptr ? o.channel : ControlChannel::open(), as, stop);
   zeromq::serve_job(start, as, stop);
 }
+inline AnyStrategy make_elastic_ps_async(const StrategyOptions& o, const LaunchEnvironment& start) {
+  zeromq::JobOptions as = ps_options(o);
+  as.strategy = "ps_async";
+  return AnyStrategy::make<zeromq::ElasticAsyncServed>(o.channel != nullptr ? o.channel : ControlChannel::open(),
+                                                       zeromq::elastic_options(start, as), zeromq::FormAsync(as));
+}
 inline void serve_ps_async(const StrategyOptions& o, const LaunchEnvironment& start,
                            const std::function<bool()>& stop) {
   if (o.weights == nullptr) fail<UsageError>(o.where, "the weights that a server of ps_async owns", "none");
   zeromq::JobOptions as = ps_options(o);
   as.strategy = "ps_async";
+  if (start.elastic)
+    return zeromq::serve_elastic_async_job(start, o.channel != nullptr ? o.channel : ControlChannel::open(), as, stop);
   zeromq::serve_job(start, as, stop);
 }
 inline void schedule_ps(const StrategyOptions& o, const LaunchEnvironment& start, const std::function<bool()>& stop) {
@@ -447,7 +456,7 @@ TUTTI_CORE_FUNCTION std::span<const StrategyRow> strategy_rows() {
       },
       {"ps_async", "libzmq3-dev", false,
 #ifdef TUTTI_HAS_ZEROMQ
-       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, nullptr, serve_ps_async, schedule_ps_async
+       make_ps<AsyncParameterServer<zeromq::WorkerEnd>>, make_elastic_ps_async, serve_ps_async, schedule_ps_async
 #else
        nullptr
 #endif
@@ -529,7 +538,8 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
                      "install " + std::string(row->packages) + " and build again");
   if (launcher_asks())
     std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false,
-                               row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint)}));
+                               row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint),
+                               name == "ps_async"}));
   if (start.elastic) {
     if (row->make_elastic == nullptr)
       fail<UsageError>(o.where,

@@ -16,9 +16,11 @@
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
+#include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/elastic.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
@@ -39,14 +41,45 @@ class Neighbourhood {
   Neighbourhood(ControlChannel& channel, const JobOptions& o) : channel_(channel), o_(o) {
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
   }
+  // Says by which key this process is known, once.
+  void introduce(control::Role role, std::int32_t place) {
+    if (!std::exchange(introduced_, true)) channel_.publish(key(control::name_of(role), place), keys_.open + ".");
+  }
+  // Servers that are connected to for all of the job: whoever may come later, from other hosts too.
+  void meet_for_good(const Assignment& a, InterruptFlag& flag) {
+    const InterruptWatch watch(flag, [this] { channel_.stir(); });
+    const bool server = a.role == control::Role::server;
+    host_ = host_of(a);
+    one_host_ = is_loopback(host_);
+    introduce(a.role, (server ? a.servers : a.workers).at(static_cast<std::size_t>(a.rank)).place);
+    word_.clear();
+    if (encrypted())
+      require_curve(keys_);
+    else
+      find_word(server && a.rank == 0, flag);
+  }
+  [[nodiscard]] std::string key_of_worker(const control::Member& m, InterruptFlag& flag) {
+    if (!encrypted()) return "";
+    std::string known = read(key_of(m), m.name(), flag);
+    known.pop_back();
+    return known;
+  }
+  [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
+  // A text of another process; CommunicationError says of `what` that it is not there.
+  std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
+    if (auto text = channel_.lookup_unless(k, o_.meeting, flag.raised())) return *std::move(text);
+    fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
+                             flag.raised() ? flag.why() : "no word of it", "look at what it does");
+  }
+  [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
   // Begins with a generation. CommunicationError where a process has not introduced itself in time, or once `flag` is
   // raised.
   void meet(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.stir(); });
     const bool server = a.role == control::Role::server;
     const auto& mine = (server ? a.servers : a.workers).at(static_cast<std::size_t>(a.rank));
-    host_ = mine.host.empty() ? "localhost" : mine.host;
-    if (!std::exchange(introduced_, true)) channel_.publish(key_of(mine), keys_.open + ".");
+    host_ = host_of(a);
+    introduce(mine.role, mine.place);
     one_host_ = true;
     for (const auto* list : {&a.workers, &a.servers})
       for (const control::Member& m : *list) one_host_ = one_host_ && m.host == mine.host;
@@ -60,8 +93,7 @@ class Neighbourhood {
         worker_keys_.push_back(known.substr(0, known.size() - 1));
       }
     } else {
-      if (server && a.rank == 0 && !channel_.find(word_key)) channel_.publish(word_key, draw_word());
-      word_ = read(word_key, "the job's word", flag);
+      find_word(server && a.rank == 0, flag);
     }
   }
   [[nodiscard]] bool one_host() const noexcept { return one_host_; }
@@ -90,15 +122,18 @@ class Neighbourhood {
   }
 
  private:
-  [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
+  [[nodiscard]] static std::string host_of(const Assignment& a) {
+    const auto& list = a.role == control::Role::server ? a.servers : a.workers;
+    const std::string& host = list.at(static_cast<std::size_t>(a.rank)).host;
+    return host.empty() ? "localhost" : host;
+  }
+  void find_word(bool draws, InterruptFlag& flag) {
+    if (draws && !channel_.find(word_key)) channel_.publish(word_key, draw_word());
+    word_ = read(word_key, "the job's word", flag);
+  }
   static std::string key_of(const control::Member& m) { return key(control::name_of(m.role), m.place); }
   static std::string door_key(const Assignment& a, const control::Member& server) {
-    return key("door", server.place) + "/" + std::to_string(a.generation);
-  }
-  std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
-    if (auto text = channel_.lookup_unless(k, o_.meeting, flag.raised())) return *std::move(text);
-    fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
-                             flag.raised() ? flag.why() : "no word of it", "look at what it does");
+    return generation_key(a.generation, key("door", server.place));
   }
 
   ControlChannel& channel_;
@@ -121,16 +156,12 @@ class FormServed {
                                                                        InterruptFlag& flag) {
     if (!others_) others_ = std::make_shared<detail::Neighbourhood>(channel, o_);
     others_->meet(a, flag);
-    ps::WorkerOptions w;
+    ps::WorkerOptions w = detail::worker_options(o_);
     w.rank = a.rank;
     w.workers = static_cast<int>(a.workers.size());
     w.servers = static_cast<int>(a.servers.size());
     w.generation = a.generation;
-    w.deadline = o_.deadline;
     w.patience = o_.meeting;
-    w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
-    w.bf16_wire = o_.bf16_wire;
-    w.threshold = o_.threshold;
     w.host = others_->host();
     // A server that was given up, but lives, could still write into one.
     if (o_.shared_memory) w.no_windows = "members change";
@@ -171,13 +202,11 @@ inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_
     others.meet(a, flag);
     auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(a));
     others.publish_door(a, end->port());
-    ps::ServerOptions s;
+    ps::ServerOptions s = detail::server_options(o);
     s.index = a.rank;
     s.servers = static_cast<int>(a.servers.size());
     s.workers = static_cast<int>(a.workers.size());
     s.generation = a.generation;
-    s.patience = o.meeting;
-    s.log = o.log;
     s.stop_requested = [&] { return channel->released(); };
     return std::make_unique<ps::Server<ServerEnd>>(std::move(end), s);
   };

@@ -256,15 +256,11 @@ class JobStrategy : public Strategy {
                  options(*meeting, meeting->start(), o)) {}
   static ps::WorkerOptions options(const detail::Meeting& meeting, const LaunchEnvironment& start,
                                    const JobOptions& o) {
-    ps::WorkerOptions w;
+    ps::WorkerOptions w = detail::worker_options(o);
     w.rank = start.rank;
     w.workers = start.workers;
     w.servers = start.servers;
-    w.deadline = o.deadline;
     w.patience = o.meeting + std::chrono::seconds(5);
-    w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
-    w.bf16_wire = o.bf16_wire;
-    w.threshold = o.threshold;
     w.host = meeting.host();
     w.late = meeting.began_before();
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
@@ -340,19 +336,15 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
   auto end = std::make_unique<ServerEnd>(meeting.door(), meeting.options());
   const ServerEnd& door = *end;
   meeting.publish_address(start.rank, end->port());
-  ps::ServerOptions s;
+  ps::ServerOptions s = detail::server_options(o);
   s.index = start.rank;
   s.servers = start.servers;
   s.workers = start.workers;
-  s.patience = o.meeting;
   s.windows = meeting.windows();
-  s.store = o.weights;
-  s.staleness = o.staleness;
   s.keep = o.keep;
   s.keep_every = o.keep_every;
   s.from = o.from;
   if (meeting.began_before()) s.ended = meeting.ended();
-  s.log = o.log;
   s.stop_requested = [&meeting, asked = std::move(stop_requested)] { return meeting.released() || (asked && asked()); };
   {
     ps::Server<ServerEnd> server(std::move(end), s);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,8 +11,11 @@
 #include <tutti/comm/communicator.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/scripted_job.hpp>
+#include <tutti/strategy/parameter_server/placement.hpp>
+#include <tutti/strategy/parameter_server/server_options.hpp>
 #include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
+#include <tutti/strategy/parameter_server/worker_options.hpp>
 
 namespace tutti::zeromq {
 
@@ -34,4 +38,26 @@ struct JobOptions {
   std::function<void(const std::string&)> log{};
 };
 
+namespace detail {
+
+// What a worker's connections go by, whoever else there is.
+[[nodiscard]] inline ps::WorkerOptions worker_options(const JobOptions& o) {
+  ps::WorkerOptions w;
+  w.deadline = o.deadline;
+  w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
+  w.bf16_wire = o.bf16_wire;
+  w.threshold = o.threshold;
+  return w;
+}
+// And a server's.
+[[nodiscard]] inline ps::ServerOptions server_options(const JobOptions& o) {
+  ps::ServerOptions s;
+  s.patience = o.meeting;
+  s.store = o.weights;
+  s.staleness = o.staleness;
+  s.log = o.log;
+  return s;
+}
+
+}  // namespace detail
 }  // namespace tutti::zeromq

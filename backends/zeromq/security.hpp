@@ -81,12 +81,17 @@ class DoorKeeper {
     socket_->set(ZMQ_LINGER, 0);
     if (zmq_bind(socket_->get(), "inproc://zeromq.zap.01") != 0) fail_zmq("ask who may come in");
     if (kind_ != Security::Kind::curve) return;
-    for (std::size_t w = 0; w < by.workers.size(); ++w) {
-      std::array<std::uint8_t, 32> raw{};
-      if (by.workers[w].size() != 40 || zmq_z85_decode(raw.data(), by.workers[w].c_str()) == nullptr)
-        fail<CommunicationError>("ZeroMQ", "a key of worker " + std::to_string(w), "something else");
-      ranks_[std::string(reinterpret_cast<const char*>(raw.data()), raw.size())] = w;
-    }
+    for (std::size_t w = 0; w < by.workers.size(); ++w) admit(w, by.workers[w]);
+  }
+  // From now on a worker comes in by this key, or does not any more.
+  void admit(std::size_t worker, const std::string& key) {
+    std::array<std::uint8_t, 32> raw{};
+    if (key.size() != 40 || zmq_z85_decode(raw.data(), key.c_str()) == nullptr)
+      fail<CommunicationError>("ZeroMQ", "a key of worker " + std::to_string(worker), "something else");
+    ranks_[std::string(reinterpret_cast<const char*>(raw.data()), raw.size())] = worker;
+  }
+  void dismiss(std::size_t worker) {
+    std::erase_if(ranks_, [&](const auto& r) { return r.second == worker; });
   }
   void secure(Socket& server, const Security& by) const {
     server.set(ZMQ_ZAP_DOMAIN, std::string_view(security_domain));

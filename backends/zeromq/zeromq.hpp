@@ -214,6 +214,9 @@ class ServerEnd {
     const auto found = peers_.find(peer);
     return found == peers_.end() ? "somebody" : found->second.address;
   }
+  // Workers who come and go, by their open keys: on the thread that receives.
+  void admit(std::uint32_t worker, const std::string& key) { keeper_.admit(worker, key); }
+  void dismiss(std::uint32_t worker) { keeper_.dismiss(worker); }
   // Connections that were not let in.
   [[nodiscard]] std::uint64_t turned_away() const noexcept { return keeper_.refused(); }
 

@@ -295,8 +295,8 @@ inline void check_elastic(RunOptions& o, const StartedJob& job) {
   if (o.strategy == "auto" || (built(o.strategy.c_str()) && !changes_members(o.strategy)))
     fail<UsageError>(
         o.strategy != "auto" ? "--strategy" : "--kv-store",
-        "gloo, nccl with GPUs (dist_sync), mpi or ps (dist_sync with servers), because tutti-launch --elastic "
-        "lets processes come and go",
+        "gloo, nccl with GPUs (dist_sync), mpi, or with servers ps (dist_sync) or ps_async (dist_async), because "
+        "tutti-launch --elastic lets processes come and go",
         o.strategy != "auto" ? o.strategy : o.kv_store, "leave it out, or start the job without --elastic");
   if (o.eval_only)
     fail<UsageError>("--eval-only", "no tutti-launch --elastic, because nobody trains", "given",

@@ -159,13 +159,15 @@ class Run {
       return make_source(backend_, d,
                          // Who joins learns its place later; its share is about that of those who began.
                          loader_options(o_, training, shared ? std::max(strategy_.rank(), 0) : 0,
-                                        joins_   ? static_cast<int>(o_.founders)
-                                        : shared ? strategy_.size()
-                                                 : 1),
+                                        !shared  ? 1
+                                        : joins_ ? static_cast<int>(o_.founders)
+                                                 : strategy_.size()),
                          on_device_of(o_), &resident, "--data-on-device");
     };
     if (!o_.eval_only) train_ = source(images_.train, true);
-    if (images_.test && (here() || !strategy_.owns_weights())) test_ = source(*images_.test, false);
+    // Where members come and go, any rank may be that one day.
+    if (images_.test && (here() || !strategy_.owns_weights() || strategy_.members() != nullptr))
+      test_ = source(*images_.test, false);
     if (!here()) return;
     std::printf("%lld training and %lld test images; files in %s%s\n", static_cast<long long>(size),
                 static_cast<long long>(tests()), o_.run_dir.c_str(),
@@ -335,7 +337,8 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
   const bool stays = together(strategy, [&] {
     run.reset();
     if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
-    if (channel != nullptr && strategy.rank() == 0) publish_run(*channel, o);
+    // Where nobody waits for another one, rank 0 may be lost before it has come to it, and nobody told.
+    if (channel != nullptr && (strategy.rank() == 0 || strategy.owns_weights())) publish_run(*channel, o);
     if (!before) before = Loaded{seen, task.images(o, seen)};
     run.emplace(backend, strategy, o, task, *before);
   });

@@ -27,8 +27,8 @@ namespace tutti::examples {
 // the data of the workers, so it can tell whether a worker has others.
 class ServedWeights {
  public:
-  // backend: on the host; outlives it.
-  ServedWeights(Backend& backend, RunOptions& o, const Task& task, int workers) : backend_(backend) {
+  // backend: on the host; outlives it. dealt: steps are dealt out to workers who come and go.
+  ServedWeights(Backend& backend, RunOptions& o, const Task& task, int workers, bool dealt) : backend_(backend) {
     const auto [seen, images] = load(o, task);
     TrainerOptions t = trainer_options(o);
     t.must_agree = facts_ = examples::facts(o, images);
@@ -40,7 +40,7 @@ class ServedWeights {
     const FitOptions how = fit_options(o, images.train.size());
     update_ = std::make_unique<ServerUpdate>(
         backend_, make_update_rules(layout, t, trainable), t.loss_scale,
-        [schedule = how.schedule, at = all_steps(o, how, images.train.size(), workers)](std::int64_t step) {
+        [schedule = how.schedule, at = all_steps(o, how, images.train.size(), workers, dealt)](std::int64_t step) {
           SchedulePoint p = at;
           p.step = step;
           return schedule(p);
@@ -53,12 +53,15 @@ class ServedWeights {
 
  private:
   // Where steps count, those of all workers together.
-  static SchedulePoint all_steps(const RunOptions& o, const FitOptions& how, std::int64_t images, int workers) {
+  static SchedulePoint all_steps(const RunOptions& o, const FitOptions& how, std::int64_t images, int workers,
+                                 bool dealt) {
     const EpochEnd end = epoch_end_of(o);
-    const std::int64_t per_epoch = steps_per_epoch(images, o.global_batch_size, end);
+    // Where members change a step is one worker's, dealt out to it.
+    const std::int64_t batch = dealt ? o.global_batch_size / workers : o.global_batch_size, times = dealt ? 1 : workers;
+    const std::int64_t per_epoch = steps_per_epoch(images, batch, end);
     const std::int64_t total =
-        how.total_steps > 0 ? how.total_steps : steps_left({}, images, o.global_batch_size, end, how.epochs) * workers;
-    return {0, per_epoch * workers, total, o.global_batch_size, workers};
+        how.total_steps > 0 ? how.total_steps : steps_left({}, images, batch, end, how.epochs) * times;
+    return {0, per_epoch * times, total, o.global_batch_size, workers};
   }
 
   Backend& backend_;

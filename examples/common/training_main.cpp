@@ -159,7 +159,7 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
     on.gpu = false;
     // Servers have no GPU, whatever the workers have.
     backend = make_backend(o.backend == "cuda" ? "auto" : o.backend, on);
-    weights.emplace(*backend, o, task, start.workers);
+    weights.emplace(*backend, o, task, start.workers, start.elastic);
     as.weights = &weights->store();
     as.facts = weights->facts();
     as.ps_staleness = o.ps_staleness;

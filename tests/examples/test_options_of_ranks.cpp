@@ -153,6 +153,14 @@ TEST_CASE("processes that come and go need a strategy that follows them") {
     check(*o, {2, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 1, true});
     CHECK(o->strategy == "ps");
     CHECK(checked("--strategy ps").strategy == "ps");
+    o = parse(words("--dataset synthetic --kv-store dist_async"));
+    check(*o, {2, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 1, true});
+    CHECK(o->strategy == "ps_async");
+    o = parse(words("--dataset synthetic --strategy ps_async --elastic-batch worker"));
+    CHECK(contains(message_of<UsageError>([&] {
+                     check(*o, {2, {"solo", "mpi", "gloo", "ps", "ps_async"}, false, 1, true});
+                   }),
+                   "the batch of a push is one worker's"));
   }
   if (changes_members("nccl")) {
     for (const char* line : {"", "--backend cuda", "--strategy nccl", "--kv-store nccl", "--kv-store dist_device_sync"})
@@ -168,7 +176,7 @@ TEST_CASE("processes that come and go need a strategy that follows them") {
     CHECK(contains(message_of<UsageError>([&] { (void)checked("--strategy nccl --backend eigen", true, 1, true); }),
                    "[--backend] expected cuda"));
   }
-  for (const char* line : {"--strategy ps_async", "--strategy solo", "--kv-store dist_async", "--kv-store local"})
+  for (const char* line : {"--strategy solo", "--kv-store local"})
     CHECK(contains(message_of<UsageError>([&] { (void)checked(line); }), "lets processes come and go"));
   CHECK(contains(message_of<UsageError>([&] { (void)checked("--eval-only"); }), "[--eval-only]"));
   if (changes_members("mpi")) {

@@ -3,10 +3,12 @@
 # waits
 """train_cifar10 with parameter servers while members come and go: workers join, leave and die, and servers die."""
 import os
+import re
 import signal
 import subprocess
+import time
 
-from elastic_training import TRAIN, ElasticTrainingCase
+from elastic_training import BATCH, EPOCHS, IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 
 
@@ -15,12 +17,14 @@ def without_zeromq():
     return "install libzmq3-dev" in said
 
 
-class Synchronous(ElasticTrainingCase):
-    STRATEGY = ("--strategy", "ps")
-
+class WithServers(ElasticTrainingCase):
     def end_process(self, role, number):
         _, pid = self.processes(TRAIN, role)[number]
         os.kill(pid, signal.SIGKILL)
+
+
+class Synchronous(WithServers):
+    STRATEGY = ("--strategy", "ps")
 
     def test_workers_join_and_leave(self):
         self.hosts_join_and_leave()
@@ -55,6 +59,123 @@ class Synchronous(ElasticTrainingCase):
         self.finish(self.job)
         self.assertEqual(self.job.returncode, 5, self.job.out + self.job.err)
         self.assertIn("[server 0 on", self.job.err)
+
+
+class Asynchronous(WithServers):
+    """Steps are dealt out: 8 images each, 120 an epoch, to whoever is there."""
+    STRATEGY = ("--strategy", "ps_async")
+    STEPS = EPOCHS * IMAGES // BATCH
+
+    def check_lost(self, deaths, epochs=EPOCHS):
+        """The end of a job some of whose workers were killed: nothing is missing, and a step that one of them had under
+        way may have been done twice."""
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
+        _, said = check_audit(self.run_dir, "--epochs", epochs)
+        self.assertEqual(said.count(f": {IMAGES} of {IMAGES} samples"), epochs, said)
+        again = sum(int(n) for n in re.findall(r"^epoch .*, (\d+) seen again$", said, re.M))
+        self.assertLessEqual(again, deaths * BATCH, said)
+        last = [e for e in self.events() if e["event"] == "epoch"][-1]
+        self.assertEqual(last["epoch"], epochs)
+        self.assertLessEqual(abs(last["step"] - epochs * IMAGES // BATCH), deaths)
+
+    def test_workers_join_and_leave(self):
+        self.begin()
+        self.wait_for_steps(5)
+        self.edit([0, 1, 2])
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
+        self.wait_for_steps(5)
+        self.edit([1, 2])
+        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
+        self.check_end(steps=self.STEPS)
+        self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers (no windows: members change)",
+                      self.job.out)
+        self.assertIn("left the job", self.job.out)
+        # Each worker has a file of its own, and had a share.
+        self.assertEqual(sorted(p.name for p in self.run_dir.glob("audit-*")), [f"audit-rank{n}.txt" for n in range(3)])
+        self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [3, 2])
+        self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], EPOCHS)
+        self.assertTrue((self.run_dir / "checkpoints").is_dir())
+
+    def test_a_worker_dies_and_another_one_comes(self):
+        self.begin("--restart-budget", 0)
+        self.wait_for_steps(5)
+        self.end_process("worker", 1)
+        wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1], 60)
+        self.edit([0, 2])
+        wait_until(lambda: ["ADDED", self.bed.address(2)] in self.logged(), 60)
+        self.check_lost(1)
+        self.assertIn("warning: worker 1 on", self.job.err)
+
+    def test_the_first_worker_dies(self):
+        """The next one shows the progress, writes the log, evaluates and saves."""
+        self.begin("--restart-budget", 0)
+        self.wait_for_steps(5)
+        self.end_process("worker", 0)
+        self.check_lost(1)
+        generations = [e["generation"] for e in self.events() if e["event"] == "step"]
+        self.assertEqual(generations, sorted(generations))
+        self.assertGreater(generations[-1], generations[0])
+        self.assertIn("done: ", self.job.out)
+        saved = [p.name for p in (self.run_dir / "checkpoints").iterdir() if p.name.startswith("step-")]
+        self.assertIn(f"step-{[e for e in self.events() if e['event'] == 'epoch'][-1]['step']:09}", max(saved))
+
+    def test_death_before_the_first_step(self):
+        """Whenever it comes, also before rank 0 has brought what all begin with, the others train on."""
+        for number, delay in enumerate((0.0, 0.06, 0.12, 0.18)):
+            with self.subTest(delay=delay):
+                self.run_dir = self.folder / f"run{number}"
+                self.begin("--restart-budget", 0, epochs=1)
+                victim = number % 2
+                found = wait_until(lambda: self.job.poll() is not None or self.processes(TRAIN).get(victim))
+                time.sleep(delay)
+                os.kill(found[1], signal.SIGKILL)
+                self.check_lost(1, epochs=1)
+
+    def test_a_cut_off_worker_is_given_up(self):
+        """What it still pushes is refused when its host is there again, and its part is done by the others."""
+        self.begin("--rank-timeout", "1.5", "--restart-budget", 0, "-s", 1)
+        self.wait_for_steps(5)
+        self.bed.cut(1)
+        try:
+            wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1], 60)
+        finally:
+            self.bed.heal(1)
+        self.check_lost(1)
+
+    def test_one_grows_and_is_resumed(self):
+        self.begin(hosts=(0,), epochs=100000)
+        self.wait_for_steps(3)
+        self.edit([0, 1])
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(1)]], 90)
+        self.wait_for_steps(10)
+        self.job.send_signal(signal.SIGINT)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 130, self.job.out + self.job.err)
+        self.assertIn("state saved", self.job.out)
+        self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [2])
+        epoch = [e for e in self.events() if e["event"] == "step"][-1]["epoch"]
+        self.begin(hosts=(0,), epochs=epoch + 1, program=("--resume",))
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
+        self.assertIn("going on from", self.job.out)
+        self.assertEqual([e for e in self.events() if e["event"] == "epoch"][-1]["epoch"], epoch + 1)
+
+    def test_a_server_dies(self):
+        self.begin(epochs=100000)
+        self.wait_for_steps(5)
+        self.end_process("server", 1)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 5, self.job.out + self.job.err)
+        self.assertIn("[server 1 on", self.job.err)
+
+    def test_refused(self):
+        for option, said in ((("--elastic-at", "epoch"), "no worker of ps_async waits for another one"),
+                             (("--server-restarts", "1"), "--resume goes on after the loss of a server")):
+            self.begin(*option)
+            self.finish(self.job)
+            self.assertEqual(self.job.returncode, 2, self.job.err)
+            self.assertIn(said, self.job.err)
 
 
 if __name__ == "__main__":

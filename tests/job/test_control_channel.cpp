@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/job/channel_store.hpp>
@@ -188,6 +189,10 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   CHECK(a.authority == 1);
   CHECK(a.workers.size() == 2);
   CHECK_FALSE(c[0]->change().has_value());
+  // What comes too late for a generation ends nobody who goes on with the next.
+  c[0]->publish(generation_key(2, "door"), "x");
+  CHECK_THROWS_AS(c[0]->publish(generation_key(1, "door"), "x"), CommunicationError);
+  CHECK_FALSE(c[0]->find(generation_key(1, "door")).has_value());
   // One more is lost while the group is formed.
   (void)c[1]->next_assignment(20s);
   std::thread dies([&] { office.ended(1); });

@@ -17,7 +17,7 @@ namespace tutti::launch {
 
 // What the command line says of a job whose workers come and go.
 struct ElasticOptions {
-  bool on = false, at_epoch = true, accept_new_hosts = false;
+  bool on = false, at_epoch = true, at_given = false, accept_new_hosts = false;
   std::string folder{};   // --elastic-dir
   std::string prepare{};  // the script's text
   int min_workers = 1, restart_budget = 10;

@@ -86,7 +86,8 @@ Workers that come and go
       --elastic-dir DIR     the folder of both files  [this program's if it can be written and is no bin
                             folder, else the working one]
       --elastic-at WORD     epoch: hosts leave at the end of an epoch, and those that the same edit adds
-                            join an epoch later; step: both at once  [epoch]
+                            join an epoch later; step: both at once  [epoch; step where no worker waits
+                            for another one, with ps_async]
       --min-workers N       with fewer the others wait  [1]
       --max-workers N       more are not started  [as many as the file says]
       --min-timeout S       so long, and then the job ends with 5  [600]
@@ -217,6 +218,7 @@ inline std::vector<Option> option_table(Options& o) {
        [&o](const std::string& n, const std::string& v) {
          if (v != "epoch" && v != "step") fail<UsageError>(n, "epoch or step", "'" + printable(v) + "'");
          o.elastic.at_epoch = v == "epoch";
+         o.elastic.at_given = true;
        }},
       {"--min-workers", true,
        [&o](const auto& n, const auto& v) { o.elastic.min_workers = integer(n, v, 1, 1 << 20); }},

@@ -29,6 +29,13 @@ inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, 
     fail<UsageError>("--elastic", "a strategy whose workers may come and go",
                      printable(o.command.at(0)) + " with strategy " + asked.answer->strategy,
                      asked.answer->strategy == "gloo" ? "that of another build can" : "--strategy gloo can");
+  const bool holds = asked.answer && asked.answer->servers_hold;
+  if (o.elastic.on && holds && o.server_restarts > 0)
+    fail<UsageError>("--server-restarts", "0 with --elastic, where workers may be lost and servers may not",
+                     std::to_string(o.server_restarts), "--resume goes on after the loss of a server");
+  if (o.elastic.on && holds && o.elastic.at_given && o.elastic.at_epoch)
+    fail<UsageError>("--elastic-at", "step, because no worker of " + asked.answer->strategy + " waits for another one",
+                     "epoch", "leave it out: workers come and go between two of their steps");
   if (o.elastic.on && workers < o.elastic.min_workers)
     fail<UsageError>("--min-workers", "at most as many as the job begins with, " + std::to_string(workers),
                      std::to_string(o.elastic.min_workers));
@@ -42,7 +49,8 @@ inline void settle_launcher(Options& o, Plan& plan, const SignalQueue& signals, 
                      "mpi", "leave --launcher out, and let the program's --strategy decide");
   const int servers = servers_for(o, asked.answer, workers);
   if (plan.first().order.servers != servers) add_servers(plan);
-  o.servers_hold = asked.answer && asked.answer->servers_hold;
+  o.servers_hold = holds;
+  if (holds) o.elastic.at_epoch = false;
   o.elastic.only_here = o.launcher == "local";
   if (o.launcher != "mpi") o.launcher = launcher_for(o, asked.answer, static_cast<std::size_t>(workers));
   for (auto& s : plan.sites) {

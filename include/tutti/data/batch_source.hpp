@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/error.hpp>
 #include <tutti/core/image_window.hpp>
 #include <tutti/data/sampler.hpp>
 
@@ -44,6 +45,16 @@ class BatchSource {
   // Begins (again) at p, with the present placement or another; what was read ahead is dropped.
   virtual void start(Position p) = 0;
   virtual void start(Position p, const Placement& placement) = 0;
+  // Begins steps that are dealt out one by one, to several workers: next() gives the batch of each position that add()
+  // has named, in that order, and is called for no more than these. UsageError where the source cannot.
+  virtual void start_dealt(const Placement&) {
+    fail<UsageError>(
+        "batches", "a source whose steps can be dealt out", "another",
+        "Loader and ResidentSource can; leave out --elastic, or train with another strategy than ps_async");
+  }
+  virtual void add(Position) {}
+  // Batches that are read ahead of the one that next() gives.
+  [[nodiscard]] virtual int reads_ahead() const { return 1; }
   [[nodiscard]] virtual const Placement& placement() const = 0;
   // Says which samples any rank has in any step; one of its own each time, which takes a permutation.
   [[nodiscard]] virtual Sampler sampler() const = 0;

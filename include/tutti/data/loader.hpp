@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -63,7 +64,10 @@ class Loader final : public BatchSource {
   }
 
   void start(Position p) override { start(p, options_.placement); }
-  TUTTI_CORE_FUNCTION void start(Position p, const Placement& placement) override;
+  void start(Position p, const Placement& placement) override { begin(p, placement, false); }
+  void start_dealt(const Placement& placement) override { begin({}, placement, true); }
+  TUTTI_CORE_FUNCTION void add(Position p) override;
+  [[nodiscard]] int reads_ahead() const override { return options_.slots; }
   [[nodiscard]] const Placement& placement() const noexcept override { return options_.placement; }
   [[nodiscard]] Sampler sampler() const override {
     return {dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block};
@@ -115,6 +119,7 @@ class Loader final : public BatchSource {
   };
 
   void stop();
+  void begin(Position p, const Placement& placement, bool dealt);
 
   // Room for the largest share that this rank can get.
   void reserve();
@@ -127,7 +132,9 @@ class Loader final : public BatchSource {
 
   [[nodiscard]] Ring& last_opened() { return ring_[static_cast<std::size_t>((opened_ - 1) % options_.slots)]; }
   [[nodiscard]] bool rows_left() { return opened_ > 0 && row_ < last_opened().batch.count; }
-  [[nodiscard]] bool claimable() { return rows_left() || (!exhausted_ && opened_ < released_ + options_.slots); }
+  [[nodiscard]] bool claimable() {
+    return rows_left() || (!exhausted_ && opened_ < released_ + options_.slots && !(dealt_ && added_.empty()));
+  }
 
   // Decides what the next batch holds.
   void open();
@@ -156,9 +163,10 @@ class Loader final : public BatchSource {
   std::mutex mutex_;
   std::condition_variable consumer_, workers_wake_;
   Position position_;
+  std::deque<Position> added_;  // of steps that are dealt out, not opened yet
   std::int64_t opened_ = 0, row_ = 0, next_ = 0, released_ = 0;
   int busy_ = 0, sleeping_ = 0;
-  bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false;
+  bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false, dealt_ = false;
   std::atomic<bool> cancel_{false};
   double waited_ = 0;
   std::int64_t skipped_ = 0;

@@ -40,7 +40,7 @@ TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
   }
 }
 
-TUTTI_CORE_FUNCTION void Loader::start(Position p, const Placement& placement) {
+TUTTI_CORE_FUNCTION void Loader::begin(Position p, const Placement& placement, bool dealt) {
   placement.check();
   sampler_.check(p);
   if (holds_ && options_.before_reuse) options_.before_reuse();
@@ -52,10 +52,19 @@ TUTTI_CORE_FUNCTION void Loader::start(Position p, const Placement& placement) {
   holds_ = exhausted_ = false;
   opened_ = next_ = released_ = row_ = 0;
   position_ = p;
+  dealt_ = dealt;
+  added_.clear();
   options_.placement = placement;
   reserve();
   running_ = true;
   workers_wake_.notify_all();
+}
+
+TUTTI_CORE_FUNCTION void Loader::add(Position p) {
+  sampler_.check(p);
+  const std::lock_guard lock(mutex_);
+  added_.push_back(p);
+  if (sleeping_ > 0) workers_wake_.notify_all();
 }
 
 TUTTI_CORE_FUNCTION const Batch& Loader::next() {
@@ -108,6 +117,10 @@ TUTTI_CORE_FUNCTION void Loader::reserve() {
 }
 
 TUTTI_CORE_FUNCTION void Loader::open() {
+  if (dealt_) {
+    position_ = added_.front();
+    added_.pop_front();
+  }
   const Share share = sampler_.share(position_, options_.placement);
   Ring& r = ring_[static_cast<std::size_t>(opened_ % options_.slots)];
   const std::size_t n = share.indices.size();

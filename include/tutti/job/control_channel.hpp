@@ -113,8 +113,8 @@ class ControlChannel {
   }
 
   // ---- texts for all processes ----
-  // Sets a key, of at most 256 bytes, to a value of at most 65536. It stays when this process is gone, so what holds
-  // for one generation alone has its number in the key.
+  // Sets a key, of at most 256 bytes, to a value of at most 65536. It stays when this process is gone, but one of a
+  // generation (comm/key_store.hpp) goes with that; CommunicationError where it has.
   void publish(const std::string& key, const std::string& value) {
     const auto request = next_request();
     send(control::Publish{request, key, value});
@@ -272,6 +272,8 @@ class ControlChannel {
     answers_.erase(request);
     lock.unlock();
     if (!there) send(control::Forget{request});
+    if (value && !value->found && value->value == control::over)
+      fail<CommunicationError>("control channel", "to keep '" + key + "'", value->value);
     if (value && !value->found && !value->value.empty())
       fail<UsageError>("control channel", "to keep or find '" + key + "'", value->value);
     return value;

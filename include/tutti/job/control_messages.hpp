@@ -16,6 +16,8 @@
 // their order, numbers little-endian, texts and lists behind their length. What carries them is control_link.hpp's.
 namespace tutti::control {
 
+inline constexpr const char* over = "a generation that is over";  // why a key of it is not kept
+
 using ProcessId = std::uint64_t;  // grows with every process that a job ever had
 
 enum class Role : std::uint8_t { worker = 0, server = 1 };

@@ -32,7 +32,7 @@ class ControlStore {
 
   void publish(Seat seat, const Publish& p, std::vector<Outgoing>& out) {
     if (const auto g = generation_of(p.key); g && *g < oldest_) {
-      out.push_back({seat, Value{p.request, false, "a generation that is over"}});
+      out.push_back({seat, Value{p.request, false, over}});
       return;
     }
     const auto at = values_.find(p.key);

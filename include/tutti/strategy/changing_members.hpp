@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <tutti/strategy/dealt_steps.hpp>
+
 namespace tutti {
 
 // How a member of a generation leaves its work.
@@ -33,6 +35,10 @@ class ChangingMembers {
   // Whether a generation's processes end with it, and new ones go on from a checkpoint: then who trains saves and ends
   // when the members are to change, and next_generation() is not called.
   [[nodiscard]] virtual bool starts_anew() const { return false; }
+  // Where workers wait for no other one, and each goes over to the next generation for itself: from whom they have
+  // their steps. Then next_generation() returns at once, what is under way goes on, and nobody takes another one's
+  // state.
+  [[nodiscard]] virtual DealtSteps* dealt_steps() { return nullptr; }
   // Whether this process has not been in any generation yet: it holds nothing that others need, and takes what they
   // have.
   [[nodiscard]] virtual bool joining() const = 0;

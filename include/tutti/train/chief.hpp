@@ -93,8 +93,9 @@ class Chief {
   ChiefDuties duties_;
   std::optional<Membership> known_;
   std::vector<std::unique_ptr<FitListener>> opened_;
-  bool saves_too_ = false;
+  bool saves_too_ = false, audits_generations_ = false, begins_run_ = true, dealt_ = false;
   std::unique_ptr<AuditLog> audit_;
+  int audit_number_ = 0;         // of its file and in its lines: the rank, or what no other worker ever has
   std::int64_t audited_ = 0;     // the last step
   std::int64_t generation_ = 0;  // of the run
 };

@@ -39,7 +39,14 @@ TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
   known_ = now;
   generation_ = trainer_.counters().generation;
   saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
-  if (!duties_.audit.empty()) open_audit(now, closed);
+  // Where steps are dealt out no generation takes one back, and each worker has a file of its own for good.
+  ChangingMembers* const members = trainer_.strategy().members();
+  const DealtSteps* const deals = members != nullptr ? members->dealt_steps() : nullptr;
+  audit_number_ = deals != nullptr ? deals->number() : now.rank;
+  audits_generations_ = deals == nullptr && generation_ > 0;
+  begins_run_ = deals == nullptr || deals->began();
+  dealt_ = deals != nullptr;
+  if (!duties_.audit.empty() && (first || !dealt_)) open_audit(now, closed);
   if (now.rank != 0) return opened_.clear();
   if (!was_chief) {
     if (!first && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
@@ -89,19 +96,19 @@ TUTTI_CORE_FUNCTION void Chief::open_audit(const Membership& now, const ClosedSt
     trainer_.strategy().sum({&word, 1});
   };
   const Counters at = trainer_.counters();
-  const bool waits = closed == nullptr || generation_ == 0;
+  const bool waits = closed == nullptr || !audits_generations_;
   const std::int64_t epoch = closed != nullptr ? closed->began.epoch : at.epoch,
-                     step = closed != nullptr ? closed->step : at.step;
+                     step = closed != nullptr ? closed->step : at.step - (dealt_ ? trainer_.steps_behind() : 0);
   audit_.reset();
   if (waits) all_here();
-  audit_ = std::make_unique<AuditLog>(audit_file(duties_.audit, now.rank));
+  audit_ = std::make_unique<AuditLog>(audit_file(duties_.audit, audit_number_));
   if (waits) {
     if (!audit_->empty()) audit_->rollback(epoch, step + 1);
-    if (now.rank == 0) roll_back_gone_ranks(duties_.audit, now.size, epoch, step + 1);
+    if (now.rank == 0 && begins_run_) roll_back_gone_ranks(duties_.audit, now.size, epoch, step + 1);
   }
   audited_ = at.step;
   if (waits) all_here();
-  if (now.rank != 0 || generation_ == 0) return;
+  if (now.rank != 0 || !audits_generations_) return;
   require_right();
   audit_->begin_generation(generation_, now.size, epoch, step);
   if (closed != nullptr) close_step(*closed);
@@ -143,7 +150,7 @@ TUTTI_CORE_FUNCTION void Chief::audit(const Batch& b, std::int64_t step) {
   // The trainer was set back since.
   if (step <= audited_) audit_->rollback(b.epoch, step);
   audited_ = step;
-  detail::audit_parts({b.epoch, step, trainer_.strategy().rank(), generation_, b.indices}, b.epochs,
+  detail::audit_parts({b.epoch, step, audit_number_, audits_generations_ ? generation_ : 0, b.indices}, b.epochs,
                       [&](const AuditPart& p) { audit_->step(p); });
 }
 

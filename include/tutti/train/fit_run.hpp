@@ -21,6 +21,7 @@
 #include <tutti/train/report_window.hpp>
 #include <tutti/train/run_share.hpp>
 #include <tutti/train/sources.hpp>
+#include <tutti/train/step_feed.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/train/utilisation.hpp>
 #include <tutti/train/worker_batch.hpp>
@@ -42,7 +43,8 @@ class FitRun {
         chief_(chief),
         o_(o),
         at_(trainer.counters()),
-        workers_(strategy_.owns_weights() ? strategy_.size() : 1),
+        deals_(members_ != nullptr ? members_->dealt_steps() : nullptr),
+        workers_(strategy_.owns_weights() && deals_ == nullptr ? strategy_.size() : 1),
         busy_([&] { return trainer_.utilisation(); }),
         holds_state_(members_ == nullptr || !members_->joining()) {}
 
@@ -53,12 +55,15 @@ class FitRun {
       // The largest plan there will be: no change fails for want of its memory, and nobody waits for who joins.
       trainer_.executor().prepare(std::min(most, o_.batch_per_worker > 0 ? o_.batch_per_worker : o_.global_batch),
                                   true);
-    if (members_ != nullptr && members_->joining()) {
+    if (deals_ != nullptr) {
+      if (!begin_dealt()) return left();
+    } else if (members_ != nullptr && members_->joining()) {
       if (!change_members(false)) return left();
     } else if (!found()) {
       return left();
     }
     if (ends() && share_.unended == 0) {
+      end_dealt();
       chief_.tell([](FitListener& l) { l.finished(0); });
       result_.counters = at_;
       return result_;
@@ -67,6 +72,7 @@ class FitRun {
     while (!over_ && (share_.unended != 0 || !ends())) {
       try {
         if (share_.unended == 0) step();
+        if (gone_) return left();
         end_step();
         if (over_ || ends()) continue;
         if ((share_.flags & step_flag::membership) == 0) {
@@ -80,12 +86,14 @@ class FitRun {
         else if (!change_members(false))
           return left();
       } catch (const CommunicationError&) {
+        if (deals_ != nullptr && left_in_order()) return left();
         // One that was given up itself ends here.
-        if (members_ == nullptr || members_->starts_anew() || !members_->may_write()) throw;
+        if (members_ == nullptr || deals_ != nullptr || members_->starts_anew() || !members_->may_write()) throw;
         if (!change_members(true)) return left();
       }
     }
     train().release();
+    end_dealt();
     const double seconds = since_start_.seconds();
     if (!result_.interrupted && !result_.changes) chief_.tell([&](FitListener& l) { l.finished(seconds); });
     result_.counters = at_;
@@ -96,6 +104,7 @@ class FitRun {
   [[nodiscard]] BatchSource& train() const { return *sources_.train(); }
   [[nodiscard]] Position position() const { return {at_.epoch, at_.consumed}; }
   [[nodiscard]] bool ends() const {
+    if (deals_ != nullptr) return ended_;
     return train().steps_left(position(), o_.epochs) <= 0 || (o_.max_steps > 0 && at_.step >= o_.max_steps) ||
            (o_.batch_per_worker > 0 && o_.total_steps > 0 && schedule_step() >= o_.total_steps);
   }
@@ -112,12 +121,12 @@ class FitRun {
     return steps_done(position(), train().size(), share_.first_batch, train().placement().epoch_end);
   }
   [[nodiscard]] double rate() const {
-    const std::int64_t size = train().size(), batch = share_.first_batch;
+    const std::int64_t size = train().size(), batch = feed_ ? feed_->batch() : share_.first_batch;
     const EpochEnd end = train().placement().epoch_end;
     const std::int64_t all = tutti::steps_left({}, size, batch, end, o_.epochs) * workers_;
-    const double lr =
-        o_.schedule(SchedulePoint{schedule_step(), tutti::steps_per_epoch(size, batch, end) * workers_,
-                                  o_.total_steps > 0 ? o_.total_steps : all, o_.global_batch, strategy_.size()});
+    const double lr = o_.schedule(SchedulePoint{schedule_step(), tutti::steps_per_epoch(size, batch, end) * workers_,
+                                                o_.total_steps > 0 ? o_.total_steps : all, o_.global_batch,
+                                                deals_ != nullptr ? deals_->founders() : strategy_.size()});
     return o_.batch_per_worker > 0 ? lr * rate_factor(at_, o_.ramp_steps) : lr;
   }
   void follow_batch() {
@@ -174,10 +183,8 @@ class FitRun {
     }
     if (members_ == nullptr) return flags;
     if (members_->stop_requested()) flags |= step_flag::stop;
-    if (!asked_to_leave_ && o_.leave_requested && o_.leave_requested()) {
-      asked_to_leave_ = true;
-      members_->ask_to_leave();
-    }
+    ask_to_leave();
+    if (deals_ != nullptr) return flags;
     const auto change = members_->change();
     if (change == ChangingMembers::Change::broken)
       fail<CommunicationError>("members", "those of the generation", "a change of them");
@@ -189,7 +196,10 @@ class FitRun {
 
   void step() {
     if (members_ != nullptr) stands_[static_cast<std::size_t>(at_.step) % stands_.size()] = {share_, skipped_rows_};
-    const Batch& batch = train().next();
+    Batch batch = feed_ ? feed_->next() : train().next();
+    const std::int64_t images = batch.global_count;
+    // Of a push, as if all who began the job had one beside it.
+    if (feed_) batch.global_count *= deals_->founders();
     chief_.require_right();
     const std::uint32_t mine = wanted(batch);
     const double lr = rate();
@@ -205,7 +215,7 @@ class FitRun {
     chief_.audit(batch, at_.step);
     at_.epoch = batch.after.epoch;
     at_.consumed = batch.after.consumed;
-    for (Rate* r : {&steps_.rate, &summaries_.rate, &epoch_rate_}) r->add(batch.global_count);
+    for (Rate* r : {&steps_.rate, &summaries_.rate, &epoch_rate_}) r->add(images);
     share_.began = began;
     share_.step = at_.step;
     share_.before = before;
@@ -218,6 +228,7 @@ class FitRun {
     share_.last_of_epoch = batch.last_of_epoch ? 1 : 0;
     share_.lr = lr;
     share_.unended = 1;
+    if (feed_) end_dealt_step(batch);
     // Where steps run ahead, asking waits for them.
     if (!trainer_.runs_ahead() || reports() || summarises() || epoch_done())
       take_metrics();
@@ -264,9 +275,30 @@ class FitRun {
   void begin_epoch();
   void save(std::optional<double> metric = {});
 
+  // ---- steps that are dealt out: nobody waits for another one, nor takes its state, which servers have ----
+  // False where this process has left.
+  bool begin_dealt();
+  // Behind a step, where others have come or gone: this worker's rank may be another one.
+  void follow_members();
+  // Waits until there is a step for this worker, or none will come.
+  void await_step();
+  void end_dealt_step(const Batch& batch);
+  // Who was let go in the middle of something has no right to end it.
+  [[nodiscard]] bool left_in_order() const {
+    return members_->change() != ChangingMembers::Change::none && !members_->next_generation({});
+  }
+  void end_dealt();
+  void ask_to_leave() {
+    if (asked_to_leave_ || !o_.leave_requested || !o_.leave_requested()) return;
+    asked_to_leave_ = true;
+    members_->ask_to_leave();
+  }
+
   // ---- other members ----
   // Whether this process goes from one generation to the next.
-  [[nodiscard]] bool changes_in_place() const { return members_ != nullptr && !members_->starts_anew(); }
+  [[nodiscard]] bool changes_in_place() const {
+    return members_ != nullptr && deals_ == nullptr && !members_->starts_anew();
+  }
   // Notes what shares of a step this rank may have when there is one rank more or one fewer; plans for them are then
   // made behind steps, one behind each, so that no change waits for them.
   void foresee();
@@ -293,7 +325,11 @@ class FitRun {
   Chief& chief_;
   const FitOptions& o_;
   Counters& at_;
-  int workers_;  // where they wait for no other one, each one's step counts
+  DealtSteps* deals_;  // null: each step is everybody's
+  std::optional<StepFeed> feed_;
+  std::int64_t passed_epochs_ = 0;     // by this worker, of steps that are dealt out
+  bool ended_ = false, gone_ = false;  // none is left of these; this process was let go
+  int workers_;                        // where they wait for no other one, each one's step counts
   FitResult result_;
   RunShare share_;
   std::int64_t saved_at_ = -1;              // step
@@ -319,6 +355,7 @@ class FitRun {
 
 }  // namespace tutti::detail
 
+#include <tutti/train/fit_dealt.hpp>
 #include <tutti/train/fit_generations.hpp>
 #include <tutti/train/fit_step_end.hpp>
 

@@ -127,7 +127,7 @@ inline double FitRun::skipped_by_all() {
 
 inline void FitRun::wait_for_pushes() {
   if (!strategy_.owns_weights() || strategy_.rank() != 0) return;
-  while (strategy_.others_at_work() > 0 && !o_.stop_requested())
+  while (deals_ == nullptr && strategy_.others_at_work() > 0 && !o_.stop_requested())
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   trainer_.pull();
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <span>
 #include <string>
@@ -79,7 +80,16 @@ class ResidentSource final : public BatchSource {
     reserve();
     position_ = p;
     running_ = true;
-    exhausted_ = false;
+    exhausted_ = dealt_ = false;
+    added_.clear();
+  }
+  void start_dealt(const Placement& placement) override {
+    start({}, placement);
+    dealt_ = true;
+  }
+  void add(Position p) override {
+    sampler_.check(p);
+    added_.push_back(p);
   }
 
   [[nodiscard]] const Placement& placement() const override { return options_.placement; }
@@ -89,6 +99,11 @@ class ResidentSource final : public BatchSource {
 
   const Batch& next() override {
     if (!running_) start({});
+    if (dealt_ && added_.empty()) fail<UsageError>("resident images", "a step that was dealt out", "next()");
+    if (dealt_) {
+      position_ = added_.front();
+      added_.pop_front();
+    }
     if (exhausted_) fail<UsageError>("resident images", "start() after the last batch of a pass", "next()");
     const Stopwatch watch;
     const Placement& placement = options_.placement;
@@ -158,7 +173,8 @@ class ResidentSource final : public BatchSource {
   std::vector<ImageWindow> windows_;
   std::vector<std::int32_t> host_labels_, labels_of_batch_;
   Position position_;
-  bool running_ = false, exhausted_ = false;
+  std::deque<Position> added_;
+  bool running_ = false, exhausted_ = false, dealt_ = false;
   double waited_ = 0;
 };
 

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +16,8 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/job/progress_report.hpp>
+#include <tutti/strategy/dealt_steps.hpp>
+#include <tutti/strategy/parameter_server/step_dealer.hpp>
 #include <tutti/strategy/parameter_server/two_bit.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 #include <tutti/strategy/parameter_server/worker.hpp>
@@ -30,9 +34,11 @@ class AsyncParameterServer {
   static constexpr StrategyTraits traits{.follows_steps = true, .watches_ranks = true, .owns_weights = true};
 
   AsyncParameterServer(std::unique_ptr<T> transport, const ps::WorkerOptions& options)
-      : o_(options), c_(std::move(transport), options) {}
+      : o_(options), place_{o_.rank, o_.workers, o_.generation}, c_(std::move(transport), options) {}
 
-  [[nodiscard]] Membership membership() const { return {o_.rank, o_.workers, o_.generation}; }
+  [[nodiscard]] Membership membership() const { return place_; }
+  // Where workers come and go: this one's place among them from now on.
+  void set_place(const Membership& place) noexcept { place_ = place; }
   [[nodiscard]] std::string name() const { return "asynchronous " + c_.name(); }
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
 
@@ -63,7 +69,7 @@ class AsyncParameterServer {
                                  : s.name.ends_with(".weights") && !averages ? slot++
                                                                              : other++});
     }
-    if (o_.rank == 0) {
+    if (place_.rank == 0) {
       std::vector<Work> all;
       for (const StateSpan& s : state) all.push_back(c_.store(s.dtype, s.bytes, arena_of(s), where(s), s.name));
       for (Work& w : all) w.wait();
@@ -80,6 +86,48 @@ class AsyncParameterServer {
     std::vector<Work> all;
     for (StateSpan& s : state) all.push_back(c_.fetch(s.dtype, s.bytes, arena_of(s), where(s), s.name));
     for (Work& w : all) w.wait();
+  }
+
+  // Whether rank 0 has brought what synchronise() fetches.
+  [[nodiscard]] bool began() {
+    std::deque<Word> words;
+    const auto servers = ranges_.empty() ? 1 : o_.servers;
+    for (int s = 0; s < servers; ++s) {
+      Word& w = words.emplace_back();
+      w.where = {0, sizeof w.value, s};
+      w.work = c_.fetch(DType::u8, w.bytes(), ps::arena::began, {&w.where, 1}, "begin", ranges_.empty() ? 1 : 0);
+    }
+    bool all = true;
+    for (Word& w : words) {
+      w.work.wait();
+      all = all && w.value != 0;
+    }
+    return all;
+  }
+
+  // ---- steps that server 0 deals out, see DealtSteps ----
+  void ask_step(std::int64_t limit) {
+    Word& w = asked_.emplace_back();
+    w.work =
+        c_.fetch(DType::u8, w.bytes(), ps::arena::steps, {&w.where, 1}, "next step", static_cast<std::uint64_t>(limit));
+  }
+  [[nodiscard]] std::optional<DealtSteps::Deal> take_step(bool wait) {
+    if (asked_.empty() || (!wait && !asked_.front().work.done())) return {};
+    asked_.front().work.wait();
+    const auto deal = ps::decode_deal(asked_.front().value);
+    asked_.pop_front();
+    return deal;
+  }
+  // number: below 0 the end of all.
+  void did_step(std::int64_t number) {
+    while (!said_.empty() && said_.front().work.done()) {
+      said_.front().work.wait();  // throws what went wrong
+      said_.pop_front();
+    }
+    Word& w = said_.emplace_back();
+    w.value = number;
+    w.work = c_.store(DType::u8, w.bytes(), ps::arena::steps, {&w.where, 1}, "step done");
+    if (number < 0) w.work.wait();
   }
 
   [[nodiscard]] std::int64_t others_at_work() {
@@ -116,6 +164,13 @@ class AsyncParameterServer {
   void abort(const std::string& reason, ExitCode code) noexcept { c_.abort(reason, code); }
 
  private:
+  // Of server 0, or to it. Stays where it is while the work goes on.
+  struct Word {
+    std::int64_t value = 0;
+    ps::ServerRange where{0, sizeof value, 0};
+    Work work{};
+    [[nodiscard]] std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(&value, 1)); }
+  };
   struct Arena {
     std::string name;
     std::uint32_t number;
@@ -124,7 +179,8 @@ class AsyncParameterServer {
   void agree(std::span<StateSpan> state) {
     static constexpr ps::ServerRange on_the_first{0, ps::max_data, 0};
     if (state.size() != 1) fail<UsageError>(name(), "one text before attach()", std::to_string(state.size()));
-    if (o_.rank == 0) c_.store(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
+    if (place_.rank == 0)
+      c_.store(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
     c_.fetch(DType::u8, state[0].bytes, ps::arena::text, {&on_the_first, 1}, state[0].name).wait();
   }
   [[nodiscard]] std::uint32_t arena_of(const StateSpan& s) const {
@@ -155,6 +211,8 @@ class AsyncParameterServer {
   }
 
   ps::WorkerOptions o_;
+  Membership place_;
+  std::deque<Word> asked_, said_;
   std::vector<ps::ServerRange> ranges_;
   std::vector<Arena> arenas_;
   std::size_t elements_ = 0;

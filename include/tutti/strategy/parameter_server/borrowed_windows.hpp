@@ -39,6 +39,8 @@ class BorrowedWindows {
     if (f.place > all.size() || f.bytes > all.size() - f.place) return {};
     return all.subspan(static_cast<std::size_t>(f.place), f.bytes);
   }
+  // Workers may have numbers below this one.
+  void grow(std::size_t workers) { of_.resize(std::max(of_.size(), workers)); }
   // A worker that has gone, or comes anew.
   void forget(std::uint32_t worker) noexcept { of_[worker] = {}; }
 

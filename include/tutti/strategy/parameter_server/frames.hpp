@@ -53,6 +53,8 @@ namespace arena {
 // The weights' arena, behind it those of the optimizer, then what is not divided among servers.
 inline constexpr std::uint32_t weights = 0, slots = 1, others = 3, most = 16;
 inline constexpr std::uint32_t text = most - 1;       // what workers agree on before there are weights
+inline constexpr std::uint32_t began = 0xfffffffb;    // fetch: whether all is there that workers begin with
+inline constexpr std::uint32_t steps = 0xfffffffc;    // fetch: one to do, below Frame::step; store: one that is done
 inline constexpr std::uint32_t facts = 0xfffffffd;    // store: what must be the same on all workers
 inline constexpr std::uint32_t seal = 0xfffffffe;     // store: all is there; data is the step to count from
 inline constexpr std::uint32_t at_work = 0xffffffff;  // fetch: other workers that have not ended, eight bytes

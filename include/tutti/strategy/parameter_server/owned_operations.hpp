@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/server_state.hpp>
+#include <tutti/strategy/parameter_server/step_dealer.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 
 namespace tutti::ps {
@@ -48,6 +50,8 @@ class OwnedOperations {
     fresh.there = true;
     workers_[worker] = std::move(fresh);
   }
+  // Workers may have numbers below this one.
+  void grow(std::size_t workers) { workers_.resize(std::max(workers_.size(), workers)); }
   // It has ended, or is lost.
   void leave(std::uint32_t worker) {
     drop(worker);
@@ -61,6 +65,10 @@ class OwnedOperations {
     Worker& w = workers_[f.worker];
     w.done.erase(w.done.begin(), w.done.lower_bound({done, 0}));
     const bool repeated = !w.done.insert({f.round, f.offset}).second;
+    if (f.root == arena::steps || f.root == arena::began) {
+      small(f, data);
+      return repeated;
+    }
     if (f.operation == Operation::store) {
       if (!repeated && !store(f, data)) return false;
       answer(f, {});
@@ -106,6 +114,19 @@ class OwnedOperations {
     bool returned = false;  // and has not begun a step since
   };
 
+  // What has to do with no weights is answered at once.
+  void small(const Frame& f, std::span<const std::byte> data) {
+    std::int64_t word = 0;
+    if (f.operation == Operation::store) {
+      std::memcpy(&word, data.data(), std::min(data.size(), sizeof word));
+      word < 0 ? dealer_.end_all() : dealer_.did(f.worker, word);
+      return answer(f, {});
+    }
+    word = f.root == arena::steps ? encode(dealer_.deal(f.worker, static_cast<std::int64_t>(f.step)))
+           : f.step > 0           ? static_cast<std::int64_t>(store_.has_text())
+                                  : static_cast<std::int64_t>(store_.sealed());
+    answer(f, std::as_bytes(std::span(&word, 1)));
+  }
   // Whether it was let in.
   bool store(const Frame& f, std::span<const std::byte> data) {
     if (f.root != arena::facts) {
@@ -155,6 +176,7 @@ class OwnedOperations {
   }
   void drop(std::uint32_t worker) {
     workers_[worker].there = false;
+    dealer_.leave(worker);
     std::erase_if(waiting_, [&](const Frame& f) { return f.worker == worker; });
   }
   [[nodiscard]] std::optional<std::int64_t> slowest() const {
@@ -165,6 +187,7 @@ class OwnedOperations {
   }
 
   WeightStore& store_;
+  StepDealer dealer_;
   std::optional<std::int64_t> staleness_;
   std::vector<Worker> workers_;
   Replies reply_;

@@ -28,6 +28,28 @@ inline std::optional<Assignment> next_generation(ControlChannel& channel, const 
   return channel.next_assignment_unless_released(std::chrono::milliseconds(0));
 }
 
+// What ends a server, as its channel tells: the end of that, and losses too where `changes`.
+class ServerFlag {
+ public:
+  explicit ServerFlag(ControlChannel& channel, bool changes = false) : channel_(channel) {
+    if (changes)
+      channel.on_change([flags = flags_](const control::Changing& c) { flags->raise(control::reason_of_end(c)); });
+    channel.on_end([flags = flags_](const std::string& why) { flags->raise(why); });
+  }
+  ~ServerFlag() {
+    channel_.on_change({});
+    channel_.on_end({});
+  }
+  ServerFlag(const ServerFlag&) = delete;
+  ServerFlag& operator=(const ServerFlag&) = delete;
+  [[nodiscard]] std::shared_ptr<InterruptFlag> renew() const { return flags_->renew(); }
+  void raise(const std::string& why) const { flags_->raise(why); }
+
+ private:
+  ControlChannel& channel_;
+  std::shared_ptr<tutti::detail::GroupFlag> flags_ = std::make_shared<tutti::detail::GroupFlag>();
+};
+
 }  // namespace detail
 
 // A server of a synchronous job whose members come and go: serves one generation behind the other, until the workers
@@ -38,21 +60,12 @@ inline std::optional<Assignment> next_generation(ControlChannel& channel, const 
 template <class Form>
 void serve_generations(ControlChannel& channel, const ElasticOptions& o, Form&& form,
                        const std::function<bool()>& stop_requested = {}) {
-  const auto flags = std::make_shared<tutti::detail::GroupFlag>();
-  struct Quiet {
-    ControlChannel& channel;
-    ~Quiet() {
-      channel.on_change({});
-      channel.on_end({});
-    }
-  } quiet{channel};
-  channel.on_change([flags](const control::Changing& c) { flags->raise(control::reason_of_end(c)); });
-  channel.on_end([flags](const std::string& why) { flags->raise(why); });
+  const detail::ServerFlag flags(channel, true);
   channel.ask_to_enrol(control::Role::server, o.start.rank, o.start.host, o.facts);
   for (bool first = true; auto a = detail::next_generation(channel, o, first, stop_requested); first = false) {
-    const std::shared_ptr<InterruptFlag> flag = flags->renew();
+    const std::shared_ptr<InterruptFlag> flag = flags.renew();
     // What was heard before there was a flag.
-    if (const auto c = channel.change()) flags->raise(control::reason_of_end(*c));
+    if (const auto c = channel.change()) flags.raise(control::reason_of_end(*c));
     try {
       const auto server = form(*a, channel, *flag);
       const InterruptWatch watch(*flag, [&server] { server->stop(); });

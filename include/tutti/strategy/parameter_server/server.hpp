@@ -25,7 +25,6 @@
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/server_members.hpp>
 #include <tutti/strategy/parameter_server/server_options.hpp>
-#include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
 
@@ -54,7 +53,9 @@ class Server {
     welcomed_ = owned_.has_value();
     const auto begun = [this] { return owned_ ? !members_.nobody_is_there() : welcomed_; };
     while (!over_ && !stopped_ && (begun() || !o_.stop_requested || !o_.stop_requested())) {
-      Deadline next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      if (o_.released && o_.released()) break;
+      Deadline next = std::chrono::steady_clock::now() + std::chrono::milliseconds(o_.members ? 20 : 1000);
+      follow_members();
       if (!welcomed_) next = std::min(next, until_);
       if (const auto due = table_.next_due()) next = std::min(next, *due);
       Event<Message> e = t_.receive(next);
@@ -87,10 +88,7 @@ class Server {
   void take(Event<Message>& e) {
     std::string_view why;
     const auto f = decode(e.message.head(), e.message.data().size(), why);
-    if (!f) {
-      ++counts_.malformed;
-      return note(e.peer, std::string(why));
-    }
+    if (!f) return malformed(e.peer, std::string(why));
     if (!members_.knows(f->worker) || (!e.identity.empty() && e.identity != "worker " + std::to_string(f->worker))) {
       ++counts_.strangers;
       return refuse(e.peer, *f, "this worker is not one of the job");
@@ -110,17 +108,25 @@ class Server {
       case FrameKind::give_up:
         return give_up(*f, e.message.data());
       default:
-        ++counts_.malformed;
-        note(e.peer, "a frame that only servers send");
+        malformed(e.peer, "a frame that only servers send");
     }
+  }
+
+  // Who has come since is let in, and who was given up is heard no more.
+  void follow_members() {
+    const auto now = o_.members ? o_.members() : std::nullopt;
+    if (!now) return;
+    members_.set(*now, [this](Member& m) {
+      if (m.there() && !m.gone && !m.was_lost) leave(m, "it is not in the job any more");
+      m.peer = -1;
+    });
+    owned_->grow(members_.size());
+    windows_.grow(members_.size());
   }
 
   void hello(const Event<Message>& e, const Frame& f) {
     const auto g = decode_greeting(e.message.data());
-    if (!g) {
-      ++counts_.malformed;
-      return note(e.peer, "a greeting that is none");
-    }
+    if (!g) return malformed(e.peer, "a greeting that is none");
     Member& m = members_[f.worker];
     if (m.peer == e.peer && m.session == f.session) {
       ++counts_.repeated;
@@ -153,14 +159,9 @@ class Server {
       ++counts_.stale;
       return note(e.peer, "data before the welcome");
     }
-    if (f.operation == Operation::take && f.root >= members_.size()) {
-      ++counts_.malformed;
-      return note(e.peer, "a root that is none");
-    }
-    if (f.packed && !two_bit::is_packed(e.message.data(), f.bytes / sizeof(float))) {
-      ++counts_.malformed;
-      return note(e.peer, "two bits of no threshold");
-    }
+    if (f.operation == Operation::take && f.root >= members_.size()) return malformed(e.peer, "a root that is none");
+    if (f.packed && !two_bit::is_packed(e.message.data(), f.bytes / sizeof(float)))
+      return malformed(e.peer, "two bits of no threshold");
     if (f.operation == Operation::lend) return borrow(e, f);
     const std::span<std::byte> lent = windows_.find(f);
     if (f.window != 0 && lent.empty()) {
@@ -168,10 +169,7 @@ class Server {
       return refuse(e.peer, f, "a place outside of the windows that were lent");
     }
     if (concerns_one_worker(f.operation)) return alone(e, f, lent);
-    if (owned_) {
-      ++counts_.malformed;
-      return note(e.peer, "a sum where workers wait for no other one");
-    }
+    if (owned_) return malformed(e.peer, "a sum where workers wait for no other one");
     ++counts_.pushes;
     using Cell = typename RoundTable<Message>::Cell;
     const std::uint64_t floor = members_.floor();
@@ -309,7 +307,7 @@ class Server {
     until_ = std::chrono::steady_clock::now() + o_.patience;
     owned_->leave(number_of(m));
     windows_.forget(number_of(m));
-    over_ = members_.done_or_lost();
+    over_ = !o_.members && members_.done_or_lost();
   }
 
   void goodbye(Member& m, Frame f) {
@@ -318,7 +316,7 @@ class Server {
     (void)t_.send(m.peer, encode(f), {}, nullptr);
     if (owned_) {
       owned_->leave(number_of(m));
-      over_ = members_.done_or_lost();
+      over_ = !o_.members && members_.done_or_lost();
       return;
     }
     if (table_.next_due()) return end("all ranks", m.name + " has left", 0);
@@ -334,17 +332,15 @@ class Server {
         f.round, static_cast<int>(f.worker));
   }
   void lost(const Event<Message>& e) {
-    for (std::size_t w = 0; w < members_.size(); ++w) {
-      Member& m = members_[w];
-      if (m.peer != e.peer || m.gone) continue;
-      if (owned_) return leave(m, e.why);
-      end("all ranks", m.name + " is gone: " + e.why, 0, static_cast<int>(w));
-    }
+    Member* const m = members_.of_peer(e.peer);
+    if (m == nullptr) return;
+    if (owned_) return leave(*m, e.why);
+    end("all ranks", m->name + " is gone: " + e.why, 0, static_cast<int>(number_of(*m)));
   }
   void look_at_the_clock() {
     const auto now = std::chrono::steady_clock::now();
     if (owned_) {
-      if (!over_ && now >= until_ && members_.nobody_is_there())
+      if (!over_ && !o_.members && now >= until_ && members_.nobody_is_there())
         end("a worker within " + std::to_string(o_.patience.count()) + " ms", "none", 0);
       return keep_state(now);
     }
@@ -380,6 +376,10 @@ class Server {
     f.window = 0;  // the text lies behind the head
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);
+  }
+  void malformed(std::int64_t peer, const std::string& why) {
+    ++counts_.malformed;
+    note(peer, why);
   }
   void note(std::int64_t peer, const std::string& why) { refusals_.note(o_, t_.peer_name(peer), why); }
 

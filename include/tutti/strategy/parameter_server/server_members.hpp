@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/strategy/parameter_server/frames.hpp>
@@ -21,6 +22,7 @@ class ServerMembers {
     std::string name;
     bool gone = false;  // has said goodbye
     bool was_lost = false;
+    bool out = false;  // not one of the job, or not any more
     [[nodiscard]] bool there() const noexcept { return peer >= 0; }
   };
 
@@ -34,9 +36,30 @@ class ServerMembers {
   [[nodiscard]] const Member& operator[](std::size_t number) const { return all_[number]; }
   [[nodiscard]] auto begin() const noexcept { return all_.begin(); }
   [[nodiscard]] auto end() const noexcept { return all_.end(); }
-  [[nodiscard]] bool knows(std::uint32_t number) const noexcept { return number < all_.size(); }
+  [[nodiscard]] bool knows(std::uint32_t number) const noexcept { return number < all_.size() && !all_[number].out; }
   [[nodiscard]] std::uint32_t number_of(const Member& m) const { return static_cast<std::uint32_t>(&m - all_.data()); }
 
+  // These are in the job, all others are not. left(number) for each that has been.
+  template <class F>
+  void set(const std::vector<std::uint32_t>& numbers, F&& left) {
+    for (const std::uint32_t n : numbers)
+      if (n >= all_.size()) {
+        const std::size_t before = all_.size();
+        all_.resize(std::size_t{n} + 1);
+        for (std::size_t i = before; i < n; ++i) all_[i].out = true;
+      }
+    for (std::size_t w = 0; w < all_.size(); ++w) {
+      const bool in = std::find(numbers.begin(), numbers.end(), w) != numbers.end();
+      const bool was = !std::exchange(all_[w].out, !in);
+      if (was && !in) left(all_[w]);
+    }
+  }
+  // Who is there behind a connection; null: nobody who is still to be missed.
+  [[nodiscard]] Member* of_peer(std::int64_t peer) {
+    const auto found =
+        std::find_if(all_.begin(), all_.end(), [&](const Member& m) { return m.peer == peer && !m.gone; });
+    return found == all_.end() ? nullptr : &*found;
+  }
   // Have all come?
   [[nodiscard]] bool complete() const {
     return std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.there(); });
@@ -55,7 +78,8 @@ class ServerMembers {
   }
   // Others that have not ended; who has not come yet will.
   [[nodiscard]] std::int64_t at_work_beside(const Member& m) const {
-    return std::count_if(all_.begin(), all_.end(), [&](const Member& x) { return &x != &m && !x.gone && !x.was_lost; });
+    return std::count_if(all_.begin(), all_.end(),
+                         [&](const Member& x) { return &x != &m && !x.gone && !x.was_lost && !x.out; });
   }
   // The round below which nobody is.
   [[nodiscard]] std::uint64_t floor() const {
@@ -73,7 +97,7 @@ class ServerMembers {
     std::string why = differs("generation", o.generation, f.generation);
     if (why.empty()) why = differs("server", static_cast<std::uint64_t>(o.index), g.server);
     if (why.empty()) why = differs("servers", static_cast<std::uint64_t>(o.servers), g.servers);
-    if (why.empty()) why = differs("workers", all_.size(), g.workers);
+    if (why.empty()) why = differs("workers", static_cast<std::uint64_t>(o.workers), g.workers);
     for (const Member& other : all_)
       if (other.there() && why.empty()) why = differs("MXNET_KVSTORE_BIGARRAY_BOUND", other.big_array, g.big_array);
     return why;

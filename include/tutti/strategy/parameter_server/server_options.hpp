@@ -36,6 +36,11 @@ struct ServerOptions {
   std::vector<int> ended{};
   // Told of what is refused, at most once a second, and of workers that own weights lose.
   std::function<void(const std::string&)> log{};
+  // Where workers come and go by their numbers, which only grow; `workers` is 0 then. Asked often, on the thread that
+  // serves: the numbers of those that are in the job now, once these are others than before. What is pushed by anybody
+  // else is refused. And whether the job is over; who has left does not end it.
+  std::function<std::optional<std::vector<std::uint32_t>>()> members{};
+  std::function<bool()> released{};
   std::function<bool()> stop_requested{};  // asked until all workers have come; they end the server later
 };
 

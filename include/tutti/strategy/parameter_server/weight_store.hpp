@@ -45,6 +45,11 @@ class WeightStore {
   [[nodiscard]] std::string_view refusal(const Frame& f) const {
     if (f.root == arena::at_work)
       return f.operation != Operation::fetch || f.bytes != sizeof steps_ ? "an operation that is none" : "";
+    if (f.root == arena::began || f.root == arena::steps)
+      return f.operation == Operation::apply || (f.root == arena::began && f.operation != Operation::fetch) ||
+                     f.bytes != sizeof steps_
+                 ? "an operation that is none"
+                 : "";
     if (f.root == arena::facts || f.root == arena::seal)
       return f.operation != Operation::store                     ? "an operation that is none"
              : f.root == arena::seal && f.bytes != sizeof steps_ ? "a step that is none"
@@ -103,6 +108,8 @@ class WeightStore {
   // Steps that others count and that this server has lost.
   void skip(std::int64_t steps) noexcept { steps_ += steps; }
 
+  // Whether there is what workers agree on before there are weights.
+  [[nodiscard]] bool has_text() const noexcept { return arenas_.contains(arena::text); }
   // Whether the workers have brought all that it is to own.
   [[nodiscard]] bool sealed() const noexcept { return sealed_; }
   // Copies what it owns.

@@ -120,8 +120,9 @@ class ServerCommunicator {
     return post(r, name, o_.deadline);
   }
   Work fetch(DType t, std::span<std::byte> to, std::uint32_t from, std::span<const ServerRange> where,
-             const std::string& name) {
+             const std::string& name, std::uint64_t step = 0) {
     Request r;
+    r.step = step;
     r.data = to;
     r.dtype = t;
     r.operation = Operation::fetch;
@@ -161,7 +162,7 @@ class ServerCommunicator {
 
  private:
   static WorkerOptions checked(WorkerOptions o) {
-    if (o.workers < 1 || o.rank < 0 || o.rank >= o.workers || o.servers < 1)
+    if (o.workers < 0 || o.rank < 0 || (o.workers > 0 && o.rank >= o.workers) || o.servers < 1)
       fail<UsageError>("parameter server", "a rank of a job with servers",
                        "rank " + std::to_string(o.rank) + " of " + std::to_string(o.workers) + ", " +
                            std::to_string(o.servers) + " servers");

@@ -16,6 +16,7 @@
 namespace tutti::ps {
 
 struct WorkerOptions {
+  // workers: 0 where they come and go; `rank` is then a number that no other worker ever has.
   int rank = 0, workers = 1, servers = 1;
   std::uint64_t generation = 1;
   std::chrono::milliseconds deadline = usual_deadline;             // of every operation

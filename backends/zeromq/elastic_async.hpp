@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/zeromq/elastic.hpp>
+#include <tutti/backends/zeromq/introduction.hpp>
+#include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/comm/host_name.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/job/control_messages.hpp>
+#include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/parameter_server/async_parameter_server.hpp>
+#include <tutti/strategy/parameter_server/elastic_async.hpp>
+#include <tutti/strategy/parameter_server/serve_generations.hpp>
+#include <tutti/strategy/parameter_server/server.hpp>
+
+// Asynchronous parameter servers of a job whose workers come and go. Servers are there for all of the job, and let in
+// whom the arbiter has let in: each worker by its number, which nobody else ever has, and its key.
+namespace tutti::zeromq {
+
+namespace detail {
+
+[[nodiscard]] inline std::string admitted_key(int server, std::int32_t worker) {
+  return key("admitted", server) + "/" + std::to_string(worker);
+}
+
+}  // namespace detail
+
+// Connects a worker to the servers, for ElasticAsync.
+class FormAsync {
+ public:
+  explicit FormAsync(JobOptions o) : o_(std::move(o)) {}
+
+  // Before this process is let in, so that servers know its key then.
+  void introduce(const LaunchEnvironment& start, ControlChannel& channel) {
+    others_ = std::make_shared<detail::Neighbourhood>(channel, o_);
+    others_->introduce(control::Role::worker, start.rank);
+  }
+  [[nodiscard]] std::unique_ptr<AsyncParameterServer<WorkerEnd>> operator()(const Assignment& a,
+                                                                            ControlChannel& channel,
+                                                                            InterruptFlag& flag) {
+    others_->meet_for_good(a, flag);
+    const InterruptWatch watch(flag, [&channel] { channel.stir(); });
+    const std::int32_t number = a.workers.at(static_cast<std::size_t>(a.rank)).place;
+    std::vector<Door> doors;
+    for (std::size_t s = 0; s < a.servers.size(); ++s) {
+      const int server = static_cast<int>(s);
+      doors.push_back(
+          door_of(others_->read(detail::key("address", server), "where " + a.servers[s].name() + " listens", flag)));
+      (void)others_->read(detail::admitted_key(server, number), "to be let in by " + a.servers[s].name(), flag);
+    }
+    ps::WorkerOptions w = detail::worker_options(o_);
+    w.rank = number;
+    w.workers = 0;
+    w.servers = static_cast<int>(a.servers.size());
+    w.patience = o_.meeting;
+    w.host = others_->host();
+    // A worker that was given up, but lives, could still be answered in one.
+    if (o_.shared_memory) w.no_windows = "members change";
+    w.one_host = others_->one_host();
+    w.flag = &flag;
+    auto end = std::make_unique<WorkerEnd>(number, std::move(doors), others_->options(a));
+    return std::make_unique<AsyncParameterServer<WorkerEnd>>(std::move(end), w);
+  }
+
+ private:
+  using Door = zeromq::Door;
+  static Door door_of(const std::string& text) { return detail::door_of(text); }
+
+  JobOptions o_;
+  std::shared_ptr<detail::Neighbourhood> others_;
+};
+using ElasticAsyncServed = ElasticAsync<FormAsync>;
+
+namespace detail {
+
+// Whom a server hears: all whom the arbiter has let in, and who were not lost. Who leaves in order says goodbye itself,
+// behind its last step.
+class Admission {
+ public:
+  Admission(ControlChannel& channel, Neighbourhood& others, ServerEnd& end, InterruptFlag& flag,
+            const Assignment& first)
+      : channel_(channel), others_(others), end_(end), flag_(flag), index_(first.rank) {
+    channel_.on_change([this](const control::Changing& c) {
+      const std::lock_guard lock(mutex_);
+      for (const control::Member& m : c.lost)
+        if (m.role == control::Role::worker) lost_.insert(static_cast<std::uint32_t>(m.place));
+    });
+    admit(first);
+  }
+  ~Admission() { channel_.on_change({}); }
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  // Their numbers, once they are others than before.
+  [[nodiscard]] std::optional<std::vector<std::uint32_t>> operator()() {
+    if (!channel_.released() && channel_.await_assignment(std::chrono::milliseconds(0)))
+      if (const auto a = channel_.next_assignment_unless_released(std::chrono::milliseconds(0))) admit(*a);
+    dismiss();
+    if (!std::exchange(news_, false)) return {};
+    return std::vector<std::uint32_t>(numbers_.begin(), numbers_.end());
+  }
+
+ private:
+  void admit(const Assignment& a) {
+    for (const control::Member& m : a.workers) {
+      if (!numbers_.insert(static_cast<std::uint32_t>(m.place)).second) continue;
+      if (others_.encrypted()) end_.admit(static_cast<std::uint32_t>(m.place), others_.key_of_worker(m, flag_));
+      channel_.publish(admitted_key(index_, m.place), "1");
+      news_ = true;
+    }
+    channel_.say_stands();
+  }
+  void dismiss() {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint32_t number : lost_) {
+      if (numbers_.erase(number) == 0) continue;
+      end_.dismiss(number);
+      news_ = true;
+    }
+  }
+
+  ControlChannel& channel_;
+  Neighbourhood& others_;
+  ServerEnd& end_;
+  InterruptFlag& flag_;
+  int index_;
+  std::set<std::uint32_t> numbers_;
+  bool news_ = false;
+  std::mutex mutex_;
+  std::set<std::uint32_t> lost_;  // of the channel's thread, too
+};
+
+}  // namespace detail
+
+// What a server of such a job does until its workers are done. CommunicationError where this process was given up.
+inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
+                                    const JobOptions& o, const std::function<bool()>& stop_requested) {
+  if (channel == nullptr)
+    fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
+                     "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
+  const ElasticOptions options = elastic_options(start, o);
+  const ps::detail::ServerFlag flags(*channel);
+  detail::Neighbourhood others(*channel, o);
+  channel->ask_to_enrol(control::Role::server, start.rank, start.host, options.facts);
+  const auto a = ps::detail::next_generation(*channel, options, true, stop_requested);
+  if (!a) return;
+  const std::shared_ptr<InterruptFlag> flag = flags.renew();
+  others.meet_for_good(*a, *flag);
+  auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(*a));
+  const ServerEnd& door = *end;
+  const std::string host = others.one_host() ? "127.0.0.1" : others.host();
+  channel->publish(detail::key("address", a->rank),
+                   detail::text_of({host_and_port(host, end->port()), others.keys().open, "1"}));
+  detail::Admission admission(*channel, others, *end, *flag, *a);
+  ps::ServerOptions s = detail::server_options(o);
+  s.index = a->rank;
+  s.servers = static_cast<int>(a->servers.size());
+  s.workers = 0;
+  s.members = std::ref(admission);
+  s.released = [&channel] { return channel->released(); };
+  s.stop_requested = stop_requested;
+  ps::Server<ServerEnd> server(std::move(end), s);
+  {
+    const InterruptWatch watch(*flag, [&server] { server.stop(); });
+    server.run();
+  }
+  if (const ps::ServerCounts& n = server.counts(); o.log && n.refused() + door.turned_away() > 0)
+    o.log("server " + std::to_string(a->rank) + " refused " + std::to_string(n.refused()) + " frames and " +
+          std::to_string(door.turned_away()) + " connections");
+  if (!flag->raised() || channel->released()) return;
+  server.give_up("all processes of the job until its end", flag->why());
+  fail<CommunicationError>("server " + std::to_string(a->rank), "the job until its end", flag->why());
+}
+
+}  // namespace tutti::zeromq

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/control_channel.hpp>
+#include <tutti/strategy/changing_members.hpp>
+#include <tutti/strategy/dealt_steps.hpp>
+#include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/strategy.hpp>
+
+namespace tutti {
+
+// A worker of asynchronous servers in a job whose workers come and go. It is connected once, whoever else comes or
+// goes: a generation changes its rank and the number of workers, between two of its steps, and nobody waits for it.
+// Steps are dealt out by server 0, so that what a worker leaves behind another one does.
+//     std::unique_ptr<S> form(const Assignment&, ControlChannel&, InterruptFlag&)
+// makes the AsyncParameterServer; the flag ends it. Who joins a job that runs is alone until next_generation().
+template <class Form>
+class ElasticAsync final : public ChangingMembers, private DealtSteps {
+  using Made = std::invoke_result_t<Form&, const Assignment&, ControlChannel&, InterruptFlag&>;
+  using S = typename Made::element_type;
+
+ public:
+  static constexpr StrategyTraits traits = [] {
+    StrategyTraits t = S::traits;
+    t.changes_members = true;
+    return t;
+  }();
+
+  ElasticAsync(std::shared_ptr<ControlChannel> channel, ElasticOptions options, Form form)
+      : options_(std::move(options)), form_(std::move(form)), channel_(std::move(channel)) {
+    if (channel_ == nullptr)
+      fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
+                       "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
+    flag_ = group_flag_->renew();
+    channel_->on_end(
+        [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
+    if (!options_.start.new_worker && !next_generation({}))
+      fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
+  }
+  ~ElasticAsync() override {
+    channel_->on_end({});
+    workers_.reset();
+  }
+
+  // ---- a strategy; before the first generation it is alone ----
+  [[nodiscard]] Membership membership() const { return workers_ ? workers_->membership() : Membership{-1, 1, 0}; }
+  [[nodiscard]] int rank() const { return membership().rank; }
+  [[nodiscard]] int size() const { return membership().size; }
+  [[nodiscard]] std::string name() const { return workers_ ? workers_->name() : "asynchronous parameter server"; }
+  // Who joins has its memory before it is connected.
+  std::span<std::byte> allocate(std::size_t bytes) {
+    return workers_ ? workers_->allocate(bytes) : std::span<std::byte>();
+  }
+  void attach(const ArenaLayout& layout, const JobFacts& facts) {
+    if (workers_) workers_->attach(layout, facts);
+  }
+  // Rank 0 may be lost before it has brought what all begin with: then the next one brings it, from where it is called
+  // again.
+  void synchronise(std::span<StateSpan> state) {
+    if (!workers_) return;
+    const bool first = rank() == 0;
+    const auto began = std::chrono::steady_clock::now();
+    while (!first && !workers_->began()) {
+      if (std::chrono::steady_clock::now() - began > 10 * deadline())
+        fail<CommunicationError>("parameter server", "what training begins with", "nothing from rank 0");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (change() == Change::none) continue;
+      if (!next_generation({})) fail<CommunicationError>("elastic training", "to begin the job", "to be let go");
+      if (rank() == 0)
+        fail<CommunicationError>("parameter server", "what training begins with", "the loss of who was to bring it");
+    }
+    workers_->synchronise(state);
+  }
+  void pull(std::span<StateSpan> state) { workers_->pull(state); }
+  [[nodiscard]] std::int64_t others_at_work() { return workers_->others_at_work(); }
+  [[nodiscard]] bool came_late() const noexcept { return false; }
+  [[nodiscard]] std::int64_t progress() const { return workers_ ? workers_->progress() : 0; }
+  Work reduce(const Piece& piece) { return workers_ ? workers_->reduce(piece) : Work{}; }
+  Work exchange(const Push& push) { return workers_->exchange(push); }
+  void begin_step(std::int64_t step, bool runs_ahead) {
+    if (workers_) workers_->begin_step(step, runs_ahead);
+  }
+  void settled() {}
+  void finish() {
+    if (workers_) workers_->finish();
+  }
+  void sum(std::span<double> values) {
+    if (workers_) workers_->sum(values);
+  }
+  [[nodiscard]] std::chrono::milliseconds deadline() const { return workers_ ? workers_->deadline() : usual_deadline; }
+  void wait_until(const std::function<bool()>& done, const std::string& what) { poll(done, deadline(), what); }
+  void abort(const std::string& reason, ExitCode code) noexcept {
+    if (workers_) workers_->abort(reason, code);
+  }
+  [[nodiscard]] ChangingMembers* members() noexcept { return this; }
+
+  // ---- its members ----
+  [[nodiscard]] DealtSteps* dealt_steps() override { return this; }
+  [[nodiscard]] bool joining() const override { return workers_ == nullptr; }
+  [[nodiscard]] Change change() override {
+    return channel_->await_assignment(std::chrono::milliseconds(0)) ? Change::after_step : Change::none;
+  }
+  [[nodiscard]] bool next_generation(const Leaving&) override {
+    if (joining() && !join()) return false;
+    while (channel_->await_assignment(std::chrono::milliseconds(0))) {
+      auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
+      if (!next) return false;
+      now_ = *std::move(next);
+    }
+    workers_->set_place({now_.rank, static_cast<int>(now_.workers.size()), now_.generation});
+    channel_->say_stands();
+    return true;
+  }
+  // The servers have it.
+  [[nodiscard]] bool has_authority() const override { return false; }
+  void ask_to_leave() override { channel_->ask_to_leave(); }
+  [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
+  [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
+  void epoch_begins(std::int64_t epoch) override { channel_->epoch_begins(static_cast<std::uint64_t>(epoch)); }
+
+ private:
+  static constexpr const char* founders_key = "ps/founders";
+
+  // Comes to the first generation, connected to the servers. False where this process is let go before.
+  [[nodiscard]] bool join() {
+    form_.introduce(options_.start, *channel_);
+    channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
+    const auto began = std::chrono::steady_clock::now();
+    const bool founds = !options_.start.new_worker;
+    while (!channel_->await_assignment(std::chrono::milliseconds(200)))
+      if (founds && std::chrono::steady_clock::now() - began > options_.meeting) break;  // the next line says who lacks
+    auto first = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
+    if (!first) return false;
+    now_ = *std::move(first);
+    if (founds) {
+      founders_ = options_.start.size;
+      channel_->publish(founders_key, std::to_string(founders_));
+    } else {
+      founders_ = static_cast<int>(detail::number_between(channel_->lookup(founders_key, options_.meeting), 1, 1 << 20)
+                                       .value_or(options_.start.size));
+    }
+    workers_ = form_(now_, *channel_, *flag_);
+    return true;
+  }
+
+  void ask(std::int64_t limit) override { workers_->ask_step(limit); }
+  [[nodiscard]] std::optional<Deal> take(bool wait) override { return workers_->take_step(wait); }
+  void did(std::int64_t number) override { workers_->did_step(number); }
+  void end_all() override { workers_->did_step(-1); }
+  [[nodiscard]] int founders() const override { return founders_; }
+  [[nodiscard]] bool began() const override { return !options_.start.new_worker; }
+  [[nodiscard]] int number() const override { return options_.start.rank; }
+
+  ElasticOptions options_;
+  Form form_;
+  std::shared_ptr<ControlChannel> channel_;
+  Assignment now_;
+  int founders_ = 1;
+  std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
+  std::shared_ptr<InterruptFlag> flag_;
+  Made workers_;  // goes before its flag
+};
+
+}  // namespace tutti

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <thread>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/train/fit_run.hpp>
+
+// A run whose steps are dealt out to workers who come and go, each for itself (DealtSteps).
+namespace tutti::detail {
+
+inline bool FitRun::begin_dealt() {
+  if (members_->joining()) {
+    if (!members_->next_generation({})) return false;
+    trainer_.reform();
+  }
+  // With the place in the data that all steps begin at, and the steps since then.
+  const std::int64_t first = at_.step - trainer_.steps_behind();
+  sources_.make(o_, strategy_.rank(), strategy_.size());
+  share_.first_batch = sources_.first_batch();
+  feed_.emplace(*deals_, train(), position(), std::max<std::int64_t>(share_.first_batch / deals_->founders(), 1),
+                o_.epochs, o_.max_steps > 0 ? o_.max_steps - first : std::numeric_limits<std::int64_t>::max());
+  share_.before_generations = std::max(at_.generation, chief_.latest_generation());
+  holds_state_ = true;
+  name_generation();
+  chief_.follow();
+  await_step();
+  if ((share_.flags & step_flag::stop) != 0) stop();
+  // Whoever was to evaluate and save is lost.
+  if (ended_ && strategy_.rank() == 0 && at_.step > first) {
+    share_.step = at_.step;
+    share_.unended = share_.last_of_epoch = 1;
+    share_.epoch_number = feed_->last_epoch() + 1;
+  }
+  return !gone_;
+}
+
+inline void FitRun::follow_members() {
+  while (members_->change() != ChangingMembers::Change::none) {
+    const Stopwatch since;
+    gone_ = !members_->next_generation({static_cast<std::uint64_t>(at_.step), false, false});
+    if (gone_) return;
+    // Servers alone know how far all have come.
+    (void)strategy_.others_at_work();
+    at_.step = std::max(at_.step, strategy_.progress());
+    if (strategy_.rank() == 0)
+      share_.before_generations =
+          std::max(share_.before_generations,
+                   chief_.latest_generation() + 1 - static_cast<std::int64_t>(strategy_.membership().generation));
+    name_generation();
+    follow(since);
+    say_epoch();
+  }
+}
+
+// Others may still be lost whose steps this worker is to do, and the job's end is the chief's, who may be lost too.
+inline void FitRun::await_step() {
+  using What = StepFeed::What;
+  for (;;) {
+    follow_members();
+    if (gone_) return;
+    const What what = feed_->look(true);
+    ended_ = what == What::over || (what == What::done && strategy_.rank() == 0);
+    if (what == What::step || ended_) return;
+    if (o_.stop_requested() || members_->stop_requested()) {
+      share_.flags |= step_flag::stop;
+      return;
+    }
+    ask_to_leave();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+inline void FitRun::end_dealt_step(const Batch& batch) {
+  feed_->did();
+  await_step();
+  if (gone_) return;
+  // The epoch ends for this worker where it goes on behind it. Steps of one that is lost may lie before that.
+  const std::int64_t epoch = ended_ ? feed_->last_epoch() : std::max(batch.epoch, passed_epochs_);
+  const bool goes_on = !ended_ && (share_.flags & step_flag::stop) == 0;
+  share_.last_of_epoch = ended_ || (goes_on && feed_->epoch() > epoch) ? 1 : 0;
+  share_.epoch_number = epoch + 1;
+  if (share_.last_of_epoch == 0) return;
+  passed_epochs_ = epoch + 1;
+  at_.epoch = epoch + 1;
+  at_.consumed = 0;
+}
+
+inline void FitRun::end_dealt() {
+  if (deals_ != nullptr && strategy_.rank() == 0 && !result_.interrupted) deals_->end_all();
+}
+
+}  // namespace tutti::detail

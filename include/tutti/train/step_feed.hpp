@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include <tutti/data/batch_source.hpp>
+#include <tutti/data/sampler.hpp>
+#include <tutti/strategy/dealt_steps.hpp>
+
+namespace tutti::detail {
+
+// Where a run's n-th step begins that is behind `base`, in steps of so many samples.
+[[nodiscard]] constexpr Position position_of(std::int64_t n, Position base, std::int64_t size, std::int64_t batch,
+                                             EpochEnd end) noexcept {
+  if (end == EpochEnd::run_on) {
+    const std::int64_t at = base.consumed + n * batch;
+    return {base.epoch + at / size, at % size};
+  }
+  const std::int64_t here = steps_per_epoch(size - base.consumed, batch), each = steps_per_epoch(size, batch);
+  if (n < here) return {base.epoch, base.consumed + n * batch};
+  return {base.epoch + 1 + (n - here) / each, (n - here) % each * batch};
+}
+
+// The steps that are dealt out to this worker, and the source that reads their batches ahead.
+class StepFeed {
+ public:
+  using What = DealtSteps::Deal::What;
+
+  // base: where all steps begin; most: of all workers together; batch: of one worker.
+  StepFeed(DealtSteps& from, BatchSource& source, Position base, std::int64_t batch, std::int64_t epochs,
+           std::int64_t most)
+      : from_(from), source_(source), base_(base), batch_(batch), end_(source.placement().epoch_end) {
+    limit_ = std::min(most, tutti::steps_left(base, source.size(), batch, end_, epochs));
+    source.start_dealt({batch, 0, 1, end_});
+  }
+  [[nodiscard]] std::int64_t batch() const noexcept { return batch_; }
+
+  // Takes what has come, and asks for more, so that the source reads ahead. Returns what is next: a step, or why there
+  // is none. wait: for the answers.
+  [[nodiscard]] What look(bool wait) {
+    const std::size_t ahead = static_cast<std::size_t>(std::max(source_.reads_ahead(), 1)) + 1;
+    if (asked_ == 0 && steps_.size() < ahead) ask(ahead - steps_.size());
+    while (asked_ > 0) {
+      const auto deal = from_.take(wait && steps_.empty());
+      if (!deal) break;
+      --asked_;
+      what_ = deal->what;
+      if (deal->what != What::step) continue;
+      steps_.push_back(deal->number);
+      source_.add(position_of(deal->number, base_, source_.size(), batch_, end_));
+    }
+    if (!steps_.empty() && steps_.size() + asked_ < ahead) ask(1);
+    return steps_.empty() ? what_ : What::step;
+  }
+  // The epoch of the next step, where look() has found one.
+  [[nodiscard]] std::int64_t epoch() const {
+    return position_of(steps_.front(), base_, source_.size(), batch_, end_).epoch;
+  }
+  // Of the last step that there is.
+  [[nodiscard]] std::int64_t last_epoch() const {
+    return position_of(std::max<std::int64_t>(limit_ - 1, 0), base_, source_.size(), batch_, end_).epoch;
+  }
+  // The batch of the next step.
+  [[nodiscard]] const Batch& next() { return source_.next(); }
+  // Its step was done, and all that tells of it.
+  void did() {
+    from_.did(steps_.front());
+    steps_.pop_front();
+  }
+
+ private:
+  void ask(std::size_t n) {
+    for (; n > 0; --n, ++asked_) from_.ask(limit_);
+  }
+
+  DealtSteps& from_;
+  BatchSource& source_;
+  Position base_;
+  std::int64_t batch_, limit_ = 0;
+  EpochEnd end_;
+  std::deque<std::int64_t> steps_;  // this worker's, the one under way first
+  std::size_t asked_ = 0;
+  What what_ = What::wait;
+};
+
+}  // namespace tutti::detail
