@@ -10,6 +10,7 @@ import time
 
 from elastic_training import BATCH, EPOCHS, IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
+from launch_case import wait_until
 
 
 def without_zeromq():
@@ -127,9 +128,13 @@ class Asynchronous(WithServers):
                 self.run_dir = self.folder / f"run{number}"
                 self.begin("--restart-budget", 0, epochs=1)
                 victim = number % 2
-                found = wait_until(lambda: self.job.poll() is not None or self.processes(TRAIN).get(victim))
+                _, pid = wait_until(lambda: self.processes(TRAIN).get(victim))
                 time.sleep(delay)
-                os.kill(found[1], signal.SIGKILL)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    self.finish(self.job)
+                    self.fail(self.job.out + self.job.err)
                 self.check_lost(1, epochs=1)
 
     def test_a_cut_off_worker_is_given_up(self):

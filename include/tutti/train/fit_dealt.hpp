@@ -39,14 +39,18 @@ inline bool FitRun::begin_dealt() {
   return !gone_;
 }
 
+// Servers alone know how far all have come.
+inline void FitRun::note_progress() {
+  (void)strategy_.others_at_work();
+  at_.step = std::max(at_.step, strategy_.progress());
+}
+
 inline void FitRun::follow_members() {
   while (members_->change() != ChangingMembers::Change::none) {
     const Stopwatch since;
     gone_ = !members_->next_generation({static_cast<std::uint64_t>(at_.step), false, false});
     if (gone_) return;
-    // Servers alone know how far all have come.
-    (void)strategy_.others_at_work();
-    at_.step = std::max(at_.step, strategy_.progress());
+    note_progress();
     if (strategy_.rank() == 0)
       share_.before_generations =
           std::max(share_.before_generations,
@@ -79,6 +83,8 @@ inline void FitRun::end_dealt_step(const Batch& batch) {
   feed_->did();
   await_step();
   if (gone_) return;
+  if (ended_) note_progress();
+  share_.step = at_.step;
   // The epoch ends for this worker where it goes on behind it. Steps of one that is lost may lie before that.
   const std::int64_t epoch = ended_ ? feed_->last_epoch() : std::max(batch.epoch, passed_epochs_);
   const bool goes_on = !ended_ && (share_.flags & step_flag::stop) == 0;

@@ -283,6 +283,7 @@ class FitRun {
   // Waits until there is a step for this worker, or none will come.
   void await_step();
   void end_dealt_step(const Batch& batch);
+  void note_progress();
   // Who was let go in the middle of something has no right to end it.
   [[nodiscard]] bool left_in_order() const {
     return members_->change() != ChangingMembers::Change::none && !members_->next_generation({});

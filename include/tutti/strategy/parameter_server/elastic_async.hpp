@@ -84,7 +84,10 @@ class ElasticAsync final : public ChangingMembers, private DealtSteps {
     workers_->synchronise(state);
   }
   void pull(std::span<StateSpan> state) { workers_->pull(state); }
-  [[nodiscard]] std::int64_t others_at_work() { return workers_->others_at_work(); }
+  [[nodiscard]] std::int64_t others_at_work() {
+    (void)workers_->began();  // each server tells how far it has come
+    return workers_->others_at_work();
+  }
   [[nodiscard]] bool came_late() const noexcept { return false; }
   [[nodiscard]] std::int64_t progress() const { return workers_ ? workers_->progress() : 0; }
   Work reduce(const Piece& piece) { return workers_ ? workers_->reduce(piece) : Work{}; }
