@@ -74,7 +74,9 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
   }
   LaunchEnvironment founded = start;
   if (job.channel != nullptr) founded.size = static_cast<int>(o.founders);
-  AnyStrategy strategy = make_strategy(o.strategy, as, founded);
+  // Servers own weights where somebody trains.
+  const bool owned = works(o) || job.channel == nullptr || o.strategy != "ps_async";
+  AnyStrategy strategy = make_strategy(owned ? o.strategy : "ps", as, founded);
   if (has_servers(o.strategy)) o.notes.push_back(strategy.name());
   try {
     return f(strategy, std::move(loaded));

@@ -174,6 +174,12 @@ class Asynchronous(WithServers):
         self.assertEqual(self.job.returncode, 5, self.job.out + self.job.err)
         self.assertIn("[server 1 on", self.job.err)
 
+    def test_nobody_trains(self):
+        self.begin(program=("--test-io",))
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 0, self.job.out + self.job.err)
+        self.assertIn("images/s", self.job.out)
+
     def test_refused(self):
         for option, said in ((("--elastic-at", "epoch"), "no worker of ps_async waits for another one"),
                              (("--server-restarts", "1"), "--resume goes on after the loss of a server")):
