@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hosts_case import BUILD, PROGRESS_RANK, HostsCase, main
 from launch_case import wait_until
 
 MPI_RANK = str(BUILD / "tests" / "hosts" / "mpi_rank")
+PRIVATE = tempfile.mkdtemp(prefix="tutti-private-")
 STUBBORN = "trap '' TERM INT; sleep 1000 & sleep 1000; sleep 1000"
 
 
@@ -151,6 +153,16 @@ class Mpi(HostsCase):
         self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
         self.assertFalse((self.folder / "ran").exists())
 
+    def test_missing_program_on_one_host(self):
+        program = Path(PRIVATE) / "program"
+        self.bed.run(0, ["cp", "/bin/true", str(program)], check=True)
+        try:
+            done = self.launch("-H", self.bed.hosts_file(2), program, code=2)
+            self.assertIn(f"[host {self.bed.address(1)}]", self.message(done))
+            self.assertIn(str(program), self.message(done))
+        finally:
+            self.bed.run(0, ["rm", "-f", str(program)])
+
     def test_missing_mpirun(self):
         empty = self.folder / "bin"
         empty.mkdir()
@@ -183,4 +195,7 @@ class Mpi(HostsCase):
 if __name__ == "__main__":
     if shutil.which("mpirun") is None or not os.access(MPI_RANK, os.X_OK):
         sys.exit("no mpirun, or no mpi_rank built with it (Debian: apt-get install openmpi-bin libopenmpi-dev)")
-    main(2)
+    try:
+        main(2, [PRIVATE])
+    finally:
+        shutil.rmtree(PRIVATE, ignore_errors=True)

@@ -49,7 +49,7 @@ class Guard {
     if (!fs::is_directory(order_.folder, error)) {
       link_.say("refuse the folder " + order_.folder + ", which is not there");
       stopping_ = true;
-    } else if (order_.generation > 0 && program_of(order_).empty()) {
+    } else if (program_of(order_).empty()) {
       link_.say("refuse the program " + order_.command[0] + ", which is not there or cannot be run");
       stopping_ = true;
     } else {
