@@ -35,7 +35,8 @@ class HostsCase(LaunchCase):
         return {p: c for p, c in self.marked().items() if p in inside}
 
     def processes(self, program, role="worker"):
-        """Host and process id of each process of the job that runs this program in this role, by its number."""
+        """Host and process id of each process of the job that runs this program in this role, by its number; not of the
+        one that only says how it is to be started."""
         found = {}
         for host in range(self.bed.count):
             for pid in self.bed.pids(host):
@@ -45,7 +46,7 @@ class HostsCase(LaunchCase):
                     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if f"TUTTI_ROLE={role}".encode() in words:
+                if f"TUTTI_ROLE={role}".encode() in words and b"TUTTI_ASK=launch" not in words:
                     found.update({int(w[11:]): (host, pid) for w in words if w.startswith(b"TUTTI_RANK=")})
         return found
 

@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import BATCH, EPOCHS, IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import wait_until
 
@@ -95,12 +95,12 @@ class ElasticTraining(ElasticTrainingCase):
         for number, delay in enumerate((0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
-                self.begin("--elastic-at", "step", "--restart-budget", 0, epochs=1)
+                self.begin("--elastic-at", "step", "--restart-budget", 0, epochs=EPOCHS)
                 victim = number % 2
                 found = wait_until(lambda: self.job.poll() is not None or self.processes(TRAIN).get(victim))
                 time.sleep(delay)
                 os.kill(found[1], signal.SIGKILL)
-                self.check_end(epochs=1)
+                self.check_end(epochs=EPOCHS)
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
                 self.assertEqual(self.events()[0]["event"], "start")
 

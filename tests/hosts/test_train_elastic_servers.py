@@ -126,7 +126,7 @@ class Asynchronous(WithServers):
         for number, delay in enumerate((0.0, 0.06, 0.12, 0.18)):
             with self.subTest(delay=delay):
                 self.run_dir = self.folder / f"run{number}"
-                self.begin("--restart-budget", 0, epochs=1)
+                self.begin("--restart-budget", 0, epochs=EPOCHS)
                 victim = number % 2
                 _, pid = wait_until(lambda: self.processes(TRAIN).get(victim))
                 time.sleep(delay)
@@ -135,7 +135,7 @@ class Asynchronous(WithServers):
                 except ProcessLookupError:
                     self.finish(self.job)
                     self.fail(self.job.out + self.job.err)
-                self.check_lost(1, epochs=1)
+                self.check_lost(1, epochs=EPOCHS)
 
     def test_a_cut_off_worker_is_given_up(self):
         """What it still pushes is refused when its host is there again, and its part is done by the others."""
