@@ -37,7 +37,7 @@ import bed as bed_module  # noqa: E402
 class Job:
     """A job that runs in a folder: its workers, what it tells of its members, its hosts file."""
 
-    def __init__(self, folder, args, options, bed):
+    def __init__(self, folder, args, options, bed, display_every=1000000, more=()):
         self.folder, self.run, self.bed, self.workers = folder, folder / "run", bed, args.workers
         self.out = open(folder / "output", "w", encoding="utf-8")
         where = ["-H", self.write(range(args.workers)), "--ssh-config", bed.ssh_config] if bed else []
@@ -46,7 +46,7 @@ class Job:
                    "--restart-budget", 1000, "--rank-timeout", TIMEOUT, *where, *options, "-n", args.workers, PROGRAM,
                    "--synthetic", "--model", "resnet18", "--image-size", 32, "--num-classes", 10, "--num-examples",
                    1000000, "--batch-size", 64 // args.workers, "--threads", args.threads, "--num-epochs", 1,
-                   "--display-every", 1000000, "--tensorboard", 0, "--run-dir", self.run, *strategy]
+                   "--display-every", display_every, "--tensorboard", 0, "--run-dir", self.run, *strategy, *more]
         self.process = subprocess.Popen([str(w) for w in command], stdout=self.out, stderr=subprocess.STDOUT,
                                         env={**os.environ, "TUTTI_STATE_DIR": str(folder / "state")})
         self.at = 0
