@@ -27,6 +27,8 @@ import sys
 import time
 from pathlib import Path
 
+from host_files import keys_of, put_known_hosts, read_json
+
 STATUS = "elastic_worker_status"
 POLL = 5  # seconds
 # An instance that was let go before its worker had come may have it come all the same, within this time.
@@ -191,21 +193,12 @@ class Manager:
 
     def know(self, ip):
         """Puts the host's keys, which it has left in the shared folder, into known_hosts: ssh trusts no others."""
-        try:
-            keys = json.loads((self.shared / "hosts" / f"{ip}.json").read_text())["keys"]
-            keys = [k for k in keys if re.fullmatch(r"[-a-z0-9@.]+ [A-Za-z0-9+/=]+", k)]
-        except (OSError, ValueError, KeyError, TypeError):
-            keys = []
+        keys = keys_of(read_json(self.shared / "hosts" / f"{ip}.json")) if self.shared else []
         if not keys:
             return say(f"warning: {ip} has left no host keys; tutti-launch reaches it only if known_hosts has them already")
         path = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".ssh/known_hosts"
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        old = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in old if ip not in line.split(" ", 1)[0].split(",")]
-        aside = path.with_name(f".known_hosts.{os.getpid()}")
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-            out.write("".join(line + "\n" for line in [*kept, *(f"{ip} {k}" for k in keys)]))
-        os.rename(aside, path)
+        put_known_hosts(path, "".join(f"{ip} {k}\n" for k in keys))
 
     def slots_of_base(self, lines):
         """How many processes a host has: as many as most of those with which the job began."""

@@ -14,7 +14,6 @@ import ipaddress
 import json
 import logging
 import os
-import pwd
 import re
 import shutil
 import subprocess
@@ -23,6 +22,10 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from host_files import Files, gpu_count, keys_of, known_hosts_lines, read_json, text_of, write_aside
+from instance_metadata import Metadata
+from queue_messages import check_asg_setup, check_worker_setup
 
 log = logging.getLogger("setup_host")
 
@@ -36,204 +39,6 @@ PATIENCE = 120  # seconds in which what was just created may be unknown or forbi
 
 class Failure(Exception):
     """Ends the set-up of this host; the text says which step, and why."""
-
-
-def write_aside(path, text, mode=0o644, owner=None):
-    """Replaces a file in one rename, so that nobody reads half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as out:
-        out.write(text)
-    os.chmod(aside, mode)
-    if owner is not None:
-        os.chown(aside, owner.pw_uid, owner.pw_gid)
-    os.rename(aside, path)
-
-
-def text_of(path):
-    return path.read_text() if path.exists() else ""
-
-
-def read_json(path):
-    """What a file of the shared folder holds; None where it is not there or is half a file."""
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-# ---- the metadata of this instance ----
-class Metadata:
-    """The instance metadata service, by version 2 of its protocol: a token first."""
-
-    def __init__(self, base=None):
-        self.base = (base or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254").rstrip("/")
-        # A proxy must not see this.
-        self.open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-
-    def get(self, path):
-        """The text at latest/meta-data/PATH; None where there is none. OSError where the service does not answer."""
-        ask = urllib.request.Request(f"{self.base}/latest/api/token", method="PUT",
-                                     headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"})
-        with self.open(ask, timeout=5) as answer:
-            token = answer.read().decode()
-        ask = urllib.request.Request(f"{self.base}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
-        try:
-            with self.open(ask, timeout=5) as answer:
-                return answer.read().decode()
-        except urllib.error.HTTPError as e:
-            if e.code == 404:
-                return None
-            raise
-
-
-# ---- messages of the queues ----
-def check_asg_setup(body):
-    """The message, or ValueError that says what is wrong with it."""
-    message = json.loads(body)
-    if not isinstance(message, dict) or message.get("event") != "asg-setup":
-        raise ValueError("no asg-setup")
-    if not isinstance(message.get("asg"), str):
-        raise ValueError("asg is no name")
-    if not isinstance(message.get("status"), str) or message["status"].lower() != "success":
-        raise ValueError("its status is not success")
-    for name in ("min", "desired", "max", "launched"):
-        if type(message.get(name)) is not int or message[name] < 0:
-            raise ValueError(f"{name} is no count")
-    return message
-
-
-def check_worker_setup(body):
-    message = json.loads(body)
-    if not isinstance(message, dict) or message.get("event") != "worker-setup":
-        raise ValueError("no worker-setup")
-    ips = message.get("worker-ips")
-    if not isinstance(ips, list) or not all(isinstance(ip, str) for ip in [*ips, message.get("master-ip")]):
-        raise ValueError("its addresses are no strings")
-    for ip in ips:
-        ipaddress.ip_address(ip)
-    if len(set(ips)) != len(ips) or ips != sorted(ips):
-        raise ValueError("worker-ips is not sorted, or has one twice")
-    if message["master-ip"] not in ips:
-        raise ValueError("master-ip is not in worker-ips")
-    return message
-
-
-# ---- files of this host ----
-def hosts_lines(master_ip, worker_ips):
-    return [f"{master_ip} deeplearning-master",
-            *(f"{ip} deeplearning-worker{k}" for k, ip in enumerate(worker_ips, 1))]
-
-
-def without(text, pattern):
-    return "".join(line + "\n" for line in text.splitlines() if not re.search(pattern, line))
-
-
-def gpu_count():
-    """How many GPUs nvidia-smi lists; 0 where there are none, or it fails."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.splitlines())
-
-
-class Files:
-    """What the set-up leaves on a host. It may be called again: nothing is there twice."""
-
-    def __init__(self, root, user):
-        self.root = Path(root)
-        self.user = pwd.getpwnam(user)
-        self.home = self.at(self.user.pw_dir)
-
-    def at(self, path):
-        return self.root / str(path).lstrip("/")
-
-    def own(self, path):
-        os.chown(path, self.user.pw_uid, self.user.pw_gid)
-
-    def write_hosts(self, master_ip, worker_ips):
-        path = self.at("/etc/hosts")
-        kept = without(text_of(path), r"\sdeeplearning-(master|worker\d+)\s*$")
-        # In place: the file may be a mount of its own.
-        path.write_text(kept + "".join(line + "\n" for line in hosts_lines(master_ip, worker_ips)))
-
-    def write_workers(self, count):
-        path = self.at("/opt/deeplearning/workers")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(path, "".join(f"deeplearning-worker{k}\n" for k in range(1, count + 1)), owner=self.user)
-
-    def write_profile(self, variables):
-        path = self.at("/etc/profile.d/deeplearning.sh")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = without(text_of(path), rf"^export ({'|'.join(variables)})=")
-        write_aside(path, kept + "".join(f"export {name}={value}\n" for name, value in variables.items()))
-
-    def link_programs(self):
-        """Puts the programs where ssh looks for them too: it reads no profile."""
-        folder = self.at("/usr/local/bin")
-        folder.mkdir(parents=True, exist_ok=True)
-        for program in sorted(self.at("/opt/tutti/bin").glob("*")):
-            aside = folder / f".{program.name}.{os.getpid()}"
-            aside.symlink_to(f"/opt/tutti/bin/{program.name}")
-            os.rename(aside, folder / program.name)
-
-    def forward_agent(self):
-        """Lets ssh hand the agent of whoever has logged in on to the next host."""
-        path = self.at("/etc/ssh/ssh_config")
-        old = text_of(path)
-        new, changed = re.subn(r"(?mi)^[#\s]*ForwardAgent\s+no\s*$", "    ForwardAgent yes", old)
-        if not changed and not re.search(r"(?mi)^\s*ForwardAgent\s+yes", old):
-            new = old + "Host *\n    ForwardAgent yes\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(path, new)
-
-    def ssh_folder(self):
-        folder = self.home / ".ssh"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.own(folder)
-        return folder
-
-    def make_key_pair(self):
-        """The public half of this cluster's key pair, which is made once."""
-        private = self.ssh_folder() / "id_ed25519"
-        if not private.exists():
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tutti-cluster", "-f", str(private)], check=True,
-                           stdin=subprocess.DEVNULL)
-        public = private.with_suffix(".pub")
-        self.own(private)
-        self.own(public)
-        return public.read_text().strip()
-
-    def let_in(self, public_key):
-        path = self.ssh_folder() / "authorized_keys"
-        kept = without(text_of(path), r"\stutti-cluster\s*$")
-        write_aside(path, kept + public_key + "\n", 0o600, self.user)
-
-    def host_keys(self):
-        """The public keys of this host's sshd, as "TYPE KEY"."""
-        folder = self.at("/etc/ssh")
-        if not list(folder.glob("ssh_host_*_key.pub")):
-            folder.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["ssh-keygen", "-A", *(["-f", str(self.root)] if str(self.root) != "/" else [])], check=True,
-                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        return [" ".join(p.read_text().split()[:2]) for p in sorted(folder.glob("ssh_host_*_key.pub"))]
-
-    def know_hosts(self, text):
-        """Puts lines into known_hosts, in place of those of the same hosts."""
-        path = self.ssh_folder() / "known_hosts"
-        names = {name for line in text.splitlines() for name in line.split(" ", 1)[0].split(",")}
-        kept = [line for line in text_of(path).splitlines() if not names & set(line.split(" ", 1)[0].split(","))]
-        write_aside(path, "".join(line + "\n" for line in kept) + text, 0o600, self.user)
-
-
-def known_hosts_lines(keys_of, master_ip, worker_ips):
-    """keys_of: the keys of each address. A line has all names of a host and one of its keys."""
-    lines = ""
-    for k, ip in enumerate(worker_ips, 1):
-        names = ",".join([ip, f"deeplearning-worker{k}", *(["deeplearning-master"] if ip == master_ip else [])])
-        lines += "".join(f"{names} {key}\n" for key in keys_of[ip])
-    return lines
 
 
 def signal_stack(handle, status, who, reason, pause):
@@ -503,7 +308,7 @@ class Setup:
             for instance, ip in workers.items():
                 told = read_json(self.shared / "hosts" / f"{ip}.json")
                 if ip not in keys and told and told.get("instance") == instance and isinstance(told.get("keys"), list):
-                    keys[ip] = [k for k in told["keys"] if isinstance(k, str) and re.fullmatch(r"[-a-z0-9@.]+ [A-Za-z0-9+/=]+", k)]
+                    keys[ip] = keys_of(told)
                     log.info("%s has answered", ip)
             return len(keys) == len(workers)
         if workers and not self.until(f"an answer of {len(workers)} workers", look, self.worker_patience):

@@ -13,43 +13,24 @@ import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
+
+from instance_metadata import Metadata
 
 
 def say(text):
     print(f"spot_notice: {text}", file=sys.stderr, flush=True)
 
 
-class Notice:
-    def __init__(self, base):
-        self.base = base.rstrip("/")
-        self.open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        self.token, self.renew = None, 0.0
-
-    def look(self):
-        """The notice; None as long as there is none."""
-        if self.token is None or time.monotonic() >= self.renew:
-            ask = urllib.request.Request(f"{self.base}/latest/api/token", method="PUT",
-                                         headers={"X-aws-ec2-metadata-token-ttl-seconds": "21600"})
-            with self.open(ask, timeout=5) as answer:
-                self.token = answer.read().decode()
-            self.renew = time.monotonic() + 10800
-        ask = urllib.request.Request(f"{self.base}/latest/meta-data/spot/instance-action",
-                                     headers={"X-aws-ec2-metadata-token": self.token})
-        try:
-            with self.open(ask, timeout=5) as answer:
-                notice = json.loads(answer.read())
-        except urllib.error.HTTPError as e:
-            if e.code == 401:
-                self.token = None
-            if e.code in (401, 404):
-                return None
-            raise
-        if not isinstance(notice, dict) or notice.get("action") not in ("terminate", "stop", "hibernate"):
-            raise ValueError(f"no notice: {str(notice)[:200]}")
-        return notice
+def notice(metadata):
+    """The notice; None as long as there is none."""
+    text = metadata.get("spot/instance-action")
+    if text is None:
+        return None
+    found = json.loads(text)
+    if not isinstance(found, dict) or found.get("action") not in ("terminate", "stop", "hibernate"):
+        raise ValueError(f"no notice: {str(found)[:200]}")
+    return found
 
 
 def main():
@@ -65,11 +46,11 @@ def main():
     except OSError as e:
         say(f"error: {options.file}: {e.strerror}")
         return 2
-    notice = Notice(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254")
+    metadata = Metadata()
     told = ""
     while True:
         try:
-            found = notice.look()
+            found = notice(metadata)
             told = ""
         except (OSError, ValueError) as e:
             found = None

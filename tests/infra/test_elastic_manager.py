@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """elastic_manager.py against moto's EC2, with the launcher's files written by hand; and when tutti-launch runs it."""
+import contextlib
 import os
 import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 from cloud import BOOTSTRAP, BUILD, SECRET, CloudCase, Stack, until
 
@@ -284,6 +286,15 @@ class Launched(CloudCase):
             except OSError:
                 return True
         until(gone)
+
+        # The worker, which nobody else waits for, saves its state before it ends.
+        def at_work():
+            for command in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    if str(self.folder).encode() in command.read_bytes():
+                        return True
+            return False
+        until(lambda: not at_work())
 
     def test_no_manager_there(self):
         out = self.finish(self.job("--elastic", "--elastic-dir", self.folder, **self.BOTH), 2)

@@ -6,10 +6,13 @@ import base64
 import itertools
 import json
 import re
-import runpy
+import sys
 import unittest
 
 from templates import DELETE, INFRA, Stack, changed, load
+
+sys.path.insert(0, str(INFRA / "bootstrap"))
+import setup_host  # noqa: E402
 
 TEMPLATES = {name: load(INFRA / f"cloudformation/{name}.yaml") for name in ("cluster", "elastic")}
 PLAIN = {"TuttiPackage": "s3://my-bucket/tutti.tar"}
@@ -456,12 +459,11 @@ class Bootstrap(unittest.TestCase):
 
     def test_every_variable_that_they_need_is_given(self):
         head = re.search(r"^for name in ([A-Z_ ]+); do$", (INFRA / "bootstrap/user_data.sh").read_text(), re.M)[1].split()
-        setup = runpy.run_path(str(INFRA / "bootstrap/setup_host.py"), run_name="setup_host")
         for which in TEMPLATES:
             for name, data in launch_templates(Stack(TEMPLATES[which], **PLAIN)).items():
                 given = set(re.findall(r"^export (\w+)='[^']", text_of(data), re.M))
-                needed = setup["NEEDED"][name.replace("LaunchTemplate", "").lower()]
-                self.assertLessEqual({*head, *setup["ALWAYS"], *needed}, given, name)
+                needed = setup_host.NEEDED[name.replace("LaunchTemplate", "").lower()]
+                self.assertLessEqual({*head, *setup_host.ALWAYS, *needed}, given, name)
 
 
 class Posture(unittest.TestCase):

@@ -70,7 +70,7 @@ class Readme(unittest.TestCase):
             self.assertIn(word, template("batch/batch.yaml")["Outputs"])
 
     def test_words_of_the_programs(self):
-        hosts = "".join((INFRA / "bootstrap" / name).read_text() for name in ("user_data.sh", "setup_host.py", "elastic_manager.py"))
+        hosts = "".join(p.read_text() for p in (INFRA / "bootstrap").iterdir() if p.suffix in (".sh", ".py"))
         states = re.findall(r"^\| `(\w+_QUEUED|ADDED|REMOVED)` ", TEXT, re.M)
         self.assertEqual(len(states), 4)
         for word in (*re.findall(r"`(DEEPLEARNING_\w+)`", TEXT), *states,

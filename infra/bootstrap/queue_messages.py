@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""The messages by which a cluster comes about, as they stand in its queues: the Lambda function's of a group that has been
+launched, and the master's of all addresses."""
+import ipaddress
+import json
+
+
+def check_asg_setup(body):
+    """The message, or ValueError that says what is wrong with it."""
+    message = json.loads(body)
+    if not isinstance(message, dict) or message.get("event") != "asg-setup":
+        raise ValueError("no asg-setup")
+    if not isinstance(message.get("asg"), str):
+        raise ValueError("asg is no name")
+    if not isinstance(message.get("status"), str) or message["status"].lower() != "success":
+        raise ValueError("its status is not success")
+    for name in ("min", "desired", "max", "launched"):
+        if type(message.get(name)) is not int or message[name] < 0:
+            raise ValueError(f"{name} is no count")
+    return message
+
+
+def check_worker_setup(body):
+    message = json.loads(body)
+    if not isinstance(message, dict) or message.get("event") != "worker-setup":
+        raise ValueError("no worker-setup")
+    ips = message.get("worker-ips")
+    if not isinstance(ips, list) or not all(isinstance(ip, str) for ip in [*ips, message.get("master-ip")]):
+        raise ValueError("its addresses are no strings")
+    for ip in ips:
+        ipaddress.ip_address(ip)
+    if len(set(ips)) != len(ips) or ips != sorted(ips):
+        raise ValueError("worker-ips is not sorted, or has one twice")
+    if message["master-ip"] not in ips:
+        raise ValueError("master-ip is not in worker-ips")
+    return message
