@@ -125,10 +125,11 @@ grep -q "rank 1 on " out || complain "other options, no rank: $(cat out)"
 for epoch in 0 1 2; do
   [[ $(seen cut $epoch) == "$(seq 0 100)" ]] || complain "resumed, epoch $epoch: not every image once"
 done
-"${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 100000 --run-dir sig >out 2>&1 &
+# What mpirun does with SIGTERM: it hands it on and kills who is still there a little later. On a busy machine a second,
+# which it gives by itself, is too short.
+OMPI_MCA_odls_base_sigkill_timeout=20 "${mpi[@]}" -np 2 "$program" "${tiny[@]}" --epochs 100000 --run-dir sig >out 2>&1 &
 job=$!
 begun sig
-# What mpirun does with SIGTERM: it hands it on and kills who is still there a little later.
 kill -TERM "$job"
 wait "$job"
 grep -q '"status":"interrupted"' sig/log.jsonl || complain "SIGTERM: $(tail -n 2 sig/log.jsonl) $(tail -n 5 out)"
