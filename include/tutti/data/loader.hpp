@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -163,7 +162,7 @@ class Loader final : public BatchSource {
   std::mutex mutex_;
   std::condition_variable consumer_, workers_wake_;
   Position position_;
-  std::deque<Position> added_;  // of steps that are dealt out, not opened yet
+  std::vector<Position> added_;  // of steps that are dealt out, not opened yet
   std::int64_t opened_ = 0, row_ = 0, next_ = 0, released_ = 0;
   int busy_ = 0, sleeping_ = 0;
   bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false, dealt_ = false;

@@ -119,7 +119,7 @@ TUTTI_CORE_FUNCTION void Loader::reserve() {
 TUTTI_CORE_FUNCTION void Loader::open() {
   if (dealt_) {
     position_ = added_.front();
-    added_.pop_front();
+    added_.erase(added_.begin());
   }
   const Share share = sampler_.share(position_, options_.placement);
   Ring& r = ring_[static_cast<std::size_t>(opened_ % options_.slots)];

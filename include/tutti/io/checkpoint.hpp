@@ -203,9 +203,11 @@ class CheckpointStore {
   // Those that count, newest first; of one step that of the latest generation, and the one that takes another's place
   // first.
   [[nodiscard]] std::vector<CheckpointName> scan() const {
-    CheckpointNames names = CheckpointNames::in(folder_);
-    std::erase_if(names.checkpoints, [&](const CheckpointName& c) { return !names.counts(c.generation, c.step); });
-    return std::move(names.checkpoints);
+    const CheckpointNames names = CheckpointNames::in(folder_);
+    std::vector<CheckpointName> found;
+    for (const CheckpointName& c : names.checkpoints)
+      if (names.counts(c.generation, c.step)) found.push_back(c);
+    return found;
   }
 
   [[nodiscard]] std::optional<Path> find(std::int64_t step) const {

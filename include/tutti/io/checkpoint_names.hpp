@@ -127,7 +127,8 @@ struct CheckpointNames {
              : a.generation != b.generation ? a.generation > b.generation
                                             : a.replaced < b.replaced;
     });
-    std::sort(found.bests.rbegin(), found.bests.rend());
+    std::sort(found.bests.begin(), found.bests.end());
+    std::reverse(found.bests.begin(), found.bests.end());
     return found;
   }
 };

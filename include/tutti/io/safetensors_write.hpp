@@ -8,7 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,7 +30,7 @@ template <class Sink>
 requires std::invocable<Sink&, std::span<const std::byte>>
 void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const SafetensorsMetadata& metadata = {}) {
   std::vector<const TensorRecord*> order;
-  std::set<std::string_view> names{"__metadata__"};
+  std::set<std::string> names{"__metadata__"};
   for (const TensorRecord& r : records) {
     const std::string where = "safetensors tensor '" + r.name + "'";
     if (!names.insert(r.name).second) fail<UsageError>(where, "each name once", "it again");

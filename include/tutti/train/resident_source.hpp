@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <span>
 #include <string>
@@ -102,7 +101,7 @@ class ResidentSource final : public BatchSource {
     if (dealt_ && added_.empty()) fail<UsageError>("resident images", "a step that was dealt out", "next()");
     if (dealt_) {
       position_ = added_.front();
-      added_.pop_front();
+      added_.erase(added_.begin());
     }
     if (exhausted_) fail<UsageError>("resident images", "start() after the last batch of a pass", "next()");
     const Stopwatch watch;
@@ -173,7 +172,7 @@ class ResidentSource final : public BatchSource {
   std::vector<ImageWindow> windows_;
   std::vector<std::int32_t> host_labels_, labels_of_batch_;
   Position position_;
-  std::deque<Position> added_;
+  std::vector<Position> added_;
   bool running_ = false, exhausted_ = false, dealt_ = false;
   double waited_ = 0;
 };

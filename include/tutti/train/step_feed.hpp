@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <optional>
+#include <vector>
 
 #include <tutti/data/batch_source.hpp>
 #include <tutti/data/sampler.hpp>
@@ -68,7 +68,7 @@ class StepFeed {
   // Its step was done, and all that tells of it.
   void did() {
     from_.did(steps_.front());
-    steps_.pop_front();
+    steps_.erase(steps_.begin());
   }
 
  private:
@@ -81,7 +81,7 @@ class StepFeed {
   Position base_;
   std::int64_t batch_, limit_ = 0;
   EpochEnd end_;
-  std::deque<std::int64_t> steps_;  // this worker's, the one under way first
+  std::vector<std::int64_t> steps_;  // this worker's, the one under way first
   std::size_t asked_ = 0;
   What what_ = What::wait;
 };
