@@ -64,7 +64,7 @@ class ElasticTrainingCase(HostsCase):
         log = self.elastic / "host_worker_log"
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
-    def hosts_join_and_leave(self):
+    def hosts_join_and_leave(self, steps=None):
         """One joins, then the one that began the job leaves."""
         self.begin("--elastic-at", "step")
         self.wait_for_steps(5)
@@ -73,7 +73,7 @@ class ElasticTrainingCase(HostsCase):
         self.wait_for_steps(5)
         self.edit([1, 2])
         wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
-        self.check_end()
+        self.check_end(steps=steps)
 
     def check_end(self, epochs=EPOCHS, steps=None):
         self.finish(self.job)

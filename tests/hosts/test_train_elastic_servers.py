@@ -81,14 +81,7 @@ class Asynchronous(WithServers):
         self.assertLessEqual(abs(last["step"] - epochs * IMAGES // BATCH), deaths)
 
     def test_workers_join_and_leave(self):
-        self.begin()
-        self.wait_for_steps(5)
-        self.edit([0, 1, 2])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
-        self.wait_for_steps(5)
-        self.edit([1, 2])
-        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
-        self.check_end(steps=self.STEPS)
+        self.hosts_join_and_leave(steps=self.STEPS)
         self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers (no windows: members change)",
                       self.job.out)
         self.assertIn("left the job", self.job.out)
