@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <tutti/engine/cpu/simd.hpp>
+
+// The transforms of Winograd's F(4x4, 3x3): y = A' [(G w G') * (B' x B)] A, for tiles of 4x4 outputs.
+//
+// The points are 0, 5/8, -5/8, 3/2, -3/2 and infinity: half the error of 1 and 2 in place of 5/8 and 3/2, and their
+// powers are exact in f32.
+namespace tutti::cpu::winograd {
+
+inline constexpr int tile = 4, patch = 6, points = 36;  // point i * 6 + j of a transformed patch
+
+namespace nodes {
+inline constexpr float p = 0.625F, q = 1.5F, p2 = p * p, q2 = q * q;
+// The denominators of Lagrange's polynomials.
+inline constexpr float n0 = 1 / (p2 * q2), n1 = 1 / (2 * p2 * (p2 - q2)), n2 = 1 / (2 * q2 * (q2 - p2));
+}  // namespace nodes
+
+// Each in place, of registers V or of floats. Pairs of points differ in sign, so they share an even and an odd part.
+// B': 6 inputs
+template <class V>
+TUTTI_INLINE void input_1d(V* d) {
+  using namespace nodes;
+  const V even_p = d[4] - q2 * d[2], odd_p = p * d[3] - p * q2 * d[1];
+  const V even_q = d[4] - p2 * d[2], odd_q = q * d[3] - q * p2 * d[1];
+  const V zero = d[4] + p2 * q2 * d[0] - (p2 + q2) * d[2], infinity = d[5] + p2 * q2 * d[1] - (p2 + q2) * d[3];
+  d[0] = zero;
+  d[1] = even_p + odd_p;
+  d[2] = even_p - odd_p;
+  d[3] = even_q + odd_q;
+  d[4] = even_q - odd_q;
+  d[5] = infinity;
+}
+// A': 6 products to 4 outputs
+template <class V>
+TUTTI_INLINE void output_1d(V* m) {
+  using namespace nodes;
+  const V even_p = m[1] + m[2], odd_p = m[1] - m[2], even_q = m[3] + m[4], odd_q = m[3] - m[4];
+  m[0] = m[0] + even_p + even_q;
+  m[1] = p * odd_p + q * odd_q;
+  m[2] = p2 * even_p + q2 * even_q;
+  m[3] = p * p2 * odd_p + q * q2 * odd_q + m[5];
+}
+// G: 3 weights to 6
+template <class V>
+TUTTI_INLINE void weights_1d(V* w) {
+  using namespace nodes;
+  const V even_p = n1 * w[0] + n1 * p2 * w[2], odd_p = n1 * p * w[1];
+  const V even_q = n2 * w[0] + n2 * q2 * w[2], odd_q = n2 * q * w[1];
+  w[5] = w[2];
+  w[0] = n0 * w[0];
+  w[1] = even_p + odd_p;
+  w[2] = even_p - odd_p;
+  w[3] = even_q + odd_q;
+  w[4] = even_q - odd_q;
+}
+// A: 4 gradients of outputs to 6
+template <class V>
+TUTTI_INLINE void gradient_1d(V* y) {
+  using namespace nodes;
+  const V even_p = y[0] + p2 * y[2], odd_p = p * y[1] + p * p2 * y[3];
+  const V even_q = y[0] + q2 * y[2], odd_q = q * y[1] + q * q2 * y[3];
+  y[5] = y[3];
+  y[1] = even_p + odd_p;
+  y[2] = even_p - odd_p;
+  y[3] = even_q + odd_q;
+  y[4] = even_q - odd_q;
+}
+// G': 6 products to 3 gradients of weights
+template <class V>
+TUTTI_INLINE void weight_gradient_1d(V* d) {
+  using namespace nodes;
+  const V even_p = n1 * (d[1] + d[2]), odd_p = n1 * (d[1] - d[2]);
+  const V even_q = n2 * (d[3] + d[4]), odd_q = n2 * (d[3] - d[4]);
+  d[0] = n0 * d[0] + even_p + even_q;
+  d[1] = p * odd_p + q * odd_q;
+  d[2] = p2 * even_p + q2 * even_q + d[5];
+}
+
+// From In x In values, load(V&, i, j), to Out x Out values, store(const V&, i, j): down the columns, then along the
+// rows.
+template <class V, int In, int Out, class Transform, class Load, class Store>
+TUTTI_INLINE void in_two_dimensions(Transform transform, Load load, Store store) {
+  V half[Out][In];
+#pragma GCC unroll 6
+  for (int j = 0; j < In; ++j) {
+    V d[patch];
+#pragma GCC unroll 6
+    for (int i = 0; i < In; ++i) load(d[i], i, j);
+    transform(static_cast<V*>(d));
+#pragma GCC unroll 6
+    for (int i = 0; i < Out; ++i) half[i][j] = d[i];
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < Out; ++i) {
+    V d[patch];
+#pragma GCC unroll 6
+    for (int j = 0; j < In; ++j) d[j] = half[i][j];
+    transform(static_cast<V*>(d));
+#pragma GCC unroll 6
+    for (int j = 0; j < Out; ++j) store(d[j], i, j);
+  }
+}
+
+}  // namespace tutti::cpu::winograd
