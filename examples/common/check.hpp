@@ -15,6 +15,7 @@
 #include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
+#include <tutti/job/launch_answer.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "check_cifar10.hpp"
@@ -225,11 +226,10 @@ inline bool wants_no_gpu(const RunOptions& o) { return o.gpus && o.gpus->empty()
 inline void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option,
                            const std::string& said) {
   if (std::find(built.begin(), built.end(), o.strategy) != built.end()) return;
-  for (const tutti::detail::StrategyRow& w : tutti::detail::strategy_rows())
+  for (const KnownStrategy& w : known_strategies())
     if (o.strategy == w.word)
       fail<UsageError>(option, list_of(built) + ", the strategies of this build", "'" + said + "'",
-                       w.packages == nullptr ? "this version of tutti has no strategy " + o.strategy
-                                             : "install " + std::string(w.packages) + " and build again");
+                       "install " + std::string(w.packages) + " and build again");
   fail<UsageError>(option, list_of(built), "'" + said + "'");
 }
 

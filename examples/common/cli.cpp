@@ -234,7 +234,7 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     RunOptions checked = parsed.options;
     // What it says may be meant for another build.
     std::vector<std::string> every;
-    for (const auto& w : tutti::detail::strategy_rows()) every.emplace_back(w.word);
+    for (const auto& w : known_strategies()) every.emplace_back(w.word);
     naming_variables(checked, [&] { check(checked, {.built = every}); });
     for (const auto& [option, variable] : parsed.options.from_environment)
       std::printf("# %s comes from the environment's %s\n", option.c_str(), variable.c_str());

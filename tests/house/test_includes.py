@@ -84,7 +84,7 @@ def tutti_allowed(path, header):
     if parts[0] == "datasets":
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
-        if parts[1] == "make.hpp":  # backends and strategies by name
+        if parts[1] in ("make.hpp", "make"):  # backends and strategies by name
             return target in {"backends", "engine", "strategy"} | BELOW["engine"] | BELOW["strategy"]
         if parts[1] not in BACKENDS:
             return False
@@ -133,7 +133,8 @@ def check_the_checker():
             ("include/tutti/train/a.hpp", "<tutti/strategy/x.hpp>"), ("include/tutti/tutti.hpp", "<tutti/train/x.hpp>"),
             ("backends/turbojpeg/a.hpp", "<jpeglib.h>"),
             ("backends/stb/a.hpp", "<stb/stb_image.h>"), ("backends/stb/a.hpp", "<tutti/data/x.hpp>"), ("src/a.cpp", "<tutti/backends/eigen/x.hpp>"),
-            ("backends/make.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make.hpp", "<tutti/strategy/x.hpp>")]
+            ("backends/make.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make.hpp", "<tutti/strategy/x.hpp>"),
+            ("backends/make/a.hpp", "<tutti/backends/eigen/x.hpp>"), ("backends/make/a.hpp", "<tutti/backends/make/x.hpp>")]
     bad = [("include/tutti/core/a.hpp", "<tutti/io/x.hpp>"), ("include/tutti/core/a.hpp", "<Eigen/Core>"),
            ("include/tutti/nn/a.hpp", "<tutti/engine/x.hpp>"), ("include/tutti/strategy/a.hpp", "<tutti/graph/x.hpp>"),
            ("include/tutti/core/a.hpp", '"x.hpp"'), ("include/tutti/core/a.hpp", "<tutti/tutti.hpp>"),
@@ -144,6 +145,7 @@ def check_the_checker():
            ("include/tutti/data/a.hpp", "<jpeglib.h>"), ("include/tutti/data/a.hpp", "<tutti/backends/stb/x.hpp>"),
            ("backends/eigen/a.hpp", "<tutti/train/trainer.hpp>"), ("include/tutti/tensor/a.hpp", "<tutti/io/x.hpp>"),
            ("backends/make.hpp", "<Eigen/Core>"), ("backends/make.hpp", "<tutti/train/x.hpp>"),
+           ("backends/make/a.hpp", "<Eigen/Core>"), ("backends/make/a.hpp", "<tutti/train/x.hpp>"), ("backends/eigen/a.hpp", "<tutti/backends/make/x.hpp>"),
            ("backends/eigen/a.hpp", "<tutti/backends/make.hpp>"), ("datasets/cifar10/a.hpp", "<tutti/datasets/synthetic/x.hpp>"), ("tests/core/a.cpp", "<CLI/CLI.hpp>"),
            ("examples/a.cpp", "<doctest/doctest.h>"), ("bench/a.cpp", "<doctest/doctest.h>"),
            ("tests/core/a.cpp", "<benchmark/benchmark.h>"), ("include/tutti/core/a.hpp", "<boost/any.hpp>"),

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/backends/make/backend.hpp>
+#include <tutti/backends/make/backend_rows.hpp>
+#include <tutti/backends/make/table.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/launch_environment.hpp>
+
+namespace tutti {
+
+TUTTI_CORE_FUNCTION std::vector<std::string> built_backends() { return detail::built(detail::backend_rows()); }
+
+TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
+#ifdef TUTTI_HAS_CUDA
+  if (o.gpu) {
+    const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
+    if (gpu.will_do) return "cuda";
+    // One that is there and will not do is no silent reason to train on the processor.
+    if (!gpu.why.empty() && o.warn && read_launch_environment().local_rank == 0)
+      o.warn(o.where + " auto trains on the processor, because the GPU will not do: " + gpu.why);
+  }
+#endif
+  for (const detail::BackendRow& r : detail::backend_rows())
+    if (r.make != nullptr && std::string_view(r.word) != "cuda") return r.word;
+  return "reference";
+}
+
+TUTTI_CORE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word, const BackendOptions& o) {
+  const std::string name = word == "auto" ? automatic_backend(o) : std::string(word);
+  const detail::BackendRow* row = detail::find_row(detail::backend_rows(), name);
+  if (row == nullptr || row->make == nullptr)
+    fail<UsageError>(o.where, "auto or a backend of this build: " + detail::listed(built_backends(), ", "), name,
+                     row == nullptr ? "" : "install " + std::string(row->packages) + " and build again");
+  return row->make(o);
+}
+
+TUTTI_CORE_FUNCTION int count_gpus() {
+#ifdef TUTTI_HAS_CUDA
+  return cuda::count_devices();
+#else
+  return 0;
+#endif
+}
+
+TUTTI_CORE_FUNCTION std::string gpu_without_bf16([[maybe_unused]] Backend& backend) {
+#ifdef TUTTI_HAS_CUDA
+  if (auto* const on = dynamic_cast<CudaBackend*>(&backend);
+      on != nullptr && !cuda::has_bf16(on->device().architecture()))
+    return on->device().name_and_capability();
+#endif
+  return {};
+}
+
+}  // namespace tutti

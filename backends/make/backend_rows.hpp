@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include <tutti/backends/make/backend_options.hpp>
+#include <tutti/core/threads.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/reference/reference.hpp>
+#include <tutti/job/launch_environment.hpp>
+#ifdef TUTTI_HAS_CUDA
+#include <tutti/backends/cuda/cuda.hpp>
+#endif
+#ifdef TUTTI_HAS_ONEDNN
+#include <tutti/backends/onednn/onednn.hpp>
+#endif
+#ifdef TUTTI_HAS_EIGEN
+#include <tutti/backends/eigen/eigen.hpp>
+#endif
+
+// Every backend there is, fastest first. Only the unit that defines make_backend() reads this.
+namespace tutti::detail {
+
+struct BackendRow {
+  const char* word;
+  const char* packages;                                     // what a build needs to have it
+  std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: not in this program
+};
+
+// Ranks of one host share its cores.
+inline int threads_of(const BackendOptions& o) {
+  return o.threads > 0 ? o.threads : std::max(1, usable_cores() / read_launch_environment().local_size);
+}
+inline int device_of(const BackendOptions& o) { return o.device ? *o.device : read_launch_environment().local_rank; }
+
+inline std::span<const BackendRow> backend_rows() {
+  using Made = std::unique_ptr<Backend>;
+  static constexpr BackendRow rows[] = {
+      {"cuda", "the CUDA toolkit with cuDNN",
+#ifdef TUTTI_HAS_CUDA
+       [](const BackendOptions& o) -> Made {
+         CudaOptions c;
+         c.device = device_of(o);
+         c.tf32 = o.tf32;
+         c.autotune = o.autotune;
+         c.deterministic = o.deterministic;
+         c.fusion = parse_cuda_fusion(o.fusion);
+         c.recompute = o.recompute;
+         c.graph = o.graph;
+         return std::make_unique<CudaBackend>(c);
+       }
+#else
+       nullptr
+#endif
+      },
+      {"onednn", "libdnnl-dev",
+#ifdef TUTTI_HAS_ONEDNN
+       [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(CpuOptions{threads_of(o)}); }
+#else
+       nullptr
+#endif
+      },
+      {"eigen", "libeigen3-dev",
+#ifdef TUTTI_HAS_EIGEN
+       [](const BackendOptions& o) -> Made { return std::make_unique<EigenBackend>(CpuOptions{threads_of(o)}); }
+#else
+       nullptr
+#endif
+      },
+      {"reference", "", [](const BackendOptions&) -> Made { return std::make_unique<ReferenceBackend>(); }},
+  };
+  return rows;
+}
+
+}  // namespace tutti::detail

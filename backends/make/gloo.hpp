@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+
+#include <tutti/backends/make/elastic.hpp>
+#include <tutti/backends/make/strategy_options.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#ifdef TUTTI_HAS_GLOO
+#include <tutti/backends/gloo/elastic.hpp>
+#include <tutti/backends/gloo/job.hpp>
+
+namespace tutti::detail {
+
+inline GlooJobOptions gloo_options(const StrategyOptions& o) {
+  GlooJobOptions g;
+  g.deadline = o.deadline;
+  g.meeting = std::min(g.meeting, o.deadline);
+  g.shared_memory = o.shared_memory;
+  g.hierarchical = o.hierarchical;
+  g.wire = o.bf16_wire ? WireType::bf16 : WireType::same;
+  g.facts = o.facts;
+  return g;
+}
+inline AnyStrategy make_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<GlooAllReduce>(start, gloo_options(o));
+}
+inline AnyStrategy make_elastic_gloo(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<ElasticGloo>(channel_of(o), elastic_options(o, start), FormGloo{gloo_options(o)});
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <tutti/backends/make/strategy_options.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#ifdef TUTTI_HAS_MPI
+#include <tutti/backends/mpi/mpi.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/started_anew.hpp>
+
+namespace tutti::detail {
+
+inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment& start) {
+  // MPI would take each for a job of its own.
+  if (!start.mpi) require_launched_size(start, "mpi", 1);
+  MpiOptions m;
+  m.shared_memory = o.shared_memory;
+  m.hierarchical = o.hierarchical;
+  m.wire = o.bf16_wire ? MpiOptions::Wire::bf16 : MpiOptions::Wire::same;
+  m.deadline = o.deadline;
+  return m;
+}
+inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<OwningAllReduce<MpiCommunicator>>(mpi_options(o, start));
+}
+// One generation: each is an mpirun of its own.
+inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
+  if (!o.goes_on_from_checkpoint)
+    fail<UsageError>(o.where, "a strategy whose processes stay, because this program does not go on from checkpoints",
+                     "mpi", "use gloo, or say StrategyOptions::goes_on_from_checkpoint");
+  if (!start.mpi || start.generation == 0)
+    fail<UsageError>(o.where, "tutti-launch --elastic to start the ranks of mpi, with mpirun", "another launcher");
+  AnyStrategy strategy = AnyStrategy::make<StartedAnew<OwningAllReduce<MpiCommunicator>>>(mpi_options(o, start));
+  require_launched_size(start, "mpi", strategy.size());
+  return strategy;
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include <tutti/backends/make/elastic.hpp>
+#include <tutti/backends/make/strategy_options.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/strategy/any_strategy.hpp>
+#if defined(TUTTI_HAS_NCCL) && defined(TUTTI_HAS_CUDA)
+#include <tutti/backends/cuda/cuda.hpp>
+#include <tutti/backends/nccl/elastic.hpp>
+#include <tutti/backends/nccl/nccl.hpp>
+#include <tutti/comm/rendezvous.hpp>
+#include <tutti/comm/tcp_rendezvous.hpp>
+#include <tutti/job/launched_rendezvous.hpp>
+#include <tutti/strategy/all_reduce.hpp>
+
+namespace tutti::detail {
+
+#ifdef TUTTI_HAS_MPI
+// Ranks that mpirun started meet over MPI, which also ends them all where one fails.
+struct MpiAndNccl {
+  MpiAndNccl(const cuda::Device& device, const MpiOptions& options)
+      : mpi(options),
+        nccl(device, {.rank = mpi.rank(), .size = mpi.size(), .deadline = options.deadline},
+             rendezvous_through(mpi, "NCCL's identity")) {}
+  MpiCommunicator mpi;
+  NcclCommunicator nccl;
+};
+class NcclUnderMpi : private MpiAndNccl, public AllReduce<NcclCommunicator> {
+ public:
+  NcclUnderMpi(const cuda::Device& device, const MpiOptions& options)
+      : MpiAndNccl(device, options), AllReduce<NcclCommunicator>(MpiAndNccl::nccl) {}
+  void abort(const std::string& reason, ExitCode code) noexcept { mpi.abort(reason, code); }
+};
+#endif
+
+// Whose GPU the ranks sum in.
+inline const cuda::Device& device_of(const StrategyOptions& o) {
+  auto* const backend = dynamic_cast<CudaBackend*>(o.backend);
+  if (backend == nullptr)
+    fail<UsageError>(o.where, "the cuda backend beside it, because strategy nccl sums what lies in GPUs",
+                     o.backend == nullptr ? "none" : o.backend->name(),
+                     "give StrategyOptions::backend what make_backend(\"cuda\") made");
+  return backend->device();
+}
+inline AnyStrategy make_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
+  const cuda::Device& device = device_of(o);
+#ifdef TUTTI_HAS_MPI
+  if (start.mpi) {
+    MpiOptions m;
+    m.shared_memory = false;  // MPI carries a few bytes, once
+    m.deadline = o.deadline;
+    return AnyStrategy::make<NcclUnderMpi>(device, m);
+  }
+#endif
+  RendezvousOptions meeting = rendezvous_of(start);
+  meeting.deadline = std::min(meeting.deadline, o.deadline);
+  meeting.warn = o.warn;
+  TcpRendezvous meet(meeting);
+  return AnyStrategy::make<OwningAllReduce<NcclCommunicator>>(
+      device, NcclOptions{.rank = meeting.rank, .size = meeting.size, .deadline = o.deadline},
+      Rendezvous(std::ref(meet)));
+}
+inline AnyStrategy make_elastic_nccl(const StrategyOptions& o, const LaunchEnvironment& start) {
+  return AnyStrategy::make<ElasticNccl>(channel_of(o), elastic_options(o, start),
+                                        FormNccl{&device_of(o), {o.deadline}});
+}
+
+}  // namespace tutti::detail
+
+#endif

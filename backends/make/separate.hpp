@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <tutti/core/separate.hpp>
+
+// Backends and strategies by name, in separate compilation: they are compiled where TUTTI_SOURCE_MAKE is defined.
+#if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_MAKE)
+#define TUTTI_MAKE_DEFINITIONS 1
+#else
+#define TUTTI_MAKE_DEFINITIONS 0
+#endif
