@@ -43,8 +43,8 @@ class NetOn final : public Net {
  private:
   // Threads that a phase of a node is spread over.
   [[nodiscard]] int sharers(std::size_t node, Phase p) const {
-    if (p == Phase::finish) return 1;
     const Partition& part = plan_.partitions[node];
+    if (p == Phase::finish) return std::min(backend_->threads(), part.tasks);
     const auto shards = static_cast<int>(std::min<std::int64_t>(plan_.shards, plan_.rows));
     return std::max(1, std::min(backend_->threads(), part.division == Division::whole ? part.tasks : shards));
   }

@@ -3,12 +3,16 @@
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
+#include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/graph/builder.hpp>
+#include <tutti/models/resnet_cifar.hpp>
 #include <tutti/nn/layers.hpp>
 
 #include "engine/suite.hpp"
@@ -40,6 +44,55 @@ void each_isa(F&& f) {
     f(backend);
   }
 }
+
+// Convolutions forward that keep their rows in the shards' partial results, as one region, until the finish writes all
+// rows of some channels per task.
+class LateConvolution final : public Kernel {
+ public:
+  static constexpr int tasks = 3;
+  LateConvolution(std::unique_ptr<Kernel> loop, const NodeDesc& d) : loop_(std::move(loop)), d_(d) {}
+  Partition cut() override {
+    const std::int64_t rows = (d_.rows + d_.shards - 1) / d_.shards;
+    return {Division::reduce, tasks, static_cast<std::size_t>(rows) * d_.out[0].row_bytes(), true};
+  }
+  void run(Call& c) override {
+    if (c.phase == Phase::reduce) {
+      Call rows = c;
+      rows.phase = Phase::whole;
+      rows.out[0].data = c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride +
+                         static_cast<std::size_t>(c.first_row) * d_.out[0].row_bytes();
+      return loop_->run(rows);
+    }
+    REQUIRE(c.phase == Phase::finish);
+    REQUIRE(c.tasks == tasks);
+    REQUIRE(c.out[0].shape[0] == c.count_rows);
+    const auto channels = static_cast<std::size_t>(d_.out[0].shape[1]);
+    const auto* from = reinterpret_cast<const float*>(c.partial);
+    const auto to = c.out[0].view<float>();
+    for (std::size_t i = 0; i < to.size(); ++i)
+      if (static_cast<int>(i % channels % tasks) == c.task) to[i] = from[i];
+  }
+
+ private:
+  std::unique_ptr<Kernel> loop_;
+  NodeDesc d_;
+};
+
+class LateBackend final : public CpuBackend {
+ public:
+  explicit LateBackend(bool late) : CpuBackend({.threads = 2}), late_(late) {}
+  std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& d) override {
+    auto loop = CpuBackend::kernel(op, d);
+    if (!late_ || !std::holds_alternative<op::Conv2d>(op)) return loop;
+    ++count;
+    return std::make_unique<LateConvolution>(std::move(loop), d);
+  }
+  std::size_t chunk_bytes() const override { return 1; }
+  int count = 0;
+
+ private:
+  bool late_;
+};
 
 }  // namespace
 
@@ -131,4 +184,22 @@ TEST_CASE("what the reference loops serve on a backend is named, with its layer"
   ReferenceBackend reference;
   Executor on_reference(reference, b.graph());
   CHECK(on_reference.fallbacks(2).empty());
+}
+
+TEST_CASE("a finish in tasks that writes rows: the same bits as one call") {
+  Builder b(3, 8, 8);
+  models::resnet_cifar(b, b.normalize({120, 120, 120}, {1 / 60.F, 1 / 60.F, 1 / 60.F}),
+                       {.depth = 8, .classes = 3, .width = 8});
+  const testing::Batch batch = testing::random_batch(b.graph(), 19, 5);
+  LateBackend whole(false), late(true);
+  const auto trained = [&](Backend& backend) {
+    Executor e(backend, b.graph(), {DType::f32});
+    testing::randomize(e, 3);
+    e.train(batch.view(), {});
+    const auto* g = static_cast<const float*>(e.gradient_data());
+    return std::vector<float>(g, g + e.parameters().count);
+  };
+  const std::vector<float> expected = trained(whole);
+  CHECK(trained(late) == expected);
+  CHECK(late.count == 9);
 }

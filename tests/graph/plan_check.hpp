@@ -28,7 +28,11 @@ inline Partition divide(const Op& o, const NodeDesc& d, Rng* random) {
   if (custom || (random != nullptr && random->below(4) == 0))
     return {Division::whole, random != nullptr ? 1 + static_cast<int>(random->below(3)) : 1, 0};
   if (two_pass) return {Division::two_pass, 1, static_cast<std::size_t>(d.in[0].shape[1]) * 16};
-  if (sums) return {Division::reduce, 1, random != nullptr ? 1 + random->below(5000) : 256};
+  if (sums)
+    return {Division::reduce, random != nullptr ? 1 + static_cast<int>(random->below(3)) : 1,
+            random != nullptr ? 1 + random->below(5000) : 256};
+  if (random != nullptr && random->below(4) == 0)
+    return {Division::reduce, 1 + static_cast<int>(random->below(3)), 1 + random->below(5000), true};
   return {Division::rows};
 }
 
@@ -98,6 +102,7 @@ class PlanCheck {
       }
       std::vector<char> chunk(g_.values.size(), 0);  // this chunk's rows exist
       std::vector<ValueId> after;                    // exist once the segment is over
+      std::vector<ValueId> late;                     // are written by a finish
       const auto read = [&](ValueId v) {
         if (given(v)) return;
         const bool earlier = made_[at(v)] != never && made_[at(v)] < static_cast<int>(s);
@@ -119,7 +124,10 @@ class PlanCheck {
           CHECK((d == Division::reduce || d == Division::two_pass));
           ++reduce[at(step.node)];
           CHECK(std::find(seg.finishes.begin(), seg.finishes.end(), step.node) != seg.finishes.end());
-          for (std::size_t k = d == Division::two_pass ? 1 : 0; k < n.outputs.size(); ++k) write(n.outputs[k]);
+          if (p_.partitions[at(step.node)].late_rows)
+            late.insert(late.end(), n.outputs.begin(), n.outputs.end());
+          else
+            for (std::size_t k = d == Division::two_pass ? 1 : 0; k < n.outputs.size(); ++k) write(n.outputs[k]);
         } else {
           CHECK((d == Division::rows || d == Division::two_pass));
           ++apply[at(step.node)];
@@ -135,6 +143,10 @@ class PlanCheck {
       for (NodeId f : seg.finishes) {
         ++finish[at(f)];
         CHECK(reduce[at(f)] == 1);
+      }
+      for (ValueId v : late) {
+        CHECK(p_.values[at(v)].where != Where::scratch);
+        after.push_back(v);
       }
       for (ValueId v : after) {
         CHECK(made_[at(v)] == never);

@@ -94,6 +94,7 @@ class PlanWalk {
     }
     c.worker = worker;
     c.shards = p.plan.shards;
+    c.first_row = row;
     c.count_rows = p.plan.rows;
     c.scalars = scalars_;
     c.node = nd.name;
@@ -142,12 +143,18 @@ class PlanWalk {
           dispatch(p, step.node, c);
         }
     });
-    b_.parallel(static_cast<int>(seg.finishes.size()), [&](int t, int worker) {
-      const NodeId node = seg.finishes[static_cast<std::size_t>(t)];
+    const auto tasks_of = [&](NodeId node) { return p.plan.partitions[static_cast<std::size_t>(node)].tasks; };
+    int tasks = 0;
+    for (const NodeId node : seg.finishes) tasks += tasks_of(node);
+    b_.parallel(tasks, [&](int t, int worker) {
+      auto node = seg.finishes.begin();
+      for (; t >= tasks_of(*node); ++node) t -= tasks_of(*node);
       Call c;
-      fill(p, c, node, 0, p.plan.rows, worker);
+      fill(p, c, *node, 0, p.plan.rows, worker);
       c.phase = Phase::finish;
-      dispatch(p, node, c);
+      c.task = t;
+      c.tasks = tasks_of(*node);
+      dispatch(p, *node, c);
     });
   }
 

@@ -196,7 +196,7 @@ class Planner {
       open.finishes.push_back(id);
       if (division == Division::reduce) {
         for (ValueId v : n.outputs)
-          if (!g_[v].per_row) late[index(v)] = 1;
+          if (!g_[v].per_row || p_.partitions[i].late_rows) late[index(v)] = 1;
         continue;
       }
       close();
@@ -230,7 +230,9 @@ class Planner {
             if (first_pass && list == &n.outputs && v == n.outputs[0]) continue;
             touch(arena[index(v)], static_cast<int>(s));
             touch(scratch[index(v)], clock);
-            if (!g_[v].per_row || seg.whole)
+            // What the finish writes is needed for all rows at once, and no part of a chunk.
+            const bool late = list == &n.outputs && p_.partitions[index(step.node)].late_rows;
+            if (!g_[v].per_row || seg.whole || late)
               rows_only[index(v)] = 0;
             else if (g_[v].storage == Storage::activation)
               row_bytes = std::max(row_bytes, p_.desc(v).row_bytes());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/isa.hpp>
+#include <tutti/tensor/memory.hpp>
 
 // What our own kernels of one backend share.
 namespace tutti::cpu {
@@ -31,9 +32,33 @@ class ChannelFactors {
   std::size_t channels_ = 0;
 };
 
+// Room of each worker for operands in another form, for one kernel at a time; zeros to begin with.
+class WorkerRoom {
+ public:
+  // Before the first step, as above.
+  void reserve(int workers, std::size_t bytes) {
+    // Not a multiple of the page, so that the workers' rooms do not fall into the same sets of a cache.
+    const std::size_t stride = (bytes + 4095) / 4096 * 4096 + 64;
+    if (stride <= stride_ && workers <= workers_) return;
+    stride_ = std::max(stride, stride_);
+    workers_ = std::max(workers, workers_);
+    // So large that it lies in huge pages.
+    room_ = {};
+    room_ = Buffer(host_, std::max(static_cast<std::size_t>(workers_) * stride_, 2 * HostMemory::huge_page));
+  }
+  [[nodiscard]] std::byte* of(int worker) const { return room_.at(static_cast<std::size_t>(worker) * stride_); }
+
+ private:
+  HostMemory host_;
+  Buffer room_;
+  std::size_t stride_ = 0;
+  int workers_ = 0;
+};
+
 struct Shared {
   Isa isa = detect_isa();
   ChannelFactors factors;
+  WorkerRoom room;
 };
 
 // Parts that a large fully connected layer is cut into: the same for any number of threads.
