@@ -185,6 +185,9 @@ def main(arguments):
     except Failure as e:
         print(f"job_files: {e}", file=sys.stderr)
         return 3
+    except OSError as e:
+        print(f"job_files: [{words[0]}] expected files that can be written, got {e}.", file=sys.stderr)
+        return 3
     return 0
 
 

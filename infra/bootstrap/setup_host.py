@@ -207,7 +207,7 @@ class Setup:
         unit = self.files.at("/etc/systemd/system/tutti-spot-notice.service")
         unit.parent.mkdir(parents=True, exist_ok=True)
         write_aside(unit, "[Unit]\nDescription=Says in a file that this Spot instance is taken away\n\n[Service]\n"
-                    f"ExecStart={sys.executable} {script} /run/tutti-spot-notice\nRestart=always\n\n"
+                    f"ExecStart={sys.executable} {script} /run/tutti-spot-notice\nRestart=on-failure\nRestartSec=5\n\n"
                     "[Install]\nWantedBy=multi-user.target\n")
         if shutil.which("systemctl") is None or subprocess.run(["systemctl", "enable", "--now", unit.name], check=False).returncode:
             log.warning("%s could not be started: nobody hears of the Spot notice", unit.name)
@@ -282,14 +282,15 @@ class Setup:
         running = {}
 
         def look():
-            # Filters, because one that is unknown is an error for all when it is asked for by its name.
+            # Filters, because one that is unknown is an error for all when it is asked for by its name; of the groups, because
+            # a filter takes 200 values at most.
             token = {}
             while True:
                 got = self.call("ec2", "DescribeInstances", **token,
-                                Filters=[{"Name": "instance-id", "Values": list(healthy)},
+                                Filters=[{"Name": "tag:aws:autoscaling:groupName", "Values": list(names)},
                                          {"Name": "instance-state-name", "Values": ["running"]}])
                 running.update({i["InstanceId"]: i["PrivateIpAddress"] for r in got["Reservations"]
-                                for i in r["Instances"] if i.get("PrivateIpAddress")})
+                                for i in r["Instances"] if i.get("PrivateIpAddress") and i["InstanceId"] in healthy})
                 if not got.get("NextToken"):
                     return len(running) == len(healthy)
                 token = {"NextToken": got["NextToken"]}

@@ -15,10 +15,10 @@ class TaskError(Exception):
         self.error, self.cause = error, cause
 
 
-KEYS = {"Pass": {"Result", "ResultPath", "Parameters", "Next"},
+KEYS = {"Pass": {"Result", "ResultPath", "Parameters", "Next", "End"},
         "Task": {"Resource", "Parameters", "ResultSelector", "ResultPath", "Retry", "Catch", "TimeoutSecondsPath", "Next"},
         "Choice": {"Choices", "Default"}, "Wait": {"Seconds", "Next"}, "Succeed": set(),
-        "Fail": {"Error", "Cause", "ErrorPath", "CausePath"}}
+        "Fail": {"Error", "Cause", "ErrorPath", "CausePath"}, "Map": {"ItemsPath", "ItemProcessor", "ResultPath", "Next"}}
 COMMENTS = {"Type", "Comment"}
 
 
@@ -62,15 +62,36 @@ class Execution:
             return data, state["Default"]
         if kind == "Pass":
             result = state["Result"] if "Result" in state else self.filled(state.get("Parameters", data), data)
-            return self.placed(state.get("ResultPath", "$"), data, result), state["Next"]
+            return self.placed(state.get("ResultPath", "$"), data, result), None if state.get("End") else state["Next"]
+        if kind == "Map":
+            return self.map(state, data)
         return self.task(state, data)
+
+    def map(self, state, data):
+        """Each item goes through states of its own; the first that fails ends it all."""
+        items, outer, results = self.get(state["ItemsPath"], data), self.states, []
+        if not isinstance(items, list):
+            self.status, self.error, self.cause = "FAILED", "States.Runtime", f"{state['ItemsPath']} is no array"
+            return data, None
+        for item in items:
+            self.states, name = state["ItemProcessor"]["States"], state["ItemProcessor"]["StartAt"]
+            while name is not None and self.status is None:
+                self.trail.append(name)
+                item, name = self.step(self.states[name], item)
+            self.states = outer
+            if self.status is not None:
+                return data, None
+            results.append(item)
+        return self.placed(state.get("ResultPath", "$"), data, results), state["Next"]
 
     def task(self, state, data):
         tries = [0] * len(state.get("Retry", []))
         while True:
             try:
-                if "TimeoutSecondsPath" in state and not self.get(state["TimeoutSecondsPath"], data) > 0:
-                    raise TaskError("States.Runtime", "a time limit is a number from 1")
+                if "TimeoutSecondsPath" in state:
+                    limit = self.get(state["TimeoutSecondsPath"], data)
+                    if type(limit) is not int or not 0 < limit <= 99999999:
+                        raise TaskError("States.Runtime", "a time limit is a whole number from 1")
                 result = self.call(state["Resource"], self.filled(state["Parameters"], data))
                 if "ResultSelector" in state:
                     result = self.filled(state["ResultSelector"], result)
@@ -112,7 +133,9 @@ class Execution:
             raise AssertionError(f"{self.trail[-1]}: {rule['Variable']} is absent, which ends an execution") from None
         if test == "IsPresent":
             return wanted
-        return {"StringEquals": lambda: value == wanted, "StringMatches": lambda: fnmatch.fnmatchcase(value, wanted),
+        numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return {"IsString": lambda: isinstance(value, str) == wanted, "IsNumeric": lambda: numeric == wanted,
+                "NumericLessThanEquals": lambda: value <= wanted, "StringEquals": lambda: value == wanted, "StringMatches": lambda: fnmatch.fnmatchcase(value, wanted),
                 "NumericLessThan": lambda: value < wanted, "NumericGreaterThanEquals": lambda: value >= wanted}[test]()
 
     def filled(self, template, data):
@@ -129,7 +152,7 @@ class Execution:
         if call:
             words = re.findall(r"'(?:[^'\\]|\\.)*'|[^,]+", call[2])
             arguments = [self.argument(w.strip(), data) for w in words if w.strip()]
-            return {"Format": self.format, "MathAdd": lambda a, b: a + b, "Array": lambda *a: list(a),
+            return {"Format": self.format, "MathAdd": lambda a, b: round(a) + round(b), "Array": lambda *a: list(a),
                     "JsonMerge": lambda a, b, deep: {**a, **b}}[call[1]](*arguments)
         if path.startswith("$$"):
             data, path = self.context, path[1:]

@@ -160,6 +160,21 @@ def refusals(template, parameters):
     return found
 
 
+CONSTRAINTS = {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue", "MinLength", "MaxLength"}
+
+
+def unproved_constraints(template, given, bad):
+    """Those that, were they the only one of their parameter, would refuse none of its values in `bad`."""
+    found = []
+    for name, p in template["Parameters"].items():
+        for constraint in p.keys() & CONSTRAINTS:
+            alone = {k: v for k, v in p.items() if k not in CONSTRAINTS or k == constraint}
+            one = changed(template, f"Parameters/{name}", alone)
+            if not any(refusals(one, {**given, name: value}) for value in bad.get(name, [])):
+                found.append(f"{name}: {constraint}")
+    return found
+
+
 def changed(template, path, value):
     """A copy with another value at a path such as "Resources/Vpc/Properties/CidrBlock"; DELETE takes it away."""
     copied = copy.deepcopy(template)

@@ -65,6 +65,8 @@ def faults(text):
                     found.append("apt-get update && apt-get install -y --no-install-recommends")
                 if "rm -rf /var/lib/apt/lists/*" not in rest:
                     found.append("package lists stay")
+            if "cmake -S" in rest and "-DTUTTI_EIGEN_NATIVE=OFF" not in rest:
+                found.append("programs for the processor of whoever builds the image")
             # Debian makes host keys where openssh-server is installed.
             if "openssh-server" in rest and "/etc/ssh/ssh_host_*" not in rest:
                 found.append("host keys that all containers share")
@@ -90,7 +92,7 @@ BROKEN = [("debian:12.12-slim AS build", "debian AS build"), ("debian:12.12-slim
           ("COPY --from=build /opt/tutti", "COPY --from=built /opt/tutti"), ("infra/batch/mpi-run.sh infra", "infra/batch/mpirun.sh infra"),
           ("WORKDIR", "ADD https://x/y /y\nWORKDIR"), ("ENV PATH", "ENV SSH_PRIVATE_KEY=x\nENV PATH"),
           ("RUN chmod", "RUN cat x | sh && chmod"), ("COPY --from=build /opt/tutti /opt/tutti", "COPY . /opt/tutti"),
-          ("openmpi-bin openssh-server", "g++ openmpi-bin openssh-server")]
+          ("openmpi-bin openssh-server", "g++ openmpi-bin openssh-server"), (" -DTUTTI_EIGEN_NATIVE=OFF", "")]
 
 
 class Rules(unittest.TestCase):

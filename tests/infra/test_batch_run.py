@@ -281,6 +281,10 @@ class BatchRun(unittest.TestCase):
             log = self.ends(self.start(0, "true", nodes=1, S3_INPUT=f"s3://{bucket}/{name}"), 3)
             self.assertIn(f"[S3_INPUT s3://{bucket}/{name}] expected", log)
         self.assertFalse((self.folder / "up").exists())
+        for name in ("both/a", "both/a/b"):  # one is a file where the other asks for a folder
+            self.s3.put_object(Bucket=bucket, Key=name, Body=b"x")
+        log = self.ends(self.start(0, "true", nodes=1, S3_INPUT=f"s3://{bucket}/both/"), 3)
+        self.assertIn("[fetch] expected files that can be written", log)
         self.assertIn("expected s3://BUCKET/KEY", self.ends(self.start(0, "true", nodes=1, S3_INPUT="/data"), 3))
         # What was trained and did not arrive is no success; a failure stays what it was.
         (self.folder / "runs" / self.job).mkdir(parents=True)

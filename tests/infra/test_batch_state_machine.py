@@ -89,6 +89,9 @@ class Aws:
     def submit(self, p):
         assert self.stacks[p["JobQueue"]] == ["CREATE_COMPLETE"] and p["JobDefinition"] == p["JobQueue"]
         self.environment = p["NodeOverrides"]["NodePropertyOverrides"][0]["ContainerOverrides"]["Environment"]
+        if not isinstance(self.environment, list) or not all(
+                isinstance(v, dict) and v.keys() == {"Name", "Value"} and all(isinstance(x, str) for x in v.values()) for v in self.environment):
+            raise TaskError("States.Runtime", "the value of the field Environment")
         if self.job:
             raise self.job
         return {"JobId": "j", "Status": "SUCCEEDED"}
@@ -203,6 +206,29 @@ class StateMachine(unittest.TestCase):
         aws = Aws()
         self.ends(aws, "FAILED", "NoParameters", given={"NumNodes": 3})
         self.assertEqual(aws.calls, [])
+
+    def test_input_that_the_submission_could_not_take(self):
+        """No Catch catches that, so it must be seen before there is a stack."""
+        for name, values in (("TimeLimitSeconds", ("86400", 0, -1, 59.4, 1e9, None, [60], True)),
+                             ("Environment", ([{"name": "A", "value": "b"}], [{"Name": "A", "Value": 1}], [{"Name": "A"}], [7], ["A=b"], {"A": "b"},
+                                              "A=b", None))):
+            for value in values:
+                with self.subTest(f"{name} {value!r}"):
+                    aws = Aws()
+                    run = walk(aws, given={**INPUT, name: value})
+                    self.assertEqual((run.status, aws.calls), ("FAILED", []), run.trail)
+                    self.assertIn(run.error, ("NoTimeLimit", "NoVariable", "States.Runtime"))
+        aws = Aws()
+        self.ends(aws, "SUCCEEDED", given={**INPUT, "TimeLimitSeconds": 90.5, "Environment": [{"Name": "A", "Value": "b", "Type": "x"}]})
+        self.assertEqual(aws.environment, [{"Name": "A", "Value": "b"}])
+
+    def test_name_that_no_stack_can_have(self):
+        wrong = TaskError("CloudFormation.CloudFormationException", "1 validation error detected: Value 'tutti-job-run_1' at 'stackName' "
+                          "failed to satisfy constraint: Member must satisfy regular expression pattern")
+        aws = Aws(fail={name: [wrong] for name in ("createStack", "deleteStack", "describeStacks")})
+        run = self.ends(aws, "FAILED", wrong.error)
+        self.assertEqual(run.cause, wrong.cause)
+        self.assertLess(run.seconds, 300)
 
     def test_no_limit_that_would_skip_the_deletion(self):
         d = definition(TEMPLATE)

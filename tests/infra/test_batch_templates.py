@@ -20,7 +20,7 @@ except ImportError as e:
 
 import moto_batch
 from stand import REGION, Refused, stand
-from templates import DELETE, INFRA, Stack, changed, load, refusals
+from templates import DELETE, INFRA, Stack, changed, load, refusals, unproved_constraints
 
 BATCH, JOB = INFRA / "batch" / "batch.yaml", INFRA / "batch" / "job.yaml"
 GIVEN = {"VpcId": "vpc-1", "SubnetId": "subnet-1", "Image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/tutti:0.1.0",
@@ -144,6 +144,8 @@ def check_roles(stack):
             found.append(f"{role} passes roles to whomever")
         if any(a.startswith("iam:") for a in actions) and any(x.endswith(":role/*") for x in as_list(s["Resource"])):
             found.append(f"{role}: any role")
+        if "iam:AttachRolePolicy" in actions and "iam:PolicyARN" not in str(s.get("Condition")) and "aws-service-role" not in str(s["Resource"]):
+            found.append(f"{role} attaches any policy")
     return found
 
 
@@ -182,15 +184,16 @@ BROKEN = [
     (check_roles, R + "JobRole/Properties/Policies/0/PolicyDocument/Statement/0", {"Effect": "Allow", "Action": "s3:*", "Resource": "arn"}, {}),
 ]
 JOB_BROKEN = [
-    (R + "StackRole/Properties/Policies/0/PolicyDocument/Statement/11/Condition", DELETE),
+    (R + "StackRole/Properties/Policies/0/PolicyDocument/Statement/12/Condition", DELETE),
+    (R + "StackRole/Properties/Policies/0/PolicyDocument/Statement/10/Condition", DELETE),
     (R + "StackRole/Properties/Policies/0/PolicyDocument/Statement/9/Resource", "arn:aws:iam::1:role/*"),
     (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/0/Action", ["cloudformation:*"]),
     (R + "StateMachineRole/Properties/Policies/0/PolicyDocument/Statement/3/Resource", "*"),
 ]
 # A value that is refused for each constraint.
-REFUSED = {"NumNodes": ["0", "1001", "many"], "InstanceType": ["p3.16xlarge", ""], "MaxvCpus": ["0"], "AmiId": ["ami-12", "x"],
-           "ScratchGiB": ["10", "99999"], "Efa": ["yes"], "SharedMemoryMiB": ["1"], "BatchSize": ["0"], "Attempts": ["0", "11"],
-           "Image": ["tutti", "tutti; reboot", "x.com/tutti"], "TimeLimitSeconds": ["30"], "JoinTimeoutSeconds": ["1"],
+REFUSED = {"NumNodes": ["0", "1001", "many"], "InstanceType": ["p3.16xlarge", ""], "MaxvCpus": ["0", "200001"], "AmiId": ["ami-12", "x"],
+           "ScratchGiB": ["10", "99999"], "Efa": ["yes"], "SharedMemoryMiB": ["1", "1048577"], "BatchSize": ["0", "65537"], "Attempts": ["0", "11"],
+           "Image": ["tutti", "tutti; reboot", "x.com/tutti"], "TimeLimitSeconds": ["30", "1209601"], "JoinTimeoutSeconds": ["1", "86401"],
            "S3Input": ["/data", "s3://B/x", "s3://bucket/*"], "S3Output": ["http://x/y"], "SshKeySecretArn": ["mine", "arn:aws:ssm:x"],
            "DataRepository": ["data", ""], "RunsRepository": ["s3://", "s3://data/imagenet"], "FileSystemType": ["SCRATCH_1"],
            "FileSystemGiB": ["3600", "1000"], "FileSystemThroughput": ["125", "50"]}
@@ -237,8 +240,7 @@ class Templates(unittest.TestCase):
                     said = refusals(template, {**given, name: value})
                     self.assertEqual(len(said), 1, f"{name} {value!r}: {said}")
                     self.assertRegex(said[0], r"must|cannot")
-            constrained = {n for n, p in template["Parameters"].items() if p.keys() & {"AllowedPattern", "AllowedValues", "MinValue"}}
-            self.assertEqual(constrained - refused.keys(), set())
+            self.assertEqual(unproved_constraints(template, given, refused), [])
         said = refusals(load(BATCH), {**GIVEN, "Efa": "true", "InstanceType": "c6i.8xlarge"})
         self.assertEqual(said, ["Efa true needs an InstanceType that has an Elastic Fabric Adapter"])
         said = refusals(load(BATCH), {**GIVEN, "FileSystemType": "PERSISTENT_2"})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN, CloudCase, Stack, until
 
@@ -192,6 +193,27 @@ class GivesUp(Boot):
         with self.assertRaisesRegex(setup_host.Failure, "the role of this instance needs sqs:SendMessage"):
             setup.call("sqs", "SendMessage")
 
+    def test_more_instances_than_a_filter_takes_values(self):
+        class Many:
+            def describe_auto_scaling_groups(self, **_):
+                return {"AutoScalingGroups": [{"AutoScalingGroupName": name, "Instances": [
+                    {"InstanceId": i, "HealthStatus": "Healthy", "LifecycleState": "InService"} for i in ids]}
+                    for name, ids in (("m", ["i-m"]), ("w", [f"i-{k}" for k in range(300)]))]}
+
+            def describe_instances(self, Filters, NextToken="0"):
+                if any(len(f["Values"]) > 200 for f in Filters):
+                    raise ValueError("FilterLimitExceeded")
+                page = int(NextToken)
+                ids = ["i-m", *(f"i-{k}" for k in range(300)), "i-another"][page * 100:][:100]
+                return {"Reservations": [{"Instances": [{"InstanceId": i, "PrivateIpAddress": f"ip of {i}"} for i in ids]}],
+                        **({"NextToken": str(page + 1)} if page < 3 else {})}
+        env = self.stack.environment("Master", "x", "i-m", "10.99.0.7", self.efs, AWS_DL_POLL_SECONDS="0.1")
+        setup = setup_host.Setup(self.folder, env)
+        setup.instance = "i-m"
+        setup.clients.update(ec2=Many(), autoscaling=Many())
+        found = setup.addresses({"m": "MasterAutoScalingGroup", "w": "WorkerAutoScalingGroup"})
+        self.assertEqual(found, {f"i-{k}": f"ip of i-{k}" for k in range(300)})
+
     def test_variables_that_are_missing_or_wrong(self):
         self.launch("Master", 0)
         for change, word in (({"AWS_DL_NODE_TYPE": "Chief"}, "not Master, Worker or ElasticWorker"), ({"AWS_DL_WORKER_QUEUE": None}, "no AWS_DL_WORKER_QUEUE"),
@@ -334,6 +356,35 @@ class Examples(CloudCase):
         # Questions have a token: without one the service answers 401, and the notice would not have come.
         bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=30, check=False)
         self.assertEqual(bad.returncode, 2)
+
+
+class SpotService(Boot):
+    """What is left for the system to start on an instance that can be taken away."""
+
+    def setup_of(self, **metadata):
+        env = self.stack.environment("Worker", "spot-host", "i-1", "10.99.0.7", self.efs)
+        self.cloud.web.hosts["spot-host"].update(metadata)
+        (self.folder / "systemctl").write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/calls\n')
+        (self.folder / "systemctl").chmod(0o755)
+        setup = setup_host.Setup(self.folder, env)
+        setup.metadata = setup_host.Metadata(f"{self.cloud.web.url}/spot-host")
+        with unittest.mock.patch.dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}"):
+            setup.watch_for_spot_notice()
+        return self.folder / "etc/systemd/system/tutti-spot-notice.service"
+
+    def test_it_is_started_and_not_again_once_it_has_told(self):
+        unit = self.setup_of(**{"instance-life-cycle": "spot"})
+        self.assertEqual((self.folder / "calls").read_text(), "enable --now tutti-spot-notice.service\n")
+        text = unit.read_text()
+        command = re.search(r"^ExecStart=(\S+) (\S+) /run/tutti-spot-notice$", text, re.M)
+        self.assertTrue(os.access(command[1], os.X_OK) and os.path.isfile(command[2]), text)
+        # One that has told ends with 0; one that starts removes the file.
+        self.assertIn("\nRestart=on-failure\n", text)
+
+    def test_others_have_none(self):
+        self.assertFalse(self.setup_of(**{"instance-life-cycle": "on-demand"}).exists())
+        self.assertFalse(self.setup_of().exists())
+        self.assertFalse((self.folder / "calls").exists())
 
 
 class Text(unittest.TestCase):
