@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
 #include <tutti/engine/cpu/winograd/transforms.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -13,6 +15,9 @@
 
 // Tiles of NHWC images, of 4x4 pixels each, from top to bottom and from left to right: read with what lies around them
 // and transformed, or transformed and written. At uneven edges what is outside counts as zeros and is not written.
+//
+// All types share one copy of the arithmetic for each instruction set, because every program that includes this
+// compiles it: what is not f32, or does not lie inside, goes through a small buffer.
 namespace tutti::cpu::winograd {
 
 struct Images {
@@ -27,6 +32,40 @@ struct Images {
 // The distance of planes of so many floats: an odd number of cache lines, because 36 streams would else share a few
 // sets of the first cache.
 [[nodiscard]] inline std::int64_t plane_stride(std::int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
+
+// Transformed channels come in whole registers, of so many floats; those behind the last channel are zeros.
+[[nodiscard]] constexpr std::int64_t lanes_at(Isa isa) { return isa == Isa::avx2 ? 8 : 16; }
+[[nodiscard]] constexpr std::int64_t whole_registers(Isa isa, std::int64_t channels) {
+  return (channels + lanes_at(isa) - 1) / lanes_at(isa) * lanes_at(isa);
+}
+
+// [point][register of channels][tile][channel of the register]
+struct TransformedTiles {
+  float* data = nullptr;
+  std::int64_t tiles = 0;  // that there is room for
+  std::int64_t plane = 0;  // floats from a point to the next
+};
+
+struct ReadTiles {
+  const void* from = nullptr;  // floats or bf16
+  bool bf16 = false;
+  Images images;
+  std::int64_t first = 0, count = 0;  // tiles of the images
+  TransformedTiles to;
+  std::int64_t at = 0;  // the place of the first there
+};
+
+struct WriteTiles {
+  void* to = nullptr;  // floats or bf16
+  bool bf16 = false;
+  Images images;
+  std::int64_t first = 0, count = 0;                // tiles of the images
+  std::int64_t first_channel = 0, end_channel = 0;  // in whole registers
+  const float* from = nullptr;                      // [point][tile][channel], with steps:
+  std::int64_t plane = 0, tile = 0;
+};
+
+#if defined(__x86_64__)
 
 namespace detail {
 
@@ -45,109 +84,184 @@ struct TilePlace {
 
 // Asks for pixels, 4x4 of them, that the tile after next will be the first to touch: the hardware's prefetchers do not
 // follow tiles of NHWC. At an edge some lie behind it; that a prefetch may.
-template <bool Write, class T>
-TUTTI_INLINE void fetch_ahead(const T* from, const Images& s, std::int64_t offset, std::int64_t c) {
-  if (c * sizeof(T) % 64 != 0) return;
+template <bool Write>
+TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t line, std::int64_t pixel) {
 #pragma GCC unroll 4
   for (int i = 0; i < tile; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < tile; ++j) {
-      const T* const p = from + (offset + (i * s.w + j) * s.channels + c);
-#if defined(__x86_64__)
+      const std::byte* const at = p + i * line + j * pixel;
       if constexpr (Write)
-        asm volatile("prefetchw %0" : : "m"(*p));  // by the builtin it would need a target of its own
+        asm volatile("prefetchw %0" : : "m"(*at));  // by the builtin it would need a target of its own
       else
-#endif
-        __builtin_prefetch(p);
+        __builtin_prefetch(at);
     }
 }
 
-// N x N pixels of tile t, from `border` pixels above and left of it, transformed to 36 points.
-template <Isa I, int N, int Border, class T, class Transform, class Place>
-TUTTI_INLINE void read_tile(const T* x, const Images& s, std::int64_t t, Transform transform, Place place) {
+// One register of channels to or from the buffer, `count` of which exist.
+template <Isa I, class T>
+TUTTI_INLINE void copy_in(float* to, const T* from, std::int64_t count) {
+  if (count >= lanes_of<I>) {
+    F<I> v;
+    load<I>(v, from);
+    return store<I>(to, v);
+  }
+  for (std::int64_t k = 0; k < count; ++k) to[k] = static_cast<float>(from[k]);
+}
+template <Isa I, class T>
+TUTTI_INLINE void copy_out(T* to, const float* from, std::int64_t count) {
+  if (count >= lanes_of<I>) {
+    F<I> v;
+    load<I>(v, from);
+    return store<I>(to, v);
+  }
+  for (std::int64_t k = 0; k < count; ++k) to[k] = T(from[k]);
+}
+
+// N x N pixels of each tile, from `Border` pixels above and left of it, transformed to 36 points.
+template <Isa I, int N, int Border, class Transform>
+TUTTI_INLINE void read_tiles(const ReadTiles& a, Transform transform) {
   using V = F<I>;
   constexpr std::int64_t lanes = lanes_of<I>;
-  static constexpr T zeros[16] = {};
-  const TilePlace at = place_of(s, t), next = place_of(s, std::min(t + 2, s.tiles() - 1));
-  const std::int64_t ahead = offset_of(s, next, N - tile - Border, N - tile - Border);
-  const std::int64_t first = offset_of(s, at, -Border, -Border), line = s.w * s.channels;
-  std::int64_t c = 0;
-  if (at.y >= Border && at.x >= Border && at.y - Border + N <= s.h && at.x - Border + N <= s.w) {
-    const T* const p = x + first;
-    for (; c + lanes <= s.channels; c += lanes) {
-      fetch_ahead<false>(x, s, ahead, c);
+  const Images& s = a.images;
+  const std::int64_t unit = a.bf16 ? 2 : 4, line = s.w * s.channels;
+  const auto* const bytes = static_cast<const std::byte*>(a.from);
+  for (std::int64_t k = 0; k < a.count; ++k) {
+    const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
+    const std::byte* const ahead = bytes + offset_of(s, next, N - tile - Border, N - tile - Border) * unit;
+    const std::int64_t first = offset_of(s, at, -Border, -Border);
+    // The pixels that exist: [top, bottom) x [left, right).
+    const std::int64_t top = std::max<std::int64_t>(0, Border - at.y), left = std::max<std::int64_t>(0, Border - at.x);
+    const std::int64_t bottom = std::min<std::int64_t>(N, s.h + Border - at.y);
+    const std::int64_t right = std::min<std::int64_t>(N, s.w + Border - at.x);
+    const bool inside = top == 0 && left == 0 && bottom == N && right == N;
+    alignas(64) float buffer[N][N][lanes];
+    if (!inside)
+      for (auto& pixels : buffer)
+        for (auto& pixel : pixels) store<I>(static_cast<float*>(pixel), V{});
+    for (std::int64_t c = 0; c < s.channels; c += lanes) {
+      if (c * unit % 64 == 0) fetch_ahead<false>(ahead + c * unit, line * unit, s.channels * unit);
+      const float* from = static_cast<const float*>(buffer[0][0]);
+      std::int64_t down = N * lanes, along = lanes;
+      const auto gather = [&](const auto* pixels) TUTTI_LAMBDA {
+        for (std::int64_t i = top; i < bottom; ++i)
+          for (std::int64_t j = left; j < right; ++j)
+            copy_in<I>(static_cast<float*>(buffer[i][j]), pixels + (first + i * line + j * s.channels + c),
+                       s.channels - c);
+      };
+      if (const std::int64_t rest = s.channels - c;
+          rest < lanes)  // what is behind the last channel is of the one before
+        for (auto& pixels : buffer)
+          for (auto& pixel : pixels) store<I>(static_cast<float*>(pixel), V{});
+      if (a.bf16) {
+        gather(static_cast<const bf16*>(a.from));
+      } else if (!inside || c + lanes > s.channels) {
+        gather(static_cast<const float*>(a.from));
+      } else {
+        from = static_cast<const float*>(a.from) + first + c;
+        down = line;
+        along = s.channels;
+      }
+      float* const to = a.to.data + (a.at + k) * lanes + c * a.to.tiles;
       in_two_dimensions<V, N, patch>(
-          transform, [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, p + i * line + j * s.channels + c); },
-          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(place(i * patch + j, c), v); });
+          transform, [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + i * down + j * along); },
+          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(to + (i * patch + j) * a.to.plane, v); });
     }
-    if (c >= s.channels) return;
-  }
-  // A pointer for each pixel. Those outside read the same zeros again and again.
-  const T* from[N][N];
-  std::int64_t mask[N][N];
-  for (int i = 0; i < N; ++i)
-    for (int j = 0; j < N; ++j) {
-      const std::int64_t h = at.y - Border + i, w = at.x - Border + j;
-      const bool inside = h >= 0 && w >= 0 && h < s.h && w < s.w;
-      from[i][j] = inside ? x + (first + i * line + j * s.channels) : static_cast<const T*>(zeros);
-      mask[i][j] = inside ? -1 : 0;
-    }
-  T rest[N][N][lanes];  // the last channels, which fill no register
-  for (; c < s.channels; c += lanes) {
-    if (const std::int64_t left = s.channels - c; left < lanes)
-      for (int i = 0; i < N; ++i)
-        for (int j = 0; j < N; ++j) {
-          for (std::int64_t k = 0; k < lanes; ++k)
-            rest[i][j][k] = k < left ? from[i][j][(c + k) & mask[i][j]] : T(0.0F);
-          from[i][j] = static_cast<const T*>(rest[i][j]);
-          mask[i][j] = 0;
-        }
-    fetch_ahead<false>(x, s, ahead, c);
-    in_two_dimensions<V, N, patch>(
-        transform, [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from[i][j] + (c & mask[i][j])); },
-        [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(place(i * patch + j, c), v); });
   }
 }
+template <Isa I>
+TUTTI_INLINE void read_inputs_body(const ReadTiles& a) {
+  read_tiles<I, patch, 1>(a, [](F<I>* d) TUTTI_LAMBDA { input_1d(d); });
+}
+template <Isa I>
+TUTTI_INLINE void read_gradients_body(const ReadTiles& a) {
+  read_tiles<I, tile, 0>(a, [](F<I>* d) TUTTI_LAMBDA { gradient_1d(d); });
+}
+
+template <Isa I>
+TUTTI_INLINE void write_outputs_body(const WriteTiles& a, bool rounds) {
+  using V = F<I>;
+  constexpr std::int64_t lanes = lanes_of<I>;
+  const Images& s = a.images;
+  const std::int64_t unit = a.bf16 ? 2 : 4, line = s.w * s.channels;
+  auto* const bytes = static_cast<std::byte*>(a.to);
+  for (std::int64_t k = 0; k < a.count; ++k) {
+    const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
+    const std::byte* const ahead = bytes + offset_of(s, next, 0, 0) * unit;
+    const std::int64_t first = offset_of(s, at, 0, 0), bottom = std::min<std::int64_t>(tile, s.h - at.y),
+                       right = std::min<std::int64_t>(tile, s.w - at.x);
+    const bool inside = bottom == tile && right == tile && !a.bf16;
+    alignas(64) float buffer[tile][tile][lanes];
+    for (std::int64_t c = a.first_channel; c < std::min(a.end_channel, s.channels); c += lanes) {
+      if (c == a.first_channel || c * unit % 64 == 0)
+        fetch_ahead<true>(ahead + c * unit, line * unit, s.channels * unit);
+      const float* const from = a.from + k * a.tile + (c - a.first_channel);
+      const bool direct = inside && c + lanes <= s.channels;
+      float* const to = direct ? static_cast<float*>(a.to) + first + c : static_cast<float*>(buffer[0][0]);
+      const std::int64_t down = direct ? line : tile * lanes, along = direct ? s.channels : lanes;
+      in_two_dimensions<V, patch, tile>(
+          [](V* m) TUTTI_LAMBDA { output_1d(m); },
+          [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * patch + j) * a.plane); },
+          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(to + i * down + j * along, v); });
+      if (direct) continue;
+      const auto scatter = [&]<Isa J>(auto* pixels) TUTTI_LAMBDA {
+        for (std::int64_t i = 0; i < bottom; ++i)
+          for (std::int64_t j = 0; j < right; ++j)
+            copy_out<J>(pixels + (first + i * line + j * s.channels + c), static_cast<const float*>(buffer[i][j]),
+                        s.channels - c);
+      };
+      if (!a.bf16)
+        scatter.template operator()<I>(static_cast<float*>(a.to));
+      else if (rounds && lanes == 16)
+        scatter.template operator()<lanes == 16 ? Isa::avx512_bf16 : I>(static_cast<bf16*>(a.to));
+      else
+        scatter.template operator()<I>(static_cast<bf16*>(a.to));
+    }
+  }
+}
+
+TUTTI_TARGET_AVX512 inline void read_inputs_avx512(const ReadTiles& a) { read_inputs_body<Isa::avx512>(a); }
+TUTTI_TARGET_AVX2 inline void read_inputs_avx2(const ReadTiles& a) { read_inputs_body<Isa::avx2>(a); }
+TUTTI_TARGET_AVX512 inline void read_gradients_avx512(const ReadTiles& a) { read_gradients_body<Isa::avx512>(a); }
+TUTTI_TARGET_AVX2 inline void read_gradients_avx2(const ReadTiles& a) { read_gradients_body<Isa::avx2>(a); }
+TUTTI_TARGET_AVX512 inline void write_outputs_avx512(const WriteTiles& a, bool rounds) {
+  write_outputs_body<Isa::avx512>(a, rounds);
+}
+TUTTI_TARGET_AVX2 inline void write_outputs_avx2(const WriteTiles& a) { write_outputs_body<Isa::avx2>(a, false); }
 
 }  // namespace detail
 
-// B' x B of tile t of inputs x, with a border of one pixel. place(point, c): where as many floats as a register has go,
-// those of channels from c on; channels behind the last one are zeros.
-template <Isa I, class T, class Place>
-TUTTI_INLINE void input_tile(const T* x, const Images& s, std::int64_t t, Place place) {
-  detail::read_tile<I, patch, 1>(
-      x, s, t, [](F<I>* d) TUTTI_LAMBDA { input_1d(d); }, place);
-}
-// A dy A' of tile t of gradients dy of outputs.
-template <Isa I, class T, class Place>
-TUTTI_INLINE void gradient_tile(const T* dy, const Images& s, std::int64_t t, Place place) {
-  detail::read_tile<I, tile, 0>(
-      dy, s, t, [](F<I>* d) TUTTI_LAMBDA { gradient_1d(d); }, place);
-}
+#endif
 
-// y = A' m A of tile t for the channels of one register from c on. from(V&, point): their products m.
-template <Isa I, class T, class From>
-TUTTI_INLINE void output_tile(T* y, const Images& s, std::int64_t t, std::int64_t c, From from) {
-  using V = F<I>;
-  constexpr std::int64_t lanes = lanes_of<I>;
-  const detail::TilePlace at = detail::place_of(s, t), next = detail::place_of(s, std::min(t + 2, s.tiles() - 1));
-  T* const p = y + detail::offset_of(s, at, 0, 0) + c;
-  const std::int64_t line = s.w * s.channels, left = s.channels - c;
-  const auto transform = [](V* m) TUTTI_LAMBDA { output_1d(m); };
-  const auto product = [&](V& v, int i, int j) TUTTI_LAMBDA { from(v, i * patch + j); };
-  detail::fetch_ahead<true>(static_cast<const T*>(y), s, detail::offset_of(s, next, 0, 0), c);
-  if (at.y + tile <= s.h && at.x + tile <= s.w && left >= lanes)
-    return in_two_dimensions<V, patch, tile>(
-        transform, product, [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(p + i * line + j * s.channels, v); });
-  in_two_dimensions<V, patch, tile>(transform, product, [&](const V& v, int i, int j) TUTTI_LAMBDA {
-    if (at.y + i >= s.h || at.x + j >= s.w) return;
-    T* const to = p + i * line + j * s.channels;
-    if (left >= lanes) return store<I>(to, v);
-    T rest[lanes];
-    store<I>(static_cast<T*>(rest), v);
-    for (std::int64_t k = 0; k < left; ++k) to[k] = rest[k];
-  });
+// B' x B of tiles of inputs with a border of one pixel, A dy A' of tiles of gradients of outputs, and y = A' m A. For
+// AVX2 and AVX-512.
+TUTTI_CORE_FUNCTION void read_inputs(Isa isa, const ReadTiles& a);
+TUTTI_CORE_FUNCTION void read_gradients(Isa isa, const ReadTiles& a);
+TUTTI_CORE_FUNCTION void write_outputs(Isa isa, const WriteTiles& a);
+
+#if TUTTI_CORE_DEFINITIONS
+#if defined(__x86_64__)
+TUTTI_CORE_FUNCTION void read_inputs(Isa isa, const ReadTiles& a) {
+  isa == Isa::avx2 ? detail::read_inputs_avx2(a) : detail::read_inputs_avx512(a);
 }
+TUTTI_CORE_FUNCTION void read_gradients(Isa isa, const ReadTiles& a) {
+  isa == Isa::avx2 ? detail::read_gradients_avx2(a) : detail::read_gradients_avx512(a);
+}
+TUTTI_CORE_FUNCTION void write_outputs(Isa isa, const WriteTiles& a) {
+  isa == Isa::avx2 ? detail::write_outputs_avx2(a) : detail::write_outputs_avx512(a, isa == Isa::avx512_bf16);
+}
+#else
+TUTTI_CORE_FUNCTION void read_inputs(Isa, const ReadTiles&) {
+  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+}
+TUTTI_CORE_FUNCTION void read_gradients(Isa, const ReadTiles&) {
+  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+}
+TUTTI_CORE_FUNCTION void write_outputs(Isa, const WriteTiles&) {
+  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+}
+#endif
+#endif
 
 }  // namespace tutti::cpu::winograd
 
