@@ -31,10 +31,10 @@ install() {
   if command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     # Waits for the lock: the image updates itself when it first boots.
-    quietly apt-get -o DPkg::Lock::Timeout=300 update
-    quietly apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1"
+    quietly timeout 600 apt-get -o DPkg::Lock::Timeout=300 update
+    quietly timeout 900 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1"
   elif command -v dnf >/dev/null; then
-    quietly dnf install -y "$2"
+    quietly timeout 900 dnf install -y "$2"
   else
     say "neither apt-get nor dnf is here to install $1"
     return 1
@@ -42,14 +42,16 @@ install() {
 }
 
 mount_efs() {
+  kind=nfs4 source=$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.amazonaws.com:/
+  options=nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2
+  if [ -x /sbin/mount.efs ]; then
+    kind=efs source=$EFS_FILE_SYSTEM_ID:/ options=tls
+  fi
+  # A host that boots once more mounts it by this line: user data does not run again.
+  grep -q " $EFS_MOUNT " /etc/fstab 2>/dev/null || echo "$source $EFS_MOUNT $kind $options,_netdev,nofail 0 0" >>/etc/fstab
   mountpoint -q "$EFS_MOUNT" && return 0
   for attempt in 1 2 3 4 5 6; do
-    if [ -x /sbin/mount.efs ]; then
-      quietly timeout 180 mount -t efs -o tls "$EFS_FILE_SYSTEM_ID:/" "$EFS_MOUNT" && return 0
-    else
-      quietly timeout 180 mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2 \
-        "$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.amazonaws.com:/" "$EFS_MOUNT" && return 0
-    fi
+    quietly timeout 180 mount -t "$kind" -o "$options" "$source" "$EFS_MOUNT" && return 0
     # The name of a new mount target takes a while to be known.
     say "$EFS_FILE_SYSTEM_ID is not mounted yet, attempt $attempt"
     sleep 20
@@ -58,7 +60,7 @@ mount_efs() {
 }
 
 fetch() {
-  "$python" - "$TUTTI_PACKAGE" "$1" "$AWS_REGION" <<'PYTHON'
+  timeout 600 "$python" - "$TUTTI_PACKAGE" "$1" "$AWS_REGION" <<'PYTHON'
 import shutil
 import sys
 package, file, region = sys.argv[1:]
@@ -97,11 +99,12 @@ case $TUTTI_PACKAGE in
 esac
 package=/opt/deeplearning/package.tar
 # The role of a new instance takes a while to be known.
+fetched=
 for pause in 5 15 0; do
-  why=$(fetch "$package" 2>&1) && why='' && break
+  why=$(fetch "$package" 2>&1) && fetched=yes && break
   sleep "$pause"
 done
-[ -z "$why" ] || fail "$TUTTI_PACKAGE cannot be fetched: $why"
+[ -n "$fetched" ] || fail "$TUTTI_PACKAGE cannot be fetched: $(echo "$why" | grep . || echo 'not within 600 s')"
 rm -rf /opt/tutti.new
 mkdir /opt/tutti.new || fail 'no folder /opt/tutti.new'
 quietly tar -x -f "$package" -C /opt/tutti.new --strip-components=1 --no-same-owner || fail "$TUTTI_PACKAGE is no archive, or /opt is full"

@@ -271,6 +271,7 @@ class CloudBed(bed_module.Bed):
         for folder in ("etc/profile.d", "etc/ssh", "root", "opt", "usr/local/bin", "var/log"):
             (root / folder).mkdir(parents=True)
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+        (root / "etc/fstab").write_text("LABEL=root / ext4 defaults 0 1\n")
         # Nothing of this machine's users.
         (root / "etc/passwd").write_text(f"root:x:0:0:root:{root}/root:/bin/bash\nsshd:x:106:65534::/run/sshd:/usr/sbin/nologin\n")
         (root / "etc/ssh/ssh_config").write_text("Host *\n#   ForwardAgent no\n    SendEnv LANG\n")
@@ -279,7 +280,7 @@ class CloudBed(bed_module.Bed):
             f"Port 22\nListenAddress {self.address(host)}\nHostKey /etc/ssh/ssh_host_ed25519_key\nUsePAM no\nStrictModes no\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\n")
         data = f'mount --bind "{self.data}" "$bed/efs/data" && ' if self.data else ""
-        script = (f'cd / && hostname "$1" && bed=$2 root=$3 && {data}for f in etc/hosts etc/passwd etc/profile.d etc/ssh opt '
+        script = (f'cd / && hostname "$1" && bed=$2 root=$3 && {data}for f in etc/hosts etc/fstab etc/passwd etc/profile.d etc/ssh opt '
                   'var/log; do mount --bind "$root/$f" "/$f" || exit 1; done; mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /run '
                   f'&& mkdir -m 0755 /run/sshd && exec {bed_module.SSHD} -D -E "$root/sshd.log"')
         self.sshds[host] = subprocess.Popen(

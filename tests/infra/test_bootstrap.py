@@ -14,6 +14,7 @@ from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN, CloudCase, Stack, unt
 
 sys.path.insert(0, str(BOOTSTRAP))
 import setup_host  # noqa: E402
+from instance_metadata import Metadata  # noqa: E402
 
 LOG = "var/log/dl_cfn_setup.log"
 
@@ -188,7 +189,7 @@ class GivesUp(Boot):
             def send_message(self, **_):
                 raise botocore.exceptions.ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "SendMessage")
         env = self.stack.environment("Worker", "x", "i-1", "10.99.0.7", self.efs, AWS_DL_POLL_SECONDS="0.1")
-        setup = setup_host.Setup(self.folder, env)
+        setup = setup_host.role_of(env)(self.folder, env)
         setup.clients["sqs"] = Denies()
         with self.assertRaisesRegex(setup_host.Failure, "the role of this instance needs sqs:SendMessage"):
             setup.call("sqs", "SendMessage")
@@ -208,7 +209,7 @@ class GivesUp(Boot):
                 return {"Reservations": [{"Instances": [{"InstanceId": i, "PrivateIpAddress": f"ip of {i}"} for i in ids]}],
                         **({"NextToken": str(page + 1)} if page < 3 else {})}
         env = self.stack.environment("Master", "x", "i-m", "10.99.0.7", self.efs, AWS_DL_POLL_SECONDS="0.1")
-        setup = setup_host.Setup(self.folder, env)
+        setup = setup_host.role_of(env)(self.folder, env)
         setup.instance = "i-m"
         setup.clients.update(ec2=Many(), autoscaling=Many())
         found = setup.addresses({"m": "MasterAutoScalingGroup", "w": "WorkerAutoScalingGroup"})
@@ -233,8 +234,8 @@ class GivesUp(Boot):
             env = {**os.environ, "AWS_DL_NODE_TYPE": "Worker", "AWS_DL_WAITCONDITION_TIMEOUT": "601", "AWS_DL_MASTERLAUNCH_TIMEOUT": "600",
                    "AWS_DL_POLL_SECONDS": "0.2", "AWS_DL_MASTER_QUEUE": "m", "AWS_DL_WORKER_QUEUE": "w", "AWS_REGION": "r",
                    "AWS_DL_STACK_ID": self.stack.id, "AWS_DL_DEFAULT_USER": "root", "EFS_MOUNT": str(self.efs)}
-            setup = setup_host.Setup(self.folder, env)
-            setup.metadata = setup_host.Metadata(f"{self.cloud.web.url}/{self.stack.name}1")
+            setup = setup_host.role_of(env)(self.folder, env)
+            setup.metadata = Metadata(f"{self.cloud.web.url}/{self.stack.name}1")
             setup.begin()
 
 
@@ -366,8 +367,8 @@ class SpotService(Boot):
         self.cloud.web.hosts["spot-host"].update(metadata)
         (self.folder / "systemctl").write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/calls\n')
         (self.folder / "systemctl").chmod(0o755)
-        setup = setup_host.Setup(self.folder, env)
-        setup.metadata = setup_host.Metadata(f"{self.cloud.web.url}/spot-host")
+        setup = setup_host.role_of(env)(self.folder, env)
+        setup.metadata = Metadata(f"{self.cloud.web.url}/spot-host")
         with unittest.mock.patch.dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}"):
             setup.watch_for_spot_notice()
         return self.folder / "etc/systemd/system/tutti-spot-notice.service"

@@ -17,7 +17,10 @@ from cloud import BOOTSTRAP, BUILD, FAKES, HANDLE_SECRET, SECRET, Cloud, CloudBe
 
 # Of what the manager does to an instance.
 STATUS = re.compile(r"(i-\w+) is (ADD_QUEUED|ADDED|REMOVAL_QUEUED)$|(i-\w+) \(\S+\) is (REMOVED) and ends$", re.M)
-TRAIN = "train_cifar10 --data-dir $EFS_MOUNT/data --network resnet --num-layers 50 --kv-store dist_device_sync --num-examples 2000 --threads 1"
+# By hand also all 50,000, which takes a quarter of an hour and more.
+EXAMPLES = int(os.environ.get("CLUSTER_RUN_EXAMPLES") or 2000)
+SLOWER = max(1, EXAMPLES / 2000)
+TRAIN = f"train_cifar10 --data-dir $EFS_MOUNT/data --network resnet --num-layers 50 --kv-store dist_device_sync --num-examples {EXAMPLES} --threads 1"
 EFS_OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2"
 
 
@@ -64,7 +67,7 @@ class Run(unittest.TestCase):
         return process
 
     def finish(self, process, code=0, seconds=150):
-        out, _ = process.communicate(timeout=seconds)
+        out, _ = process.communicate(timeout=seconds * SLOWER)
         self.assertEqual(process.returncode, code, out)
         return out
 
@@ -83,13 +86,14 @@ class Run(unittest.TestCase):
                "AWS_DL_POLL_SECONDS": "0.3", **more}
         return self.start(0, ["bash", "-lc", command], env)
 
-    def make_cluster(self, workers, **more):
+    def make_cluster(self, workers, agents=False, **more):
         self.launch("Master", 0)
         for k in range(1, workers + 1):
             self.launch("Worker", k)
         self.stack.asg_setup("Worker", 0, workers)
         self.stack.asg_setup("Master", 1, 1)
-        for process in [self.boot("Master", 0, **more), *(self.boot("Worker", k) for k in range(1, workers + 1))]:
+        agents = {"AWS_DL_FORWARD_AGENT": "true" if agents else "false"}
+        for process in [self.boot("Master", 0, **agents, **more), *(self.boot("Worker", k, **agents) for k in range(1, workers + 1))]:
             said = self.finish(process)
             for secret in (SECRET, HANDLE_SECRET):
                 self.assertNotIn(secret, said)
@@ -104,6 +108,8 @@ class Synchronous(Run):
         self.make_cluster(2)
         mounts = Path(f"{self.bed.folder}/fakes.log1").read_text()
         self.assertIn(f"mount -t nfs4 -o {EFS_OPTIONS} fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs", mounts)
+        self.assertEqual((self.bed.root(1) / "etc/fstab").read_text(), "LABEL=root / ext4 defaults 0 1\n"
+                         f"fs-1.efs.us-east-1.amazonaws.com:/ /mnt/efs nfs4 {EFS_OPTIONS},_netdev,nofail 0 0\n")
         if not os.path.exists("/sbin/mount.nfs4"):
             self.assertIn("install -y --no-install-recommends nfs-common", mounts)
         # ssh asks nothing: it knows all hosts, and is let in.
@@ -135,11 +141,11 @@ class Elastic(Run):
         self.launch("ElasticWorker", 2)
         added, ip = self.instances[2], self.bed.address(2)
         self.finish(self.boot("ElasticWorker", 2, PREPARE_DATA_SCRIPT="/mnt/efs/prepare-data.py"))
-        until(lambda: self.stack.tags(added).get("elastic_worker_status") == "ADDED" or job.poll() is not None, 120)
+        until(lambda: self.stack.tags(added).get("elastic_worker_status") == "ADDED" or job.poll() is not None, 120 * SLOWER)
         if job.poll() is not None:
             self.fail(f"the job ended before the worker was there: {job.communicate()[0]}")
         self.stack.ec2.delete_tags(Resources=[added], Tags=[{"Key": self.stack.tag}])
-        until(lambda: self.stack.state(added) == "terminated" or job.poll() is not None, 120)
+        until(lambda: self.stack.state(added) == "terminated" or job.poll() is not None, 120 * SLOWER)
         out = self.finish(job)
         print(out)
         self.assertEqual([(a or c, b or d) for a, b, c, d in STATUS.findall(out)],
@@ -153,6 +159,39 @@ class Elastic(Run):
         done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.bed.efs / "run"], capture_output=True, text=True, timeout=60,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+class Agent(Run):
+    def ssh(self, *options_and_command, code=0):
+        """To the master, as the user of a stack with KeyName and SSHLocation logs in."""
+        options = ["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
+        *more, command = options_and_command
+        done = subprocess.run(["ssh", *options, *more, f"root@{self.bed.address(0)}", command], env=self.agent, stdin=subprocess.DEVNULL,
+                              text=True, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_it_is_handed_on_from_host_to_host(self):
+        key = self.folder / "users-key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+        for k in range(3):
+            # As EC2 does where the stack has a KeyName.
+            folder = self.bed.root(k) / "root/.ssh"
+            folder.mkdir(mode=0o700)
+            (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
+        socket = self.folder / "agent"
+        agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+        self.addCleanup(agent.wait)
+        self.addCleanup(agent.terminate)
+        until(socket.exists)
+        self.agent = {"PATH": os.environ["PATH"], "SSH_AUTH_SOCK": str(socket)}
+        subprocess.run(["ssh-add", "-q", key], env=self.agent, check=True)
+        self.make_cluster(2, agents=True)
+        way = "ssh -o BatchMode=yes deeplearning-worker2 ssh -o BatchMode=yes deeplearning-worker3 hostname"
+        self.assertEqual(self.ssh("-A", way).strip(), self.bed.names[2])
+        # It is the agent that opens the last door: neither without it nor without handing it on does anybody get there.
+        self.assertIn("Permission denied", self.ssh(way, code=255))
+        self.assertIn("Permission denied", self.ssh("-A", way.replace("ssh ", "ssh -o ForwardAgent=no ", 1), code=255))
 
 
 class UserData(Run):

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""A worker of the stack: it lets the master in, answers, and waits to hear who is in the cluster."""
+from host_files import read_json
+from host_setup import CLUSTER, Failure, HostSetup, log
+from queue_messages import check_worker_setup
+
+
+class WorkerSetup(HostSetup):
+    NEEDED = CLUSTER
+
+    def set_up(self):
+        self.let_master_in()
+        self.answer()
+        url = self.queue("AWS_DL_WORKER_QUEUE")
+
+        def hear():
+            # Everyone reads the same message: it stays visible, and nobody deletes it.
+            for message, receipt in self.messages(url, check_worker_setup, 0):
+                if message["master-ip"] != (read_json(self.shared / "master.json") or {}).get("ip"):
+                    log.warning("a message of %s, which is not this cluster's master, is deleted", message["master-ip"])
+                    self.delete(url, receipt)
+                    continue
+                return message
+            return None
+        message = self.until("worker-setup", hear)
+        if not message:
+            raise Failure(f"no worker-setup within {self.budget:.0f} s; the master's log tells why")
+        if self.ip not in message["worker-ips"]:
+            raise Failure(f"the cluster began without {self.ip}, which answered too late: it has {' '.join(message['worker-ips'])}")
+        # The master may have been replaced meanwhile.
+        self.let_master_in()
+        self.leave_files(message["master-ip"], message["worker-ips"])
+        log.info("this host is deeplearning-worker%d", message["worker-ips"].index(self.ip) + 1)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""What cfn-lint does not ask of cluster.yaml and elastic.yaml: questions, each of which is also asked of copies that are broken and
+must then find fault.
+
+    questions = Questions()
+
+    @questions.ask
+    def nothing_is_open(stack):      # yields what is wrong
+        ...
+
+    class Posture(questions.case([("nothing_is_open", "cluster", "Resources/Group/Properties/Ports", [22]), ...])):
+        pass
+"""
+import base64
+import unittest
+
+from templates import INFRA, Stack, changed, load
+
+TEMPLATES = {name: load(INFRA / f"cloudformation/{name}.yaml") for name in ("cluster", "elastic")}
+PLAIN = {"TuttiPackage": "s3://my-bucket/tutti.tar"}
+WITH_SSH = {"TuttiPackage": "tutti.tar", "KeyName": "my-key", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678"}
+# Places of the templates.
+MASTER = "Resources/MasterLaunchTemplate/Properties/LaunchTemplateData"
+STATEMENTS = "Properties/Policies/0/PolicyDocument/Statement"
+
+
+def of_type(stack, kind):
+    return {name: r["Properties"] for name, r in stack.resources.items() if r["Type"] == kind}
+
+
+def launch_templates(stack):
+    return {name: p["LaunchTemplateData"] for name, p in of_type(stack, "AWS::EC2::LaunchTemplate").items()}
+
+
+def has_ssh(stack):
+    return bool(stack.values["SSHLocation"])
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]
+
+
+def statements(stack):
+    """Triples (name of the resource, statement, its actions)."""
+    for kind in ("AWS::IAM::Role", "AWS::IAM::Policy"):
+        for name, p in of_type(stack, kind).items():
+            documents = [x["PolicyDocument"] for x in p.get("Policies", [])] + ([p["PolicyDocument"]] if "PolicyDocument" in p else [])
+            for document in documents:
+                for statement in as_list(document["Statement"]):
+                    yield name, statement, as_list(statement.get("Action", []))
+
+
+def ingress(stack):
+    """Tuples (group, protocol, from, to, source) of every rule, wherever it stands."""
+    for name, p in of_type(stack, "AWS::EC2::SecurityGroup").items():
+        for rule in p.get("SecurityGroupIngress", []):
+            yield name, rule
+    for p in of_type(stack, "AWS::EC2::SecurityGroupIngress").values():
+        yield p["GroupId"].strip("<>"), p
+
+
+def text_of(data):
+    return base64.b64decode(data["UserData"]).decode()
+
+
+class Questions:
+    def __init__(self):
+        self.all = {}
+
+    def ask(self, question):
+        self.all[question.__name__] = question
+        return question
+
+    def faults(self, name, template):
+        return [fault for parameters in (PLAIN, WITH_SSH) for fault in self.all[name](Stack(template, **parameters))]
+
+    def case(self, broken):
+        """broken: question, template, path and what stands there then."""
+        questions = self
+
+        class Asked(unittest.TestCase):
+            def test_nothing_is_found(self):
+                for which, template in TEMPLATES.items():
+                    for name in questions.all:
+                        with self.subTest(template=which, question=name):
+                            self.assertEqual(questions.faults(name, template), [])
+
+            def test_each_question_finds_what_is_broken(self):
+                for name, which, path, value in broken:
+                    with self.subTest(question=name, path=path):
+                        self.assertNotEqual(questions.faults(name, changed(TEMPLATES[which], path, value)), [])
+                self.assertEqual({name for name, *_ in broken}, set(questions.all))
+        return Asked
