@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <span>
 #include <string>
@@ -17,6 +18,8 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/graph/initialize.hpp>
+#include <tutti/graph/summary.hpp>
+#include <tutti/io/safetensors_write.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 #include <tutti/version.hpp>
@@ -36,17 +39,21 @@ using namespace tutti;
 namespace {
 
 constexpr const char* help_text =
-    "usage: tutti_step [--model resnet20|resnet18|resnet50|resnet50-32] [--batch 128] [--precision f32|bf16|f16]\n"
+    "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32] [--batch 128]\n"
+    "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
     "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
     "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. f16 and the options of the\n"
     "last two lines are cuda's alone. --no-graph starts every op of a step anew; --nccl sums the gradients of one rank "
     "over\n"
-    "NCCL. --profile names the time of each kind of op, on the processor.\n";
+    "NCCL. --profile names the time of each kind of op, on the processor. --dump writes the weights, images and "
+    "labels\n"
+    "that it starts from, and the logits, the loss and the weights of one step, as safetensors, and measures "
+    "nothing.\n";
 
 struct Args {
-  std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto";
+  std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto", dump;
   int batch = 128, threads = 0, device = 0;
   double seconds = 5;
   bool profile = false, tf32 = false, autotune = false, recompute = false, graph = true, nccl = false;
@@ -56,14 +63,14 @@ Builder build(const std::string& model) {
   const bool large = model == "resnet50";
   Builder b(3, large ? 224 : 32, large ? 224 : 32);
   const ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
-  if (model == "resnet20")
-    models::resnet_cifar(b, x, {.depth = 20});
+  if (model == "resnet20" || model == "resnet56" || model == "resnet110")
+    models::resnet_cifar(b, x, {.depth = std::stoi(model.substr(6))});
   else if (model == "resnet18")
     models::resnet(b, x, {.depth = 18, .classes = 10, .cifar_stem = true});
   else if (large || model == "resnet50-32")
     models::resnet(b, x, {.depth = 50, .classes = large ? 1000 : 10});
   else
-    fail<UsageError>("--model", "resnet20, resnet18, resnet50 or resnet50-32", model);
+    fail<UsageError>("--model", "resnet20, resnet56, resnet110, resnet18, resnet50 or resnet50-32", model);
   return b;
 }
 DType dtype_of_words(const std::string& precision) {
@@ -123,65 +130,148 @@ inline void print_profile(const Executor& e, const Executor::Profile& p, double 
                1e3 * update_seconds / steps, 1e3 * (cpu_seconds - update_seconds) / steps - all);
 }
 
-inline void measure(Backend& backend, const Args& a) {
-  const Builder b = build(a.model);
-  Executor e(backend, b.graph(), {dtype_of_words(a.precision)});
-  fill_weights(e);
-  const Shape s = b.shape(b.images());
-  std::vector<std::uint8_t> images(static_cast<std::size_t>(a.batch * s.row_numel()));
-  std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch));
-  fill_batch(images.data(), labels.data(), a.batch, s.row_numel());
-  std::vector<float> momentum(e.parameters().count);
-  const StepScalars scalars{1, 1.0 / a.batch};
-  const auto cpu_seconds = [] {
+// A net with its batch, and a step of training with its update.
+class Steps {
+ public:
+  Steps(Backend& backend, const Args& a)
+      : backend_(backend),
+        rows_(a.batch),
+        model_(build(a.model)),
+        e_(backend, model_.graph(), {dtype_of_words(a.precision)}) {
+    fill_weights(e_);
+    const Shape s = model_.shape(model_.images());
+    images_.resize(static_cast<std::size_t>(rows_ * s.row_numel()));
+    labels_.resize(static_cast<std::size_t>(rows_));
+    fill_batch(images_.data(), labels_.data(), rows_, s.row_numel());
+    momentum_.resize(e_.parameters().count);
+  }
+
+  Metrics operator()() {
+    const Metrics m = e_.train({images_.data(), labels_.data(), rows_}, {1, 1.0 / static_cast<double>(rows_)});
+    UpdateCall u;
+    u.weights = e_.parameter_data();
+    u.gradients = e_.gradient_data();
+    u.slots[0] = momentum_.data();
+    u.count = e_.parameters().count;
+    u.lr = 0.01;
+    u.weight_decay = 1e-4;
+    const double cpu = cpu_seconds();
+    const Stopwatch wall;
+    backend_.update(SgdUpdate{0.9, false}, u);
+    update_seconds_ += wall.seconds();
+    update_cpu_seconds_ += cpu_seconds() - cpu;
+    e_.parameters_changed();
+    return m;
+  }
+  void forget_updates() { update_seconds_ = update_cpu_seconds_ = 0; }
+
+  [[nodiscard]] Executor& executor() { return e_; }
+  [[nodiscard]] Shape images_shape() const { return model_.shape(model_.images()).with_rows(rows_); }
+  [[nodiscard]] const std::vector<std::uint8_t>& images() const { return images_; }
+  [[nodiscard]] const std::vector<std::int32_t>& labels() const { return labels_; }
+  // Of the wall clock, and of all threads.
+  [[nodiscard]] double update_seconds() const { return update_seconds_; }
+  [[nodiscard]] double update_cpu_seconds() const { return update_cpu_seconds_; }
+
+  static double cpu_seconds() {
     rusage u{};
     getrusage(RUSAGE_SELF, &u);
     return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
            static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-  };
-  double update_seconds = 0;
-  const auto step = [&] {
-    e.train({images.data(), labels.data(), a.batch}, scalars);
-    UpdateCall u;
-    u.weights = e.parameter_data();
-    u.gradients = e.gradient_data();
-    u.slots[0] = momentum.data();
-    u.count = e.parameters().count;
-    u.lr = 0.01;
-    u.weight_decay = 1e-4;
-    const double before = cpu_seconds();
-    backend.update(SgdUpdate{0.9, false}, u);
-    update_seconds += cpu_seconds() - before;
-    e.parameters_changed();
-  };
+  }
+
+ private:
+  Backend& backend_;
+  std::int64_t rows_;
+  Builder model_;
+  Executor e_;
+  std::vector<std::uint8_t> images_;
+  std::vector<std::int32_t> labels_;
+  std::vector<float> momentum_;
+  double update_seconds_ = 0, update_cpu_seconds_ = 0;
+};
+
+// Of resident memory since the process began or reset_peak(), in MiB.
+double peak_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return std::strtod(line.c_str() + 6, nullptr) / 1024;
+  fail<UsageError>("/proc/self/status", "a line VmHWM", "none");
+}
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
+
+// The weights of this run: their names behind `prefix`, and a copy of them.
+void add_weights(Executor& e, const std::string& prefix, std::vector<std::vector<float>>& kept,
+                 std::vector<io::TensorRecord>& records) {
+  for (const bool state : {false, true})
+    for (const Slice& s : (state ? e.states() : e.parameters()).slices) {
+      const auto* from = static_cast<const float*>(state ? e.state_data() : e.parameter_data()) + s.offset;
+      const auto& copy = kept.emplace_back(from, from + s.shape.numel());
+      records.push_back({prefix + s.name, DType::f32, s.shape, std::as_bytes(std::span(copy))});
+    }
+}
+
+void dump(Backend& backend, const Args& a) {
+  if (a.precision != "f32") fail<UsageError>("--dump", "--precision f32", a.precision);
+  Steps steps(backend, a);
+  std::vector<std::vector<float>> kept;
+  std::vector<io::TensorRecord> records;
+  add_weights(steps.executor(), "before.", kept, records);
+  const Shape s = steps.images_shape();
+  records.push_back({"images", DType::u8, Shape{s[0], s[2], s[3], s[1]}, std::as_bytes(std::span(steps.images()))});
+  records.push_back({"labels", DType::i32, Shape{s[0]}, std::as_bytes(std::span(steps.labels()))});
+  const auto loss = static_cast<float>(steps().mean_loss());
+  const TensorRef logits = steps.executor().value(steps.executor().graph().logits);
+  records.push_back({"logits",
+                     DType::f32,
+                     logits.shape,
+                     {static_cast<const std::byte*>(logits.data), static_cast<std::size_t>(logits.shape.numel()) * 4}});
+  records.push_back({"loss", DType::f32, Shape{1}, std::as_bytes(std::span(&loss, 1))});
+  add_weights(steps.executor(), "after.", kept, records);
+  for (const Slice& sl : steps.executor().parameters().slices) {
+    const auto* g = static_cast<const float*>(steps.executor().gradient_data()) + sl.offset;
+    records.push_back({"gradient." + sl.name, DType::f32, sl.shape,
+                       std::as_bytes(std::span(g, static_cast<std::size_t>(sl.shape.numel())))});
+  }
+  io::save_safetensors(a.dump, records);
+}
+
+inline void measure(Backend& backend, const Args& a) {
+  Steps step(backend, a);
+  Executor& e = step.executor();
   for (int i = 0; i < 3; ++i) step();
+  reset_peak();
   Executor::Profile profile;
   if (a.profile) e.profile(&profile);
   std::vector<double> windows;
   double steps = 0;
-  update_seconds = 0;
-  const double cpu_before = cpu_seconds();
-  for (Stopwatch all; all.seconds() < a.seconds || windows.empty();) {
+  step.forget_updates();
+  const double cpu_before = Steps::cpu_seconds();
+  const Stopwatch all;
+  while (all.seconds() < a.seconds || windows.empty()) {
     Stopwatch w;
     int n = 0;
     for (; n == 0 || w.seconds() < std::min(0.5, a.seconds / 5); ++n) step();
     windows.push_back(n * a.batch / w.seconds());
     steps += n;
   }
-  const double cpu_used = cpu_seconds() - cpu_before, per_cpu_second = steps * a.batch / cpu_used;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  if (a.profile) print_profile(e, profile, steps, cpu_used, update_seconds);
+  const double cpu_used = Steps::cpu_seconds() - cpu_before, wall_used = all.seconds();
+  if (a.profile) print_profile(e, profile, steps, cpu_used, step.update_cpu_seconds());
   const auto m = e.memory();
   std::fprintf(stderr, "%s: %s, %d threads; MiB: activations %.1f, scratch %.1f, packed %.1f, parameters %.1f\n",
                backend.name().c_str(), backend.description().c_str(), backend.threads(),
                static_cast<double>(m.activations) / 1048576, static_cast<double>(m.scratch) / 1048576,
                static_cast<double>(m.packed) / 1048576, static_cast<double>(m.parameters) / 1048576);
+  // Of a trained image: forward and twice as much back. The update's time is a step's, whatever the batch.
   std::printf(
-      "{\"system\":\"tutti %s %s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
-      "\"images_per_second\":%.1f,\"images_per_cpu_second\":%.1f,\"peak_rss_mib\":%.1f}\n",
-      version, backend.name().c_str(), a.model.c_str(), a.precision.c_str(), a.batch, backend.threads(),
-      median(windows), per_cpu_second, static_cast<double>(usage.ru_maxrss) / 1024);
+      "{\"system\":\"tutti %s %s\",\"how\":\"%s\",\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%d,\"threads\":%d,"
+      "\"parameters\":%lld,\"flop_per_image\":%lld,\"images_per_second\":%.2f,\"images_per_cpu_second\":%.2f,"
+      "\"step_ms\":%.4f,\"update_ms\":%.4f,\"step_cpu_ms\":%.4f,\"update_cpu_ms\":%.4f,\"peak_rss_mib\":%.1f}\n",
+      version, backend.name().c_str(), backend.description().c_str(), a.model.c_str(), a.precision.c_str(), a.batch,
+      backend.threads(), static_cast<long long>(parameter_count(e.graph())),
+      static_cast<long long>(3 * forward_flops(e.graph())), median(windows), steps * a.batch / cpu_used,
+      1e3 * wall_used / steps, 1e3 * step.update_seconds() / steps, 1e3 * cpu_used / steps,
+      1e3 * step.update_cpu_seconds() / steps, peak_mib());
 }
 
 #ifdef TUTTI_HAS_CUDA
@@ -297,6 +387,8 @@ Args parse(int argc, char** argv) {
       a.model = value;
     else if (flag == "--fusion")
       a.fusion = value;
+    else if (flag == "--dump")
+      a.dump = value;
     else if (flag == "--precision")
       a.precision = value;
     else if (flag == "--backend")
@@ -312,6 +404,7 @@ Args parse(int argc, char** argv) {
     else
       fail<UsageError>("tutti_step", "an option of --help", "'" + flag + "'");
   }
+  if (!a.dump.empty() && a.backend == "cuda") fail<UsageError>("--dump", "a backend of the processor", a.backend);
   if (a.nccl && a.backend != "cuda") fail<UsageError>("--nccl", "--backend cuda beside it", a.backend);
   return a;
 }
@@ -327,7 +420,11 @@ int main(int argc, char** argv) try {
   o.gpu = false;
   o.threads = a.threads;
   o.where = "--backend";
-  measure(*make_backend(a.backend, o), a);
+  const auto backend = make_backend(a.backend, o);
+  if (a.dump.empty())
+    measure(*backend, a);
+  else
+    dump(*backend, a);
   return 0;
 } catch (const Error& e) {
   std::fprintf(stderr, "tutti_step: %s\n", e.what());

@@ -8,8 +8,8 @@ usage: bench/peers/mxnet_servers.py [--bytes N] [--workers N] [--servers N] [--a
   --bytes    that each worker pushes and pulls (default: 45 MiB); --arrays: in so many equal arrays (default: 8)
   --turns    of the two by turns (default: 5); --rounds: in each (default: 10, of which the median counts)
 
-MXNet 1.9.1 and NumPy 1.23.5 come from PyPI into a virtual environment, MXNET_VENV (default: build/mxnet), made at the
-first run; status 77 where that cannot be had. PARAMETER_SERVER is our program (default: build/bench/parameter_server).
+MXNet 1.9.1 (requirements/mxnet.txt) comes from PyPI into a virtual environment, MXNET_VENV (default: build/peers/mxnet),
+made at the first run; status 77 where that cannot be had. PARAMETER_SERVER is our program (default: build/bench/parameter_server).
 """
 import argparse
 import os
@@ -23,7 +23,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["mxnet==1.9.1", "numpy==1.23.5"]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import environment  # noqa: E402
 
 
 def worker(args):
@@ -67,7 +69,7 @@ def free_port():
 
 def mxnet_turn(args, python):
     """Milliseconds of the slowest worker."""
-    environment = dict(os.environ, DMLC_PS_ROOT_URI="127.0.0.1", DMLC_PS_ROOT_PORT=str(free_port()),
+    roles = dict(os.environ, DMLC_PS_ROOT_URI="127.0.0.1", DMLC_PS_ROOT_PORT=str(free_port()),
                        DMLC_NUM_WORKER=str(args.workers), DMLC_NUM_SERVER=str(args.servers))
     again = [str(python), __file__, "--bytes", str(args.bytes), "--arrays", str(args.arrays), "--rounds",
              str(args.rounds), "--workers", str(args.workers), "--servers", str(args.servers)]
@@ -77,7 +79,7 @@ def mxnet_turn(args, python):
         for role, command, count in (("scheduler", serve, 1), ("server", serve, args.servers),
                                      ("worker", again + ["--as-worker"], args.workers)):
             for _ in range(count):
-                started.append((role, subprocess.Popen(command, env=dict(environment, DMLC_ROLE=role), text=True,
+                started.append((role, subprocess.Popen(command, env=dict(roles, DMLC_ROLE=role), text=True,
                                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
         slowest = 0.0
         for role, process in started:
@@ -107,23 +109,6 @@ def our_turn(args, program):
     return {name.strip(): float(ms) for name, ms in re.findall(r"^(.+?) +([0-9.]+) ms ", out, re.M)}
 
 
-def environment_of_mxnet():
-    """The virtual environment's Python."""
-    folder = Path(os.environ.get("MXNET_VENV", ROOT / "build" / "mxnet"))
-    python = folder / "bin" / "python"
-    ready = folder / "ready"
-    if not ready.exists():
-        steps = [[sys.executable, "-m", "venv", str(folder)], [str(python), "-m", "pip", "install", "-q", *PACKAGES],
-                 [str(python), "-c", "import mxnet"]]
-        for step in steps:
-            done = subprocess.run(step, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            if done.returncode != 0:
-                print(f"SKIP: {' and '.join(PACKAGES)} cannot be had here: {done.stdout.strip()[-400:]}")
-                sys.exit(77)
-        ready.touch()
-    return python
-
-
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1])
     for name, usual in (("bytes", 45 << 20), ("workers", 2), ("servers", 1), ("arrays", 8), ("turns", 5),
@@ -141,7 +126,11 @@ def main():
     program = os.environ.get("PARAMETER_SERVER", str(ROOT / "build" / "bench" / "parameter_server"))
     if not os.access(program, os.X_OK):
         sys.exit(f"mxnet_servers.py: no {program}; build tutti's benchmarks, or set PARAMETER_SERVER")
-    python = environment_of_mxnet()
+    try:
+        python = environment.python_of("mxnet")
+    except environment.Unavailable as e:
+        print(f"SKIP: {e}")
+        return 77
     found = {}
     for turn in range(args.turns):
         found.setdefault("MXNet 1.9.1 dist_sync", []).append(mxnet_turn(args, python))

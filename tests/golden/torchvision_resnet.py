@@ -33,33 +33,50 @@ class Block(nn.Module):
             self.downsample = nn.Sequential(conv(channels_in, out, 1, stride), nn.BatchNorm2d(out))
 
     def forward(self, x):
-        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = self.bn2(self.conv2(y))
         if self.bottleneck:
-            y = self.bn3(self.conv3(F.relu(y)))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+            y = self.bn3(self.conv3(F.relu(y, inplace=True)))
+        y += x if self.downsample is None else self.downsample(x)
+        return F.relu(y, inplace=True)
 
 
 class ResNet(nn.Module):
-    """He et al. 2016; the stride of a bottleneck is in its 3x3 convolution (v1.5, as in torchvision) or its first."""
+    """He et al. 2016; the stride of a bottleneck is in its 3x3 convolution (v1.5, as in torchvision) or its first. A stem
+    for CIFAR is a 3x3 convolution without pooling."""
 
-    def __init__(self, depth, classes, stride_in_1x1=False):
+    def __init__(self, depth, classes, stride_in_1x1=False, cifar_stem=False):
         super().__init__()
-        self.conv1 = conv(3, 64, 7, 2)
-        self.bn1 = nn.BatchNorm2d(64)
-        bottleneck, channels = depth >= 50, 64
-        for stage, count in enumerate(BLOCKS[depth]):
-            width, layer = 64 << stage, []
+        self._stages(BLOCKS[depth], 64, classes, depth >= 50, stride_in_1x1, cifar_stem)
+
+    def _stages(self, blocks, width, classes, bottleneck, stride_in_1x1, cifar_stem):
+        self.conv1 = conv(3, width, 3) if cifar_stem else conv(3, width, 7, 2)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.pooled, self.stages = not cifar_stem, len(blocks)
+        channels = width
+        for stage, count in enumerate(blocks):
+            layer = []
             for i in range(count):
-                layer.append(Block(channels, width, 2 if stage > 0 and i == 0 else 1, bottleneck, stride_in_1x1))
-                channels = 4 * width if bottleneck else width
+                layer.append(Block(channels, width << stage, 2 if stage > 0 and i == 0 else 1, bottleneck, stride_in_1x1))
+                channels = (4 if bottleneck else 1) * width << stage
             setattr(self, f"layer{stage + 1}", nn.Sequential(*layer))
         self.fc = nn.Linear(channels, classes)
 
     def forward(self, x):
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        if self.pooled:
+            x = F.max_pool2d(x, 3, 2, 1)
+        for stage in range(self.stages):
+            x = getattr(self, f"layer{stage + 1}")(x)
         return self.fc(x.mean((2, 3)))
+
+
+class CifarResNet(ResNet):
+    """He et al. 2016, section 4.2: three stages of basic blocks with 16, 32 and 64 channels, of depth 6n + 2."""
+
+    def __init__(self, depth, classes=10):
+        nn.Module.__init__(self)
+        self._stages(((depth - 2) // 6,) * 3, 16, classes, False, False, True)
 
 
 def bits(name, count):

@@ -50,7 +50,7 @@ SYSTEM = re.compile(r"(sys|arpa|netinet|net|linux)/[a-z0-9_]+\.h|"
                     r"(dirent|dlfcn|errno|execinfo|fcntl|ifaddrs|malloc|netdb|poll|pthread|pwd|sched|signal|spawn|stdio|stdlib|string|strings|"
                     r"termios|time|unistd|ucontext|immintrin|cpuid|arm_neon)\.h")
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
-OWN_PROJECTS = ("bench/peers/", "bench/floor/")
+OWN_PROJECTS = ("bench/floor/",)
 
 
 def third_party_allowed(path, header):

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""What the peers need around them: virtual environments with pinned packages, mallocs, and what the machine is."""
+import glob
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# Freed memory stays with the process: glibc would give every activation back to the system and fault it in again.
+KEEP = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "67108864"}
+LIBRARIES = {"jemalloc": ("libjemalloc.so.2", {"MALLOC_CONF": "background_thread:false,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"}),
+             "tcmalloc": ("libtcmalloc_minimal.so.4", {"TCMALLOC_RELEASE_RATE": "0"})}
+
+
+class Unavailable(Exception):
+    """A peer that cannot be had here."""
+
+
+def folder_of(peer):
+    """Of a peer's virtual environment."""
+    return Path(os.environ.get(f"{peer.upper()}_VENV", ROOT / "build" / "peers" / peer))
+
+
+def python_of(peer, say=lambda text: None):
+    """The Python of a peer's virtual environment, which is made at the first use and again when its pins change."""
+    requirements = HERE / "requirements" / f"{peer}.txt"
+    folder = folder_of(peer)
+    python, ready = folder / "bin" / "python", folder / "ready"
+    wanted = requirements.read_text()
+    if ready.exists() and ready.read_text() == wanted and python.exists():
+        return python
+    say(f"installing {requirements.relative_to(ROOT)} into {folder}")
+    for step in ([sys.executable, "-m", "venv", "--clear", folder],
+                 [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", requirements],
+                 [python, "-c", f"import {peer}"]):
+        try:
+            done = subprocess.run([str(s) for s in step], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        except OSError as e:
+            raise Unavailable(f"{requirements.name} cannot be had here: {e}") from None
+        if done.returncode != 0:
+            raise Unavailable(f"{requirements.name} cannot be had here: {done.stdout.strip()[-400:]}")
+    ready.write_text(wanted)
+    return python
+
+
+def find_library(name):
+    """The path of a shared library, or None."""
+    for pattern in (f"/usr/lib/*/{name}", f"/usr/lib64/{name}", f"/usr/lib/{name}", f"/usr/local/lib/{name}"):
+        found = sorted(glob.glob(pattern))
+        if found:
+            return found[0]
+    return None
+
+
+def mallocs():
+    """By name, the environment that each malloc of this machine takes; and the names of those that are not installed."""
+    there, missing = {"glibc": {}, "glibc-keep": dict(KEEP)}, []
+    for name, (library, settings) in LIBRARIES.items():
+        path = find_library(library)
+        if path is None:
+            missing.append(name)
+        else:
+            there[name] = {"LD_PRELOAD": path, **settings}
+    return there, missing
+
+
+def processor():
+    """Its name, the cores that this process may use, and what it has for matrices."""
+    name, flags = platform.machine(), set()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                name = value.strip()
+            elif key.strip() == "flags":
+                flags = set(value.split())
+    except OSError:
+        pass
+    what = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags]
+    return f"{name}, {cores()} cores" + (f", {' '.join(what)}" if what else "")
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def load():
+    return os.getloadavg()[0]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""Numbers of repeated runs, and tables of them in Markdown."""
+import math
+import statistics
+
+
+class Samples:
+    """What some runs of one thing came to."""
+
+    def __init__(self, values=()):
+        self.values = [float(v) for v in values]
+
+    def add(self, value):
+        value = float(value)
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"expected a number from 0, got {value}")
+        self.values.append(value)
+
+    def __len__(self):
+        return len(self.values)
+
+    @property
+    def median(self):
+        return statistics.median(self.values)
+
+    def text(self):
+        """The median, and the least and the largest in brackets where there are several."""
+        if not self.values:
+            return "-"
+        if len(self.values) == 1:
+            return number(self.median)
+        return f"{number(self.median)} ({number(min(self.values))} to {number(max(self.values))})"
+
+
+def number(value):
+    """Three digits or more, without an exponent."""
+    value = float(value)
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def ratio(ours, theirs):
+    """Of two medians; "-" where there is none of one of them."""
+    if not len(ours) or not len(theirs) or theirs.median == 0:
+        return "-"
+    return f"{ours.median / theirs.median:.2f}"
+
+
+def better(candidates):
+    """The one of the highest median, of those that have any; else None."""
+    there = [c for c in candidates if len(c)]
+    return max(there, key=lambda c: c.median) if there else None
+
+
+def markdown(head, rows):
+    """Columns as wide as their widest cell; the first is left-aligned, the others to the right."""
+    cells = [[str(c) for c in row] for row in [head, *rows]]
+    if any(len(row) != len(head) for row in cells):
+        raise ValueError(f"expected {len(head)} cells in each row")
+    widths = [max(3, *(len(row[k]) for row in cells)) for k in range(len(head))]
+    lines = ["| " + " | ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths))) + " |"
+             for row in cells]
+    rule = "|" + "|".join(("-" * (w + 2)) if k == 0 else ("-" * (w + 1) + ":") for k, w in enumerate(widths)) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])

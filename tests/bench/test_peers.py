@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""bench/peers without the peers: its tables, options and pinned packages, and whole runs of stand-ins for the programs."""
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+PEERS = ROOT / "bench" / "peers"
+sys.path.insert(0, str(PEERS))
+
+from table import Samples, better, markdown, number, ratio  # noqa: E402
+
+# A program that prints a line, its speed by the options and the malloc, and notes how it was called.
+STAND_IN = """#!{python}
+import json, os, sys
+a = dict(zip(sys.argv, sys.argv[1:]))
+speed = 100.0
+if {torch}:
+    speed = {{"eager": 40, "compile": 50}}[a["--way"]] + {{"fused": 2, "foreach": 4}}[a["--optimizer"]]
+    speed += 8 * (a["--bf16"] == "pure") * (a["--precision"] == "bf16") + 16 * (os.environ.get("MALLOC_TRIM_THRESHOLD_") is not None)
+with open({log!r}, "a") as f:
+    f.write(json.dumps([{name!r}, sys.argv[1:], os.environ.get("OMP_NUM_THREADS")]) + "\\n")
+with open({log!r}) as f:
+    speed += sum(json.loads(l)[0] == "tutti" for l in f) if {name!r} == "tutti" else 0
+{body}
+print("noise")
+print(json.dumps({{"system": {name!r} + " 1 x", "how": "how", "images_per_second": speed, "images_per_cpu_second": speed / 2,
+                  "peak_rss_mib": 10}}))
+"""
+
+
+class Table(unittest.TestCase):
+    def test_numbers(self):
+        for value, text in ((0, "0"), (0.01234, "0.0123"), (1.5, "1.50"), (99.96, "100.0"), (123.4, "123"), (1234.4, "1,234"),
+                            (1e6, "1,000,000")):
+            self.assertEqual(number(value), text)
+
+    def test_samples(self):
+        s = Samples([3, 1, 2])
+        self.assertEqual((s.median, len(s), s.text()), (2, 3, "2.00 (1.00 to 3.00)"))
+        self.assertEqual(Samples([1, 2]).median, 1.5)
+        self.assertEqual((Samples([7]).text(), Samples().text()), ("7.00", "-"))
+        for bad in (float("nan"), float("inf"), -1):
+            with self.assertRaises(ValueError):
+                s.add(bad)
+
+    def test_ratio_and_better(self):
+        self.assertEqual(ratio(Samples([3, 3, 9]), Samples([2])), "1.50")
+        self.assertEqual((ratio(Samples(), Samples([1])), ratio(Samples([1]), Samples([0]))), ("-", "-"))
+        a, b = Samples([1, 9, 2]), Samples([3, 3, 3])
+        self.assertIs(better([a, b, Samples()]), b)
+        self.assertIsNone(better([Samples()]))
+
+    def test_markdown(self):
+        self.assertEqual(markdown(["net", "x"], [["long name", 1], ["b", "22222"]]).splitlines(),
+                         ["| net       |     x |", "|-----------|------:|", "| long name |     1 |", "| b         | 22222 |"])
+        with self.assertRaises(ValueError):
+            markdown(["a", "b"], [["1"]])
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.log = self.folder / "log"
+        self.environment = {**os.environ, "TUTTI_STEP": str(self.program("step", "tutti")),
+                            "TORCH_VENV": str(self.environment_of("torch"))}
+
+    def program(self, path, name, body="", torch=False):
+        path = self.folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(STAND_IN.format(python=sys.executable, log=str(self.log), name=name, body=body, torch=torch))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    def environment_of(self, peer, body=""):
+        """A virtual environment that is ready, whose Python is a stand-in."""
+        self.program(f"{peer}/bin/python", peer, body, peer == "torch")
+        (self.folder / peer / "ready").write_text((PEERS / "requirements" / f"{peer}.txt").read_text())
+        return self.folder / peer
+
+    def run_it(self, *arguments, code=0, **more):
+        done = subprocess.run([sys.executable, PEERS / "run.py", *arguments], text=True, capture_output=True, timeout=120,
+                              env={**self.environment, **more}, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        return done
+
+    def calls(self, name):
+        return [json.loads(line)[1:] for line in self.log.read_text().splitlines() if json.loads(line)[0] == name]
+
+    def test_by_turns_with_what_is_best(self):
+        out = self.run_it("--models", "resnet20:8 resnet50:2", "--precisions", "f32 bf16", "--threads", "3", "--repeats", "3",
+                          "--malloc", "best", "--tutti", "--backend eigen").stdout
+        # tutti's runs count up from 101; of the first row they are 101, 105 and 109.
+        self.assertRegex(out, r"\| ResNet-20 CIFAR +\| +8 \| +f32 \| +3 \| +60\.0 \(60\.0 to 60\.0\) \| +70\.0 \(70\.0 to 70\.0\) \| "
+                              r"+105 \(101 to 109\) \| +1\.50 \|")
+        self.assertRegex(out, r"\| ResNet-50 224 +\| +2 \| +bf16 \| +3 \| +68\.0 .* 78\.0 .* 108 \(104 to 112\) \| +1\.38 \|")
+        self.assertIn("foreach SGD, pure bf16, channels last", out)
+        self.assertIn("malloc glibc-keep: MALLOC_TRIM_THRESHOLD_=", out)
+        self.assertIn("tutti with --backend eigen", out)
+        ours = self.calls("tutti")
+        self.assertEqual(len(ours), 12)
+        self.assertEqual(ours[0][0], ["--model", "resnet20", "--batch", "8", "--precision", "f32", "--threads", "3", "--seconds", "5",
+                                      "--backend", "eigen"])
+        # By turns: eager, compiled, tutti, for every row before any row comes again.
+        names = [json.loads(line)[0] for line in self.log.read_text().splitlines()]
+        self.assertEqual(names[-36:], ["torch", "torch", "tutti"] * 12)
+        timed = self.calls("torch")[-24:]
+        self.assertTrue(all(omp == "3" for _, omp in timed))
+        self.assertEqual([a[a.index("--way") + 1] for a, _ in timed[:2]], ["eager", "compile"])
+        self.assertTrue(all("foreach" in a for a, _ in timed))
+
+    def test_given_settings_are_not_sought(self):
+        self.run_it("--models", "resnet18:4", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer", "fused",
+                    "--ways", "eager")
+        self.assertEqual(len(self.calls("torch")), 1)
+        self.assertIn("fused", self.calls("torch")[0][0])
+
+    def test_busy_and_further_columns(self):
+        out = self.run_it("--models", "resnet20:8", "--precisions", "f32 bf16", "--threads", "busy", "--repeats", "1", "--malloc", "glibc",
+                          "--optimizer", "fused", "--bf16", "pure", "--also", "mxnet tensorflow",
+                          MXNET_VENV=str(self.environment_of("mxnet")), TENSORFLOW_VENV=str(self.environment_of("tensorflow"))).stdout
+        self.assertIn("MXNet", out)
+        self.assertEqual((len(self.calls("mxnet")), len(self.calls("tensorflow"))), (1, 2))  # MXNet in f32 alone
+        self.assertEqual(self.calls("mxnet")[0][0][8], str(len(os.sched_getaffinity(0))))
+        left = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "while True: pass"], capture_output=True, check=False)
+        self.assertEqual(left.stdout, b"")
+
+    def test_a_program_that_fails(self):
+        self.environment["TUTTI_STEP"] = str(self.program("broken", "tutti", "sys.exit('out of memory')"))
+        done = self.run_it("--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
+                           "fused", code=1)
+        self.assertIn("out of memory", done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.environment["TUTTI_STEP"] = str(self.program("slow", "tutti", "import time; time.sleep(60)"))
+        done = self.run_it("--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
+                           "fused", "--timeout", "1.5", code=1)
+        self.assertIn("no result in 1.5 s", done.stderr)
+
+    def test_wrong_use(self):
+        for wrong, tells in ((["--models", "vgg:1"], "MODEL:BATCH"), (["--models", "resnet20:0"], "resnet20:0"), (["--models", ""], "a model"),
+                             (["--precisions", "f16"], "f32 or bf16"), (["--threads", "-1"], "numbers from 1"), (["--repeats", "0"], "1 repeat"),
+                             (["--ways", "jit"], "eager or compile"), (["--also", "jax"], "mxnet or tensorflow"),
+                             (["--malloc", "mine"], "unknown"), (["--nice", "20"], "-20 to 19"), (["--seconds", "0"], "seconds"),
+                             (["--optimizer", "adam"], "invalid choice")):
+            self.assertIn(tells, self.run_it(*wrong, code=2).stderr)
+        self.assertFalse(self.log.exists())
+
+    def test_what_is_missing(self):
+        self.assertIn("TUTTI_STEP", self.run_it(code=3, TUTTI_STEP=str(self.folder / "none")).stderr)
+        # No package can be had: the environment cannot even be made.
+        (self.folder / "file").write_text("")
+        self.assertIn("SKIP: torch.txt", self.run_it(code=77, TORCH_VENV=str(self.folder / "file" / "torch")).stdout)
+
+
+class Requirements(unittest.TestCase):
+    def test_all_are_pinned(self):
+        files = sorted((PEERS / "requirements").glob("*.txt"))
+        self.assertEqual([f.stem for f in files], ["mxnet", "tensorflow", "torch"])
+        for file in files:
+            lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+            self.assertTrue(lines)
+            for line in lines:
+                self.assertRegex(line, r"^[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*$", f"{file.name}: {line}")
+            names = [re.split("==", line)[0].lower() for line in lines]
+            self.assertEqual(len(names), len(set(names)))
+            self.assertTrue(any(n.startswith(file.stem) for n in names))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
