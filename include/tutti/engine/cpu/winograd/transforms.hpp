@@ -11,6 +11,17 @@ namespace tutti::cpu::winograd {
 
 inline constexpr int tile = 4, patch = 6, points = 36;  // point i * 6 + j of a transformed patch
 
+// One float in all lanes. GCC 12 by itself loads a whole register, across cache lines, to repeat its first lane: half
+// the speed.
+template <Isa I>
+TUTTI_INLINE void repeat(F<I>& to, const float* p) {
+#if defined(__x86_64__) && !defined(__clang__)
+  asm("vbroadcastss %1, %0" : "=v"(to) : "m"(*p));
+#else
+  broadcast<I>(to, *p);
+#endif
+}
+
 namespace nodes {
 inline constexpr float p = 0.625F, q = 1.5F, p2 = p * p, q2 = q * q;
 // The denominators of Lagrange's polynomials.

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/engine/cpu/shared.hpp>
+#include <tutti/engine/cpu/update_kernels.hpp>
+#include <tutti/engine/cpu/winograd/weight_gradient.hpp>
+#include <tutti/engine/kernel.hpp>
+#include <tutti/graph/ops.hpp>
+
+namespace tutti::cpu::winograd {
+
+// Gradients of the weights of 3x3 convolutions with stride 1 and padding 1.
+//
+// Few weights: each shard sums the gradient of its rows. Many weights, where a sum of megabytes a shard would cost more
+// to add than the products: the shards transform the tiles of the whole batch, then each task computes a part of the
+// gradient from all of them, once.
+class Conv2dBackwardWeights final : public Kernel {
+ public:
+  using For = op::Conv2dBackwardWeights;
+  Conv2dBackwardWeights(const Op&, Shared& b, const NodeDesc& d)
+      : b_(b),
+        rows_(d.rows),
+        x_(images(d.in[0])),
+        dy_(images(d.in[1])),
+        inputs_(whole_registers(b.isa, x_.channels)),
+        outputs_(whole_registers(b.isa, dy_.channels)),
+        shards_(d.shards) {}
+
+  [[nodiscard]] Partition cut() override {
+    Partition p{Division::reduce};
+    if (whole_batch()) {
+      const std::int64_t tiles = rows_ * x_.tiles_per_row();
+      p.tasks = static_cast<int>(panels() * parts());
+      const std::int64_t floats = points * (plane(inputs_, tiles) + plane(outputs_, tiles));
+      p.partial_bytes = static_cast<std::size_t>((floats + shards_ - 1) / shards_) * sizeof(float);
+    } else {
+      p.tasks =
+          static_cast<int>(std::clamp<std::int64_t>(sums() / (16 * 1024), 1, std::min<std::int64_t>(16, outputs_)));
+      p.partial_bytes = static_cast<std::size_t>(sums()) * sizeof(float);
+    }
+    return p;
+  }
+
+  void prepare(const PrepareInfo& i) override {
+    std::int64_t floats = products_floats();
+    if (!whole_batch()) floats += points * (plane(inputs_, most_tiles()) + plane(outputs_, most_tiles()));
+    b_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
+  }
+
+  void run(Call& c) override {
+    if (c.phase == Phase::finish) return whole_batch() ? multiply_task(c) : add_shards(c);
+    reduce(c);
+  }
+
+ private:
+  [[nodiscard]] static Images images(const TensorDesc& t) { return {t.shape[0], t.shape[2], t.shape[3], t.shape[1]}; }
+  [[nodiscard]] static std::int64_t plane(std::int64_t channels, std::int64_t tiles) {
+    return plane_stride(channels * tiles);
+  }
+  [[nodiscard]] static std::int64_t products_floats() { return (weight_product_floats() + 15) / 16 * 16; }
+
+  [[nodiscard]] bool whole_batch() const {
+    return x_.channels * dy_.channels >= 256 * 256 && rows_ * x_.tiles_per_row() <= 1024;
+  }
+  [[nodiscard]] std::int64_t sums() const { return dy_.channels * 9 * inputs_; }
+  // Tiles that are transformed before they are multiplied: they stay in the second cache, and are enough to make up for
+  // the products' way to the sums.
+  [[nodiscard]] std::int64_t most_tiles() const { return std::max<std::int64_t>(64, 8192 / (inputs_ + outputs_)); }
+
+  // Tasks over the whole batch: two registers of inputs, and where these are fewer than the shards, parts of the
+  // outputs.
+  [[nodiscard]] std::int64_t panels() const {
+    const std::int64_t width = 2 * lanes_at(b_.isa);
+    return (inputs_ + width - 1) / width;
+  }
+  [[nodiscard]] std::int64_t parts() const {
+    return std::clamp<std::int64_t>((shards_ + panels() - 1) / panels(), 1, (outputs_ + 63) / 64);
+  }
+
+  void transform(const Call& c, std::int64_t first, std::int64_t count, const TransformedTiles& x,
+                 const TransformedTiles& dy, std::int64_t at) const {
+    ReadTiles a{c.in[0].data, c.in[0].dtype == DType::bf16, x_, first, count, x, at};
+    a.images.rows = c.in[0].shape[0];
+    read_inputs(b_.isa, a);
+    a.images.channels = dy_.channels;
+    a.from = c.in[1].data;
+    a.to = dy;
+    read_gradients(b_.isa, a);
+  }
+
+  void reduce(const Call& c) {
+    const std::int64_t tiles = c.in[0].shape[0] * x_.tiles_per_row();
+    if (whole_batch()) {
+      std::byte* const all = c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride;
+      const TransformedTiles x = transformed(all, inputs_, rows_ * x_.tiles_per_row());
+      return transform(c, 0, tiles, x, behind(x, outputs_), c.first_row * x_.tiles_per_row());
+    }
+    std::byte* const room = b_.room.of(c.worker);
+    WeightProductArgs a = product_args(room);
+    a.sums = reinterpret_cast<float*>(c.partial);
+    const std::int64_t parts = (tiles + most_tiles() - 1) / most_tiles(), most = (tiles + parts - 1) / parts;
+    a.x = transformed(room + static_cast<std::size_t>(products_floats()) * sizeof(float), inputs_, most);
+    a.dy = behind(a.x, outputs_);
+    for (std::int64_t first = 0; first < tiles; first += most) {
+      a.tiles = std::min(most, tiles - first);
+      transform(c, first, a.tiles, a.x, a.dy, 0);
+      a.add = !c.first_chunk || first > 0;
+      weight_products(b_.isa, a);
+    }
+  }
+
+  [[nodiscard]] static TransformedTiles transformed(std::byte* at, std::int64_t channels, std::int64_t tiles) {
+    return {reinterpret_cast<float*>(at), tiles, plane(channels, tiles)};
+  }
+  [[nodiscard]] static TransformedTiles behind(const TransformedTiles& x, std::int64_t channels) {
+    return {x.data + points * x.plane, x.tiles, plane(channels, x.tiles)};
+  }
+  [[nodiscard]] WeightProductArgs product_args(std::byte* room) const {
+    WeightProductArgs a;
+    a.inputs = x_.channels;
+    a.outputs = dy_.channels;
+    a.end_input = inputs_;
+    a.end_output = outputs_;
+    a.products = reinterpret_cast<float*>(room);
+    return a;
+  }
+
+  void multiply_task(const Call& c) {
+    WeightProductArgs a = product_args(b_.room.of(c.worker));
+    a.x = transformed(c.partial, inputs_, rows_ * x_.tiles_per_row());
+    a.dy = behind(a.x, outputs_);
+    a.tiles = a.x.tiles;
+    a.dw = static_cast<float*>(c.out[0].data);
+    const std::int64_t panel = c.task % panels(), part = c.task / panels(), width = 2 * lanes_at(b_.isa);
+    a.first_input = panel * width;
+    a.end_input = std::min(inputs_, a.first_input + width);
+    const auto cut = [&](std::int64_t k) { return std::min(outputs_, (outputs_ + 63) / 64 * k / parts() * 64); };
+    a.first_output = cut(part);
+    a.end_output = cut(part + 1);
+    weight_products(b_.isa, a);
+  }
+
+  // [outputs][9][inputs] of each shard -> their sum, [outputs][inputs][9]
+  void add_shards(const Call& c) const {
+    const std::int64_t row = 9 * inputs_;
+    auto* const out = static_cast<float*>(c.out[0].data);
+    for (std::int64_t k = dy_.channels * c.task / c.tasks; k < dy_.channels * (c.task + 1) / c.tasks; ++k) {
+      float* const sum = reinterpret_cast<float*>(c.partial) + k * row;
+      for (int l = 1; l < c.shards; ++l)
+        accumulate(b_.isa, sum, reinterpret_cast<const float*>(c.partial_of(l)) + k * row,
+                   static_cast<std::size_t>(row));
+      float* to = out + k * x_.channels * 9;
+      for (std::int64_t i = 0; i < x_.channels; ++i)
+        for (int place = 0; place < 9; ++place) *to++ = sum[place * inputs_ + i];
+    }
+  }
+
+  Shared& b_;
+  std::int64_t rows_;
+  Images x_, dy_;
+  std::int64_t inputs_, outputs_;  // in whole registers
+  int shards_;
+};
+
+}  // namespace tutti::cpu::winograd
