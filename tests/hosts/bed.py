@@ -68,6 +68,10 @@ def _pids_in(namespace):
     return [int(p) for p in _call("ip", "netns", "pids", namespace, check=False).split() if p.isdigit()]
 
 
+def root_is_a_mount():
+    return any(line.split()[4] == "/" for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
 def remove_stale():
     """Removes what beds left whose process was killed."""
     for name in _namespaces():
@@ -119,8 +123,9 @@ class Bed:
         return ["ssh", "-F", self.ssh_config, "--", self.address(host), *command]
 
     def inside(self, host, argv):
-        """argv, to be run inside a host: its network, name and mounts."""
-        return ["nsenter", f"--target={self.sshds[host].pid}", "--net", "--uts", "--mount", "--", *argv]
+        """argv, to be run inside a host: its network, name and mounts, in "/"."""
+        # With its root too: entering a mount namespace leaves a chroot.
+        return ["nsenter", f"--target={self.sshds[host].pid}", "--net", "--uts", "--mount", "--root", "--wd", "--", *argv]
 
     def run(self, host, argv, **options):
         return subprocess.run(self.inside(host, argv), **options)
@@ -155,6 +160,9 @@ class Bed:
                 raise Unavailable(f"no {program} (Debian: apt-get install {package})")
         if os.geteuid() != 0:
             raise Unavailable("network namespaces need root")
+        if not root_is_a_mount():
+            raise Unavailable("/ is no mount point, as in a chroot, so mounts cannot be a host's own: outside, before the chroot, "
+                              "mount --bind ROOT ROOT && mount --make-private ROOT")
         self._trap_signals()
         remove_stale()
         try:

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Stacks of cluster.yaml and elastic.yaml are deleted, in orders that CloudFormation may take: nothing that costs is left but a new file
+system, and an old one is as it was. An elastic worker that still runs keeps the network."""
+import random
+import unittest
+
+import boto3
+
+import teardown as model
+from stand import IMAGE, REGION, stand
+from teardown import StillInUse, hosts, teardown
+from templates import INFRA, changed, load
+
+PATHS = {name: INFRA / f"cloudformation/{name}.yaml" for name in ("cluster", "elastic")}
+TEMPLATES = {name: load(path) for name, path in PATHS.items()}
+PLAIN = {"TuttiPackage": "s3://my-bucket/tutti.tar", "WorkerCount": 2, "AmiId": IMAGE}
+
+
+def inventory():
+    """What there is, by kind. moto's own things of an empty account are in it too."""
+    def ids(service, operation, key, name, keep=lambda x: True, **arguments):
+        return {x[name] for x in getattr(model.aws(service), operation)(**arguments)[key] if keep(x)}
+    return {
+        "vpcs": ids("ec2", "describe_vpcs", "Vpcs", "VpcId"), "subnets": ids("ec2", "describe_subnets", "Subnets", "SubnetId"),
+        "gateways": ids("ec2", "describe_internet_gateways", "InternetGateways", "InternetGatewayId"),
+        "nat": {g["NatGatewayId"] for g in model.nat_gateways()}, "addresses": ids("ec2", "describe_addresses", "Addresses", "AllocationId"),
+        "tables": ids("ec2", "describe_route_tables", "RouteTables", "RouteTableId"),
+        "groups": ids("ec2", "describe_security_groups", "SecurityGroups", "GroupId"),
+        "templates": ids("ec2", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"),
+        "hosts": {h["InstanceId"] for h in hosts()}, "targets": {t["MountTargetId"] for t in model.mount_targets()},
+        "files": ids("efs", "describe_file_systems", "FileSystems", "FileSystemId"),
+        "queues": set(model.aws("sqs").list_queues().get("QueueUrls", [])),
+        "topics": ids("sns", "list_topics", "Topics", "TopicArn"), "subscriptions": ids("sns", "list_subscriptions", "Subscriptions", "SubscriptionArn"),
+        "functions": ids("lambda", "list_functions", "Functions", "FunctionName"), "logs": ids("logs", "describe_log_groups", "logGroups", "logGroupName"),
+        "roles": ids("iam", "list_roles", "Roles", "RoleName"), "profiles": ids("iam", "list_instance_profiles", "InstanceProfiles", "InstanceProfileName"),
+        "scaling": ids("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", "AutoScalingGroupName"),
+    }
+
+
+class HostsLast:
+    """Of the orders that may be the one that is most likely to be refused."""
+
+    @staticmethod
+    def choice(names):
+        return min(names, key=lambda name: (name.endswith("AutoScalingGroup") or name.startswith("NAT"), name))
+
+
+class Deleted(unittest.TestCase):
+    def test_nothing_but_a_new_file_system_stays(self):
+        with stand() as aws:
+            boto3.client("ec2", REGION).create_key_pair(KeyName="my-key")
+            old = boto3.client("efs", REGION).create_file_system(CreationToken="old")["FileSystemId"]
+            with_ssh = {"TuttiPackage": "tutti.tar", "KeyName": "my-key", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": old, "AmiId": IMAGE}
+            for k, (which, parameters, order) in enumerate([("cluster", PLAIN, HostsLast()), ("elastic", with_ssh, HostsLast()),
+                                                            ("elastic", PLAIN, random.Random(1))]):
+                with self.subTest(template=which, parameters=parameters):
+                    before = inventory()
+                    created = aws.create(f"stack-{k}", PATHS[which], **parameters)
+                    self.assertNotEqual(inventory(), before)
+                    teardown(created, TEMPLATES[which], parameters, order)
+                    after = inventory()
+                    new_files = {created.outputs["FileSystemID"]} - {old}
+                    self.assertEqual({k: v - before[k] for k, v in after.items() if v - before[k]}, {"files": new_files} if new_files else {})
+                    self.assertEqual({k: before[k] - v for k, v in after.items() if before[k] - v}, {})
+
+    def test_an_elastic_worker_keeps_the_network(self):
+        with stand() as aws:
+            created = aws.create("train", PATHS["elastic"], **PLAIN)
+            worker, = boto3.client("ec2", REGION).run_instances(
+                LaunchTemplate={"LaunchTemplateId": created.outputs["ElasticWorkerLaunchTemplate"]}, MinCount=1, MaxCount=1,
+                SubnetId=created.resources["PrivateSubnet"])["Instances"]
+            with self.assertRaisesRegex(StillInUse, worker["InstanceId"]):
+                teardown(created, TEMPLATES["elastic"], PLAIN, HostsLast())
+
+    def test_without_its_order_a_template_is_refused(self):
+        order = "Resources/{}/DependsOn"
+        hosts_first = changed(TEMPLATES["cluster"], order.format("MasterAutoScalingGroup"), [])
+        gateways_first = changed(changed(TEMPLATES["cluster"], order.format("NATGateway"), []), order.format("NATGatewayEIP"), [])
+        for template, what in ((hosts_first, r"is used by \['i-"), (gateways_first, "the gateway to the internet is used by")):
+            with self.subTest(what), stand() as aws, self.assertRaisesRegex(StillInUse, what):
+                teardown(aws.create("train", PATHS["cluster"], **PLAIN), template, PLAIN, HostsLast())
+
+
+if __name__ == "__main__":
+    unittest.main()
