@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What can happen to a job whose workers come and go, one scenario a test: the job lives, and no sample is lost or seen
 twice. Each notes what it took, for bench/elastic_scenarios.py."""
+import contextlib
 import os
 import re
 import signal
@@ -96,11 +97,14 @@ class Scenarios(ElasticTrainingCase):
         return self.when(rf"after step \d+: {ranks} rank", since)
 
     def kill(self, index, number=signal.SIGKILL):
-        """The pid of a worker by its age, and when it was sent this."""
-        _, pid = list(sorted(self.processes(TRAIN).items()))[index][1]
-        now = time.monotonic()
-        os.kill(pid, number)
-        return pid, now
+        """The pid of a worker by its age, and when it was sent this. Over MPI there is none between two generations."""
+        while True:
+            there = wait_until(lambda: self.processes(TRAIN), 60)
+            _, pid = sorted(there.items())[index][1]
+            now = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+                return pid, now
 
     def gone(self, pid):
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), 60)

@@ -149,7 +149,10 @@ class Agent {
   void obey(const std::vector<std::string>& words) {
     if (words.empty()) return;
     if (words[0] == "go") go();
-    if (words[0] == "stop") stop("stopped");
+    if (words[0] == "stop") {
+      told_ = true;
+      stop("stopped");
+    }
     if (words[0] == "signal" && (words.size() == 2 || words.size() == 4))
       for (const RankProcess& p : processes_)
         if (words.size() == 2 || p.name() == words[2] + " " + words[3]) p.signal(std::atoi(words[1].c_str()));
@@ -300,6 +303,7 @@ class Agent {
     }
     if (orphan) clean_behind_daemon();
     if (!wrapper_) {
+      if (!told_) remove_files_of_lost_launcher(folder_, std::chrono::milliseconds(500));
       remove_job_folder(folder_);
       link_.say("bye");
       for (const auto end = Clock::now() + std::chrono::seconds(5); link_.out.size() > 0 && Clock::now() < end;) {
@@ -319,6 +323,7 @@ class Agent {
   std::deque<RankProcess> processes_;
   std::vector<std::pair<RankProcess*, Clock::time_point>> again_;  // to be started again, as the launcher said then
   bool began_ = false, stopping_ = false, refused_ = false;
+  bool told_ = false;  // to stop, by the launcher
   bool held_ = false;  // nobody takes the output for now
   Clock::time_point kill_at_{}, relayed_{};
 };

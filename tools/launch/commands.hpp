@@ -233,7 +233,9 @@ inline int kill_here(const std::string& job) {
   for (const fs::path& folder : folders) {
     for (const Record& r : read_records(folder)) remove_process_files(folder, r);
     std::error_code error;
-    fs::remove(folder / ("order-" + own_node()), error);
+    fs::remove(order_file(folder), error);
+    end_mpi_session(folder);
+    remove_files_of_lost_launcher(folder);
     remove_job_folder(folder);
   }
   if (processes == 0) std::printf("nothing was running\n");

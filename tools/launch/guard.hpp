@@ -83,7 +83,7 @@ class Guard {
 
   void obey(const std::vector<std::string>& words) {
     if (words.empty()) return;
-    if (words[0] == "stop") stopping_ = true;
+    if (words[0] == "stop") stopping_ = told_ = true;
     if (words[0] == "signal" && (words.size() == 2 || words.size() == 4))
       for (const Record& r : read_records(folder_))
         if (words.size() == 2 || process_name(r.role, r.rank) == words[2] + " " + words[3])
@@ -172,6 +172,7 @@ class Guard {
     fs::remove(order_file(folder_), error);
     remove_files();
     end_mpi_session(folder_);
+    if (!told_) remove_files_of_lost_launcher(folder_, std::chrono::milliseconds(500));
     remove_job_folder(folder_);
   }
   void remove_files() const {
@@ -192,7 +193,7 @@ class Guard {
   LauncherLink link_;
   fs::path folder_;
   std::map<std::string, Known> known_;
-  bool stopping_ = false;
+  bool stopping_ = false, told_ = false;  // told_: by the launcher
   Clock::time_point watched_{};
 };
 

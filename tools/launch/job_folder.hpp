@@ -9,6 +9,7 @@
 #include <tutti/core/error.hpp>
 
 #include "commands.hpp"
+#include "job_state.hpp"
 #include "mpi.hpp"
 #include "options.hpp"
 #include "plan.hpp"
@@ -21,7 +22,9 @@ class JobFolder {
  public:
   void make(const Plan& plan, const Options& o) {
     if (!path_.empty()) return;
+    for (const auto& folder : job_folders("")) remove_files_of_lost_launcher(folder);
     path_ = make_job_folder(plan.job);
+    record_launcher(path_);
     std::vector<Host> hosts;
     for (const auto& s : plan.sites) hosts.push_back(s.host);
     write_rsh_agent(path_, own_program(), ssh_settings(o), hosts);
@@ -36,8 +39,7 @@ class JobFolder {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   void remove() {
     if (path_.empty()) return;
-    remove_mpirun_files(path_);
-    remove_rsh_agent(path_);
+    remove_launcher_files(path_);
     remove_job_folder(path_);
   }
 

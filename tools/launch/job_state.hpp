@@ -209,6 +209,31 @@ inline void end_recorded(const std::vector<Record>& records, std::chrono::millis
   (void)wait_gone(std::chrono::milliseconds(1000));
 }
 
+// The launcher's own files of a job, for mpirun and rsync, and who it is, so that another one removes them where it was
+// killed.
+[[nodiscard]] inline fs::path launcher_file(const fs::path& folder) { return folder / ("launcher-" + own_node()); }
+inline void record_launcher(const fs::path& folder) {
+  if (const auto status = process_status(::getpid()))
+    write_aside(launcher_file(folder), std::to_string(::getpid()) + ' ' + std::to_string(status->start) + "\n");
+}
+inline void remove_launcher_files(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : {"mpirun.hosts", "rsh-agent", "rsh-agent.hosts"}) fs::remove(folder / name, error);
+  fs::remove(launcher_file(folder), error);
+}
+// Does nothing where the launcher lives, or is on another host. wait: for one that is about to be gone.
+inline void remove_files_of_lost_launcher(const fs::path& folder, std::chrono::milliseconds wait = {}) {
+  std::ifstream in(launcher_file(folder));
+  pid_t pid = 0;
+  std::uint64_t start = 0;
+  if (!(in >> pid >> start)) return;
+  for (const auto end = Clock::now() + wait; lives(pid, start);
+       std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+    if (Clock::now() >= end) return;
+  remove_launcher_files(folder);
+  remove_job_folder(folder);
+}
+
 // Of a job through mpirun: what the guard of this host was told.
 [[nodiscard]] inline fs::path order_file(const fs::path& folder) { return folder / ("order-" + own_node()); }
 [[nodiscard]] inline fs::path session_file(const fs::path& folder) { return folder / ("session-" + own_node()); }

@@ -91,10 +91,6 @@ namespace tutti::launch {
   start.signal_at_parents_death = SIGTERM;
   return start;
 }
-inline void remove_mpirun_files(const fs::path& folder) {
-  std::error_code error;
-  fs::remove(folder / "mpirun.hosts", error);
-}
 
 // The rank that a line of mpirun's blames; nothing if it blames none.
 [[nodiscard]] inline std::optional<int> rank_that_mpirun_blames(std::string_view line) {

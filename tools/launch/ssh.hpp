@@ -100,11 +100,6 @@ inline void write_rsh_agent(const std::filesystem::path& folder, const std::stri
   if (::symlink(program.c_str(), (folder / "rsh-agent").c_str()) != 0)
     fail<Error>("rsh-agent", "to make a link in " + folder.string(), error_text(errno));
 }
-inline void remove_rsh_agent(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::remove(folder / "rsh-agent", error);
-  std::filesystem::remove(folder / "rsh-agent.hosts", error);
-}
 
 // `rsh-agent HOST COMMAND...`: becomes ssh. Does not return.
 [[noreturn]] inline void become_ssh(const std::filesystem::path& link, const std::vector<std::string>& arguments) {
