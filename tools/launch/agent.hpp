@@ -57,15 +57,24 @@ class LauncherLink {
   // A launcher that is cut off says nothing, and no end of file comes either.
   void check_silence() {
     if (seconds_since(heard_) > timeout_) open_ = false;
-    if (seconds_since(said_) > std::min(2.0, timeout_ / 4)) {
-      said_ = Clock::now();
-      say("alive");
-    }
+    say_alive();
+  }
+  // While nothing else is done with it.
+  void tell_alive() {
+    say_alive();
+    pollfd fd{STDOUT_FILENO, POLLOUT, 0};
+    if (out.size() > 0 && ::poll(&fd, 1, 0) > 0) out.send();
   }
 
   OutputQueue out{STDOUT_FILENO}, err{STDERR_FILENO};
 
  private:
+  void say_alive() {
+    if (seconds_since(said_) <= std::min(2.0, timeout_ / 4)) return;
+    said_ = Clock::now();
+    say("alive");
+  }
+
   double timeout_;
   bool partner_, open_ = true;
   Clock::time_point heard_ = Clock::now(), said_ = Clock::now();

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -89,16 +90,18 @@ class Guard {
         if (words.size() == 2 || process_name(r.role, r.rank) == words[2] + " " + words[3])
           signal_group(r, std::atoi(words[1].c_str()));
     if (words[0] == "halt") {
-      end_processes();
-      end_mpi_session(folder_);
+      // This may take longer than a host may be silent.
+      const auto stay = [this] { link_.tell_alive(); };
+      end_processes(stay);
+      end_mpi_session(folder_, stay);
       link_.say("halted");
     }
     if (words[0] == "members" && words.size() >= 4 && words.size() % 4 == 0) begin_generation(words);
   }
   // Ends what mpirun started, and tells how.
-  void end_processes() {
+  void end_processes(const std::function<void()>& meanwhile = [] {}) {
     watch();
-    end_recorded(read_records(folder_), stop_grace);
+    end_recorded(read_records(folder_), stop_grace, meanwhile);
     watch();
   }
   void begin_generation(const std::vector<std::string>& words) {

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -182,8 +183,10 @@ inline bool signal_group(const Record& r, int signal) {
 }
 
 // Ends what the records name: SIGTERM, and SIGKILL after `grace`. Agents are ended with their processes; an agent that
-// is this process or its parent is not.
-inline void end_recorded(const std::vector<Record>& records, std::chrono::milliseconds grace) {
+// is this process or its parent is not. meanwhile: called all the time while it waits.
+inline void end_recorded(
+    const std::vector<Record>& records, std::chrono::milliseconds grace,
+    const std::function<void()>& meanwhile = [] {}) {
   const auto signal_agent = [](const Record& r, int signal) {
     if (r.agent == ::getpid() || r.agent == ::getppid() || !lives(r.agent, r.agent_start)) return false;
     return ::kill(r.agent, signal) == 0;
@@ -199,6 +202,7 @@ inline void end_recorded(const std::vector<Record>& records, std::chrono::millis
       bool any = false;
       for (const Record& r : records) any = signal_group(r, 0) || signal_agent(r, 0) || any;
       if (!any || Clock::now() >= end) return !any;
+      meanwhile();
     }
   };
   if (wait_gone(grace)) return;
@@ -253,7 +257,8 @@ inline void record_mpi_session(const fs::path& folder) {
   write_aside(session_file(folder), std::string(session) + "\n" + job + ' ' + std::to_string(daemon ? parent : 0) +
                                         ' ' + std::to_string(status->start) + "\n");
 }
-inline void end_mpi_session(const fs::path& folder) {
+inline void end_mpi_session(
+    const fs::path& folder, const std::function<void()>& meanwhile = [] {}) {
   std::error_code error;
   const fs::path file = session_file(folder);
   std::ifstream in(file);
@@ -265,6 +270,7 @@ inline void end_mpi_session(const fs::path& folder) {
   fs::remove(file, error);
   for (int i = 0; i < 100 && daemon > 1 && lives(daemon, start); ++i) {
     if (i == 50) ::kill(daemon, SIGKILL);
+    meanwhile();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   const fs::path path = fs::path(session).lexically_normal();
@@ -283,6 +289,7 @@ inline void end_mpi_session(const fs::path& folder) {
       fs::remove_all(path, error);
       const bool gone = ::lstat(path.c_str(), &status) != 0;
       if (::rmdir(parent.c_str()) == 0 || errno == ENOENT || (gone && keeps_parent())) break;
+      meanwhile();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
