@@ -68,17 +68,21 @@ class NcclGroup {
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
       fail<UsageError>("nccl", "a rank of a job", "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size));
     device.use();
+    const std::string all = "all " + std::to_string(o.size) + " ranks to join NCCL";
+    // A thread and a socket of NCCL belong to an identity until all ranks have come with it: none for a group that has
+    // ended already.
+    if (failed()) stop_here(all);
     ncclUniqueId id{};
     if (o.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", "start");
     if (o.size > 1) rendezvous(std::as_writable_bytes(std::span(&id, 1)));
-    if (failed()) stop_here("all " + std::to_string(o.size) + " ranks to join NCCL");
+    if (failed()) stop_here(all);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     try {
       ncclComm_t comm = nullptr;
       const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
       comm_.store(comm);
-      settle(r, "ncclCommInitRankConfig", "all " + std::to_string(o.size) + " ranks to join NCCL");
+      settle(r, "ncclCommInitRankConfig", all);
       // A little ahead of the device's own: what others wait for starts as soon as there is room for it.
       cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
     } catch (...) {
