@@ -27,7 +27,7 @@ def read_json(path):
     """What a file of the shared folder holds; None where it is not there or is half a file."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -5,9 +5,16 @@ import ipaddress
 import json
 
 
+def parsed(body):
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def check_asg_setup(body):
     """The message, or ValueError that says what is wrong with it."""
-    message = json.loads(body)
+    message = parsed(body)
     if not isinstance(message, dict) or message.get("event") != "asg-setup":
         raise ValueError("no asg-setup")
     if not isinstance(message.get("asg"), str):
@@ -21,7 +28,7 @@ def check_asg_setup(body):
 
 
 def check_worker_setup(body):
-    message = json.loads(body)
+    message = parsed(body)
     if not isinstance(message, dict) or message.get("event") != "worker-setup":
         raise ValueError("no worker-setup")
     ips = message.get("worker-ips")

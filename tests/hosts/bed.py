@@ -68,6 +68,11 @@ def _pids_in(namespace):
     return [int(p) for p in _call("ip", "netns", "pids", namespace, check=False).split() if p.isdigit()]
 
 
+def runs(pid, program):
+    """Whether a process runs this file. The path of its link may be another one: a host's mounts are its own."""
+    return os.path.samestat(os.stat(f"/proc/{pid}/exe"), os.stat(program))
+
+
 def root_is_a_mount():
     return any(line.split()[4] == "/" for line in Path("/proc/self/mountinfo").read_text().splitlines())
 

@@ -41,7 +41,7 @@ class HostsCase(LaunchCase):
         for host in range(self.bed.count):
             for pid in self.bed.pids(host):
                 try:
-                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(program):
+                    if not bed_module.runs(pid, program):
                         continue
                     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 except OSError:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from bed import runs
 from hosts_case import BUILD, HostsCase, main
 from launch_case import wait_until
 
@@ -102,7 +103,7 @@ class Train(HostsCase):
         found = {}
         for pid in self.bed.pids(host):
             try:
-                if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(TRAIN):
+                if not runs(pid, TRAIN):
                     continue
                 words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:

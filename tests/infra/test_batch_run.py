@@ -172,6 +172,23 @@ class BatchRun(unittest.TestCase):
             child.stop()
             self.ends(child, 143, 20)
 
+    def test_slots_are_gpus_where_there_are_some(self):
+        fakes, devices = self.folder / "fakes", self.folder / "dev"
+        for folder in (fakes, devices):
+            folder.mkdir()
+        (fakes / "nvidia-smi").write_text("#!/bin/sh\n")
+        (fakes / "nvidia-smi").chmod(0o755)
+        for name in ("nvidia0", "nvidia1", "nvidiactl"):
+            (devices / name).touch()
+        done = BED.run(0, ["mount", "-t", "overlay", "-o", f"lowerdir={devices}:/dev", "overlay", "/dev"], capture_output=True, text=True)
+        if done.returncode != 0:
+            self.skipTest(f"no overlay is allowed here: {done.stderr.strip()}")
+        self.addCleanup(BED.run, 0, ["umount", "/dev"])
+        gpus = len({p.name for p in Path("/dev").glob("nvidia[0-9]*")} | {"nvidia0", "nvidia1"})
+        log = self.ends(self.start(0, "true", nodes=1, PATH=f"{fakes}:{os.environ['PATH']}"), 0)
+        self.assertIn(f"the main node: {BED.address(0)} slots={gpus}\n", log)
+        self.assertIn(f" -np {gpus} ", log)
+
     def test_failing_program(self):
         self.start(1, MAIN_TIMEOUT="2")
         main = self.start(0, "sh", "-c", "[ $OMPI_COMM_WORLD_RANK != 3 ] || exit 7; sleep 30", MPI_GPUS="4")

@@ -246,6 +246,22 @@ class Templates(unittest.TestCase):
         said = refusals(load(BATCH), {**GIVEN, "FileSystemType": "PERSISTENT_2"})
         self.assertEqual(said, ["PERSISTENT_2 needs a FileSystemThroughput of 125, 250, 500 or 1000"])
 
+    def test_every_parameter_has_an_effect(self):
+        other = {"VpcId": "vpc-2", "SubnetId": "subnet-2", "NumNodes": 3, "InstanceType": "c6i.2xlarge", "MaxvCpus": 64, "AmiId": "ami-12345678",
+                 "ScratchGiB": 200, "Efa": "true", "SharedMemoryMiB": 64, "Image": "x.com/other:1", "Command": "train_cifar10,--epochs,15",
+                 "BatchSize": 32, "ExtraMpiParams": "-x A=b", "Attempts": 1, "TimeLimitSeconds": 60, "JoinTimeoutSeconds": 60,
+                 "S3Input": "s3://input/x", "S3Output": "s3://output/x", "SshKeySecretArn": SETTINGS[5]["SshKeySecretArn"],
+                 "DataRepository": "s3://other", "RunsRepository": "s3://others", "FileSystemType": "PERSISTENT_2", "FileSystemGiB": 2400,
+                 "FileSystemThroughput": "500"}
+        job = {"TemplateUrl": "https://other.s3.amazonaws.com/x", "TemplateArn": "arn:aws:s3:::other/x", "DataBucket": "other", "RunsBucket": "other",
+               "Prefix": "other"}
+        for path, given, values in ((BATCH, {**GIVEN, **SETTINGS[4]}, other), (JOB, JOB_GIVEN, job)):
+            template = load(path)
+            self.assertEqual(set(values), set(template["Parameters"]))
+            plain = Stack(template, **given).resources
+            for name, value in {**values, "FileSystemType": "SCRATCH_2"}.items() if path == BATCH else values.items():
+                self.assertNotEqual(Stack(template, **{**given, name: value}).resources, plain, name)
+
     def test_all_instance_types(self):
         template = load(BATCH)
         self.assertEqual(set(template["Parameters"]["InstanceType"]["AllowedValues"]), set(template["Mappings"]["Instances"]))

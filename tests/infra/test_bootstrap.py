@@ -13,6 +13,7 @@ import unittest.mock
 from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN, CloudCase, Stack, until
 
 sys.path.insert(0, str(BOOTSTRAP))
+import queue_messages  # noqa: E402
 import setup_host  # noqa: E402
 from instance_metadata import Metadata  # noqa: E402
 
@@ -386,6 +387,22 @@ class SpotService(Boot):
         self.assertFalse(self.setup_of(**{"instance-life-cycle": "on-demand"}).exists())
         self.assertFalse(self.setup_of().exists())
         self.assertFalse((self.folder / "calls").exists())
+
+
+class Messages(unittest.TestCase):
+    def test_those_of_the_originals(self):
+        """As their Lambda and their master send them, whose dictionaries have any order."""
+        asg = '{"status": "success", "launched": 2, "min": 0, "desired": 2, "max": 2, "event": "asg-setup", "asg": "s-WorkerAutoScalingGroup-1X"}'
+        self.assertEqual(queue_messages.check_asg_setup(asg)["launched"], 2)
+        workers = '{"worker-ips": ["10.0.0.12", "10.0.1.9"], "event": "worker-setup", "master-ip": "10.0.0.12"}'
+        self.assertEqual(queue_messages.check_worker_setup(workers)["worker-ips"], ["10.0.0.12", "10.0.1.9"])
+        for check, whole in ((queue_messages.check_asg_setup, asg), (queue_messages.check_worker_setup, workers)):
+            for end in range(len(whole)):
+                self.assertRaises(ValueError, check, whole[:end])
+        for bad in ('{"event": "worker-setup", "master-ip": "10.0.0.1", "worker-ips": []}', workers.replace("10.0.1.9", "10.0.1.9\\nevil"),
+                    workers.replace('"10.0.0.12", ', ""), workers.replace('"10.0.1.9"', '"10.0.0.12"'), workers.replace('"10.0.1.9"', "7"), "null", "[" * 9999):
+            self.assertRaises(ValueError, queue_messages.check_worker_setup, bad)
+        self.assertRaises(ValueError, queue_messages.check_asg_setup, "[" * 9999)
 
 
 class Text(unittest.TestCase):

@@ -78,8 +78,15 @@ class Manager(ManagerCase):
         self.looks()
         self.assertFalse(self.is_listed(ip))
         self.assertIsNone(self.status(instance))
+        old = open(self.hosts)
+        self.addCleanup(old.close)
+        inode = os.fstat(old.fileno()).st_ino
         self.prepare(ip)
         until(lambda: self.status(instance) == "ADD_QUEUED")
+        # Replaced in one rename: who reads the old file reads all of it.
+        self.assertNotEqual(self.hosts.stat().st_ino, inode)
+        self.assertEqual(old.read(), "127.0.0.1 slots=2\n10.99.0.20 slots=2\n")
+        self.assertEqual([p.name for p in self.dir.glob("*tmp*")], [])
         # As many processes as the others have.
         self.assertEqual(self.hosts.read_text(), f"127.0.0.1 slots=2\n10.99.0.20 slots=2\n{ip} slots=2\n")
         self.assertEqual(self.stack.tags(instance)["Name"], f"{self.stack.name}-ElasticWorker")
