@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The data pipeline with nobody else at work: images/s of the wall clock and per second of CPU time, with 0 (read by
-// the caller), 1 and 2 threads of the loader's own. Images are padded, cropped and mirrored. CIFAR-10 where $TUTTI_DATA
-// or
-// ./data has it.
+// the caller), 1 and 2 threads of the loader's own. Images are padded, cropped and mirrored; those of ImageNet decoded
+// and cropped as torchvision does. CIFAR-10 where $TUTTI_DATA or ./data has it; imagenet-sample.tar where $TUTTI_DATA,
+// ./data or ../shared/data has it.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -11,16 +11,23 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/augment.hpp>
+#include <tutti/data/encoded_images.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 
+#if defined(TUTTI_HAS_TURBOJPEG)
+#include <tutti/backends/turbojpeg/turbojpeg.hpp>
+#endif
+
 #include "common/program.hpp"
+#include "data/image_fixtures.hpp"
 
 using namespace tutti;
 
@@ -59,6 +66,22 @@ void read_batches(benchmark::State& state, const std::string& name, const std::f
   state.SkipWithError(e.what());
 }
 
+#if defined(TUTTI_HAS_TURBOJPEG)
+// The images of the sample, each many times.
+struct Sample {
+  std::shared_ptr<const std::vector<test::Bytes>> images;
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(images->size()) * 100; }
+  std::int32_t read(std::int64_t i, test::Bytes& bytes) const {
+    bytes = (*images)[static_cast<std::size_t>(i) % images->size()];
+    return static_cast<std::int32_t>(static_cast<std::size_t>(i) % images->size());
+  }
+  [[nodiscard]] std::string where(std::int64_t i) const { return "imagenet-sample.tar, record " + std::to_string(i); }
+  [[nodiscard]] int classes() const { return static_cast<int>(images->size()); }
+  [[nodiscard]] std::int64_t block() const { return 1; }
+};
+
+#endif
+
 void add(const std::string& set, const std::function<AnyDataset()>& open, const bench::Options& options) {
   std::vector<int> threads{0, 1, 2};
   if (options.threads > 2) threads.push_back(options.threads);
@@ -70,12 +93,31 @@ void add(const std::string& set, const std::function<AnyDataset()>& open, const 
   }
 }
 
+#if defined(TUTTI_HAS_TURBOJPEG)
+void add_imagenet(const bench::Options& options) {
+  auto images = std::make_shared<const std::vector<test::Bytes>>(test::imagenet_sample());
+  if (images->empty()) {
+    benchmark::AddCustomContext("imagenet", "not timed: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data");
+    return;
+  }
+  const auto open = [images] {
+    return AnyDataset(EncodedImages("imagenet sample", Sample{images},
+                                    ImageDecoders({std::make_shared<TurbojpegDecoder>()}),
+                                    ImageAugment::torchvision(Split::train)));
+  };
+  add("imagenet", open, options);
+}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
   return bench::run(argc, argv, bench::Limit::none, [](const bench::Options& options) {
     add(
         "synthetic", [] { return AnyDataset(Augmented(Synthetic({.learnable = true}), Augment::cifar())); }, options);
+#if defined(TUTTI_HAS_TURBOJPEG)
+    add_imagenet(options);
+#endif
     const char* const data = std::getenv("TUTTI_DATA");
     const std::filesystem::path folder = data != nullptr && *data != 0 ? data : "data";
     try {

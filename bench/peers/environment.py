@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the peers need around them: virtual environments with pinned packages, mallocs, and what the machine is."""
+import datetime
 import glob
 import os
 import platform
@@ -81,6 +82,11 @@ def processor():
         pass
     what = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags]
     return f"{name}, {cores()} cores" + (f", {' '.join(what)}" if what else "")
+
+
+def conditions(load_before):
+    return (f"- {processor()}; load {load_before:.1f} before, {load():.1f} after; "
+            f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC")
 
 
 def cores():

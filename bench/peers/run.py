@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Trains the same nets with PyTorch and with tutti, by turns, and prints a table of the medians with their spread.
+"""Trains the same nets with PyTorch and with tutti (steps), reads the same images (input), or trains the fast CIFAR-10 recipe to
+its end (recipe), by turns, and prints tables of the medians with their spread.
 
 PyTorch comes from PyPI into a virtual environment at the first run. It runs eagerly and compiled, in memory that is
 channels last, with as many threads as tutti, and gets what short runs find best for it: the malloc (glibc's, glibc's told
@@ -8,18 +9,14 @@ to keep freed memory, jemalloc and tcmalloc where they are installed), the optim
 autocast or pure bf16 (weights and momentum too).
 
   TORCH_VENV, MXNET_VENV, TENSORFLOW_VENV   the virtual environments (default: build/peers/torch and so on)
-  TUTTI_STEP                                tutti's program (default: build/bench/tutti_step)
+  TUTTI_STEP, TUTTI_LOADER, TUTTI_JPEG      tutti's programs (default: build/bench/tutti_step, loader and jpeg)
+  TUTTI_TRAIN                               (default: build/examples/train_cifar10)
+  TUTTI_DATA                                the folder of cifar-10-batches-bin and of imagenet-sample.tar (default: data)
 """
 import argparse
-import contextlib
-import datetime
-import fcntl
-import json
 import os
 import resource
 import shlex
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,81 +24,20 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import environment  # noqa: E402
+import loaders  # noqa: E402
+import recipe  # noqa: E402
 from environment import ROOT, Unavailable  # noqa: E402
 from table import Samples, better, markdown, ratio  # noqa: E402
+from turns import Failed, competitor, locked, run, say  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 NAMES = {"resnet20": "ResNet-20 CIFAR", "resnet56": "ResNet-56 CIFAR", "resnet110": "ResNet-110 CIFAR",
          "resnet18": "ResNet-18 CIFAR", "resnet50": "ResNet-50 224"}
 TORCH_WAYS = ("eager", "compile")
+# What there is to measure, and the programs that it takes.
+MEASURES = {"steps": ("step",), "input": ("loader", "jpeg"), "recipe": ("train",)}
 EXTRA = ("mxnet", "tensorflow")
 COLUMNS = ("PyTorch eager", "PyTorch compiled", "MXNet", "TensorFlow", "tutti")
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-class Failed(Exception):
-    """A run that gave no numbers."""
-
-
-def start_with(nice):
-    """In a child, before its program: a session of its own, with its priority. Linux weighs sessions against each other,
-    and nice values only within one."""
-    os.setsid()
-    if nice is not None:
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
-        with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-            file.write(str(nice))
-
-
-def run(command, more=None, timeout=900, nice=None):
-    """The line of JSON that a program prints last."""
-    started = subprocess.Popen([str(c) for c in command], env={**os.environ, **(more or {})}, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: start_with(nice))
-    try:
-        out, err = started.communicate(timeout=timeout)
-    except BaseException as e:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.communicate()
-        if isinstance(e, subprocess.TimeoutExpired):
-            raise Failed(f"{shlex.join(map(str, command))}: no result in {timeout} s") from None
-        raise
-    try:
-        if started.returncode == 0:
-            found = json.loads(out.strip().splitlines()[-1])
-            float(found["images_per_second"]), float(found["images_per_cpu_second"]), float(found["peak_rss_mib"])
-            return found
-    except (ValueError, KeyError, IndexError, TypeError):
-        pass
-    raise Failed(f"{shlex.join(map(str, command))}: status {started.returncode}, {out.strip()[-200:]} {err.strip()[-600:]}")
-
-
-@contextlib.contextmanager
-def competitor(wanted):
-    """A process that keeps the first core busy."""
-    if not wanted:
-        yield
-        return
-    core = min(os.sched_getaffinity(0))
-    busy = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
-    try:
-        yield
-    finally:
-        busy.kill()
-        busy.wait()
-
-
-@contextlib.contextmanager
-def locked(path):
-    if path is None:
-        yield
-        return
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class Case:
@@ -180,7 +116,7 @@ def turn(args, pythons, case):
                             {"OMP_NUM_THREADS": str(case.count)}, args.timeout, args.nice)
                 case.add(column, found)
                 args.systems.setdefault(column, found["system"])
-        found = run([args.step, *case.options(args.seconds), *args.tutti], {}, args.timeout, args.nice)
+        found = run([args.programs["step"], *case.options(args.seconds), *args.tutti], {}, args.timeout, args.nice)
         case.add("tutti", found)
         args.systems.setdefault("tutti", f"{found['system']} ({found['how']})")
 
@@ -206,9 +142,7 @@ def table(args, cases):
 
 
 def conditions(args, cases, began):
-    lines = [f"- {environment.processor()}; load {began:.1f} before, {environment.load():.1f} after; "
-             f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-             f"- {'; '.join(args.systems.values())}; turns of {args.seconds:g} s"]
+    lines = [environment.conditions(began), f"- {'; '.join(args.systems.values())}; turns of {args.seconds:g} s"]
     if args.tutti:
         lines.append(f"- tutti with {shlex.join(args.tutti)}")
     for case in cases:
@@ -225,6 +159,7 @@ def conditions(args, cases, began):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", metavar="steps|input|recipe", help="what to measure (default: steps and input)")
     parser.add_argument("--models", default="resnet20:128 resnet18:64 resnet50:16", metavar="'MODEL:BATCH ...'",
                         help=f"of {', '.join(NAMES)} (default: %(default)s)")
     parser.add_argument("--precisions", default="f32 bf16", metavar="'f32 bf16'")
@@ -239,10 +174,20 @@ def parse(arguments):
     parser.add_argument("--tune-seconds", type=float, default=2, help="of each short run that finds what is best (default: 2)")
     parser.add_argument("--also", default="", metavar="'mxnet tensorflow'", help="further columns (default: none)")
     parser.add_argument("--tutti", default="", metavar="OPTIONS", help="more options of tutti_step, in one argument")
-    parser.add_argument("--timeout", type=float, default=900, help="of a run, compiling included, in seconds (default: 900)")
+    parser.add_argument("--seeds", default="1 2 3", metavar="'1 2 3'", help="of the recipe")
+    parser.add_argument("--epochs", type=int, default=10, help="of the recipe (default: 10)")
+    parser.add_argument("--width", type=float, default=1, help="of the recipe's net (default: 1)")
+    parser.add_argument("--num-examples", type=int, default=0, help="training images of the recipe; 0: all")
+    parser.add_argument("--recipe-precision", choices=("f32", "bf16"), default="bf16")
+    parser.add_argument("--timeout", type=float, default=0,
+                        help="of a run, compiling included, in seconds; 0: 900, and 4 hours of the recipe (default: 0)")
     parser.add_argument("--nice", type=int, help="priority of the measured programs, -20 to 19 (below 0 needs root)")
     parser.add_argument("--lock", metavar="FILE", help="locked during each run or turn, for machines that are shared")
     args = parser.parse_args(arguments)
+    for what in args.what:
+        if what not in MEASURES:
+            parser.error(f"expected {', '.join(MEASURES)}, got '{what}'")
+    args.what = args.what or ["steps", "input"]
     args.cases = []
     for item in args.models.split():
         model, _, batch = item.partition(":")
@@ -262,13 +207,22 @@ def parse(arguments):
                 parser.error(f"argument {option}: expected {' or '.join(known)}, got '{value}'")
     if not args.cases or not args.ways:
         parser.error("expected a model, a precision, a number of threads and a way at least")
-    if args.repeats < 1 or not 0 < args.seconds <= 3600 or not 0 < args.tune_seconds <= 3600 or args.timeout <= 0:
-        parser.error("expected 1 repeat or more, and seconds over 0")
+    if args.repeats < 1 or args.epochs < 1 or args.width <= 0 or args.num_examples < 0 or not 0 < args.seconds <= 3600 or not 0 < args.tune_seconds <= 3600 or args.timeout < 0:
+        parser.error("expected 1 repeat and epoch or more, and seconds and a width over 0")
     args.mallocs, args.missing = environment.mallocs()
     if args.malloc != "best" and args.malloc not in args.mallocs:
         where = "not installed (Debian: apt-get install libjemalloc2 libtcmalloc-minimal4)" if args.malloc in args.missing else "unknown"
         parser.error(f"argument --malloc: '{args.malloc}' is {where}")
-    args.step = os.environ.get("TUTTI_STEP", str(ROOT / "build" / "bench" / "tutti_step"))
+    args.programs = {name: os.environ.get(f"TUTTI_{name.upper()}", str(ROOT / "build" / program))
+                     for name, program in (("step", "bench/tutti_step"), ("loader", "bench/loader"), ("jpeg", "bench/jpeg"), ("train", "examples/train_cifar10"))}
+    args.seeds = args.seeds.split()
+    for seed in args.seeds:
+        if not seed.isdecimal():
+            parser.error(f"argument --seeds: expected numbers from 0, got '{seed}'")
+    if not args.seeds:
+        parser.error("argument --seeds: expected one or more")
+    # The last of --threads that is a number.
+    args.recipe_threads = next((int(t) for t in reversed(args.threads.split()) if t != "busy"), environment.cores())
     if args.nice is not None:
         if not -20 <= args.nice <= 19:
             parser.error(f"argument --nice: expected -20 to 19, got {args.nice}")
@@ -283,36 +237,50 @@ def parse(arguments):
 
 def main(arguments=None):
     args = parse(arguments)
-    if not os.access(args.step, os.X_OK):
-        say(f"run.py: no {args.step}. hint: cmake -B build -DTUTTI_BUILD_BENCH=ON && cmake --build build --target bench_tutti_step, "
-            "or set TUTTI_STEP")
+    for name in (name for what in args.what for name in MEASURES[what]):
+        if not os.access(args.programs[name], os.X_OK):
+            say(f"run.py: no {args.programs[name]}. hint: cmake -B build -DTUTTI_BUILD_BENCH=ON && cmake --build build "
+                "(loader and jpeg need libbenchmark-dev and libjpeg-dev)")
+            return 3
+    images = loaders.find_images()
+    if ("input" in args.what and not images) or ("recipe" in args.what and "cifar10" not in images):
+        say("run.py: no images. hint: set TUTTI_DATA to the folder of cifar-10-batches-bin (or imagenet-sample.tar, for input); "
+            "bench/peers/run.py steps needs none")
         return 3
     try:
         pythons = {peer: environment.python_of(peer, say) for peer in ("torch", *args.also)}
     except Unavailable as e:
         print(f"SKIP: {e}")
         return 77
-    if args.missing:
+    if args.missing and "steps" in args.what:
         say(f"not installed, so not tried: {', '.join(args.missing)} (Debian: apt-get install libjemalloc2 libtcmalloc-minimal4)")
-    began = environment.load()
+    given = args.timeout
     try:
-        for case in args.cases:
-            say(f"{case}: what is best for PyTorch")
-            find_settings(args, pythons["torch"], case)
-        for number in range(args.repeats):
-            for case in args.cases:
-                start = time.monotonic()
-                with locked(args.lock):
-                    turn(args, pythons, case)
-                say(f"turn {number + 1} of {args.repeats}, {case}: "
-                    + ", ".join(f"{c} {s.values[-1]:.1f}" for c, s in case.rates.items() if len(s))
-                    + f" images/s, in {time.monotonic() - start:.0f} s")
+        for what in args.what:
+            args.systems = {}
+            args.timeout = given or (4 * 3600 if what == "recipe" else 900)
+            print({"steps": steps, "input": loaders.measure, "recipe": recipe.measure}[what](args, pythons), flush=True)
     except Failed as e:
         say(f"run.py: {e}")
         return 1
-    print(table(args, args.cases))
-    print(conditions(args, args.cases, began))
     return 0
+
+
+def steps(args, pythons):
+    """The tables of whole training steps."""
+    began = environment.load()
+    for case in args.cases:
+        say(f"{case}: what is best for PyTorch")
+        find_settings(args, pythons["torch"], case)
+    for number in range(args.repeats):
+        for case in args.cases:
+            start = time.monotonic()
+            with locked(args.lock):
+                turn(args, pythons, case)
+            say(f"turn {number + 1} of {args.repeats}, {case}: "
+                + ", ".join(f"{c} {s.values[-1]:.1f}" for c, s in case.rates.items() if len(s))
+                + f" images/s, in {time.monotonic() - start:.0f} s")
+    return table(args, args.cases) + "\n" + conditions(args, args.cases, began) + "\n"
 
 
 if __name__ == "__main__":

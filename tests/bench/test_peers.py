@@ -24,8 +24,8 @@ import json, os, sys
 a = dict(zip(sys.argv, sys.argv[1:]))
 speed = 100.0
 if {torch}:
-    speed = {{"eager": 40, "compile": 50}}[a["--way"]] + {{"fused": 2, "foreach": 4}}[a["--optimizer"]]
-    speed += 8 * (a["--bf16"] == "pure") * (a["--precision"] == "bf16") + 16 * (os.environ.get("MALLOC_TRIM_THRESHOLD_") is not None)
+    speed = {{"eager": 40, "compile": 50}}[a.get("--way", "eager")] + {{"fused": 2, "foreach": 4}}[a.get("--optimizer", "fused")]
+    speed += 8 * (a.get("--bf16") == "pure") * (a.get("--precision") == "bf16") + 16 * (os.environ.get("MALLOC_TRIM_THRESHOLD_") is not None)
 with open({log!r}, "a") as f:
     f.write(json.dumps([{name!r}, sys.argv[1:], os.environ.get("OMP_NUM_THREADS")]) + "\\n")
 with open({log!r}) as f:
@@ -95,11 +95,24 @@ class Run(unittest.TestCase):
         self.assertNotIn("Traceback", done.stderr)
         return done
 
+    def input(self, name=""):
+        """Files that stand for the images, and a stand-in for Google Benchmark's programs."""
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        for file in ("data_batch_1.bin", "imagenet-sample.tar"):
+            (data / file).touch()
+        report = """
+name = sys.argv[1].split("^")[1]
+print("context", json.dumps({"benchmarks": [{"name": (name if name.startswith(%r) else "other/") + "real_time", "images/s": 1000,
+                                             "images/cpu_s": 500}]}))
+sys.exit()""" % name
+        return {"TUTTI_DATA": str(data), **{f"TUTTI_{p.upper()}": str(self.program(p, p, report)) for p in ("loader", "jpeg")}}
+
     def calls(self, name):
         return [json.loads(line)[1:] for line in self.log.read_text().splitlines() if json.loads(line)[0] == name]
 
     def test_by_turns_with_what_is_best(self):
-        out = self.run_it("--models", "resnet20:8 resnet50:2", "--precisions", "f32 bf16", "--threads", "3", "--repeats", "3",
+        out = self.run_it("steps", "--models", "resnet20:8 resnet50:2", "--precisions", "f32 bf16", "--threads", "3", "--repeats", "3",
                           "--malloc", "best", "--tutti", "--backend eigen").stdout
         # tutti's runs count up from 101; of the first row they are 101, 105 and 109.
         self.assertRegex(out, r"\| ResNet-20 CIFAR +\| +8 \| +f32 \| +3 \| +60\.0 \(60\.0 to 60\.0\) \| +70\.0 \(70\.0 to 70\.0\) \| "
@@ -121,13 +134,13 @@ class Run(unittest.TestCase):
         self.assertTrue(all("foreach" in a for a, _ in timed))
 
     def test_given_settings_are_not_sought(self):
-        self.run_it("--models", "resnet18:4", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer", "fused",
+        self.run_it("steps", "--models", "resnet18:4", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer", "fused",
                     "--ways", "eager")
         self.assertEqual(len(self.calls("torch")), 1)
         self.assertIn("fused", self.calls("torch")[0][0])
 
     def test_busy_and_further_columns(self):
-        out = self.run_it("--models", "resnet20:8", "--precisions", "f32 bf16", "--threads", "busy", "--repeats", "1", "--malloc", "glibc",
+        out = self.run_it("steps", "--models", "resnet20:8", "--precisions", "f32 bf16", "--threads", "busy", "--repeats", "1", "--malloc", "glibc",
                           "--optimizer", "fused", "--bf16", "pure", "--also", "mxnet tensorflow",
                           MXNET_VENV=str(self.environment_of("mxnet")), TENSORFLOW_VENV=str(self.environment_of("tensorflow"))).stdout
         self.assertIn("MXNet", out)
@@ -138,17 +151,18 @@ class Run(unittest.TestCase):
 
     def test_a_program_that_fails(self):
         self.environment["TUTTI_STEP"] = str(self.program("broken", "tutti", "sys.exit('out of memory')"))
-        done = self.run_it("--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
+        done = self.run_it("steps", "--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
                            "fused", code=1)
         self.assertIn("out of memory", done.stderr)
         self.assertEqual(done.stdout, "")
         self.environment["TUTTI_STEP"] = str(self.program("slow", "tutti", "import time; time.sleep(60)"))
-        done = self.run_it("--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
+        done = self.run_it("steps", "--models", "resnet20:8", "--precisions", "f32", "--repeats", "1", "--malloc", "glibc", "--optimizer",
                            "fused", "--timeout", "1.5", code=1)
         self.assertIn("no result in 1.5 s", done.stderr)
 
     def test_wrong_use(self):
-        for wrong, tells in ((["--models", "vgg:1"], "MODEL:BATCH"), (["--models", "resnet20:0"], "resnet20:0"), (["--models", ""], "a model"),
+        for wrong, tells in ((["--models", "vgg:1"], "MODEL:BATCH"), (["scaling"], "got 'scaling'"), (["--seeds", "x"], "--seeds"),
+                             (["--epochs", "0"], "epoch"), (["--models", "resnet20:0"], "resnet20:0"), (["--models", ""], "a model"),
                              (["--precisions", "f16"], "f32 or bf16"), (["--threads", "-1"], "numbers from 1"), (["--repeats", "0"], "1 repeat"),
                              (["--ways", "jit"], "eager or compile"), (["--also", "jax"], "mxnet or tensorflow"),
                              (["--malloc", "mine"], "unknown"), (["--nice", "20"], "-20 to 19"), (["--seconds", "0"], "seconds"),
@@ -157,10 +171,73 @@ class Run(unittest.TestCase):
         self.assertFalse(self.log.exists())
 
     def test_what_is_missing(self):
-        self.assertIn("TUTTI_STEP", self.run_it(code=3, TUTTI_STEP=str(self.folder / "none")).stderr)
+        self.assertIn("step-none", self.run_it(code=3, TUTTI_STEP=str(self.folder / "step-none")).stderr)
+        self.assertIn("train-none", self.run_it("recipe", code=3, TUTTI_TRAIN=str(self.folder / "train-none")).stderr)
+        nowhere = {**self.input(), "TUTTI_DATA": str(self.folder / "none")}
+        self.assertIn("TUTTI_DATA", self.run_it("recipe", code=3, TUTTI_TRAIN=nowhere["TUTTI_LOADER"], **nowhere).stderr)
         # No package can be had: the environment cannot even be made.
         (self.folder / "file").write_text("")
-        self.assertIn("SKIP: torch.txt", self.run_it(code=77, TORCH_VENV=str(self.folder / "file" / "torch")).stdout)
+        self.assertIn("SKIP: torch.txt", self.run_it("steps", code=77, TORCH_VENV=str(self.folder / "file" / "torch")).stdout)
+
+
+class Input(Run):
+    """The loaders' tables; what Run tests is not tested again."""
+
+    test_by_turns_with_what_is_best = test_given_settings_are_not_sought = test_busy_and_further_columns = None
+    test_a_program_that_fails = test_wrong_use = test_what_is_missing = None
+
+    def test_loaders(self):
+        out = self.run_it("input", "--repeats", "2", "--seconds", "0.5", **self.input()).stdout
+        cores = len(os.sched_getaffinity(0))
+        self.assertRegex(out, r"\| CIFAR-10: .*\| +0 \| +42\.0 \(.*\) \| +- \| +1,000 \(1,000 to 1,000\) \| +- \| +23\.81 \|\n")
+        self.assertRegex(out, r"\| ImageNet JPEGs: .*\| +" + str(cores) + r" \| +42\.0 .*\| +42\.0 .*\| +1,000 .*\| +1,000 .*\| +23\.81 \|\n")
+        calls = [{k: c[c.index(k) + 1] for k in ("--set", "--workers", "--decoder")} for c, _ in self.calls("torch")]
+        self.assertEqual([tuple(c.values()) for c in calls[:6]], [
+            ("cifar10", "0", "torchvision"), ("cifar10", str(cores), "torchvision"), ("imagenet", "0", "torchvision"),
+            ("imagenet", "0", "pil"), ("imagenet", str(cores), "torchvision"), ("imagenet", str(cores), "pil")])
+        self.assertEqual(calls[6:], calls[:6])
+        self.assertEqual(self.calls("jpeg")[0][0][0], "--benchmark_filter=^jpeg/full/turbojpeg/torchvision/threads1/")
+        filters = [c[0][0] for c in self.calls("loader")]
+        self.assertEqual(filters[:2], ["--benchmark_filter=^loader/cifar10/b128/threads0/",
+                                       f"--benchmark_filter=^loader/cifar10/b128/threads{cores}/"])
+
+    def test_a_benchmark_that_is_not_there(self):
+        done = self.run_it("input", "--repeats", "1", code=1, **self.input("jpeg/"))
+        self.assertIn("loader/cifar10", done.stderr)
+
+
+class Recipe(Input):
+    test_loaders = test_a_benchmark_that_is_not_there = None
+
+    def train(self, body):
+        path = self.folder / "train"
+        path.write_text(f"""#!{sys.executable}
+import json, os, sys
+a = dict(zip(sys.argv, sys.argv[1:]))
+os.mkdir(a["--run-dir"])
+with open(a["--run-dir"] + "/log.jsonl", "w") as f:
+    {body}
+""")
+        path.chmod(0o755)
+        return str(path)
+
+    def test_seeds(self):
+        body = """for e in ({"event": "epoch", "train_loss": 1.5}, {"event": "views", "test_ema_top1": float("0." + a["--seed"])}):
+        print(json.dumps(e), file=f)"""
+        self.program("torch/bin/python", "torch", """a = dict(zip(sys.argv, sys.argv[1:]))
+print(json.dumps({"system": "PyTorch", "accuracy_of_views": 0.5 + int(a["--seed"]) / 1000, "loss": 1.25}))
+sys.exit()""")
+        out = self.run_it("recipe", "--seeds", "49 53", "--epochs", "2", "--width", "0.5", "--num-examples", "1000",
+                          TUTTI_TRAIN=self.train(body), **self.input()).stdout
+        self.assertRegex(out, r"\| seed 49 +\| +54\.90 \| +49\.00 \| +1\.2500 \| +1\.5000 \|")
+        self.assertIn("PyTorch 55.10 % (spread 0.40), tutti 51.00 % (spread 4.00)", out)
+        self.assertIn("tutti IS BELOW PyTorch", out)
+        self.assertIn("2 epochs, width 0.5, 1000 images, bf16, PyTorch eager", out)
+
+    def test_a_log_without_accuracy(self):
+        self.program("torch/bin/python", "torch", "print(json.dumps({'system': 'P', 'accuracy_of_views': 0.5, 'loss': 1})); sys.exit()")
+        done = self.run_it("recipe", "--seeds", "1", code=1, TUTTI_TRAIN=self.train("f.write('{}')"), **self.input())
+        self.assertIn("no accuracy", done.stderr)
 
 
 class Requirements(unittest.TestCase):

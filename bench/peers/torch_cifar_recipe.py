@@ -114,7 +114,7 @@ def epoch(images, labels, batch, number, mirrored_first, generator):
     order = torch.randperm(n, device=device, generator=generator)
     for at in range(0, n, batch):
         chosen = order[at:at + batch]
-        yield shifted[chosen], labels[chosen]
+        yield shifted[chosen].contiguous(memory_format=torch.channels_last), labels[chosen]
 
 
 def logits_of_views(model, x):
@@ -135,9 +135,12 @@ def main():
     parser.add_argument("--num-examples", type=int, default=0, help="training images used; 0: all")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=0, help="on the processor; 0: as many as PyTorch takes")
     parser.add_argument("--compile", action="store_true", help="torch.compile, whose time counts")
     args = parser.parse_args()
     began = process_start()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     torch.backends.cudnn.benchmark = True
     device = torch.device(args.device)
@@ -157,9 +160,8 @@ def main():
     widths = [max(8, int(args.width * w / 8 + 0.5) * 8) for w in (64, 256, 256)]
     model = Net(widths).to(device)
     model.whitening.weight.data.copy_(whitening(images[:2000].float()))
-    if device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)
-        images, test_images = (x.to(memory_format=torch.channels_last) for x in (images, test_images))
+    model = model.to(memory_format=torch.channels_last)
+    images, test_images = (x.to(memory_format=torch.channels_last) for x in (images, test_images))
     forward = torch.compile(model) if args.compile else model
 
     peak, decay, rate = 1.5 * args.batch_size / 1024, 0.0153 / 11.5, 64
@@ -175,7 +177,7 @@ def main():
     training = time.time()
     for number in range(args.epochs):
         model.train()
-        last = torch.zeros((), device=device)
+        loss_sum, images_seen = torch.zeros((), device=device), 0
         for x, y in epoch(images, labels, args.batch_size, number, mirrored_first, generator):
             for g in optimizer.param_groups:
                 g["lr"] = learning_rate(step, total, peak) * g["rate"]
@@ -189,9 +191,10 @@ def main():
             kept = min(0.97, (1 + step) / (10 + step))
             torch._foreach_mul_(average, kept)
             torch._foreach_add_(average, state, alpha=1 - kept)
-            last = loss.detach()
+            loss_sum += loss.detach() * len(y)
+            images_seen += len(y)
         if device.type == "cpu":
-            print(f"epoch {number + 1}/{args.epochs}  loss {last.item():.4f}  {time.time() - training:.0f} s", flush=True)
+            print(f"epoch {number + 1}/{args.epochs}  loss {loss_sum.item() / images_seen:.4f}  {time.time() - training:.0f} s", flush=True)
     for t, a in zip(state, average):
         t.copy_(a)
     model.eval()
@@ -204,7 +207,7 @@ def main():
     end = time.time()
     print(json.dumps({"system": f"PyTorch {torch.__version__}", "device": str(device), "precision": args.precision,
                       "epochs": args.epochs, "width": args.width, "seed": args.seed, "compile": args.compile,
-                      "accuracy": accuracy, "accuracy_of_views": of_views,
+                      "loss": round(loss_sum.item() / images_seen, 4), "accuracy": accuracy, "accuracy_of_views": of_views,
                       "seconds_training": round(end - training, 2), "seconds": round(end - began, 2)}), flush=True)
 
 
