@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <tutti/backends/gloo/gloo.hpp>
 #include <tutti/backends/gloo/job.hpp>
@@ -10,6 +11,7 @@
 #include <tutti/comm/process_windows.hpp>
 #include <tutti/job/channel_store.hpp>
 #include <tutti/job/control_channel.hpp>
+#include <tutti/job/control_messages.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 
@@ -43,6 +45,7 @@ struct FormGloo {
   [[nodiscard]] ProcessWindows* windows() const {
     return options.shared_memory ? &ProcessWindows::of_process() : nullptr;
   }
+  [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.workers; }
 };
 
 using ElasticGloo = Elastic<FormGloo>;

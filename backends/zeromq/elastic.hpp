@@ -17,6 +17,7 @@
 #include <tutti/comm/host_name.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
@@ -145,6 +146,14 @@ class Neighbourhood {
   std::vector<std::string> worker_keys_;       // of the generation, by rank
 };
 
+// Of each server, whether it is on the host of this worker.
+[[nodiscard]] inline std::vector<bool> neighbours(const Assignment& a) {
+  const std::string& here = a.workers.at(static_cast<std::size_t>(a.rank)).host;
+  std::vector<bool> list;
+  for (const control::Member& s : a.servers) list.push_back(s.host == here);
+  return list;
+}
+
 }  // namespace detail
 
 // Forms the part of a worker in a generation, for Elastic.
@@ -163,13 +172,15 @@ class FormServed {
     w.generation = a.generation;
     w.patience = o_.meeting;
     w.host = others_->host();
-    // A server that was given up, but lives, could still write into one.
-    if (o_.shared_memory) w.no_windows = "members change";
+    w.neighbours = detail::neighbours(a);
     w.one_host = others_->one_host();
     w.flag = &flag;
     auto end = std::make_unique<WorkerEnd>(a.rank, others_->doors(a, flag), others_->options(a));
     return std::make_unique<ParameterServer<WorkerEnd>>(std::move(end), w);
   }
+  // Where gradients lie that servers of this host add up in place.
+  [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
+  [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.servers; }
 
  private:
   JobOptions o_;

@@ -18,10 +18,11 @@
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
-#include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/elastic_member.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/elastic_async.hpp>
 #include <tutti/strategy/parameter_server/serve_generations.hpp>
@@ -68,13 +69,14 @@ class FormAsync {
     w.servers = static_cast<int>(a.servers.size());
     w.patience = o_.meeting;
     w.host = others_->host();
-    // A worker that was given up, but lives, could still be answered in one.
-    if (o_.shared_memory) w.no_windows = "members change";
+    w.neighbours = detail::neighbours(a);
     w.one_host = others_->one_host();
     w.flag = &flag;
     auto end = std::make_unique<WorkerEnd>(number, std::move(doors), others_->options(a));
     return std::make_unique<AsyncParameterServer<WorkerEnd>>(std::move(end), w);
   }
+  // Where gradients lie that servers of this host read in place.
+  [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
 
  private:
   using Door = zeromq::Door;

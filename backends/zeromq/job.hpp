@@ -24,7 +24,6 @@
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
-#include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
@@ -119,7 +118,6 @@ class Meeting {
     for (const Said& s : servers_) list.push_back(s.host == host_);
     return list;
   }
-  [[nodiscard]] ProcessWindows* windows() const { return o_.shared_memory ? &ProcessWindows::of_process() : nullptr; }
   // Where a server listens: to this host alone where all are on it. The port that server 0 was given is the arbiter's.
   [[nodiscard]] std::string door() const {
     const auto number = static_cast<std::size_t>(start_.rank);
@@ -265,7 +263,7 @@ class JobStrategy : public Strategy {
     w.late = meeting.began_before();
     w.servers_return = Strategy::traits.owns_weights && start.servers_restart;
     // A server that ends while it writes into a window leaves gradients there that cannot be sent again.
-    w.windows = w.servers_return ? nullptr : meeting.windows();
+    if (w.servers_return) w.windows = nullptr;
     if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
     w.neighbours = meeting.neighbours();
     w.one_host = meeting.one_host();
@@ -340,7 +338,6 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
   s.index = start.rank;
   s.servers = start.servers;
   s.workers = start.workers;
-  s.windows = meeting.windows();
   s.keep = o.keep;
   s.keep_every = o.keep_every;
   s.from = o.from;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <tutti/comm/communicator.hpp>
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
@@ -40,6 +41,11 @@ struct JobOptions {
 
 namespace detail {
 
+// Null where nothing is shared within a host.
+[[nodiscard]] inline ProcessWindows* windows_of(const JobOptions& o) {
+  return o.shared_memory ? &ProcessWindows::of_process() : nullptr;
+}
+
 // What a worker's connections go by, whoever else there is.
 [[nodiscard]] inline ps::WorkerOptions worker_options(const JobOptions& o) {
   ps::WorkerOptions w;
@@ -47,6 +53,7 @@ namespace detail {
   w.big_array = ps::big_array_bound([](const char* name) { return std::getenv(name); });
   w.bf16_wire = o.bf16_wire;
   w.threshold = o.threshold;
+  w.windows = windows_of(o);
   return w;
 }
 // And a server's.
@@ -56,6 +63,7 @@ namespace detail {
   s.store = o.weights;
   s.staleness = o.staleness;
   s.log = o.log;
+  s.windows = windows_of(o);
   return s;
 }
 

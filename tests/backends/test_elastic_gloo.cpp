@@ -67,15 +67,16 @@ TEST_CASE("windows that outlive their groups are summed in place, where all rank
   }
 }
 
-TEST_CASE("an elastic process keeps its window while others join, and has other memory there once one is gone") {
+TEST_CASE(
+    "an elastic process keeps its window while others join and leave, and has other memory there once one is lost") {
   control::ArbiterOptions o;
   o.workers = 2;
   o.elastic = true;
   testing::Office office(o);
-  std::vector<std::string> errors(3);
+  std::vector<std::string> errors(4);
   std::vector<std::unique_ptr<ControlChannel>> channels;
-  for (int i = 0; i < 3; ++i) channels.push_back(office.channel());
-  std::latch began(2);
+  for (int i = 0; i < 4; ++i) channels.push_back(office.channel());
+  std::latch began(2), left(2);
   const auto member = [&](std::size_t me) {
     const auto require = [](bool good, const char* what) {
       if (!good) fail<Error>("test", what, "otherwise");
@@ -83,7 +84,7 @@ TEST_CASE("an elastic process keeps its window while others join, and has other 
     ElasticOptions how;
     how.start.rank = static_cast<int>(me);
     how.start.host = "localhost";
-    how.start.new_worker = me == 2;
+    how.start.new_worker = me >= 2;
     ElasticGloo s(std::move(channels[me]), how, FormGloo{});
     const std::span<std::byte> bytes = s.allocate(floats * sizeof(float));
     require(!bytes.empty(), "a window");
@@ -93,26 +94,37 @@ TEST_CASE("an elastic process keeps its window while others join, and has other 
         s.reduce({Piece::Kind::gradients, 0, DType::f32, std::as_writable_bytes(values(bytes)), 0}).wait();
       });
     };
-    if (me == 2) {
-      began.wait();
+    const auto change_is_known = [&s](bool broken) {
+      using Change = ChangingMembers::Change;
+      while (broken ? s.change() != Change::broken : s.change() == Change::none)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    if (me >= 2) {
+      (me == 2 ? began : left).wait();
       require(s.next_generation({}), "a generation with it");
       require(sum_is(3), "the sum of three");
-      office.ended(me);  // as if it were killed
+      if (me == 3) return office.ended(me);  // as if it were killed
+      s.ask_to_leave();
+      change_is_known(false);
+      require(!s.next_generation({2, false, false}), "to be let go");
       return;
     }
     require(sum_is(2), "the sum of two");
-    began.count_down();
-    for (; s.change() == ChangingMembers::Change::none;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    require(s.next_generation({1, false, false}), "a generation with one more");
-    require(values(bytes)[7] == 2, "the memory that was there");
-    require(sum_is(3), "the sum of three");
-    for (; s.change() != ChangingMembers::Change::broken;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    require(s.next_generation({2, true, false}), "a generation with one fewer");
-    require(values(bytes)[7] == 0, "other memory in its place");
-    require(sum_is(2), "the sum of two");
+    for (std::latch* const next : {&began, &left}) {
+      next->count_down();
+      change_is_known(false);
+      require(s.next_generation({1, false, false}), "a generation with one more");
+      require(values(bytes)[7] == 2, "the memory that was there");
+      require(sum_is(3), "the sum of three");
+      const bool killed = next == &left;
+      change_is_known(killed);
+      require(s.next_generation({2, killed, false}), "a generation with one fewer");
+      require(values(bytes)[7] == (killed ? 0 : 3), killed ? "other memory in its place" : "the memory that was there");
+      require(sum_is(2), "the sum of two");
+    }
   };
   std::vector<std::thread> threads;
-  for (std::size_t me = 0; me < 3; ++me)
+  for (std::size_t me = 0; me < 4; ++me)
     threads.emplace_back([&, me] {
       try {
         member(me);

@@ -2,6 +2,7 @@
 """What the tests of elastic training share: a job of train_cifar10 on several hosts, its hosts file, what it logged, and
 which samples its audit says were seen."""
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -17,6 +18,22 @@ def check_audit(run, *options):
     """What tutti-check-audit makes of a run: its exit code, and what it says."""
     done = subprocess.run([CHECK_AUDIT, *map(str, options), str(run)], text=True, capture_output=True, timeout=60)
     return done.returncode, done.stdout + done.stderr
+
+
+class OutputInFiles:
+    """What a job says goes to files, and is read while it runs: otherwise the launcher keeps it until somebody reads it."""
+    def start(self, *arguments, **more):
+        out, err = (open(self.folder / name, "w", encoding="utf-8") for name in ("out", "err"))
+        with out, err:
+            process = super().start(*arguments, stdout=out, stderr=err, **more)
+        process.stdout, process.stderr = (open(self.folder / name, encoding="utf-8") for name in ("out", "err"))
+        return process
+
+    def finish(self, process, timeout=120):
+        process.wait(timeout)
+        process.out, process.err = process.stdout.read(), process.stderr.read()
+        self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
+        return process
 
 
 class ElasticTrainingCase(HostsCase):

@@ -4,18 +4,17 @@
 """train_cifar10 over MPI while its workers come and go, one mpirun after the other: hosts join and leave, ranks die, and
 every sample is seen once an epoch."""
 import os
-import re
 import shutil
 import signal
 import sys
 from pathlib import Path
 
-from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
+from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, OutputInFiles, check_audit
 from hosts_case import main
 from launch_case import wait_until
 
 
-class ElasticMpi(ElasticTrainingCase):
+class ElasticMpi(OutputInFiles, ElasticTrainingCase):
     STRATEGY = ("--strategy", "mpi")
 
     def options(self):
@@ -23,20 +22,6 @@ class ElasticMpi(ElasticTrainingCase):
         arguments = ["--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca", "btl", "tcp,self",
                      "--mca", "mpi_yield_when_idle", "1"]
         return [*super().options(), *[w for a in arguments for w in ("--mpi-arg", a)]]
-
-    def start(self, *arguments, **more):
-        """What it says is read while it runs."""
-        out, err = (open(self.folder / name, "w", encoding="utf-8") for name in ("out", "err"))
-        with out, err:
-            process = super().start(*arguments, stdout=out, stderr=err, **more)
-        process.stdout, process.stderr = (open(self.folder / name, encoding="utf-8") for name in ("out", "err"))
-        return process
-
-    def finish(self, process, timeout=120):
-        process.wait(timeout)
-        process.out, process.err = process.stdout.read(), process.stderr.read()
-        self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
-        return process
 
     def said(self):
         return (self.folder / "err").read_text()

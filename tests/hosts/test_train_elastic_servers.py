@@ -29,7 +29,7 @@ class Synchronous(WithServers):
 
     def test_workers_join_and_leave(self):
         self.hosts_join_and_leave()
-        self.assertIn("parameter server over ZeroMQ with CURVE, 2 servers (no windows: members change)", self.job.out)
+        self.assertIn("parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host", self.job.out)
 
     def test_a_server_and_the_first_worker_die(self):
         self.begin("--elastic-at", "step", "--restart-budget", 0)
@@ -82,7 +82,7 @@ class Asynchronous(WithServers):
 
     def test_workers_join_and_leave(self):
         self.hosts_join_and_leave(steps=self.STEPS)
-        self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers (no windows: members change)",
+        self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host",
                       self.job.out)
         self.assertIn("left the job", self.job.out)
         # Each worker has a file of its own, and had a share.

@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,10 +18,9 @@
 
 #include "blame.hpp"
 #include "commands.hpp"
+#include "elastic_additions.hpp"
 #include "elastic_file.hpp"
-#include "elastic_log.hpp"
 #include "elastic_options.hpp"
-#include "elastic_site.hpp"
 #include "elastic_table.hpp"
 #include "job_control.hpp"
 #include "job_folder.hpp"
@@ -36,11 +33,11 @@ namespace tutti::launch {
 // Workers that come and go while the job runs: what the hosts file asks for against what there is. It begins once the
 // first generation of the job stands. Who dies before that is left out, as long as enough others are there; what keeps
 // processes from being started ends the job as any.
-class Elastic : ElasticTable {
+class Elastic : ElasticAdditions {
  public:
   Elastic(const Options& o, const Plan& plan, JobMembers& members, JobFolder& folder, std::list<Link>& links,
           std::function<void(const std::string&)> say)
-      : ElasticTable(o, members, std::move(say)), plan_(plan), folder_(folder), links_(links) {
+      : ElasticAdditions(o, plan, members, folder, links, std::move(say)) {
     replace_hosts_file(file_, list_founders(plan));
     watch_.emplace(file_);
     say_("Created worker host file " + file_.string());
@@ -55,12 +52,7 @@ class Elastic : ElasticTable {
   }
 
   // ---- what the launcher hears ----
-  void started(const std::string& name, Link& l) {
-    if (ElasticWorker* w = find(name)) {
-      w->link = &l;
-      w->pending = false;
-    }
-  }
+  using ElasticAdditions::started;
   // What the end of a process means: that of the job; nothing; or something only if no other one finishes the work.
   enum class Meaning { fails, none, noted };
   [[nodiscard]] Meaning meaning_of(const Ending& e) {
@@ -95,9 +87,8 @@ class Elastic : ElasticTable {
         return w.second.link == &l && w.second.member && !w.second.ended && !w.second.released && !w.second.given_up;
       });
     bool any = false;
-    std::set<int> coming;  // to a host that is prepared, where nothing of theirs runs yet
-    for (auto& a : additions_)
-      if (a.link == &l && !std::exchange(a.over, true)) coming.insert(a.numbers.begin(), a.numbers.end());
+    // To a host that is prepared, where nothing of theirs runs yet.
+    const std::set<int> coming = end_additions(l);
     for (auto& [number, w] : workers_)
       if (w.link == &l || (w.pending && (l.has(w.name()) || coming.contains(number)))) {
         if (w.pending) w.ended = true;
@@ -120,7 +111,7 @@ class Elastic : ElasticTable {
         w.ended = w.ended || !members_.opened(w.name());
         w.link = nullptr;
       }
-    std::erase_if(additions_, [&](const Addition& a) { return a.link == &l && (a.over || !a.preparing); });
+    forget_additions(l);
     write_log();
   }
   void hear(const JobControl::News& news) {
@@ -219,15 +210,6 @@ class Elastic : ElasticTable {
     return true;
   }
 
-  // Workers on their way to a host: its folder is copied, it is prepared, they are started.
-  struct Addition {
-    std::string key;
-    std::vector<int> numbers;
-    std::unique_ptr<Child> copy;
-    Link* link = nullptr;
-    bool preparing = false, over = false;
-  };
-
   // A server that still runs may not come back.
   void lose_server(const JobControl::News& news) {
     lost_servers_.insert(news.name);
@@ -262,13 +244,7 @@ class Elastic : ElasticTable {
     if (!members_.opened(w.name())) {
       // It is not in the job yet.
       w.asked = true;
-      for (Addition& a : additions_)
-        if (std::find(a.numbers.begin(), a.numbers.end(), w.number) != a.numbers.end() && w.pending) {
-          a.over = true;
-          if (a.copy) a.copy->signal(SIGKILL);
-          if (a.link != nullptr) a.link->say("stop");
-          w.ended = true;
-        }
+      end_addition(w);
       if (w.link != nullptr) w.link->say("signal 15 " + w.name());
       return true;
     }
@@ -317,106 +293,8 @@ class Elastic : ElasticTable {
     }
   }
 
-  // ---- additions ----
-  void add(Station& s, int count) {
-    Addition a{s.where.key, {}, nullptr};
-    for (int i = 0; i < count; ++i) {
-      int local = 0;
-      while (!workers_on(s.where.key, [&](const ElasticWorker& w) { return w.local_rank == local; }).empty()) ++local;
-      ElasticWorker& w = workers_[next_];
-      w.number = next_++;
-      w.key = s.where.key;
-      w.local_rank = local;
-      a.numbers.push_back(w.number);
-      say_("Launching worker node at ip: " + s.where.host.name);
-    }
-    additions_.push_back(std::move(a));
-    Addition& mine = additions_.back();
-    // rsync and mpirun find it there.
-    if (!folder_.path().empty() && !s.where.here()) folder_.add(s.where.host, !o_.elastic.accept_new_hosts);
-    if (!o_.sync_dir.empty() && !s.where.here()) {
-      mine.copy = std::make_unique<Child>(copy_of_folder(s.where.host, false, o_, folder_.path()), false);
-    } else {
-      begin(mine, !o_.elastic.prepare.empty());
-    }
-  }
-  void begin(Addition& a, bool prepare) {
-    const ListedHost& where = stations_[a.key].where;
-    if (Link* const agent = members_.agent_of(a.key); agent != nullptr && !prepare) {
-      for (const int number : a.numbers) {
-        members_.add(*agent, process_name("worker", number), number);
-        started(process_name("worker", number), *agent);
-      }
-      a.over = true;
-      return;
-    }
-    std::vector<ProcessOrder> workers;
-    for (const int number : a.numbers) {
-      const int local = workers_[number].local_rank;
-      workers.push_back({"worker", number, local, std::max(where.host.slots, local + 1), 0});
-    }
-    int count = 0;
-    for (const auto& [number, w] : workers_) count += w.counts() ? 1 : 0;
-    const std::uint64_t epoch = members_.epoch() + (o_.elastic.at_epoch ? 1 : 0);
-    Plan::Site site = joining_site(plan_, where, std::move(workers), count, epoch);
-    if (prepare) site = prepare_site(std::move(site), o_.elastic.prepare);
-    a.preparing = prepare;
-    try {
-      links_.emplace_back(std::move(site), o_);
-      a.link = &links_.back();
-    } catch (const Error& e) {
-      give_up(a, e.what());
-    }
-  }
-  void give_up(Addition& a, const std::string& why) {
-    for (const int number : a.numbers) workers_[number].ended = true;
-    a.over = true;
-    failed(a.key, why);
-  }
-  void prepared(const Ending& e) {
-    for (Addition& a : additions_) {
-      if (process_name("prepare", a.numbers.front()) != e.name || a.over) continue;
-      if (e.good())
-        begin(a, false);
-      else
-        give_up(a, error_message("host " + e.host, "exit code 0 of --prepare-script", describe(e.end), ""));
-      return;
-    }
-  }
-  void go_on_with_additions() {
-    for (Addition& a : additions_) {
-      if (a.copy == nullptr) continue;
-      a.copy->poll_and_read([](std::string_view) {},
-                            [&](std::string_view line) { errors_[a.key] += std::string(line) + "\n"; });
-      if (!a.copy->closed()) continue;
-      const int code = a.copy->code();
-      a.copy.reset();
-      const std::string errors = std::exchange(errors_[a.key], "");
-      if (a.over) continue;
-      if (code == 0)
-        begin(a, !o_.elastic.prepare.empty());
-      else
-        give_up(a, copy_problem(stations_[a.key].where.host, o_, code, errors).message);
-    }
-    std::erase_if(additions_, [](const Addition& a) { return a.over && a.link == nullptr && a.copy == nullptr; });
-  }
-  // Nobody joins any more. Who has asked to be let in is told so by the arbiter.
-  void stop_additions() {
-    for (Addition& a : additions_) {
-      if (std::exchange(a.over, true)) continue;
-      if (a.copy) a.copy->signal(SIGKILL);
-      for (const int number : a.numbers)
-        if (a.link != nullptr && !members_.opened(process_name("worker", number))) a.link->say("stop");
-    }
-  }
-
-  const Plan& plan_;
-  JobFolder& folder_;
-  std::list<Link>& links_;
   std::optional<HostsWatch> watch_;
   std::optional<std::vector<ListedHost>> wanted_;
-  std::map<std::string, std::string> errors_;  // of a copy
-  std::list<Addition> additions_;
   std::set<std::string> lost_servers_;
   std::optional<Clock::time_point> too_few_;
 };

@@ -45,9 +45,11 @@ template <class F>
             [&](const Candidate* a, const Candidate* b) { return order(a->member) < order(b->member); });
   return members;
 }
-[[nodiscard]] inline int workers_of(const std::vector<Candidate*>& members) {
-  return static_cast<int>(
-      std::count_if(members.begin(), members.end(), [](const Candidate* c) { return c->is(Role::worker); }));
+// Whether any that is not gone is of f(candidate).
+template <class F>
+[[nodiscard]] bool any_candidate(const std::vector<Candidate>& all, F&& f) {
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Candidate& c) { return c.state != Candidate::State::gone && f(c); });
 }
 
 }  // namespace tutti::control

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/job/assignment.hpp>
 #include <tutti/job/control_link.hpp>
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
@@ -27,16 +28,6 @@
 #include <tutti/job/lease.hpp>
 
 namespace tutti {
-
-// What a process is in a generation of its job.
-struct Assignment {
-  std::uint64_t generation = 0;
-  control::ProcessId id = 0, authority = 0;  // authority: whose state the others take
-  control::Role role = control::Role::worker;
-  int rank = 0;                                   // among the workers, or the servers
-  std::vector<control::Member> workers, servers;  // by rank
-  std::chrono::milliseconds rank_timeout{0};
-};
 
 // A process's channel to the arbiter of its job. A thread of its own sends beats, so that the process is known to live
 // whatever it computes. It meets the other processes here too, by texts that it publishes and looks up; they stand in
@@ -359,23 +350,10 @@ class ControlChannel {
     if (tell) tell(std::get<control::Changing>(message));
   }
   void assign(const control::Issued& m) {
-    Assignment a;
-    a.generation = m.generation;
-    a.id = m.you;
-    a.authority = m.authority;
-    a.rank_timeout = std::chrono::milliseconds(m.rank_timeout_ms);
-    for (const control::Member& member : m.members) {
-      auto& list = member.role == control::Role::worker ? a.workers : a.servers;
-      if (member.id == m.you) {
-        a.role = member.role;
-        a.rank = static_cast<int>(list.size());
-      }
-      list.push_back(member);
-    }
-    lease_.set_timeout(a.rank_timeout);
+    assignment_ = assignment_of(m);
+    lease_.set_timeout(assignment_->rank_timeout);
     // Several within a short time-out, too.
-    every_ = std::min<Clock::duration>(control::beat_every, a.rank_timeout / 5);
-    assignment_ = std::move(a);
+    every_ = std::min<Clock::duration>(control::beat_every, assignment_->rank_timeout / 5);
   }
 
   std::unique_ptr<control::FrameLink> link_;

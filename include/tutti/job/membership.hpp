@@ -17,6 +17,7 @@
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/control_store.hpp>
 #include <tutti/job/lease.hpp>
+#include <tutti/job/next_generation.hpp>
 
 // Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
 // generation of members behind the other.
@@ -202,15 +203,7 @@ class Arbiter {
   }
 
   // ---- the first generation ----
-  [[nodiscard]] Waiting waiting() const {
-    constexpr std::size_t most = 3;
-    std::string missing;
-    std::size_t shown = 0;
-    for (const auto& [role, place] : absent_)
-      if (++shown <= most) missing += (missing.empty() ? "" : ", ") + Member{0, role, place, ""}.name();
-    if (absent_.size() > most) missing += " and " + std::to_string(absent_.size() - most) + " more";
-    return {missing};
-  }
+  [[nodiscard]] Waiting waiting() const { return waiting_for(absent_); }
   void found() {
     if (!absent_.empty()) return;
     founded_ = true;
@@ -268,8 +261,7 @@ class Arbiter {
   }
   template <class F>  // f(process)
   [[nodiscard]] bool any(F&& f) const {
-    return std::any_of(processes_.begin(), processes_.end(),
-                       [&](const Process& p) { return p.state != State::gone && f(p); });
+    return any_candidate(processes_, f);
   }
   // It has done its work, and so has the job, where it did not leave before the others.
   void done(Process& p) {
@@ -338,37 +330,13 @@ class Arbiter {
   }
 
   // ---- the next generation ----
-  // Who is in it. all: who joins does not wait for the end of an epoch, which comes too late; keep: nor does anybody
-  // leave, because none of those who stay has what was trained. Nobody joins those who make it ready.
-  [[nodiscard]] std::vector<Process*> next_members(bool all, bool keep) {
-    const bool epoch_end = !o_.at_epoch || !o_.reports || !any([](const Process& p) {
-      return p.is(Role::worker) && p.state == State::member && !p.epoch_end;
-    });
-    return order_members(processes_, [&](const Process& p) {
-      const bool leaves = p.leaving && !keep && (epoch_end || !p.leaves_at_epoch);
-      const bool joins = p.is(Role::server) || ((all || epoch_end) && !preparing());
-      return !leaves && (p.state == State::member || joins);
-    });
-  }
-  [[nodiscard]] bool preparing() const {
-    return any([](const Process& p) { return p.state == State::member && p.preparing; });
-  }
   void try_issue() {
     if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
     const auto at_work = [](const Process& p) { return p.is(Role::worker) && p.state == State::member && !p.reported; };
     if (o_.reports && any(at_work)) return;
-    const auto stays = [](const Process* p) { return p->state == State::member && p->is(Role::worker); };
     // A job that stops does so with whom it has.
-    const int least = stopping_ || finished_ ? 1 : std::max(1, o_.min_workers);
-    auto next = next_members(false, false);
-    if (workers_of(next) < least) next = next_members(true, false);
-    if ((workers_of(next) > 0 || preparing()) && std::none_of(next.begin(), next.end(), stays))
-      next = next_members(true, true);
-    const auto servers = static_cast<std::ptrdiff_t>(next.size()) - workers_of(next);
-    // Who comes once they are ready counts already.
-    const auto later = [](const Process& p) { return p.is(Role::worker) && p.state == State::waiting; };
-    const auto coming = preparing() ? std::count_if(processes_.begin(), processes_.end(), later) : 0;
-    too_few_ = workers_of(next) == 0 || workers_of(next) + coming < least;
+    const auto next = next_generation(processes_, o_, stopping_ || finished_ ? 1 : std::max(1, o_.min_workers));
+    too_few_ = next.too_few;
     if (too_few_) {
       // Nobody is kept who wants to leave, where another one has what was trained or the job is at its end: not where
       // those who were to go on with it are lost, and others may come in their places.
@@ -378,7 +346,7 @@ class Arbiter {
       for (Process& p : processes_)
         if (p.state == State::member && p.leaving && (kept || ends)) release(p);
     }
-    if (!too_few_ && (o_.elastic || servers >= o_.servers)) issue(next);
+    if (!too_few_ && (o_.elastic || next.servers >= o_.servers)) issue(next.members);
   }
   void issue(const std::vector<Process*>& next) {
     ++generation_;

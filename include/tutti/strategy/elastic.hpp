@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -19,47 +18,12 @@
 #include <tutti/comm/process_windows.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
+#include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
-#include <tutti/job/launch_environment.hpp>
-#include <tutti/strategy/changing_members.hpp>
+#include <tutti/strategy/elastic_member.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {
-
-// How a process of an elastic job comes to its first generation.
-struct ElasticOptions {
-  LaunchEnvironment start;
-  JobFacts facts;  // that all processes have in common, see ControlChannel::enrol()
-  // Until those who begin the job are there, and until the members of a generation have found each other.
-  std::chrono::milliseconds meeting = std::chrono::seconds(60);
-};
-
-namespace detail {
-
-// The flag of the group that there is now, for the channel's thread, which may still be at it when the strategy is
-// gone.
-class GroupFlag {
- public:
-  [[nodiscard]] std::shared_ptr<InterruptFlag> renew() {
-    const std::lock_guard lock(mutex_);
-    return flag_ = std::make_shared<InterruptFlag>();
-  }
-  // why: empty where nothing has ended.
-  void raise(const std::string& why) {
-    std::shared_ptr<InterruptFlag> flag;
-    {
-      const std::lock_guard lock(mutex_);
-      flag = flag_;
-    }
-    if (flag != nullptr && !why.empty()) flag->raise(why);
-  }
-
- private:
-  std::mutex mutex_;
-  std::shared_ptr<InterruptFlag> flag_;
-};
-
-}  // namespace detail
 
 // Trains in generations of a job whose members come and go: makes a strategy for each by `factory`,
 //     std::unique_ptr<S> factory(const Assignment&, ControlChannel&, InterruptFlag&)
@@ -68,7 +32,7 @@ class GroupFlag {
 // Who begins a job is in its first generation when this is made; who joins one that runs is alone until
 // next_generation(), so that it loads its data while the others train.
 template <class Factory>
-class Elastic final : public ChangingMembers {
+class Elastic final : public ElasticMember {
   using Made = std::invoke_result_t<Factory&, const Assignment&, ControlChannel&, InterruptFlag&>;
   using S = typename Made::element_type;
 
@@ -80,20 +44,10 @@ class Elastic final : public ChangingMembers {
   }();
 
   Elastic(std::shared_ptr<ControlChannel> channel, ElasticOptions options, Factory factory)
-      : options_(std::move(options)), factory_(std::move(factory)), channel_(std::move(channel)) {
-    if (channel_ == nullptr)
-      fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
-                       "'tutti-launch --elastic -n N PROGRAM' starts N that more can join");
-    channel_->on_change([now = group_flag_](const control::Changing& c) { now->raise(control::reason_of_end(c)); });
-    channel_->on_end(
-        [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
-    if (!options_.start.new_worker && !next_generation({}))
-      fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
-  }
-  ~Elastic() override {
-    channel_->on_change({});
-    channel_->on_end({});
-    group_.reset();
+      : ElasticMember(std::move(channel), std::move(options),
+                      "'tutti-launch --elastic -n N PROGRAM' starts N that more can join", true),
+        factory_(std::move(factory)) {
+    begin();
   }
 
   // ---- a strategy ----
@@ -105,13 +59,7 @@ class Elastic final : public ChangingMembers {
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
   // The gradients stay where they are over all generations, so no group has them: each shares what this process has.
-  std::span<std::byte> allocate(std::size_t bytes) {
-    ProcessWindows* const windows = of_process();
-    std::string why;
-    auto window = windows != nullptr && bytes > 0 ? windows->make(bytes, why) : nullptr;
-    if (window == nullptr) return {};
-    return windows_.emplace_back(std::move(window))->bytes().first(bytes);
-  }
+  std::span<std::byte> allocate(std::size_t bytes) { return lasting_memory(of_process(), bytes); }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!group_) return;
     if constexpr (shares_windows)
@@ -170,34 +118,33 @@ class Elastic final : public ChangingMembers {
     }
   }
   [[nodiscard]] bool has_authority() const override { return now_.id == now_.authority; }
-  void ask_to_leave() override { channel_->ask_to_leave(); }
-  [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
-  [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
-  void epoch_begins(std::int64_t epoch) override { channel_->epoch_begins(static_cast<std::uint64_t>(epoch)); }
-
-  [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
 
  private:
-  static constexpr bool shares_windows = requires(S & s, const std::shared_ptr<HostWindow>& w) { s.share(w); };
-  // Null where nothing is shared.
+  // Where it does, factory.writers(Assignment) are the members who write into a worker's window.
+  static constexpr bool shares_windows = requires(S & s, const Factory& f, const std::shared_ptr<HostWindow>& w) {
+    s.share(w);
+    f.windows();
+  };
   [[nodiscard]] ProcessWindows* of_process() const {
     if constexpr (shares_windows)
       return factory_.windows();
     else
-      return nullptr;
+      return nullptr;  // nothing is shared
   }
-  // Who is not in the next generation may live, cut off or stopped, and write into what it has mapped.
+  // Who is lost may live, cut off or stopped, and write into what it has mapped. Who left in order behind a whole step
+  // does not: all that it had to write there was written before this process came to the end of that step.
   void shut_out(const Assignment& next) {
-    ProcessWindows* const windows = of_process();
-    if (windows == nullptr || windows_.empty() || now_.workers.empty()) return;
-    const std::string& here = now_.workers[static_cast<std::size_t>(now_.rank)].host;
-    if (std::all_of(now_.workers.begin(), now_.workers.end(), [&](const control::Member& m) {
-          return m.host != here || std::any_of(next.workers.begin(), next.workers.end(),
-                                               [&](const control::Member& n) { return n.id == m.id; });
-        }))
-      return;
-    std::string why;
-    for (const auto& w : windows_) windows->renew(*w, why);
+    if constexpr (shares_windows) {
+      if (windows_.empty() || now_.workers.empty()) return;
+      const std::string& here = now_.workers[static_cast<std::size_t>(now_.rank)].host;
+      const auto &writers = factory_.writers(now_), &left = factory_.writers(next);
+      if (std::all_of(writers.begin(), writers.end(), [&](const control::Member& m) {
+            return m.host != here || std::any_of(left.begin(), left.end(), [&](const auto& n) { return n.id == m.id; });
+          }))
+        return;
+      std::string why;
+      for (const auto& w : windows_) factory_.windows()->renew(*w, why);
+    }
   }
 
   [[nodiscard]] bool next_assignment(const Leaving& leaving) {
@@ -209,16 +156,16 @@ class Elastic final : public ChangingMembers {
     }
     // Who waits for members that are still to come waits as long as the arbiter does; founders of a job do not.
     const auto began = std::chrono::steady_clock::now();
-    const bool founds = joining() && !options_.start.new_worker;
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
-      if (founds && std::chrono::steady_clock::now() - began > options_.meeting) break;  // the next line says who lacks
+      if (founds() && std::chrono::steady_clock::now() - began > options_.meeting)
+        break;  // the next line says who lacks
       if (!may_write())
         fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long",
                                  "is its host cut off, or was it stopped?");
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!next) return false;
-    shut_out(*next);
+    if (leaving.broken) shut_out(*next);
     now_ = *std::move(next);
     return true;
   }
@@ -237,15 +184,10 @@ class Elastic final : public ChangingMembers {
     if (broken && flag_ != nullptr) flag_->raise("this rank leaves a group that broke");
     group_.reset();
   }
-  ElasticOptions options_;
+
   Factory factory_;
-  std::shared_ptr<ControlChannel> channel_;
-  Assignment now_;
   bool enrolled_ = false;
-  std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
-  std::shared_ptr<InterruptFlag> flag_;
-  std::vector<std::shared_ptr<HostWindow>> windows_;  // the gradients lie in the last one
-  Made group_;                                        // goes before its flag
+  Made group_;  // goes before its flag
 };
 
 }  // namespace tutti

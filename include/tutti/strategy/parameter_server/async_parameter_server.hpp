@@ -41,6 +41,8 @@ class AsyncParameterServer {
   void set_place(const Membership& place) noexcept { place_ = place; }
   [[nodiscard]] std::string name() const { return "asynchronous " + c_.name(); }
   std::span<std::byte> allocate(std::size_t bytes) { return c_.allocate(bytes); }
+  // Memory of this process that outlives the communicator, as allocate() gives it.
+  bool share(const std::shared_ptr<HostWindow>& window) { return c_.share(window); }
 
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     ranges_ = ps::ranges_of(layout, o_.servers, o_.big_array);

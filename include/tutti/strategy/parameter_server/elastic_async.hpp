@@ -14,9 +14,8 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
-#include <tutti/strategy/changing_members.hpp>
 #include <tutti/strategy/dealt_steps.hpp>
-#include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/elastic_member.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {
@@ -27,7 +26,7 @@ namespace tutti {
 //     std::unique_ptr<S> form(const Assignment&, ControlChannel&, InterruptFlag&)
 // makes the AsyncParameterServer; the flag ends it. Who joins a job that runs is alone until next_generation().
 template <class Form>
-class ElasticAsync final : public ChangingMembers, private DealtSteps {
+class ElasticAsync final : public ElasticMember, private DealtSteps {
   using Made = std::invoke_result_t<Form&, const Assignment&, ControlChannel&, InterruptFlag&>;
   using S = typename Made::element_type;
 
@@ -39,19 +38,10 @@ class ElasticAsync final : public ChangingMembers, private DealtSteps {
   }();
 
   ElasticAsync(std::shared_ptr<ControlChannel> channel, ElasticOptions options, Form form)
-      : options_(std::move(options)), form_(std::move(form)), channel_(std::move(channel)) {
-    if (channel_ == nullptr)
-      fail<UsageError>("elastic training", "a process that tutti-launch --elastic has started", "another",
-                       "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers");
-    flag_ = group_flag_->renew();
-    channel_->on_end(
-        [now = group_flag_](const std::string& why) { now->raise(why.substr(0, why.find_last_not_of('.') + 1)); });
-    if (!options_.start.new_worker && !next_generation({}))
-      fail<CommunicationError>("elastic training", "to begin the job", "to be let go before it began");
-  }
-  ~ElasticAsync() override {
-    channel_->on_end({});
-    workers_.reset();
+      : ElasticMember(std::move(channel), std::move(options),
+                      "'tutti-launch --elastic -n N -s M PROGRAM' starts workers and servers", false),
+        form_(std::move(form)) {
+    begin();
   }
 
   // ---- a strategy; before the first generation it is alone ----
@@ -61,10 +51,12 @@ class ElasticAsync final : public ChangingMembers, private DealtSteps {
   [[nodiscard]] std::string name() const { return workers_ ? workers_->name() : "asynchronous parameter server"; }
   // Who joins has its memory before it is connected.
   std::span<std::byte> allocate(std::size_t bytes) {
-    return workers_ ? workers_->allocate(bytes) : std::span<std::byte>();
+    return workers_ ? workers_->allocate(bytes) : lasting_memory(form_.windows(), bytes);
   }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
-    if (workers_) workers_->attach(layout, facts);
+    if (!workers_) return;
+    if (!windows_.empty() && !std::exchange(lent_, true)) (void)workers_->share(windows_.back());
+    workers_->attach(layout, facts);
   }
   // Rank 0 may be lost before it has brought what all begin with: then the next one brings it, from where it is called
   // again.
@@ -128,10 +120,6 @@ class ElasticAsync final : public ChangingMembers, private DealtSteps {
   }
   // The servers have it.
   [[nodiscard]] bool has_authority() const override { return false; }
-  void ask_to_leave() override { channel_->ask_to_leave(); }
-  [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
-  [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
-  void epoch_begins(std::int64_t epoch) override { channel_->epoch_begins(static_cast<std::uint64_t>(epoch)); }
 
  private:
   static constexpr const char* founders_key = "ps/founders";
@@ -141,13 +129,14 @@ class ElasticAsync final : public ChangingMembers, private DealtSteps {
     form_.introduce(options_.start, *channel_);
     channel_->ask_to_enrol(control::Role::worker, options_.start.rank, options_.start.host, options_.facts);
     const auto began = std::chrono::steady_clock::now();
-    const bool founds = !options_.start.new_worker;
+    const bool founder = founds();
     while (!channel_->await_assignment(std::chrono::milliseconds(200)))
-      if (founds && std::chrono::steady_clock::now() - began > options_.meeting) break;  // the next line says who lacks
+      if (founder && std::chrono::steady_clock::now() - began > options_.meeting)
+        break;  // the next line says who lacks
     auto first = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!first) return false;
     now_ = *std::move(first);
-    if (founds) {
+    if (founder) {
       founders_ = options_.start.size;
       channel_->publish(founders_key, std::to_string(founders_));
     } else {
@@ -166,14 +155,10 @@ class ElasticAsync final : public ChangingMembers, private DealtSteps {
   [[nodiscard]] bool began() const override { return !options_.start.new_worker; }
   [[nodiscard]] int number() const override { return options_.start.rank; }
 
-  ElasticOptions options_;
   Form form_;
-  std::shared_ptr<ControlChannel> channel_;
-  Assignment now_;
   int founders_ = 1;
-  std::shared_ptr<detail::GroupFlag> group_flag_ = std::make_shared<detail::GroupFlag>();
-  std::shared_ptr<InterruptFlag> flag_;
-  Made workers_;  // goes before its flag
+  bool lent_ = false;  // what was allocated before there were servers
+  Made workers_;       // goes before its flag
 };
 
 }  // namespace tutti

@@ -42,15 +42,16 @@ class LentWindows {
   template <class Send>
   void begin(Send&& send) {
     if (wanted_ == 0) return;
-    (void)lend(1, send);
+    (void)lend(nullptr, 1, send);
   }
-  // Zero memory in a window that all these servers have; null where there is none.
+  // Memory in a window that all these servers have: this one, or where it is null a new one, all zero. Null where there
+  // is none.
   template <class Send>
-  const LentWindow* lend(std::size_t bytes, Send&& send) {
+  const LentWindow* lend(std::shared_ptr<HostWindow> memory, std::size_t bytes, Send&& send) {
     if (wanted_ == 0 || count(neighbours_) == 0) return nullptr;
     if (all_.size() == Loan::most) return no("more than " + std::to_string(Loan::most) + " windows");
     std::string why;
-    auto memory = windows_->make(bytes, why);
+    if (memory == nullptr) memory = windows_->make(bytes, why);
     if (memory == nullptr) return no(why);
     const Loan::Record record = encode(Loan{static_cast<std::uint32_t>(all_.size() + 1), windows_->name_of(*memory)});
     std::vector<std::byte> records;

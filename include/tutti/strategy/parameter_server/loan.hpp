@@ -34,6 +34,8 @@ struct Loan {
   detail::put(at, l.window.number);
   detail::put(at, l.window.bytes);
   std::memcpy(at, l.window.door.data(), l.window.door.size());
+  at += l.window.door.size();
+  detail::put(at, l.window.edition);
   return bytes;
 }
 [[nodiscard]] inline std::optional<Loan> decode_loan(std::span<const std::byte> bytes) noexcept {
@@ -44,6 +46,8 @@ struct Loan {
   detail::take(at, l.window.number);
   detail::take(at, l.window.bytes);
   std::memcpy(l.window.door.data(), at, l.window.door.size());
+  at += l.window.door.size();
+  detail::take(at, l.window.edition);
   if (l.number < 1 || l.number > Loan::most) return {};
   return l;
 }

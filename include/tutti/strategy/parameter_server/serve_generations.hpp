@@ -10,7 +10,7 @@
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
-#include <tutti/strategy/elastic.hpp>
+#include <tutti/strategy/elastic_member.hpp>
 
 namespace tutti::ps {
 

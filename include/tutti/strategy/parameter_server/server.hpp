@@ -316,6 +316,7 @@ class Server {
     (void)t_.send(m.peer, encode(f), {}, nullptr);
     if (owned_) {
       owned_->leave(number_of(m));
+      windows_.forget(number_of(m));
       over_ = !o_.members && members_.done_or_lost();
       return;
     }

@@ -147,17 +147,13 @@ class ServerCommunicator {
   void abort(const std::string& reason, ExitCode) noexcept { thread_.abort(reason); }
   // Read where it lies by servers of this host, and sent without a copy to others.
   std::span<std::byte> allocate(std::size_t bytes) {
-    const std::size_t before = lent_.servers();
-    const LentWindow* const w = lent_.lend(bytes, lending());
-    if (lent_.servers() < before)
-      std::fprintf(stderr, "tutti: rank %d: gradients travel over sockets: %s\n", o_.rank, lent_.why().c_str());
-    if (w != nullptr) {
-      const LentWindow* const narrow = o_.bf16_wire ? lent_.lend((bytes + 1) / 2, lending()) : nullptr;
-      if (narrow != nullptr) lent_.pair(*w, *narrow);
-      return w->memory->bytes().first(bytes);
-    }
+    if (const LentWindow* const w = lend(nullptr, bytes)) return w->memory->bytes().first(bytes);
     own_.emplace_back(host_memory_, bytes);
     return {static_cast<std::byte*>(own_.back().data()), bytes};
+  }
+  // The same of a window of this process that outlives the communicator; null: it has none. Whether any server has it.
+  bool share(const std::shared_ptr<HostWindow>& window) {
+    return window != nullptr && lend(window, window->bytes().size()) != nullptr;
   }
 
  private:
@@ -196,6 +192,17 @@ class ServerCommunicator {
       r.stays = r.stays || (r.data.data() >= begin && r.data.data() + r.data.size() <= begin + b.bytes());
     }
     return thread_.post(r, name, deadline);
+  }
+  // window: null: a new one.
+  const LentWindow* lend(std::shared_ptr<HostWindow> window, std::size_t bytes) {
+    const std::size_t before = lent_.servers();
+    const LentWindow* const w = lent_.lend(std::move(window), bytes, lending());
+    if (lent_.servers() < before)
+      std::fprintf(stderr, "tutti: rank %d: gradients travel over sockets: %s\n", o_.rank, lent_.why().c_str());
+    const LentWindow* const narrow =
+        w != nullptr && o_.bf16_wire ? lent_.lend(nullptr, (bytes + 1) / 2, lending()) : nullptr;
+    if (narrow != nullptr) lent_.pair(*w, *narrow);
+    return w;
   }
   // Brings each server its part, and waits until their answers lie in its place.
   auto lending() {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// The gradients of a worker of an elastic job with parameter servers lie in a window that stays, and in which servers
+// of its host add up.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/backends/zeromq/elastic.hpp>
+#include <tutti/core/error.hpp>
+
+#include "job/office.hpp"
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::size_t floats = 50'000;
+
+std::span<float> values(std::span<std::byte> bytes) { return {reinterpret_cast<float*>(bytes.data()), floats}; }
+void require(bool good, const std::string& what) {
+  if (!good) fail<Error>("test", what, "otherwise");
+}
+
+}  // namespace
+
+TEST_CASE("a worker keeps its window while another one leaves, and has other memory there once a server is lost") {
+  control::ArbiterOptions o;
+  o.workers = o.servers = 2;
+  o.elastic = true;
+  testing::Office office(o);
+  constexpr std::size_t lost_server = 3;
+  std::vector<std::string> errors(4);
+  std::vector<std::unique_ptr<ControlChannel>> channels;
+  for (int i = 0; i < 4; ++i) channels.push_back(office.channel());
+  const auto worker = [&](std::size_t me, const LaunchEnvironment& start) {
+    zeromq::ElasticServed s(std::move(channels[me]), zeromq::elastic_options(start, {}), zeromq::FormServed({}));
+    const std::span<std::byte> bytes = s.allocate(floats * sizeof(float));
+    require(!bytes.empty(), "a window");
+    const auto sum_is = [&](float of_all, const std::string& name) {
+      s.attach({}, {});
+      require(s.name() == name, name + ", not " + s.name());
+      std::ranges::fill(values(bytes), 1.F);
+      s.reduce({Piece::Kind::gradients, 0, DType::f32, bytes, 0}).wait();
+      require(std::ranges::all_of(values(bytes), [&](float v) { return v == of_all; }), "the sum");
+    };
+    const auto change_is_known = [&s](bool broken) {
+      using Change = ChangingMembers::Change;
+      while (broken ? s.change() != Change::broken : s.change() == Change::none)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    sum_is(2, "parameter server over windows, 2 servers");
+    if (me == 0) office.ended(lost_server);  // as if it were stopped, and given up
+    change_is_known(true);
+    require(s.next_generation({1, true, false}), "a generation with one server");
+    require(values(bytes)[7] == 0, "other memory in its place");
+    sum_is(2, "parameter server over windows, 1 server");
+    if (me == 1) s.ask_to_leave();
+    change_is_known(false);
+    require(s.next_generation({2, false, false}) == (me == 0), me == 0 ? "a generation alone" : "to be let go");
+    if (me == 1) return;
+    require(values(bytes)[7] == 2, "the memory that was there");
+    sum_is(1, "parameter server over windows, 1 server");
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t me = 0; me < 4; ++me)
+    threads.emplace_back([&, me] {
+      try {
+        LaunchEnvironment start;
+        start.role = me < 2 ? "worker" : "server";
+        start.rank = static_cast<int>(me % 2);
+        start.host = "localhost";
+        if (me < 2)
+          worker(me, start);
+        else
+          zeromq::serve_elastic_job(start, std::move(channels[me]), {}, {});
+      } catch (const std::exception& e) {
+        errors[me] = e.what();
+        office.ended(me);
+      }
+    });
+  for (auto& t : threads) t.join();
+  for (std::size_t me = 0; me < 3; ++me) CHECK(errors[me] == "");
+}
