@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -77,6 +78,7 @@ TEST_CASE(
   std::vector<std::unique_ptr<ControlChannel>> channels;
   for (int i = 0; i < 4; ++i) channels.push_back(office.channel());
   std::latch began(2), left(2);
+  std::atomic<bool> failed{false};
   const auto member = [&](std::size_t me) {
     const auto require = [](bool good, const char* what) {
       if (!good) fail<Error>("test", what, "otherwise");
@@ -100,7 +102,7 @@ TEST_CASE(
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     if (me >= 2) {
-      (me == 2 ? began : left).wait();
+      while (!(me == 2 ? began : left).try_wait() && !failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       require(s.next_generation({}), "a generation with it");
       require(sum_is(3), "the sum of three");
       if (me == 3) return office.ended(me);  // as if it were killed
@@ -130,7 +132,8 @@ TEST_CASE(
         member(me);
       } catch (const std::exception& e) {
         errors[me] = e.what();
-        office.ended(me);
+        failed = true;
+        for (std::size_t all = 0; all < 4; ++all) office.ended(all);
       }
     });
   for (auto& t : threads) t.join();

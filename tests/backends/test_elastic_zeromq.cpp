@@ -4,10 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <exception>
-#include <functional>
+#include <latch>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,8 @@ TEST_CASE("a worker keeps its window while another one leaves, and has other mem
   o.elastic = true;
   testing::Office office(o);
   constexpr std::size_t lost_server = 3;
+  std::latch summed(2);
+  std::atomic<bool> failed{false};
   std::vector<std::string> errors(4);
   std::vector<std::unique_ptr<ControlChannel>> channels;
   for (int i = 0; i < 4; ++i) channels.push_back(office.channel());
@@ -58,6 +61,8 @@ TEST_CASE("a worker keeps its window while another one leaves, and has other mem
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     sum_is(2, "parameter server over windows, 2 servers");
+    summed.count_down();
+    while (!summed.try_wait() && !failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (me == 0) office.ended(lost_server);  // as if it were stopped, and given up
     change_is_known(true);
     require(s.next_generation({1, true, false}), "a generation with one server");
@@ -84,7 +89,9 @@ TEST_CASE("a worker keeps its window while another one leaves, and has other mem
           zeromq::serve_elastic_job(start, std::move(channels[me]), {}, {});
       } catch (const std::exception& e) {
         errors[me] = e.what();
-        office.ended(me);
+        if (me == lost_server) return;
+        failed = true;
+        for (std::size_t all = 0; all < 4; ++all) office.ended(all);
       }
     });
   for (auto& t : threads) t.join();
