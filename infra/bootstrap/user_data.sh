@@ -100,7 +100,7 @@ esac
 package=/opt/deeplearning/package.tar
 # The role of a new instance takes a while to be known.
 fetched=
-for pause in 5 15 0; do
+for pause in 5 15 30 60 0; do
   why=$(fetch "$package" 2>&1) && fetched=yes && break
   sleep "$pause"
 done
