@@ -61,13 +61,6 @@ TEST_CASE("epoch column") {
   CHECK(at(234, 1000, 156).epoch() == doctest::Approx(1.5));
 }
 
-TEST_CASE("default learning rate") {
-  CHECK(default_lr(8 * 256) == doctest::Approx(0.8));
-  CHECK(default_lr(32 * 256) == doctest::Approx(3.2));
-  CHECK(default_lr(160 * 256) == doctest::Approx(16.0));
-  CHECK(default_lr(256 * 256) == doctest::Approx(25.6));
-}
-
 TEST_CASE("poly with warmup, 32 devices x 256") {
   const Warmup schedule(0.001, 3.2, 1560, Poly(3.2));
   check_table(schedule, 14075, 156,
@@ -209,7 +202,7 @@ TEST_CASE("a schedule is a value: copies and user types") {
   CHECK(a(at(10, 10)) == doctest::Approx(0.0));
   const Schedule by_world = [](const SchedulePoint& p) { return 0.1 * p.world; };
   CHECK(by_world({.world = 4}) == doctest::Approx(0.4));
-  const Schedule by_batch = [](const SchedulePoint& p) { return default_lr(p.global_batch); };
+  const Schedule by_batch = [](const SchedulePoint& p) { return 0.1 * static_cast<double>(p.global_batch) / 256; };
   CHECK(by_batch({.global_batch = 512}) == doctest::Approx(0.2));
 }
 
@@ -256,5 +249,4 @@ TEST_CASE("bad arguments are named") {
   CHECK(contains(usage_error([] { (void)Sequence({Constant(1.0)}, {10}); }), "expected 2 schedules, got 1"));
   CHECK(contains(usage_error([] { (void)Sequence({Constant(1.0), Constant(1.0)}, {0}); }), "joints"));
   CHECK(contains(usage_error([] { (void)Scaled(-1.0, Constant(1.0)); }), "a factor"));
-  CHECK(contains(usage_error([] { (void)default_lr(0); }), "global batch"));
 }

@@ -153,14 +153,13 @@ TEST_CASE("what a process reports can be read after it") {
     ProgressReporter reporter(path.c_str(), job);
     REQUIRE(reporter.active());
     reporter.begin(57, 2);
-    CHECK(file.read() == RankProgress{57, 2, ProgressPhase::begin, 0});
-    reporter.heartbeat();
+    CHECK(file.read() == RankProgress{57, 2, ProgressPhase::begin});
     reporter.end((std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket);
-    CHECK(file.read() == RankProgress{(std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket, ProgressPhase::end, 1});
+    CHECK(file.read() == RankProgress{(std::uint64_t{1} << 40) - 1, ProgressSlot::max_bucket, ProgressPhase::end});
     reporter.begin(3, -1);
   }
-  CHECK(file.read() == RankProgress{3, -1, ProgressPhase::idle, 1});
-  CHECK(ProgressFile::open(path, job)->read() == RankProgress{3, -1, ProgressPhase::idle, 1});
+  CHECK(file.read() == RankProgress{3, -1, ProgressPhase::idle});
+  CHECK(ProgressFile::open(path, job)->read() == RankProgress{3, -1, ProgressPhase::idle});
   CHECK_THROWS_AS((void)ProgressFile::create(path, job), DataError);
 }
 
@@ -179,7 +178,6 @@ TEST_CASE("a report to nobody, to another job or to another file does nothing") 
     ProgressReporter reporter(name, job);
     CHECK_FALSE(reporter.active());
     reporter.begin(1, 1);
-    reporter.heartbeat();
     reporter.idle();
   }
   for (const char* name : {"other", "short"}) CHECK_FALSE(ProgressReporter((folder / name).c_str(), "1").active());
@@ -197,9 +195,7 @@ TEST_CASE("a report to nobody, to another job or to another file does nothing") 
 TEST_CASE("the process that holds the others up") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
-  const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) {
-    return RankProgress{step, bucket, phase, 0};
-  };
+  const auto at = [](std::uint64_t step, int bucket, ProgressPhase phase) { return RankProgress{step, bucket, phase}; };
   ProgressBoard board;
   board.update("worker 0", "a", at(57, 2, ProgressPhase::begin), false, t);
   board.update("worker 1", "b", at(57, 1, ProgressPhase::begin), false, t + seconds(1));
@@ -226,9 +222,9 @@ TEST_CASE("the process that holds the others up") {
   CHECK(contains(board.describe(*stall), "SIGSTOP"));
   CHECK_FALSE(board.new_stall(5, t + seconds(8)).has_value());
   CHECK(board.stalled(5, t + seconds(8)).has_value());
-  // Progress ends it, and a heartbeat is progress.
+  // Progress ends it.
   for (const char* name : {"worker 0", "worker 1", "worker 2"})
-    board.update(name, "b", RankProgress{57, 2, ProgressPhase::begin, 1}, false, t + seconds(9));
+    board.update(name, "b", RankProgress{57, 3, ProgressPhase::begin}, false, t + seconds(9));
   CHECK_FALSE(board.stalled(5, t + seconds(10)).has_value());
   CHECK(board.new_stall(5, t + seconds(20)).has_value());
   board.ended("worker 0");
@@ -240,7 +236,7 @@ TEST_CASE("the process that holds the others up") {
 TEST_CASE("a process that does not come back from between two steps") {
   using std::chrono::seconds;
   const auto t = Clock::time_point{} + seconds(1000);
-  const auto at = [](std::uint64_t step, ProgressPhase phase) { return RankProgress{step, 1, phase, 0}; };
+  const auto at = [](std::uint64_t step, ProgressPhase phase) { return RankProgress{step, 1, phase}; };
   ProgressBoard board;
   board.update("worker 0", "a", at(12, ProgressPhase::begin), false, t);
   board.update("worker 1", "b", at(11, ProgressPhase::idle), false, t);

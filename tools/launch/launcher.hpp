@@ -166,10 +166,10 @@ class Launcher : ElasticJob {
         if (!control_->hear(name, words[3]))
           say("warning: " + name + " on " + l.host() +
               " says what makes no sense on its channel; it is not listened to any more");
-      } else if (words[0] == "progress" && words.size() == 8) {
+      } else if (words[0] == "progress" && words.size() == 7) {
         const RankProgress p{static_cast<std::uint64_t>(number(3)), static_cast<int>(number(4)),
-                             static_cast<ProgressPhase>(number(5)), static_cast<std::uint64_t>(number(6))};
-        board_.update(name, l.host(), p, words[7] == "T", Clock::now());
+                             static_cast<ProgressPhase>(number(5))};
+        board_.update(name, l.host(), p, words[6] == "T", Clock::now());
         if (generations_) generations_->progress(p);
       } else if (words[0] == "end" && words.size() == 6) {
         ended(l, name, {words[3] == "signal", static_cast<int>(number(4)), words[5]});

@@ -27,8 +27,7 @@ class ProgressBoard {
 
     // Between steps a process may take its time, unless it is stopped.
     [[nodiscard]] bool watched() const noexcept {
-      return !ended && (stopped || progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end ||
-                        (progress.phase == ProgressPhase::none && progress.beats > 0));
+      return !ended && (stopped || progress.phase == ProgressPhase::begin || progress.phase == ProgressPhase::end);
     }
     [[nodiscard]] auto position() const noexcept {
       return std::tuple(progress.step, progress.bucket, static_cast<int>(progress.phase));

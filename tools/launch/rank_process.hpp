@@ -266,8 +266,7 @@ class RankProcess {
   }
   [[nodiscard]] static std::string progress_line(const std::string& role, int rank, const RankProgress& p, char state) {
     return "progress " + role + " " + std::to_string(rank) + " " + std::to_string(p.step) + " " +
-           std::to_string(p.bucket) + " " + std::to_string(static_cast<int>(p.phase)) + " " + std::to_string(p.beats) +
-           " " + state;
+           std::to_string(p.bucket) + " " + std::to_string(static_cast<int>(p.phase)) + " " + state;
   }
 
   void write_end() const {

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <numbers>
+
+#include <tutti/core/math.hpp>
 
 namespace tutti {
 
@@ -72,7 +73,7 @@ class Rng {
   [[nodiscard]] double normal() noexcept {
     const double u = 1.0 - uniform53();
     const double v = uniform53();
-    return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+    return math::sqrt(-2.0 * math::log(u)) * math::cos(2.0 * std::numbers::pi * v);
   }
 
  private:

@@ -15,6 +15,7 @@
 #include <tutti/core/image_window.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/data/dataset.hpp>
 
 namespace tutti {
@@ -55,7 +56,7 @@ class Augmenter {
   [[nodiscard]] ImageWindow window(Rng& rng) const noexcept;
   [[nodiscard]] PadMode pad_mode() const noexcept { return pad_mode_; }
   // Of constant padding, one value per channel.
-  [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return fill_; }
+  [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return span_of(fill_); }
 
   // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws what window()
   // draws.

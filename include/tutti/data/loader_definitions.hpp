@@ -13,6 +13,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/data/loader.hpp>
 
@@ -124,13 +125,13 @@ TUTTI_CORE_FUNCTION void Loader::open() {
   const Share share = sampler_.share(position_, options_.placement);
   Ring& r = ring_[static_cast<std::size_t>(opened_ % options_.slots)];
   const std::size_t n = share.indices.size();
-  std::ranges::copy(share.indices, r.indices.begin());
+  std::copy(share.indices.begin(), share.indices.end(), r.indices.begin());
   r.error = nullptr;
   r.bad.clear();
   r.pending = static_cast<std::int64_t>(n);
   r.batch = batch_at(position_, share, sampler_.size(), options_.placement);
   r.epochs.assign(share.epochs.begin(), share.epochs.end());
-  r.batch.epochs = r.epochs;
+  r.batch.epochs = span_of(r.epochs);
   r.batch.images = {r.images, n * row_bytes_};
   r.batch.labels = {r.labels.data(), n};
   r.batch.indices = {r.indices.data(), n};
@@ -161,7 +162,7 @@ TUTTI_CORE_FUNCTION void Loader::run_one(std::unique_lock<std::mutex>& lock) {
     }
   }
   lock.lock();
-  std::ranges::move(bad, std::back_inserter(r.bad));
+  for (Bad& b : bad) r.bad.push_back(std::move(b));
   --busy_;
   if (error && (!r.error || row < r.error_row)) {
     r.error = error;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/span_of.hpp>
 
 // Who reads which sample when. An epoch is a permutation of the samples that depends on (seed, epoch) only; a step
 // takes the next global_batch indices of it, and the ranks divide these among themselves. So what has been seen is
@@ -106,7 +106,8 @@ TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std
 
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out) {
-  std::iota(out.begin(), out.end(), std::int64_t{0});
+  std::int64_t next = 0;
+  for (auto& i : out) i = next++;
   Rng rng(seed, Purpose::shuffle, static_cast<std::uint64_t>(epoch));
   for (std::size_t i = out.size(); i > 1; --i) std::swap(out[i - 1], out[rng.below(static_cast<std::uint32_t>(i))]);
 }
@@ -182,7 +183,7 @@ TUTTI_CORE_FUNCTION Sampler::Sampler(std::int64_t size, std::uint64_t seed, bool
   if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
     fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
   order_.resize(static_cast<std::size_t>(size));
-  std::iota(order_.begin(), order_.end(), std::int64_t{0});
+  for (std::int64_t i = 0; i < size; ++i) order_[static_cast<std::size_t>(i)] = i;
 }
 TUTTI_CORE_FUNCTION void Sampler::check(Position p) const {
   if (p.epoch < 0 || p.consumed < 0 || p.consumed >= size())
@@ -206,15 +207,15 @@ TUTTI_CORE_FUNCTION Share Sampler::share(Position p, const Placement& placement)
     at += n;
     left -= n;
   }
-  return {joined_, count, epochs_};
+  return {span_of(joined_), count, span_of(epochs_)};
 }
 TUTTI_CORE_FUNCTION std::span<const std::int64_t> Sampler::order_of(std::int64_t epoch, std::int64_t from,
                                                                     std::int64_t n) {
   if (shuffle_ && epoch != epoch_) {
-    permutation(seed_, epoch, order_, block_);
+    permutation(seed_, epoch, span_of(order_), block_);
     epoch_ = epoch;
   }
-  return std::span<const std::int64_t>(order_).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(n));
+  return span_of(order_).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(n));
 }
 #endif
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/engine/arenas.hpp>
 #include <tutti/engine/batch_slot.hpp>
 #include <tutti/engine/executor.hpp>
@@ -127,7 +128,7 @@ TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, 
   // Where somebody listens in between, nothing is replayed.
   if (on_ready) return parts_->walk.run(p, on_ready);
   make_key(&p);
-  b_.replay(parts_->key, &parts_->scalars, [&] { parts_->walk.run(p, on_ready); });
+  b_.replay(span_of(parts_->key), &parts_->scalars, [&] { parts_->walk.run(p, on_ready); });
   parts_->packs.set_stale(false);
 }
 
@@ -187,7 +188,7 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
   parts_->packs.run();
   make_key(p);
   parts_->key.insert(parts_->key.end(), key.begin(), key.end());
-  b_.replay(parts_->key, nullptr, [&] {
+  b_.replay(span_of(parts_->key), nullptr, [&] {
     begin();
     if (p != nullptr) parts_->walk.run(*p, on_ready);
     end();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/loss_scale.hpp>
@@ -56,7 +56,7 @@ class HostStepEnd final : public StepEnd {
     std::array<double, 4> of_part{};
     if (metrics != nullptr) b_.memory().copy_out(of_part.data(), metrics, sizeof of_part);
     for (std::size_t i = 0; i < of_part.size(); ++i) now().metrics[i] += of_part[i];
-    if (!std::isfinite(of_part[0])) numbers_.flags |= step_flag::not_finite;
+    if (!math::is_finite(of_part[0])) numbers_.flags |= step_flag::not_finite;
     if (last && ranks_ > 1) flags_.write(b_.memory(), numbers_.flags);
   }
 
@@ -72,7 +72,7 @@ class HostStepEnd final : public StepEnd {
       return halt((numbers_.flags & step_flag::not_finite) != 0 ? Halt::loss : Halt::loss_elsewhere);
     bool fit = true;
     if (rules_.dynamic_loss_scale && !rules_.runs.empty()) {
-      fit = std::isfinite(squared_norm());
+      fit = math::is_finite(squared_norm());
       if (!scale_.after_step(fit)) return halt(Halt::gradients);
     }
     if (!updates_)
@@ -121,7 +121,7 @@ class HostStepEnd final : public StepEnd {
     double clip = 1;
     // PyTorch's form, with its guard against a norm of zero.
     if (rules_.clip_norm > 0 && !rules_.runs.empty())
-      clip = std::min(1.0, rules_.clip_norm / (std::sqrt(squared_norm()) + 1e-6));
+      clip = std::min(1.0, rules_.clip_norm / (math::sqrt(squared_norm()) + 1e-6));
     for (const UpdateRules::Run& r : rules_.runs) {
       UpdateCall u = call(r.begin, r.end);
       u.lr = numbers_.lr * r.lr_scale;

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
+
+#include <tutti/core/math.hpp>
 
 namespace tutti {
 
@@ -14,7 +15,7 @@ struct LossScale {
 
   std::int64_t exponent = 16, steps = 0;  // steps: since it changed
 
-  [[nodiscard]] double value() const { return std::ldexp(1.0, static_cast<int>(exponent)); }
+  [[nodiscard]] double value() const { return math::ldexp(1.0, static_cast<int>(exponent)); }
 
   // After a step whose gradients were finite, or not. False: there is no smaller scale.
   [[nodiscard]] bool after_step(bool finite) {

@@ -32,27 +32,26 @@ struct Lifetime {
 // lowest place that is free. Returns the total size.
 inline std::size_t place(std::vector<Lifetime>& blocks) {
   constexpr std::size_t align = 64;
-  std::vector<std::pair<std::size_t, std::size_t>> order;  // ~bytes, index
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    if (blocks[i].bytes > 0) order.emplace_back(~blocks[i].bytes, i);
-  std::sort(order.begin(), order.end());
-  std::vector<std::size_t> placed;
+  std::vector<Lifetime*> order, placed, taken;
+  for (Lifetime& b : blocks)
+    if (b.bytes > 0) order.push_back(&b);
+  std::sort(order.data(), order.data() + order.size(),
+            [](const Lifetime* a, const Lifetime* b) { return a->bytes != b->bytes ? a->bytes > b->bytes : a < b; });
   std::size_t total = 0;
-  for (const auto& [unused, i] : order) {
-    Lifetime& b = blocks[i];
-    std::vector<std::pair<std::size_t, std::size_t>> taken;  // [begin, end)
-    for (std::size_t j : placed)
-      if (blocks[j].first <= b.last && b.first <= blocks[j].last)
-        taken.emplace_back(blocks[j].offset, blocks[j].offset + blocks[j].bytes);
-    std::sort(taken.begin(), taken.end());
+  for (Lifetime* const b : order) {
+    taken.clear();
+    for (Lifetime* const other : placed)
+      if (other->first <= b->last && b->first <= other->last) taken.push_back(other);
+    std::sort(taken.data(), taken.data() + taken.size(),
+              [](const Lifetime* a, const Lifetime* c) { return a->offset < c->offset; });
     std::size_t at = 0;
-    for (const auto& [begin, end] : taken) {
-      if (at + b.bytes <= begin) break;
-      at = std::max(at, (end + align - 1) / align * align);
+    for (const Lifetime* const t : taken) {
+      if (at + b->bytes <= t->offset) break;
+      at = std::max(at, (t->offset + t->bytes + align - 1) / align * align);
     }
-    b.offset = at;
-    total = std::max(total, at + b.bytes);
-    placed.push_back(i);
+    b->offset = at;
+    total = std::max(total, at + b->bytes);
+    placed.push_back(b);
   }
   return (total + align - 1) / align * align;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/span_of.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/plan.hpp>
 #include <tutti/graph/graph.hpp>
@@ -42,7 +43,7 @@ class WeightPacks {
       packs_.push_back({kernels[static_cast<std::size_t>(k.node)].get(), from, memory_.at(k.offset)});
       targets.push_back({from, memory_.at(k.offset)});
     }
-    table_ = b_.pack_table(plan.compute, targets);
+    table_ = b_.pack_table(plan.compute, span_of(targets));
     static std::atomic<std::uint64_t> last{0};
     id_ = ++last;
     stale_ = true;

@@ -13,6 +13,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/graph/custom.hpp>
 #include <tutti/graph/graph.hpp>
 
@@ -42,7 +43,8 @@ class Builder {
   template <class O>
   ValueId record(const std::string& name, const O& op, const std::vector<ValueId>& inputs,
                  const std::shared_ptr<const void>& owned = {}) {
-    return append(name, op, inputs, op.outputs({name, graph_.values, inputs}), owned).front();
+    return append(name, Op(std::in_place_type<O>, op), inputs, op.outputs({name, graph_.values, inputs}), owned)
+        .front();
   }
 
   ValueId normalize(std::vector<float> mean, std::vector<float> inv_std);
@@ -103,7 +105,7 @@ TUTTI_CORE_FUNCTION ValueId Builder::state(const std::string& name, const Shape&
 TUTTI_CORE_FUNCTION ValueId Builder::normalize(std::vector<float> mean, std::vector<float> inv_std) {
   auto factors =
       std::make_shared<const std::array<std::vector<float>, 2>>(std::array{std::move(mean), std::move(inv_std)});
-  return record("normalize", op::Normalize{(*factors)[0], (*factors)[1]}, {graph_.images}, factors);
+  return record("normalize", op::Normalize{span_of((*factors)[0]), span_of((*factors)[1])}, {graph_.images}, factors);
 }
 TUTTI_CORE_FUNCTION ValueId Builder::conv2d(const std::string& name, ValueId x, ValueId w, op::Window window) {
   return record(name, op::Conv2d{window}, {x, w});

@@ -66,8 +66,9 @@ class Gradient {
   void pass(std::size_t k, ValueId gradient) { pending_[static_cast<std::size_t>(input(k))].push_back(gradient); }
 
   // A node of the backward pass. It keeps what the forward node refers to.
-  void add(const Op& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
-    g_.add_node({op, std::move(inputs), std::move(outputs), node_.name, true, node_.owned});
+  template <class O>
+  void add(const O& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
+    g_.add_node({Op(std::in_place_type<O>, op), std::move(inputs), std::move(outputs), node_.name, true, node_.owned});
   }
   // The forward node becomes this op, with one output more.
   void extend(const Op& op, ValueId output) {

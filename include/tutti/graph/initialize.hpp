@@ -2,12 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/shape.hpp>
@@ -41,17 +41,17 @@ void initialize(T* data, const Shape& shape, const Initializer& init, std::uint6
       width = init.scale;
       break;
     case Init::he_normal:
-      deviation = init.scale * std::sqrt(2 / fan_in);
+      deviation = init.scale * math::sqrt(2 / fan_in);
       break;
     case Init::he_uniform:
     case Init::dirac:
-      width = init.scale * std::sqrt(6 / fan_in);
+      width = init.scale * math::sqrt(6 / fan_in);
       break;
     case Init::xavier_normal:
-      deviation = init.scale * std::sqrt(2 / (fan_in + fan_out));
+      deviation = init.scale * math::sqrt(2 / (fan_in + fan_out));
       break;
     case Init::xavier_uniform:
-      width = init.scale * std::sqrt(6 / (fan_in + fan_out));
+      width = init.scale * math::sqrt(6 / (fan_in + fan_out));
       break;
     case Init::values:
       if (init.given == nullptr || init.given->size() != static_cast<std::size_t>(n))

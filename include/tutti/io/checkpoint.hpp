@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/checkpoint_load.hpp>
 #include <tutti/io/checkpoint_manifest.hpp>
@@ -226,8 +227,8 @@ class CheckpointStore {
   static void write_aside(const Path& aside, const CheckpointData& data) {
     if (::mkdir(aside.c_str(), 0777) != 0) fail_file("make the folder", aside, errno);
     CheckpointManifest manifest{data.step, data.counters, data.options, {}, {}};
-    manifest.model = write_tensors(aside / "model.safetensors", data.model);
-    manifest.optimizer = write_tensors(aside / "optimizer.safetensors", data.optimizer);
+    manifest.model = write_tensors(aside / "model.safetensors", span_of(data.model));
+    manifest.optimizer = write_tensors(aside / "optimizer.safetensors", span_of(data.optimizer));
     const std::string text = write_manifest(manifest);
     if (text.size() > detail::most_manifest_bytes)
       fail<UsageError>("checkpoint", "counters and options of at most 16 MiB", std::to_string(text.size()) + " bytes");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/io/checkpoint_manifest.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
@@ -27,8 +28,8 @@ class LoadedCheckpoint {
   [[nodiscard]] std::int64_t step() const noexcept { return manifest_.step; }
   [[nodiscard]] const Json& counters() const noexcept { return manifest_.counters; }
   [[nodiscard]] const Json& options() const noexcept { return manifest_.options; }
-  [[nodiscard]] std::span<const TensorRecord> model() const noexcept { return model_; }
-  [[nodiscard]] std::span<const TensorRecord> optimizer() const noexcept { return optimizer_; }
+  [[nodiscard]] std::span<const TensorRecord> model() const noexcept { return span_of(model_); }
+  [[nodiscard]] std::span<const TensorRecord> optimizer() const noexcept { return span_of(optimizer_); }
 
  private:
   friend LoadedCheckpoint load_checkpoint(const Path& folder);

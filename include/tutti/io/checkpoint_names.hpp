@@ -100,8 +100,9 @@ struct CheckpointNames {
 
   // Whether what `generation` wrote of a step counts.
   [[nodiscard]] bool counts(std::int64_t generation, std::int64_t step) const {
-    return std::none_of(begins.begin(), begins.end(),
-                        [&](const GenerationBegin& b) { return b.generation > generation && b.step < step; });
+    for (const auto& b : begins)
+      if (b.generation > generation && b.step < step) return false;
+    return true;
   }
   [[nodiscard]] std::int64_t latest_generation() const {
     std::int64_t latest = 0;
@@ -122,13 +123,14 @@ struct CheckpointNames {
       if (const auto g = GenerationBegin::parse(name)) found.begins.push_back(*g);
     }
     if (error) fail_file("list the folder", folder, error.value());
-    std::sort(found.checkpoints.begin(), found.checkpoints.end(), [](const auto& a, const auto& b) {
+    auto& c = found.checkpoints;
+    std::sort(c.data(), c.data() + c.size(), [](const CheckpointName& a, const CheckpointName& b) {
       return a.step != b.step               ? a.step > b.step
              : a.generation != b.generation ? a.generation > b.generation
                                             : a.replaced < b.replaced;
     });
-    std::sort(found.bests.begin(), found.bests.end());
-    std::reverse(found.bests.begin(), found.bests.end());
+    auto& b = found.bests;
+    std::sort(b.data(), b.data() + b.size(), [](std::int64_t one, std::int64_t other) { return one > other; });
     return found;
   }
 };

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/span_of.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
@@ -58,7 +59,7 @@ class FileWriter {
   void flush() {
     // Emptied first: after an error a second attempt would write a part twice.
     const auto pending = std::exchange(buffer_, {});
-    detail::write_fully(fd_.get(), pending, path_);
+    detail::write_fully(fd_.get(), span_of(pending), path_);
   }
   // Hands everything to the disk.
   void sync() {

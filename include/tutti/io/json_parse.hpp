@@ -150,7 +150,7 @@ class JsonParser {
   void refuse_duplicates(const Json::Object& members, const std::vector<std::size_t>& places) const {
     std::vector<std::size_t> order(members.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    std::sort(order.data(), order.data() + order.size(), [&](std::size_t a, std::size_t b) {
       const int c = members[a].first.compare(members[b].first);
       return c != 0 ? c < 0 : a < b;
     });

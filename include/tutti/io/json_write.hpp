@@ -2,13 +2,13 @@
 #pragma once
 
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/io/json_parse.hpp>
 #include <tutti/io/json_value.hpp>
 #include <tutti/io/utf8.hpp>
@@ -54,8 +54,8 @@ class JsonWriter {
   }
 
   void number(double v) {
-    if (!std::isfinite(v))
-      fail<UsageError>("json", "a finite number", std::isnan(v) ? "NaN" : "an infinity", "JSON has no form for it");
+    if (!math::is_finite(v))
+      fail<UsageError>("json", "a finite number", math::is_nan(v) ? "NaN" : "an infinity", "JSON has no form for it");
     const std::size_t start = out_.size();
     chars(v);
     // A double stays a double when it is read again.

@@ -17,6 +17,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/shape.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/io/safetensors_types.hpp>
@@ -136,7 +137,7 @@ class Safetensors {
       fail<DataError>(at, "data_offsets within the " + std::to_string(data_bytes) + " bytes of data",
                       std::to_string(begin) + " to " + std::to_string(end), "the file is truncated or damaged");
     const auto length = static_cast<std::uint64_t>(end - begin);
-    const auto needed = safetensors_bytes(*e.type, e.shape);
+    const auto needed = safetensors_bytes(*e.type, span_of(e.shape));
     if (!needed || *needed != length)
       fail<DataError>(at, needed ? std::to_string(*needed) + " bytes for its type and shape" : "a shape of usual size",
                       std::to_string(length) + " bytes");
@@ -146,9 +147,8 @@ class Safetensors {
 
   // Puts the entries in the order of their offsets and gives them their bytes.
   void place(std::vector<Range>& ranges, std::span<const std::byte> data) {
-    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end) ||
-             (std::pair(a.begin, a.end) == std::pair(b.begin, b.end) && a.entry < b.entry);
+    std::sort(ranges.data(), ranges.data() + ranges.size(), [](const Range& a, const Range& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end != b.end ? a.end < b.end : a.entry < b.entry;
     });
     std::vector<SafetensorsEntry> ordered;
     ordered.reserve(entries_.size());
@@ -175,7 +175,7 @@ class Safetensors {
                       "tutti has no such type; convert the tensor before");
     if (e.shape.size() > static_cast<std::size_t>(Shape::max_rank))
       fail<DataError>(at, "at most 5 dimensions", std::to_string(e.shape.size()), "reshape the tensor before");
-    return {e.name, *e.type->dtype, Shape(std::span(e.shape)), e.bytes};
+    return {e.name, *e.type->dtype, Shape(span_of(e.shape)), e.bytes};
   }
 
   std::string name_;

@@ -66,7 +66,7 @@ void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t length = text.size();
   sink(std::as_bytes(std::span(&length, 1)));
-  sink(std::as_bytes(std::span(text)));
+  sink(std::as_bytes(std::span(text.data(), text.size())));
   for (const TensorRecord* r : order) sink(r->bytes);
 }
 

@@ -32,6 +32,7 @@ struct TensorRecord {
                       "copy_values() reads them");
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
+  // The values in memory of their own, which may outlive the file, wherever it has them. DataError for another type.
   template <class T>
   [[nodiscard]] std::vector<T> copy_values() const {
     check<T>();
@@ -47,7 +48,7 @@ struct TensorRecord {
   }
 };
 
-// A record of values in memory, which must outlive it.
+// A record of values in memory, which must outlive it, for save_safetensors(). ShapeError for too many or too few.
 template <class T>
 [[nodiscard]] TensorRecord make_record(std::string name, const Shape& shape, std::span<const T> values) {
   if (static_cast<std::size_t>(shape.numel()) != values.size())

@@ -33,7 +33,6 @@ struct RankProgress {
   std::uint64_t step = 0;
   int bucket = -1;  // -1: none
   ProgressPhase phase = ProgressPhase::none;
-  std::uint64_t beats = 0;  // signs of life so far
 
   [[nodiscard]] bool operator==(const RankProgress&) const = default;
 };
@@ -46,17 +45,16 @@ struct ProgressSlot {
   std::uint64_t magic = magic_value;
   std::uint64_t job = 0;       // the job's identity as a number
   std::uint64_t position = 0;  // step << 24 | (bucket + 1) << 8 | phase, in one word so that it is never half old
-  std::uint64_t beats = 0;
-  std::uint64_t reserved[4] = {};
+  std::uint64_t reserved[5] = {};
 
   // Steps count modulo 2^40, buckets up to 65534.
   [[nodiscard]] static constexpr std::uint64_t pack(std::uint64_t step, int bucket, ProgressPhase phase) noexcept {
     const int kept = bucket < 0 ? -1 : bucket > max_bucket ? max_bucket : bucket;
     return (step << 24) | (static_cast<std::uint64_t>(kept + 1) << 8) | static_cast<std::uint64_t>(phase);
   }
-  [[nodiscard]] static constexpr RankProgress unpack(std::uint64_t position, std::uint64_t beats) noexcept {
-    return {position >> 24, static_cast<int>((position >> 8) & 0xffff) - 1, static_cast<ProgressPhase>(position & 0xff),
-            beats};
+  [[nodiscard]] static constexpr RankProgress unpack(std::uint64_t position) noexcept {
+    return {position >> 24, static_cast<int>((position >> 8) & 0xffff) - 1,
+            static_cast<ProgressPhase>(position & 0xff)};
   }
 };
 static_assert(sizeof(ProgressSlot) == 64 && std::atomic_ref<std::uint64_t>::is_always_lock_free);
@@ -107,10 +105,6 @@ class ProgressReporter {
   // The reduction of a bucket of a step begins, or has ended.
   void begin(std::uint64_t step, int bucket) noexcept { store(ProgressSlot::pack(step, bucket, ProgressPhase::begin)); }
   void end(std::uint64_t step, int bucket) noexcept { store(ProgressSlot::pack(step, bucket, ProgressPhase::end)); }
-  // A sign of life during work that has no steps, such as an evaluation or the writing of a checkpoint.
-  void heartbeat() noexcept {
-    if (slot_ != nullptr) std::atomic_ref(slot_->beats).fetch_add(1, std::memory_order_relaxed);
-  }
   // Silence is no sign of trouble until the next begin or end.
   void idle() noexcept {
     if (slot_ == nullptr) return;
@@ -171,8 +165,7 @@ class ProgressFile {
   // Nothing where the process has written other things into its file.
   [[nodiscard]] std::optional<RankProgress> read() const noexcept {
     if (slot_->magic != ProgressSlot::magic_value || slot_->job != job_) return {};
-    const auto progress = ProgressSlot::unpack(std::atomic_ref(slot_->position).load(std::memory_order_relaxed),
-                                               std::atomic_ref(slot_->beats).load(std::memory_order_relaxed));
+    const auto progress = ProgressSlot::unpack(std::atomic_ref(slot_->position).load(std::memory_order_relaxed));
     if (progress.phase > ProgressPhase::idle) return {};
     return progress;
   }

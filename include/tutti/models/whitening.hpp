@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 
 // A first layer that whitens patches of the image, with weights that come from the images and are not learned: every
 // output has mean square 1 and no two are correlated. From Page 2019 ("How to train your ResNet"), as Jordan 2024 has
@@ -100,7 +100,7 @@ struct SymmetricEigen {
   for (std::size_t i = 0; i < n; ++i) v[i * n + i] = 1;
   double all = 0;
   for (const double e : a) all += e * e;
-  if (!std::isfinite(all)) fail<DataError>("symmetric_eigen", "a finite matrix", "another");
+  if (!math::is_finite(all)) fail<DataError>("symmetric_eigen", "a finite matrix", "another");
   for (int sweep = 0; sweep < 64; ++sweep) {
     double off = 0;
     for (std::size_t p = 0; p < n; ++p)
@@ -110,8 +110,8 @@ struct SymmetricEigen {
       for (std::size_t q = p + 1; q < n; ++q) {
         if (a[p * n + q] == 0) continue;
         const double theta = (a[q * n + q] - a[p * n + p]) / (2 * a[p * n + q]);
-        const double t = (theta < 0 ? -1 : 1) / (std::fabs(theta) + std::sqrt(theta * theta + 1));
-        const double c = 1 / std::sqrt(t * t + 1), s = t * c;
+        const double t = (theta < 0 ? -1 : 1) / (math::fabs(theta) + math::sqrt(theta * theta + 1));
+        const double c = 1 / math::sqrt(t * t + 1), s = t * c;
         const auto turn = [&](std::vector<double>& m, std::size_t i, std::size_t j) {
           const double x = m[i], y = m[j];
           m[i] = c * x - s * y;
@@ -131,7 +131,7 @@ struct SymmetricEigen {
     r.values.push_back(a[i * n + i]);
     double largest = 0;
     for (std::size_t k = 0; k < n; ++k)
-      if (std::fabs(v[k * n + i]) > std::fabs(largest) * (1 + 1e-9)) largest = v[k * n + i];
+      if (math::fabs(v[k * n + i]) > math::fabs(largest) * (1 + 1e-9)) largest = v[k * n + i];
     for (std::size_t k = 0; k < n; ++k) r.vectors.push_back(largest < 0 ? -v[k * n + i] : v[k * n + i]);
   }
   return r;
@@ -145,7 +145,7 @@ struct SymmetricEigen {
   const SymmetricEigen e = symmetric_eigen(moments.matrix(mean, inv_std), n);
   std::vector<float> weights(2 * n * n);
   for (std::size_t i = 0; i < n; ++i) {
-    const double scale = 1 / std::sqrt(std::max(e.values[i], 0.0) + std::max(eps, 1e-12));
+    const double scale = 1 / math::sqrt(std::max(e.values[i], 0.0) + std::max(eps, 1e-12));
     for (std::size_t k = 0; k < n; ++k) {
       weights[i * n + k] = static_cast<float>(scale * e.vectors[i * n + k]);
       weights[(n + i) * n + k] = -weights[i * n + k];

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <concepts>
 #include <functional>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/optim/update.hpp>
 
 // Optimizers are data: they name the fused pass over the arenas that a backend runs, and how each tensor's gradient is
@@ -55,7 +55,7 @@ struct Lars {
 
   [[nodiscard]] UpdateOp update_op() const { return SgdUpdate{momentum, nesterov}; }
   [[nodiscard]] double factor(const SquaredNorms& n, double /*lr*/) const {
-    return n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
+    return n.weights > 0 && n.gradients > 0 ? eta * math::sqrt(n.weights / n.gradients) : 1;
   }
   // factor() as numbers, for a device that computes it itself. An optimizer without is asked on the host.
   [[nodiscard]] TrustRatio trust_ratio() const { return {eta, false}; }
@@ -71,7 +71,7 @@ struct Larc {
 
   [[nodiscard]] UpdateOp update_op() const { return SgdUpdate{momentum, nesterov}; }
   [[nodiscard]] double factor(const SquaredNorms& n, double lr) const {
-    const double local = n.weights > 0 && n.gradients > 0 ? eta * std::sqrt(n.weights / n.gradients) : 1;
+    const double local = n.weights > 0 && n.gradients > 0 ? eta * math::sqrt(n.weights / n.gradients) : 1;
     return lr > 0 ? std::min(local / lr, 1.0) : 1;
   }
   [[nodiscard]] TrustRatio trust_ratio() const { return {eta, true}; }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/optim/schedule_decay.hpp>
 #include <tutti/optim/schedule_point.hpp>
@@ -83,7 +83,7 @@ class Warmup {
     const auto step = static_cast<double>(p.step), steps = static_cast<double>(steps_);
     if (p.step < steps_)
       return power_ == 1 ? from_ + (to_ - from_) * step / steps
-                         : from_ + (to_ - from_) * std::pow(step / steps, power_);
+                         : from_ + (to_ - from_) * math::pow(step / steps, power_);
     return after_(detail::window(p, steps_, p.total_steps));
   }
 

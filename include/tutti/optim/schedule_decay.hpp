@@ -2,13 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <numbers>
 #include <string>
 #include <string_view>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/optim/schedule_point.hpp>
 
 // Learning rates that fall along a curve over the whole run. In the formulas t is the step and T the total number of
@@ -67,9 +67,9 @@ class Poly {
     double left = 1.0 - detail::fraction(p);
     if (o_.cycle && p.total_steps > 0 && p.step > p.total_steps) {
       const double turns = static_cast<double>(p.step) / static_cast<double>(p.total_steps);
-      left = 1.0 - turns / std::ceil(turns);
+      left = 1.0 - turns / math::ceil(turns);
     }
-    return (base_ - o_.end) * std::pow(left, o_.power) + o_.end;
+    return (base_ - o_.end) * math::pow(left, o_.power) + o_.end;
   }
 
  private:
@@ -84,7 +84,7 @@ class Cosine {
       : base_(detail::checked_lr("schedule::Cosine", base)),
         alpha_(detail::checked("schedule::Cosine", "alpha", alpha, 0, 1)) {}
   [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
-    const double wave = 0.5 * (1.0 + std::cos(std::numbers::pi * detail::fraction(p)));
+    const double wave = 0.5 * (1.0 + math::cos(std::numbers::pi * detail::fraction(p)));
     return base_ * ((1.0 - alpha_) * wave + alpha_);
   }
 
@@ -119,7 +119,7 @@ class CosineRestarts {
       length *= o_.t_mul;
       height *= o_.m_mul;
     }
-    const double wave = 0.5 * height * (1.0 + std::cos(std::numbers::pi * into / length));
+    const double wave = 0.5 * height * (1.0 + math::cos(std::numbers::pi * into / length));
     return base_ * ((1.0 - o_.alpha) * wave + o_.alpha);
   }
 
@@ -145,7 +145,7 @@ class LinearCosine {
   }
   [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
     const double f = detail::fraction(p);
-    const double wave = 0.5 * (1.0 + std::cos(2.0 * std::numbers::pi * o_.periods * f));
+    const double wave = 0.5 * (1.0 + math::cos(2.0 * std::numbers::pi * o_.periods * f));
     return base_ * ((o_.alpha + 1.0 - f) * wave + o_.beta);
   }
 

@@ -3,9 +3,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <string>
-
-#include <tutti/core/error.hpp>
 
 namespace tutti {
 
@@ -28,11 +25,5 @@ template <class L>
 concept LrSchedule = requires(const L& l, const SchedulePoint& p) {
   { l(p) } -> std::convertible_to<double>;
 };
-
-// 0.1 for every 256 samples of the global batch: Goyal et al., "Accurate, large minibatch SGD", 2017.
-[[nodiscard]] inline double default_lr(std::int64_t global_batch) {
-  if (global_batch < 1) fail<UsageError>("default_lr", "a global batch of 1 or more", std::to_string(global_batch));
-  return 0.1 * static_cast<double>(global_batch) / 256.0;
-}
 
 }  // namespace tutti

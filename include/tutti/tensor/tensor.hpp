@@ -14,6 +14,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/shape.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/tensor/view.hpp>
 
 namespace tutti {
@@ -41,8 +42,8 @@ class Tensor {
 
   [[nodiscard]] T* data() noexcept { return values_.data(); }
   [[nodiscard]] const T* data() const noexcept { return values_.data(); }
-  [[nodiscard]] View<T> view() noexcept { return values_; }
-  [[nodiscard]] View<const T> view() const noexcept { return values_; }
+  [[nodiscard]] View<T> view() noexcept { return span_of(values_); }
+  [[nodiscard]] View<const T> view() const noexcept { return span_of(values_); }
   [[nodiscard]] auto begin() noexcept { return values_.begin(); }
   [[nodiscard]] auto end() noexcept { return values_.end(); }
   [[nodiscard]] auto begin() const noexcept { return values_.begin(); }
@@ -61,7 +62,7 @@ class Tensor {
   [[nodiscard]] View<T> row(std::int64_t i) { return view().subspan(row_offset(i), row_size()); }
   [[nodiscard]] View<const T> row(std::int64_t i) const { return view().subspan(row_offset(i), row_size()); }
 
-  // The same values in another shape of as many; else ShapeError.
+  // The same values in another shape of as many, such as one image as a batch of one; else ShapeError.
   void reshape(const Shape& shape) {
     require(shape);
     shape_ = shape;

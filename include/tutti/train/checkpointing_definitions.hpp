@@ -48,7 +48,7 @@ inline std::vector<io::TensorRecord> records(const std::vector<StateSpan>& spans
   for (const auto& s : spans) {
     list.push_back({s.name, s.dtype, s.shape, s.bytes});
     if (auto count = batches_seen(s.name))
-      list.push_back({std::move(*count), DType::i64, Shape{}, std::as_bytes(std::span(&batches, 1))});
+      list.push_back(io::make_record<std::int64_t>(std::move(*count), {}, std::span(&batches, 1)));
   }
   return list;
 }

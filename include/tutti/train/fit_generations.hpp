@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +10,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/train/fit_run.hpp>
 
@@ -41,9 +41,9 @@ inline bool FitRun::found() {
 inline void FitRun::count_generations() {
   if (members_ == nullptr && at_.generation == 0) return;
   auto latest = static_cast<double>(strategy_.rank() == 0 ? chief_.latest_generation() : 0);
-  share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
+  share_.before_generations = std::max<std::int64_t>(at_.generation, math::llround(latest));
   strategy_.sum({&latest, 1});
-  share_.before_generations = std::max<std::int64_t>(at_.generation, std::llround(latest));
+  share_.before_generations = std::max<std::int64_t>(at_.generation, math::llround(latest));
   name_generation();
 }
 
@@ -72,7 +72,7 @@ inline void FitRun::make_way() {
 inline bool FitRun::all_leave() {
   double leaving = asked_to_leave_ ? 1 : 0;
   strategy_.sum({&leaving, 1});
-  return std::llround(leaving) == strategy_.size();
+  return math::llround(leaving) == strategy_.size();
 }
 
 inline bool FitRun::change_members(bool broken) {

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <thread>
 
+#include <tutti/core/math.hpp>
 #include <tutti/train/fit_run.hpp>
 #include <tutti/train/save_checkpoint.hpp>
 
@@ -36,7 +36,7 @@ inline void FitRun::end_step() {
   // What ranks do together in this step is done: the members may change.
   if (o_.after_step)
     o_.after_step(
-        {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), std::llround(own_.rows)});
+        {share_.epoch_number, at_.step, share_.step_in_epoch, share_.lr, own_.mean_loss(), math::llround(own_.rows)});
   if (done && o_.after_epoch) o_.after_epoch(*result_.last);
   chief_.follow();
   over_ = over_ || reached;
@@ -95,7 +95,7 @@ inline bool FitRun::end_epoch() {
   if (const auto exchanged = trainer_.seconds_waited())
     r.comm_wait = share_of(*exchanged - epoch_exchanged_, epoch_rate_);
   r.gpu_utilisation = busy_.epoch.take();
-  r.skipped = std::llround(share_.skipped + skipped_by_all());
+  r.skipped = math::llround(share_.skipped + skipped_by_all());
   r.global_batch = share_.batch;
   const bool reached = o_.stop_at_train_top1 > 0 && r.train_top1 >= o_.stop_at_train_top1;
   const bool last_epoch = ends() || reached;

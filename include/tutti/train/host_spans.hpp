@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/span_of.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/tensor/memory.hpp>
 
@@ -20,10 +21,10 @@ class HostSpans {
     for (std::size_t i = 0; i < there_.size(); ++i) {
       copies_[i].resize(there_[i].bytes.size());
       if (!copies_[i].empty()) m_.copy_out(copies_[i].data(), there_[i].bytes.data(), copies_[i].size());
-      here_[i].bytes = copies_[i];
+      here_[i].bytes = span_of(copies_[i]);
     }
   }
-  [[nodiscard]] std::span<StateSpan> spans() noexcept { return here_; }
+  [[nodiscard]] std::span<StateSpan> spans() noexcept { return span_of(here_); }
   // What somebody has written into them becomes the state.
   void put_back() {
     for (std::size_t i = 0; i < copies_.size(); ++i)

@@ -17,6 +17,7 @@
 #include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/train/load_weights.hpp>
@@ -40,7 +41,7 @@ class WeightMatch {
         skipped.push_back(s.name);
       else if (e == nullptr)
         add(missing_, s.name + " " + to_string(s.shape));
-      else if (!same(e->shape, s.shape))
+      else if (!same(span_of(e->shape), s.shape))
         add(shapes_, s.name + " " + text(e->shape) + " for " + to_string(s.shape));
       else if (const auto t = e->type->dtype; t != DType::f32 && t != DType::f64 && t != DType::bf16)
         add(types_, s.name + " " + std::string(e->type->name));

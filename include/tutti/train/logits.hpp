@@ -9,6 +9,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/f16.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/engine/executor.hpp>
 
 namespace tutti::detail {
@@ -44,7 +45,7 @@ class LogitsOnHost {
     e_.backend().memory().copy_out(raw_.data(), z.data, raw_.size());
     values_.assign(count, 0.F);
     add_values(z.dtype, raw_.data(), count, 1, values_.data());
-    return values_;
+    return span_of(values_);
   }
 
  private:

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include <tutti/core/math.hpp>
 #include <tutti/train/report.hpp>
 
 namespace tutti {
@@ -23,7 +23,7 @@ namespace tutti {
 // "48 s", "3:07", "1:02:03", "2 d 5 h"; "?" for what is no time.
 [[nodiscard]] inline std::string format_duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e10) return "?";
-  const auto s = static_cast<std::int64_t>(std::llround(seconds));
+  const auto s = static_cast<std::int64_t>(math::llround(seconds));
   const std::int64_t minutes = s / 60, hours = s / 3600, days = s / 86400;
   char text[48];
   if (days > 0)

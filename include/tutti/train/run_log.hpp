@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/math.hpp>
 #include <tutti/io/json_lines.hpp>
 #include <tutti/io/tfevents.hpp>
 #include <tutti/io/utf8.hpp>
@@ -31,7 +31,7 @@ namespace tutti {
 namespace detail {
 
 // JSON has no NaN and no infinity; they become null.
-inline io::Json finite(double v) { return std::isfinite(v) ? io::Json(v) : io::Json(); }
+inline io::Json finite(double v) { return math::is_finite(v) ? io::Json(v) : io::Json(); }
 
 // Calls `write`; after a failure complains once, and then only when writing has worked again in between.
 class CarefulWriter {

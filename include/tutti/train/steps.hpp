@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,6 +14,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/host_step_end.hpp>
 #include <tutti/engine/step_end.hpp>
@@ -214,7 +214,7 @@ class Steps {
     if (!sole) sum_.reserve(e_.parameters());
     key_.assign({(first ? 1U : 0U) + (last ? 2U : 0U), s_.membership().generation, end_->variant(number)});
     e_.start(
-        part, end_->scalars(), key_, listens ? on_ready_ : silent_,
+        part, end_->scalars(), span_of(key_), listens ? on_ready_ : silent_,
         [&] {
           if (first) end_->begin();
         },

@@ -11,6 +11,7 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/core/shape.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/tensor/tensor.hpp>
 
 // Tensors in safetensors files, which PyTorch and others read and write.
@@ -64,7 +65,7 @@ TUTTI_CORE_FUNCTION void save_tensors(const std::string& path, const std::vector
   std::vector<io::TensorRecord> records;
   records.reserve(tensors.size());
   for (const NamedTensor& t : tensors) records.push_back({t.name, t.dtype, t.shape, t.bytes});
-  io::save_safetensors(path, records);
+  io::save_safetensors(path, span_of(records));
 }
 
 TUTTI_CORE_FUNCTION void detail::load_tensor(const std::string& path, const std::string& name, DType dtype,

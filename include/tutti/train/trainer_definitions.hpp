@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/graph/initialize.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/strategy/strategy.hpp>
@@ -94,7 +95,7 @@ TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr
   micro_batches_.clear();
   for (std::int64_t i = 0; i < n; ++i)
     micro_batches_.push_back(view_of(batch, begin_of(i, n, batch.count), begin_of(i + 1, n, batch.count)));
-  return step(micro_batches_, batch.global_count, lr, flags);
+  return step(span_of(micro_batches_), batch.global_count, lr, flags);
 }
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(std::span<const BatchView> parts, std::int64_t global_rows,
@@ -169,7 +170,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
     std::vector<StateSpan> state(arenas_here.spans().begin(), arenas_here.spans().end());
     state.push_back(counters_span(counters_));
     state.insert(state.end(), beside.begin(), beside.end());
-    s_.synchronise(state);
+    s_.synchronise(span_of(state));
     arenas_here.put_back();
     behind_ = s_.progress() - counters_.step;
     counters_.step = s_.progress();
@@ -186,7 +187,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
   spans.insert(spans.end(), more.begin(), more.end());
   spans.push_back(committed_.counters_span());
   spans.insert(spans.end(), beside.begin(), beside.end());
-  s_.synchronise(spans);
+  s_.synchronise(span_of(spans));
   restore();
 }
 
@@ -204,7 +205,7 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise_on_device(std::span<std::byte> sec
   Counters theirs = counters_;
   state.push_back(counters_span(theirs));
   state.insert(state.end(), beside.begin(), beside.end());
-  s_.synchronise(state);
+  s_.synchronise(span_of(state));
   for (std::size_t i = 0; i < arenas.size(); ++i)
     b_.memory().copy(arenas[i].bytes.data(), state[i].bytes.data(), state[i].bytes.size());
   counters_ = theirs;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/span_of.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/strategy/strategy.hpp>
 
@@ -73,7 +74,7 @@ void while_ranks_work(S& strategy, const std::string& what, const std::function<
     if (word[1] == 0) continue;
     std::vector<double> ranks(static_cast<std::size_t>(strategy.size()));
     ranks[static_cast<std::size_t>(strategy.rank())] = at_work ? 1 : 0;
-    strategy.sum(ranks);
+    strategy.sum(span_of(ranks));
     std::string who;
     for (std::size_t r = 0; r < ranks.size(); ++r)
       if (ranks[r] > 0) who += (who.empty() ? "rank " : ", rank ") + std::to_string(r);

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <variant>
 
+#include <tutti/core/math.hpp>
 #include <tutti/engine/cpu/norm_kernels.hpp>
 #include <tutti/engine/cpu/own_kernel.hpp>
 
@@ -65,7 +65,7 @@ class BatchNorm final : public NormKernel {
         const double pivot = static_cast<double>(running_mean[k]), off = s / count;
         const double squares = std::max(q - off * s, 0.0), batch_mean = pivot + off;
         mean[k] = static_cast<float>(batch_mean);
-        inv_std[k] = static_cast<float>(1 / std::sqrt(squares / count + static_cast<double>(o_.eps)));
+        inv_std[k] = static_cast<float>(1 / math::sqrt(squares / count + static_cast<double>(o_.eps)));
         const double unbiased = count > 1 ? squares / (count - 1) : squares;
         running_mean[k] = static_cast<float>((1 - m) * pivot + m * batch_mean);
         running_var[k] = static_cast<float>((1 - m) * static_cast<double>(running_var[k]) + m * unbiased);
@@ -100,7 +100,7 @@ class BatchNormInference final : public NormKernel {
     const float *mean = c.in[3].as<float>(), *var = c.in[4].as<float>();
     float *scale = factors_.of(c.worker, 0), *shift = factors_.of(c.worker, 1);
     for (std::int64_t k = 0; k < channels; ++k) {
-      scale[k] = gamma[k] * (o_.saved_inv_std ? var[k] : 1 / std::sqrt(var[k] + o_.eps));
+      scale[k] = gamma[k] * (o_.saved_inv_std ? var[k] : 1 / math::sqrt(var[k] + o_.eps));
       shift[k] = beta[k] - mean[k] * scale[k];
     }
     norm_apply<T>(isa_, static_cast<const T*>(x.data), o_.residual ? static_cast<const T*>(c.in[5].data) : nullptr,

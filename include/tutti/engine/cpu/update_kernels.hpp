@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include <tutti/core/isa.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/core/separate.hpp>
 #include <tutti/optim/update.hpp>
 
@@ -38,8 +38,8 @@ TUTTI_INLINE void adamw_body(AdamwUpdate o, UpdateCall u) {
   const auto* __restrict g = static_cast<const float*>(u.gradients);
   auto* __restrict m = static_cast<float*>(u.slots[0]);
   auto* __restrict v = static_cast<float*>(u.slots[1]);
-  const double c1 = 1 - std::pow(o.beta1, static_cast<double>(u.step));
-  const double c2 = 1 - std::pow(o.beta2, static_cast<double>(u.step));
+  const double c1 = 1 - math::pow(o.beta1, static_cast<double>(u.step));
+  const double c2 = 1 - math::pow(o.beta2, static_cast<double>(u.step));
   const auto b1 = static_cast<float>(o.beta1), b2 = static_cast<float>(o.beta2), eps = static_cast<float>(o.eps);
   const auto n1 = static_cast<float>(1 - o.beta1), n2 = static_cast<float>(1 - o.beta2);
   const auto rate = static_cast<float>(u.lr / c1), inv_c2 = static_cast<float>(1 / c2);

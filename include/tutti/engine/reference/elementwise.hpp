@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include <tutti/core/math.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
@@ -26,7 +26,7 @@ void gelu(const TensorRef& x, const TensorRef& y) {
   const auto in = x.view<T>(), out = y.view<T>();
   for (std::size_t i = 0; i < in.size(); ++i) {
     const auto v = static_cast<double>(in[i]);
-    out[i] = static_cast<T>(v < -40 ? 0.0 : v * std::erfc(-v * std::sqrt(0.5)) / 2);
+    out[i] = static_cast<T>(v < -40 ? 0.0 : v * math::erfc(-v * math::sqrt(0.5)) / 2);
   }
 }
 template <class T>
@@ -34,8 +34,8 @@ void gelu_backward(const TensorRef& dy, const TensorRef& x, const TensorRef& dx)
   const auto d = dy.view<T>(), in = x.view<T>(), out = dx.view<T>();
   for (std::size_t i = 0; i < in.size(); ++i) {
     const auto v = static_cast<double>(in[i]);
-    const double below = std::erfc(-v * std::sqrt(0.5)) / 2, density = 0.3989422804014327 * std::exp(-v * v / 2);
-    out[i] = static_cast<T>(static_cast<double>(d[i]) * (std::fabs(v) > 40 ? below : below + v * density));
+    const double below = math::erfc(-v * math::sqrt(0.5)) / 2, density = 0.3989422804014327 * math::exp(-v * v / 2);
+    out[i] = static_cast<T>(static_cast<double>(d[i]) * (math::fabs(v) > 40 ? below : below + v * density));
   }
 }
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/ignored_label.hpp>
+#include <tutti/core/math.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
@@ -40,12 +40,12 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
     const double zt = static_cast<double>(z[t]);
     for (std::int64_t k = 0; k < classes; ++k) {
       const double v = static_cast<double>(z[k]);
-      sum += std::exp(v - top);
+      sum += math::exp(v - top);
       mean_logit += v;
       // Ties count against the lower index, so that constant logits do not score 100 %; so does a NaN.
       above += k != t && (!(v < zt) && (v != zt || k < t));
     }
-    const double log_sum = top + std::log(sum);
+    const double log_sum = top + math::log(sum);
     metrics[0] += (1 - smooth) * (log_sum - zt) + smooth * (log_sum - mean_logit / static_cast<double>(classes));
     metrics[1] += above < 1 ? 1 : 0;
     metrics[2] += above < o.top_k ? 1 : 0;
@@ -53,7 +53,7 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
     if (d == nullptr) continue;
     const double scale = scalars.loss_scale * scalars.inv_global_batch;
     for (std::int64_t k = 0; k < classes; ++k)
-      *d++ = static_cast<T>(scale * (std::exp(static_cast<double>(z[k]) - log_sum) - off - (k == t ? 1 - smooth : 0)));
+      *d++ = static_cast<T>(scale * (math::exp(static_cast<double>(z[k]) - log_sum) - off - (k == t ? 1 - smooth : 0)));
   }
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include <tutti/core/math.hpp>
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
@@ -30,7 +30,7 @@ void batch_norm(const op::BatchNorm& o, const Call& call) {
       squares += d * d;
     }
     const double var = squares / static_cast<double>(count);
-    const double inv_std = 1 / std::sqrt(var + static_cast<double>(o.eps));
+    const double inv_std = 1 / math::sqrt(var + static_cast<double>(o.eps));
     mean_out[c] = static_cast<M>(mean);
     inv_std_out[c] = static_cast<M>(inv_std);
     const double m = static_cast<double>(o.momentum);
@@ -59,7 +59,7 @@ void batch_norm_inference(const op::BatchNormInference& o, const Call& call) {
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t c = i % channels;
     const double inv_std = o.saved_inv_std ? static_cast<double>(var[c])
-                                           : 1 / std::sqrt(static_cast<double>(var[c]) + static_cast<double>(o.eps));
+                                           : 1 / math::sqrt(static_cast<double>(var[c]) + static_cast<double>(o.eps));
     double v = static_cast<double>(gamma[c]) * (static_cast<double>(xd[i]) - static_cast<double>(mean[c])) * inv_std +
                static_cast<double>(beta[c]);
     if (residual != nullptr) v += static_cast<double>(residual[i]);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 
+#include <tutti/core/math.hpp>
 #include <tutti/optim/update.hpp>
 
 // The optimizers' rules as obvious loops.
@@ -28,8 +28,8 @@ void update(const AdamwUpdate& o, const UpdateCall& u) {
   M* w = static_cast<M*>(u.weights);
   const M* g = static_cast<const M*>(u.gradients);
   M *m = static_cast<M*>(u.slots[0]), *v = static_cast<M*>(u.slots[1]);
-  const double c1 = 1 - std::pow(o.beta1, static_cast<double>(u.step)),
-               c2 = 1 - std::pow(o.beta2, static_cast<double>(u.step));
+  const double c1 = 1 - math::pow(o.beta1, static_cast<double>(u.step)),
+               c2 = 1 - math::pow(o.beta2, static_cast<double>(u.step));
   for (std::size_t i = 0; i < u.count; ++i) {
     const double grad = u.factor * u.gradient_scale * static_cast<double>(g[i]);
     const double mi = o.beta1 * static_cast<double>(m[i]) + (1 - o.beta1) * grad;
@@ -37,7 +37,7 @@ void update(const AdamwUpdate& o, const UpdateCall& u) {
     m[i] = static_cast<M>(mi);
     v[i] = static_cast<M>(vi);
     const double wi = static_cast<double>(w[i]) * (1 - u.lr * u.weight_decay);
-    w[i] = static_cast<M>(wi - u.lr * (mi / c1) / (std::sqrt(vi / c2) + o.eps));
+    w[i] = static_cast<M>(wi - u.lr * (mi / c1) / (math::sqrt(vi / c2) + o.eps));
   }
 }
 

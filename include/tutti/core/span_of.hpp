@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace tutti {
+
+// The elements of a vector. What std::span makes of one by itself goes through the concepts of <ranges>, which costs a
+// compiler as much as the vector's own type.
+template <class T>
+[[nodiscard]] std::span<T> span_of(std::vector<T>& v) noexcept {
+  return {v.data(), v.size()};
+}
+template <class T>
+[[nodiscard]] std::span<const T> span_of(const std::vector<T>& v) noexcept {
+  return {v.data(), v.size()};
+}
+
+}  // namespace tutti
