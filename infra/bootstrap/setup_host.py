@@ -48,11 +48,12 @@ def main():
     except Exception as e:
         # What nobody expected has its place in the code as well.
         expected = isinstance(e, (Failure, OSError, subprocess.SubprocessError, ValueError, ImportError))
-        log.error("%s", e if expected else repr(e), exc_info=not expected)
+        why = str(e) if expected else repr(e)
+        log.error("%s", why, exc_info=not expected)
         # Without a master there is no cluster: the stack need not wait for its time to be over.
         if os.environ.get("AWS_DL_NODE_TYPE", "").lower() == "master" and os.environ.get("AWS_DL_WAIT_HANDLE"):
             try:
-                signal_stack(os.environ["AWS_DL_WAIT_HANDLE"], "FAILURE", "setup_host", str(e) or repr(e), 2)
+                signal_stack(os.environ["AWS_DL_WAIT_HANDLE"], "FAILURE", "setup_host", why, 2)
             except Failure as failed:
                 log.error("%s", failed)
         return 1

@@ -227,6 +227,15 @@ class GivesUp(Boot):
         # A master's stack hears of it.
         self.assertEqual(self.signals(), [("FAILURE", "setup_host")] * 5)
 
+    def test_an_error_that_nobody_expected(self):
+        """The stack hears of it as of any other."""
+        env = self.stack.environment("Master", "x", "i-1", "10.99.0.7", self.efs)
+        with unittest.mock.patch.dict(os.environ, env), unittest.mock.patch.object(setup_host.MasterSetup, "run", side_effect=KeyError("x")), \
+                unittest.mock.patch.object(sys, "argv", ["setup_host.py", "--root", str(self.root(0))]):
+            self.assertEqual(setup_host.main(), 1)
+        self.assertEqual(self.signals(), [("FAILURE", "setup_host")])
+        self.assertEqual(self.cloud.web.signals[0]["Reason"], "KeyError('x')")
+
     def test_no_role(self):
         self.launch("Worker", 1)
         self.boot("Worker", 1).kill()
