@@ -3,6 +3,7 @@
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
