@@ -20,8 +20,6 @@
 #include <tutti/graph/initialize.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/io/safetensors_write.hpp>
-#include <tutti/models/resnet.hpp>
-#include <tutti/models/resnet_cifar.hpp>
 #include <tutti/version.hpp>
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
@@ -33,6 +31,8 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/strategy.hpp>
 #endif
+
+#include "common/models.hpp"
 
 using namespace tutti;
 
@@ -59,20 +59,6 @@ struct Args {
   bool profile = false, tf32 = false, autotune = false, recompute = false, graph = true, nccl = false;
 };
 
-Builder build(const std::string& model) {
-  const bool large = model == "resnet50";
-  Builder b(3, large ? 224 : 32, large ? 224 : 32);
-  const ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
-  if (model == "resnet20" || model == "resnet56" || model == "resnet110")
-    models::resnet_cifar(b, x, {.depth = std::stoi(model.substr(6))});
-  else if (model == "resnet18")
-    models::resnet(b, x, {.depth = 18, .classes = 10, .cifar_stem = true});
-  else if (large || model == "resnet50-32")
-    models::resnet(b, x, {.depth = 50, .classes = large ? 1000 : 10});
-  else
-    fail<UsageError>("--model", "resnet20, resnet56, resnet110, resnet18, resnet50 or resnet50-32", model);
-  return b;
-}
 DType dtype_of_words(const std::string& precision) {
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     if (precision == name_of(t)) return t;
@@ -136,7 +122,7 @@ class Steps {
   Steps(Backend& backend, const Args& a)
       : backend_(backend),
         rows_(a.batch),
-        model_(build(a.model)),
+        model_(bench::make_model(a.model)),
         e_(backend, model_.graph(), {dtype_of_words(a.precision)}) {
     fill_weights(e_);
     const Shape s = model_.shape(model_.images());
@@ -278,7 +264,7 @@ inline void measure(Backend& backend, const Args& a) {
 // On a GPU the step is the trainer's, with its update, from images in pinned memory.
 template <DistributedStrategy S>
 void measure_on_gpu(CudaBackend& backend, S& strategy, const Args& a) {
-  const Builder b = build(a.model);
+  const Builder b = bench::make_model(a.model);
   TrainerOptions o;
   o.compute = dtype_of_words(a.precision);
   o.optimizer = Sgd{0.9, false};

@@ -206,6 +206,31 @@ class Input(Run):
         self.assertIn("loader/cifar10", done.stderr)
 
 
+class CostPerFlop(Input):
+    test_loaders = test_a_benchmark_that_is_not_there = None
+
+    def test_table(self):
+        # A step of ResNet-18 takes 1 ms a GFLOP at batch 16, 1.1 at 64 and 1.25 at 256, and 5 ms for the update.
+        step = self.program("cost", "tutti", """a = dict(zip(sys.argv, sys.argv[1:]))
+ms = {"16": 1, "64": 1.1, "256": 1.25}.get(a["--batch"], 2) * int(a["--batch"])
+print(json.dumps({"system": "tutti", "how": "how", "images_per_second": 10, "images_per_cpu_second": 5, "peak_rss_mib": 1, "flop_per_image": 1e9,
+                  "step_ms": ms / 2 + 5, "update_ms": 5, "step_cpu_ms": ms + 10, "update_cpu_ms": 10}))
+sys.exit()""")
+        done = subprocess.run([sys.executable, PEERS.parent / "cost_per_flop.py", "--precisions", "f32", "--repeats", "2", "--tutti", "--backend x"],
+                              text=True, capture_output=True, timeout=120, env={**os.environ, "TUTTI_STEP": str(step)}, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\| resnet18 +\| +256 \| +f32 \| +10\.0 .* \| +1\.25 \(1\.25 to 1\.25\) \| +1\.25 \| +0\.625 \| +5\.00 \|")
+        self.assertIn("resnet18 to resnet18, batch 16 to 256, f32: 25 %; resnet20 to resnet110, batch 128 to 128, f32: 0 %.", done.stdout)
+        self.assertEqual(len(self.calls("tutti")), 12)
+        self.assertTrue(all(c[0][-2:] == ["--backend", "x"] for c in self.calls("tutti")))
+
+    def test_wrong_use_of_it(self):
+        for wrong, code in ((["--precisions", "f64"], 2), (["--repeats", "0"], 2), (["--nice", "30"], 2), ([], 3)):
+            done = subprocess.run([sys.executable, PEERS.parent / "cost_per_flop.py", *wrong], capture_output=True, timeout=60,
+                                  env={**os.environ, "TUTTI_STEP": str(self.folder / "none")}, check=False)
+            self.assertEqual(done.returncode, code, wrong)
+
+
 class Recipe(Input):
     test_loaders = test_a_benchmark_that_is_not_there = None
 
