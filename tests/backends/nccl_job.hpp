@@ -26,7 +26,6 @@
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/backends/nccl/elastic.hpp>
 #include <tutti/data/loader.hpp>
-#include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/trainer.hpp>
@@ -35,6 +34,7 @@
 #include "backends/emulated_cuda.hpp"
 #include "backends/nccl_emulator.hpp"
 #include "job/office.hpp"
+#include "strategy/job_images.hpp"
 
 namespace tutti::testing {
 
@@ -173,16 +173,13 @@ class NcclJob {
     o.bucket_bytes = 1 << 9;
     o.micro_batch = 6;
     Trainer trainer(backend, strategy, net(), o);
-    SyntheticOptions images{.size = samples, .height = 6, .width = 6, .classes = 4, .seed = 1, .learnable = true};
-    const Placement mine{global_batch, std::max(strategy.rank(), 0), strategy.size()};
-    Loader train(Synthetic(images), {.placement = mine, .seed = 9, .threads = 0});
-    images.size = 24;
-    Loader test(Synthetic(images), {.placement = mine, .shuffle = false, .one_pass = true, .threads = 0});
+    const JobImages of{samples, global_batch, 6};
+    Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));
+    Loader test(of.images(JobImages::tests), of.test_options(strategy.rank(), strategy.size()));
     ChiefDuties duties;
     duties.audit = audit;
     Chief chief(trainer, duties);
-    FitOptions f{.epochs = epochs, .global_batch = global_batch, .report_every = 7};
-    f.schedule = schedule::Constant{0.05};
+    FitOptions f = of.fit_options(epochs);
     f.after_step = [&](const FitStep& s) { script_(*this, me, s); };
     end.loaded = true;
     const FitResult result = fit(trainer, train, &test, chief, f);

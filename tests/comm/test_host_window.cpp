@@ -1,52 +1,29 @@
 // SPDX-License-Identifier: MIT
-// Memory that processes of a host share: how it is sealed, how it passes from process to process, and to whom not.
+// Memory that a process of a host shares with others: how it is made and sealed.
 #include <doctest/doctest.h>
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <functional>
-#include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include <tutti/comm/group_windows.hpp>
 #include <tutti/comm/process_windows.hpp>
 
 #include "io/size_limit.hpp"
+#include "window_checks.hpp"
 
 using namespace tutti;
-using namespace std::chrono_literals;
+using testing::all_zero;
 
 namespace {
 
-bool all_zero(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
-}
-std::shared_ptr<HostWindow> made(ProcessWindows& of, std::size_t bytes) {
-  std::string why;
-  auto w = of.make(bytes, why);
-  REQUIRE_MESSAGE(w != nullptr, why);
-  return w;
-}
 io::Descriptor memory(std::size_t bytes, unsigned flags) {
   io::Descriptor fd(::memfd_create("test", flags));
   REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
@@ -56,64 +33,6 @@ std::string why_not(io::Descriptor fd, std::size_t bytes) {
   std::string why;
   CHECK(HostWindow::of_neighbour(std::move(fd), bytes, why) == nullptr);
   return why;
-}
-
-// Texts of a fixed size between this process and one that it starts.
-template <class T>
-void put(int fd, const T& v) {
-  if (::write(fd, &v, sizeof v) != ssize_t{sizeof v}) ::_exit(9);
-}
-template <class T>
-T get(int fd) {
-  T v{};
-  if (::read(fd, &v, sizeof v) != ssize_t{sizeof v}) v = {};
-  return v;
-}
-// A process that runs f(to it, from it) with windows of its own, and ends with what f returns.
-struct Process {
-  std::array<int, 2> there{}, back{};
-  pid_t pid = -1;
-  explicit Process(const std::function<int(int in, int out)>& f) {
-    REQUIRE(::pipe(there.data()) == 0);
-    REQUIRE(::pipe(back.data()) == 0);
-    pid = ::fork();
-    REQUIRE(pid >= 0);
-    if (pid == 0) {
-      ::close(there[1]);
-      ::close(back[0]);
-      ::_exit(f(there[0], back[1]));
-    }
-    ::close(there[0]);
-    ::close(back[1]);
-  }
-  ~Process() {
-    if (pid > 0) ::kill(pid, SIGKILL);
-    end();
-    ::close(there[1]);
-    ::close(back[0]);
-  }
-  // Its exit status.
-  int end() {
-    int status = 0;
-    if (pid > 0) ::waitpid(pid, &status, 0);
-    pid = -1;
-    return status;
-  }
-};
-
-int descriptors() {
-  int n = 0;
-  DIR* const d = ::opendir("/proc/self/fd");
-  while (::readdir(d) != nullptr) ++n;
-  ::closedir(d);
-  return n;
-}
-// Mappings of memfds.
-int mappings() {
-  std::ifstream maps("/proc/self/maps");
-  int n = 0;
-  for (std::string line; std::getline(maps, line);) n += line.find("/memfd:tutti") != line.npos ? 1 : 0;
-  return n;
 }
 
 }  // namespace
@@ -185,265 +104,4 @@ TEST_CASE("host window: what its owner could take away, or does not have, is ref
   CHECK(why_not(io::Descriptor(), n) == "a window that its owner could shrink");
   std::string why;
   CHECK(HostWindow::of_neighbour(sealed(filled(MFD_ALLOW_SEALING)), n, why) != nullptr);
-}
-
-TEST_CASE("process windows: another process reads and writes, and what it had stays when it is killed") {
-  Process other([](int in, int out) {
-    ProcessWindows windows;
-    std::string why;
-    const auto name = get<WindowName>(in);
-    const auto w = windows.map(name, why);
-    const auto mine = windows.make(std::size_t{1} << 20, why);
-    if (w == nullptr || mine == nullptr || w->descriptor() >= 0) return 1;
-    if (windows.map(name, why) != w) return 2;
-    if (w->bytes()[5] != std::byte{42}) return 3;
-    w->bytes()[6] = std::byte{43};
-    mine->bytes()[7] = std::byte{44};
-    put(out, windows.name_of(*mine));
-    ::pause();
-    return 4;
-  });
-  ProcessWindows windows;
-  const auto mine = made(windows, std::size_t{2} << 20);
-  mine->bytes()[5] = std::byte{42};
-  put(other.there[1], windows.name_of(*mine));
-  const auto name = get<WindowName>(other.back[0]);
-  REQUIRE(name.number > 0);
-  CHECK(mine->bytes()[6] == std::byte{43});
-  std::string why;
-  const auto its = windows.map(name, why);
-  REQUIRE_MESSAGE(its != nullptr, why);
-  CHECK(its->bytes()[7] == std::byte{44});
-  ::kill(other.pid, SIGKILL);
-  CHECK(WIFSIGNALED(other.end()));
-  its->bytes()[8] = std::byte{45};
-  CHECK(its->bytes()[7] == std::byte{44});
-  // It is known, and another one of this process is not to be had.
-  CHECK(windows.map(name, why) == its);
-  WindowName second = name;
-  ++second.number;
-  CHECK(windows.map(second, why) == nullptr);
-  CHECK(why == "its owner is not reached: it has ended, or is in another container");
-}
-
-TEST_CASE("process windows: processes of other users get none, and lend none") {
-  if (::geteuid() != 0) {
-    MESSAGE("SKIP: only root can be somebody else");
-    return;
-  }
-  Process other([](int in, int out) {
-    const auto name = get<WindowName>(in);
-    if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
-    ProcessWindows strangers;
-    std::string why;
-    std::array<char, 100> said{};
-    if (strangers.map(name, why) != nullptr) return 2;
-    why.copy(said.data(), said.size() - 1);
-    put(out, said);
-    const auto w = strangers.make(4096, why);
-    put(out, w == nullptr ? WindowName{} : strangers.name_of(*w));
-    return get<char>(in) == 'e' ? 0 : 3;
-  });
-  ProcessWindows windows;
-  const auto mine = made(windows, 4096);
-  put(other.there[1], windows.name_of(*mine));
-  CHECK(std::string(get<std::array<char, 100>>(other.back[0]).data()) == "a process of user 0");
-  const auto name = get<WindowName>(other.back[0]);
-  REQUIRE(name.number > 0);
-  std::string why;
-  CHECK(windows.map(name, why) == nullptr);
-  CHECK(why == "a process of user 65534");
-  put(other.there[1], 'e');
-  CHECK(other.end() == 0);
-
-  // One that does not look whom it speaks to is sent away by the door.
-  Process blunt([](int in, int out) {
-    const auto door = get<WindowName>(in);
-    if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
-    sockaddr_un at{};
-    const socklen_t size = detail::door_address({door.door.data(), door.door.size()}, at);
-    const int s = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    if (::connect(s, reinterpret_cast<sockaddr*>(&at), size) != 0) return 2;
-    (void)!::send(s, &door.number, sizeof door.number, MSG_NOSIGNAL);
-    std::string said;
-    put(out, detail::receive_descriptor(s, said).get() < 0 ? 'n' : 'y');
-    return 0;
-  });
-  put(blunt.there[1], windows.name_of(*mine));
-  CHECK(get<char>(blunt.back[0]) == 'n');
-  CHECK(blunt.end() == 0);
-  CHECK(windows.sent_away() == 2);
-}
-
-TEST_CASE("process windows: strangers at the door hold nobody up") {
-  ProcessWindows windows, neighbour;
-  const auto mine = made(windows, 4096);
-  const WindowName name = windows.name_of(*mine);
-  sockaddr_un at{};
-  const socklen_t size = detail::door_address({name.door.data(), name.door.size()}, at);
-  std::vector<io::Descriptor> strangers;
-  for (int i = 0; i < 40; ++i) {
-    strangers.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    REQUIRE(::connect(strangers.back().get(), reinterpret_cast<sockaddr*>(&at), size) == 0);
-    // Silent, too short, too long.
-    const std::vector<char> noise(static_cast<std::size_t>(i) * 7, 'x');
-    if (i % 3 != 0) REQUIRE(::send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL) >= 0);
-  }
-  std::string why;
-  CHECK_MESSAGE(neighbour.map(name, why) != nullptr, why);
-  WindowName wrong = name;
-  wrong.number = 7;
-  CHECK(neighbour.map(wrong, why) == nullptr);
-  CHECK(why == "its owner has no such window");
-  wrong.door[0] = 'Z';
-  CHECK(neighbour.map(wrong, why) == nullptr);
-  CHECK(why == "a name that is none");
-  // An own one needs no door.
-  CHECK(windows.map(name, why) == mine);
-}
-
-TEST_CASE("process windows: a size that nobody holds is used again, unless it was abandoned") {
-  ProcessWindows windows, neighbour;
-  std::string why;
-  auto w = made(windows, 8192);
-  const WindowName name = windows.name_of(*w);
-  const std::byte* const at = w->bytes().data();
-  const auto mapped = neighbour.map(name, why);
-  REQUIRE_MESSAGE(mapped != nullptr, why);
-  w->bytes()[0] = std::byte{1};
-  w.reset();
-  w = made(windows, 8190);
-  CHECK(w->bytes().data() == at);
-  CHECK(all_zero(w->bytes()));
-  CHECK(windows.name_of(*w) == name);
-  CHECK(neighbour.map(name, why) == mapped);
-  const auto second = made(windows, 8192);
-  CHECK(second->bytes().data() != at);
-  w->abandon();
-  w.reset();
-  const auto third = made(windows, 8192);
-  CHECK(!(windows.name_of(*third) == name));
-  CHECK(windows.own() == 2);
-  // Of what nobody holds little is kept.
-  for (std::size_t i = 1; i <= 50; ++i) (void)made(windows, i << 14);
-  CHECK(windows.own() < 10);
-}
-
-TEST_CASE("process windows: who is shut out of one keeps the memory that was there, and others get the new") {
-  ProcessWindows windows, stays, shut_out;
-  std::string why;
-  const auto w = made(windows, std::size_t{1} << 20);
-  const std::byte* const at = w->bytes().data();
-  w->bytes()[3] = std::byte{1};
-  const WindowName before = windows.name_of(*w);
-  auto mapped = stays.map(before, why);
-  const auto old = shut_out.map(before, why);
-  REQUIRE_MESSAGE((mapped != nullptr && old != nullptr), why);
-  const int fds = descriptors(), maps = mappings();
-  w->abandon();
-  for (int i = 0; i < 20; ++i) {
-    mapped.reset();
-    REQUIRE_MESSAGE(windows.renew(*w, why), why);
-    CHECK(w->bytes().data() == at);
-    CHECK(all_zero(w->bytes()));
-    CHECK_FALSE(w->abandoned());
-    old->bytes()[4] = std::byte{9};
-    CHECK(w->bytes()[4] == std::byte{0});
-    const WindowName name = windows.name_of(*w);
-    CHECK(!(name == before));
-    mapped = stays.map(name, why);
-    REQUIRE_MESSAGE(mapped != nullptr, why);
-    w->bytes()[5] = std::byte{7};
-    CHECK(mapped->bytes()[5] == std::byte{7});
-    CHECK(stays.neighbours() == 1);
-    CHECK(stays.map(name, why) == mapped);
-  }
-  CHECK(old->bytes()[3] == std::byte{1});
-  CHECK(descriptors() <= fds);
-  CHECK(mappings() <= maps + 1);
-  // Where there is no memory to be shared, it is this process's alone.
-  const test::SizeLimit limit(1 << 12);
-  CHECK_FALSE(windows.renew(*w, why));
-  CHECK(w->bytes().data() == at);
-  CHECK(all_zero(w->bytes()));
-  CHECK(w->descriptor() < 0);
-  CHECK(stays.map(windows.name_of(*w), why) == nullptr);
-}
-
-TEST_CASE("process windows: a thousand changes of a group leave no descriptor and no mapping") {
-  ProcessWindows windows;
-  std::string why;
-  const auto mine = made(windows, 1 << 16);
-  ProcessWindows stays;
-  const auto of_who_stays = made(stays, 1 << 16);
-  const WindowName name = stays.name_of(*of_who_stays);
-  std::shared_ptr<HostWindow> before;
-  int fds = 0, maps = 0;
-  for (int change = 0; change < 1000; ++change) {
-    // A newcomer in each generation, who leaves with it. What they have of each other is held while it lasts.
-    ProcessWindows newcomer;
-    const auto its = made(newcomer, 1 << 14);
-    const auto neighbour = windows.map(name, why);
-    REQUIRE_MESSAGE(neighbour != nullptr, why);
-    if (before != nullptr) CHECK(neighbour == before);
-    before = neighbour;
-    const auto theirs = windows.map(newcomer.name_of(*its), why);
-    REQUIRE_MESSAGE(theirs != nullptr, why);
-    REQUIRE(newcomer.map(windows.name_of(*mine), why) != nullptr);
-    if (change == 20) {
-      fds = descriptors();
-      maps = mappings();
-    }
-  }
-  CHECK(descriptors() <= fds);
-  CHECK(mappings() <= maps);
-  CHECK(windows.neighbours() <= 3);
-}
-
-TEST_CASE("group windows: all ranks reach all, or none has any") {
-  constexpr int ranks = 3;
-  for (const bool fails : {false, true}) {
-    std::vector<std::unique_ptr<ProcessWindows>> of(ranks);
-    for (auto& w : of) w = std::make_unique<ProcessWindows>();
-    std::vector<GroupWindows> groups(ranks);
-    // An all-gather of threads.
-    std::array<std::vector<std::byte>, ranks> said;
-    std::atomic<int> turn{0};
-    const auto meet = [&](int phase) {
-      ++turn;
-      while (turn < phase * ranks) std::this_thread::yield();
-    };
-    std::vector<std::thread> threads;
-    for (int r = 0; r < ranks; ++r)
-      threads.emplace_back([&, r] {
-        int phase = 0;
-        // One of them asks for more than there is.
-        const std::size_t bytes = fails && r == 1 ? std::size_t{1} << 60 : 100'000;
-        groups[static_cast<std::size_t>(r)] =
-            GroupWindows::make(*of[static_cast<std::size_t>(r)], r, ranks, bytes,
-                               [&](std::span<const std::byte> mine, std::span<std::byte> all) {
-                                 said[static_cast<std::size_t>(r)].assign(mine.begin(), mine.end());
-                                 meet(++phase);
-                                 for (std::size_t q = 0; q < ranks; ++q)
-                                   std::memcpy(all.data() + q * mine.size(), said[q].data(), mine.size());
-                                 meet(++phase);
-                               });
-      });
-    for (auto& t : threads) t.join();
-    for (int r = 0; r < ranks; ++r) {
-      const GroupWindows& g = groups[static_cast<std::size_t>(r)];
-      CHECK(g.fits() == !fails);
-      if (fails) {
-        CHECK(g.reason().starts_with("rank 1 of this host: "));
-        continue;
-      }
-      CHECK(g.mine().data() == g.bases()[static_cast<std::size_t>(r)]);
-      CHECK(g.bytes() >= 100'000);
-      for (const auto* base : g.bases()) CHECK(base != nullptr);
-      g.bases()[2][r] = static_cast<std::byte>(r + 1);
-    }
-    if (!fails)
-      for (int r = 0; r < ranks; ++r)
-        CHECK(groups[2].mine()[static_cast<std::size_t>(r)] == static_cast<std::byte>(r + 1));
-  }
 }

@@ -1,9 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # waits
-"""The scenarios of elastic training, each once, over Gloo."""
+"""The scenarios of elastic training, each once, over Gloo; and over MPI those after which somebody else clears up."""
+import shutil
+
+import elastic_scenarios
 from elastic_scenarios import Scenarios  # noqa: F401
 from hosts_case import main
+
+
+class OverMpi(elastic_scenarios.Scenarios):
+    STRATEGY = ("--strategy", "mpi")
+
+
+# The others of these are in test_train_elastic_mpi.py.
+for name in dir(OverMpi):
+    if name.startswith("test_") and (name[5:7] not in ("03", "04") or shutil.which("mpirun") is None):
+        setattr(OverMpi, name, None)
 
 if __name__ == "__main__":
     main(3)

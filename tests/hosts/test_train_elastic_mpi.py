@@ -67,6 +67,8 @@ class ElasticMpi(OutputInFiles, ElasticTrainingCase):
         self.assertEqual(set(self.processes(TRAIN)), {0, 1})
         self.assertEqual(self.processes(TRAIN)[0][0], 1)
         self.assertEqual(self.bed.pids(0), [])
+        # Not at the end of an epoch, whose steps are as many however many workers there are.
+        self.assertTrue(any(step % (IMAGES // (2 * BATCH)) for step, _ in self.members()), self.members())
         self.stop()
 
     def test_a_job_of_one_grows_at_an_epoch(self):

@@ -60,4 +60,10 @@ class State {
   std::vector<bf16> half_;
 };
 
+// Saves such a state.
+inline io::Path save(io::CheckpointStore& store, std::int64_t step, std::size_t elements = 100) {
+  const State state(step, elements);
+  return store.save(state.data());
+}
+
 }  // namespace tutti::test

@@ -21,7 +21,6 @@
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
-#include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>
@@ -34,6 +33,7 @@
 #include <tutti/train/trainer.hpp>
 
 #include "job/office.hpp"
+#include "job_images.hpp"
 
 namespace tutti::testing {
 
@@ -315,15 +315,13 @@ class ElasticJob {
     o.bucket_bytes = 1 << 12;
     o.micro_batch = 5;
     Trainer trainer(backend, strategy, net(), o);
-    SyntheticOptions images{.size = samples, .height = 8, .width = 8, .classes = 4, .seed = 1, .learnable = true};
-    const Placement mine{global_batch, std::max(strategy.rank(), 0), strategy.size()};
-    Loader train(Synthetic(images), {.placement = mine, .seed = 9, .threads = 0});
-    images.size = 24;
-    Loader test(Synthetic(images), {.placement = mine, .shuffle = false, .one_pass = true, .threads = 0});
+    const JobImages of{samples, global_batch, 8};
+    Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));
+    Loader test(of.images(JobImages::tests), of.test_options(strategy.rank(), strategy.size()));
     ChiefDuties duties;
     duties.audit = audit;
     Chief chief(trainer, duties);
-    FitOptions f{.epochs = epochs, .global_batch = global_batch, .report_every = 7};
+    FitOptions f = of.fit_options(epochs);
     f.schedule = rate;
     f.batch_per_worker = batch_per_worker;
     f.ramp_steps = ramp_steps;
@@ -334,15 +332,10 @@ class ElasticJob {
     const MakeSources make = [&](const FitOptions& a, int rank, int size) {
       const std::lock_guard lock(mutex_);
       sizes_.insert(size);
-      const Placement here{a.global_batch, rank, size};
-      LoaderOptions l{.placement = here, .seed = 9, .threads = 0};
+      const JobImages now{samples, a.global_batch, 8};
       Sources made;
-      images.size = samples;
-      made.train = std::make_unique<Loader>(Synthetic(images), l);
-      images.size = 24;
-      l.shuffle = false;
-      l.one_pass = true;
-      made.test = std::make_unique<Loader>(Synthetic(images), l);
+      made.train = std::make_unique<Loader>(of.images(samples), now.train_options(rank, size));
+      made.test = std::make_unique<Loader>(of.images(JobImages::tests), now.test_options(rank, size));
       return made;
     };
     const FitResult result = makes_sources ? fit(trainer, make, chief, f) : fit(trainer, train, &test, chief, f);

@@ -56,6 +56,18 @@ void require_every_sample_once(const std::string& folder, std::int64_t epochs) {
   }
 }
 
+// All came to the end but the victim, with the weights of one.
+void require_survived(const std::vector<ElasticJob::Ended>& ended, std::size_t victim, const std::string& folder) {
+  for (std::size_t i = 0; i < ended.size(); ++i) {
+    CHECK(ended[i].error == "");
+    CHECK(ended[i].killed == (i == victim));
+    if (i == victim) continue;
+    CHECK(ended[i].steps == 4 * ElasticJob::steps_an_epoch);
+    require_same(ended[i].weights, weights_of_one());
+  }
+  require_every_sample_once(folder, 4);
+}
+
 }  // namespace
 
 TEST_CASE("a job that begins with one member grows and shrinks in order") {
@@ -88,15 +100,7 @@ TEST_CASE("a job survives the death of any member, the first one too") {
         if (me == victim && s.step == step) throw testing::Killed{};
       });
       job.audit = folder.path();
-      const auto ended = job.run();
-      for (std::size_t i = 0; i < 3; ++i) {
-        CHECK(ended[i].error == "");
-        CHECK(ended[i].killed == (i == victim));
-        if (i == victim) continue;
-        CHECK(ended[i].steps == 4 * ElasticJob::steps_an_epoch);
-        require_same(ended[i].weights, weights_of_one());
-      }
-      require_every_sample_once(folder.path(), 4);
+      require_survived(job.run(), victim, folder.path());
     }
 }
 
@@ -211,15 +215,7 @@ TEST_CASE("a job with servers survives the death of any member, and of servers")
       if (me == (victim + 1) % 3 && s.step == 33) j.kill_server(victim % 2);
     });
     job.audit = folder.path();
-    const auto ended = job.run();
-    for (std::size_t i = 0; i < 3; ++i) {
-      CHECK(ended[i].error == "");
-      CHECK(ended[i].killed == (i == victim));
-      if (i == victim) continue;
-      CHECK(ended[i].steps == 4 * ElasticJob::steps_an_epoch);
-      require_same(ended[i].weights, weights_of_one());
-    }
-    require_every_sample_once(folder.path(), 4);
+    require_survived(job.run(), victim, folder.path());
   }
 }
 

@@ -274,51 +274,54 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
   CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start
 }
 
-TEST_CASE("a worker stops when all workers together have done the steps") {
-  const TrainerOptions o = options(Sgd{0.9, false});
-  Server server(o, 8, 100, batch);
-  Worker first(server.owner, 0, 2), second(server.owner, 1, 2);
+namespace {
+
+// Two workers of a server in one thread; the first one fits.
+struct TwoWorkers {
+  TrainerOptions o = options(Sgd{0.9, false});
+  Server server{o, 8, 100, batch};
+  Worker first{server.owner, 0, 2}, second{server.owner, 1, 2};
   ReferenceBackend backend;
-  Trainer a(backend, first, net(), o), b(backend, second, net(), o);
-  a.synchronise();
-  b.synchronise();
-  FitOptions f;
-  f.epochs = 1000;
-  f.global_batch = batch;
-  f.max_steps = 7;
-  std::int64_t steps_of_b = 0;
+  Trainer a{backend, first, net(), o}, b{backend, second, net(), o};
   Loader train_a = loader(0, 2), train_b = loader(1, 2);
-  f.after_step = [&](const FitStep& s) {
+  FitOptions f;
+  TwoWorkers(std::int64_t epochs, std::int64_t steps) {
+    f.epochs = epochs;
+    f.global_batch = batch;
+    f.max_steps = steps;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a worker stops when all workers together have done the steps") {
+  TwoWorkers two(1000, 7);
+  two.a.synchronise();
+  two.b.synchronise();
+  std::int64_t steps_of_b = 0;
+  two.f.after_step = [&](const FitStep& s) {
     if (s.step >= 4) return;  // b's steps come between a's
-    const Batch& batch_b = train_b.next();
-    b.step(batch_b, 0.1);
+    const Batch& batch_b = two.train_b.next();
+    two.b.step(batch_b, 0.1);
     ++steps_of_b;
   };
-  const FitResult r = fit(a, train_a, nullptr, f);
+  const FitResult r = fit(two.a, two.train_a, nullptr, two.f);
   CHECK(r.counters.step == 7);
   CHECK(steps_of_b == 2);
-  CHECK(state_of(a) != std::vector<std::byte>{});
+  CHECK(state_of(two.a) != std::vector<std::byte>{});
 }
 
 TEST_CASE("a worker that comes late goes on beside the others") {
-  const TrainerOptions o = options(Sgd{0.9, false});
-  Server server(o, 8, 100, batch);
-  Worker first(server.owner, 0, 2), second(server.owner, 1, 2);
-  ReferenceBackend backend;
-  Trainer a(backend, first, net(), o), b(backend, second, net(), o);
-  FitOptions f;
-  f.epochs = 4;
-  f.global_batch = batch;
-  f.max_steps = 20;
-  Loader train_a = loader(0, 2), train_b = loader(1, 2);
-  a.synchronise();
-  (void)fit(a, train_a, nullptr, f);
-  second.late = true;
-  b.synchronise();
+  TwoWorkers two(4, 20);
+  FitOptions& f = two.f;
+  two.a.synchronise();
+  (void)fit(two.a, two.train_a, nullptr, f);
+  two.second.late = true;
+  two.b.synchronise();
   f.max_steps = 0;
   std::vector<FitStep> steps;
   f.after_step = [&](const FitStep& s) { steps.push_back(s); };
-  const FitResult r = fit(b, train_b, nullptr, f);
+  const FitResult r = fit(two.b, two.train_b, nullptr, f);
   // 20 steps of two workers are 10 of each, of which an epoch has 8.
   REQUIRE(steps.size() == 22);
   CHECK(steps[0].epoch == 2);

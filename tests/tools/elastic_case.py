@@ -1,11 +1,28 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of tutti-launch --elastic share: a job, its hosts file, its log, and what its workers wrote."""
+"""What the tests of tutti-launch --elastic share: a job, its hosts file, its log, and what its workers wrote; other hosts
+are names whose ssh is a script that runs the command here."""
 import os
 import re
+import signal
 import threading
 from pathlib import Path
 
-from launch_case import ELASTIC_RANK, wait_until
+from launch_case import ELASTIC_RANK, LaunchCase, wait_until
+
+# Hosts of a documentation network; .66 refuses, .77 has another key.
+A, B, C, DEAF, KEY = (f"192.0.2.{n}" for n in (11, 12, 13, 66, 77))
+SSH = """#!/bin/sh
+all=$*
+while [ "$1" != -- ]; do shift; done
+host=$2
+shift 2
+case $host in
+  *.66) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255;;
+  *.77) echo "Host key verification failed." >&2; exit 255;;
+esac
+echo "$host $all" >>"$HOME/ssh.log"
+exec sh -c "$*"
+"""
 
 
 class Job:
@@ -95,4 +112,30 @@ class Job:
             self.case.assertGreaterEqual(g, max((v[0] for v in last.values()), default=0), "an older generation wrote")
             last[s] = (g, n)
         self.case.assertEqual(sorted(last), list(range(1, len(last) + 1)))
+        return done
+
+
+class ElasticCase(LaunchCase):
+    def setUp(self):
+        super().setUp()
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        (bin_folder / "ssh").write_text(SSH)
+        (bin_folder / "ssh").chmod(0o755)
+        self.environment.update(PATH=f"{bin_folder}:{os.environ['PATH']}", HOME=str(self.folder))
+
+    def hosts_file(self, *lines):
+        path = self.folder / "hosts"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def job(self, *options, words=("steps=30", "epochs=200"), hosts=None, **more):
+        where = ("-H", self.hosts_file(*hosts)) if hosts else ("-n", 1)
+        return Job(self, *where, *options, words=words, **more)
+
+    def stop(self, job):
+        """Ends a job that goes on, as its user does."""
+        job.process.send_signal(signal.SIGTERM)
+        done = job.end(code=143)
+        self.assertIn("saved at step", done.out)
         return done
