@@ -120,6 +120,7 @@ TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing b
           const std::uint64_t now = strategy.membership().generation;
           if (failed) require(now > generation + 1, at + ": a generation that broke off");
           require(held() == before, at + " leaves something");
+          require(store.find(generation_key(now, "nccl")).has_value(), at + ": the identity that holds");
           for (std::uint64_t g = 1; g + 1 < now; ++g)
             require(!store.find(generation_key(g, "nccl")), at + ": the identity of generation " + std::to_string(g));
         }

@@ -87,6 +87,7 @@ class Launcher : ElasticJob {
     output_.wait_for(fds);
     std::vector<Child*> children;
     for (Link& l : links_) children.push_back(&l.child);
+    const std::size_t watched = children.size();
     if (mpirun_) children.push_back(mpirun_.get());
     for (Child* c : children) {
       fds.push_back({c->input().size() > 0 && !c->input().broken() ? c->input().fd() : -1, POLLOUT, 0});
@@ -100,6 +101,8 @@ class Launcher : ElasticJob {
     output_.send(&fds[1]);
     std::size_t at = 3;
     for (Link& l : links_) {
+      // What is heard of one may bring others, which nobody has asked about yet; to read from them would wait.
+      if (at >= 3 + 3 * watched) break;
       if (fds[at].revents != 0) l.child.input().send();
       if (fds[at + 1].revents != 0) l.child.read(0, [&](std::string_view line) { hear(l, line); });
       if (fds[at + 2].revents != 0) l.child.read(1, [&](std::string_view line) { complain(l, line); });
