@@ -213,10 +213,15 @@ class Manager(ManagerCase):
 
     def test_ec2_that_does_not_answer(self):
         self.manage(AWS_ENDPOINT_URL="http://127.0.0.1:9")
-        time.sleep(3)
+        said = ""
+        while "warning" not in said:
+            line = self.manager.stdout.readline()
+            self.assertTrue(line, said)
+            said += line
+        time.sleep(3)  # it looks again meanwhile
         self.assertIsNone(self.manager.poll())
         self.manager.kill()
-        said = self.manager.communicate()[0]
+        said += self.manager.communicate()[0]
         self.assertEqual(said.count("warning: ec2:DescribeInstances"), 1, said)
 
     def test_what_it_needs(self):
