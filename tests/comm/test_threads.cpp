@@ -298,20 +298,20 @@ TEST_CASE("all_reduce strategy: messages and reports count the job's steps, ahea
     s.begin_step(41, false);
     Work w = reduce(3);
     CHECK(w.name() == "step 41 bucket 3");
-    CHECK(at() == RankProgress{41, 3, ProgressPhase::begin, 0});
+    CHECK(at() == RankProgress{41, 3, ProgressPhase::begin});
     w.wait();
     // Statistics are no bucket.
     Work statistics = s.reduce({Piece::Kind::statistics, 0, DType::f32, std::as_writable_bytes(std::span(v))});
     CHECK(statistics.name() == "step 41 statistics");
     statistics.wait();
     s.finish();
-    CHECK(at() == RankProgress{41, 3, ProgressPhase::end, 0});
+    CHECK(at() == RankProgress{41, 3, ProgressPhase::end});
     // What a device was told to do has begun; it is over when somebody has waited for it.
     s.begin_step(42, true);
     s.finish();
-    CHECK(at() == RankProgress{42, 3, ProgressPhase::begin, 0});
+    CHECK(at() == RankProgress{42, 3, ProgressPhase::begin});
     s.settled();
-    CHECK(at() == RankProgress{42, 3, ProgressPhase::end, 0});
+    CHECK(at() == RankProgress{42, 3, ProgressPhase::end});
   });
   unsetenv("TUTTI_REPORT");
   unsetenv("TUTTI_JOB");
