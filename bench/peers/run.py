@@ -270,7 +270,8 @@ def steps(args, pythons):
     """The tables of whole training steps."""
     began = environment.load()
     for case in args.cases:
-        say(f"{case}: what is best for PyTorch")
+        if "best" in (args.malloc, args.optimizer, args.bf16):
+            say(f"{case}: what is best for PyTorch")
         find_settings(args, pythons["torch"], case)
     for number in range(args.repeats):
         for case in args.cases:
