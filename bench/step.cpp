@@ -42,6 +42,7 @@ constexpr const char* help_text =
     "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32] [--batch 128]\n"
     "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
+    "                  [--convolution auto|direct|winograd]\n"
     "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
     "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. f16 and the options of the\n"
@@ -53,7 +54,7 @@ constexpr const char* help_text =
     "nothing.\n";
 
 struct Args {
-  std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto", dump;
+  std::string model = "resnet20", precision = "f32", backend = "auto", fusion = "auto", convolution = "auto", dump;
   int batch = 128, threads = 0, device = 0;
   double seconds = 5;
   bool profile = false, tf32 = false, autotune = false, recompute = false, graph = true, nccl = false;
@@ -375,6 +376,8 @@ Args parse(int argc, char** argv) {
       a.fusion = value;
     else if (flag == "--dump")
       a.dump = value;
+    else if (flag == "--convolution")
+      a.convolution = value;
     else if (flag == "--precision")
       a.precision = value;
     else if (flag == "--backend")
@@ -405,6 +408,7 @@ int main(int argc, char** argv) try {
   BackendOptions o;
   o.gpu = false;
   o.threads = a.threads;
+  o.convolution = a.convolution;
   o.where = "--backend";
   const auto backend = make_backend(a.backend, o);
   if (a.dump.empty())

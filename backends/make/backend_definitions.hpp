@@ -37,6 +37,9 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Backend> make_backend(std::string_view word,
   if (row == nullptr || row->make == nullptr)
     fail<UsageError>(o.where, "auto or a backend of this build: " + detail::listed(built_backends(), ", "), name,
                      row == nullptr ? "" : "install " + std::string(row->packages) + " and build again");
+  if (o.convolution != "auto" && name != "onednn" && name != "eigen")
+    fail<UsageError>(o.where, "onednn or eigen beside convolution '" + o.convolution + "'", name,
+                     "other backends know one way to compute convolutions");
   return row->make(o);
 }
 

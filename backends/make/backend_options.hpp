@@ -9,9 +9,10 @@
 namespace tutti {
 
 struct BackendOptions {
-  int threads = 0;            // of a backend on the processor; 0: this process's share of the host's cores
-  bool gpu = true;            // whether "auto" may take one
-  std::optional<int> device;  // as nvidia-smi -L counts; nothing: the process of local rank k takes the k-th
+  int threads = 0;                   // of a backend on the processor; 0: this process's share of the host's cores
+  std::string convolution = "auto";  // of one on the processor: or "direct", "winograd"; see ConvolutionAlgorithm
+  bool gpu = true;                   // whether "auto" may take one
+  std::optional<int> device;         // as nvidia-smi -L counts; nothing: the process of local rank k takes the k-th
   bool tf32 = false, deterministic = false, autotune = false, recompute = false;  // as CudaOptions has them
   bool graph = true;
   std::string fusion = "auto";         // or "on", "off"; see CudaFusion

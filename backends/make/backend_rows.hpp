@@ -8,6 +8,7 @@
 #include <tutti/backends/make/backend_options.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/backend.hpp>
+#include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/job/launch_environment.hpp>
 #ifdef TUTTI_HAS_CUDA
@@ -33,6 +34,9 @@ struct BackendRow {
 inline int threads_of(const BackendOptions& o) {
   return o.threads > 0 ? o.threads : std::max(1, usable_cores() / read_launch_environment().local_size);
 }
+inline CpuOptions cpu_options(const BackendOptions& o) {
+  return {threads_of(o), cpu::parse_convolution_algorithm(o.convolution)};
+}
 inline int device_of(const BackendOptions& o) { return o.device ? *o.device : read_launch_environment().local_rank; }
 
 inline std::span<const BackendRow> backend_rows() {
@@ -57,14 +61,14 @@ inline std::span<const BackendRow> backend_rows() {
       },
       {"onednn", "libdnnl-dev",
 #ifdef TUTTI_HAS_ONEDNN
-       [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(CpuOptions{threads_of(o)}); }
+       [](const BackendOptions& o) -> Made { return std::make_unique<OnednnBackend>(cpu_options(o)); }
 #else
        nullptr
 #endif
       },
       {"eigen", "libeigen3-dev",
 #ifdef TUTTI_HAS_EIGEN
-       [](const BackendOptions& o) -> Made { return std::make_unique<EigenBackend>(CpuOptions{threads_of(o)}); }
+       [](const BackendOptions& o) -> Made { return std::make_unique<EigenBackend>(cpu_options(o)); }
 #else
        nullptr
 #endif

@@ -68,11 +68,12 @@ std::vector<BackendInfo> backends() {
   return all;
 }
 
-std::unique_ptr<Net> make_net(const std::string& backend, int threads, const Graph& model, DType precision,
-                              std::int64_t rows) {
+std::unique_ptr<Net> make_net(const std::string& backend, int threads, const std::string& convolution,
+                              const Graph& model, DType precision, std::int64_t rows) {
   if (backend == "cuda") return make_cuda_net(model, precision, rows);
   BackendOptions o;
   o.threads = threads;
+  if (backend != "reference") o.convolution = convolution;
   o.where = "bench";
   return std::make_unique<NetOn>(make_backend(backend, o), model, precision, rows);
 }

@@ -39,10 +39,11 @@ class Net {
   [[nodiscard]] virtual bool on_processor() const { return true; }
 };
 
-// `model` as a Builder records it. `threads` 0: one per core; the reference backend has one. Throws UsageError for a
+// `model` as a Builder records it. `threads` 0: one per core; the reference backend has one.
+// convolution: as BackendOptions has it. Throws UsageError for a
 // backend that is not built.
-[[nodiscard]] std::unique_ptr<Net> make_net(const std::string& backend, int threads, const Graph& model,
-                                            DType precision, std::int64_t rows);
+[[nodiscard]] std::unique_ptr<Net> make_net(const std::string& backend, int threads, const std::string& convolution,
+                                            const Graph& model, DType precision, std::int64_t rows);
 
 // The node of layer `name` that is an O; throws UsageError if there is none.
 template <class O>

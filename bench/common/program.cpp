@@ -16,6 +16,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
 #include <tutti/core/threads.hpp>
+#include <tutti/engine/cpu/winograd/shapes.hpp>
 
 #include "machine.hpp"
 #include "net.hpp"
@@ -36,25 +37,31 @@ int parse_threads(std::string_view text) {
   return n;
 }
 
-// Takes --threads out of the arguments.
+// Takes its options out of the arguments.
 Options take_options(std::vector<char*>& args) {
   Options o;
-  constexpr std::string_view flag = "--threads";
-  for (std::size_t i = 1; i < args.size();) {
-    const std::string_view a = args[i];
-    std::size_t used = 0;
-    if (a == flag) {
-      if (i + 1 == args.size()) fail<UsageError>("--threads", "a number", "nothing");
-      o.threads = parse_threads(args[i + 1]);
-      used = 2;
-    } else if (a.substr(0, flag.size()) == flag && a.size() > flag.size() && a[flag.size()] == '=') {
-      o.threads = parse_threads(a.substr(flag.size() + 1));
-      used = 1;
+  const auto take = [&args](std::string_view flag, auto&& set) {
+    for (std::size_t i = 1; i < args.size();) {
+      const std::string_view a = args[i];
+      std::size_t used = 0;
+      if (a == flag) {
+        if (i + 1 == args.size()) fail<UsageError>(std::string(flag), "a value", "nothing");
+        set(std::string_view(args[i + 1]));
+        used = 2;
+      } else if (a.starts_with(flag) && a.substr(flag.size()).starts_with('=')) {
+        set(a.substr(flag.size() + 1));
+        used = 1;
+      }
+      const auto at = args.begin() + static_cast<std::ptrdiff_t>(i);
+      args.erase(at, at + static_cast<std::ptrdiff_t>(used));
+      if (used == 0) ++i;
     }
-    const auto at = args.begin() + static_cast<std::ptrdiff_t>(i);
-    args.erase(at, at + static_cast<std::ptrdiff_t>(used));
-    if (used == 0) ++i;
-  }
+  };
+  take("--threads", [&](std::string_view v) { o.threads = parse_threads(v); });
+  take("--convolution", [&](std::string_view v) {
+    static_cast<void>(cpu::parse_convolution_algorithm(v));
+    o.convolution = v;
+  });
   if (o.threads == 0) o.threads = usable_cores();
   return o;
 }
@@ -66,6 +73,7 @@ void add_context(const Options& o, Limit limit) {
   benchmark::AddCustomContext("backend", names);
   benchmark::AddCustomContext("isa", std::string(cpu::name_of(cpu::detect_isa())));
   benchmark::AddCustomContext("threads", std::to_string(o.threads));
+  benchmark::AddCustomContext("convolution", o.convolution);
   if (limit == Limit::multiply_adds) {
     benchmark::AddCustomContext("peak_gflops_f32", whole(peak(DType::f32, o.threads)));
     benchmark::AddCustomContext("peak_gflops_bf16", whole(peak(DType::bf16, o.threads)));
@@ -87,10 +95,11 @@ Net& net_of(const std::string& key, const std::function<std::unique_ptr<Net>()>&
 }
 
 void time_pass(benchmark::State& state, const OpBenchmark& op, const Pass& pass, DType precision,
-               const std::string& backend, int threads) {
+               const std::string& backend, const Options& options) {
   const std::string name = op.name + "/" + std::string(name_of(precision)) + "/" + backend;
   try {
-    Net& net = net_of(name, [&] { return make_net(backend, threads, op.model(), precision, op.rows); });
+    Net& net = net_of(
+        name, [&] { return make_net(backend, options.threads, options.convolution, op.model(), precision, op.rows); });
     const NodeId node = pass.node(net.graph());
     // The wanted time counts the op alone, so a short op would have its net take thousands of steps. A run ends its
     // steps after most_seconds of the wall clock; the remaining iterations are given their mean.
@@ -142,8 +151,8 @@ void add_op(const OpBenchmark& op, const Options& options) {
       for (const Pass& pass : op.passes) {
         const std::string name =
             op.name + "/" + std::string(name_of(precision)) + "/" + b.name + "/" + std::string(pass.direction);
-        const auto time = [op, pass, precision, backend = b.name, threads = options.threads](benchmark::State& state) {
-          time_pass(state, op, pass, precision, backend, threads);
+        const auto time = [op, pass, precision, backend = b.name, options](benchmark::State& state) {
+          time_pass(state, op, pass, precision, backend, options);
         };
         benchmark::RegisterBenchmark(name.c_str(), time)->UseManualTime()->Unit(benchmark::kMicrosecond);
       }

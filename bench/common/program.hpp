@@ -14,15 +14,17 @@
 namespace tutti::bench {
 
 struct Options {
-  int threads = 0;  // of --threads N; one per core without it
+  int threads = 0;                   // of --threads N; one per core without it
+  std::string convolution = "auto";  // of --convolution WORD, as BackendOptions has it
 };
 
 // What a program's rates are compared with: measured at its start and part of the context.
 enum class Limit { none, multiply_adds, memory };
 
-// The main function: reads --threads N and the flags of Google Benchmark, prints backends, instruction set, threads and
-// the machine's limit as context, calls `add` to register benchmarks and runs those that the filter names. Returns an
-// exit code: 2 for flags that nobody knows and a filter that matches nothing, 1 after an error in a benchmark.
+// The main function: reads --threads N, --convolution WORD and the flags of Google Benchmark, prints backends,
+// instruction set, threads and the machine's limit as context, calls `add` to register benchmarks and runs those that
+// the filter names. Returns an exit code: 2 for flags that nobody knows and a filter that matches nothing, 1 after an
+// error in a benchmark.
 int run(int argc, char** argv, Limit limit, const std::function<void(const Options&)>& add);
 
 // A benchmark's error: reported, and the program's exit code is 1.

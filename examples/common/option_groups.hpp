@@ -62,6 +62,8 @@ void describe_machine(RunOptions& o, V& v) {
   v("recompute", o.recompute, "cuda: less memory: compute activations again in the backward pass where that is cheap",
     Names{});
   v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it", Names{});
+  v("convolution", o.convolution,
+    "3x3 convolutions on the processor: auto, direct, or winograd wherever there is code for it", Names{});
   v("data-on-device", o.data_on_device,
     "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "
     "free)",

@@ -102,7 +102,7 @@ struct RunOptions {
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "auto", backend = "auto";
   bool any_half = false;  // nobody asked for bf16 itself: f16 where a GPU has no bf16
-  std::string data_on_device = "auto", cuda_fusion = "auto";
+  std::string data_on_device = "auto", cuda_fusion = "auto", convolution = "auto";
   bool tf32 = false, autotune = false, deterministic = false, recompute = false, cuda_graph = true;
   std::int64_t threads = 0, intra_op_threads = 0, inter_op_threads = 0;
   std::uint64_t seed = 1;

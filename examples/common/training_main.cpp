@@ -115,6 +115,7 @@ BackendOptions backend_options(const RunOptions& o) {
   as.autotune = o.autotune;
   as.deterministic = o.deterministic;
   as.fusion = o.cuda_fusion;
+  as.convolution = o.convolution;
   as.recompute = o.recompute;
   as.graph = o.cuda_graph;
   as.where = "--backend";

@@ -71,6 +71,16 @@ expect 0 "going on from m/checkpoints/step-000000003" "${tiny[@]}" --epochs 3 --
 grep -qx "rollback 1 4" m/audit-rank0.txt || complain "no rollback in the audit: $(cut -c1-20 m/audit-rank0.txt)"
 expect 3 "[--load-epoch]" "${tiny[@]}" --model-prefix m --load-epoch 7
 
+# Ways to compute convolutions: other roundings, the same net; words and backends that there are not.
+expect 2 "[--convolution]" "${tiny[@]}" --convolution fft
+expect 2 "onednn or eigen beside convolution 'winograd'" "${tiny[@]}" --backend reference --convolution winograd --max-steps 1
+for way in direct winograd; do
+  expect 0 "done: 3 steps" --config config --run-dir "way-$way" --convolution "$way" --max-steps 3
+done
+paste <(key way-direct step train_loss) <(key way-winograd step train_loss) | awk '
+  NF != 2 || ($1 - $2) ^ 2 > (1e-3 * $1) ^ 2 { print "losses of direct and winograd: " $0; bad = 1 }
+  END { exit bad || NR != 3 }' || complain "winograd does not train as direct does"
+
 # A loss that is not finite.
 expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 20
 [[ $(key n end status) == '"failed"' ]] || complain "no failure in the log"

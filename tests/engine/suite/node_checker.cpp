@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
+#include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/graph/differentiate.hpp>
 #include <tutti/graph/fuse.hpp>
 
@@ -39,6 +40,15 @@ double pixel(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t h, s
   const Shape& s = x.shape;
   if (h < 0 || w < 0 || h >= s[2] || w >= s[3]) return 0;
   return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
+}
+
+// Of each channel, as a vector of all its pixels.
+std::vector<double> lengths(const Operand& x) {
+  const auto channels = static_cast<std::size_t>(x.shape[1]);
+  std::vector<double> r(channels);
+  for (std::size_t i = 0; i < x.data.size(); ++i) r[i % channels] += x.data[i] * x.data[i];
+  for (double& v : r) v = std::sqrt(v);
+  return r;
 }
 
 double weight(const Operand& w, std::int64_t o, std::int64_t i, std::int64_t r, std::int64_t s) {
@@ -258,10 +268,18 @@ void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, c
   const Shape ws = e_.value(node_->outputs[0]).shape;
   double rounding = u_of(0);
   if (e_.backend().rounds_weight_gradients()) rounding = std::max(rounding, u_out_);
+  // Winograd's algorithm sums all places of the window at once, so what is rounded is as large as their products, which
+  // the lengths of both operands bound, even where most pixels of one place lie outside.
+  const bool winograd = o.kernel_h == 3 && o.kernel_w == 3 && o.stride == 1 && o.padding == 1 &&
+                        dynamic_cast<const CpuOps*>(&e_.backend()) != nullptr;
+  const std::vector<double> x_length = lengths(x), dy_length = lengths(dy);
+  const double pixels = static_cast<double>(dy.data.size()) / static_cast<double>(dy.shape[1]);
   conv(static_cast<std::size_t>(ws.numel()), rounding, [&](std::size_t i, auto add) {
     auto k = static_cast<std::int64_t>(i);
     const std::int64_t s = k % ws[3], r = k / ws[3] % ws[2], c = k / (ws[3] * ws[2]) % ws[1],
                        out = k / (ws[3] * ws[2] * ws[1]);
+    if (winograd)
+      add(0, 1, sums(pixels) * x_length[static_cast<std::size_t>(c)] * dy_length[static_cast<std::size_t>(out)]);
     for (std::int64_t n = 0; n < dy.shape[0]; ++n)
       for (std::int64_t p = 0; p < dy.shape[2]; ++p)
         for (std::int64_t q = 0; q < dy.shape[3]; ++q) {

@@ -11,6 +11,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/cpu/shared.hpp>
+#include <tutti/engine/cpu/winograd/shapes.hpp>
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/optim/update.hpp>
 
@@ -18,6 +19,7 @@ namespace tutti {
 
 struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
+  cpu::ConvolutionAlgorithm convolution = cpu::ConvolutionAlgorithm::automatic;
 };
 
 // What the CPU backends share: threads, shards and our own vector kernels for everything but convolutions and products
@@ -41,6 +43,8 @@ class CpuOps : public HostBackend {
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
 
  protected:
+  // The kernel of a convolution that Winograd's algorithm is to compute; else null. Ahead of who inherits from this.
+  [[nodiscard]] std::unique_ptr<Kernel> winograd_kernel(const Op& op, const NodeDesc& desc);
   // For our own kernels in a table of who inherits from this.
   [[nodiscard]] cpu::Shared& shared() noexcept { return shared_; }
 
@@ -57,6 +61,7 @@ class CpuOps : public HostBackend {
   std::unique_ptr<ThreadPool> pool_;
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Shared shared_;
+  cpu::ConvolutionAlgorithm convolution_;
 };
 
 }  // namespace tutti

@@ -15,6 +15,7 @@
 #include <tutti/engine/cpu/norm_ops.hpp>
 #include <tutti/engine/cpu/pool_ops.hpp>
 #include <tutti/engine/cpu/update_kernels.hpp>
+#include <tutti/engine/cpu/winograd/winograd_ops.hpp>
 #include <tutti/engine/kernel_table.hpp>
 #include <tutti/engine/reference/loops.hpp>
 #include <tutti/engine/reference/update.hpp>
@@ -23,7 +24,8 @@
 namespace tutti {
 
 TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread_start)
-    : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))) {}
+    : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
+      convolution_(o.convolution) {}
 
 // Convolutions and products of matrices are for who inherits from it. What has no row runs by the reference loop.
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
@@ -44,6 +46,14 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
   if (auto k = Own::make(op, shared_, desc)) return k;
   return reference_kernel<false, Own, op::Conv2d, op::Conv2dBackwardData, op::Conv2dBackwardWeights, op::Linear,
                           op::LinearBackwardData>(op, desc);
+}
+
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::winograd_kernel(const Op& op, const NodeDesc& desc) {
+  const auto problem = cpu::winograd::problem_of(op, desc);
+  if (!problem || !cpu::winograd::uses(convolution_, shared_.isa, *problem)) return nullptr;
+  using Own =
+      KernelTable<cpu::winograd::Conv2d, cpu::winograd::Conv2dBackwardData, cpu::winograd::Conv2dBackwardWeights>;
+  return Own::make(op, shared_, desc);
 }
 
 // f for blocks of a pass over arenas, which are always the same.

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <tutti/engine/cpu/winograd/layout.hpp>
+
+// Convolutions forward and, with the weights packed for it, back to their input: tiles are transformed, multiplied and
+// transformed back, a group at a time.
+namespace tutti::cpu::winograd {
+
+struct OutputArgs {
+  const float* tiles = nullptr;    // of one group, transformed
+  const float* weights = nullptr;  // of one panel
+  float* products = nullptr;       // room for those of the group
+  WriteTiles outputs;              // where the tiles of the group go, from the panel's first channel on
+};
+
+// The tiles [first, first + count) of images to their places, the first of which is `at`, in groups of tiles.
+inline void transform_tiles(Isa isa, ReadTiles from, const TileLayout& l, float* groups) {
+  const std::int64_t end = from.at + from.count;
+  for (std::int64_t at = from.at; at < end;) {
+    const std::int64_t in_group = at % l.group, in_block = in_group % l.block;
+    from.count = std::min({l.block - in_block, l.group - in_group, end - at});
+    from.to = {groups + at / l.group * l.group_floats() + in_group / l.block * l.block_floats, l.block, l.plane};
+    from.at = in_block;
+    read_inputs(isa, from);
+    from.first += from.count;
+    at += from.count;
+  }
+}
+
+// Multiplies a group of tiles by a panel of weights and transforms the products to outputs.
+inline void multiply_tiles(Isa isa, OutputArgs a, const WeightLayout& w, const TileLayout& l) {
+  const Multiply multiply = multiply_of(isa, l.block, w.registers);
+  for (std::int64_t point = 0; point < points; ++point)
+    for (std::int64_t b = 0; b * l.block < a.outputs.count; ++b)
+      multiply(w.channels, a.tiles + point * l.plane + b * l.block_floats, a.weights + point * w.plane,
+               a.products + point * l.products + b * l.block * w.width);
+  a.outputs.end_channel = a.outputs.first_channel + w.width;
+  a.outputs.from = a.products;
+  a.outputs.plane = l.products;
+  a.outputs.tile = w.width;
+  write_outputs(isa, a.outputs);
+}
+
+}  // namespace tutti::cpu::winograd

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <tutti/engine/cpu/winograd/products.hpp>
+#include <tutti/engine/cpu/winograd/tiles.hpp>
+
+// Where transformed tiles, weights and products lie.
+namespace tutti::cpu::winograd {
+
+// Weights of a convolution: [panels][points][channels][width] floats, width registers of outputs in a panel. Channels
+// and outputs are filled up with zeros.
+struct WeightLayout {
+  WeightLayout(Isa isa, std::int64_t inputs, std::int64_t outs) : lanes(lanes_at(isa)) {
+    channels = whole_registers(isa, inputs);
+    registers = outs <= lanes ? 1 : 2;
+    width = registers * lanes;
+    panels = (outs + width - 1) / width;
+    plane = plane_stride(channels * width);
+    panel = points * plane;
+  }
+  std::int64_t lanes, channels = 0, registers = 0, width = 0, panels = 0;
+  std::int64_t plane = 0, panel = 0;  // floats of one point, of one panel
+};
+
+// Tiles in groups that go through transforms and products together: in one group [points][blocks][channels / lanes]
+// [block][lanes] floats, and products [points][blocks * block][width].
+struct TileLayout {
+  TileLayout(Isa isa, const WeightLayout& w, std::int64_t all, std::int64_t at_once) : tiles(all) {
+    const BlockRange range = block_range(isa, w.registers);
+    groups = (all + at_once - 1) / at_once;
+    group = (all + groups - 1) / groups;
+    blocks = (group + range.most - 1) / range.most;
+    block = std::max((group + blocks - 1) / blocks, range.least);
+    block = (block - range.least + range.step - 1) / range.step * range.step + range.least;
+    block_floats = block * w.channels;
+    plane = plane_stride(blocks * block_floats);
+    products = plane_stride(blocks * block * w.width);
+  }
+  // Floats of one group of transformed tiles.
+  [[nodiscard]] std::int64_t group_floats() const { return points * plane; }
+
+  std::int64_t tiles, groups = 0, group = 0, blocks = 0, block = 0;
+  std::int64_t block_floats = 0, plane = 0, products = 0;  // floats; of one point: of tiles, of products
+};
+
+}  // namespace tutti::cpu::winograd

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/winograd/transforms.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+// Products of transformed tiles and transformed weights, point by point: sums over channels, in their order, in
+// registers. A block is a few tiles by one panel, a part of the outputs.
+namespace tutti::cpu::winograd {
+
+using Multiply = void (*)(std::int64_t channels, const float* tiles, const float* weights, float* to);
+
+#if defined(__x86_64__)
+
+namespace detail {
+
+// to [Tiles][Width registers] = tiles [channels / lanes][Tiles][lanes] * weights [channels][Width registers].
+template <Isa I, int Tiles, int Width>
+TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, const float* weights, float* to) {
+  constexpr int lanes = lanes_of<I>;
+  F<I> sum[Tiles][Width];
+#pragma GCC unroll 28
+  for (int i = 0; i < Tiles; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < Width; ++j) sum[i][j] = F<I>{};
+  for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes)
+    for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
+      F<I> w[Width];
+#pragma GCC unroll 2
+      for (int j = 0; j < Width; ++j) load<I>(w[j], weights + j * lanes);
+#pragma GCC unroll 28
+      for (int i = 0; i < Tiles; ++i) {
+        F<I> t;
+        repeat<I>(t, tiles + i * lanes + k);
+#pragma GCC unroll 2
+        for (int j = 0; j < Width; ++j) sum[i][j] += t * w[j];
+      }
+    }
+#pragma GCC unroll 28
+  for (int i = 0; i < Tiles; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < Width; ++j) store<I>(to + (i * Width + j) * lanes, sum[i][j]);
+}
+
+template <int Tiles, int Width>
+TUTTI_TARGET_AVX512 void multiply_avx512(std::int64_t channels, const float* tiles, const float* weights, float* to) {
+  multiply_block<Isa::avx512, Tiles, Width>(channels, tiles, weights, to);
+}
+template <int Tiles, int Width>
+TUTTI_TARGET_AVX2 void multiply_avx2(std::int64_t channels, const float* tiles, const float* weights, float* to) {
+  multiply_block<Isa::avx2, Tiles, Width>(channels, tiles, weights, to);
+}
+
+}  // namespace detail
+
+#endif
+
+// Tiles of a block, at least and at most: as many as the sums of which fill the registers, for panels of one register
+// or of two. Half of them already keep both units busy.
+struct BlockRange {
+  std::int64_t least, most, step;
+};
+[[nodiscard]] constexpr BlockRange block_range(Isa isa, std::int64_t width) {
+  if (isa == Isa::avx2) return width == 1 ? BlockRange{8, 12, 2} : BlockRange{3, 6, 1};
+  return width == 1 ? BlockRange{16, 28, 4} : BlockRange{7, 14, 1};
+}
+
+// The kernel for blocks of so many tiles, of a BlockRange, by a panel of `width` registers.
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width);
+
+#if TUTTI_CORE_DEFINITIONS
+#if defined(__x86_64__)
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width) {
+  using namespace detail;
+  constexpr std::array<Multiply, 8> wide{multiply_avx512<7, 2>,  multiply_avx512<8, 2>,  multiply_avx512<9, 2>,
+                                         multiply_avx512<10, 2>, multiply_avx512<11, 2>, multiply_avx512<12, 2>,
+                                         multiply_avx512<13, 2>, multiply_avx512<14, 2>};
+  constexpr std::array<Multiply, 4> narrow{multiply_avx512<16, 1>, multiply_avx512<20, 1>, multiply_avx512<24, 1>,
+                                           multiply_avx512<28, 1>};
+  constexpr std::array<Multiply, 4> wide_avx2{multiply_avx2<3, 2>, multiply_avx2<4, 2>, multiply_avx2<5, 2>,
+                                              multiply_avx2<6, 2>};
+  constexpr std::array<Multiply, 3> narrow_avx2{multiply_avx2<8, 1>, multiply_avx2<10, 1>, multiply_avx2<12, 1>};
+  const BlockRange r = block_range(isa, width);
+  const auto i = static_cast<std::size_t>((tiles - r.least) / r.step);
+  if (isa == Isa::avx2) return width == 1 ? narrow_avx2[i] : wide_avx2[i];
+  return width == 1 ? narrow[i] : wide[i];
+}
+#else
+TUTTI_CORE_FUNCTION Multiply multiply_of(Isa, std::int64_t, std::int64_t) {
+  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
+}
+#endif
+#endif
+
+}  // namespace tutti::cpu::winograd
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

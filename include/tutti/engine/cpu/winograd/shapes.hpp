@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/isa.hpp>
+#include <tutti/graph/ops/window.hpp>
+
+namespace tutti::cpu {
+
+// How convolutions are computed: by the table below; as sums of products; by Winograd's algorithm wherever there is
+// code for it.
+enum class ConvolutionAlgorithm : std::uint8_t { automatic, direct, winograd };
+
+// Of "auto", "direct", "winograd". UsageError for another word.
+[[nodiscard]] inline ConvolutionAlgorithm parse_convolution_algorithm(std::string_view word) {
+  if (word == "auto") return ConvolutionAlgorithm::automatic;
+  if (word == "direct") return ConvolutionAlgorithm::direct;
+  if (word == "winograd") return ConvolutionAlgorithm::winograd;
+  fail<UsageError>("convolution", "auto, direct or winograd", std::string("'").append(word).append("'"));
+}
+
+}  // namespace tutti::cpu
+
+namespace tutti::cpu::winograd {
+
+// A convolution [outputs, channels, 3, 3] of images [channels, h, w].
+struct Problem {
+  op::Window window;
+  std::int64_t channels = 0, outputs = 0, h = 0, w = 0;
+  bool bf16 = false;
+};
+
+// Whether there is code for it.
+[[nodiscard]] inline bool has_code(Isa isa, const Problem& p) {
+#if defined(__x86_64__)
+  const op::Window& o = p.window;
+  return isa != Isa::baseline && o.kernel_h == 3 && o.kernel_w == 3 && o.stride == 1 && o.padding == 1;
+#else
+  return false;
+#endif
+}
+
+// Whether it is faster than direct, in all three passes, as docs/performance.md has it measured. With fewer channels
+// most of the time goes into the transforms. Where there are products of pairs in bf16 direct ones are as fast up to 16
+// channels; on AVX2 there are none, and what a library makes of bf16 there was not measured.
+[[nodiscard]] inline bool is_faster(Isa isa, const Problem& p) {
+  if (p.bf16 && isa == Isa::avx2) return false;
+  const std::int64_t least = p.bf16 ? 32 : 16;
+  return p.channels >= least && p.outputs >= least;
+}
+
+[[nodiscard]] inline bool uses(ConvolutionAlgorithm a, Isa isa, const Problem& p) {
+  return a != ConvolutionAlgorithm::direct && has_code(isa, p) &&
+         (a == ConvolutionAlgorithm::winograd || is_faster(isa, p));
+}
+
+// Deep convolutions have few tiles and many weights, which once transformed are four times as many: they are better
+// transformed where they are used, once for all tiles, than read from memory by each.
+[[nodiscard]] constexpr bool is_deep(std::int64_t channels, std::int64_t outputs) {
+  return channels * outputs >= 256 * 256;
+}
+
+}  // namespace tutti::cpu::winograd

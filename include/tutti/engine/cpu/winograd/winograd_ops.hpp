@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <variant>
+
+#include <tutti/engine/cpu/own_kernel.hpp>
+#include <tutti/engine/cpu/winograd/forward.hpp>
+#include <tutti/engine/cpu/winograd/layout.hpp>
+#include <tutti/engine/cpu/winograd/pack.hpp>
+#include <tutti/engine/cpu/winograd/shapes.hpp>
+#include <tutti/engine/cpu/winograd/weight_gradient_ops.hpp>
+
+// Convolutions forward and back to their input by Winograd's algorithm. One with few weights takes them transformed,
+// once an update, and any rows. A deep one transforms all tiles of the batch first, into the shards' partial results;
+// then each task transforms one panel of weights and multiplies all tiles by it.
+namespace tutti::cpu::winograd {
+
+class Convolution : public OwnKernel {
+ public:
+  [[nodiscard]] Partition cut() override {
+    if (!deep_) return {Division::rows};
+    const TileLayout l = deep_layout();
+    const std::int64_t all = l.groups * l.group_floats() * static_cast<std::int64_t>(sizeof(float));
+    // As many tasks as shards, if there are so many groups to share.
+    parts_ = std::clamp<std::int64_t>(desc_.shards / weights_.panels, 1, l.groups);
+    return {Division::reduce, static_cast<int>(weights_.panels * parts_),
+            static_cast<std::size_t>((all + desc_.shards - 1) / desc_.shards), true};
+  }
+  [[nodiscard]] std::size_t packed_bytes() override {
+    return deep_ ? 0 : static_cast<std::size_t>(weights_.panels * weights_.panel) * sizeof(float);
+  }
+  void pack(const TensorRef& w, void* to) override {
+    pack_weights(
+        isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, 0, weights_.panels, static_cast<float*>(to)});
+  }
+  void prepare(const PrepareInfo& i) override {
+    std::int64_t floats = 0;
+    if (deep_) {
+      floats = weights_.panel + points * deep_layout().products;
+    } else {
+      for (const std::int64_t rows : i.chunk_rows) {
+        const TileLayout l = chunk_layout(rows);
+        floats = std::max(floats, l.group_floats() + points * l.products);
+      }
+    }
+    shared_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
+  }
+  void run(Call& c) override {
+    if (!deep_) return run_rows(c);
+    c.phase == Phase::reduce ? transform(c) : multiply(c);
+  }
+
+ protected:
+  Convolution(const Op& op, Shared& b, const NodeDesc& d, bool backward)
+      : OwnKernel(op, b, d),
+        shared_(b),
+        desc_(d),
+        backward_(backward),
+        bf16_(d.in[0].dtype == DType::bf16),
+        deep_(is_deep(d.in[0].shape[1], d.out[0].shape[1])),
+        weights_(isa_, d.in[0].shape[1], d.out[0].shape[1]) {}
+
+ private:
+  static constexpr std::int64_t chunk_tiles = 28, deep_tiles = 84;  // of a group
+
+  [[nodiscard]] static Images images_of(const Shape& s) { return {s[0], s[2], s[3], s[1]}; }
+  [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const {
+    return {isa_, weights_, rows * images_of(desc_.in[0].shape).tiles_per_row(), chunk_tiles};
+  }
+  [[nodiscard]] TileLayout deep_layout() const {
+    return {isa_, weights_, images_of(desc_.in[0].shape).tiles(), deep_tiles};
+  }
+  [[nodiscard]] float* room(const Call& c) const { return reinterpret_cast<float*>(shared_.room.of(c.worker)); }
+
+  [[nodiscard]] ReadTiles inputs(const Call& c, std::int64_t first, std::int64_t count, std::int64_t at) const {
+    return {c.in[0].data, bf16_, images_of(c.in[0].shape), first, count, {}, at};
+  }
+  [[nodiscard]] WriteTiles outputs(const Call& c, std::int64_t first, std::int64_t count, std::int64_t panel) const {
+    return {c.out[0].data, bf16_, images_of(c.out[0].shape), first, count, panel * weights_.width};
+  }
+
+  void run_rows(const Call& c) const {
+    const TileLayout l = chunk_layout(c.in[0].shape[0]);
+    float* const tiles = room(c);
+    for (std::int64_t first = 0; first < l.tiles; first += l.group) {
+      const std::int64_t count = std::min(l.group, l.tiles - first);
+      transform_tiles(isa_, inputs(c, first, count, 0), l, tiles);
+      for (std::int64_t p = 0; p < weights_.panels; ++p)
+        multiply_tiles(isa_,
+                       {tiles, static_cast<const float*>(c.in[1].data) + p * weights_.panel, tiles + l.group_floats(),
+                        outputs(c, first, count, p)},
+                       weights_, l);
+    }
+  }
+  // The tiles of some rows, among those of the batch.
+  void transform(const Call& c) const {
+    auto* const all = reinterpret_cast<float*>(c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride);
+    const Images rows = images_of(c.in[0].shape);
+    transform_tiles(isa_, inputs(c, 0, rows.tiles(), c.first_row * rows.tiles_per_row()), deep_layout(), all);
+  }
+  // All outputs of a panel, for a part of the groups of tiles.
+  void multiply(const Call& c) const {
+    const TileLayout l = deep_layout();
+    const std::int64_t panel = c.task / parts_, part = c.task % parts_;
+    float* const weights = room(c);
+    const TensorRef& w = c.in[1];
+    pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, panel, 1, weights});
+    for (std::int64_t g = l.groups * part / parts_; g < l.groups * (part + 1) / parts_; ++g)
+      multiply_tiles(
+          isa_,
+          {reinterpret_cast<const float*>(c.partial) + g * l.group_floats(), weights, weights + weights_.panel,
+           outputs(c, g * l.group, std::min(l.group, l.tiles - g * l.group), panel)},
+          weights_, l);
+  }
+
+  Shared& shared_;
+  NodeDesc desc_;
+  bool backward_, bf16_, deep_;
+  WeightLayout weights_;
+  std::int64_t parts_ = 1;  // of the groups of tiles, of a deep one
+};
+
+class Conv2d final : public Convolution {
+ public:
+  using For = op::Conv2d;
+  Conv2d(const Op& op, Shared& b, const NodeDesc& d) : Convolution(op, b, d, false) {}
+};
+class Conv2dBackwardData final : public Convolution {
+ public:
+  using For = op::Conv2dBackwardData;
+  Conv2dBackwardData(const Op& op, Shared& b, const NodeDesc& d) : Convolution(op, b, d, true) {}
+};
+
+// The problem of a convolution's node; nothing for another op.
+[[nodiscard]] inline std::optional<Problem> problem_of(const Op& op, const NodeDesc& d) {
+  const auto of = [&](const op::Window& window, const Shape& x, const Shape& y) {
+    return Problem{window, x[1], y[1], x[2], x[3], d.in[0].dtype == DType::bf16};
+  };
+  if (const auto* o = std::get_if<op::Conv2d>(&op)) return of(*o, d.in[0].shape, d.out[0].shape);
+  if (const auto* o = std::get_if<op::Conv2dBackwardData>(&op)) return of(*o, d.out[0].shape, d.in[0].shape);
+  if (const auto* o = std::get_if<op::Conv2dBackwardWeights>(&op)) return of(*o, d.in[0].shape, d.in[1].shape);
+  return std::nullopt;
+}
+
+}  // namespace tutti::cpu::winograd
