@@ -92,7 +92,8 @@ class Job:
         while time.monotonic() < begin + timeout:
             for e in self.changes():
                 if e["ranks"] == ranks:
-                    return e["seconds"], time.monotonic() - begin
+                    # A new first rank that has just come itself knows of no step before.
+                    return e.get("seconds"), time.monotonic() - begin
             time.sleep(0.005)
         sys.exit(f"bench/elastic.py: no {ranks} workers within {timeout} s:\n"
                  + (self.folder / "output").read_text()[-3000:])
@@ -191,7 +192,10 @@ def show(kinds):
     for kind, times in kinds.items():
         line = f"{kind:28}{len(times):8}"
         for i in (0, 1):
-            ms = sorted(1000 * t[i] for t in times)
+            ms = sorted(1000 * t[i] for t in times if t[i] is not None)
+            if not ms:
+                line += f"{'-':>16}{'-':>8}{'-':>8}"
+                continue
             line += f"{statistics.median(ms):16.0f}{ms[int(0.95 * (len(ms) - 1) + 0.5)]:8.0f}{ms[-1]:8.0f}"
         print(line)
 

@@ -135,8 +135,11 @@ class Elastic : ElasticAdditions {
       say_(w->name() + " on " + host_of(*w) + " leaves; its place is not used until the host is listed anew");
     }
   }
+  // The job ends, whatever of it there is.
+  void job_ends() noexcept { ending_ = true; }
   // The job is to stop, as its user says.
   void stop() {
+    ending_ = true;
     members_.stop_all();
     for (auto& [number, w] : workers_)
       if (w.founder && w.link != nullptr && !w.ended && !members_.opened(w.name()))
@@ -201,7 +204,7 @@ class Elastic : ElasticAdditions {
   [[nodiscard]] bool begins_without(const std::vector<ElasticWorker*>& lost, const std::string& why) {
     for (ElasticWorker* w : lost) w->ended = true;
     const auto left = std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return !w.second.ended; });
-    if (over() || lost.empty() || left < std::max(1, o_.elastic.min_workers)) return false;
+    if (ending_ || over() || lost.empty() || left < std::max(1, o_.elastic.min_workers)) return false;
     for (ElasticWorker* w : lost) {
       say_("warning: " + w->name() + " on " + host_of(*w) + ": " + why + "; the job begins without it");
       failed(*w);
@@ -297,6 +300,7 @@ class Elastic : ElasticAdditions {
   std::optional<std::vector<ListedHost>> wanted_;
   std::set<std::string> lost_servers_;
   std::optional<Clock::time_point> too_few_;
+  bool ending_ = false;
 };
 
 }  // namespace tutti::launch

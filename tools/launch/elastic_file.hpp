@@ -144,7 +144,8 @@ class HostsWatch {
     try {
       const std::string text = io::read_text_file(file_, max_hosts_file_bytes);
       if (!whole && !text.empty() && !text.ends_with('\n'))
-        fail<DataError>(file_.string(), "a newline at its end", "the middle of a line", "is it still being written?");
+        fail<DataError>(file_.string(), "a newline at its end", "the middle of a line",
+                        "a finished file, renamed into its place, counts at once");
       news.hosts = with_keys(parse_hosts(text, file_.string()));
       said_.clear();
     } catch (const Error& e) {

@@ -52,7 +52,11 @@ struct ElasticOptions {
 // programs are installed.
 [[nodiscard]] inline std::filesystem::path elastic_folder(const ElasticOptions& e) {
   namespace fs = std::filesystem;
-  if (!e.folder.empty()) return fs::absolute(e.folder).lexically_normal();
+  if (!e.folder.empty()) {
+    if (std::error_code unreadable; !fs::is_directory(e.folder, unreadable))
+      fail<UsageError>("--elastic-dir", "a folder", printable(e.folder), "it holds the job's hosts file, host_worker");
+    return fs::absolute(e.folder).lexically_normal();
+  }
   const fs::path own = fs::path(own_program()).parent_path();
   const bool installed = own.filename() == "bin" || own.filename() == "sbin";
   return !installed && ::access(own.c_str(), W_OK) == 0 ? own : fs::current_path();

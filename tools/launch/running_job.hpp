@@ -54,6 +54,7 @@ class RunningJob {
     if (stopping_) return;
     stopping_ = true;
     stopped_at_ = Clock::now();
+    if (elastic_) elastic_->job_ends();
     tell_all("stop");
   }
 
