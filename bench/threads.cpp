@@ -3,6 +3,7 @@
 // machine is needed, and nothing is run. Each task of the plan has a cost, multiply-adds at a core's peak or the bytes
 // that it moves at a core's share of the memory's speed, whichever takes longer; each loop hands its tasks to the
 // thread that is free first, as the thread pool does. Prints a table in Markdown.
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,7 +155,7 @@ class Count {
   const Plan& p_;
 };
 
-// Of address space, in bytes.
+// Of address space, in bytes. malloc has one arena (main), since each thread reserves its own at a time of its own.
 double address_space() {
   std::ifstream status("/proc/self/statm");
   double pages = 0;
@@ -302,7 +303,10 @@ Args parse(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) try { return print(parse(argc, argv)); } catch (const Error& e) {
+int main(int argc, char** argv) try {
+  mallopt(M_ARENA_MAX, 1);
+  return print(parse(argc, argv));
+} catch (const Error& e) {
   std::fprintf(stderr, "threads: %s\n", e.what());
   return e.exit_code();
 }

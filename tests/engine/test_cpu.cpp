@@ -82,7 +82,8 @@ class LateConvolution final : public Kernel {
 
 class LateBackend final : public CpuBackend {
  public:
-  explicit LateBackend(bool late) : CpuBackend({.threads = 2}), late_(late) {}
+  explicit LateBackend(bool late)
+      : CpuBackend({.threads = 2, .convolution = cpu::ConvolutionAlgorithm::direct}), late_(late) {}
   std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& d) override {
     auto loop = CpuBackend::kernel(op, d);
     if (!late_ || !std::holds_alternative<op::Conv2d>(op)) return loop;

