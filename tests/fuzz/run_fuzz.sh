@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # run_fuzz.sh PROGRAM SECONDS CORPUS: fuzzes for SECONDS, starting from the files of the folder CORPUS if it exists, and
 # leaves both the corpus and the working folder as they were. A crash prints the input in base64 and fails.
+# TUTTI_FUZZ_SEED (1) is the fuzzer's; 0 lets it choose one, for long searches.
 # For fuzz_seeded_bug the verdict is turned round: it must crash with a report of AddressSanitizer.
 set -euo pipefail
 program=$1 seconds=$2 corpus=$3
@@ -13,8 +14,8 @@ if [[ -d $corpus ]]; then cp -r "$corpus/." "$work/corpus/"; fi
 
 # One input may take neither 10 s nor 2 GB: a reader that believes a length in the file would.
 status=0
-TMPDIR=$work "$program" "$work/corpus" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 \
-  -max_len=65536 -print_final_stats=1 -verbosity=1 -artifact_prefix="$work/crash/" >"$work/log" 2>&1 || status=$?
+TMPDIR=$work "$program" "$work/corpus" -seed="${TUTTI_FUZZ_SEED:-1}" -max_total_time="$seconds" -timeout=10 \
+  -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=65536 -print_final_stats=1 -verbosity=1 -artifact_prefix="$work/crash/" >"$work/log" 2>&1 || status=$?
 
 if [[ $(basename "$program") == fuzz_seeded_bug ]]; then
   if ((status != 0)) && grep -q 'ERROR: AddressSanitizer' "$work/log"; then

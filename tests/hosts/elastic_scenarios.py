@@ -187,6 +187,7 @@ class Scenarios(ElasticTrainingCase):
         if Path(f"/proc/{pid}").exists():
             os.kill(pid, signal.SIGCONT)
         self.gone(pid)
+        self.wait_for_steps(20)  # the launcher hears of its end long before, which is no matter of the job's
         self.note(begin, self.when(LOST, begin), on, 1)
 
     def test_07_a_host_is_added(self):

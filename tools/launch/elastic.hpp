@@ -55,7 +55,8 @@ class Elastic : ElasticAdditions {
   using ElasticAdditions::started;
   // What the end of a process means: that of the job; nothing; or something only if no other one finishes the work.
   enum class Meaning { fails, none, noted };
-  [[nodiscard]] Meaning meaning_of(const Ending& e) {
+  // given_up: it was before the end was heard of, so that all has been said.
+  [[nodiscard]] Meaning meaning_of(const Ending& e, bool given_up = false) {
     if (e.name.starts_with("prepare")) {
       prepared(e);
       return Meaning::none;
@@ -69,14 +70,16 @@ class Elastic : ElasticAdditions {
     w->ended = true;
     if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
     write_log();
-    // Of one that was given up all has been said: the others have done its part.
-    if (over()) return w->member && !w->given_up ? Meaning::noted : Meaning::none;
+    if (given_up && (w->done_without || over())) return Meaning::none;
+    if (over()) return w->member ? Meaning::noted : Meaning::none;
     if (w->asked || w->released) {
       say_(w->name() + " on " + e.host + " has left" + (e.good() ? "" : ", but with " + describe(e.end)));
       return Meaning::none;
     }
-    if (!w->given_up) say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the others go on");
-    failed(*w);
+    if (!w->given_up) {
+      say_("warning: " + w->name() + " on " + e.host + ": " + describe(e.end) + "; the others go on");
+      failed(*w);
+    }
     return w->member ? Meaning::noted : Meaning::none;
   }
   // Whether what is wrong with a host is no end of the job.
@@ -97,6 +100,10 @@ class Elastic : ElasticAdditions {
         any = true;
       }
     return true;
+  }
+  [[nodiscard]] bool has_given_up(const std::string& name) {
+    const ElasticWorker* w = find(name);
+    return w != nullptr && w->given_up;
   }
   // A worker that came, and with which nothing worked.
   void drop(const std::string& name, const std::string& why) {
@@ -228,6 +235,7 @@ class Elastic : ElasticAdditions {
     const bool first = !std::exchange(stood_, true);
     for (const std::string& name : members_.standing())
       if (ElasticWorker* w = find(name); w != nullptr && !std::exchange(w->member, true)) w->since = Clock::now();
+    for (auto& [number, w] : workers_) w.done_without = w.done_without || w.given_up;
     if (first) log_absent();
     write_log();
   }

@@ -208,6 +208,7 @@ class Launcher : ElasticJob {
       unended_.erase(name);
       return generations_->ended(ending);
     }
+    const bool given_up = elastic_ && elastic_->has_given_up(name);
     control_->ended(name, ending.good(), describe(end));
     if (may_start_again(ending)) {
       say("warning: " + name + " on " + l.host() + ": " + describe(end) + "; it is started again under its number, " +
@@ -217,7 +218,7 @@ class Launcher : ElasticJob {
     unended_.erase(name);
     // Who finishes its work has made good what others left.
     if (elastic_ && ending.good() && control_->arbiter().finished()) endings_.clear();
-    const auto meaning = elastic_ && !fatal_news() ? elastic_->meaning_of(ending) : Elastic::Meaning::fails;
+    const auto meaning = elastic_ && !fatal_news() ? elastic_->meaning_of(ending, given_up) : Elastic::Meaning::fails;
     if (meaning == Elastic::Meaning::none) return;
     endings_.push_back(ending);
     if (meaning == Elastic::Meaning::noted) return;

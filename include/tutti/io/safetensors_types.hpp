@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <tutti/core/dtype.hpp>
+#include <tutti/core/shape.hpp>
 
 namespace tutti::io {
 
@@ -37,18 +38,19 @@ inline constexpr SafetensorsType safetensors_types[] = {
   return safetensors_types[0];
 }
 
-// Bytes of a tensor; nothing if an extent is negative or a product of extents leaves 64 bits. Extents of 0 do not hide
-// the others: a Shape multiplies them too.
+// Bytes of a tensor; nothing if an extent is negative or there are more elements than a Shape can have. Extents of 0
+// do not hide the others: a Shape multiplies them too.
 [[nodiscard]] inline std::optional<std::uint64_t> safetensors_bytes(const SafetensorsType& type,
                                                                     std::span<const std::int64_t> shape) noexcept {
-  std::int64_t product = static_cast<std::int64_t>(type.bytes);
+  std::int64_t elements = 1;
   bool empty = false;
   for (const std::int64_t extent : shape) {
     if (extent < 0) return std::nullopt;
     empty = empty || extent == 0;
-    if (__builtin_mul_overflow(product, std::max<std::int64_t>(extent, 1), &product)) return std::nullopt;
+    if (extent > Shape::max_elements / elements) return std::nullopt;
+    elements *= std::max<std::int64_t>(extent, 1);
   }
-  return empty ? 0 : static_cast<std::uint64_t>(product);
+  return empty ? 0 : static_cast<std::uint64_t>(elements) * type.bytes;
 }
 
 }  // namespace tutti::io
