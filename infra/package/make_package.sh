@@ -64,7 +64,7 @@ trap 'rm -rf "$work"' EXIT
 top=$work/tutti
 cmake --install "$build" --prefix "$work/all" >"$work/log" || { cat "$work/log" >&2 && exit 1; }
 if grep 'Not installed' "$work/log" >&2; then
-  fail 1 --build "all programs" "a build that lacks these" "build train_cifar10, train_imagenet, tutti-launch, tutti-data, tutti-check-audit and generate-trainer"
+  fail 1 --build "all programs" "a build that lacks these" "build train_cifar10, train_imagenet, tutti-launch, tutti-data, tutti-check-audit, tutti-report and generate-trainer"
 fi
 cmake --install "$build" --prefix "$work/all" --component libraries >"$work/log" || { cat "$work/log" >&2 && exit 1; }
 mkdir -p "$top/lib" "$top/share"

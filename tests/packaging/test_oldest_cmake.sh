@@ -55,7 +55,7 @@ stand_in=(-D "CMAKE_CXX_COMPILER_LAUNCHER=$work/stand in" -D CMAKE_EXPORT_COMPIL
 run "$cmake" -S "$TUTTI_SOURCE_DIR" -B "$work/own build" "${generator[@]}" "${stand_in[@]}" -D TUTTI_BUILD_TESTS=OFF
 run "$cmake" --build "$work/own build" --parallel 2
 run "$cmake" --install "$work/own build" --prefix "$work/pre fix"
-for file in bin/train_cifar10 bin/train_imagenet bin/tutti-launch bin/generate-trainer bin/tutti-data bin/runclust share/tutti/scripts/train.sh \
+for file in bin/train_cifar10 bin/train_imagenet bin/tutti-launch bin/generate-trainer bin/tutti-data bin/tutti-report bin/runclust share/tutti/scripts/train.sh \
   include/tutti/tutti.hpp include/tutti/backends/eigen/eigen.hpp include/tutti/datasets/cifar10/cifar10.hpp; do
   [[ -e "$work/pre fix/$file" ]] || fail "CMake $version does not install $file"
 done

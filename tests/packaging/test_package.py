@@ -24,7 +24,8 @@ DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubun
 SYSTEMS = {"bullseye": ("2.31", DEBIAN), "jammy": ("2.35", UBUNTU), "noble": ("2.39", UBUNTU), "trixie": ("2.41", DEBIAN)}
 TRAIN = ["--dataset", "synthetic", "--num-examples", "96", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "32",
          "--max-steps", "1"]
-PROGRAMS = ["train_cifar10", "train_imagenet", "tutti-launch", "tutti-data", "tutti-check-audit", "generate-trainer"]
+PROGRAMS = ["train_cifar10", "train_imagenet", "tutti-launch", "tutti-data", "tutti-check-audit", "tutti-report",
+            "generate-trainer"]
 
 
 def run(*argv, timeout=300, **options):

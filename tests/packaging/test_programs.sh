@@ -4,7 +4,7 @@
 # they link; the archive with its shared libraries runs where there is a C library and nothing else.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-programs=(tutti-launch tutti-check-audit generate-trainer)
+programs=(tutti-launch tutti-check-audit tutti-report generate-trainer)
 for program in train_cifar10 train_imagenet; do
   [[ ! -x $TUTTI_BUILD_DIR/examples/$program ]] || programs+=("$program")
 done

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""tutti-report: the page of runs that train_cifar10 has made, of damaged ones and of none."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from report_case import EVIL, REPORT, ReportCase, main
+
+
+class Report(ReportCase):
+    def test_one_run(self):
+        data, said = self.page(0, "first")
+        self.assertEqual(said, "")
+        run = data["runs"][0]
+        self.assertEqual((run["name"], run["status"], run["top_k"], run["problems"]), ("first", "finished", "5", []))
+        logged = [json.loads(line) for line in (self.folder / "first" / "log.jsonl").read_text().splitlines()]
+        losses = [line["train_loss"] for line in logged if line["event"] == "step"]
+        self.assertEqual(len(losses), 16)
+        for ours, theirs in zip(run["steps"]["train_loss"]["mean"], losses, strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-5 * theirs)
+        for name in ("images_per_second", "lr", "train_top1", "data_wait", "compute", "time"):
+            self.assertEqual(len(run["steps"][name]["mean"]), 16, name)
+        self.assertEqual(run["epochs"]["step"]["mean"], [8, 16])
+        for name in ("test_loss", "test_top1", "test_topk"):
+            self.assertEqual(len(run["epochs"][name]["mean"]), 2, name)
+        self.assertEqual(run["options"]["depth"], 8)
+
+    def test_several_runs(self):
+        data, _ = self.page(0, "first", self.folder / "second" / "log.jsonl")
+        self.assertEqual([run["name"] for run in data["runs"]], ["first", "second"])
+        self.assertIn("test_ema_top1", data["runs"][1]["epochs"])
+        self.assertNotEqual(data["runs"][0]["options"]["lr"], data["runs"][1]["options"]["lr"])
+        # Two of one name are told apart by their paths.
+        shutil.copytree(self.folder / "first", self.folder / "other" / "first")
+        data, _ = self.page(0, "first", "other/first/")
+        self.assertEqual([run["name"] for run in data["runs"]], ["first", "other/first/"])
+
+    def test_where_it_goes(self):
+        with tempfile.TemporaryDirectory() as here:
+            self.assertRegex(self.report(0, self.folder / "first", cwd=here).stdout, r"^report\.html: 1 run, \d+ KB\n$")
+            self.assertEqual(os.listdir(here), ["report.html"])
+        done = self.report(0, "first", "--out", "-", "--title", "a <b> & 'c'")
+        self.assertTrue(done.stdout.startswith("<!DOCTYPE html>"))
+        self.assertIn("<title>a &lt;b&gt; &amp; &#39;c&#39;</title>", done.stdout)
+        self.assertIn("[file] expected", self.report(3, "first", "--out", "none/page.html").stderr)
+
+    def test_no_run(self):
+        (self.folder / "empty").mkdir(exist_ok=True)
+        for named, got in (("missing", "none"), ("empty", "a folder without one"), ("first/checkpoints/best.json", "a file")):
+            said = self.report(3, "first", named, "--out", "never.html").stderr
+            self.assertIn(f"tutti-report: [{named}] expected a run's folder", said)
+            self.assertIn(got, said)
+        self.assertFalse((self.folder / "never.html").exists())
+        self.assertIn("--help", self.report(2).stderr)
+        self.assertIn("--frobnicate", self.report(2, "first", "--frobnicate").stderr)
+        self.assertIn("Usage: tutti-report", self.report(0, "--help").stdout)
+        self.assertIn("tutti-report of tutti", self.report(0, "--version").stdout)
+
+    def damaged(self, change):
+        folder = self.folder / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder / "first", folder)
+        log = folder / "log.jsonl"
+        log.write_bytes(change(log.read_bytes()))
+        return folder
+
+    def test_a_run_that_goes_on(self):
+        # Cut anywhere, as a reader may find it.
+        whole = (self.folder / "first" / "log.jsonl").read_bytes()
+        for size in (0, 1, len(whole) // 3, len(whole) - 1):
+            data, said = self.page(0, self.damaged(lambda log: log[:size]))
+            self.assertEqual(data["runs"][0]["problems"], [])
+            self.assertEqual("the last line" in said, size > 0 and size != len(whole) - 1, said)
+        self.assertEqual(len(self.page(0, self.damaged(lambda log: log[:len(whole) // 2]))[0]["runs"]), 1)
+
+    def test_damage_is_named_and_the_rest_shown(self):
+        def spoil(log):
+            lines = log.split(b"\n")
+            lines[3] = b"\x00\xff garbage"
+            return b"\n".join(lines)
+
+        data, said = self.page(3, "second", self.damaged(spoil))
+        self.assertEqual(len(data["runs"]), 2)
+        self.assertEqual(data["runs"][1]["steps"]["rows"], 15)
+        self.assertIn("line 4", data["runs"][1]["problems"][0])
+        self.assertIn("1 line of", said)
+        # No log at all, but checkpoints.
+        folder = self.damaged(lambda log: log)
+        (folder / "log.jsonl").unlink()
+        data, said = self.page(3, folder)
+        self.assertIn("there is no", said)
+        (folder / "log.jsonl").mkdir()
+        self.assertIn("expected a regular file", self.page(3, folder)[1])
+
+    def test_hostile_strings(self):
+        data, _ = self.page(0, self.evil_run())
+        run = data["runs"][0]
+        self.assertEqual(run["options"][EVIL], EVIL)
+        self.assertEqual((run["status"], run["warnings"]), (EVIL, [EVIL]))
+        # A name that is no UTF-8.
+        odd = os.fsencode(self.folder) + b"/odd\xff"
+        shutil.copytree(os.fsencode(self.folder / "first"), odd)
+        done = subprocess.run([REPORT, "--out", "page.html", odd], cwd=self.folder, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"<title>odd?</title>", (self.folder / "page.html").read_bytes())
+
+
+if __name__ == "__main__":
+    main()

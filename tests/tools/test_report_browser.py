@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What a browser makes of tutti-report's page: no error of its script, all curves, nothing that a run has smuggled in."""
+import sys
+
+from report_case import BROWSER, EVIL, Page, ReportCase, main
+
+
+class ReportBrowser(ReportCase):
+    def test_in_a_browser(self):
+        self.page(0, "first", "second")
+        for options in (["--window-size=1200,900"], ["--window-size=390,844", "--blink-settings=preferredColorScheme=0"]):
+            dom = Page(self.dom(self.folder / "page.html", *options))
+            curves = [a for t, a in dom.tags if t == "path" and a.get("class") == "curve"]
+            # Loss and top-1: train and test of both, and of the averaged weights of one.
+            self.assertGreaterEqual(len(curves), 10 + 3 + 2 + 2 + 6)
+            self.assertFalse([a["d"] for a in curves if "NaN" in a["d"] or "Infinity" in a["d"] or "undefined" in a["d"]])
+            self.assertTrue(all(len(a["d"]) > 20 for a in curves))
+            pictures = [a for t, a in dom.tags if t == "svg" and a.get("role") == "img"]
+            self.assertGreaterEqual(len(pictures), 7)
+            self.assertTrue(all(a["aria-label"] for a in pictures))
+            self.assertEqual(dom.count("caption"), dom.count("table"))
+        self.page(0, self.evil_run())
+        evil = self.dom(self.folder / "page.html")
+        self.assertNotIn("<title>caught", evil)
+        self.assertEqual(sum(a.get("onerror") is not None for _, a in Page(evil).tags), 0)
+        self.page(0, "first")
+        # That a script's error is seen at all.
+        broken = self.folder / "broken.html"
+        broken.write_text((self.folder / "page.html").read_text().replace('"use strict";', '"use strict"; nowhere();'))
+        with self.assertRaisesRegex(AssertionError, "nowhere"):
+            self.dom(broken)
+
+
+if __name__ == "__main__":
+    if BROWSER is None:
+        print("SKIP: no browser (Debian: apt-get install chromium-headless-shell)")
+        sys.exit(77)
+    main()

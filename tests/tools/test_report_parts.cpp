@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT
+// header-only
+// Parts of tutti-report: what is made of many rows, what a log tells, and what a page may hold.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/json.hpp>
+
+#include "../../tools/report/lines.hpp"
+#include "../../tools/report/options.hpp"
+#include "../../tools/report/page.hpp"
+#include "../../tools/report/read_log.hpp"
+#include "../../tools/report/table.hpp"
+#include "../data/temp_folder.hpp"
+
+using namespace tutti;
+using namespace tutti::report_tool;
+using namespace tutti::test;
+
+namespace {
+
+RunData run_of(const std::string& log) {
+  const TempFolder folder;
+  write_text(folder / "log.jsonl", log);
+  RunData run;
+  LogReader(run).read(folder / "log.jsonl");
+  return run;
+}
+
+std::string step(int n, double loss, double seconds, int generation = 0) {
+  io::Json line =
+      io::Json::object({{"event", "step"}, {"epoch", 1}, {"step", n}, {"train_loss", loss}, {"seconds", seconds}});
+  if (generation > 0) line.set("generation", generation);
+  return io::write_json(line) + "\n";
+}
+
+const std::string begun = R"({"event":"start","version":"0.1.0","world":2,"options":{"lr":0.1}})"
+                          "\n";
+
+std::vector<double> column(const io::Json& reduced, const char* which) {
+  std::vector<double> all;
+  for (const io::Json& v : reduced.at(which).as_array()) all.push_back(v.is_null() ? none : v.as_double());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("few rows stay as they are, of many the least and the greatest stay") {
+  CHECK(column(reduce({1, 2.5, 3}, 3), "mean") == std::vector<double>{1, 2.5, 3});
+  CHECK(reduce({1, 2, 3}, 3).find("min") == nullptr);
+  const io::Json r = reduce({1, 3, 5, 9, 4}, 2);  // parts of 3 and 2 rows
+  CHECK(column(r, "mean") == std::vector<double>{3, 6.5});
+  CHECK(column(r, "min") == std::vector<double>{1, 4});
+  CHECK(column(r, "max") == std::vector<double>{5, 9});
+  // One peak among a hundred thousand.
+  std::vector<double> many(100'000, 1.0);
+  many[54'321] = 70;
+  many[99'999] = -3;
+  const io::Json all = reduce(many, 800);
+  double least = 0, greatest = 0;
+  for (const double v : column(all, "min")) least = std::fmin(least, v);
+  for (const double v : column(all, "max")) greatest = std::fmax(greatest, v);
+  CHECK(column(all, "mean").size() == 800);
+  CHECK(least == -3);
+  CHECK(greatest == 70);
+}
+
+TEST_CASE("what is no number leaves a gap, a column of none is left out") {
+  const io::Json r = reduce({none, none, 2, 4}, 2);
+  CHECK(r.at("mean").as_array()[0].is_null());
+  CHECK(r.at("min").as_array()[0].is_null());
+  CHECK(r.at("mean").as_array()[1] == io::Json(3));
+  CHECK(reduce({none, none}, 2).is_null());
+  CHECK(reduce(std::vector<double>{}, 2).is_null());
+  CHECK(io::write_json(short_number(1.0 / 3)) == "0.333333");
+  CHECK(io::write_json(short_number(123456789)) == "123456789");
+  CHECK(short_number(INFINITY).is_null());
+}
+
+TEST_CASE("parts of rows cover all of them, in order, and differ by one row") {
+  for (const std::size_t n : {1U, 7U, 800U, 801U, 12345U}) {
+    const std::size_t parts = n < 800 ? n : 800;
+    std::size_t at = 0;
+    for (std::size_t p = 0; p < parts; ++p) {
+      const auto [begin, end] = part_of_rows(n, p, parts);
+      CHECK(begin == at);
+      CHECK((end - begin == n / parts || end - begin == n / parts + 1));
+      at = end;
+    }
+    CHECK(at == n);
+  }
+}
+
+TEST_CASE("no string of a run ends the script element, and it is read back equal") {
+  const io::Json hostile = io::Json::object({{"</script><script>alert(1)</script>", "<!-- <script> ]]> & \"'"},
+                                             {"quote\"", "\xE2\x80\xA8line\xE2\x80\xA9 \x01 \n \\"}});
+  const std::string text = json_for_script(hostile);
+  for (const char c : {'<', '>', '&', '\n', '\x01'}) CHECK(text.find(c) == std::string::npos);
+  CHECK(io::parse_json(text) == hostile);
+  CHECK(html_text("<b a='1' c=\"2\">&\xFF") == "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;?");
+}
+
+TEST_CASE("a page's places are filled once, and not those in what was put in") {
+  RunData r;
+  r.name = "{{script}}\xFF";
+  const std::string page =
+      make_page({"<{{title}}|{{style}}|{{made}}|{{data}}|{{script}}|{{other}}{{", "css", "js {{data}}"}, {r},
+                "{{style}}<", "now");
+  CHECK(page.starts_with("<{{style}}&lt;|css|now|{"));
+  CHECK(page.ends_with("|js {{data}}|{{other}}{{"));
+  CHECK(contains(page, R"("name":"{{script}}?")"));
+}
+
+TEST_CASE("lines are numbered, long ones are cut, one without an end is not whole") {
+  const TempFolder folder;
+  const std::string file = folder / "lines";
+  struct Line {
+    std::string text;
+    std::int64_t number;
+    bool whole;
+    bool operator==(const Line&) const = default;
+  };
+  const auto lines = [&](const std::string& text) {
+    write_text(file, text);
+    std::vector<Line> all;
+    for_each_line(file, 5, [&](std::string_view t, std::int64_t n, bool whole) {
+      all.push_back({std::string(t), n, whole});
+    });
+    return all;
+  };
+  CHECK(lines("").empty());
+  CHECK(lines("a\n\n12345\n123456\nb") ==
+        std::vector<Line>{{"a", 1, true}, {"", 2, true}, {"12345", 3, true}, {"12345", 4, false}, {"b", 5, false}});
+  // Across the reader's own pieces.
+  const auto many = lines(std::string(300'000, 'x') + "\n" + std::string(5, 'y') + "\n");
+  CHECK(many == std::vector<Line>{{"xxxxx", 1, false}, {"yyyyy", 2, true}});
+  CHECK_THROWS_AS(for_each_line(folder.path(), 5, [](std::string_view, std::int64_t, bool) {}), DataError);
+}
+
+TEST_CASE("steps that are done again after a resume count once") {
+  const RunData r = run_of(begun + step(1, 3, 1) + step(2, 2, 2) + step(3, 1, 3) + begun +
+                           R"({"event":"resume","step":1,"epoch":1,"from":"x"})"
+                           "\n" +
+                           step(2, 2.5, 1) +
+                           R"({"event":"end","status":"interrupted","step":2})"
+                           "\n");
+  CHECK(r.steps["step"] == std::vector<double>{1, 2});
+  CHECK(r.steps["train_loss"] == std::vector<double>{3, 2.5});
+  // The second process's time comes behind the first one's.
+  CHECK(r.steps["time"] == std::vector<double>{1, 4});
+  CHECK(r.resumed == std::vector<double>{1});
+  CHECK(r.starts == 2);
+  CHECK(r.status == "interrupted");
+  CHECK(r.problems.empty());
+  CHECK(r.notes.empty());
+}
+
+TEST_CASE("a run that begins anew in a folder takes the place of the one before") {
+  const RunData r = run_of(begun + step(1, 3, 1) + step(2, 2, 2) + begun + step(1, 5, 1));
+  CHECK(r.steps["train_loss"] == std::vector<double>{5});
+  CHECK(r.steps["time"] == std::vector<double>{1});
+  CHECK(r.status == "running");
+}
+
+TEST_CASE("lines of a process that was given up do not count") {
+  const std::string change = R"({"event":"members","step":1,"ranks":3,"seconds":0.5,"batch":64,"generation":2})"
+                             "\n";
+  const RunData r = run_of(begun + step(1, 3, 10, 1) + change + step(2, 9, 11, 1) + step(2, 2, 4, 2));
+  CHECK(r.steps["train_loss"] == std::vector<double>{3, 2});
+  // Another process goes on, whose own clock began later.
+  CHECK(r.steps["time"] == std::vector<double>{10, 10});
+  REQUIRE(r.changes.size() == 1);
+  CHECK(r.changes[0].ranks == 3);
+  CHECK(r.changes[0].time == 10);
+  CHECK(r.changes[0].batch == 64);
+}
+
+TEST_CASE("epochs, with the k of their top-k") {
+  const RunData r = run_of(
+      begun + step(5, 1, 4) +
+      R"({"event":"epoch","epoch":1,"step":5,"train_loss":1.5,"test_loss":null,"test_top1":0.5,"test_top3":0.75,)"
+      R"("test_ema_loss":1.0,"test_ema_top1":0.6,"test_ema_top3":0.8,"seconds":6.0})"
+      "\n");
+  CHECK(r.top_k == "3");
+  CHECK(r.epochs["test_topk"] == std::vector<double>{0.75});
+  CHECK(r.epochs["test_ema_topk"] == std::vector<double>{0.8});
+  CHECK(r.epochs["time"] == std::vector<double>{4});
+  CHECK(std::isnan(r.epochs["test_loss"][0]));
+}
+
+TEST_CASE("of a damaged log what is readable is shown, the rest is named") {
+  const RunData r = run_of(begun + step(1, 3, 1) + "{\"event\":\"step\",\"st\n" + "\xFF\xFE\n" +
+                           R"({"event":"step","step":"two"})"
+                           "\n"
+                           R"({"event":"step","step":-1})"
+                           "\n"
+                           R"({"event":"step","step":7,"train_loss":[1]})"
+                           "\n"
+                           R"(["no object"])"
+                           "\n"
+                           R"({"event":"dance"})"
+                           "\n" +
+                           step(2, 2, 2) + "{\"event\":\"st");
+  CHECK(r.steps["step"] == std::vector<double>{1, 2});
+  REQUIRE(r.problems.size() == 1);
+  CHECK(contains(r.problems[0], "6 lines of "));
+  CHECK(contains(r.problems[0], "line 3"));
+  REQUIRE(r.notes.size() == 2);
+  CHECK(contains(r.notes[0], "the last line"));
+  CHECK(contains(r.notes[1], "'dance'"));
+}
+
+TEST_CASE("a log of another version is read as far as it goes, and options of any form are shown") {
+  std::string deep = "1";
+  for (int i = 0; i < 60; ++i) deep = "[" + deep + "]";
+  const RunData r =
+      run_of(R"({"event":"start","version":"9.9.9","options":{"a":)" + deep + R"(,"b":")" + std::string(5000, 'x') +
+             R"("},"world":[[1]]})"
+             "\n");
+  REQUIRE(r.notes.size() == 1);
+  CHECK(contains(r.notes[0], "written by tutti 9.9.9"));
+  CHECK(r.problems.empty());
+  CHECK(r.options.at("a").as_string() == deep);
+  CHECK(r.options.at("b").as_string().size() == 1004);
+  CHECK(r.facts.at("world").as_string() == "[[1]]");
+  CHECK(io::parse_json(json_for_script(page_data(r, 10))).at("name").as_string().empty());
+}
+
+TEST_CASE("options of tutti-report") {
+  const Options o = parse_options({"--out=a.html", "--title", "T", "run", "--", "--odd"});
+  CHECK(o.out == "a.html");
+  CHECK(o.title == "T");
+  CHECK(o.runs == std::vector<std::string>{"run", "--odd"});
+  CHECK_THROWS_AS((void)parse_options({}), UsageError);
+  CHECK_THROWS_AS((void)parse_options({"run", "--out"}), UsageError);
+  CHECK_THROWS_AS((void)parse_options({"run", "--out="}), UsageError);
+  CHECK_THROWS_AS((void)parse_options({"run", "--ou", "x"}), UsageError);
+  CHECK_THROWS_AS((void)parse_options({""}), UsageError);
+}

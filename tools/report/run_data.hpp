@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/io/json_value.hpp>
+
+#include "table.hpp"
+
+namespace tutti::report_tool {
+
+inline constexpr std::string_view step_columns[] = {
+    "step",  "time",      "train_loss", "train_top1", "images_per_second", "lr",
+    "batch", "data_wait", "comm_wait",  "compute",    "gpu_utilisation"};
+inline constexpr std::string_view epoch_columns[] = {
+    "step",      "time",          "epoch",         "train_loss",    "train_top1",        "test_loss", "test_top1",
+    "test_topk", "test_ema_loss", "test_ema_top1", "test_ema_topk", "images_per_second", "lr",        "batch",
+    "seconds",   "data_wait",     "comm_wait",     "compute",       "gpu_utilisation",   "skipped"};
+
+// The members of the job became others.
+struct Change {
+  double step = 0, time = 0, ranks = 0, seconds = none, batch = none;
+};
+
+// What a run's folder tells.
+struct RunData {
+  std::string name, path;
+  std::string status = "not begun", message;
+  std::string top_k;            // of "test_top5": "5"
+  io::Json facts, options;      // of its last start; null where there is none
+  std::int64_t starts = 0;      // of processes, in this log
+  std::vector<double> resumed;  // at these steps, since its last beginning
+  Table steps{step_columns}, epochs{epoch_columns};
+  double time = 0;  // seconds of training
+  std::vector<Change> changes;
+  std::vector<std::string> warnings;  // the first ones
+  std::int64_t more_warnings = 0;
+  io::Json views;                     // the last line of this event
+  io::Json evaluation;                // evaluation.json, as it is shown
+  std::vector<std::string> problems;  // what could not be read
+  std::vector<std::string> notes;     // what the reader should know beside
+};
+
+}  // namespace tutti::report_tool
