@@ -4,49 +4,17 @@
 import json
 import os
 import re
-import subprocess
 import sys
-import time
 import unittest
 import unittest.mock
 
-from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN, CloudCase, Stack, until
+from boot import Boot, setup_host
+from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN
 
-sys.path.insert(0, str(BOOTSTRAP))
-import queue_messages  # noqa: E402
-import setup_host  # noqa: E402
-from instance_metadata import Metadata  # noqa: E402
+import queue_messages
+from instance_metadata import Metadata
 
 LOG = "var/log/dl_cfn_setup.log"
-
-
-class Boot(CloudCase):
-    def setUp(self):
-        super().setUp()
-        self.stack = Stack(self.cloud)
-        self.cloud.web.signals.clear()
-        self.instances = {}
-
-    def ip(self, k):
-        return f"10.99.0.{7 + k * 3}"  # as strings .10 comes before .7
-
-    def root(self, k):
-        return self.folder / f"host{k}"
-
-    def launch(self, role, k):
-        self.instances[k] = self.stack.launch(role, self.ip(k))
-
-    def boot(self, role, k, **more):
-        (self.root(k) / "etc/ssh").mkdir(parents=True, exist_ok=True)
-        env = self.stack.environment(role, f"{self.stack.name}{k}", self.instances[k], self.ip(k), self.efs, **more)
-        return self.start([sys.executable, BOOTSTRAP / "setup_host.py", "--root", self.root(k)],
-                          {name: value for name, value in env.items() if value is not None})
-
-    def read(self, k, path):
-        return (self.root(k) / path).read_text()
-
-    def signals(self):
-        return [(s["Status"], s["UniqueId"]) for s in self.cloud.web.signals]
 
 
 class Cluster(Boot):
@@ -285,117 +253,6 @@ class Elastic(Boot):
         keys = json.loads((self.efs / self.stack.shared / "hosts" / f"{self.ip(1)}.json").read_text())["keys"]
         self.assertIn(" ".join(self.read(1, "etc/ssh/ssh_host_ed25519_key.pub").split()[:2]), keys)
         self.assertIn("10.99.0.7 deeplearning-master\n", self.read(1, "etc/hosts"))
-
-
-class Examples(CloudCase):
-    """prepare-data.py and spot_notice.py."""
-
-    def prepare(self, *arguments):
-        return subprocess.run([sys.executable, BOOTSTRAP / "prepare-data.py", *map(str, arguments)], cwd=self.efs, text=True, capture_output=True,
-                              timeout=60)
-
-    def test_record_files(self):
-        files, url = self.cloud.web.files, f"{self.cloud.web.url}/files/rec"
-        record = setup_record = (0xCED7230A).to_bytes(4, "little") + bytes(12)
-        files["rec/cifar10_train.rec"] = (200, record)
-        files["rec/cifar10_val.rec"] = (404, b"")
-        done = self.prepare("--url", url)
-        self.assertEqual(done.returncode, 3, done)
-        self.assertIn("cifar10_val.rec: expected status 200, got 404", done.stderr)
-        for status in (204, 206, 500):
-            files["rec/cifar10_val.rec"] = (status, record)
-            self.assertEqual(self.prepare("--url", url).returncode, 3)
-        files["rec/cifar10_val.rec"] = (200, b"<html>")
-        self.assertIn("another kind of file", self.prepare("--url", url).stderr)
-        files["rec/cifar10_val.rec"] = (200, setup_record)
-        self.assertEqual(self.prepare("--url", url).returncode, 0)
-        files.clear()
-        self.assertEqual(self.prepare("--url", url).returncode, 0)  # all is there
-        self.assertEqual(sorted(p.name for p in (self.efs / "data").iterdir()), ["cifar10_train.rec", "cifar10_val.rec"])
-
-    def test_binary_files(self):
-        import io
-        import tarfile
-        files, url = self.cloud.web.files, f"{self.cloud.web.url}/files/cifar.tar.gz"
-        names = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
-
-        def archive(members, size=30730000):
-            buffer = io.BytesIO()
-            with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
-                for name in members:
-                    info = tarfile.TarInfo(name)
-                    info.size = size
-                    tar.addfile(info, io.BytesIO(bytes(size)))
-            return buffer.getvalue()
-        folder = self.efs / "out/cifar-10-batches-bin"
-        good = archive([f"cifar-10-batches-bin/{n}" for n in names] + ["../../evil.bin", "/evil.bin"])
-        for bad in (b"no archive", good[:len(good) // 2], archive(names, 10)):
-            files["cifar.tar.gz"] = (200, bad)
-            done = self.prepare("--format", "binary", "--out", "out", "--url", url)
-            self.assertEqual(done.returncode, 3, done)
-            self.assertFalse(folder.exists())
-        files["cifar.tar.gz"] = (200, good)
-        for _ in range(2):
-            done = self.prepare("--format", "binary", "--out", "out", "--url", url)
-            self.assertEqual(done.returncode, 0, done)
-            self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
-            files.clear()
-        self.assertEqual([p.name for p in (self.efs / "out").iterdir()], ["cifar-10-batches-bin"])
-        self.assertEqual([p.name for p in self.efs.iterdir()], ["out"])
-        (folder / "test_batch.bin").write_bytes(b"")
-        self.assertEqual(self.prepare("--format", "binary", "--out", "out").returncode, 3)
-        self.assertEqual(self.prepare("--format", "tfrecord").returncode, 2)
-
-    def test_the_spot_notice(self):
-        web, file = self.cloud.web, self.folder / "notice"
-        endpoint = web.add_host("spot", "i-1", "10.0.0.1")
-        file.write_text("an older one")
-        poller = self.start([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0.1", file],
-                            {**os.environ, "AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint})
-        until(lambda: not file.exists())
-        asked = len(web.asked)
-        until(lambda: len(web.asked) > asked + 3)
-        self.assertFalse(file.exists())
-        self.assertIsNone(poller.poll())
-        web.hosts["spot"]["spot/instance-action"] = "<html>"
-        time.sleep(0.3)
-        self.assertFalse(file.exists())
-        web.hosts["spot"]["spot/instance-action"] = '{"action": "terminate", "time": "2026-11-22T08:22:00Z"}'
-        said = self.finish(poller)
-        self.assertEqual(json.loads(file.read_text())["action"], "terminate")
-        self.assertIn("this instance ends: terminate at 2026-11-22T08:22:00Z", said)
-        # Questions have a token: without one the service answers 401, and the notice would not have come.
-        bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=30, check=False)
-        self.assertEqual(bad.returncode, 2)
-
-
-class SpotService(Boot):
-    """What is left for the system to start on an instance that can be taken away."""
-
-    def setup_of(self, **metadata):
-        env = self.stack.environment("Worker", "spot-host", "i-1", "10.99.0.7", self.efs)
-        self.cloud.web.hosts["spot-host"].update(metadata)
-        (self.folder / "systemctl").write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/calls\n')
-        (self.folder / "systemctl").chmod(0o755)
-        setup = setup_host.role_of(env)(self.folder, env)
-        setup.metadata = Metadata(f"{self.cloud.web.url}/spot-host")
-        with unittest.mock.patch.dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}"):
-            setup.watch_for_spot_notice()
-        return self.folder / "etc/systemd/system/tutti-spot-notice.service"
-
-    def test_it_is_started_and_not_again_once_it_has_told(self):
-        unit = self.setup_of(**{"instance-life-cycle": "spot"})
-        self.assertEqual((self.folder / "calls").read_text(), "enable --now tutti-spot-notice.service\n")
-        text = unit.read_text()
-        command = re.search(r"^ExecStart=(\S+) (\S+) /run/tutti-spot-notice$", text, re.M)
-        self.assertTrue(os.access(command[1], os.X_OK) and os.path.isfile(command[2]), text)
-        # One that has told ends with 0; one that starts removes the file.
-        self.assertIn("\nRestart=on-failure\n", text)
-
-    def test_others_have_none(self):
-        self.assertFalse(self.setup_of(**{"instance-life-cycle": "on-demand"}).exists())
-        self.assertFalse(self.setup_of().exists())
-        self.assertFalse((self.folder / "calls").exists())
 
 
 class Messages(unittest.TestCase):
