@@ -34,7 +34,7 @@ class EigenBackend : public CpuOps {
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> EigenBackend::kernel(const Op& op, const NodeDesc& desc) {
   using Own = KernelTable<eigen::Conv2d, eigen::Conv2dBackwardData, eigen::Conv2dBackwardWeights, eigen::Linear,
                           eigen::LinearBackwardData>;
-  if (auto k = winograd_kernel(op, desc)) return k;
+  if (auto k = convolution_kernel(op, desc)) return k;
   if (auto k = Own::make(op, shared_, desc)) return k;
   return CpuOps::kernel(op, desc);
 }

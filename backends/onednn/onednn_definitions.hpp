@@ -32,7 +32,7 @@ TUTTI_CORE_FUNCTION void OnednnBackend::parallel(int tasks, FunctionRef<void(int
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> OnednnBackend::kernel(const Op& op, const NodeDesc& desc) {
   using Own = KernelTable<onednn::Conv2d, onednn::Conv2dBackwardData, onednn::Conv2dBackwardWeights, onednn::Linear,
                           onednn::LinearBackwardData>;
-  if (auto k = winograd_kernel(op, desc)) return k;
+  if (auto k = convolution_kernel(op, desc)) return k;
   if (auto k = Own::make(op, *shared_, desc)) return k;
   return CpuOps::kernel(op, desc);
 }

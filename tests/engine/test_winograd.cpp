@@ -2,41 +2,19 @@
 // Winograd's convolution against sums in f64, beside plain sums in f32: every pass, f32 and bf16, each instruction set.
 #include <tutti/engine/cpu/cpu.hpp>
 
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <tutti/engine/executor.hpp>
-
-#include "engine/suite.hpp"
+#include "engine/convolution_errors.hpp"
 
 using namespace tutti;
 using testing::ConvCase;
-using testing::Operand;
 using testing::square_conv;
+using testing::TrainingStep;
 
 namespace {
-
-struct Error {
-  double most = 0, squares = 0, reference_most = 0, reference_squares = 0;
-
-  void add(double got, double expected) {
-    most = std::fmax(most, std::fabs(got - expected));
-    squares += (got - expected) * (got - expected);
-    reference_most = std::fmax(reference_most, std::fabs(expected));
-    reference_squares += expected * expected;
-  }
-  [[nodiscard]] double largest() const { return most / reference_most; }
-  [[nodiscard]] double rms() const { return std::sqrt(squares / reference_squares); }
-};
-
-// Of one pass: Winograd's, and that of a plain sum in f32 over the same operands.
-struct Errors {
-  Error winograd, direct;
-};
 
 // The layers of the ResNets that it is for, and odd ones: channels that fill no register, uneven tiles, one image.
 std::vector<ConvCase> cases() {
@@ -66,38 +44,6 @@ std::vector<ConvCase> cases() {
   return c;
 }
 
-double at(const Operand& x, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
-  const Shape& s = x.shape;
-  if (h < 0 || w < 0 || h >= s[2] || w >= s[3]) return 0;
-  return x.data[static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c)];
-}
-
-// One element of a result: the products it is the sum of, handed to add(a, b).
-template <class Add>
-void terms_of(const op::Conv2d&, const std::vector<Operand>& in, std::int64_t n, std::int64_t c, std::int64_t h,
-              std::int64_t w, Add&& add) {
-  const Shape& s = in[1].shape;
-  for (std::int64_t i = 0; i < s[1]; ++i)
-    for (std::int64_t p = 0; p < 9; ++p)
-      add(at(in[0], n, i, h + p / 3 - 1, w + p % 3 - 1), in[1].data[static_cast<std::size_t>((c * s[1] + i) * 9 + p)]);
-}
-template <class Add>
-void terms_of(const op::Conv2dBackwardData&, const std::vector<Operand>& in, std::int64_t n, std::int64_t c,
-              std::int64_t h, std::int64_t w, Add&& add) {
-  const Shape& s = in[1].shape;
-  for (std::int64_t o = 0; o < s[0]; ++o)
-    for (std::int64_t p = 0; p < 9; ++p)
-      add(at(in[0], n, o, h - p / 3 + 1, w - p % 3 + 1), in[1].data[static_cast<std::size_t>((o * s[1] + c) * 9 + p)]);
-}
-template <class Add>
-void terms_of(const op::Conv2dBackwardWeights&, const std::vector<Operand>& in, std::int64_t o, std::int64_t c,
-              std::int64_t r, std::int64_t s, Add&& add) {
-  const Shape& y = in[1].shape;
-  for (std::int64_t n = 0; n < y[0]; ++n)
-    for (std::int64_t h = 0; h < y[2]; ++h)
-      for (std::int64_t w = 0; w < y[3]; ++w) add(at(in[0], n, c, h + r - 1, w + s - 1), at(in[1], n, o, h, w));
-}
-
 class WinogradBackend final : public CpuBackend {
  public:
   explicit WinogradBackend(int threads, cpu::ConvolutionAlgorithm a = cpu::ConvolutionAlgorithm::winograd,
@@ -108,75 +54,6 @@ class WinogradBackend final : public CpuBackend {
 
  private:
   std::size_t chunk_bytes_;
-};
-
-// One training step of a net around the convolution; the errors of its passes: forward, data, weights.
-class TrainingStep {
- public:
-  TrainingStep(const ConvCase& c, DType precision, std::unique_ptr<Backend> backend)
-      : backend_(std::move(backend)),
-        graph_(testing::op_case(c).graph()),
-        e_(*backend_, graph_, {precision, true}),
-        bf16_(precision == DType::bf16) {
-    testing::randomize(e_, 7);
-    const testing::Batch batch = testing::random_batch(graph_, c.rows, 7);
-    e_.train(batch.view(), {1.0, 1.0 / static_cast<double>(c.rows)});
-  }
-
-  template <class O>
-  [[nodiscard]] Errors errors() const {
-    const Node& node = node_of<O>();
-    std::vector<Operand> in;
-    for (const ValueId v : node.inputs) in.push_back(operand(v));
-    // A convolution in bf16 sees its weights rounded.
-    if (bf16_ && !std::is_same_v<O, op::Conv2dBackwardWeights>)
-      for (double& w : in[1].data) w = static_cast<double>(static_cast<float>(bf16(w)));
-    const Operand out = operand(node.outputs[0]);
-    const bool weights = std::is_same_v<O, op::Conv2dBackwardWeights>;
-    const Shape s = out.shape;
-    Errors r;
-    Rng rng(3, Purpose::user);
-    for (int k = 0; k < 400; ++k) {
-      const auto below = [&](std::int64_t n) {
-        return static_cast<std::int64_t>(rng.below(static_cast<std::uint32_t>(n)));
-      };
-      const std::int64_t a = below(s[0]), b = below(s[1]), h = below(s[2]), w = below(s[3]);
-      double sum = 0;
-      float plain = 0;
-      terms_of(*std::get_if<O>(&node.op), in, a, b, h, w, [&](double x, double y) {
-        sum += x * y;
-        plain += static_cast<float>(x) * static_cast<float>(y);
-      });
-      if (bf16_ && !weights) plain = static_cast<float>(bf16(plain));
-      r.winograd.add(
-          weights ? out.data[static_cast<std::size_t>(((a * s[1] + b) * 3 + h) * 3 + w)] : at(out, a, b, h, w), sum);
-      r.direct.add(static_cast<double>(plain), sum);
-    }
-    return r;
-  }
-
-  template <class O>
-  [[nodiscard]] std::vector<double> result() const {
-    return operand(node_of<O>().outputs[0]).data;
-  }
-
- private:
-  template <class O>
-  [[nodiscard]] const Node& node_of() const {
-    for (const Node& n : e_.graph().nodes)
-      if (std::holds_alternative<O>(n.op)) return n;
-    FAIL("no such node");
-    return e_.graph().nodes[0];
-  }
-  [[nodiscard]] Operand operand(ValueId v) const {
-    const TensorRef t = e_.value(v);
-    return {testing::fetch(e_.backend(), t), t.shape, t.dtype};
-  }
-
-  std::unique_ptr<Backend> backend_;
-  Graph graph_;
-  Executor e_;
-  bool bf16_;
 };
 
 using Algorithm = cpu::ConvolutionAlgorithm;
@@ -197,19 +74,6 @@ std::vector<const char*> instruction_sets(DType t) {
   return r;
 }
 
-template <class O>
-void check(const TrainingStep& step, const ConvCase& c, const char* isa, const char* pass, bool bf16, double most_rms) {
-  const Errors e = step.errors<O>();
-  std::printf("%-12s %-12s %-4s %-8s winograd %.1e (rms %.1e)  plain %.1e (rms %.1e)\n", isa, c.name.c_str(),
-              bf16 ? "bf16" : "f32", pass, e.winograd.largest(), e.winograd.rms(), e.direct.largest(), e.direct.rms());
-  const std::string which(isa), what(pass);
-  CAPTURE(which);
-  CAPTURE(c.name);
-  CAPTURE(what);
-  CHECK(e.winograd.rms() < most_rms);
-  CHECK(e.winograd.largest() < 4 * most_rms);
-}
-
 void check_errors(DType precision) {
   const bool bf16 = precision == DType::bf16;
   for (const char* isa : instruction_sets(precision))
@@ -217,9 +81,9 @@ void check_errors(DType precision) {
       const testing::IsaGuard guard(isa);
       const TrainingStep step = step_of(c, precision, 2);
       // Sums that are rounded to bf16 in the end are off by no more than plain ones; gradients of weights stay f32.
-      check<op::Conv2d>(step, c, isa, "forward", bf16, bf16 ? 2e-3 : 2.5e-6);
-      check<op::Conv2dBackwardData>(step, c, isa, "data", bf16, bf16 ? 2e-3 : 2.5e-6);
-      check<op::Conv2dBackwardWeights>(step, c, isa, "weights", bf16, 2e-6);
+      testing::check_errors<op::Conv2d>(step, c, isa, "forward", bf16 ? 2e-3 : 2.5e-6);
+      testing::check_errors<op::Conv2dBackwardData>(step, c, isa, "data", bf16 ? 2e-3 : 2.5e-6);
+      testing::check_errors<op::Conv2dBackwardWeights>(step, c, isa, "weights", 2e-6);
     }
 }
 

@@ -24,7 +24,7 @@ using CpuBackend = BasicCpuBackend<>;
 #if TUTTI_CORE_DEFINITIONS
 template <class X>
 std::unique_ptr<Kernel> BasicCpuBackend<X>::kernel(const Op& op, const NodeDesc& desc) {
-  if (auto k = winograd_kernel(op, desc)) return k;
+  if (auto k = convolution_kernel(op, desc)) return k;
   if (auto k = KernelTable<cpu::RowLoop<op::Linear>, cpu::RowLoop<op::LinearBackwardData>>::make(op, shared(), desc))
     return k;
   if (auto k = CpuOps::kernel(op, desc)) return k;

@@ -43,8 +43,9 @@ class CpuOps : public HostBackend {
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
 
  protected:
-  // The kernel of a convolution that Winograd's algorithm is to compute; else null. Ahead of who inherits from this.
-  [[nodiscard]] std::unique_ptr<Kernel> winograd_kernel(const Op& op, const NodeDesc& desc);
+  // A convolution by a kernel of our own, Winograd's or of pairs in bf16, where their tables say so; else null. Ahead
+  // of who inherits from this.
+  [[nodiscard]] std::unique_ptr<Kernel> convolution_kernel(const Op& op, const NodeDesc& desc);
   // For our own kernels in a table of who inherits from this.
   [[nodiscard]] cpu::Shared& shared() noexcept { return shared_; }
 

@@ -13,6 +13,7 @@
 #include <tutti/engine/cpu/linear_ops.hpp>
 #include <tutti/engine/cpu/loss_ops.hpp>
 #include <tutti/engine/cpu/norm_ops.hpp>
+#include <tutti/engine/cpu/pairs/pairs_ops.hpp>
 #include <tutti/engine/cpu/pool_ops.hpp>
 #include <tutti/engine/cpu/update_kernels.hpp>
 #include <tutti/engine/cpu/winograd/winograd_ops.hpp>
@@ -48,7 +49,11 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
                           op::LinearBackwardData>(op, desc);
 }
 
-TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::winograd_kernel(const Op& op, const NodeDesc& desc) {
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op& op, const NodeDesc& desc) {
+  if (convolution_ != cpu::ConvolutionAlgorithm::winograd &&
+      cpu::pairs::follows(cpu::pairs::is_faster, shared_.isa, op, desc))
+    return KernelTable<cpu::pairs::Conv2d, cpu::pairs::Conv2dBackwardData, cpu::pairs::Conv2dBackwardWeights>::make(
+        op, shared_, desc);
   const auto problem = cpu::winograd::problem_of(op, desc);
   if (!problem || !cpu::winograd::uses(convolution_, shared_.isa, *problem)) return nullptr;
   using Own =

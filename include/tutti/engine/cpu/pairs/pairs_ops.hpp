@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <tutti/engine/cpu/pairs/forward.hpp>
+#include <tutti/engine/cpu/pairs/shapes.hpp>
+#include <tutti/engine/cpu/pairs/weight_gradient.hpp>
+#include <tutti/engine/cpu/shared.hpp>
+#include <tutti/engine/cpu/update_kernels.hpp>
+#include <tutti/engine/kernel.hpp>
+#include <tutti/graph/ops.hpp>
+
+namespace tutti::cpu::pairs {
+
+// Forward, and back to the input.
+class Convolution : public Kernel {
+ public:
+  [[nodiscard]] Partition cut() override { return {Division::rows}; }
+  [[nodiscard]] std::size_t packed_bytes() override {
+    return static_cast<std::size_t>(packed_words(x_[1], y_[1])) * sizeof(std::uint32_t);
+  }
+  void pack(const TensorRef& w, void* to) override {
+    pack_pairs(w.as<float>(), w.shape[0], w.shape[1], backward_, static_cast<std::uint32_t*>(to));
+  }
+  void prepare(const PrepareInfo& i) override {
+    shared_.room.reserve(i.workers, static_cast<std::size_t>(padded(x_, y_, stride_).numel()) * sizeof(bf16));
+  }
+  void run(Call& c) override {
+    forward({c.in[0].shape, c.out[0].shape, stride_, static_cast<const bf16*>(c.in[0].data),
+             static_cast<const std::uint32_t*>(c.in[1].data), static_cast<bf16*>(c.out[0].data),
+             reinterpret_cast<bf16*>(shared_.room.of(c.worker))});
+  }
+
+ protected:
+  Convolution(Shared& b, const NodeDesc& d, int stride, bool backward)
+      : shared_(b), x_(d.in[0].shape), y_(d.out[0].shape), stride_(stride), backward_(backward) {}
+
+ private:
+  Shared& shared_;
+  Shape x_, y_;
+  int stride_;
+  bool backward_;
+};
+
+class Conv2d final : public Convolution {
+ public:
+  using For = op::Conv2d;
+  Conv2d(const Op& op, Shared& b, const NodeDesc& d) : Convolution(b, d, std::get_if<For>(&op)->stride, false) {}
+};
+class Conv2dBackwardData final : public Convolution {
+ public:
+  using For = op::Conv2dBackwardData;
+  Conv2dBackwardData(const Op&, Shared& b, const NodeDesc& d) : Convolution(b, d, 1, true) {}
+};
+
+// Each shard sums the gradient of its rows.
+class Conv2dBackwardWeights final : public Kernel {
+ public:
+  using For = op::Conv2dBackwardWeights;
+  Conv2dBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
+      : shared_(b), x_(d.in[0].shape), dy_(d.in[1].shape), stride_(std::get_if<For>(&op)->stride) {}
+
+  [[nodiscard]] Partition cut() override {
+    const auto tasks = std::clamp<std::int64_t>(floats() / (16 * 1024), 1, std::min<std::int64_t>(16, dy_[1]));
+    return {Division::reduce, static_cast<int>(tasks), static_cast<std::size_t>(floats()) * sizeof(float)};
+  }
+  void prepare(const PrepareInfo& i) override {
+    shared_.room.reserve(i.workers, static_cast<std::size_t>(gradient_room(x_, dy_, stride_)) * sizeof(std::uint32_t));
+  }
+  void run(Call& c) override {
+    if (c.phase == Phase::finish) return add_shards(c);
+    weight_gradient({c.in[0].shape, c.in[1].shape, stride_, static_cast<const bf16*>(c.in[0].data),
+                     static_cast<const bf16*>(c.in[1].data), reinterpret_cast<float*>(c.partial), !c.first_chunk,
+                     reinterpret_cast<std::uint32_t*>(shared_.room.of(c.worker))});
+  }
+
+ private:
+  [[nodiscard]] std::int64_t floats() const { return gradient_floats(x_[1], dy_[1]); }
+
+  // [outputs / 16][inputs][9][16] of each shard -> their sum, [outputs][inputs][9], of a part of the outputs.
+  void add_shards(const Call& c) const {
+    const std::int64_t block = whole_lanes(x_[1]) * 9 * lanes, blocks = whole_lanes(dy_[1]) / lanes;
+    for (std::int64_t b = blocks * c.task / c.tasks; b < blocks * (c.task + 1) / c.tasks; ++b) {
+      float* const sum = reinterpret_cast<float*>(c.partial) + b * block;
+      for (int l = 1; l < c.shards; ++l)
+        accumulate(shared_.isa, sum, reinterpret_cast<const float*>(c.partial_of(l)) + b * block,
+                   static_cast<std::size_t>(block));
+      float* to = static_cast<float*>(c.out[0].data) + b * lanes * x_[1] * 9;
+      for (std::int64_t k = 0; k < std::min<std::int64_t>(lanes, dy_[1] - b * lanes); ++k)
+        for (std::int64_t i = 0; i < x_[1] * 9; ++i) *to++ = sum[i * lanes + k];
+    }
+  }
+
+  Shared& shared_;
+  Shape x_, dy_;
+  int stride_;
+};
+
+// Whether a node's convolution is computed so; false for another op.
+template <class Rule>
+[[nodiscard]] bool follows(const Rule& rule, Isa isa, const Op& op, const NodeDesc& d) {
+  const auto ask = [&](Pass pass, const op::Window& window, const Shape& x, const Shape& y) {
+    return d.in[0].dtype == DType::bf16 && rule(isa, pass, Problem{window, x[1], y[1]});
+  };
+  if (const auto* o = std::get_if<op::Conv2d>(&op)) return ask(Pass::forward, *o, d.in[0].shape, d.out[0].shape);
+  if (const auto* o = std::get_if<op::Conv2dBackwardData>(&op))
+    return ask(Pass::backward_data, *o, d.out[0].shape, d.in[0].shape);
+  if (const auto* o = std::get_if<op::Conv2dBackwardWeights>(&op))
+    return ask(Pass::backward_weights, *o, d.in[0].shape, d.in[1].shape);
+  return false;
+}
+
+}  // namespace tutti::cpu::pairs

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/core/isa.hpp>
+#include <tutti/graph/ops/window.hpp>
+
+// Clang's asm takes no registers wider than the file's own target has.
+#if defined(__x86_64__) && !defined(__clang__)
+#define TUTTI_HAS_PAIRS
+#endif
+
+// Direct convolutions by products of pairs in bf16.
+namespace tutti::cpu::pairs {
+
+inline constexpr int lanes = 16;  // floats of a register
+
+enum class Pass : std::uint8_t { forward, backward_data, backward_weights };
+
+// A convolution of images [channels, h, w] to `outputs` channels, in bf16.
+struct Problem {
+  op::Window window;
+  std::int64_t channels = 0, outputs = 0;
+};
+
+// Whether there is code for it.
+[[nodiscard]] inline bool has_code([[maybe_unused]] Isa isa, [[maybe_unused]] Pass pass,
+                                   [[maybe_unused]] const Problem& p) {
+#ifdef TUTTI_HAS_PAIRS
+  const op::Window& o = p.window;
+  return isa == Isa::avx512_bf16 && o.kernel_h == 3 && o.kernel_w == 3 && o.padding == 1 &&
+         (o.stride == 1 || (o.stride == 2 && pass != Pass::backward_data));
+#else
+  return false;
+#endif
+}
+
+// Whether it is faster than a library's, and than Winograd's algorithm, as docs/performance.md has it measured: up to
+// 16 channels. Gradients of the weights of fewer than a register of inputs are not, nor is the way forward with
+// stride 2.
+[[nodiscard]] inline bool is_faster(Isa isa, Pass pass, const Problem& p) {
+  if (!has_code(isa, pass, p) || p.channels > lanes) return false;
+  if (pass == Pass::backward_weights && p.channels <= lanes / 2) return false;
+  if (p.window.stride == 1) return p.outputs <= lanes;
+  return pass == Pass::backward_weights && p.outputs <= 2 * lanes;
+}
+
+}  // namespace tutti::cpu::pairs
