@@ -48,6 +48,14 @@ TUTTI_INLINE void transpose_stage(F<I>* r) {
   for (int i = 0; i < lanes; ++i)
     if ((i & S) == 0) swap_bit<S>(r[i], r[i + S], std::make_integer_sequence<int, lanes>());
 }
+// As many registers as each has lanes.
+template <Isa I>
+TUTTI_INLINE void transpose_stages(F<I>* r) {
+  transpose_stage<I, 1>(r);
+  transpose_stage<I, 2>(r);
+  transpose_stage<I, 4>(r);
+  if constexpr (lanes_of<I> == 16) transpose_stage<I, 8>(r);
+}
 // Lanes x lanes floats, `from` being `step` apart, to `to`.
 template <Isa I>
 TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std::int64_t to_step) {
@@ -55,10 +63,7 @@ TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std
   F<I> r[lanes];
 #pragma GCC unroll 16
   for (int i = 0; i < lanes; ++i) load<I>(r[i], from + i * step);
-  transpose_stage<I, 1>(r);
-  transpose_stage<I, 2>(r);
-  transpose_stage<I, 4>(r);
-  if constexpr (lanes == 16) transpose_stage<I, 8>(r);
+  transpose_stages<I>(r);
 #pragma GCC unroll 16
   for (int i = 0; i < lanes; ++i) store<I>(to + i * to_step, r[i]);
 }

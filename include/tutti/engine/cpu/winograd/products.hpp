@@ -33,8 +33,11 @@ TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, cons
   for (int i = 0; i < Tiles; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < Width; ++j) sum[i][j] = F<I>{};
-  for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes)
+  // Tiles of the next block are asked for; they come from far where there are many channels.
+  const float* next = tiles + channels * Tiles;
+  for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes, next += Tiles * lanes)
     for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
+      __builtin_prefetch(next + k * lanes, 0, 2);
       F<I> w[Width];
 #pragma GCC unroll 2
       for (int j = 0; j < Width; ++j) load<I>(w[j], weights + j * lanes);

@@ -6,6 +6,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/winograd/pack.hpp>
 #include <tutti/engine/cpu/winograd/tiles.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -29,31 +30,33 @@ struct WeightProductArgs {
   float* dw = nullptr;
 };
 
-namespace detail {
+// What is multiplied at once, of all points: a block of the gradient whose products stay in the second cache, and of so
+// many tiles that both operands of a point stay in the first. Blocks as high as wide read the fewest tiles for a sum.
+inline constexpr std::int64_t weight_block = 64, weight_block_tiles = 64;
+inline constexpr std::int64_t weight_block_plane = weight_block * weight_block + 16;
 
-inline constexpr std::int64_t output_block = 64;  // whose products by 2 registers of inputs stay in the second cache
-
-template <Isa I>
-inline constexpr std::int64_t product_plane = output_block * 2 * lanes_of<I> + 16;
-
-}  // namespace detail
-
-[[nodiscard]] constexpr std::int64_t weight_product_floats() { return points * detail::product_plane<Isa::avx512>; }
+[[nodiscard]] constexpr std::int64_t weight_product_floats() { return points * weight_block_plane; }
 
 #if defined(__x86_64__)
 
 namespace detail {
 
-// R outputs by N registers of inputs, summed over tiles.
+// R outputs by N registers of inputs: sums over tiles, from zero or from what is there. Meanwhile asks for half a
+// register of the tiles that come next, which a block reads only a few times.
 template <Isa I, int R, int N>
-TUTTI_INLINE void weight_product(const float* dy, const float* x, std::int64_t step, std::int64_t tiles, float* to) {
+TUTTI_INLINE void weight_product(const float* dy, const float* x, std::int64_t step, std::int64_t tiles, bool add,
+                                 float* to, const float* next) {
   constexpr int lanes = lanes_of<I>;
   F<I> sum[R][N];
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < N; ++j) sum[i][j] = F<I>{};
-  for (std::int64_t t = 0; t < tiles; ++t, dy += lanes, x += lanes) {
+    for (int j = 0; j < N; ++j) {
+      sum[i][j] = F<I>{};
+      if (add) load<I>(sum[i][j], static_cast<const float*>(to + (i * N + j) * lanes));
+    }
+  for (std::int64_t t = 0; t < tiles; ++t, dy += lanes, x += lanes, next += lanes / 2) {
+    __builtin_prefetch(next, 0, 2);
     F<I> b[N];
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) load<I>(b[j], x + j * step);
@@ -66,60 +69,112 @@ TUTTI_INLINE void weight_product(const float* dy, const float* x, std::int64_t s
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < R; ++i, to += 2 * lanes)
+  for (int i = 0; i < R; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < N; ++j) store<I>(to + j * lanes, sum[i][j]);
+    for (int j = 0; j < N; ++j) store<I>(to + (i * N + j) * lanes, sum[i][j]);
 }
 
-// All points for outputs [k, end) and N registers of inputs from c on: products, then G' m G.
-template <Isa I, int N>
-TUTTI_INLINE void weight_block(const WeightProductArgs& a, std::int64_t c, std::int64_t k, std::int64_t end) {
-  using V = F<I>;
-  constexpr int lanes = lanes_of<I>, at_once = lanes / N;
-  const std::int64_t step = a.dy.tiles * lanes, row = (a.inputs + lanes - 1) / lanes * lanes;
-  for (int point = 0; point < points; ++point) {
-    const float* const x = a.x.data + point * a.x.plane + c * a.x.tiles;
-    const float* const dy = a.dy.data + point * a.dy.plane;
-    float* to = a.products + point * product_plane<I>;
-    for (std::int64_t i = k; i < end; i += at_once, to += at_once * 2 * lanes)
-      weight_product<I, at_once, N>(dy + i / lanes * step + i % lanes, x, step, a.tiles, to);
+// One point of a block, for some of the tiles: registers of inputs from c on, outputs from k on.
+struct WeightBlock {
+  std::int64_t c, c_end, k, k_end;
+};
+template <Isa I>
+TUTTI_INLINE void multiply_point(const WeightProductArgs& a, const WeightBlock& b, int point, std::int64_t first) {
+  constexpr int lanes = lanes_of<I>;
+  const std::int64_t step = a.dy.tiles * lanes, count = std::min(weight_block_tiles, a.tiles - first);
+  const auto x_of = [&](int p, std::int64_t t, std::int64_t c)
+                        TUTTI_LAMBDA { return a.x.data + p * a.x.plane + c * a.x.tiles + t * lanes; };
+  const auto dy_of = [&](int p, std::int64_t t, std::int64_t k)
+                         TUTTI_LAMBDA { return a.dy.data + p * a.dy.plane + k / lanes * step + t * lanes + k % lanes; };
+  const bool last = first + count == a.tiles;
+  const int next_point = std::min(points - 1, last ? point + 1 : point);
+  const std::int64_t next_tile = last ? 0 : first + count, registers = (b.c_end - b.c) / lanes;
+  const std::int64_t halves = 2 * (registers + (b.k_end - b.k + lanes - 1) / lanes);
+  // Half a register of tiles after the other, of inputs and then of gradients.
+  const auto ahead = [&](std::int64_t half) TUTTI_LAMBDA {
+    half = std::min(half, halves - 1);
+    const std::int64_t r = half / 2;
+    return (r < registers ? x_of(next_point, next_tile, b.c + r * lanes)
+                          : dy_of(next_point, next_tile, b.k + (r - registers) * lanes)) +
+           half % 2 * (count * lanes / 2);
+  };
+  float* to = a.products + point * weight_block_plane;
+  std::int64_t calls = 0;
+  for (std::int64_t c = b.c; c < b.c_end; c += 2 * lanes) {
+    const float* const x = x_of(point, first, c);
+    if (c + lanes < b.c_end)
+      for (std::int64_t k = b.k; k < b.k_end; k += lanes / 2, to += lanes * lanes)
+        weight_product<I, lanes / 2, 2>(dy_of(point, first, k), x, step, count, first > 0, to, ahead(calls++));
+    else
+      for (std::int64_t k = b.k; k < b.k_end; k += lanes, to += lanes * lanes)
+        weight_product<I, lanes, 1>(dy_of(point, first, k), x, step, count, first > 0, to, ahead(calls++));
   }
-  for (std::int64_t i = k; i < std::min(end, a.outputs); ++i)
-    for (int j = 0; j < N; ++j) {
-      const std::int64_t first = c + j * lanes;
-      const float* const m = a.products + (i - k) * 2 * lanes + j * lanes;
-      float nine[9][lanes];
-      float* const to = a.sums != nullptr ? a.sums + i * 9 * row + first : static_cast<float*>(nine[0]);
-      const std::int64_t place_step = a.sums != nullptr ? row : lanes;
-      const bool add = a.add;
-      in_two_dimensions<V, patch, 3>([](V* d) TUTTI_LAMBDA { weight_gradient_1d(d); },
-                                     [&](V& v, int p, int q) TUTTI_LAMBDA {
-                                       load<I>(v, static_cast<const float*>(m + (p * patch + q) * product_plane<I>));
-                                     },
-                                     [&](const V& v, int p, int q) TUTTI_LAMBDA {
-                                       float* const at = to + (p * 3 + q) * place_step;
-                                       V before = V{};
-                                       if (add) load<I>(before, static_cast<const float*>(at));
-                                       store<I>(at, before + v);
-                                     });
-      if (a.sums != nullptr) continue;
-      float* dw = a.dw + (i * a.inputs + first) * 9;
-      for (std::int64_t l = 0; l < std::min<std::int64_t>(lanes, a.inputs - first); ++l)
-        for (int place = 0; place < 9; ++place) *dw++ = nine[place][l];
+}
+
+// Nine places of a register of inputs, to [input][9], for those inputs that exist.
+template <Isa I>
+TUTTI_INLINE void put_places(F<I>* nine, float* to, std::int64_t inputs) {
+  constexpr int lanes = lanes_of<I>;
+  if constexpr (lanes == 16) {
+    if (inputs >= lanes) {
+      // Each input's nine, and zeros on the places of the next ones, which come after it.
+      transpose_stages<I>(nine);
+#pragma GCC unroll 16
+      for (int l = 0; l < lanes - 1; ++l) store<I>(to + l * 9, nine[l]);
+      float last[lanes];
+      store<I>(static_cast<float*>(last), nine[lanes - 1]);
+      std::copy_n(static_cast<const float*>(last), 9, to + (lanes - 1) * 9);
+      return;
+    }
+  }
+  float values[9][lanes];
+  for (int place = 0; place < 9; ++place) store<I>(static_cast<float*>(values[place]), nine[place]);
+  for (std::int64_t l = 0; l < std::min<std::int64_t>(lanes, inputs); ++l)
+    for (int place = 0; place < 9; ++place) *to++ = values[place][l];
+}
+
+// Products of all points of a block, then G' m G.
+template <Isa I>
+TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock& b) {
+  using V = F<I>;
+  constexpr int lanes = lanes_of<I>;
+  for (int point = 0; point < points; ++point)
+    for (std::int64_t t = 0; t < a.tiles; t += weight_block_tiles) multiply_point<I>(a, b, point, t);
+  const std::int64_t row = (a.inputs + lanes - 1) / lanes * lanes;
+  const std::int64_t rows = (b.k_end - b.k + lanes - 1) / lanes * lanes;  // of products
+  for (std::int64_t i = b.k; i < std::min(b.k_end, a.outputs); ++i)
+    for (std::int64_t first = b.c; first < b.c_end; first += lanes) {
+      // Products lie in columns of two registers of inputs, the last of which may have one.
+      const std::int64_t r = (first - b.c) / lanes, width = first - r % 2 * lanes + lanes < b.c_end ? 2 : 1;
+      const float* const m = a.products + (r / 2 * 2 * rows + (i - b.k) * width + r % 2) * lanes;
+      const auto transform = [&](const auto& put) TUTTI_LAMBDA {
+        in_two_dimensions<V, patch, 3>(
+            [](V* d) TUTTI_LAMBDA { weight_gradient_1d(d); },
+            [&](V& v, int p, int q)
+                TUTTI_LAMBDA { load<I>(v, static_cast<const float*>(m + (p * patch + q) * weight_block_plane)); },
+            [&](const V& v, int p, int q) TUTTI_LAMBDA { put(v, p * 3 + q); });
+      };
+      if (a.sums == nullptr) {
+        V nine[lanes > 9 ? lanes : 9] = {};
+        transform([&](const V& v, int place) TUTTI_LAMBDA { nine[place] = v; });
+        put_places<I>(nine, a.dw + (i * a.inputs + first) * 9, a.inputs - first);
+      } else {
+        float* const to = a.sums + i * 9 * row + first;
+        const bool add = a.add;
+        transform([&](const V& v, int place) TUTTI_LAMBDA {
+          V before = V{};
+          if (add) load<I>(before, static_cast<const float*>(to + place * row));
+          store<I>(to + place * row, before + v);
+        });
+      }
     }
 }
 
 template <Isa I>
 TUTTI_INLINE void weight_products_body(const WeightProductArgs& a) {
-  constexpr int lanes = lanes_of<I>;
-  for (std::int64_t c = a.first_input; c < a.end_input; c += 2 * lanes)
-    for (std::int64_t k = a.first_output; k < a.end_output; k += output_block) {
-      const std::int64_t end = std::min(k + output_block, a.end_output);
-      if (c + lanes < a.end_input)
-        weight_block<I, 2>(a, c, k, end);
-      else
-        weight_block<I, 1>(a, c, k, end);
-    }
+  for (std::int64_t c = a.first_input; c < a.end_input; c += weight_block)
+    for (std::int64_t k = a.first_output; k < a.end_output; k += weight_block)
+      multiply_weights<I>(a, {c, std::min(c + weight_block, a.end_input), k, std::min(k + weight_block, a.end_output)});
 }
 TUTTI_TARGET_AVX512 inline void weight_products_avx512(const WeightProductArgs& a) {
   weight_products_body<Isa::avx512>(a);

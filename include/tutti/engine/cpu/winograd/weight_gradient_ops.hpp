@@ -67,19 +67,13 @@ class Conv2dBackwardWeights final : public Kernel {
     return x_.channels * dy_.channels >= 256 * 256 && rows_ * x_.tiles_per_row() <= 1024;
   }
   [[nodiscard]] std::int64_t sums() const { return dy_.channels * 9 * inputs_; }
-  // Tiles that are transformed before they are multiplied: they stay in the second cache, and are enough to make up for
-  // the products' way to the sums.
-  [[nodiscard]] std::int64_t most_tiles() const { return std::max<std::int64_t>(64, 8192 / (inputs_ + outputs_)); }
+  // Tiles that are transformed before they are multiplied: not many more than the second cache holds, and enough to
+  // make up for the products' way to the sums.
+  [[nodiscard]] std::int64_t most_tiles() const { return std::max<std::int64_t>(128, 8192 / (inputs_ + outputs_)); }
 
-  // Tasks over the whole batch: two registers of inputs, and where these are fewer than the shards, parts of the
-  // outputs.
-  [[nodiscard]] std::int64_t panels() const {
-    const std::int64_t width = 2 * lanes_at(b_.isa);
-    return (inputs_ + width - 1) / width;
-  }
-  [[nodiscard]] std::int64_t parts() const {
-    return std::clamp<std::int64_t>((shards_ + panels() - 1) / panels(), 1, (outputs_ + 63) / 64);
-  }
+  // Tasks over the whole batch: a block of the gradient each, that is parts of its outputs times panels of its inputs.
+  [[nodiscard]] std::int64_t panels() const { return (inputs_ + weight_block - 1) / weight_block; }
+  [[nodiscard]] std::int64_t parts() const { return (outputs_ + weight_block - 1) / weight_block; }
 
   void transform(const Call& c, std::int64_t first, std::int64_t count, const TransformedTiles& x,
                  const TransformedTiles& dy, std::int64_t at) const {
@@ -135,12 +129,10 @@ class Conv2dBackwardWeights final : public Kernel {
     a.dy = behind(a.x, outputs_);
     a.tiles = a.x.tiles;
     a.dw = static_cast<float*>(c.out[0].data);
-    const std::int64_t panel = c.task % panels(), part = c.task / panels(), width = 2 * lanes_at(b_.isa);
-    a.first_input = panel * width;
-    a.end_input = std::min(inputs_, a.first_input + width);
-    const auto cut = [&](std::int64_t k) { return std::min(outputs_, (outputs_ + 63) / 64 * k / parts() * 64); };
-    a.first_output = cut(part);
-    a.end_output = cut(part + 1);
+    a.first_input = c.task % panels() * weight_block;
+    a.end_input = std::min(inputs_, a.first_input + weight_block);
+    a.first_output = c.task / panels() * weight_block;
+    a.end_output = std::min(outputs_, a.first_output + weight_block);
     weight_products(b_.isa, a);
   }
 
