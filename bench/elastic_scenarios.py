@@ -27,7 +27,7 @@ STRATEGIES = {"gloo": ((), ("--strategy", "gloo")), "ps": (("-s", "2"), ("--stra
 
 def scenarios(strategy):
     options, program = STRATEGIES[strategy]
-    case = type(f"Over_{strategy}", (Scenarios,), {"OPTIONS": options, "STRATEGY": program, "NOTES": {}})
+    case = type(f"Over_{strategy}", (Scenarios,), {"OPTIONS": options, "STRATEGY": program, "NOTES": {}, "TIMEOUT": 1.5})
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
     result = unittest.TextTestRunner(stream=io.StringIO()).run(suite)
     for test, text in result.failures + result.errors:

@@ -3,6 +3,7 @@
 which samples its audit says were seen."""
 import json
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -21,22 +22,23 @@ def check_audit(run, *options):
 
 
 class OutputInFiles:
-    """What a job says goes to files, and is read while it runs: otherwise the launcher keeps it until somebody reads it."""
+    """What a job says goes to files, and can be read while it runs: otherwise the launcher keeps it until somebody reads it,
+    and a job that says much waits for that."""
     def start(self, *arguments, **more):
         out, err = (open(self.folder / name, "w", encoding="utf-8") for name in ("out", "err"))
         with out, err:
             process = super().start(*arguments, stdout=out, stderr=err, **more)
-        process.stdout, process.stderr = (open(self.folder / name, encoding="utf-8") for name in ("out", "err"))
+        process.stdout, process.stderr = (open(self.folder / name, encoding="utf-8", errors="replace") for name in ("out", "err"))
         return process
 
-    def finish(self, process, timeout=120):
+    def finish(self, process, timeout=240):
         process.wait(timeout)
         process.out, process.err = process.stdout.read(), process.stderr.read()
         self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
         return process
 
 
-class ElasticTrainingCase(HostsCase):
+class ElasticTrainingCase(OutputInFiles, HostsCase):
     OPTIONS, STRATEGY = (), ()  # of the launcher and of the program
 
     def setUp(self):
@@ -48,14 +50,20 @@ class ElasticTrainingCase(HostsCase):
         self.job = None
 
     def begin(self, *options, epochs=EPOCHS, hosts=(0, 1), program=()):
-        if self.job is not None and self.job.poll() is None:
-            self.job.kill()  # of a subtest that failed
-            self.finish(self.job)
+        self.tell()  # of a subtest that failed
         self.job = self.start("--elastic", "--elastic-dir", self.elastic, *self.OPTIONS, *options, "-n", len(hosts), "-H",
                               self.bed.hosts_file(1, hosts), TRAIN, "--dataset", "synthetic", "--num-examples", IMAGES,
                               "--image-shape", "3,16,16", "--depth", 8, "--batch-size", BATCH, "--threads", 1,
                               "--epochs", epochs, "--disp-batches", 1, "--audit", "--run-dir", self.run_dir, *self.STRATEGY,
                               *program)
+        self.addCleanup(self.tell)
+
+    def tell(self):
+        """Ends a job that a test did not see to its end, and prints what it said."""
+        if self.job is not None and not hasattr(self.job, "err"):
+            self.job.kill()
+            self.finish(self.job)
+            print(self.job.out[-3000:], self.job.err[-6000:], sep="\n")
 
     def events(self):
         log = self.run_dir / "log.jsonl"
@@ -68,9 +76,9 @@ class ElasticTrainingCase(HostsCase):
             return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
         if self.job.poll() is not None:
             self.finish(self.job)
-            self.fail(self.job.err)
+            self.fail(self.job.out[-3000:] + self.job.err)
         goal = step() + more
-        wait_until(lambda: self.job.poll() is not None or step() >= goal, 90)
+        wait_until(lambda: self.job.poll() is not None or step() >= goal)
 
     def edit(self, hosts):
         new = self.elastic / "new"
@@ -83,14 +91,22 @@ class ElasticTrainingCase(HostsCase):
 
     def hosts_join_and_leave(self, steps=None):
         """One joins, then the one that began the job leaves."""
-        self.begin("--elastic-at", "step")
+        epochs = 2 * EPOCHS  # so that it lasts until then
+        self.begin("--elastic-at", "step", epochs=epochs)
         self.wait_for_steps(5)
         self.edit([0, 1, 2])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]], 60)
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(2)]])
         self.wait_for_steps(5)
         self.edit([1, 2])
-        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]], 60)
-        self.check_end(steps=steps)
+        wait_until(lambda: self.logged()[1:] == [["REMOVED", self.bed.address(0)]])
+        self.check_end(epochs=epochs, steps=steps)
+
+    def stop(self):
+        """Ends a job that goes on, as its user does."""
+        self.job.send_signal(signal.SIGINT)
+        self.finish(self.job)
+        self.assertEqual(self.job.returncode, 130, self.job.out + self.job.err)
+        self.assertIn("state saved", self.job.out)
 
     def check_end(self, epochs=EPOCHS, steps=None):
         self.finish(self.job)

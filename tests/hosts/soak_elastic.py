@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from elastic_training import TRAIN, ElasticTrainingCase, OutputInFiles, check_audit
+from elastic_training import TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 
 EVENTS, SEED, ONLY, OPTIONS = 200, int(time.time()), (), []
@@ -64,7 +64,7 @@ def files(*folders):
     return sum(len(names) for f in folders for _, _, names in os.walk(f))
 
 
-class Soak(OutputInFiles, ElasticTrainingCase):
+class Soak(ElasticTrainingCase):
     STRATEGY = ()
 
     def setUp(self):

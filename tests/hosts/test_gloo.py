@@ -44,7 +44,7 @@ class Gloo(HostsCase):
         job = self.start("-n", 4, *options, "-H", self.bed.hosts_file(2),
                          *self.command(run, "--epochs", 10000, "--comm-deadline", 60))
         log = self.folder / run / "log.jsonl"
-        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()), 90)
+        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
         if job.poll() is not None:
             self.finish(job)
             self.fail(job.err)
@@ -88,7 +88,7 @@ class Gloo(HostsCase):
             # Both may be given up at once.
             self.assertRegex(job.err, rf"\[worker [23] on {self.bed.address(1)}\] expected a sign of life within 4 s")
             self.assertRegex(job.err, rf"rank [01] on .* the loss of worker [23] on {self.bed.address(1)}")
-            wait_until(lambda: not self.processes(TRAIN), 90)
+            wait_until(lambda: not self.processes(TRAIN))
         finally:
             self.bed.heal(1)
 

@@ -40,7 +40,7 @@ class Elastic(HostsCase):
         self.assertRegex(done.out, r"\[2\] joins as 2 of 2 in epoch \d+, elastic 1\n")
 
     def test_killed_worker_and_killed_connection(self):
-        job = self.job("--elastic-at", "step", "--rank-timeout", 2, hosts=(0, 1))
+        job = self.job("--elastic-at", "step", "--rank-timeout", 4, hosts=(0, 1))
         job.wait_for(1, workers=3)
         os.kill(next(p for p, c in self.marked_on(0).items() if "elastic_rank" in c and "exec" not in c), signal.SIGKILL)
         job.wait_for(3, workers=3)
@@ -52,17 +52,15 @@ class Elastic(HostsCase):
         a, b = self.bed.address(0), self.bed.address(1)
         self.assertEqual(job.logged(), [f"0 REMOVED {a}", f"1 ADDED {a}", f"2 REMOVED {b}", f"3 ADDED {b}"])
 
-    def cut(self, heal_after):
+    def cut(self, until):
         writes = self.folder / "writes"
-        job = self.job("--elastic-at", "step", "--rank-timeout", 2, "--host-timeout", 6, hosts=(1, 2),
+        job = self.job("--elastic-at", "step", "--rank-timeout", 4, "--host-timeout", 8, hosts=(1, 2),
                        words=(f"writes={writes}",))
         job.wait_for(1, workers=3)
         self.bed.cut(1)
-        cut = time.monotonic()
         try:
             job.wait_for(2, workers=2)
-            self.assertLess(time.monotonic() - cut, 8)
-            time.sleep(heal_after)
+            wait_until(lambda: until in "".join(job.err))
         finally:
             self.bed.heal(1)
         job.wait_for(3, workers=3)
@@ -73,10 +71,10 @@ class Elastic(HostsCase):
         self.assertLess(last, job.begun(2))
 
     def test_cut_host_that_comes_back_soon(self):
-        self.cut(0.5)
+        self.cut("no sign of life for 4 s; the others go on")
 
     def test_cut_host_that_comes_back_late(self):
-        self.cut(8)
+        self.cut("no word from it for 8 s")
 
     def test_unknown_host(self):
         """Its key stands nowhere: it joins where that is allowed."""

@@ -25,7 +25,7 @@ class Mpi(HostsCase):
 
     def check_no_traces_of_mpi(self):
         """Neither daemons nor files of Open MPI are left of a host."""
-        wait_until(lambda: not any(self.bed.pids(h) for h in range(self.bed.count)), 10)
+        wait_until(lambda: not any(self.bed.pids(h) for h in range(self.bed.count)))
         left = [str(p) for folder in ("/tmp", "/dev/shm") for first in Path(folder).glob("*")
                 if any(name in first.name for name in self.bed.names) for p in (first, *first.rglob("*"))]
         self.assertEqual(left, [])
@@ -100,7 +100,7 @@ class Mpi(HostsCase):
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
-            wait_until(lambda: not self.marked_on(1), 20)
+            wait_until(lambda: not self.marked_on(1))
         finally:
             self.bed.heal(1)
 
@@ -125,7 +125,7 @@ class Mpi(HostsCase):
         job = self.run_ranks()
         job.kill()
         job.wait()
-        wait_until(lambda: not self.marked(), 20)
+        wait_until(lambda: not self.marked())
 
     def test_interrupt_lets_processes_save_their_state(self):
         job = self.start("-H", self.bed.hosts_file(), "bash", "-c",
@@ -175,7 +175,7 @@ class Mpi(HostsCase):
     def run_ranks(self, *options):
         job = self.start("-H", self.bed.hosts_file(), *options, PROGRESS_RANK, self.folder, 100000, 5)
         for rank in range(2):
-            wait_until(lambda r=rank: self.at(r) >= 60, 90)
+            wait_until(lambda r=rank: self.at(r) >= 60)
         return job
 
     def at(self, rank):

@@ -114,7 +114,7 @@ class Ssh(HostsCase):
     def run_ranks(self, *options, count=3):
         job = self.start("-H", self.bed.hosts_file(), "-n", count, *options, PROGRESS_RANK, self.folder, 100000, 5)
         for rank in range(count):
-            wait_until(lambda r=rank: self.at(r) >= 60, 60)
+            wait_until(lambda r=rank: self.at(r) >= 60)
         return job
 
     def at(self, rank):
@@ -159,7 +159,7 @@ class Ssh(HostsCase):
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*worker 1, last reported at step \d+, bucket \d")
             # The side that is cut off gives up by itself.
-            wait_until(lambda: not self.marked_on(1), 20)
+            wait_until(lambda: not self.marked_on(1))
         finally:
             self.bed.heal(1)
 
@@ -186,7 +186,7 @@ class Ssh(HostsCase):
         job = self.run_ranks()
         job.kill()
         job.wait()
-        wait_until(lambda: not self.marked(), 15)
+        wait_until(lambda: not self.marked())
 
     def test_interrupt_reaches_every_host(self):
         job = self.start("-H", self.bed.hosts_file(), "bash", "-c",

@@ -43,7 +43,7 @@ class Servers(HostsCase):
         job = self.start("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2),
                          *self.command(run, "--epochs", 10000, "--comm-deadline", 20))
         log = self.folder / run / "log.jsonl"
-        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()), 90)
+        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
         if job.poll() is not None:
             self.finish(job)
             self.fail(job.err)

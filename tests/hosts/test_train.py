@@ -90,7 +90,7 @@ class Train(HostsCase):
         job = self.start("--mpi-arg", "--mca", "--mpi-arg", "btl", "--mpi-arg", "tcp,self", *options, "-H",
                          self.bed.hosts_file(2), *self.command("long", "--epochs", 1000, "--comm-deadline", 20))
         log = self.folder / "long" / "log.jsonl"
-        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()), 90)
+        wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
         if job.poll() is not None:
             self.finish(job)
             self.fail(job.err)
@@ -136,7 +136,7 @@ class Train(HostsCase):
             self.finish(job)
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[host {self.bed.address(1)}\].*last reported at step \d+, bucket \d")
-            wait_until(lambda: not self.ranks_on(1), 30)
+            wait_until(lambda: not self.ranks_on(1))
         finally:
             self.bed.heal(1)
 

@@ -9,12 +9,12 @@ import signal
 import sys
 from pathlib import Path
 
-from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, OutputInFiles, check_audit
+from elastic_training import BATCH, IMAGES, TRAIN, ElasticTrainingCase, check_audit
 from hosts_case import main
 from launch_case import wait_until
 
 
-class ElasticMpi(OutputInFiles, ElasticTrainingCase):
+class ElasticMpi(ElasticTrainingCase):
     STRATEGY = ("--strategy", "mpi")
 
     def options(self):
@@ -44,7 +44,7 @@ class ElasticMpi(OutputInFiles, ElasticTrainingCase):
                 self.finish(self.job)
                 self.fail(self.job.out + self.job.err)
             return len(self.members()) >= count and self.members()[-1][1] == ranks
-        wait_until(there, 60)
+        wait_until(there)
         self.wait_for_steps(3)
 
     def stop(self):
@@ -75,14 +75,14 @@ class ElasticMpi(OutputInFiles, ElasticTrainingCase):
         """Behind the last step of an epoch; a broken hosts file changes nothing, and the last host stays."""
         self.begin(hosts=(0,), epochs=100000)
         (self.elastic / "host_worker").write_text("-oProxyCommand=touch /tmp/x\n")
-        wait_until(lambda: "Nobody joins or leaves for it" in self.said(), 20)
+        wait_until(lambda: "Nobody joins or leaves for it" in self.said())
         self.edit([0, 1])
         self.wait_for_members(2, 1)
         step, _ = self.members()[0]
         self.assertEqual(step % (IMAGES // BATCH), 0)
         (self.elastic / "new").write_text(f"{self.bed.address(2)}:2223\n")  # nobody answers there
         (self.elastic / "new").rename(self.elastic / "host_worker")
-        wait_until(lambda: "stays in the job until others have joined" in self.said(), 30)
+        wait_until(lambda: "stays in the job until others have joined" in self.said())
         self.stop()
         self.assertEqual(self.logged()[0], ["ADDED", self.bed.address(1)])
 
@@ -120,7 +120,7 @@ class ElasticMpi(OutputInFiles, ElasticTrainingCase):
             self.wait_for_members(1, 1)
         finally:
             self.bed.heal(1)
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), 20)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists())
         self.stop()
 
     def test_stopped(self):
@@ -163,7 +163,7 @@ class ElasticMpi(OutputInFiles, ElasticTrainingCase):
         new.rename(self.elastic / "host_worker")
         self.wait_for_members(2, 1)
         for host in (away, self.bed.address(2), self.bed.address(3)):
-            wait_until(lambda h=host: f"warning: [host {h}] expected" in self.said(), 30)
+            wait_until(lambda h=host: f"warning: [host {h}] expected" in self.said())
         self.wait_for_steps(5)
         self.assertEqual(self.members()[1:], [])
         self.stop()

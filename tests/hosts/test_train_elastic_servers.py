@@ -43,7 +43,7 @@ class Synchronous(WithServers):
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [2, 1])
 
     def test_a_host_with_a_server_is_cut_off(self):
-        self.begin("--elastic-at", "step", "--rank-timeout", "1.5", "--restart-budget", 0)
+        self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0)
         self.wait_for_steps(5)
         self.bed.cut(1)
         try:
@@ -65,7 +65,6 @@ class Synchronous(WithServers):
 class Asynchronous(WithServers):
     """Steps are dealt out: 8 images each, 120 an epoch, to whoever is there."""
     STRATEGY = ("--strategy", "ps_async")
-    STEPS = EPOCHS * IMAGES // BATCH
 
     def check_lost(self, deaths, epochs=EPOCHS):
         """The end of a job some of whose workers were killed: nothing is missing, and a step that one of them had under
@@ -81,24 +80,24 @@ class Asynchronous(WithServers):
         self.assertLessEqual(abs(last["step"] - epochs * IMAGES // BATCH), deaths)
 
     def test_workers_join_and_leave(self):
-        self.hosts_join_and_leave(steps=self.STEPS)
+        self.hosts_join_and_leave(steps=2 * EPOCHS * IMAGES // BATCH)
         self.assertIn("asynchronous parameter server over ZeroMQ with CURVE, 2 servers, windows to 1 on this host",
                       self.job.out)
         self.assertIn("left the job", self.job.out)
         # Each worker has a file of its own, and had a share.
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("audit-*")), [f"audit-rank{n}.txt" for n in range(3)])
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [3, 2])
-        self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], EPOCHS)
+        self.assertEqual([e["epoch"] for e in self.events() if e["event"] == "epoch"][-1], 2 * EPOCHS)
         self.assertTrue((self.run_dir / "checkpoints").is_dir())
 
     def test_a_worker_dies_and_another_one_comes(self):
-        self.begin("--restart-budget", 0)
+        self.begin("--restart-budget", 0, epochs=2 * EPOCHS)
         self.wait_for_steps(5)
         self.end_process("worker", 1)
-        wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1], 60)
+        wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1])
         self.edit([0, 2])
-        wait_until(lambda: ["ADDED", self.bed.address(2)] in self.logged(), 60)
-        self.check_lost(1)
+        wait_until(lambda: ["ADDED", self.bed.address(2)] in self.logged())
+        self.check_lost(1, epochs=2 * EPOCHS)
         self.assertIn("warning: worker 1 on", self.job.err)
 
     def test_the_first_worker_dies(self):
@@ -123,20 +122,16 @@ class Asynchronous(WithServers):
                 victim = number % 2
                 _, pid = wait_until(lambda: self.processes(TRAIN).get(victim))
                 time.sleep(delay)
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    self.finish(self.job)
-                    self.fail(self.job.out + self.job.err)
+                os.kill(pid, signal.SIGKILL)
                 self.check_lost(1, epochs=EPOCHS)
 
     def test_a_cut_off_worker_is_given_up(self):
         """What it still pushes is refused when its host is there again, and its part is done by the others."""
-        self.begin("--rank-timeout", "1.5", "--restart-budget", 0, "-s", 1)
+        self.begin("--rank-timeout", 6, "--restart-budget", 0, "-s", 1)
         self.wait_for_steps(5)
         self.bed.cut(1)
         try:
-            wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1], 60)
+            wait_until(lambda: [e["ranks"] for e in self.events() if e["event"] == "members"] == [1])
         finally:
             self.bed.heal(1)
         self.check_lost(1)
@@ -145,12 +140,9 @@ class Asynchronous(WithServers):
         self.begin(hosts=(0,), epochs=100000)
         self.wait_for_steps(3)
         self.edit([0, 1])
-        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(1)]], 90)
+        wait_until(lambda: self.logged() == [["ADDED", self.bed.address(1)]])
         self.wait_for_steps(10)
-        self.job.send_signal(signal.SIGINT)
-        self.finish(self.job)
-        self.assertEqual(self.job.returncode, 130, self.job.out + self.job.err)
-        self.assertIn("state saved", self.job.out)
+        self.stop()
         self.assertEqual([e["ranks"] for e in self.events() if e["event"] == "members"], [2])
         epoch = [e for e in self.events() if e["event"] == "step"][-1]["epoch"]
         self.begin(hosts=(0,), epochs=epoch + 1, program=("--resume",))

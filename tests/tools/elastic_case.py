@@ -79,7 +79,8 @@ class Job:
                 if g >= generation:
                     groups.setdefault((g, s), set()).add(n)
             return any(workers is None or len(w) == workers for w in groups.values())
-        wait_until(done, 30)
+        ended = wait_until(lambda: "in time" if done() else self.process.poll() is not None and "the job")
+        self.case.assertEqual(ended, "in time")
 
     def logged(self):
         """Its lines without their times, which must be those of a clock, and grow."""

@@ -3,7 +3,7 @@
 // Stands in for a worker of a job whose members come and go: its steps are a sleep that ends when all members have
 // begun it, which they tell each other by texts of the channel.
 //   elastic_rank [WHAT]...   steps=MS: of a step; epoch=N: steps; epochs=N; load=MS: before a newcomer asks to be let
-//   in;
+//   in; after=FILE: who begins the job and does not die asks once there is one, and says that it waits;
 //                            dies=N:HOW: worker N of those who begin, which many such words may name; HOW: an exit
 //                            code, kill, or asked for one that is killed once it has asked to be let in;
 //                            facts=TEXT: of a newcomer; die: a newcomer does, at once; rigid: says that its members
@@ -131,7 +131,7 @@ class Worker {
 
 int main(int argc, char** argv) {
   try {
-    std::string out = "/dev/null", writes = "/dev/null", fact = "same";
+    std::string out = "/dev/null", writes = "/dev/null", fact = "same", after;
     int steps = 20, epoch = 5, epochs = 3, load = 0;
     bool rigid = false, die = false;
     for (int i = 1; i < argc; ++i) {
@@ -141,6 +141,7 @@ int main(int argc, char** argv) {
       if (word.starts_with("epoch=")) epoch = std::atoi(value.c_str());
       if (word.starts_with("epochs=")) epochs = std::atoi(value.c_str());
       if (word.starts_with("out=")) out = value;
+      if (word.starts_with("after=")) after = value;
       if (word.starts_with("writes=")) writes = value;
       if (word.starts_with("load=")) load = std::atoi(value.c_str());
       if (word.starts_with("facts=")) fact = value;
@@ -164,8 +165,11 @@ int main(int argc, char** argv) {
     const std::string death = e.new_worker ? "" : death_of(e.rank, argc, argv);
     if (death == "kill") (void)std::raise(SIGKILL);
     if (!death.empty() && death != "asked") return std::atoi(death.c_str());
-    if (death.empty() && !e.new_worker && !(death_of(0, argc, argv) + death_of(1, argc, argv)).empty())
-      std::this_thread::sleep_for(milliseconds(load));
+    if (death.empty() && !e.new_worker && !after.empty()) {
+      std::printf("waits\n");
+      std::fflush(stdout);
+      while (!std::ifstream(after)) std::this_thread::sleep_for(milliseconds(20));
+    }
     const auto channel = ControlChannel::open();
     if (channel == nullptr) return 4;
     JobFacts facts;

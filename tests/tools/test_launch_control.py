@@ -63,13 +63,13 @@ class Control(LaunchCase):
                       done.err)
 
     def test_stopped_process_is_lost(self):
-        job = self.start("-n", 3, "--rank-timeout", 1.5, CONTROL_RANK, "wait")
+        job = self.start("-n", 3, "--rank-timeout", 4, CONTROL_RANK, "wait")
         for _ in range(6):
             job.stdout.readline()
         os.kill(self.ranks()[1], signal.SIGSTOP)
         self.finish(job)
         self.assertEqual(job.returncode, 5, job.err)
-        self.assertIn("[worker 1 on localhost] expected a sign of life within 1.5 s, got none; it is stopped, as by SIGSTOP. "
+        self.assertIn("[worker 1 on localhost] expected a sign of life within 4 s, got none; it is stopped, as by SIGSTOP. "
                       "hint: --rank-timeout sets the time.", self.message(job))
         for rank in (0, 2):
             self.assertIn(f"[{rank}] lost worker 1 on localhost\n", job.out)
@@ -132,19 +132,19 @@ class Control(LaunchCase):
         self.assertEqual((job.returncode, job.out), (0, "[0] done\n"), job.err)
 
     def test_stopped_launcher_loses_nobody(self):
-        job = self.start("-n", 2, "--rank-timeout", 1, CONTROL_RANK, "sleep=3500")
+        job = self.start("-n", 2, "--rank-timeout", 4, CONTROL_RANK, "sleep=9000")
         for _ in range(4):
             job.stdout.readline()
         os.kill(job.pid, signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(6)
         os.kill(job.pid, signal.SIGCONT)
         self.finish(job)
         self.assertEqual(job.returncode, 0, job.err)
 
     def test_output_that_nobody_reads_keeps_nobody_silent(self):
-        job = self.start("-n", 1, "--rank-timeout", 1, "sh", "-c", '("$0" sleep=4000 >/dev/null) & '
+        job = self.start("-n", 1, "--rank-timeout", 4, "sh", "-c", '("$0" sleep=9000 >/dev/null) & '
                          "yes 0123456789 | head -n 700000; wait $!; echo the end $?", CONTROL_RANK)
-        time.sleep(3)
+        time.sleep(7)
         self.finish(job)
         self.assertEqual(job.returncode, 0, job.err)
         self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end 0\n", job.out[-200:])

@@ -67,10 +67,8 @@ class ElasticHosts(ElasticCase):
         job = self.job("--elastic-at", "step", "--restart-budget", 0, words=("steps=30", "epochs=200", "facts=other"))
         job.wait_for(1)
         job.edit("localhost", A)
-        wait_until(lambda: (self.folder / "ssh.log").exists())
-        time.sleep(1)
-        done = self.stop(job)
-        self.assertIn(f"[worker 1 on {A}] expected model same, as the others have, got other", done.err)
+        wait_until(lambda: f"[worker 1 on {A}] expected model same, as the others have, got other" in "".join(job.err))
+        self.stop(job)
         self.assertEqual((job.logged(), job.generation()), ([], 1))
 
     def test_max_workers(self):
@@ -129,12 +127,12 @@ class ElasticHosts(ElasticCase):
                 out.write(part)
                 out.flush()
                 time.sleep(0.5)
-            time.sleep(1.5)  # without its newline it is not whole
+            said = f"[{job.hosts}] expected a newline at its end, got the middle of a line"
+            wait_until(lambda: said in "".join(job.err))
             self.assertEqual(job.logged(), [])
             out.write("\n")
         wait_until(lambda: job.logged() == [f"0 ADDED {A}"])
-        done = self.stop(job)
-        self.assertIn(f"[{job.hosts}] expected a newline at its end, got the middle of a line", done.err)
+        self.stop(job)
 
     def test_the_launchers_host_stays(self):
         job = self.job("--elastic-at", "step", hosts=("localhost", A))

@@ -38,12 +38,13 @@ struct OneMember final : JobMembers {
   void ask_to_leave(const std::string&) override {}
   void stop_all() override {}
   [[nodiscard]] bool too_few() const override { return false; }
-  [[nodiscard]] bool finished() const override { return false; }
+  [[nodiscard]] bool finished() const override { return finishes; }
   [[nodiscard]] bool stopping() const override { return stops; }
   [[nodiscard]] std::uint64_t epoch() const override { return 0; }
-  [[nodiscard]] std::vector<std::string> standing() const override { return {"worker 0"}; }
+  [[nodiscard]] std::vector<std::string> standing() const override { return members; }
 
-  bool stops = false;
+  bool stops = false, finishes = false;
+  std::vector<std::string> members{"worker 0"};
 };
 
 }  // namespace
@@ -155,4 +156,46 @@ TEST_CASE("the end of who was not wanted any more before it was heard of, or giv
   members.stops = true;
   CHECK(elastic.meaning_of({"server 1", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::none);
   CHECK(elastic.meaning_of({"server 0", "h", {true, SIGKILL, "own"}}) == Elastic::Meaning::noted);
+}
+
+TEST_CASE("the end of a worker, as the launcher takes it") {
+  using Meaning = Elastic::Meaning;
+  const test::TempFolder folder;
+  const Options o = parse_options({"--elastic", "--elastic-dir", folder.path().string(), "-n", "3", "true"});
+  const Plan plan = make_plan(o);
+  OneMember members;
+  members.members = {"worker 0", "worker 1", "worker 2"};
+  JobFolder of_job;
+  std::list<Link> links;
+  std::string said;
+  Elastic elastic(o, plan, members, of_job, links, [&](const std::string& text) { said += text + "\n"; });
+  control::Decision stands, lost;
+  stands.kind = control::Decision::Kind::standing;
+  lost.kind = control::Decision::Kind::lost;
+  lost.why = "silence";
+  const End killed{true, SIGKILL, "own"}, failed{false, 3, "own"}, good{false, 0, "own"};
+  elastic.hear({stands, ""});
+
+  SUBCASE("given up before: it is the job's until the others stand again") {
+    for (const bool stand : {false, true}) {
+      const std::string name = stand ? "worker 1" : "worker 2";
+      elastic.hear({lost, name});
+      CHECK(elastic.has_given_up(name));
+      if (stand) elastic.hear({stands, ""});
+      CHECK(elastic.meaning_of({name, "h", killed}, true) == (stand ? Meaning::none : Meaning::noted));
+    }
+    CHECK(said.find("SIGKILL") == std::string::npos);
+  }
+  SUBCASE("killed when another one has done the work, and before") {
+    members.finishes = true;
+    CHECK(elastic.meaning_of({"worker 1", "h", killed}) == Meaning::noted);
+    CHECK(elastic.meaning_of({"worker 0", "h", good}) == Meaning::noted);
+    CHECK(elastic.meaning_of({"worker 2", "h", killed}) == Meaning::none);
+    CHECK(said.find("warning: worker 2 on h: its end by SIGKILL; the work was done") != std::string::npos);
+  }
+  SUBCASE("failed by itself when another one has done the work") {
+    members.finishes = true;
+    CHECK(elastic.meaning_of({"worker 0", "h", good}) == Meaning::noted);
+    CHECK(elastic.meaning_of({"worker 2", "h", failed}) == Meaning::noted);
+  }
 }

@@ -188,7 +188,7 @@ class Local(LaunchCase):
         start = time.monotonic()
         self.finish(job)
         self.assertEqual(job.returncode, 130, job.err)
-        self.assertLess(time.monotonic() - start, 4)
+        self.assertLess(time.monotonic() - start, 30)  # half of --stop-timeout
 
     def test_stop_timeout(self):
         job = self.start("-n", 1, "--stop-timeout", 0.5, "sh", "-c", f"echo up; {STUBBORN}")
@@ -204,7 +204,7 @@ class Local(LaunchCase):
         self.assertGreaterEqual(len(self.marked()), 6)
         job.kill()
         job.wait()
-        wait_until(lambda: not self.marked(), 8)
+        wait_until(lambda: not self.marked())
 
     def test_killed_agent_leaves_nothing(self):
         job = self.start("-n", 2, "sh", "-c", f"echo up; {STUBBORN}")
@@ -232,7 +232,7 @@ class Local(LaunchCase):
         name = next(p.name for p in (self.runtime / "tutti" / "jobs").iterdir() if (p / "worker-1.process").exists())
         start = time.monotonic()
         killed = subprocess.run([LAUNCH, "--kill", "--job", name], env=self.environment, text=True, capture_output=True)
-        self.assertLess(time.monotonic() - start, 6)
+        self.assertLess(time.monotonic() - start, 30)
         self.assertEqual((killed.returncode, killed.stdout.count("ended worker")), (0, 2), killed)
         self.assertEqual(self.finish(first).returncode, 143, first.err)
         self.assertIn("--kill", self.message(first))
@@ -271,8 +271,8 @@ class Local(LaunchCase):
 
     def test_output_that_nobody_reads(self):
         """The job waits for its reader, is not given up meanwhile, and goes on."""
-        job = self.start("-n", 1, "--host-timeout", 1, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")
-        time.sleep(3)
+        job = self.start("-n", 1, "--host-timeout", 4, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")
+        time.sleep(6)
         self.finish(job)
         self.assertEqual(job.returncode, 0, job.err)
         self.assertTrue(job.out == "[0] 0123456789\n" * 700000 + "[0] the end\n", job.out[-100:])

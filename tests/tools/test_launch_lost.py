@@ -14,7 +14,7 @@ PROGRAM = str(BUILD / "examples" / "train_cifar10")
 
 class Lost(LaunchCase):
     def lose(self, who, number):
-        job = self.start("-n", 2, "-s", 1, "--rank-timeout", 1.5, PROGRAM, "--strategy", "ps", "--dataset", "synthetic",
+        job = self.start("-n", 2, "-s", 1, "--rank-timeout", 4, PROGRAM, "--strategy", "ps", "--dataset", "synthetic",
                          "--num-examples", 25600, "--image-shape", "3,16,16", "--depth", 8, "--epochs", 1000, "--threads", 1,
                          "--run-dir", f"{who} {number}", "--disp-batches", 1)
         for line in job.stdout:
@@ -33,7 +33,7 @@ class Lost(LaunchCase):
 
     def test_stopped(self):
         for who in ("worker 0", "worker 1", "server 0"):
-            self.assertIn(f"[{who} on localhost] expected a sign of life within 1.5 s, got none", self.lose(who, signal.SIGSTOP))
+            self.assertIn(f"[{who} on localhost] expected a sign of life within 4 s, got none", self.lose(who, signal.SIGSTOP))
 
 
 if __name__ == "__main__":

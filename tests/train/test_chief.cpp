@@ -185,6 +185,40 @@ TEST_CASE("the new rank 0 prints, logs, saves and knows the best, when rank 0 ha
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) CHECK(check_audit(audits, epoch, samples).exactly_once());
 }
 
+TEST_CASE("the chief opens its logs once it can, where a member was lost before; so does who takes its place") {
+  for (const int rank : {0, 1}) {
+    const test::TempFolder folder;
+    ThreadGroup first(1), both(2), again(2), alone(1);
+    CpuBackend backend({1});
+    testing::Changing strategy;
+    strategy.join(first, 0);
+    Trainer trainer(backend, strategy, testing::net_that_breaks(), testing::options_that_break());
+    strategy.join(both, rank);
+    std::string opened;
+    Checkpoints checkpoints(folder.path().string());
+    ChiefDuties duties;
+    duties.checkpoints = &checkpoints;
+    duties.audit = folder.path().string();
+    duties.open = [&](bool takes_over) {
+      opened += takes_over ? "takes over " : "begins ";
+      return std::vector<std::unique_ptr<FitListener>>{};
+    };
+    Chief of_run(trainer, duties);
+    strategy.leave();
+    CHECK_THROWS_AS(of_run.follow(), CommunicationError);
+    CHECK(opened == "");
+    // So it is lost again.
+    strategy.join(again, 0);
+    strategy.leave();
+    CHECK_THROWS_AS(of_run.follow(), CommunicationError);
+    strategy.join(alone, 0);
+    for (int i = 0; i < 2; ++i) {
+      of_run.follow();
+      CHECK(opened == (rank == 0 ? "begins " : "takes over "));
+    }
+  }
+}
+
 TEST_CASE("rank 0's text is everybody's") {
   run_ranks(3, [](ThreadCommunicator& c) {
     AllReduce strategy(c);

@@ -71,7 +71,7 @@ class Elastic : ElasticAdditions {
     if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
     write_log();
     if (given_up && (w->done_without || over())) return Meaning::none;
-    if (over()) return w->member ? Meaning::noted : Meaning::none;
+    if (over()) return meaning_at_the_end(*w, e);
     if (w->asked || w->released) {
       say_(w->name() + " on " + e.host + " has left" + (e.good() ? "" : ", but with " + describe(e.end)));
       return Meaning::none;
@@ -221,6 +221,15 @@ class Elastic : ElasticAdditions {
     return true;
   }
 
+  // Who is killed when another one has done the whole work takes nothing of that with it.
+  [[nodiscard]] Meaning meaning_at_the_end(const ElasticWorker& w, const Ending& e) {
+    if (!w.member) return Meaning::none;
+    work_is_done_ = work_is_done_ || (e.good() && members_.finished());
+    if (!work_is_done_ || !e.end.by_signal || e.end.why != "own") return Meaning::noted;
+    say_("warning: " + w.name() + " on " + e.host + ": " + describe(e.end) + "; the work was done");
+    return Meaning::none;
+  }
+
   // A server that still runs may not come back.
   void lose_server(const JobControl::News& news) {
     lost_servers_.insert(news.name);
@@ -310,6 +319,7 @@ class Elastic : ElasticAdditions {
   std::set<std::string> lost_servers_;
   std::optional<Clock::time_point> too_few_;
   bool ending_ = false;
+  bool work_is_done_ = false;  // by a worker whose end was good
 };
 
 }  // namespace tutti::launch

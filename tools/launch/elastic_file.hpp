@@ -153,7 +153,8 @@ class HostsWatch {
       news.problem = said_ = e.what();
     }
     const std::lock_guard lock(mutex_);
-    news_ = std::move(news);
+    if (news.hosts) news_.hosts = std::move(news.hosts);
+    if (!news.problem.empty()) news_.problem = std::move(news.problem);
   }
   std::filesystem::path file_;
   io::Descriptor notify_;

@@ -93,6 +93,8 @@ class Chief {
   ChiefDuties duties_;
   std::optional<Membership> known_;
   std::vector<std::unique_ptr<FitListener>> opened_;
+  bool serves_ = false;       // as chief: has taken over what there was, and opened its logs
+  bool another_was_ = false;  // chief before
   bool saves_too_ = false, audits_generations_ = false, begins_run_ = true, dealt_ = false;
   std::unique_ptr<AuditLog> audit_;
   int audit_number_ = 0;         // of its file and in its lines: the rank, or what no other worker ever has

@@ -34,8 +34,9 @@ TUTTI_CORE_FUNCTION void Chief::require_right() const {
 
 TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
   const Membership now = trainer_.strategy().membership();
-  const bool first = !known_, was_chief = known_ && known_->rank == 0;
+  const bool first = !known_;
   if (known_ && known_->generation == now.generation && known_->rank == now.rank && known_->size == now.size) return;
+  another_was_ = another_was_ || (known_ && known_->rank != 0);
   known_ = now;
   generation_ = trainer_.counters().generation;
   saves_too_ = duties_.checkpoints != nullptr && duties_.saves_too && duties_.saves_too();
@@ -47,10 +48,16 @@ TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {
   begins_run_ = deals == nullptr || deals->began();
   dealt_ = deals != nullptr;
   if (!duties_.audit.empty() && (first || !dealt_)) open_audit(now, closed);
-  if (now.rank != 0) return opened_.clear();
-  if (!was_chief) {
-    if (!first && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
-    if (duties_.open) opened_ = duties_.open(!first);
+  if (now.rank != 0) {
+    serves_ = false;
+    return opened_.clear();
+  }
+  // Who was chief before may not have come to it: a member was lost while the audit was opened.
+  if (!serves_) {
+    if (another_was_ && duties_.checkpoints != nullptr) duties_.checkpoints->take_over();
+    if (duties_.open) opened_ = duties_.open(another_was_);
+    serves_ = true;
+    another_was_ = false;
   }
   begin_generation(first);
   if (!first) {
