@@ -41,7 +41,7 @@ int run(const std::vector<std::string>& words) {
   if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;
   if (o.version) return std::printf("tutti-report of tutti %s\n", version) < 0 ? 1 : 0;
   std::vector<RunData> runs;
-  for (const std::string& r : o.runs) runs.push_back(read_run(r));
+  for (const std::string& r : o.runs) runs.push_back(read_run(r, images_of_each(o.runs.size())));
   tell_apart(runs);
   const std::string page = make_page({page_html, page_style, page_script}, runs, title_of(o, runs), now());
   if (o.out == "-") {

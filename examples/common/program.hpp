@@ -22,6 +22,7 @@
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/chief.hpp>
+#include <tutti/train/evaluation_file.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/make_source.hpp>
 #include <tutti/train/progress.hpp>
@@ -233,6 +234,7 @@ class Run {
                          how.summary_every};
     if (task_.listeners)
       for (auto& l : task_.listeners(o_, start, [this] { return trainer_.l2_penalty(); })) all.push_back(std::move(l));
+    if (images_.test) all.push_back(std::make_unique<EvaluationFile>(folder, *images_.test, complain));
     if (o_.tensorboard) all.push_back(std::make_unique<TensorboardLog>(folder, complain, how.summary_every > 0));
     return all;
   }

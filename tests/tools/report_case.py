@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: MIT
 """What tests of tutti-report share: two runs of train_cifar10, their page, and a browser."""
+import base64
 import html.parser
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 from pathlib import Path
 
 BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
+LAUNCH = str(BUILD / "tools" / "tutti-launch")
 REPORT = str(BUILD / "tools" / "tutti-report")
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None)
@@ -43,6 +47,23 @@ class Page(html.parser.HTMLParser):
 
     def count(self, tag):
         return sum(1 for t, _ in self.tags if t == tag)
+
+
+def png(text):
+    """(width, height, rows) of a PNG file in Base64, which has no filter."""
+    data = base64.b64decode(text, validate=True)
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    at, chunks = 8, {}
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at:at + 8])
+        body, crc = data[at + 8:at + 8 + length], struct.unpack(">I", data[at + 8 + length:at + 12 + length])[0]
+        assert zlib.crc32(kind + body) == crc
+        chunks[kind] = body
+        at += 12 + length
+    width, height, depth, colours = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    rows = zlib.decompress(chunks[b"IDAT"])
+    assert depth == 8 and len(rows) == height * (1 + width * {0: 1, 2: 3}[colours])
+    return width, height, rows
 
 
 class ReportCase(unittest.TestCase):

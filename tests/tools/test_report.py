@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from report_case import EVIL, REPORT, ReportCase, main
+from report_case import EVIL, LAUNCH, OPTIONS, REPORT, TRAIN, ReportCase, main, png
 
 
 class Report(ReportCase):
@@ -28,6 +28,43 @@ class Report(ReportCase):
         for name in ("test_loss", "test_top1", "test_topk"):
             self.assertEqual(len(run["epochs"][name]["mean"]), 2, name)
         self.assertEqual(run["options"]["depth"], 8)
+
+    def test_the_last_evaluation(self):
+        for run in self.page(0, "first", "second")[0]["runs"]:
+            e = run["evaluation"]
+            self.assertEqual((e["epoch"], e["step"], e["averaged"], e["classes"]), (2, 16, run["name"] == "second", 10))
+            triples = list(zip(*[iter(e["confusion"])] * 3, strict=True))
+            images = sum(n for _, _, n in triples)
+            self.assertEqual(images, e["images"])
+            name = "test_ema_top1" if e["averaged"] else "test_top1"
+            self.assertAlmostEqual(sum(n for label, said, n in triples if label == said) / images, run["epochs"][name]["mean"][-1], places=5)
+            self.assertEqual(len(e["worst"]), min(24, sum(n for label, said, n in triples if label != said)))
+            losses = [w["loss"] for w in e["worst"]]
+            self.assertEqual(losses, sorted(losses, reverse=True))
+            for w in e["worst"]:
+                self.assertIn([w["label"], w["said"]], [[label, said] for label, said, _ in triples if label != said])
+                self.assertEqual(png(w["png"])[:2], (16, 16))
+
+    def test_ranks_tell_what_one_tells(self):
+        folder = self.folder / "ranks"
+        done = subprocess.run([LAUNCH, "-n", "2", TRAIN, *OPTIONS, "--batch-size", "16", "--strategy", "ps", "--max-steps", "8", "--run-dir", folder],
+                              text=True, capture_output=True, timeout=300)
+        if "libzmq" in done.stderr or "zeromq" in done.stderr and done.returncode == 2:
+            self.skipTest("no ZeroMQ")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        e = self.page(0, folder)[0]["runs"][0]["evaluation"]
+        first = self.page(0, "first")[0]["runs"][0]["evaluation"]
+        self.assertEqual((e["step"], e["images"], sum(e["confusion"][2::3])), (8, first["images"], first["images"]))
+
+    def test_a_damaged_evaluation(self):
+        folder = self.damaged(lambda log: log)
+        file = folder / "evaluation.json"
+        for text in (file.read_text()[:100], "", file.read_text().replace('"format":1', '"format":2')):
+            file.write_text(text)
+            data, said = self.page(3, folder)
+            self.assertIn("there is no confusion matrix: ", said)
+            self.assertIsNone(data["runs"][0]["evaluation"])
+            self.assertEqual(data["runs"][0]["steps"]["rows"], 16)
 
     def test_several_runs(self):
         data, _ = self.page(0, "first", self.folder / "second" / "log.jsonl")

@@ -20,6 +20,10 @@ class ReportBrowser(ReportCase):
             self.assertGreaterEqual(len(pictures), 7)
             self.assertTrue(all(a["aria-label"] for a in pictures))
             self.assertEqual(dom.count("caption"), dom.count("table"))
+            faces = [a for t, a in dom.tags if t == "img"]
+            self.assertGreater(len(faces), 4)
+            self.assertTrue(all(a["alt"] and a["src"].startswith("data:image/png;base64,") for a in faces))
+            self.assertEqual(sum(a.get("class") == "matrix" for _, a in dom.tags), 2)
         self.page(0, self.evil_run())
         evil = self.dom(self.folder / "page.html")
         self.assertNotIn("<title>caught", evil)

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -17,6 +18,7 @@
 #include "../../tools/report/lines.hpp"
 #include "../../tools/report/options.hpp"
 #include "../../tools/report/page.hpp"
+#include "../../tools/report/read_evaluation.hpp"
 #include "../../tools/report/read_log.hpp"
 #include "../../tools/report/table.hpp"
 #include "../data/temp_folder.hpp"
@@ -232,6 +234,54 @@ TEST_CASE("a log of another version is read as far as it goes, and options of an
   CHECK(r.options.at("b").as_string().size() == 1004);
   CHECK(r.facts.at("world").as_string() == "[[1]]");
   CHECK(io::parse_json(json_for_script(page_data(r, 10))).at("name").as_string().empty());
+}
+
+TEST_CASE("an evaluation is shown as it was written, or named") {
+  const TempFolder folder;
+  const std::string file = folder / "evaluation.json";
+  const io::Json good = io::parse_json(
+      R"({"format":1,"epoch":2,"step":10,"averaged":true,"images":4,"classes":3,"class_names":["a","b","</script>"],)"
+      R"("confusion":[0,0,2,0,2,1,2,1,1],"worst":[{"index":7,"label":0,"said":2,"loss":3.25,"sure":0.96,"png":"iVBORw0KGgo="},)"
+      R"({"index":8,"label":2,"said":1,"loss":1.5,"sure":0.5,"png":"\"><script>"},{"index":9,"label":2,"said":1,"loss":1.5,"sure":0.5,"png":null}]})");
+  const auto read = [&](const io::Json& json, std::size_t most = 24) {
+    write_text(file, io::write_json(json));
+    return read_evaluation(file, most);
+  };
+  const io::Json shown = read(good);
+  for (const char* name : {"epoch", "step", "averaged", "images", "classes", "class_names", "confusion"})
+    CHECK(shown.at(name) == good.at(name));
+  const auto& worst = shown.at("worst").as_array();
+  REQUIRE(worst.size() == 3);
+  CHECK(worst[0].at("png").as_string() == "iVBORw0KGgo=");
+  // What is no picture is not handed to a browser.
+  CHECK(worst[1].find("png") == nullptr);
+  CHECK(worst[2].find("png") == nullptr);
+  CHECK(read(good, 2).at("worst").as_array().size() == 2);
+  io::Json no_matrix = good;
+  no_matrix.set("confusion", nullptr).set("class_names", io::Json::array());
+  CHECK(read(no_matrix).at("confusion").is_null());
+
+  const auto refused = [&](const char* name, io::Json value, const char* says) {
+    CAPTURE(name);
+    io::Json bad = good;
+    bad.set(name, std::move(value));
+    CHECK_THROWS_WITH_AS((void)read(bad), doctest::Contains(says), DataError);
+  };
+  refused("format", 2, "expected format 1, got 2");
+  refused("classes", -1, "classes");
+  refused("classes", 2, "2 names or none");
+  refused("class_names", io::Json::array({1, 2, 3}), "a string");
+  refused("confusion", io::Json::array({0, 0}), "triples");
+  refused("confusion", io::Json::array({0, 3, 1}), "from 0 to 2");
+  refused("confusion", io::Json::array({0, 1, -1}), "from 0");
+  refused("confusion", io::Json::array({0, 1, 1, 0, 1, 1}), "another order");
+  refused("worst", io::Json::array({io::Json::object({{"index", 1}})}), "'label'");
+  refused("images", "many", "an integer");
+  const std::string whole = io::write_json(good);
+  for (const std::size_t size : {std::size_t{0}, whole.size() / 2, whole.size() - 1}) {
+    write_text(file, whole.substr(0, size));
+    CHECK_THROWS_AS((void)read_evaluation(file, 24), DataError);
+  }
 }
 
 TEST_CASE("options of tutti-report") {

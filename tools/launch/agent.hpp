@@ -173,11 +173,11 @@ class Agent {
     if (words[0] == "control" && words.size() == 4)
       for (RankProcess& p : processes_)
         if (p.running() && p.name() == words[1] + " " + words[2])
-          if (auto frame = from_base64(words[3])) p.control().put(*std::move(frame));
+          if (auto frame = io::from_base64(words[3])) p.control().put(*std::move(frame));
   }
   // What a process has to say to the arbiter.
   void hand_on(RankProcess& p) {
-    p.control().read([&](std::string_view frame) { link_.say("control " + p.name() + " " + to_base64(frame)); });
+    p.control().read([&](std::string_view frame) { link_.say("control " + p.name() + " " + io::to_base64(frame)); });
   }
 
   [[nodiscard]] bool parent_gone() const {

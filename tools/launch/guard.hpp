@@ -110,7 +110,7 @@ class Guard {
     known_.clear();
     order_.generation = number(1);
     order_.workers = number(2);
-    order_.kept = words[3] == "-" ? "" : from_base64(words[3]).value_or("");
+    order_.kept = words[3] == "-" ? "" : io::from_base64(words[3]).value_or("");
     order_.processes.clear();
     for (std::size_t i = 4; i < words.size(); i += 4)
       order_.processes.push_back({"worker", number(i), number(i + 1), number(i + 2), number(i + 3)});
@@ -151,7 +151,7 @@ class Guard {
         } catch (const Error& e) {
           if (!known.ended) link_.err.put(std::string(e.what()) + "\n");
         }
-        if (text != known.kept) link_.say("kept " + to_base64(text));
+        if (text != known.kept) link_.say("kept " + io::to_base64(text));
         known.kept = std::move(text);
       }
       std::ifstream in(folder_ / (r.stem() + ".end"));

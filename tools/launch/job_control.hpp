@@ -86,7 +86,7 @@ class JobControl final : public JobMembers {
   [[nodiscard]] bool hear(const std::string& name, std::string_view base64) {
     const auto at = processes_.find(name);
     if (at == processes_.end()) return true;
-    const auto frame = from_base64(base64);
+    const auto frame = io::from_base64(base64);
     const bool good =
         desk_.receive(at->second.seat, frame ? std::string_view(*frame) : std::string_view(), control::now());
     send();
@@ -172,7 +172,7 @@ class JobControl final : public JobMembers {
       const auto name = names_.find(seat);
       if (name == names_.end()) return;
       if (Link* const link = processes_[name->second].link)
-        link->say("control " + name->second + " " + to_base64(frame));
+        link->say("control " + name->second + " " + io::to_base64(frame));
     });
   }
   void collect() {

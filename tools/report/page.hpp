@@ -80,6 +80,10 @@ namespace tutti::report_tool {
   return std::clamp<std::size_t>(4800 / std::max<std::size_t>(runs, 1), 100, 800);
 }
 
+[[nodiscard]] inline std::size_t images_of_each(std::size_t runs) {
+  return std::clamp<std::size_t>(48 / std::max<std::size_t>(runs, 1), 2, 24);
+}
+
 // A run as the page's script takes it.
 [[nodiscard]] inline io::Json page_data(const RunData& r, std::size_t points) {
   io::Json::Array changes, resumed;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -10,13 +11,15 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
+#include "read_evaluation.hpp"
 #include "read_log.hpp"
 #include "run_data.hpp"
 
 namespace tutti::report_tool {
 
-// What is readable of a run; RunData::problems names the rest. Throws DataError for what is no run.
-[[nodiscard]] inline RunData read_run(const std::string& named) {
+// What is readable of a run, with so many of its worst-classified images at most; RunData::problems names the rest.
+// Throws DataError for what is no run.
+[[nodiscard]] inline RunData read_run(const std::string& named, std::size_t most_images) {
   namespace fs = std::filesystem;
   std::error_code none_there;
   const bool is_log = fs::is_regular_file(named, none_there) && fs::path(named).filename() == "log.jsonl";
@@ -39,6 +42,13 @@ namespace tutti::report_tool {
       run.problems.push_back("there is no " + log.string() + ": no curves");
   } catch (const Error& e) {
     run.problems.emplace_back(e.what());
+  }
+  const fs::path evaluation = folder / "evaluation.json";
+  try {
+    if (fs::exists(fs::symlink_status(evaluation, none_there)))
+      run.evaluation = read_evaluation(evaluation, most_images);
+  } catch (const Error& e) {
+    run.problems.push_back("there is no confusion matrix: " + std::string(e.what()));
   }
   return run;
 }

@@ -96,70 +96,31 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
 
 namespace detail {
 
-// Logits of the views of some batches: in the backend's memory until it is full, so that where a device evaluates the
-// host waits seldom.
-class ViewLogits {
+// The loss of a batch by the weighted mean of the logits of its views.
+class ViewLoss {
  public:
-  // Of the model of e; both outlive this. kept_bytes: of memory, or as much as the views of one batch take.
-  ViewLogits(Executor& e, const std::vector<TestView>& views, std::size_t kept_bytes)
-      : e_(e), views_(views), kept_bytes_(kept_bytes), classes_(e.graph()[e.graph().logits].shape[1]) {
-    for (const Node& n : e.graph().nodes)
+  ViewLoss(const Graph& g, const std::vector<TestView>& views) : views_(views) {
+    for (const Node& n : g.nodes)
       if (const auto* o = std::get_if<op::SoftmaxCrossEntropy>(&n.op)) loss_ = *o;
   }
-
-  // Those of the run that was started last, a view of the batch with these labels; the views come in their order.
-  void add(std::size_t view, std::span<const std::int32_t> labels) {
-    const TensorRef z = e_.value(e_.graph().logits);
-    const std::size_t bytes = labels.size() * static_cast<std::size_t>(classes_) * size_of(z.dtype);
-    if (view == 0) {
-      type_ = z.dtype;
-      if (used_ + views_.size() * bytes > memory_.bytes()) {
-        fetch();
-        Arenas::grow(e_.backend().memory(), memory_, std::max(views_.size() * bytes, kept_bytes_));
-      }
-      batches_.emplace_back(labels.begin(), labels.end());
-    }
-    e_.backend().memory().copy(memory_.at(used_), z.data, bytes);
-    used_ += bytes;
+  void add(const KeptLogits::Batch& b) {
+    const auto rows = static_cast<std::int64_t>(b.labels.size());
+    mean_.assign(b.labels.size() * static_cast<std::size_t>(b.classes), 0.0);
+    labels_.assign(b.labels.begin(), b.labels.end());
+    for (std::size_t v = 0; v < views_.size(); ++v) b.add_run(v, views_[v].weight, mean_.data());
+    std::array<double, 4> m{};
+    reference::softmax_cross_entropy<double>(loss_, {mean_.data(), DType::f64, Shape{rows, b.classes}},
+                                             {labels_.data(), DType::i32, Shape{rows}}, m.data(), nullptr, {});
+    sum_ += Metrics{m[0], m[1], m[2], m[3]};
   }
-  // Of all batches.
-  [[nodiscard]] Metrics take() {
-    fetch();
-    return std::exchange(sum_, {});
-  }
+  [[nodiscard]] const Metrics& sum() const { return sum_; }
 
  private:
-  void fetch() {
-    std::vector<std::byte> host(std::exchange(used_, 0));
-    auto batches = std::exchange(batches_, {});
-    if (batches.empty()) return;
-    e_.backend().memory().copy_out(host.data(), memory_.data(), host.size());
-    const std::byte* at = host.data();
-    std::vector<double> mean;
-    for (auto& labels : batches) {
-      mean.assign(labels.size() * static_cast<std::size_t>(classes_), 0.0);
-      for (const TestView& v : views_) {
-        add_values(type_, at, mean.size(), v.weight, mean.data());
-        at += mean.size() * size_of(type_);
-      }
-      const auto rows = static_cast<std::int64_t>(labels.size());
-      std::array<double, 4> m{};
-      reference::softmax_cross_entropy<double>(loss_, {mean.data(), DType::f64, Shape{rows, classes_}},
-                                               {labels.data(), DType::i32, Shape{rows}}, m.data(), nullptr, {});
-      sum_ += Metrics{m[0], m[1], m[2], m[3]};
-    }
-  }
-
-  Executor& e_;
   const std::vector<TestView>& views_;
-  std::size_t kept_bytes_;
-  std::int64_t classes_;
   op::SoftmaxCrossEntropy loss_;
-  DType type_ = DType::f32;
-  Buffer memory_;
-  std::size_t used_ = 0;
-  std::vector<std::vector<std::int32_t>> batches_;  // their labels
-  Metrics sum_;                                     // of those before
+  std::vector<double> mean_;
+  std::vector<std::int32_t> labels_;
+  Metrics sum_;
 };
 
 }  // namespace detail
@@ -176,7 +137,9 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
   const Shape image = graph[graph.images].shape;
   std::vector<std::uint8_t> pixels;
   std::vector<ImageWindow> windows;
-  detail::ViewLogits logits(executor, views, kept_bytes);
+  detail::ViewLoss loss(graph, views);
+  detail::KeptLogits logits(executor, views.size(), kept_bytes,
+                            [&](const detail::KeptLogits::Batch& b) { loss.add(b); });
   Metrics sum;
   PiecewiseWork pass(trainer.strategy());
   source.start({0, 0});
@@ -195,13 +158,14 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate_views(Trainer& trainer, BatchSourc
           seen.images = pixels.data();
         }
         executor.start_evaluation(seen);
-        logits.add(v, batch.labels);
+        logits.add(v, batch.labels, batch.indices);
       }
     }
     sum.rows -= static_cast<double>(batch.skipped);
     pass.go_on();
   }
-  sum += logits.take();
+  logits.take();
+  sum += loss.sum();
   source.release();
   pass.end();
   sum = trainer.reduce(sum);

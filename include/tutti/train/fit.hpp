@@ -19,6 +19,8 @@
 
 namespace tutti {
 
+class MistakeSum;  // train/mistakes.hpp
+
 // A metric of one's own: a sum over the rows of a batch, of which evaluate() makes the mean over all rows of all ranks.
 // logits: [rows, classes]. A row with the label -1 could not be read and is not counted.
 using BatchMetric = std::function<double(std::span<const float> logits, std::span<const std::int32_t> labels)>;
@@ -56,6 +58,9 @@ struct FitOptions {
   bool report_first = false;  // the first step too
   bool report_epochs = true;  // the last step of an epoch too; of the run always
   std::int64_t evaluation_batch = 256;
+  // Evaluations tell the listeners their confusion matrix and the worst-classified images; where weights are averaged,
+  // those with the averaged ones.
+  bool mistakes = false;
   double stop_at_train_top1 = 0;  // end after the first epoch that reaches it; 0: never
   // Larger is better: the best checkpoint is that of the largest. Without one it goes by the test images' top-1.
   BatchMetric metric{};
@@ -80,8 +85,9 @@ struct FitResult {
 };
 
 // One pass over a data set with the present weights (or their EMA), over all ranks. A batch, not the pass, has the
-// deadline of a reduction.
-TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric = {});
+// deadline of a reduction. mistakes: gets what this rank has seen.
+TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric = {},
+                                              MistakeSum* mistakes = nullptr);
 
 // The training loop: from the trainer's counters to the end of the last epoch, or where steps run on into the next one
 // (EpochEnd) to the last full step of all epochs. Evaluates on `test`, which may be null; reports, commits and saves

@@ -4,7 +4,9 @@
 // What fit.hpp declares.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <tutti/core/clock.hpp>
 #include <tutti/train/chief.hpp>
@@ -12,27 +14,35 @@
 #include <tutti/train/fit.hpp>
 #include <tutti/train/fit_run.hpp>
 #include <tutti/train/logits.hpp>
+#include <tutti/train/mistakes.hpp>
 #include <tutti/train/while_ranks_work.hpp>
 
 namespace tutti {
 
-TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric) {
+TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric,
+                                              MistakeSum* mistakes) {
   const Stopwatch watch;
   Metrics sum;
   EvaluationSum of_batches(trainer.executor());
-  detail::LogitsOnHost logits(trainer.executor());
   double own = 0;
+  detail::KeptLogits logits(trainer.executor(), 1, std::size_t{1} << 20, [&](const detail::KeptLogits::Batch& b) {
+    const std::vector<float> z = b.as_floats();
+    if (metric) own += metric(z, b.labels);
+    if (mistakes != nullptr) mistakes->add(z, b.labels, b.indices);
+  });
+  const bool wants_logits = metric || mistakes != nullptr;
   PiecewiseWork pass(trainer.strategy());
   source.start({0, 0});
   for (bool last = false; !last;) {
     const Batch& batch = source.next();
     if (batch.count > 0) of_batches.add(view_of(batch, 0, batch.count));
-    if (batch.count > 0 && metric) own += metric(logits.of_last_run(batch.count), batch.labels);
+    if (batch.count > 0 && wants_logits) logits.add(0, batch.labels, batch.indices);
     sum.rows -= static_cast<double>(batch.skipped);
     last = batch.last_of_epoch;
     pass.go_on();
   }
   sum += of_batches.take();
+  logits.take();
   source.release();
   pass.end();
   sum = trainer.reduce(sum);

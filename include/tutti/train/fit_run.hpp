@@ -269,6 +269,7 @@ class FitRun {
   }
   // Returns whether the epoch has reached what ends the run.
   bool end_epoch();
+  void tell_mistakes(MistakeSum& seen, const EpochReport& r);
   [[nodiscard]] double skipped_by_all();
   // Where workers wait for no other one, what is evaluated and saved at the end has the steps of all of them.
   void wait_for_pushes();

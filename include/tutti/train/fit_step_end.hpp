@@ -8,7 +8,9 @@
 #include <thread>
 
 #include <tutti/core/math.hpp>
+#include <tutti/graph/graph.hpp>
 #include <tutti/train/fit_run.hpp>
+#include <tutti/train/mistakes.hpp>
 #include <tutti/train/save_checkpoint.hpp>
 
 // What ranks do together behind a step and behind an epoch.
@@ -102,8 +104,13 @@ inline bool FitRun::end_epoch() {
   if (last_epoch) wait_for_pushes();
   if (evaluates() && o_.evaluate_every > 0 && (last_epoch || share_.epoch_number % o_.evaluate_every == 0)) {
     trainer_.pull();
-    r.test = evaluate(trainer_, *sources_.test(), o_.metric);
-    if (trainer_.has_ema()) trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *sources_.test(), o_.metric); });
+    const Graph& g = trainer_.executor().graph();
+    MistakeSum seen(o_.mistakes ? g[g.logits].shape[1] : 0);
+    MistakeSum *const wanted = o_.mistakes ? &seen : nullptr, *const of_plain = trainer_.has_ema() ? nullptr : wanted;
+    r.test = evaluate(trainer_, *sources_.test(), o_.metric, of_plain);
+    if (trainer_.has_ema())
+      trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *sources_.test(), o_.metric, wanted); });
+    if (o_.mistakes) tell_mistakes(seen, r);
   }
   const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
                      (o_.save_last && last_epoch) || saves_by_steps();
@@ -117,6 +124,14 @@ inline bool FitRun::end_epoch() {
   chief_.tell([&](FitListener& l) { l.epoch(r); });
   result_.last = r;
   return reached;
+}
+
+inline void FitRun::tell_mistakes(MistakeSum& seen, const EpochReport& r) {
+  Mistakes m = seen.take(strategy_);
+  m.epoch = r.epoch;
+  m.step = r.step;
+  m.averaged = r.test_ema.has_value();
+  chief_.tell([&](FitListener& l) { l.mistakes(m); });
 }
 
 inline double FitRun::skipped_by_all() {

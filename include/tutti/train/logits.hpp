@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/f16.hpp>
 #include <tutti/core/span_of.hpp>
+#include <tutti/engine/arenas.hpp>
 #include <tutti/engine/executor.hpp>
 
 namespace tutti::detail {
@@ -52,6 +56,85 @@ class LogitsOnHost {
   Executor& e_;
   std::vector<std::byte> raw_;
   std::vector<float> values_;
+};
+
+// What a model says of batches: kept in the backend's memory until it is full, so that where a device evaluates the
+// host waits seldom.
+class KeptLogits {
+ public:
+  struct Batch {
+    DType type = DType::f32;
+    std::int64_t classes = 0;
+    std::span<const std::byte> logits;  // [runs, rows, classes]
+    std::span<const std::int32_t> labels;
+    std::span<const std::int64_t> indices;
+
+    // Adds weight times the logits of a run, [rows, classes].
+    template <class Sum>
+    void add_run(std::size_t run, double weight, Sum* sums) const {
+      const std::size_t count = labels.size() * static_cast<std::size_t>(classes);
+      add_values(type, logits.data() + run * count * size_of(type), count, weight, sums);
+    }
+    // Those of the first run.
+    [[nodiscard]] std::vector<float> as_floats() const {
+      std::vector<float> values(labels.size() * static_cast<std::size_t>(classes));
+      add_run(0, 1, values.data());
+      return values;
+    }
+  };
+
+  // Of the model of e, which outlives this. runs: of each batch, such as several views. kept_bytes: of memory, or as
+  // much as one batch takes. then: gets each batch, in their order.
+  KeptLogits(Executor& e, std::size_t runs, std::size_t kept_bytes, std::function<void(const Batch&)> then)
+      : e_(e),
+        runs_(runs),
+        kept_bytes_(kept_bytes),
+        classes_(e.graph()[e.graph().logits].shape.row_numel()),
+        then_(std::move(then)) {}
+
+  // Those of the run that was started last, of a batch with these labels and indices; runs come in their order.
+  void add(std::size_t run, std::span<const std::int32_t> labels, std::span<const std::int64_t> indices) {
+    const TensorRef z = e_.value(e_.graph().logits);
+    const std::size_t bytes = labels.size() * static_cast<std::size_t>(classes_) * size_of(z.dtype);
+    if (run == 0) {
+      type_ = z.dtype;
+      if (used_ + runs_ * bytes > memory_.bytes()) {
+        take();
+        Arenas::grow(e_.backend().memory(), memory_, std::max(runs_ * bytes, kept_bytes_));
+      }
+      batches_.push_back({{labels.begin(), labels.end()}, {indices.begin(), indices.end()}});
+    }
+    e_.backend().memory().copy(memory_.at(used_), z.data, bytes);
+    used_ += bytes;
+  }
+  // Hands out what is kept.
+  void take() {
+    std::vector<std::byte> host(std::exchange(used_, 0));
+    const auto batches = std::exchange(batches_, {});
+    if (batches.empty()) return;
+    e_.backend().memory().copy_out(host.data(), memory_.data(), host.size());
+    std::span<const std::byte> rest(host);
+    for (const Rows& b : batches) {
+      const std::size_t bytes = runs_ * b.labels.size() * static_cast<std::size_t>(classes_) * size_of(type_);
+      then_({type_, classes_, rest.first(bytes), b.labels, b.indices});
+      rest = rest.subspan(bytes);
+    }
+  }
+
+ private:
+  struct Rows {
+    std::vector<std::int32_t> labels;
+    std::vector<std::int64_t> indices;
+  };
+
+  Executor& e_;
+  std::size_t runs_, kept_bytes_;
+  std::int64_t classes_;
+  std::function<void(const Batch&)> then_;
+  DType type_ = DType::f32;
+  Buffer memory_;
+  std::size_t used_ = 0;
+  std::vector<Rows> batches_;
 };
 
 }  // namespace tutti::detail

@@ -8,6 +8,8 @@
 
 namespace tutti {
 
+struct Mistakes;  // train/mistakes.hpp
+
 // What a training loop tells about a logged step: means over the steps since the last report. Whole job.
 struct StepReport {
   std::int64_t epoch = 0;          // from 1
@@ -89,6 +91,8 @@ class FitListener {
   // The same in an interval of its own, FitOptions::summary_every.
   virtual void summary(const StepReport&) {}
   virtual void epoch(const EpochReport&) {}
+  // Of the evaluation that the next epoch() tells of, where FitOptions::mistakes says so.
+  virtual void mistakes(const Mistakes&) {}
   // Something the user must see although training goes on, e.g. a checkpoint that could not be written.
   virtual void warning(const std::string&) {}
   virtual void saved(const std::string& /*path*/) {}

@@ -220,7 +220,7 @@
 
   const label = (run, what) => (several ? run.name + (what ? ", " + what : "") : what || "");
   const curves = (...wanted) => () => data.runs.flatMap((run) => wanted.map(([table, name, what, kind, dash]) => ({
-    run, label: label(run, what(run)), steps: column(run[table], "step").mean, curve: column(run[table], name), kind, dash })));
+    run, colour: several ? null : "var(--c" + (name.startsWith("test_ema") ? 2 : name.startsWith("test") ? 1 : 0) + ")", label: label(run, what(run)), steps: column(run[table], "step").mean, curve: column(run[table], name), kind, dash })));
   const has = (table, name) => data.runs.some((run) => run[table] && run[table][name]);
   const word = (text) => () => text;
 
@@ -327,6 +327,65 @@
   if (elastic.length) section("Changes of members", ...elastic.map((run) => table(several ? run.name : "When the job went on with other ranks",
     ["after step", "time of training", "ranks", "the change took", "images of a step"],
     run.changes.map((c) => [number(c.step), duration(c.time), number(c.ranks), duration(c.seconds), number(c.batch)]))));
+
+  // Confusions.
+  const className = (v, c) => (v.class_names[c] !== undefined ? v.class_names[c] : String(c));
+  function matrix(run, v) {
+    const n = v.classes, cells = new Map();
+    let most = 1, mostWrong = 1;
+    const of = new Array(n).fill(0), right = new Array(n).fill(0), wrong = [];
+    for (let i = 0; i < v.confusion.length; i += 3) {
+      const [label, said, count] = v.confusion.slice(i, i + 3);
+      cells.set(label * n + said, count);
+      of[label] += count;
+      if (label === said) { right[label] += count; most = Math.max(most, count); } else { wrong.push([label, said, count]); mostWrong = Math.max(mostWrong, count); }
+    }
+    wrong.sort((a, b) => b[2] - a[2]);
+    const rateOf = (c) => (of[c] > 0 ? right[c] / of[c] : null);
+    const parts = [];
+    const heat = (label, said, count) => "rgba(var(--" + (label === said ? "heat" : "miss") + "), " + (count ? (0.12 + 0.68 * (label === said ? count / most : Math.sqrt(count / mostWrong))).toFixed(2) : 0) + ")";
+    if (n <= 20) {
+      const head = el("tr", {}, el("th", { scope: "col" }, "is \\ taken for"), ...[...Array(n).keys()].map((c) => el("th", { scope: "col" }, el("span", {}, className(v, c)))), el("th", { scope: "col" }, "right"));
+      const rows = [...Array(n).keys()].map((label) => el("tr", {}, el("th", { scope: "row" }, className(v, label)),
+        ...[...Array(n).keys()].map((said) => { const count = cells.get(label * n + said) || 0, td = el("td", {}, count ? number(count) : "·"); td.style.background = heat(label, said, count); return td; }),
+        el("td", {}, percent(rateOf(label)))));
+      parts.push(el("div", { class: "wide" }, el("table", { class: "matrix" }, el("caption", {}, "Images of each class (rows) by the class that the net took them for (columns)"), el("thead", {}, head), el("tbody", {}, ...rows))));
+    } else {
+      const canvas = el("canvas", { width: n, height: n, role: "img", "aria-label": "Confusion matrix of " + n + " classes; the tables below hold its largest numbers" });
+      const draw = () => {
+        const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+        const colour = (name) => style.getPropertyValue(name);
+        pen.clearRect(0, 0, n, n);
+        for (const [at, count] of cells) {
+          const label = Math.floor(at / n), said = at % n;
+          pen.fillStyle = "rgba(" + colour(label === said ? "--heat" : "--miss") + ", " + (0.3 + 0.7 * Math.sqrt(count / (label === said ? most : mostWrong))) + ")";
+          pen.fillRect(said, label, 1, 1);
+        }
+      };
+      draw();
+      window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+      parts.push(el("p", { class: "quiet" }, "Rows are the classes of the images, columns what the net took them for."), canvas);
+    }
+    const usual = wrong.slice(0, n <= 20 ? 10 : 30), worst = [...Array(n).keys()].filter((c) => of[c] > 0).sort((a, b) => rateOf(a) - rateOf(b)).slice(0, 30);
+    if (usual.length) parts.push(el("details", n > 20 ? { open: "" } : {}, el("summary", {}, "Most frequent confusions"), table("Pairs of classes", ["is", "taken for", "images", "of its class"],
+      usual.map(([label, said, count]) => [className(v, label), className(v, said), number(count), percent(count / of[label])]))));
+    if (n > 20) parts.push(el("details", { open: "" }, el("summary", {}, "Classes least recognised"), table("Classes by the share of their images that was recognised", ["class", "right", "images"],
+      worst.map((c) => [className(v, c), percent(rateOf(c)), number(of[c])]))));
+    return parts;
+  }
+  const judged = data.runs.filter((r) => r.evaluation);
+  if (judged.length) {
+    const told = (run) => (several ? run.name + ": " : "") + number(run.evaluation.images) + " images after epoch " + number(run.evaluation.epoch) + ", step " + number(run.evaluation.step) + (run.evaluation.averaged ? ", with averaged weights" : "");
+    section("Confusion matrix of the last evaluation", ...judged.flatMap((run) => [el("h3", {}, told(run)),
+      ...(run.evaluation.confusion ? matrix(run, run.evaluation) : [el("p", { class: "quiet" }, "Not kept for " + number(run.evaluation.classes) + " classes.")])]));
+    const faces = judged.filter((run) => run.evaluation.worst.length);
+    if (faces.length) section("Worst-classified images of the last evaluation", el("p", { class: "quiet" }, "Those of the greatest loss: what they are, what the net took them for and how sure it was."),
+      ...faces.flatMap((run) => [el("h3", {}, told(run)), el("ul", { class: "faces" }, ...run.evaluation.worst.map((w) => {
+        const is_ = className(run.evaluation, w.label), said = className(run.evaluation, w.said);
+        return el("li", {}, w.png ? el("img", { src: "data:image/png;base64," + w.png, alt: "image " + w.index + ": " + is_ + ", taken for " + said, title: "image " + w.index })
+          : el("div", { class: "quiet" }, "image " + w.index + " cannot be read"), el("strong", {}, is_), el("br"), "taken for " + said, el("br"), el("span", { class: "quiet" }, percent(w.sure) + " sure, loss " + number(w.loss, 3)));
+      }))]));
+  }
 
   // Options.
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.options || {})))];

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/rng.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/png_write.hpp>
+#include <tutti/io/base64.hpp>
+#include <tutti/io/file_writer.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/train/mistakes.hpp>
+#include <tutti/train/report.hpp>
+#include <tutti/train/run_log.hpp>
+
+namespace tutti {
+
+// RUN/evaluation.json: of the last evaluation the confusion matrix and the images that it was most wrong about, where
+// FitOptions::mistakes says so. Each evaluation replaces it. "confusion" are triples one after the other: label, class
+// that was said, images; pairs without an image are left out. "png" is a small copy of the image, in Base64.
+class EvaluationFile : public FitListener {
+ public:
+  static constexpr std::int64_t format = 1, most_pixels = 72;  // a side
+
+  // test: what is evaluated; an image that cannot be read stands there without its picture.
+  EvaluationFile(const io::Path& run_dir, AnyDataset test, std::function<void(const std::string&)> complain)
+      : path_(run_dir / "evaluation.json"), test_(std::move(test)), careful_(path_.string(), std::move(complain)) {}
+
+  void mistakes(const Mistakes& m) override {
+    careful_([&] { io::atomic_write_file(path_, io::write_json(json_of(m)) + "\n"); });
+  }
+
+ private:
+  [[nodiscard]] io::Json json_of(const Mistakes& m) const {
+    io::Json::Array names, confusion, worst;
+    for (const std::string& name : test_.schema().class_names) names.emplace_back(utf8_text(name));
+    for (std::size_t at = 0; at < m.confusion.size(); ++at) {
+      if (m.confusion[at] == 0) continue;
+      const auto label = static_cast<std::int64_t>(at) / m.classes, said = static_cast<std::int64_t>(at) % m.classes;
+      for (const std::int64_t v : {label, said, static_cast<std::int64_t>(m.confusion[at])}) confusion.emplace_back(v);
+    }
+    for (const WrongImage& w : m.worst)
+      worst.push_back(io::Json::object({{"index", w.index},
+                                        {"label", w.label},
+                                        {"said", w.said},
+                                        {"loss", detail::finite(w.loss)},
+                                        {"sure", detail::finite(w.sure)},
+                                        {"png", picture(w.index)}}));
+    return io::Json::object({{"format", format},
+                             {"epoch", m.epoch},
+                             {"step", m.step},
+                             {"averaged", m.averaged},
+                             {"images", m.images},
+                             {"classes", m.classes},
+                             {"class_names", std::move(names)},
+                             {"confusion", m.confusion.empty() ? io::Json() : io::Json(std::move(confusion))},
+                             {"worst", std::move(worst)}});
+  }
+  [[nodiscard]] io::Json picture(std::int64_t index) const {
+    const Schema& s = test_.schema();
+    std::vector<std::uint8_t> image(static_cast<std::size_t>(s.image_bytes()));
+    std::int32_t label = 0;
+    Rng rng(0, Purpose::user);
+    try {
+      test_.read(index, rng, {image, label});
+    } catch (const Error&) {
+      return {};
+    }
+    const Thumbnail t = make_thumbnail(image, s.height, s.width, s.channels, most_pixels);
+    return io::to_base64(write_png(t.pixels, t.height, t.width, t.channels));
+  }
+
+  io::Path path_;
+  AnyDataset test_;
+  detail::CarefulWriter careful_;
+};
+
+}  // namespace tutti
