@@ -17,11 +17,14 @@
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/nn/layers.hpp>
+#include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/train/evaluate_views.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
+#include <tutti/train/logits.hpp>
 #include <tutti/train/make_source.hpp>
+#include <tutti/train/mistakes.hpp>
 #include <tutti/train/resident_source.hpp>
 
 #include "backends/emulated_cuda.hpp"
@@ -135,6 +138,44 @@ TEST_CASE("the host waits once for many batches, and the sums are those of batch
           CHECK(same(e, expected));
         }
       }
+  });
+}
+
+TEST_CASE("logits of many batches come to the host at once, and mistakes are those of batches that it waits for") {
+  if (testing::no_emulator()) return;
+  const AnyDataset d(images_of(93));
+  with_both([&] {
+    for (const How how : {How::pageable, How::pinned, How::resident}) {
+      CAPTURE(static_cast<int>(how));
+      Run run(false);
+      const auto source = run.source(how, d, 8);
+      const Graph& g = run.trainer.executor().graph();
+      const std::int64_t classes = g[g.logits].shape[1];
+      MistakeSum expected(classes), seen(classes);
+      detail::LogitsOnHost logits(run.trainer.executor());
+      source->start({0, 0});
+      for (bool last = false; !last;) {
+        const Batch& b = source->next();
+        last = b.last_of_epoch;
+        (void)run.trainer.evaluate(view_of(b, 0, b.count));
+        expected.add(logits.of_last_run(b.count), b.labels, b.indices);
+      }
+      source->release();
+      const std::size_t before = waits();
+      (void)evaluate(run.trainer, *source, {}, &seen);
+      // For the metrics, for the logits, and when the memory of these is given back.
+      CHECK(waits() == before + 3);
+      Solo solo;
+      AnyStrategy alone = AnyStrategy::refer(solo);
+      const Mistakes a = expected.take(alone), b = seen.take(alone);
+      CHECK(a.images == 93);
+      CHECK(a.confusion == b.confusion);
+      REQUIRE(a.worst.size() == b.worst.size());
+      for (std::size_t i = 0; i < a.worst.size(); ++i) {
+        CHECK(a.worst[i].index == b.worst[i].index);
+        CHECK(a.worst[i].loss == b.worst[i].loss);
+      }
+    }
   });
 }
 
@@ -267,7 +308,8 @@ TEST_CASE("views: the logits stay on the device until many can be fetched at onc
           const std::size_t before = waits();
           CHECK(same(evaluate_views(run.trainer, *source, test_views(level)), expected));
           // For the logits, and for the device's memory that they lay in.
-          CHECK(waits() == before + 2);
+          // For the metrics, for the logits, and when the memory of these is given back.
+      CHECK(waits() == before + 3);
         }
       }
   });
