@@ -33,6 +33,8 @@ class OutputInFiles:
 
     def finish(self, process, timeout=240):
         process.wait(timeout)
+        for stream in (process.stdout, process.stderr):
+            stream.seek(0)
         process.out, process.err = process.stdout.read(), process.stderr.read()
         self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
         return process

@@ -119,6 +119,18 @@ class ElasticTraining(ElasticTrainingCase):
                 self.check_end(epochs=1)
                 self.assertIn(f"warning: worker {victim} on", self.job.err)
 
+    def test_worker_that_cannot_write_its_audit(self):
+        """It ends behind a step that all have done, and whose samples it has not told of: rank 0 does."""
+        audit = self.run_dir / "audit-rank1.txt"
+        self.run_dir.mkdir()
+        audit.symlink_to("/dev/full")
+        self.begin("--elastic-at", "step", "--restart-budget", 0, program=("--resume",))  # of a folder that is there
+        self.finish(self.job)
+        audit.unlink()
+        self.check_end()
+        self.assertRegex(self.job.err, r"\[1\] train_cifar10: .*audit-rank1\.txt")
+        self.assertIn(f"warning: worker 1 on {self.bed.address(1)}: exit code 3; the others go on", self.job.err)
+
     def test_chief_is_stopped_while_it_saves(self):
         """What it still writes when it goes on replaces nothing of those who went on without it."""
         self.begin("--elastic-at", "step", "--rank-timeout", 6, "--restart-budget", 0, epochs=100000,
