@@ -21,7 +21,7 @@ apt_install() { as_root apt-get install -y --no-install-recommends "$@"; }
 dnf_name() {
   case $1 in
     g++) echo gcc-c++ ;;
-    clang-1? | clang-format-1? | clang-tidy-1? | libclang-rt-1?-dev | dataset-*) ;; # the tests that need them are skipped
+    clang-1? | clang-format-1? | clang-tidy-1? | libclang-rt-1?-dev | dataset-* | slurm*) ;; # the tests that need them are skipped
     libbenchmark-dev) echo google-benchmark-devel ;;
     libcli11-dev) echo cli11-devel ;;
     libdnnl-dev) echo onednn-devel ;;

@@ -56,11 +56,11 @@ class GlooJob {
   GlooJob(const LaunchEnvironment& start, const GlooJobOptions& o) : channel_(ControlChannel::open()) {
     if (channel_ == nullptr)
       fail<UsageError>("--strategy gloo", "tutti-launch, over whose channel the processes meet",
-                       start.mpi        ? "mpirun"
+                       start.mpi        ? start.starter_of_mpi()
                        : start.launched ? "another launcher"
                                         : "a process that nobody launched",
                        std::string("'tutti-launch -n N' before the program starts N processes") +
-                           (start.mpi ? "; those of mpirun train with --strategy mpi" : ""));
+                           (start.mpi ? "; those of " + start.starter_of_mpi() + " train with --strategy mpi" : ""));
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o.facts.facts()) facts.add(name, value);

@@ -14,6 +14,12 @@ namespace tutti::detail {
 inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment& start) {
   // MPI would take each for a job of its own.
   if (!start.mpi) require_launched_size(start, "mpi", 1);
+#ifdef OPEN_MPI
+  // It would end the process: of srun it takes nothing but PMIx.
+  if (!start.mpi && start.step && !start.step->pmix)
+    fail<UsageError>("--strategy mpi", "PMIx, by which Open MPI hears of its job from srun", "srun without it",
+                     "'srun --mpi=pmix' has it; 'mpirun' and 'tutti-launch' within the allocation need none");
+#endif
   MpiOptions m;
   m.shared_memory = o.shared_memory;
   m.hierarchical = o.hierarchical;

@@ -64,8 +64,9 @@ class Meeting {
       : o_(o), start_(started) {
     const LaunchEnvironment& start = start_;
     if (start.mpi)
-      fail<UsageError>("--strategy " + o_.strategy, "tutti-launch -n N -s M to start workers and servers", "mpirun",
-                       "mpirun starts workers alone: they train with --strategy mpi");
+      fail<UsageError>("--strategy " + o_.strategy, "tutti-launch -n N -s M to start workers and servers",
+                       start.starter_of_mpi(),
+                       start.starter_of_mpi() + " starts workers alone: they train with --strategy mpi");
     if (start.servers < 1)
       fail<UsageError>("--strategy " + o_.strategy, "servers", "none",
                        "tutti-launch -n N -s M starts N workers and M servers");

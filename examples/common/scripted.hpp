@@ -62,8 +62,10 @@ inline std::string address_towards(const HostPort& other) {
 inline ScriptedJob job_of_lists(const RunOptions& o, Started& start) {
   if (start.launched || start.mpi)
     fail<UsageError>("--ps-hosts", "a process that nobody else numbers",
-                     start.mpi ? "mpirun" : "tutti-launch, or DMLC_ROLE",
-                     "tutti-launch -n N -s M tells its processes where the others are: leave the lists out");
+                     start.mpi ? start.starter_of_mpi() : "tutti-launch, or DMLC_ROLE",
+                     start.srun
+                         ? "'srun --mpi=none' leaves it to the lists"
+                         : "tutti-launch -n N -s M tells its processes where the others are: leave the lists out");
   for (const auto& [name, value] : {std::pair{"--ps-hosts", &o.ps_hosts}, {"--worker-hosts", &o.worker_hosts}})
     if (value->empty())
       fail<UsageError>(

@@ -118,6 +118,10 @@ struct Problem {
                                                 const std::string& program) {
   const std::string where = "host " + host.name;
   const std::string said = last_line(errors);
+  if (!here && said.starts_with("srun: "))
+    return {static_cast<int>(ExitCode::communication),
+            error_message(where, "a step of the Slurm job on this node", said,
+                          "'srun --overlap -w " + host.name + " hostname' must work from here")};
   if (!here && (code == 126 || code == 127))
     return {static_cast<int>(ExitCode::usage),
             error_message(where, "tutti-launch at " + program, said.empty() ? "none" : said,
@@ -135,7 +139,7 @@ struct Problem {
 
 [[nodiscard]] inline SshSettings ssh_settings(const Options& o) {
   return {o.ssh_config.empty() ? "" : std::filesystem::absolute(o.ssh_config).string(), o.connect_timeout,
-          o.host_timeout};
+          o.host_timeout, false, o.slurm_job};
 }
 
 // The path of this program on other hosts: where the working folder is copied, that of the copy.

@@ -85,6 +85,9 @@ namespace tutti::launch {
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const std::string_view name = entry.substr(0, entry.find('='));
+    // It would take Slurm's job for its own, and start nothing through the program that it is told to.
+    const bool slurm = name.starts_with("SLURM_") && name != "SLURM_CONF" && name != "SLURM_JWT";
+    if (slurm || (name.starts_with("PMIX_") && !name.starts_with("PMIX_MCA_"))) continue;
     if (std::none_of(o.everywhere.begin(), o.everywhere.end(), [&](const auto& v) { return v.first == name; }))
       start.environment->emplace_back(entry);
   }

@@ -22,6 +22,7 @@
 #include "elastic_options.hpp"
 #include "job_state.hpp"
 #include "rank_process.hpp"
+#include "slurm.hpp"
 #include "wire.hpp"
 
 namespace tutti::launch {
@@ -40,7 +41,9 @@ struct Options {
   ElasticOptions elastic{};
   bool kill = false, help = false, version = false;
   std::string kill_job;
-  std::optional<int> gpus;  // how many --gpus in the command names; absent: none, or no list of numbers
+  std::vector<Host> allocation{};  // nodes of the Slurm job in which this runs, where they are the job's hosts
+  std::string slurm_job{};         // its number, where srun reaches them
+  std::optional<int> gpus;         // how many --gpus in the command names; absent: none, or no list of numbers
 };
 
 inline constexpr std::string_view help_text =
@@ -60,9 +63,11 @@ What to start
   -H, --hostfile FILE       hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is
                             among them, comes first and has rank 0; the others are filled in this
                             order, from the first again beyond the total. "localhost" is this host
-      --launcher WORD       local, ssh or mpi  [what the program needs: mpi where it says, asked
+                            Without it, within a job of Slurm (sbatch, salloc): the nodes of the job,
+                            each with as many slots as it has tasks
+      --launcher WORD       local, ssh, srun or mpi  [what the program needs: mpi where it says, asked
                             beforehand, that its ranks meet over MPI; else ssh with a hosts file,
-                            local without one]
+                            srun for the nodes of a job of Slurm, local without either]
       --job-name NAME       name in log files  [the command's]
       --log-dir DIR         one log file per process, ROLE-RANK.log, in this folder
 What they find
@@ -197,8 +202,8 @@ inline std::vector<Option> option_table(Options& o) {
       {"--hosts", true, text(o.hosts_file)},
       {"--launcher", true,
        [&o](const std::string& n, const std::string& v) {
-         if (v != "local" && v != "ssh" && v != "mpi")
-           fail<UsageError>(n, "local, ssh or mpi", "'" + printable(v) + "'");
+         if (v != "local" && v != "ssh" && v != "srun" && v != "mpi")
+           fail<UsageError>(n, "local, ssh, srun or mpi", "'" + printable(v) + "'");
          o.launcher = v;
        }},
       {"--job-name", true, text(o.job_name)},
@@ -290,9 +295,20 @@ inline void check(Options& o, bool job_given) {
   if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
   if (o.launcher == "local" && !o.hosts_file.empty())
     fail<UsageError>("--launcher local", "no hosts file, because everything starts on this host", o.hosts_file);
-  if (o.launcher == "ssh" && o.hosts_file.empty()) fail<UsageError>("--launcher ssh", "a hosts file, -H FILE", "none");
+  const auto get = [](const char* name) { return std::getenv(name); };
+  require_one_launcher(get);
+  if (o.hosts_file.empty() && o.launcher != "local") o.allocation = slurm_hosts(get);
+  if (!o.allocation.empty() && o.launcher != "ssh") o.slurm_job = slurm_job(get);
+  if (o.launcher == "srun" && o.slurm_job.empty())
+    fail<UsageError>("--launcher srun", "a job of Slurm and no hosts file",
+                     o.hosts_file.empty() ? "no job" : o.hosts_file, "sbatch and salloc make one");
+  if (!o.slurm_job.empty() && !o.sync_dir.empty())
+    fail<UsageError>("--sync-dst-dir", "--launcher ssh, because srun carries no copy", "srun",
+                     "sbcast copies a file to every node, and most clusters share the working folder");
+  if (o.launcher == "ssh" && o.hosts_file.empty() && o.allocation.empty())
+    fail<UsageError>("--launcher ssh", "a hosts file, -H FILE", "none");
   o.gpus = gpus_of_command(o.command);
-  if (o.hosts_file.empty() && !o.workers && !o.gpus)
+  if (o.hosts_file.empty() && o.allocation.empty() && !o.workers && !o.gpus)
     fail<UsageError>("command line", "the number of workers, -n N", "neither it nor a hosts file");
   if (o.launcher == "mpi" && o.servers.value_or(0) > 0)
     fail<UsageError>("--num-servers", "none with --launcher mpi, because all that mpirun starts are ranks",
@@ -337,7 +353,8 @@ inline void check(Options& o, bool job_given) {
     fail<UsageError>("--launcher", "mpi, because " + program + " trains with strategy " + answer->strategy, o.launcher,
                      "leave --launcher out; hosts are reached by ssh then as well");
   std::string launcher = o.launcher;
-  if (launcher.empty()) launcher = over_mpi ? "mpi" : o.hosts_file.empty() ? "local" : "ssh";
+  if (launcher.empty())
+    launcher = over_mpi ? "mpi" : !o.slurm_job.empty() ? "srun" : o.hosts_file.empty() ? "local" : "ssh";
   detail::check_mpi_arguments(o, launcher);
   return launcher;
 }

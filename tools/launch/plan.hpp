@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -58,6 +59,8 @@ namespace tutti::launch {
   const passwd* me = ::getpwuid(::geteuid());
   if (!h.user.empty() && (me == nullptr || h.user != me->pw_name)) return false;
   if (h.name == "localhost" || h.name == "127.0.0.1" || h.name == "::1" || h.name == own_node()) return true;
+  // Slurm's name for it, which may be no host's.
+  if (const char* node = std::getenv("SLURMD_NODENAME"); node != nullptr && h.name == node) return true;
   // A name server that does not answer costs its time-out, once.
   static const std::set<std::string> mine = own_addresses();
   static const auto began = Clock::now();
@@ -147,6 +150,7 @@ namespace detail {
 // is where the user is; as mpirun has it.
 [[nodiscard]] inline std::vector<Host> hosts_of(const Options& o) {
   std::vector<Host> hosts{{"localhost", 0, o.gpus ? 1 : o.workers.value_or(1), 0}};
+  if (!o.allocation.empty()) hosts = o.allocation;
   if (!o.hosts_file.empty()) hosts = read_hosts_file(o.hosts_file);
   if (const auto here = std::find_if(hosts.begin(), hosts.end(), is_here); here != hosts.end())
     std::rotate(hosts.begin(), here, here + 1);

@@ -20,20 +20,23 @@
 
 #include "process.hpp"
 #include "quote.hpp"
+#include "slurm.hpp"
 
 namespace tutti::launch {
 
-// How ssh is called for any host of the job.
+// How ssh, or srun in its place, is called for any host of the job.
 struct SshSettings {
   std::string config;  // for -F; empty: ssh's own
   double connect_timeout = 10;
   double host_timeout = 30;
   bool known_only = false;  // hosts that stand in known_hosts
+  std::string slurm_job{};  // whose nodes srun reaches; empty: ssh does
 };
 
 // The arguments up to and with the host name. A name that is none throws UsageError before ssh could see it, and "--"
 // stands before it all the same.
 [[nodiscard]] inline std::vector<std::string> ssh_arguments(const SshSettings& s, const Host& host) {
+  if (!s.slurm_job.empty()) return srun_arguments(s.slurm_job, host);
   if (!is_host_name(host.name) && !is_ipv6_address(host.name))
     fail<UsageError>("ssh", "a host name", "'" + printable(host.name) + "'");
   if (!host.user.empty() && !is_user_name(host.user))
@@ -73,8 +76,8 @@ struct SshSettings {
 // not stand in theirs.
 [[nodiscard]] inline std::vector<std::string> ssh_environment() {
   constexpr std::string_view wanted[] = {
-      "PATH",   "HOME",          "USER",        "LOGNAME", "SHELL",           "TERM",
-      "TMPDIR", "SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "XDG_RUNTIME_DIR", "KRB5CCNAME"};
+      "PATH",          "HOME",        "USER",    "LOGNAME",         "SHELL",      "TERM",       "TMPDIR",
+      "SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "XDG_RUNTIME_DIR", "KRB5CCNAME", "SLURM_CONF", "SLURM_JWT"};
   std::vector<std::string> kept;
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
@@ -94,18 +97,21 @@ struct SshSettings {
 inline void write_rsh_agent(const std::filesystem::path& folder, const std::string& program, const SshSettings& s,
                             const std::vector<Host>& hosts) {
   std::ofstream out(folder / "rsh-agent.hosts");
-  out << s.connect_timeout << ' ' << s.host_timeout << ' ' << s.config << '\n';
+  out << s.connect_timeout << ' ' << s.host_timeout << ' ' << (s.slurm_job.empty() ? "-" : s.slurm_job) << ' '
+      << s.config << '\n';
   for (const Host& h : hosts) out << rsh_agent_line(h, false);
   if (!out.flush()) fail<Error>("rsh-agent", "to write " + folder.string(), error_text(errno));
   if (::symlink(program.c_str(), (folder / "rsh-agent").c_str()) != 0)
     fail<Error>("rsh-agent", "to make a link in " + folder.string(), error_text(errno));
 }
 
-// `rsh-agent HOST COMMAND...`: becomes ssh. Does not return.
+// `rsh-agent HOST COMMAND...`: becomes ssh, or srun. Does not return.
 [[noreturn]] inline void become_ssh(const std::filesystem::path& link, const std::vector<std::string>& arguments) {
   std::ifstream in(link.parent_path() / "rsh-agent.hosts");
   SshSettings s;
-  if (!(in >> s.connect_timeout >> s.host_timeout)) fail<UsageError>("rsh-agent", "the list of hosts", "none");
+  if (!(in >> s.connect_timeout >> s.host_timeout >> s.slurm_job))
+    fail<UsageError>("rsh-agent", "the list of hosts", "none");
+  if (s.slurm_job == "-") s.slurm_job.clear();
   in.get();
   std::getline(in, s.config);
   if (arguments.empty()) fail<UsageError>("rsh-agent", "a host", "none");
@@ -113,7 +119,13 @@ inline void write_rsh_agent(const std::filesystem::path& folder, const std::stri
     if (host.name != arguments[0]) continue;
     if (host.user == "-") host.user.clear();
     std::vector<std::string> argv = ssh_arguments(s, host);
-    argv.insert(argv.end(), arguments.begin() + 1, arguments.end());
+    if (s.slurm_job.empty()) {
+      argv.insert(argv.end(), arguments.begin() + 1, arguments.end());
+    } else {
+      // ssh hands its words to the shell as one line, and so does this.
+      argv.emplace_back();
+      for (std::size_t i = 1; i < arguments.size(); ++i) argv.back() += (i > 1 ? " " : "") + arguments[i];
+    }
     std::vector<std::string> environment = ssh_environment();
     std::vector<char*> words, entries;
     for (auto& w : argv) words.push_back(w.data());
@@ -121,8 +133,9 @@ inline void write_rsh_agent(const std::filesystem::path& folder, const std::stri
     words.push_back(nullptr);
     entries.push_back(nullptr);
     environ = entries.data();
-    ::execvp("ssh", words.data());
-    fail<UsageError>("rsh-agent", "ssh", error_text(errno), "Debian: apt-get install openssh-client");
+    ::execvp(words[0], words.data());
+    fail<UsageError>("rsh-agent", argv[0], error_text(errno),
+                     s.slurm_job.empty() ? "Debian: apt-get install openssh-client" : "");
   }
   fail<UsageError>("rsh-agent", "a host of the hosts file", "'" + printable(arguments[0]) + "'");
 }

@@ -8,11 +8,13 @@
 #include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/job/slurm.hpp>
 
 namespace tutti {
 
 // What a process learns from whoever started it: tutti-launch (TUTTI_*), Open MPI's mpirun (OMPI_COMM_WORLD_*), that of
-// another MPI (PMI_*), or nobody, which is a job of one process. The first of these that is there holds.
+// another MPI (PMI_*), srun of Slurm with its PMIx (SLURM_*, PMIX_*), or nobody, which is a job of one process. The
+// first of these that is there holds.
 struct LaunchEnvironment {
   int rank = 0, size = 1;  // among the workers, or the servers, of the job
   int local_rank = 0, local_size = 1;
@@ -25,7 +27,6 @@ struct LaunchEnvironment {
   std::string root;             // host:port where rank 0 may listen
   int root_ports = 1;           // or at one of so many ports, from that one on
   std::string report;           // file of this process's progress, see progress_report.hpp
-  int step_tasks = 1;           // of the srun of Slurm that this process is one of
   bool elastic = false;         // processes come and go while the job runs: `rank` is a number, and size no count
   bool new_worker = false;      // this one came when it had begun,
   int epoch_begin = 0;          // in this epoch
@@ -38,11 +39,14 @@ struct LaunchEnvironment {
   // Of a job with servers whose processes scripts start one by one, as MXNet's do: host:port of its scheduler, which
   // numbers them; and this process's own address as the others reach it, where it was told.
   std::string scheduler, node_host;
-  bool numbered = true;  // false: rank is not known yet
-  bool mpi = false;      // mpirun started it, alone or for tutti-launch: MPI finds the others
+  bool numbered = true;           // false: rank is not known yet
+  bool mpi = false;               // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the others
+  bool srun = false;              // srun did
+  std::optional<SlurmStep> step;  // of srun, in which this process runs, whoever started it
 
   [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
   [[nodiscard]] bool is_scheduler() const noexcept { return role == "scheduler"; }
+  [[nodiscard]] std::string starter_of_mpi() const { return srun ? "srun" : "mpirun"; }
 };
 
 namespace detail {
@@ -145,9 +149,17 @@ template <class Get>
   if (!mpi) mpi = detail::read_numbers(get, detail::mpi_names[1]);
   LaunchEnvironment e = ours ? *ours : mpi.value_or(LaunchEnvironment{});
   e.mpi = mpi.has_value();
-  e.workers = e.size;
-  e.step_tasks = detail::number_variable(get, "SLURM_STEP_NUM_TASKS", 1, 1 << 24).value_or(1);
+  e.step = read_slurm_step(get);
   detail::read_role(get, e);
+  // A role is said by scripts, which number their processes themselves.
+  if (!ours && !mpi && e.step && e.step->pmix && e.role_variable != "DMLC_ROLE") {
+    e.launched = e.mpi = e.srun = true;
+    e.rank = e.step->rank;
+    e.size = e.step->size;
+    e.local_rank = e.step->local_rank;
+    e.local_size = e.step->local_size;
+  }
+  e.workers = e.size;
   // mpirun -x hands them on where its ranks are to meet without MPI.
   e.job = detail::text_variable(get, "TUTTI_JOB");
   e.secret = detail::text_variable(get, "TUTTI_SECRET");
@@ -186,11 +198,13 @@ template <class Get>
 // For programs whose processes all train: a server or a scheduler would be one trainer more than was asked for, and
 // workers that nobody numbered would train a net each. UsageError for these.
 inline void require_worker(const LaunchEnvironment& e) {
-  if (!e.launched && e.step_tasks > 1)
-    fail<UsageError>("environment SLURM_STEP_NUM_TASKS",
-                     "mpirun or tutti-launch to start the " + std::to_string(e.step_tasks) + " processes",
-                     "srun, which tells none of them where the others are",
-                     "'mpirun -np " + std::to_string(e.step_tasks) + "' within the allocation starts them over MPI");
+  if (!e.launched && e.step && e.step->size > 1) {
+    const std::string n = std::to_string(e.step->size);
+    fail<UsageError>("environment SLURM_STEP_NUM_TASKS", "PMIx, over which the " + n + " processes find each other",
+                     "srun without it",
+                     "'srun --mpi=pmix -n " + n + "' and, within the allocation, 'mpirun -np " + n +
+                         "' start ranks of MPI, 'tutti-launch -n " + n + "' there those of any strategy");
+  }
   if (e.role != "worker")
     fail<UsageError>(
         "environment " + e.role_variable,
@@ -212,11 +226,13 @@ inline void require_launched_size(const LaunchEnvironment& e, const std::string&
   if (size == e.size) return;
   const std::string n = std::to_string(e.size);
   const bool one = e.size == 1;
-  fail<UsageError>("--strategy " + strategy,
-                   one ? "one rank, because one process was started" : n + " ranks, as many as processes were started",
-                   std::to_string(size) + (size == 1 ? " rank" : " ranks"),
-                   e.mpi ? "the program and mpirun must be of one MPI"
-                         : "'tutti-launch -n " + n + " --launcher mpi' and 'mpirun -np " + n + "' start ranks of MPI");
+  fail<UsageError>(
+      "--strategy " + strategy,
+      one ? "one rank, because one process was started" : n + " ranks, as many as processes were started",
+      std::to_string(size) + (size == 1 ? " rank" : " ranks"),
+      e.srun  ? "the program's MPI must know PMIx; 'tutti-launch -n " + n + "' within the allocation starts ranks, too"
+      : e.mpi ? "the program and mpirun must be of one MPI"
+              : "'tutti-launch -n " + n + " --launcher mpi' and 'mpirun -np " + n + "' start ranks of MPI");
 }
 
 }  // namespace tutti

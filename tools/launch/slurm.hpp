@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/job/hosts_file.hpp>
+#include <tutti/job/slurm.hpp>
+
+// A job within an allocation of Slurm: its nodes are the hosts, and srun reaches them.
+namespace tutti::launch {
+
+// The job of Slurm in which this process runs; empty: none. UsageError where it is no number.
+template <class Get>
+[[nodiscard]] std::string slurm_job(const Get& get) {
+  const std::string job = tutti::detail::slurm_text(get, "SLURM_JOB_ID");
+  if (!job.empty() && (job.size() > 10 || job.find_first_not_of("0123456789") != std::string::npos))
+    tutti::detail::fail_slurm("SLURM_JOB_ID", "the number of a job", job);
+  return job;
+}
+
+// The nodes of that job, each with as many slots as it has tasks; none outside of a job.
+template <class Get>
+[[nodiscard]] std::vector<Host> slurm_hosts(const Get& get) {
+  const std::string list = tutti::detail::slurm_text(get, "SLURM_JOB_NODELIST");
+  if (list.empty() || slurm_job(get).empty()) return {};
+  const auto nodes = expand_slurm_nodes(list, "SLURM_JOB_NODELIST");
+  const std::string said = tutti::detail::slurm_text(get, "SLURM_TASKS_PER_NODE");
+  std::vector<int> tasks(nodes.size(), 1);
+  if (!said.empty()) tasks = expand_slurm_tasks(said, "SLURM_TASKS_PER_NODE");
+  // Within a step, an interactive shell for example, they are that step's.
+  if (tasks.size() != nodes.size() && !tutti::detail::slurm_text(get, "SLURM_STEP_NUM_TASKS").empty())
+    tasks.assign(nodes.size(), 1);
+  if (tasks.size() != nodes.size())
+    tutti::detail::fail_slurm("SLURM_TASKS_PER_NODE", "the tasks of " + std::to_string(nodes.size()) + " nodes", said);
+  std::vector<Host> hosts;
+  for (std::size_t i = 0; i < nodes.size(); ++i) hosts.push_back({nodes[i], 0, tasks[i], 0});
+  return hosts;
+}
+
+// srun with this process as its only task would be one launcher; with several each would start a job of its own.
+template <class Get>
+void require_one_launcher(const Get& get) {
+  const auto step = read_slurm_step(get);
+  if (step && step->size > 1)
+    fail<UsageError>(
+        "environment SLURM_STEP_NUM_TASKS", "one tutti-launch for the job",
+        std::to_string(step->size) + " of them, which srun has started",
+        "leave 'srun' out: in the batch script, and under salloc, tutti-launch itself starts the processes on "
+        "every node");
+}
+
+// srun's arguments up to the command, which a shell on the node reads. The step shares what the job has there.
+[[nodiscard]] inline std::vector<std::string> srun_arguments(const std::string& job, const Host& host) {
+  if (!is_host_name(host.name)) fail<UsageError>("srun", "the name of a node", "'" + printable(host.name) + "'");
+  return {"srun",    "--jobid=" + job, "--nodelist=" + host.name, "--nodes=1", "--ntasks=1", "--overlap",
+          "--mem=0", "--mpi=none",     "--cpu-bind=none",         "--quiet",   "--",         "sh",
+          "-c"};
+}
+
+}  // namespace tutti::launch
