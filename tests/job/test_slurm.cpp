@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/error.hpp>
@@ -112,15 +113,17 @@ TEST_CASE("a process of srun is a rank where PMIx serves it") {
   v["DMLC_ROLE"] = "worker";
   CHECK_FALSE(environment(v).mpi);
 
-  for (const auto& [name, bad] : Variables{{"SLURM_PROCID", "4"},
-                                           {"SLURM_STEP_NUM_TASKS", "x"},
-                                           {"SLURM_STEP_NUM_TASKS", "0"},
-                                           {"SLURM_LOCALID", "2"},
-                                           {"SLURM_NODEID", "2"},
-                                           {"SLURM_STEP_TASKS_PER_NODE", "2(x2"}}) {
-    CAPTURE(name);
+  for (const std::pair<std::string, std::string>& wrong :
+       std::vector<std::pair<std::string, std::string>>{{"SLURM_PROCID", "4"},
+                                                        {"SLURM_STEP_NUM_TASKS", "x"},
+                                                        {"SLURM_STEP_NUM_TASKS", "0"},
+                                                        {"SLURM_LOCALID", "2"},
+                                                        {"SLURM_NODEID", "2"},
+                                                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2"}}) {
+    CAPTURE(wrong.first);
+    CAPTURE(wrong.second);
     auto broken = of_srun();
-    broken[name] = bad;
+    broken[wrong.first] = wrong.second;
     CHECK_THROWS_AS((void)environment(broken), UsageError);
   }
   // Without these it is a rank all the same.

@@ -65,15 +65,16 @@ TEST_CASE("the nodes of a job are its hosts") {
   // Those of a step, in a shell that srun has started.
   CHECK(hosts({{"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}) ==
         std::vector<Host>{{"n1"}, {"n2"}, {"n3"}});
-  for (const auto& [name, bad] : std::vector<std::pair<std::string, std::string>>{{"SLURM_TASKS_PER_NODE", "1"},
-                                                                                  {"SLURM_TASKS_PER_NODE", "1(x4)"},
-                                                                                  {"SLURM_JOB_ID", "1;ls"},
-                                                                                  {"SLURM_JOB_ID", "-1"},
-                                                                                  {"SLURM_JOB_ID", "12345678901"},
-                                                                                  {"SLURM_JOB_NODELIST", "--help"}}) {
-    CAPTURE(name);
-    CAPTURE(bad);
-    CHECK_THROWS_AS((void)hosts({{name, bad}}), UsageError);
+  for (const std::pair<std::string, std::string>& wrong :
+       std::vector<std::pair<std::string, std::string>>{{"SLURM_TASKS_PER_NODE", "1"},
+                                                        {"SLURM_TASKS_PER_NODE", "1(x4)"},
+                                                        {"SLURM_JOB_ID", "1;ls"},
+                                                        {"SLURM_JOB_ID", "-1"},
+                                                        {"SLURM_JOB_ID", "12345678901"},
+                                                        {"SLURM_JOB_NODELIST", "--help"}}) {
+    CAPTURE(wrong.first);
+    CAPTURE(wrong.second);
+    CHECK_THROWS_AS((void)hosts({wrong}), UsageError);
   }
 }
 
