@@ -138,6 +138,45 @@ TEST_CASE("process windows: another process reads and writes, and what it had st
   CHECK(why == "its owner is not reached: it has ended, or is in another container");
 }
 
+TEST_CASE("process windows: a window is read without being mapped, and only one of that size") {
+  constexpr std::size_t size = std::size_t{1} << 20;
+  Process other([](int, int out) {
+    ProcessWindows windows;
+    std::string why;
+    const auto mine = windows.make(size, why);
+    if (mine == nullptr) return 1;
+    for (std::size_t i = 0; i < size; ++i) mine->bytes()[i] = static_cast<std::byte>(i % 251);
+    put(out, windows.name_of(*mine));
+    ::pause();
+    return 2;
+  });
+  const auto name = get<WindowName>(other.back[0]);
+  REQUIRE(name.number > 0);
+  std::string why;
+  std::vector<std::byte> part(300'000);
+  {
+    const WindowReader reader(name, why);
+    CHECK(why == "");
+    REQUIRE(reader.read(5000, part));
+    for (std::size_t i = 0; i < part.size(); ++i) REQUIRE(part[i] == static_cast<std::byte>((5000 + i) % 251));
+    CHECK_FALSE(reader.read(size - 100, std::span(part).first(101)));
+  }
+  WindowName larger = name, unknown = name;
+  larger.bytes += 4096;
+  ++unknown.number;
+  for (const auto& [wrong, said] : {std::pair{larger, "a window of 1048576 bytes, not 1052672"},
+                                    {unknown, "its owner has no such window"},
+                                    {WindowName{}, "a name that is none"}}) {
+    const WindowReader reader(wrong, why);
+    CHECK(why == said);
+    CHECK_FALSE(reader.read(0, std::span(part).first(1)));
+  }
+  ::kill(other.pid, SIGKILL);
+  CHECK(WIFSIGNALED(other.end()));
+  const WindowReader late(name, why);
+  CHECK(why == "its owner is not reached: it has ended, or is in another container");
+}
+
 TEST_CASE("process windows: processes of other users get none, and lend none") {
   if (::geteuid() != 0) {
     MESSAGE("SKIP: only root can be somebody else");

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/loader.hpp>
@@ -140,6 +141,9 @@ struct FormServed {
     o.flag = &flag;
     return std::make_unique<ServedMember>(meeting->network(a), o, before_piece);
   }
+  // State is handed over in these.
+  [[nodiscard]] static ProcessWindows* windows() { return &ProcessWindows::of_process(); }
+  [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.servers; }
 };
 // Dies when it is told to, in the middle of whatever it does.
 class MortalServerEnd : public ps::ThreadServerEnd {
@@ -207,7 +211,7 @@ class ElasticJob {
     return ended_;
   }
 
-  std::int64_t epochs = 4;
+  std::int64_t epochs = 4, micro_batch = 5;
   // Of a member, before a piece of a step is summed.
   std::function<void(std::size_t member)> before_piece = [](std::size_t) {};
   // Of a member, behind each step.
@@ -313,7 +317,7 @@ class ElasticJob {
     o.optimizer = Sgd{0.9, true};
     o.first_bucket_bytes = 1 << 8;
     o.bucket_bytes = 1 << 12;
-    o.micro_batch = 5;
+    o.micro_batch = micro_batch;
     Trainer trainer(backend, strategy, net(), o);
     const JobImages of{samples, global_batch, 8};
     Loader train(of.images(samples), of.train_options(strategy.rank(), strategy.size()));

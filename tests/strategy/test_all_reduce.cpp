@@ -2,19 +2,26 @@
 // Several ranks that train one model, as threads: the same mathematics as one rank with the whole batch.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include <tutti/comm/process_windows.hpp>
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/cpu/cpu.hpp>
 #include <tutti/engine/reference/reference.hpp>
 #include <tutti/nn/layers.hpp>
 #include <tutti/strategy/all_reduce.hpp>
+#include <tutti/strategy/second_copy.hpp>
 #include <tutti/train/trainer.hpp>
 
 using namespace tutti;
@@ -271,6 +278,46 @@ struct Watching {
 };
 
 }  // namespace
+
+TEST_CASE("state that lies in windows is read there by who lacks it, and travels where it cannot be") {
+  constexpr std::size_t bytes = std::size_t{64} << 10;
+  for (const bool reachable : {true, false}) {
+    CAPTURE(reachable);
+    ThreadGroup group(3);
+    std::array<ProcessWindows, 3> windows;
+    std::string why;
+    // Rank 1 has the state; 2 has the same, and 0 has come anew. Others find another window by rank 1's name, so what
+    // comes from there is told from what travels.
+    const auto decoy = windows[1].make(bytes, why);
+    REQUIRE(decoy != nullptr);
+    std::memset(decoy->bytes().data(), 9, bytes);
+    std::array<std::vector<std::byte>, 3> here;
+    std::array<std::int64_t, 3> beside{1, 2, 2};
+    std::array<bool, 3> took{};
+    std::vector<std::thread> ranks;
+    for (std::size_t r = 0; r < 3; ++r)
+      ranks.emplace_back([&, r] {
+        ThreadCommunicator c(group, static_cast<int>(r));
+        Strategy s(c);
+        s.set_authority(1);
+        std::string error;
+        SecondCopy own{r == 0, windows[r].make(bytes, error), {}};
+        std::memset(own.window->bytes().data(), r == 0 ? 1 : 7, bytes);
+        own.name = windows[r].name_of(r == 1 ? *decoy : *own.window);
+        if (!reachable) own.name.number = 77;
+        std::array<StateSpan, 3> state{StateSpan{"first", DType::u8, {1000}, own.window->bytes().first(1000)},
+                                       {"rest", DType::u8, {bytes - 1000}, own.window->bytes().subspan(1000)},
+                                       {"beside", DType::i64, {1}, std::as_writable_bytes(std::span(&beside[r], 1))}};
+        took[r] = s.take_state(state, own);
+        here[r].assign(own.window->bytes().begin(), own.window->bytes().end());
+      });
+    for (auto& t : ranks) t.join();
+    CHECK(here[0] == std::vector<std::byte>(bytes, static_cast<std::byte>(reachable ? 9 : 7)));
+    for (const std::size_t r : {1U, 2U}) CHECK(here[r] == std::vector<std::byte>(bytes, std::byte{7}));
+    CHECK(beside == std::array<std::int64_t, 3>{2, 2, 2});
+    CHECK(took == std::array<bool, 3>{true, false, false});
+  }
+}
 
 TEST_CASE("the first bucket is on its way before the backward pass ends") {
   const Data data(8);

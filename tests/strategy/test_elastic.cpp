@@ -127,38 +127,43 @@ TEST_CASE("sources that a function makes for each number of ranks, over 1, 3 and
 }
 
 TEST_CASE("no change waits for a plan: those for one member more and one fewer are there") {
-  struct Seen {
-    int size;
-    std::size_t plans;
-  };
-  std::mutex mutex;
-  std::map<std::size_t, std::vector<Seen>> seen;
-  ElasticJob job(2, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
-    slowly();
-    if (me == 0 && s.step == 12) j.join();
-    if (me == 1 && s.step == 60) j.ask_to_leave(1);
-    if (me == 2 && s.step == 75) throw testing::Killed{};
-  });
-  job.behind_step = [&](std::size_t me, Trainer& t) {
-    const std::lock_guard lock(mutex);
-    seen[me].push_back({t.strategy().size(), t.executor().plans()});
-  };
-  job.epochs = 5;
-  const auto ended = job.run();
-  for (const auto& e : ended) CHECK(e.error == "");
-  REQUIRE(seen.size() == 3);
-  std::size_t changes = 0, most = 0;
-  for (const auto& [me, steps] : seen)
-    for (std::size_t i = 1; i < steps.size(); ++i) {
-      most = std::max(most, steps[i].plans);
-      if (steps[i].size == steps[i - 1].size) continue;
-      ++changes;
-      CAPTURE(me);
-      CAPTURE(steps[i].size);
-      CHECK(steps[i].plans == steps[i - 1].plans);
-    }
-  CHECK(changes >= 4);
-  CHECK(most < 12);
+  // Micro-batches of 5 rows at most, or shares computed at once.
+  for (const std::int64_t micro_batch : {5, 0}) {
+    CAPTURE(micro_batch);
+    struct Seen {
+      int size;
+      std::size_t plans;
+    };
+    std::mutex mutex;
+    std::map<std::size_t, std::vector<Seen>> seen;
+    ElasticJob job(2, {}, [](ElasticJob& j, std::size_t me, const FitStep& s) {
+      slowly();
+      if (me == 0 && s.step == 12) j.join();
+      if (me == 1 && s.step == 60) j.ask_to_leave(1);
+      if (me == 2 && s.step == 75) throw testing::Killed{};
+    });
+    job.behind_step = [&](std::size_t me, Trainer& t) {
+      const std::lock_guard lock(mutex);
+      seen[me].push_back({t.strategy().size(), t.executor().plans()});
+    };
+    job.epochs = 5;
+    job.micro_batch = micro_batch;
+    const auto ended = job.run();
+    for (const auto& e : ended) CHECK(e.error == "");
+    REQUIRE(seen.size() == 3);
+    std::size_t changes = 0, most = 0;
+    for (const auto& [me, steps] : seen)
+      for (std::size_t i = 1; i < steps.size(); ++i) {
+        most = std::max(most, steps[i].plans);
+        if (steps[i].size == steps[i - 1].size) continue;
+        ++changes;
+        CAPTURE(me);
+        CAPTURE(steps[i].size);
+        CHECK(steps[i].plans == steps[i - 1].plans);
+      }
+    CHECK(changes >= 4);
+    CHECK(most < 12);
+  }
 }
 
 TEST_CASE("the batch follows the workers, and the rate by degrees; every sample is seen once an epoch") {
@@ -276,11 +281,14 @@ void survive_random_changes(int servers) {
     job.audit = folder.path();
     const auto ended = job.run();
     int finished = 0;
+    const std::vector<double>* weights = nullptr;
     for (const auto& e : ended) {
       CHECK(e.error == "");
       if (e.left || e.killed) continue;
       ++finished;
       CHECK(e.steps == 9 * ElasticJob::steps_an_epoch);
+      if (weights != nullptr) CHECK(e.weights == *weights);
+      weights = &e.weights;
     }
     CHECK(finished > 0);
     CHECK(events > 10);

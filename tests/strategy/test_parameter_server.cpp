@@ -121,6 +121,39 @@ TEST_CASE("parameter server: f32 that travels as bf16 is added up in f32 and rou
   }).rethrow();
 }
 
+TEST_CASE("parameter server: who has the root's data already is sent none") {
+  run({.workers = 3, .servers = 2}, [](Worker& c) {
+    std::vector<float> v(300'000, static_cast<float>(c.rank() + 1));
+    c.broadcast(bytes_of(v), 1, "state", c.rank() == 2).wait();
+    // What rank 0 has is taken for the same, and stays.
+    CHECK(v == std::vector<float>(v.size(), c.rank() == 0 ? 1.F : 2.F));
+  }).rethrow();
+  Bare job(2);
+  ps::ThreadWorkerEnd other(job.network);
+  Bare::hello(*job.end, 0, 77, 2);
+  Bare::hello(other, 1, 88, 2);
+  for (ps::ThreadWorkerEnd* end : {job.end.get(), &other}) CHECK(Bare::hear(*end).frame.kind == ps::FrameKind::welcome);
+  auto f = Bare::push(0, 77, 1), g = Bare::push(1, 88, 1);
+  for (ps::Frame* each : {&f, &g}) {
+    each->operation = ps::Operation::take;
+    each->root = 0;
+  }
+  f.has = true;
+  Bare::send(*job.end, f, {1, 2});
+  Bare::send(other, g, {});
+  const auto mine = Bare::hear(*job.end), its = Bare::hear(other);
+  CHECK(mine.frame.kind == ps::FrameKind::answer);
+  CHECK(mine.values.empty());
+  CHECK(its.values == std::vector<float>{1, 2});
+  job.stop();
+  // Sums are everybody's.
+  std::string_view why;
+  auto sum = Bare::push(0, 77, 2);
+  sum.has = true;
+  CHECK_FALSE(ps::decode(ps::encode(sum), sum.bytes, why));
+  CHECK(why == "nothing to be wanted");
+}
+
 TEST_CASE("parameter server: a worker that does not come is named") {
   const auto errors = run({.workers = 3, .deadline = 200ms}, [&](Worker& c) {
     std::vector<float> v(10);

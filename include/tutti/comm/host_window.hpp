@@ -86,20 +86,31 @@ class HostWindow {
   // where it is no such window, and `why` says it.
   [[nodiscard]] static std::shared_ptr<HostWindow> of_neighbour(io::Descriptor fd, std::size_t bytes,
                                                                 std::string& why) {
-    const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return no("a window that its owner could shrink", 0, why);
-    struct stat s {};
-    if (::fstat(fd.get(), &s) != 0) return no("fstat", errno, why);
-    const auto size = static_cast<std::uint64_t>(s.st_size);
-    if (bytes == 0 || size != bytes)
-      return no("a window of " + std::to_string(size) + " bytes, not " + std::to_string(bytes), 0, why);
-    // Else this process would pay for memory that another one only talks of.
-    if (static_cast<std::uint64_t>(s.st_blocks) * 512 < size) return no("a window that is not filled", 0, why);
+    if (!is_window(fd.get(), bytes, why)) return nullptr;
     auto window = map(std::move(fd), bytes, why);
     if (window == nullptr) return nullptr;
-    (void)::madvise(window->data_, bytes, populate_write);  // sooner, where the system can
+    // Its pages are there: read, they are mapped sixteen at a time, and can be written then.
+    (void)::madvise(window->data_, bytes, populate_read);  // sooner, where the system can
     window->fd_ = io::Descriptor();
     return window;
+  }
+
+  // Whether this is the descriptor of a window of so many bytes; else `why` says what is wrong.
+  [[nodiscard]] static bool is_window(int fd, std::size_t bytes, std::string& why) {
+    const int seals = ::fcntl(fd, F_GET_SEALS);
+    struct stat s {};
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+      no("a window that its owner could shrink", 0, why);
+    else if (::fstat(fd, &s) != 0)
+      no("fstat", errno, why);
+    else if (const auto size = static_cast<std::uint64_t>(s.st_size); bytes == 0 || size != bytes)
+      no("a window of " + std::to_string(size) + " bytes, not " + std::to_string(bytes), 0, why);
+    // Else this process would pay for memory that another one only talks of.
+    else if (static_cast<std::uint64_t>(s.st_blocks) * 512 < size)
+      no("a window that is not filled", 0, why);
+    else
+      return true;
+    return false;
   }
 
   [[nodiscard]] static std::size_t whole_pages(std::size_t bytes) noexcept {
@@ -108,7 +119,7 @@ class HostWindow {
   }
 
  private:
-  static constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
+  static constexpr int populate_read = 22, populate_write = 23;  // MADV_POPULATE_READ and _WRITE, Linux 5.14
 
   HostWindow(io::Descriptor fd, std::byte* data, std::size_t bytes) : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
 

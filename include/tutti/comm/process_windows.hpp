@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +22,7 @@
 #include <tutti/comm/host_window.hpp>
 #include <tutti/comm/window_door.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
 
 namespace tutti {
 
@@ -27,6 +32,30 @@ struct WindowName {
   std::uint64_t number = 0, bytes = 0;
   std::uint64_t edition = 0;  // of its memory, which can be renewed
   friend bool operator==(const WindowName&, const WindowName&) = default;
+};
+
+// Reads a neighbour's window without mapping it, which is quicker where everything in it is read once.
+class WindowReader {
+ public:
+  // Waits two seconds at most. Where it cannot be had, `why` says it and nothing is read.
+  WindowReader(const WindowName& name, std::string& why)
+      : fd_(WindowDoor::ask({name.door.data(), name.door.size()}, name.number, why)) {
+    if (fd_.get() >= 0 && !HostWindow::is_window(fd_.get(), name.bytes, why)) fd_ = io::Descriptor();
+  }
+  // What lies at `place`; false where it is not all there.
+  [[nodiscard]] bool read(std::size_t place, std::span<std::byte> to) const noexcept {
+    while (!to.empty()) {
+      const ssize_t n = ::pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(place));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;
+      place += static_cast<std::size_t>(n);
+      to = to.subspan(static_cast<std::size_t>(n));
+    }
+    return true;
+  }
+
+ private:
+  io::Descriptor fd_;
 };
 
 // The windows of a process: those that it made, and those of its neighbours on the host that it has mapped. They belong

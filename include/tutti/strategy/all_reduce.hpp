@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -17,6 +19,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/job/progress_report.hpp>
+#include <tutti/strategy/second_copy.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {
@@ -48,23 +51,47 @@ class AllReduce {
 
   // The rank whose state the others take; 0 where nobody says so.
   void set_authority(int rank) noexcept { authority_ = rank; }
-  // Hashes travel first, bytes only of what differs somewhere.
-  void synchronise(std::span<StateSpan> state) {
-    std::vector<std::uint64_t> mine;
+  void synchronise(std::span<StateSpan> state) { (void)take_state(state, {}); }
+  // The same, and whether anything came here. Hashes travel first, bytes only of what differs somewhere; on one host
+  // nothing travels where second copies lie in windows, each of which stays as it is until this returns on all ranks.
+  bool take_state(std::span<StateSpan> state, const SecondCopy& own) {
+    const auto n = static_cast<std::size_t>(size()), from = static_cast<std::size_t>(authority_);
+    detail::StateRecords said(n, state.size());
+    said.describe(own);
     std::vector<std::byte> room;
-    for (const StateSpan& s : state) {
-      std::span<const std::byte> bytes = s.bytes;
+    for (std::size_t i = 0; i < state.size() && !own.lacks; ++i) {
+      std::span<const std::byte> bytes = state[i].bytes;
       if constexpr (C::traits.reads_device_memory) bytes = c_.on_host(bytes, room);
-      mine.push_back(JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+      said.add_hash(i, JobFacts::hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     }
-    const auto n = static_cast<std::size_t>(size());
-    std::vector<std::uint64_t> all(mine.size() * n);
-    c_.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "state hashes").wait();
+    c_.all_gather(std::as_bytes(said.mine()), std::as_writable_bytes(said.all()), "state hashes").wait();
+    // Of the pieces that some rank is to take: those in windows, and those that travel.
+    std::vector<std::size_t> near, far, mine;
+    bool takes = false;
     for (std::size_t i = 0; i < state.size(); ++i) {
       bool differs = false;
-      for (std::size_t r = 1; r < n; ++r) differs = differs || all[r * mine.size() + i] != all[i];
-      if (differs) c_.broadcast(state[i].bytes, authority_, state[i].name).wait();
+      for (std::size_t r = 0; r < n; ++r) differs = differs || said.differs(r, from, i);
+      if (!differs) continue;
+      const bool in_window = said.in_windows() && detail::place_in(own, state[i]) != detail::elsewhere;
+      (in_window ? near : far).push_back(i);
+      if (!said.differs(static_cast<std::size_t>(rank()), from, i)) continue;
+      takes = true;
+      if (in_window) mine.push_back(i);
     }
+    bool has_mine = true;
+    if (!near.empty()) {
+      has_mine = mine.empty() || detail::take_from_window(said.name_of(from), own, state, mine);
+      // Who has read says so, and nobody goes on before.
+      std::int32_t lacking = has_mine ? 0 : 1;
+      c_.all_reduce(DType::i32, std::as_writable_bytes(std::span(&lacking, 1)), ReduceOp::max, "state in windows")
+          .wait();
+      if (lacking != 0) far.insert(far.begin(), near.begin(), near.end());
+    }
+    hand_out(state, far, [&](std::size_t i) {
+      const bool read = has_mine && std::find(mine.begin(), mine.end(), i) != mine.end();
+      return !read && said.differs(static_cast<std::size_t>(rank()), from, i);
+    });
+    return takes;
   }
 
   Work reduce(const Piece& piece) { return c_.all_reduce(piece.dtype, piece.bytes, ReduceOp::sum, begin(piece)); }
@@ -115,6 +142,28 @@ class AllReduce {
   [[nodiscard]] std::int64_t coming_step() const noexcept { return step_ + 1; }
 
  private:
+  // The authority's pieces go to those that want them, all under way at once.
+  template <class Wants>
+  void hand_out(std::span<StateSpan> state, std::span<const std::size_t> pieces, Wants&& wants) {
+    std::vector<Work> under_way;
+    under_way.reserve(pieces.size());
+    std::exception_ptr error;
+    for (const std::size_t i : pieces) {
+      if constexpr (requires { c_.broadcast(state[i].bytes, authority_, state[i].name, true); })
+        under_way.push_back(c_.broadcast(state[i].bytes, authority_, state[i].name, wants(i)));
+      else
+        under_way.push_back(c_.broadcast(state[i].bytes, authority_, state[i].name));
+    }
+    // Nothing is written into the caller's memory behind an error.
+    for (Work& w : under_way) {
+      try {
+        w.wait();
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
+  }
   // What a message calls it. Written into the same string: a steady step allocates nothing.
   const std::string& label(const Piece& p) {
     name_.assign("step ").append(std::to_string(step_ + 1));

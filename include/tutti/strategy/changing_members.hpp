@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <tutti/strategy/dealt_steps.hpp>
 
@@ -42,6 +44,17 @@ class ChangingMembers {
   // Whether this process has not been in any generation yet: it holds nothing that others need, and takes what they
   // have.
   [[nodiscard]] virtual bool joining() const = 0;
+  // Whether it still holds nothing that others need, because the state of its first generation has not come yet.
+  [[nodiscard]] virtual bool lacks_state() const { return joining(); }
+  // Of a process that was started to join a job: the epoch that this was in then, and how many workers it had at most,
+  // this one with them.
+  [[nodiscard]] virtual std::int64_t epoch_of_joining() const { return 0; }
+  [[nodiscard]] virtual int most_members() const { return 1; }
+  // Memory for a second copy of the state, which processes of this host may read while it is handed over; stays as long
+  // as this. Empty: there is none such.
+  [[nodiscard]] virtual std::span<std::byte> state_memory(std::size_t /*bytes*/) { return {}; }
+  // Whether something of another member's came in what was synchronised last.
+  [[nodiscard]] virtual bool took_state() const { return true; }
   // What is known of a change of the present generation.
   [[nodiscard]] virtual Change change() = 0;
   // Leaves the present generation, or comes to its first, and waits until the group of the next one stands. False where

@@ -21,6 +21,7 @@
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
 #include <tutti/strategy/elastic_member.hpp>
+#include <tutti/strategy/second_copy.hpp>
 #include <tutti/strategy/strategy.hpp>
 
 namespace tutti {
@@ -59,7 +60,7 @@ class Elastic final : public ElasticMember {
   [[nodiscard]] int size() const { return membership().size; }
   [[nodiscard]] std::string name() const { return group_ ? group_->name() : "elastic"; }
   // The gradients stay where they are over all generations, so no group has them: each shares what this process has.
-  std::span<std::byte> allocate(std::size_t bytes) { return lasting_memory(of_process(), bytes); }
+  std::span<std::byte> allocate(std::size_t bytes) { return memory_in(windows_, of_process(), bytes); }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!group_) return;
     if constexpr (shares_windows)
@@ -67,7 +68,16 @@ class Elastic final : public ElasticMember {
     group_->attach(layout, facts);
   }
   void synchronise(std::span<StateSpan> state) {
-    if (group_) group_->synchronise(state);
+    if (!group_) return;
+    if constexpr (requires(S & s, const SecondCopy& own) { s.take_state(state, own); }) {
+      SecondCopy own{lacks_state_, copies_.empty() ? nullptr : copies_.back(), {}};
+      if constexpr (shares_windows)
+        if (own.window != nullptr) own.name = factory_.windows()->name_of(*own.window);
+      took_state_ = group_->take_state(state, own);
+    } else {
+      group_->synchronise(state);
+    }
+    lacks_state_ = false;
   }
   Work reduce(const Piece& piece) { return group_ ? group_->reduce(piece) : Work{}; }
   void begin_step(std::int64_t step, bool runs_ahead) requires(S::traits.follows_steps) {
@@ -98,6 +108,11 @@ class Elastic final : public ElasticMember {
 
   // ---- its members ----
   [[nodiscard]] bool joining() const override { return now_.generation == 0; }
+  [[nodiscard]] bool lacks_state() const override { return lacks_state_; }
+  [[nodiscard]] bool took_state() const override { return took_state_; }
+  [[nodiscard]] std::span<std::byte> state_memory(std::size_t bytes) override {
+    return memory_in(copies_, of_process(), bytes);
+  }
   [[nodiscard]] Change change() override {
     const auto c = channel_->change();
     if (!c) return Change::none;
@@ -187,7 +202,9 @@ class Elastic final : public ElasticMember {
 
   Factory factory_;
   bool enrolled_ = false;
-  Made group_;  // goes before its flag
+  bool lacks_state_ = options_.start.new_worker, took_state_ = true;
+  std::vector<std::shared_ptr<HostWindow>> copies_;  // the second copy of the state lies in the last one
+  Made group_;                                       // goes before its flag
 };
 
 }  // namespace tutti

@@ -69,6 +69,9 @@ class ElasticMember : public ChangingMembers {
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
 
+  [[nodiscard]] std::int64_t epoch_of_joining() const override { return options_.start.epoch_begin; }
+  // Numbers are given once.
+  [[nodiscard]] int most_members() const override { return options_.start.rank + 1; }
   void ask_to_leave() override { channel_->ask_to_leave(); }
   [[nodiscard]] bool stop_requested() const override { return channel_->stop_requested(); }
   [[nodiscard]] bool may_write() const override { return joining() || channel_->may_write(); }
@@ -95,12 +98,14 @@ class ElasticMember : public ChangingMembers {
   }
   [[nodiscard]] bool founds() const noexcept { return joining() && !options_.start.new_worker; }
 
-  // Memory in a window that stays over all generations, all zero; empty where there can be none, or `windows` is null.
-  [[nodiscard]] std::span<std::byte> lasting_memory(ProcessWindows* windows, std::size_t bytes) {
+  // Memory in a window that stays over all generations, as the last of `kept`, all zero; empty where there can be none,
+  // or `windows` is null.
+  [[nodiscard]] static std::span<std::byte> memory_in(std::vector<std::shared_ptr<HostWindow>>& kept,
+                                                      ProcessWindows* windows, std::size_t bytes) {
     std::string why;
     auto window = windows != nullptr && bytes > 0 ? windows->make(bytes, why) : nullptr;
     if (window == nullptr) return {};
-    return windows_.emplace_back(std::move(window))->bytes().first(bytes);
+    return kept.emplace_back(std::move(window))->bytes().first(bytes);
   }
 
   ElasticOptions options_;

@@ -38,6 +38,22 @@ inline bool FitRun::found() {
   }
 }
 
+inline void FitRun::read_ahead() {
+  BatchSource* const source = sources_.train();
+  if (source == nullptr) return;  // a function makes it of a rank that is not known yet
+  // As many rows as this process may have.
+  const std::int64_t most = trainer_.options().micro_batch;
+  Placement of = source->placement();
+  of.rank = 0;
+  of.world = static_cast<int>(most > 0 ? std::max<std::int64_t>(o_.global_batch / most, 1) : o_.global_batch);
+  const Position p{std::clamp<std::int64_t>(o_.epochs - 1, 0, members_->epoch_of_joining()), 0};
+  source->start(p, of);
+  if (source->steps_left(p, o_.epochs) <= 0) return;
+  (void)source->next();
+  source->release();
+  (void)source->take_skip_messages();  // they come again with the step
+}
+
 inline void FitRun::count_generations() {
   if (members_ == nullptr && at_.generation == 0) return;
   auto latest = static_cast<double>(strategy_.rank() == 0 ? chief_.latest_generation() : 0);

@@ -51,13 +51,11 @@ class FitRun {
   FitResult run() {
     if (members_ != nullptr && members_->starts_anew() && !chief_.saves())
       fail<UsageError>("fit", "checkpoints, from which other processes go on when the members change", "none");
-    if (const std::int64_t most = trainer_.options().micro_batch; changes_in_place() && most > 0)
-      // The largest plan there will be: no change fails for want of its memory, and nobody waits for who joins.
-      trainer_.executor().prepare(std::min(most, o_.batch_per_worker > 0 ? o_.batch_per_worker : o_.global_batch),
-                                  true);
+    if (const std::int64_t rows = rows_before_members(); rows > 0) trainer_.executor().prepare(rows, true);
     if (deals_ != nullptr) {
       if (!begin_dealt()) return left();
     } else if (members_ != nullptr && members_->joining()) {
+      read_ahead();
       if (!change_members(false)) return left();
     } else if (!found()) {
       return left();
@@ -305,6 +303,20 @@ class FitRun {
   // made behind steps, one behind each, so that no change waits for them.
   void foresee();
   void plan_ahead();
+  // Rows of the plan that is made before there are members; 0: none is. Where micro-batches are limited, the largest
+  // plan there will be: no change fails for want of its memory, and nobody waits for who joins. Elsewhere that of the
+  // smallest share that one who joins may have: the first plan of a process takes longest.
+  [[nodiscard]] std::int64_t rows_before_members() const {
+    if (!changes_in_place()) return 0;
+    const std::int64_t most = trainer_.options().micro_batch;
+    const std::int64_t all = o_.batch_per_worker > 0 ? o_.batch_per_worker : o_.global_batch;
+    if (most > 0) return std::min(most, all);
+    if (!members_->joining()) return 0;
+    return o_.batch_per_worker > 0 ? all : part_of(all, 0, members_->most_members()).count;
+  }
+  // Of one that is about to join: its source has the order of the epoch and has read something before others wait for
+  // it.
+  void read_ahead();
   // Nobody would be left to go on.
   [[nodiscard]] bool all_leave();
   // Goes on in the next generation. broken: what was under way is to be done again. False where this process has left.

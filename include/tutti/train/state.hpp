@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,6 +57,14 @@ struct StateArena {
 // because the arenas themselves change while a step runs.
 class CommittedState {
  public:
+  CommittedState() = default;
+  CommittedState(const CommittedState&) = delete;
+  CommittedState& operator=(const CommittedState&) = delete;
+
+  // Lies in this memory, of so many bytes as the arenas have together, from now on; empty: in its own, which is there
+  // then. So it takes no memory later.
+  void lie_in(std::span<std::byte> memory, std::size_t bytes);
+
   // Copies the arenas out of the backend's memory.
   void commit(Memory& memory, const std::vector<StateArena>& arenas, const Counters& counters);
   // Copies it back, counters included.
@@ -70,27 +79,36 @@ class CommittedState {
   [[nodiscard]] std::vector<StateSpan> tensors(const std::vector<StateArena>& arenas, bool optimizer);
   // Room for tensors to be filled in from outside, e.g. a checkpoint or a peer; then restore().
   void reserve(const std::vector<StateArena>& arenas, const Counters& counters);
+  // The same, where all of it will be filled in.
+  void expect(const std::vector<StateArena>& arenas, const Counters& counters);
+
+  [[nodiscard]] static std::size_t bytes_of(const std::vector<StateArena>& arenas) noexcept {
+    std::size_t total = 0;
+    for (const auto& a : arenas) total += a.layout->bytes();
+    return total;
+  }
 
  private:
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte> own_;
+  std::span<std::byte> bytes_;
   Counters counters_;
   bool valid_ = false;
 };
 
 #if TUTTI_CORE_DEFINITIONS
+TUTTI_CORE_FUNCTION void CommittedState::lie_in(std::span<std::byte> memory, std::size_t bytes) {
+  if (memory.size() != bytes) own_.resize(bytes);
+  bytes_ = memory.size() == bytes ? memory : std::span(own_);
+}
 TUTTI_CORE_FUNCTION void CommittedState::commit(Memory& memory, const std::vector<StateArena>& arenas,
                                                 const Counters& counters) {
-  std::size_t total = 0;
-  for (const auto& a : arenas) total += a.layout->bytes();
-  bytes_.resize(total);
+  expect(arenas, counters);
   memory.synchronise();
   std::size_t at = 0;
   for (const auto& a : arenas) {
     memory.copy_out(bytes_.data() + at, a.data, a.layout->bytes());
     at += a.layout->bytes();
   }
-  counters_ = counters;
-  valid_ = true;
 }
 TUTTI_CORE_FUNCTION Counters CommittedState::restore(Memory& memory, const std::vector<StateArena>& arenas) const {
   std::size_t at = 0;
@@ -116,9 +134,11 @@ TUTTI_CORE_FUNCTION std::vector<StateSpan> CommittedState::tensors(const std::ve
   return list;
 }
 TUTTI_CORE_FUNCTION void CommittedState::reserve(const std::vector<StateArena>& arenas, const Counters& counters) {
-  std::size_t total = 0;
-  for (const auto& a : arenas) total += a.layout->bytes();
-  bytes_.assign(total, std::byte{0});
+  expect(arenas, counters);
+  std::fill(bytes_.begin(), bytes_.end(), std::byte{0});
+}
+TUTTI_CORE_FUNCTION void CommittedState::expect(const std::vector<StateArena>& arenas, const Counters& counters) {
+  if (const std::size_t bytes = bytes_of(arenas); bytes_.size() != bytes) lie_in({}, bytes);
   counters_ = counters;
   valid_ = true;
 }

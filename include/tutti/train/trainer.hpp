@@ -119,7 +119,8 @@ class Trainer {
   [[nodiscard]] MemoryEstimate memory(std::int64_t rows, std::int64_t evaluation_rows);
   // Makes these largest plans, whose memory shorter batches share, and tells what they take.
   MemoryEstimate prepare(std::int64_t rows, std::int64_t evaluation_rows);
-  // Makes a plan that a step with so many rows of this rank will need, where it needs no more memory than there is.
+  // Makes a plan that a step with so many rows of this rank will need, where it needs no more memory than there is; on
+  // the host also where it does, if micro-batches have no limit.
   // False: there is none left to be made. Waits for the steps that run before it makes one.
   bool plan_ahead(std::int64_t rows);
 

@@ -76,6 +76,11 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
   parts_->steps = std::make_unique<Steps>(b_, s_, o_, *executor_, parts_->exchange, counters_, parts_->state, rules,
                                           on_host ? nullptr : b_.step_end(parts_->state, rules));
   initialize();
+  // What is taken over or handed over when the members change is there before they do.
+  if (ChangingMembers* const m = s_.members(); m != nullptr && !m->starts_anew() && m->dealt_steps() == nullptr) {
+    const std::size_t bytes = CommittedState::bytes_of(arenas());
+    if (!s_.reads_device_memory()) committed_.lie_in(m->state_memory(bytes), bytes);
+  }
   s_.attach(executor_->parameters(), facts());
 }
 TUTTI_CORE_FUNCTION Trainer::~Trainer() = default;
@@ -181,14 +186,21 @@ TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside)
   settle();
   if (const auto spare = s_.reads_device_memory() ? parts_->steps->spare() : std::span<std::byte>(); !spare.empty())
     return synchronise_on_device(spare, beside);
-  commit();
+  ChangingMembers* const members = s_.members();
+  if (members != nullptr && members->lacks_state())
+    committed_.expect(arenas(), counters_);
+  else
+    commit();
   auto spans = committed_.tensors(arenas(), false);
   auto more = committed_.tensors(arenas(), true);
   spans.insert(spans.end(), more.begin(), more.end());
   spans.push_back(committed_.counters_span());
   spans.insert(spans.end(), beside.begin(), beside.end());
   s_.synchronise(span_of(spans));
-  restore();
+  if (members == nullptr || members->took_state())
+    restore();
+  else
+    parts_->steps->forget();
 }
 
 // From device to device, into a second copy that is taken over once it is whole.

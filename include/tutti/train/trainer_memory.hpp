@@ -34,7 +34,10 @@ TUTTI_CORE_FUNCTION bool Trainer::plan_ahead(std::int64_t rows) {
     const std::int64_t of_part = begin_of(i + 1, n, rows) - begin_of(i, n, rows);
     if (of_part == 0 || executor_->has_plan(of_part, true)) continue;
     settle();
-    if (executor_->prepare_within_memory(of_part)) return true;
+    // A share that is computed at once needs more memory with one rank fewer. The host has it, or has not then either.
+    const bool grows = o_.micro_batch == 0 && b_.memory().on_host();
+    if (grows) executor_->prepare(of_part, true);
+    if (grows || executor_->prepare_within_memory(of_part)) return true;
   }
   return false;
 }

@@ -51,7 +51,7 @@ class ElasticAsync final : public ElasticMember, private DealtSteps {
   [[nodiscard]] std::string name() const { return workers_ ? workers_->name() : "asynchronous parameter server"; }
   // Who joins has its memory before it is connected.
   std::span<std::byte> allocate(std::size_t bytes) {
-    return workers_ ? workers_->allocate(bytes) : lasting_memory(form_.windows(), bytes);
+    return workers_ ? workers_->allocate(bytes) : memory_in(windows_, form_.windows(), bytes);
   }
   void attach(const ArenaLayout& layout, const JobFacts& facts) {
     if (!workers_) return;

@@ -79,6 +79,7 @@ struct Frame {
   std::uint64_t offset = 0;  // of the data in its piece, in bytes
   std::uint64_t place = 0;
   bool packed = false;  // of a push of f32: what two_bit::pack() made of `bytes` lies behind the head
+  bool has = false;     // of Operation::take: this worker has it already, so its answer is a head alone
 
   static constexpr std::uint32_t no_bucket = 0xffffffff;
 };
@@ -93,7 +94,7 @@ using Head = std::array<std::byte, head_bytes>;
 
 namespace detail {
 
-inline constexpr std::uint32_t frame_magic = 0x32535054;  // "TPS2"
+inline constexpr std::uint32_t frame_magic = 0x33535054;  // "TPS3"
 
 template <class T>
 void put(std::byte*& at, T value) noexcept {
@@ -114,7 +115,7 @@ void take(const std::byte*& at, T& value) noexcept {
   detail::put(at, static_cast<std::uint8_t>(f.kind));
   detail::put(at, static_cast<std::uint8_t>(f.operation));
   detail::put(at, static_cast<std::uint8_t>(f.dtype));
-  detail::put(at, static_cast<std::uint8_t>(f.packed));
+  detail::put(at, static_cast<std::uint8_t>((f.packed ? 1 : 0) | (f.has ? 2 : 0)));
   for (const std::uint32_t n : {f.worker, f.root, f.bucket, f.bytes, f.patience, f.window}) detail::put(at, n);
   for (const std::uint64_t n : {f.generation, f.session, f.step, f.round, f.done, f.offset, f.place})
     detail::put(at, n);
@@ -132,10 +133,10 @@ void take(const std::byte*& at, T& value) noexcept {
   if (head.size() != head_bytes) return no("a head of another size");
   const std::byte* at = head.data();
   std::uint32_t magic = 0;
-  std::uint8_t kind = 0, operation = 0, dtype = 0, packed = 0;
+  std::uint8_t kind = 0, operation = 0, dtype = 0, flags = 0;
   Frame f;
   detail::take(at, magic);
-  for (std::uint8_t* n : {&kind, &operation, &dtype, &packed}) detail::take(at, *n);
+  for (std::uint8_t* n : {&kind, &operation, &dtype, &flags}) detail::take(at, *n);
   for (std::uint32_t* n : {&f.worker, &f.root, &f.bucket, &f.bytes, &f.patience, &f.window}) detail::take(at, *n);
   for (std::uint64_t* n : {&f.generation, &f.session, &f.step, &f.round, &f.done, &f.offset, &f.place})
     detail::take(at, *n);
@@ -148,8 +149,9 @@ void take(const std::byte*& at, T& value) noexcept {
   f.dtype = static_cast<DType>(dtype);
   const std::size_t element = size_of(f.dtype);
   if (element == 0) return no("an unknown type");
-  if (packed > 1) return no("bytes that are not zero");
-  f.packed = packed != 0;
+  if (flags > 2) return no("bytes that are not zero");
+  f.packed = flags == 1;
+  f.has = flags == 2;
   if (f.bytes > max_data) return no("too much data");
   const bool carries = f.kind == FrameKind::push || f.kind == FrameKind::answer;
   if (carries && (f.bytes == 0 || f.bytes % element != 0 || f.offset % element != 0)) return no("parts of elements");
@@ -166,6 +168,8 @@ void take(const std::byte*& at, T& value) noexcept {
     if (data != two_bit::bytes_of(f.bytes / sizeof(float))) return no("two bits of another size");
     return f;
   }
+  if (f.has && (!carries || f.operation != Operation::take || f.window != 0)) return no("nothing to be wanted");
+  if (f.has && !pushes) return data == 0 ? std::optional(f) : no("data that is not wanted");
   // Who is not the root has nothing to bring.
   const bool brings_nothing =
       data == 0 &&

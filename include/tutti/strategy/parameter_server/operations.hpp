@@ -45,6 +45,7 @@ struct Request {
   float threshold = 0;
   std::span<float> kept{};
   std::size_t plain = 0;
+  bool has = false;  // of Operation::take: this worker has the data already
   // The window that the data lies in, and where; null: none. Servers that have it are sent no data.
   const LentWindow* lent = nullptr;
   std::uint64_t place = 0;

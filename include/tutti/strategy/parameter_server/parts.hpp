@@ -118,6 +118,7 @@ inline void make_wide(Job& job) {
     f.place = r.place + (p.offset - r.base);
   }
   f.packed = p.packed_bytes > 0;
+  f.has = r.has;
   return f;
 }
 

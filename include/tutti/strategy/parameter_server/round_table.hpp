@@ -36,6 +36,7 @@ class RoundTable {
     std::span<std::byte> lent{};
     std::uint32_t window = 0;
     std::uint64_t place = 0;
+    bool has = false;  // its worker wants no answer but that it is done
   };
   struct Cell {
     Frame frame{};  // the first that came
@@ -45,7 +46,7 @@ class RoundTable {
     bool open = false, answered = false;
     bool forgotten = false;  // answered, and the answer's memory is another's now
     Deadline due{};
-    std::span<std::byte> sum{};  // empty: all workers have it in their windows
+    std::span<std::byte> sum{};  // empty: all workers have it, in their windows or before
     SendsUnderWay under_way{};
     Buffer memory{};
   };
@@ -81,7 +82,7 @@ class RoundTable {
   }
   // lent: where the data is, if it is in a window. Whether it was the last one.
   bool add(Cell& c, const Frame& f, Message&& m, std::span<std::byte> lent) {
-    c.parts[f.worker] = {std::move(m), lent, f.window, f.place};
+    c.parts[f.worker] = {std::move(m), lent, f.window, f.place, f.has};
     c.has[f.worker] = true;
     c.packed[f.worker] = f.packed;
     pending_[f.worker] += f.bytes;
@@ -92,10 +93,13 @@ class RoundTable {
   void combine(Cell& c) {
     const Frame& f = c.frame;
     to_.clear();
-    for (const Part& p : c.parts)
+    std::size_t have = 0;
+    for (const Part& p : c.parts) {
       if (!p.lent.empty()) to_.push_back(p.lent.data());
+      have += p.has ? 1 : 0;
+    }
     c.sum = {};
-    if (to_.size() < workers_) {
+    if (to_.size() + have < workers_) {
       if (c.memory.bytes() < f.bytes) c.memory = Buffer(host_memory(), f.bytes);
       c.sum = {static_cast<std::byte*>(c.memory.data()), f.bytes};
       to_.push_back(c.sum.data());

@@ -223,7 +223,8 @@ class Server {
     ++counts_.answers;
     f.window = c.parts[worker].window;
     f.place = c.parts[worker].place;
-    const std::span<const std::byte> data = f.window == 0 ? c.sum : std::span<std::byte>();
+    f.has = c.parts[worker].has;
+    const std::span<const std::byte> data = f.window == 0 && !f.has ? c.sum : std::span<std::byte>();
     (void)t_.send(members_[worker].peer, encode(f), data, data.empty() ? nullptr : &c.under_way);
   }
   void borrow(const Event<Message>& e, Frame f) {
@@ -373,7 +374,7 @@ class Server {
   void refuse(std::int64_t peer, Frame f, const std::string& why) {
     note(peer, why);
     f.kind = FrameKind::refuse;
-    f.packed = false;
+    f.packed = f.has = false;
     f.window = 0;  // the text lies behind the head
     f.bytes = static_cast<std::uint32_t>(why.size());
     (void)t_.send(peer, encode(f), std::as_bytes(std::span(why)), nullptr);

@@ -71,8 +71,11 @@ class ServerCommunicator {
   Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     return post({data, t, op == ReduceOp::max ? Operation::max : Operation::sum}, name, o_.deadline);
   }
-  Work broadcast(std::span<std::byte> data, int root, const std::string& name) {
-    return post({data, DType::u8, Operation::take, static_cast<std::uint32_t>(root)}, name, o_.deadline);
+  // wants: whether this rank lacks the root's data, which lies here already otherwise.
+  Work broadcast(std::span<std::byte> data, int root, const std::string& name, bool wants = true) {
+    Request r{data, DType::u8, Operation::take, static_cast<std::uint32_t>(root)};
+    r.has = !wants || root == rank();
+    return post(r, name, o_.deadline);
   }
   // As a sum in which each worker brings zeros for the others: what is gathered is small.
   Work all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::string& name) {
@@ -186,6 +189,7 @@ class ServerCommunicator {
   Work post(Request r, const std::string& name, std::chrono::milliseconds deadline) {
     if (r.data.empty()) return {};
     r.lent = may_lie_in_window(r.operation) ? lent_.find(r.data, r.place) : nullptr;
+    r.has = r.has && r.lent == nullptr;  // there nothing travels
     r.stays = r.lent != nullptr;
     for (const Buffer& b : own_) {
       const auto* begin = static_cast<const std::byte*>(b.data());

@@ -300,10 +300,10 @@ class WorkerThread {
     const Request& r = job->request;
     const std::size_t at = f->offset - r.base;
     const bool lies_here = lies_with(r, part->server);
-    if (lies_here != (f->window != 0)) return;
+    if (lies_here != (f->window != 0) || r.has != f->has) return;
     const std::byte* const from = lies_here ? r.data.data() + at : e.message.data().data();
     std::byte* const to = (r.answer.empty() ? r.data : r.answer).data() + at;
-    if (r.operation != Operation::store && to != from) std::memcpy(to, from, f->bytes);
+    if (r.operation != Operation::store && !r.has && to != from) std::memcpy(to, from, f->bytes);
     if (concerns_one_worker(r.operation) && f->done > progress_) progress_ = f->done;
     part->answered = true;
     unanswered_[static_cast<std::size_t>(e.peer)] -= f->bytes;
