@@ -6,10 +6,14 @@ some are also stopped and some cut off. For each kind the median, the 95th perce
   still    from the end of the last step to the begin of the next, as the new first rank tells it
   noticed  from the edit of the hosts file, or the kill, until the job says that others train (with who starts and loads)
 
-usage: bench/elastic.py [--changes N] [--workers N] [--threads N] [--strategy WORD] [--hosts] [-- OPTIONS OF tutti-launch]
+usage: bench/elastic.py [--changes N] [--kinds WORDS] [--samples FILE] [--workers N] [--threads N] [--strategy WORD] [--hosts]
+                        [-- OPTIONS OF tutti-launch]
 
   --changes   of each kind (a tenth of it of those that wait for --rank-timeout); default: 50. --workers: of the job;
               default: 4. --threads: of each; default: 1. --strategy: of the program; default: its own
+  --kinds     of order,killed,stopped, those that are measured; default: all, stopped ones with --hosts alone
+  --samples   appends each change to this file, a line of JSON each, and shows the percentiles of all that are there: what
+              takes long is measured in several turns
   --hosts     each worker on a host of its own; needs root
 
 TUTTI_BUILD_DIR is the build folder (default: build). Status 1 where the job does not live through it.
@@ -171,20 +175,34 @@ def measure(args, options, bed):
         for kind, times in m.kinds.items():
             kinds.setdefault(kind, []).extend(times)
 
-    with job() as m:
-        m.in_order(args.changes)
+    if "order" in args.kinds:
+        with job() as m:
+            m.in_order(args.changes)
     # On one host the pauses before another one is started grow with the kills of a job.
     together = 2 * args.changes if bed else 4
-    for done in range(0, 2 * args.changes, together):
+    for done in range(0, 2 * args.changes, together) if "killed" in args.kinds else []:
         with job() as m:
             for i in range(done, min(done + together, 2 * args.changes)):
                 m.killed(i)
-    if bed:
+    if bed and "stopped" in args.kinds:
         with job() as m:
             for _ in range((args.changes + 9) // 10):
                 m.stopped()
                 m.cut()
     return kinds
+
+
+def with_earlier(kinds, samples):
+    """These changes and those that stand in a file, which has all of them then."""
+    with open(samples, "a", encoding="utf-8") as out:
+        for kind, times in kinds.items():
+            for still, noticed in times:
+                out.write(json.dumps({"kind": kind, "still": still, "noticed": noticed}) + "\n")
+    everything = {}
+    for line in samples.read_text().splitlines():
+        change = json.loads(line)
+        everything.setdefault(change["kind"], []).append((change["still"], change["noticed"]))
+    return everything
 
 
 def show(kinds):
@@ -208,11 +226,18 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--strategy", default="")
+    parser.add_argument("--kinds", type=lambda words: words.split(","), default=["order", "killed", "stopped"])
+    parser.add_argument("--samples", type=Path)
     parser.add_argument("--hosts", action="store_true")
     args = parser.parse_args(words[:words.index("--")] if "--" in words else words)
+    if set(args.kinds) - {"order", "killed", "stopped"}:
+        parser.error("--kinds: expected some of order,killed,stopped")
+    if args.samples:
+        args.samples.touch()  # rather than after all changes
     try:
         with bed_module.Bed(args.workers) if args.hosts else contextlib.nullcontext() as bed:
-            show(measure(args, options, bed))
+            kinds = measure(args, options, bed)
+        show(with_earlier(kinds, args.samples) if args.samples else kinds)
     except bed_module.Unavailable as e:
         sys.exit(f"bench/elastic.py: --hosts: {e}")
 
