@@ -76,6 +76,21 @@ class Report(ReportCase):
         data, _ = self.page(0, "first", "other/first/")
         self.assertEqual([run["name"] for run in data["runs"]], ["first", "other/first/"])
 
+    def test_a_long_run_makes_a_small_page(self):
+        folder = self.folder / "long"
+        folder.mkdir()
+        shutil.copy(self.folder / "first" / "evaluation.json", folder)
+        line = '{"event":"step","epoch":1,"step":%d,"train_loss":%.15f,"train_top1":%.15f,"images_per_second":%.12f,"lr":%.17f,' \
+               '"batch":128,"data_wait":%.17f,"comm_wait":%.17f,"compute":%.17f,"seconds":%.9f}\n'
+        with (folder / "log.jsonl").open("w") as log:
+            for n in range(1, 100_001):
+                x = n * 0.618034 % 1
+                log.write(line % (n, 50 if n == 77_777 else 1 + x, x, 1000 + x, x / 10, x / 4, x / 4, 1 - x / 2, n / 10))
+        data, _ = self.page(0, folder)
+        self.assertLess((self.folder / "page.html").stat().st_size, 1_000_000)
+        steps = data["runs"][0]["steps"]
+        self.assertEqual((steps["rows"], len(steps["train_loss"]["mean"]), max(steps["train_loss"]["max"])), (100_000, 800, 50))
+
     def test_where_it_goes(self):
         with tempfile.TemporaryDirectory() as here:
             self.assertRegex(self.report(0, self.folder / "first", cwd=here).stdout, r"^report\.html: 1 run, \d+ KB\n$")

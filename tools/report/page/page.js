@@ -326,7 +326,7 @@
 
   if (elastic.length) section("Changes of members", ...elastic.map((run) => table(several ? run.name : "When the job went on with other ranks",
     ["after step", "time of training", "ranks", "the change took", "images of a step"],
-    run.changes.map((c) => [number(c.step), duration(c.time), number(c.ranks), duration(c.seconds), number(c.batch)]))));
+    run.changes.map((c) => [number(c.step), duration(axes.time.of(run, c.step)), number(c.ranks), duration(c.seconds), number(c.batch)]))));
 
   // Confusions.
   const className = (v, c) => (v.class_names[c] !== undefined ? v.class_names[c] : String(c));
@@ -351,20 +351,30 @@
         el("td", {}, percent(rateOf(label)))));
       parts.push(el("div", { class: "wide" }, el("table", { class: "matrix" }, el("caption", {}, "Images of each class (rows) by the class that the net took them for (columns)"), el("thead", {}, head), el("tbody", {}, ...rows))));
     } else {
-      const canvas = el("canvas", { width: n, height: n, role: "img", "aria-label": "Confusion matrix of " + n + " classes; the tables below hold its largest numbers" });
+      // Neighbouring classes share a square where there are too many to see.
+      const side = Math.min(n, 125), squares = new Map();
+      const fullest = [1, 1];
+      for (const [at, count] of cells) {
+        const label = Math.floor(at / n), said = at % n, wrongly = label === said ? 0 : 1;
+        const square = 2 * (Math.floor(label * side / n) * side + Math.floor(said * side / n)) + wrongly, sum = (squares.get(square) || 0) + count;
+        squares.set(square, sum);
+        fullest[wrongly] = Math.max(fullest[wrongly], sum);
+      }
+      const canvas = el("canvas", { width: side, height: side, role: "img", "aria-label": "Confusion matrix of " + n + " classes; the tables below hold its largest numbers" });
       const draw = () => {
         const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
         const colour = (name) => style.getPropertyValue(name);
-        pen.clearRect(0, 0, n, n);
-        for (const [at, count] of cells) {
-          const label = Math.floor(at / n), said = at % n;
-          pen.fillStyle = "rgba(" + colour(label === said ? "--heat" : "--miss") + ", " + (0.3 + 0.7 * Math.sqrt(count / (label === said ? most : mostWrong))) + ")";
-          pen.fillRect(said, label, 1, 1);
+        pen.clearRect(0, 0, side, side);
+        for (const [square, count] of squares) {
+          const wrongly = square % 2, at = square >> 1;
+          if (wrongly && at % side === Math.floor(at / side)) continue;
+          pen.fillStyle = "rgba(" + colour(wrongly ? "--miss" : "--heat") + ", " + (0.15 + 0.85 * Math.sqrt(count / fullest[wrongly])) + ")";
+          pen.fillRect(at % side, Math.floor(at / side), 1, 1);
         }
       };
       draw();
       window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-      parts.push(el("p", { class: "quiet" }, "Rows are the classes of the images, columns what the net took them for."), canvas);
+      parts.push(el("p", { class: "quiet" }, "Rows are the classes of the images, columns what the net took them for" + (side < n ? ", several neighbouring classes a square." : ".")), canvas);
     }
     const usual = wrong.slice(0, n <= 20 ? 10 : 30), worst = [...Array(n).keys()].filter((c) => of[c] > 0).sort((a, b) => rateOf(a) - rateOf(b)).slice(0, 30);
     if (usual.length) parts.push(el("details", n > 20 ? { open: "" } : {}, el("summary", {}, "Most frequent confusions"), table("Pairs of classes", ["is", "taken for", "images", "of its class"],
