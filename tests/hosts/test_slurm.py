@@ -125,6 +125,25 @@ class Launch(SlurmJob):
         # As with --signal=B:TERM@60: to the batch script alone.
         self.stopped(f"exec {LAUNCH} {words(self.train('--strategy', 'gloo', '--epochs', 100000))}", "--batch", "--signal=TERM")
 
+    def test_a_node_of_the_allocation_joins(self):
+        file = SLURM.folder / "joins.sh"
+        elastic = SLURM.folder / "elastic"
+        elastic.mkdir()
+        command = [LAUNCH, "-n", 1, "--elastic", "--elastic-dir", elastic, "--elastic-at", "step",
+                   *self.train("--strategy", "gloo", "--epochs", 100000)]
+        file.write_text(f"#!/bin/sh\nexec {words(command)}\n")
+        job = self.run_job("sbatch", "--parsable", "-N2", "-n2", "-o", file.with_suffix(".out"), file).strip()
+        log, joined = self.run_dir / "log.jsonl", elastic / "host_worker_log"
+        wait_until(lambda: log.exists() and '"step":3,' in log.read_text())
+        here = (elastic / "host_worker").read_text().split()[0]
+        other = next(n for n in SLURM.bed.names if n != here)
+        (elastic / "new").write_text(f"{here}\n{other}\n")
+        (elastic / "new").rename(elastic / "host_worker")
+        wait_until(lambda: f"ADDED {other}" in joined.read_text())
+        self.run_job("scancel", "--batch", "--signal=TERM", job)
+        wait_until(lambda: not re.search("JobState=(RUNNING|COMPLETING)", self.run_job("scontrol", "show", "job", job)))
+        self.assertIn("ExitCode=143:0", self.run_job("scontrol", "show", "job", job))
+
 
 def wait_until(done, seconds=120):
     end = time.monotonic() + seconds
