@@ -46,7 +46,7 @@ class Slurm:
     def run(self, argv, host=0, **options):
         """Runs a command on a host, or on this machine, which is no node, where host is None."""
         argv = [str(a) for a in argv]
-        options = {"text": True, "capture_output": True, "timeout": 150, "env": self.environment, **options}
+        options = {"text": True, "capture_output": True, "timeout": 300, "env": self.environment, **options}
         # Hosts are entered in "/".
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *argv]
         return subprocess.run(inside if host is None else self.bed.inside(host, inside), **options)

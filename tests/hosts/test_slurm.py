@@ -145,7 +145,7 @@ class Launch(SlurmJob):
         self.assertIn("ExitCode=143:0", self.run_job("scontrol", "show", "job", job))
 
 
-def wait_until(done, seconds=120):
+def wait_until(done, seconds=300):
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:
