@@ -71,7 +71,7 @@ class Gloo(HostsCase):
             os.kill(pid, signal.SIGKILL)
             start = time.monotonic()
             self.finish(job)
-            self.assertLess(time.monotonic() - start, 20)
+            self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
             self.assertEqual(job.returncode, 5, job.err)
             name = f"worker {rank} on {self.bed.address(host)}"
             self.assertRegex(self.message(job), rf"\[{name}\].*SIGKILL")
@@ -83,7 +83,7 @@ class Gloo(HostsCase):
         start = time.monotonic()
         try:
             self.finish(job)
-            self.assertLess(time.monotonic() - start, 30)
+            self.assertLess(time.monotonic() - start, 60)
             self.assertEqual(job.returncode, 5, job.err)
             # Both may be given up at once.
             self.assertRegex(job.err, rf"\[worker [23] on {self.bed.address(1)}\] expected a sign of life within 4 s")

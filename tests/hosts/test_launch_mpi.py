@@ -81,7 +81,7 @@ class Mpi(HostsCase):
         os.kill(self.pid(1), signal.SIGKILL)
         start = time.monotonic()
         self.finish(job)
-        self.assertLess(time.monotonic() - start, 8)
+        self.assertLess(time.monotonic() - start, 30)  # of --host-timeout
         self.assertEqual(job.returncode, 5, job.err)
         self.assertRegex(self.message(job), rf"\[worker 1 on {self.bed.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
 

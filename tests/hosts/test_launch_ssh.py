@@ -108,7 +108,7 @@ class Ssh(HostsCase):
         start = time.monotonic()
         done = self.launch("-H", self.bed.hosts_file(2), "sh", "-c",
                            f"if [ $TUTTI_RANK = 3 ]; then exit 17; fi; {STUBBORN}", code=17)
-        self.assertLess(time.monotonic() - start, 20)
+        self.assertLess(time.monotonic() - start, 30)  # of --host-timeout
         self.assertIn(f"[worker 3 on {self.bed.address(1)}] expected exit code 0, got exit code 17.", self.message(done))
 
     def run_ranks(self, *options, count=3):
@@ -136,7 +136,7 @@ class Ssh(HostsCase):
         os.kill(self.pid(1), signal.SIGKILL)
         start = time.monotonic()
         self.finish(job)
-        self.assertLess(time.monotonic() - start, 5)
+        self.assertLess(time.monotonic() - start, 30)
         self.assertEqual(job.returncode, 5, job.err)
         self.assertRegex(self.message(job), rf"\[worker 1 on {self.bed.address(1)}\].*SIGKILL.*step \d+, bucket \d ")
         self.assert_stands(self.message(job), 1)

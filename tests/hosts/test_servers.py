@@ -41,7 +41,7 @@ class Servers(HostsCase):
 
     def run_long(self, run):
         job = self.start("-n", 3, "-s", 2, "-H", self.bed.hosts_file(2),
-                         *self.command(run, "--epochs", 10000, "--comm-deadline", 20))
+                         *self.command(run, "--epochs", 10000, "--comm-deadline", 60))
         log = self.folder / run / "log.jsonl"
         wait_until(lambda: job.poll() is not None or (log.exists() and '"step":5,' in log.read_text()))
         if job.poll() is not None:
@@ -56,7 +56,7 @@ class Servers(HostsCase):
             os.kill(pid, signal.SIGKILL)
             start = time.monotonic()
             self.finish(job)
-            self.assertLess(time.monotonic() - start, 20)
+            self.assertLess(time.monotonic() - start, 60)  # the deadline of a wait
             self.assertEqual(job.returncode, 5, job.err)
             self.assertRegex(self.message(job), rf"\[{role} {rank} on {self.bed.address(host)}\].*SIGKILL")
 
