@@ -115,12 +115,16 @@ class Job:
 
 class Measured:
     def __init__(self, job, args):
-        self.job, self.n, self.kinds = job, args.workers, {}
+        self.job, self.n, self.kinds, self.samples = job, args.workers, {}, args.samples
 
     def change(self, kind, ranks, act):
         begin = time.monotonic()
         act()
-        self.kinds.setdefault(kind, []).append(self.job.wait_for(ranks, begin))
+        still, noticed = self.job.wait_for(ranks, begin)
+        self.kinds.setdefault(kind, []).append((still, noticed))
+        if self.samples:
+            with open(self.samples, "a", encoding="utf-8") as out:
+                out.write(json.dumps({"kind": kind, "still": still, "noticed": noticed}) + "\n")
         time.sleep(0.5)
 
     def in_order(self, count):
@@ -192,17 +196,13 @@ def measure(args, options, bed):
     return kinds
 
 
-def with_earlier(kinds, samples):
-    """These changes and those that stand in a file, which has all of them then."""
-    with open(samples, "a", encoding="utf-8") as out:
-        for kind, times in kinds.items():
-            for still, noticed in times:
-                out.write(json.dumps({"kind": kind, "still": still, "noticed": noticed}) + "\n")
-    everything = {}
+def in_file(samples):
+    """The changes that stand there."""
+    kinds = {}
     for line in samples.read_text().splitlines():
         change = json.loads(line)
-        everything.setdefault(change["kind"], []).append((change["still"], change["noticed"]))
-    return everything
+        kinds.setdefault(change["kind"], []).append((change["still"], change["noticed"]))
+    return kinds
 
 
 def show(kinds):
@@ -232,12 +232,11 @@ def main():
     args = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     if set(args.kinds) - {"order", "killed", "stopped"}:
         parser.error("--kinds: expected some of order,killed,stopped")
-    if args.samples:
-        args.samples.touch()  # rather than after all changes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/elastic.py: stopped"))  # with its job
     try:
         with bed_module.Bed(args.workers) if args.hosts else contextlib.nullcontext() as bed:
             kinds = measure(args, options, bed)
-        show(with_earlier(kinds, args.samples) if args.samples else kinds)
+        show(in_file(args.samples) if args.samples else kinds)
     except bed_module.Unavailable as e:
         sys.exit(f"bench/elastic.py: --hosts: {e}")
 
