@@ -37,7 +37,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
       cpu::RowLoop<op::Relu>, cpu::RowLoop<op::ReluBackward>,
       cpu::Gelu, cpu::GeluBackward,
       cpu::Add,
-      cpu::RowLoop<op::Bias>, cpu::BiasBackward,
+      cpu::Bias, cpu::BiasBackward,
       cpu::MaxPool, cpu::MaxPoolBackward,
       cpu::GlobalAvgPool, cpu::GlobalAvgPoolBackward,
       cpu::LinearBackwardWeights,

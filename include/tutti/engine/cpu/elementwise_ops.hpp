@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <variant>
+#include <vector>
 
 #include <tutti/engine/cpu/gelu_kernels.hpp>
+#include <tutti/engine/cpu/norm_kernels.hpp>
 #include <tutti/engine/cpu/own_kernel.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
@@ -63,6 +66,47 @@ class GeluBackward final : public RowKernel {
                             static_cast<T*>(c.out[0].data), c.out[0].shape.numel());
     });
   }
+};
+
+// y = x + b[c]: a batch norm that leaves its input as it is. A few channels that fill no whole registers are taken as
+// more of them, of several pixels.
+class Bias final : public RowKernel {
+ public:
+  using For = op::Bias;
+  Bias(const Op& op, Shared& b, const NodeDesc& d)
+      : RowKernel(op, b, d), channels_(d.in[1].shape.numel()), together_(16 / std::gcd<std::int64_t>(channels_, 16)) {
+    if (together_ * channels_ > most) together_ = 1;
+    ones_.assign(static_cast<std::size_t>(together_ * channels_), 1.0F);
+  }
+  void run(Call& c) override {
+    float_type(c.out[0].dtype, [&](auto t) { run_as<decltype(t)>(c); });
+  }
+
+ private:
+  static constexpr std::int64_t most = 512;
+
+  template <class T>
+  void run_as(const Call& c) const {
+    const float* const bias = c.in[1].as<float>();
+    const float* const ones = ones_.data();
+    const auto* x = static_cast<const T*>(c.in[0].data);
+    auto* y = static_cast<T*>(c.out[0].data);
+    std::int64_t rest = pixels(c.in[0]);
+    if (together_ > 1) {
+      float repeated[most];
+      for (std::int64_t k = 0; k < together_; ++k)
+        std::copy_n(bias, channels_, static_cast<float*>(repeated) + k * channels_);
+      const std::int64_t groups = rest / together_, wide = together_ * channels_;
+      norm_apply<T>(isa_, x, nullptr, y, groups, wide, ones, static_cast<const float*>(repeated), false);
+      x += groups * wide;
+      y += groups * wide;
+      rest -= groups * together_;
+    }
+    norm_apply<T>(isa_, x, nullptr, y, rest, channels_, ones, bias, false);
+  }
+
+  std::int64_t channels_, together_;  // of pixels
+  std::vector<float> ones_;
 };
 
 // db[c] = the sum over rows and pixels of dy[c].
