@@ -84,15 +84,12 @@ TUTTI_INLINE void add_product(Register& sum, const Register& a, const Pair* b) {
 
 // `count` channels of a pixel, no more than 16, or zeros where it is outside.
 TUTTI_INLINE void read_pixel(Words& to, const bf16* p, bool inside, std::int64_t count) {
-  Vec<Isa::avx512_bf16>::Half half{};
-  if (inside && count >= lanes) {
-    read(half, p);
-  } else if (inside) {
-    bf16 some[lanes] = {};
-    std::copy_n(p, count, static_cast<bf16*>(some));
-    read(half, static_cast<const bf16*>(some));
-  }
-  to = __builtin_convertvector(half, Words);
+  to = Words{};
+  if (!inside) return;
+  if (count >= lanes) return widen<Isa::avx512_bf16>(to, p);
+  bf16 some[lanes] = {};
+  std::copy_n(p, count, static_cast<bf16*>(some));
+  widen<Isa::avx512_bf16>(to, static_cast<const bf16*>(some));
 }
 
 // A row of pixels, of w, or of zeros: pairs q of [0, count), the way k being pixels (step q + first k, that + apart).

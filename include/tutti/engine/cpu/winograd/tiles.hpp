@@ -98,127 +98,104 @@ TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t line, std::int64_
     }
 }
 
-// One register of channels to or from the buffer, `count` of which exist.
-template <Isa I, class T>
-TUTTI_INLINE void copy_in(float* to, const T* from, std::int64_t count) {
-  if (count >= lanes_of<I>) {
-    F<I> v;
-    load<I>(v, from);
-    return store<I>(to, v);
-  }
-  for (std::int64_t k = 0; k < count; ++k) to[k] = static_cast<float>(from[k]);
-}
-template <Isa I, class T>
-TUTTI_INLINE void copy_out(T* to, const float* from, std::int64_t count) {
-  if (count >= lanes_of<I>) {
-    F<I> v;
-    load<I>(v, from);
-    return store<I>(to, v);
-  }
-  for (std::int64_t k = 0; k < count; ++k) to[k] = T(from[k]);
-}
-
 // N x N pixels of each tile, from `Border` pixels above and left of it, transformed to 36 points.
-template <Isa I, int N, int Border, class Transform>
-TUTTI_INLINE void read_tiles(const ReadTiles& a, Transform transform) {
+template <Isa I, class T, int N, int Border, class Transform>
+TUTTI_INLINE void read_tiles(const ReadTiles& a) {
   using V = F<I>;
-  constexpr std::int64_t lanes = lanes_of<I>;
+  constexpr std::int64_t lanes = lanes_of<I>, unit = sizeof(T);
+  alignas(64) static constexpr T zeros[lanes] = {};
   const Images& s = a.images;
-  const std::int64_t unit = a.bf16 ? 2 : 4, line = s.w * s.channels;
-  const auto* const bytes = static_cast<const std::byte*>(a.from);
+  const std::int64_t line = s.w * s.channels, plane = a.to.plane;
+  const auto* const pixels = static_cast<const T*>(a.from);
+  const T* const outside = zeros;
+  alignas(64) T buffer[N][N][lanes];
+  const Transform transform;
   for (std::int64_t k = 0; k < a.count; ++k) {
     const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
-    const std::byte* const ahead = bytes + offset_of(s, next, N - tile - Border, N - tile - Border) * unit;
+    const auto* const ahead =
+        reinterpret_cast<const std::byte*>(pixels + offset_of(s, next, N - tile - Border, N - tile - Border));
     const std::int64_t first = offset_of(s, at, -Border, -Border);
     // The pixels that exist: [top, bottom) x [left, right).
     const std::int64_t top = std::max<std::int64_t>(0, Border - at.y), left = std::max<std::int64_t>(0, Border - at.x);
     const std::int64_t bottom = std::min<std::int64_t>(N, s.h + Border - at.y);
     const std::int64_t right = std::min<std::int64_t>(N, s.w + Border - at.x);
-    const bool inside = top == 0 && left == 0 && bottom == N && right == N;
-    alignas(64) float buffer[N][N][lanes];
-    if (!inside)
-      for (auto& pixels : buffer)
-        for (auto& pixel : pixels) store<I>(static_cast<float*>(pixel), V{});
     for (std::int64_t c = 0; c < s.channels; c += lanes) {
       if (c * unit % 64 == 0) fetch_ahead<false>(ahead + c * unit, line * unit, s.channels * unit);
-      const float* from = static_cast<const float*>(buffer[0][0]);
-      std::int64_t down = N * lanes, along = lanes;
-      const auto gather = [&](const auto* pixels) TUTTI_LAMBDA {
+      const T* from = pixels + (first + c);
+      std::int64_t down = line, along = s.channels;
+      if (s.channels - c < lanes) {  // the last channels, and zeros behind them
         for (std::int64_t i = top; i < bottom; ++i)
           for (std::int64_t j = left; j < right; ++j)
-            copy_in<I>(static_cast<float*>(buffer[i][j]), pixels + (first + i * line + j * s.channels + c),
-                       s.channels - c);
-      };
-      if (const std::int64_t rest = s.channels - c;
-          rest < lanes)  // what is behind the last channel is of the one before
-        for (auto& pixels : buffer)
-          for (auto& pixel : pixels) store<I>(static_cast<float*>(pixel), V{});
-      if (a.bf16) {
-        gather(static_cast<const bf16*>(a.from));
-      } else if (!inside || c + lanes > s.channels) {
-        gather(static_cast<const float*>(a.from));
-      } else {
-        from = static_cast<const float*>(a.from) + first + c;
-        down = line;
-        along = s.channels;
+            std::fill(std::copy_n(from + i * line + j * s.channels, s.channels - c, static_cast<T*>(buffer[i][j])),
+                      buffer[i][j] + lanes, T{});
+        from = static_cast<const T*>(buffer[0][0]);
+        down = N * lanes;
+        along = lanes;
       }
-      float* const to = a.to.data + (a.at + k) * lanes + c * a.to.tiles;
+      // From row to row, of which those that are outside are one pixel of zeros.
+      const T* row[N];
+      std::int64_t step[N];
+#pragma GCC unroll 6
+      for (int i = 0; i < N; ++i) {
+        const bool exists = i >= top && i < bottom;
+        row[i] = exists ? from + i * down : outside;
+        step[i] = exists ? along : 0;
+      }
+      float* to = a.to.data + (a.at + k) * lanes + c * a.to.tiles;
       in_two_dimensions<V, N, patch>(
-          transform, [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + i * down + j * along); },
-          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(to + (i * patch + j) * a.to.plane, v); });
+          transform,
+          [&](V& v, int i, int j) TUTTI_LAMBDA {
+            load<I>(v, j >= left && j < right ? row[i] : outside);
+            row[i] += step[i];
+          },
+          [&](const V& v, int, int) TUTTI_LAMBDA {
+            store<I>(to, v);
+            to += plane;
+          });
     }
   }
 }
 template <Isa I>
 TUTTI_INLINE void read_inputs_body(const ReadTiles& a) {
-  read_tiles<I, patch, 1>(a, [](F<I>* d) TUTTI_LAMBDA { input_1d(d); });
+  a.bf16 ? read_tiles<I, bf16, patch, 1, InputTransform<F<I>>>(a)
+         : read_tiles<I, float, patch, 1, InputTransform<F<I>>>(a);
 }
 template <Isa I>
 TUTTI_INLINE void read_gradients_body(const ReadTiles& a) {
-  read_tiles<I, tile, 0>(a, [](F<I>* d) TUTTI_LAMBDA { gradient_1d(d); });
+  a.bf16 ? read_tiles<I, bf16, tile, 0, GradientTransform<F<I>>>(a)
+         : read_tiles<I, float, tile, 0, GradientTransform<F<I>>>(a);
 }
 
-template <Isa I>
-TUTTI_INLINE void write_outputs_body(const WriteTiles& a, bool rounds) {
+// `J`: the instruction set that rounds.
+template <Isa I, Isa J, class T>
+TUTTI_INLINE void write_outputs_body(const WriteTiles& a) {
   using V = F<I>;
-  constexpr std::int64_t lanes = lanes_of<I>;
+  constexpr std::int64_t lanes = lanes_of<I>, unit = sizeof(T);
   const Images& s = a.images;
-  const std::int64_t unit = a.bf16 ? 2 : 4, line = s.w * s.channels;
-  auto* const bytes = static_cast<std::byte*>(a.to);
+  const std::int64_t line = s.w * s.channels, plane = a.plane;
+  auto* const pixels = static_cast<T*>(a.to);
+  alignas(64) T buffer[tile][tile][lanes];
+  const OutputTransform<V> transform;
   for (std::int64_t k = 0; k < a.count; ++k) {
     const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
-    const std::byte* const ahead = bytes + offset_of(s, next, 0, 0) * unit;
+    const auto* const ahead = reinterpret_cast<const std::byte*>(pixels + offset_of(s, next, 0, 0));
     const std::int64_t first = offset_of(s, at, 0, 0), bottom = std::min<std::int64_t>(tile, s.h - at.y),
                        right = std::min<std::int64_t>(tile, s.w - at.x);
-    const bool inside = bottom == tile && right == tile && !a.bf16;
-    alignas(64) float buffer[tile][tile][lanes];
     for (std::int64_t c = a.first_channel; c < std::min(a.end_channel, s.channels); c += lanes) {
       if (c == a.first_channel || c * unit % 64 == 0)
         fetch_ahead<true>(ahead + c * unit, line * unit, s.channels * unit);
+      const std::int64_t count = std::min(lanes, s.channels - c);
+      const bool inside = bottom == tile && right == tile && count == lanes;
+      T* const to = inside ? pixels + (first + c) : static_cast<T*>(buffer[0][0]);
+      const std::int64_t down = inside ? line : tile * lanes, along = inside ? s.channels : lanes;
       const float* const from = a.from + k * a.tile + (c - a.first_channel);
-      const bool direct = inside && c + lanes <= s.channels;
-      float* const to = direct ? static_cast<float*>(a.to) + first + c : static_cast<float*>(buffer[0][0]);
-      const std::int64_t down = direct ? line : tile * lanes, along = direct ? s.channels : lanes;
       in_two_dimensions<V, patch, tile>(
-          [](V* m) TUTTI_LAMBDA { output_1d(m); },
-          [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * patch + j) * a.plane); },
-          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<I>(to + i * down + j * along, v); });
-      if (direct) continue;
-      const auto scatter = [&]<Isa J>(auto* pixels) TUTTI_LAMBDA {
-        for (std::int64_t i = 0; i < bottom; ++i)
-          for (std::int64_t j = 0; j < right; ++j)
-            copy_out<J>(pixels + (first + i * line + j * s.channels + c), static_cast<const float*>(buffer[i][j]),
-                        s.channels - c);
-      };
-      if (!a.bf16) {
-        scatter.template operator()<I>(static_cast<float*>(a.to));
-        continue;
-      }
-      auto* const to_bf16 = static_cast<bf16*>(a.to);
-      if constexpr (lanes == 16)
-        rounds ? scatter.template operator()<Isa::avx512_bf16>(to_bf16) : scatter.template operator()<I>(to_bf16);
-      else
-        scatter.template operator()<I>(to_bf16);
+          transform, [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * patch + j) * plane); },
+          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<J>(to + i * down + j * along, v); });
+      if (inside) continue;
+      for (std::int64_t i = 0; i < bottom; ++i)
+        for (std::int64_t j = 0; j < right; ++j)
+          std::copy_n(static_cast<const T*>(buffer[i][j]), count, pixels + (first + i * line + j * s.channels + c));
     }
   }
 }
@@ -228,9 +205,13 @@ TUTTI_TARGET_AVX2 inline void read_inputs_avx2(const ReadTiles& a) { read_inputs
 TUTTI_TARGET_AVX512 inline void read_gradients_avx512(const ReadTiles& a) { read_gradients_body<Isa::avx512>(a); }
 TUTTI_TARGET_AVX2 inline void read_gradients_avx2(const ReadTiles& a) { read_gradients_body<Isa::avx2>(a); }
 TUTTI_TARGET_AVX512 inline void write_outputs_avx512(const WriteTiles& a, bool rounds) {
-  write_outputs_body<Isa::avx512>(a, rounds);
+  if (!a.bf16) return write_outputs_body<Isa::avx512, Isa::avx512, float>(a);
+  rounds ? write_outputs_body<Isa::avx512, Isa::avx512_bf16, bf16>(a)
+         : write_outputs_body<Isa::avx512, Isa::avx512, bf16>(a);
 }
-TUTTI_TARGET_AVX2 inline void write_outputs_avx2(const WriteTiles& a) { write_outputs_body<Isa::avx2>(a, false); }
+TUTTI_TARGET_AVX2 inline void write_outputs_avx2(const WriteTiles& a) {
+  a.bf16 ? write_outputs_body<Isa::avx2, Isa::avx2, bf16>(a) : write_outputs_body<Isa::avx2, Isa::avx2, float>(a);
+}
 
 }  // namespace detail
 

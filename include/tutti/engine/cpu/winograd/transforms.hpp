@@ -28,31 +28,61 @@ inline constexpr float p = 0.625F, q = 1.5F, p2 = p * p, q2 = q * q;
 inline constexpr float n0 = 1 / (p2 * q2), n1 = 1 / (2 * p2 * (p2 - q2)), n2 = 1 / (2 * q2 * (q2 - p2));
 }  // namespace nodes
 
+// A constant in a register. By itself GCC reads it from memory for every product.
+template <class V>
+TUTTI_INLINE void keep(V& to, float f) {
+  to = f - V{};
+#if defined(__x86_64__) && !defined(__clang__)
+  asm("" : "+v"(to));
+#endif
+}
+
 // Each in place, of registers V or of floats. Pairs of points differ in sign, so they share an even and an odd part.
 // B': 6 inputs
 template <class V>
-TUTTI_INLINE void input_1d(V* d) {
-  using namespace nodes;
-  const V even_p = d[4] - q2 * d[2], odd_p = p * d[3] - p * q2 * d[1];
-  const V even_q = d[4] - p2 * d[2], odd_q = q * d[3] - q * p2 * d[1];
-  const V zero = d[4] + p2 * q2 * d[0] - (p2 + q2) * d[2], infinity = d[5] + p2 * q2 * d[1] - (p2 + q2) * d[3];
-  d[0] = zero;
-  d[1] = even_p + odd_p;
-  d[2] = even_p - odd_p;
-  d[3] = even_q + odd_q;
-  d[4] = even_q - odd_q;
-  d[5] = infinity;
-}
+struct InputTransform {
+  V p, q, p2, q2, product, sum;
+
+  TUTTI_INLINE InputTransform() {
+    keep(p, nodes::p);
+    keep(q, nodes::q);
+    keep(p2, nodes::p2);
+    keep(q2, nodes::q2);
+    keep(product, nodes::p2 * nodes::q2);
+    keep(sum, nodes::p2 + nodes::q2);
+  }
+  TUTTI_INLINE void operator()(V* d) const {
+    const V even_p = d[4] - q2 * d[2], odd_p = d[3] - q2 * d[1];
+    const V even_q = d[4] - p2 * d[2], odd_q = d[3] - p2 * d[1];
+    d[0] = d[4] + product * d[0] - sum * d[2];
+    d[5] = d[5] + product * d[1] - sum * d[3];
+    d[1] = even_p + p * odd_p;
+    d[2] = even_p - p * odd_p;
+    d[3] = even_q + q * odd_q;
+    d[4] = even_q - q * odd_q;
+  }
+};
 // A': 6 products to 4 outputs
 template <class V>
-TUTTI_INLINE void output_1d(V* m) {
-  using namespace nodes;
-  const V even_p = m[1] + m[2], odd_p = m[1] - m[2], even_q = m[3] + m[4], odd_q = m[3] - m[4];
-  m[0] = m[0] + even_p + even_q;
-  m[1] = p * odd_p + q * odd_q;
-  m[2] = p2 * even_p + q2 * even_q;
-  m[3] = p * p2 * odd_p + q * q2 * odd_q + m[5];
-}
+struct OutputTransform {
+  V p, q, p2, q2, p3, q3;
+
+  TUTTI_INLINE OutputTransform() {
+    keep(p, nodes::p);
+    keep(q, nodes::q);
+    keep(p2, nodes::p2);
+    keep(q2, nodes::q2);
+    keep(p3, nodes::p * nodes::p2);
+    keep(q3, nodes::q * nodes::q2);
+  }
+  TUTTI_INLINE void operator()(V* m) const {
+    const V even_p = m[1] + m[2], odd_p = m[1] - m[2], even_q = m[3] + m[4], odd_q = m[3] - m[4];
+    m[0] = m[0] + even_p + even_q;
+    m[1] = p * odd_p + q * odd_q;
+    m[2] = p2 * even_p + q2 * even_q;
+    m[3] = p3 * odd_p + q3 * odd_q + m[5];
+  }
+};
 // G: 3 weights to 6
 template <class V>
 TUTTI_INLINE void weights_1d(V* w) {
@@ -68,16 +98,25 @@ TUTTI_INLINE void weights_1d(V* w) {
 }
 // A: 4 gradients of outputs to 6
 template <class V>
-TUTTI_INLINE void gradient_1d(V* y) {
-  using namespace nodes;
-  const V even_p = y[0] + p2 * y[2], odd_p = p * y[1] + p * p2 * y[3];
-  const V even_q = y[0] + q2 * y[2], odd_q = q * y[1] + q * q2 * y[3];
-  y[5] = y[3];
-  y[1] = even_p + odd_p;
-  y[2] = even_p - odd_p;
-  y[3] = even_q + odd_q;
-  y[4] = even_q - odd_q;
-}
+struct GradientTransform {
+  V p, q, p2, q2;
+
+  TUTTI_INLINE GradientTransform() {
+    keep(p, nodes::p);
+    keep(q, nodes::q);
+    keep(p2, nodes::p2);
+    keep(q2, nodes::q2);
+  }
+  TUTTI_INLINE void operator()(V* y) const {
+    const V even_p = y[0] + p2 * y[2], odd_p = y[1] + p2 * y[3];
+    const V even_q = y[0] + q2 * y[2], odd_q = y[1] + q2 * y[3];
+    y[5] = y[3];
+    y[1] = even_p + p * odd_p;
+    y[2] = even_p - p * odd_p;
+    y[3] = even_q + q * odd_q;
+    y[4] = even_q - q * odd_q;
+  }
+};
 // G': 6 products to 3 gradients of weights
 template <class V>
 TUTTI_INLINE void weight_gradient_1d(V* d) {
@@ -92,26 +131,29 @@ TUTTI_INLINE void weight_gradient_1d(V* d) {
 // From In x In values, load(V&, i, j), to Out x Out values, store(const V&, i, j): down the columns, then along the
 // rows.
 template <class V, int In, int Out, class Transform, class Load, class Store>
-TUTTI_INLINE void in_two_dimensions(Transform transform, Load load, Store store) {
+TUTTI_INLINE void in_two_dimensions(const Transform& transform, Load load, Store store) {
   V half[Out][In];
-#pragma GCC unroll 6
-  for (int j = 0; j < In; ++j) {
+  const auto column = [&](int j) TUTTI_LAMBDA {
     V d[patch];
 #pragma GCC unroll 6
     for (int i = 0; i < In; ++i) load(d[i], i, j);
     transform(static_cast<V*>(d));
 #pragma GCC unroll 6
     for (int i = 0; i < Out; ++i) half[i][j] = d[i];
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < Out; ++i) {
+  };
+  const auto row = [&](int i) TUTTI_LAMBDA {
     V d[patch];
 #pragma GCC unroll 6
     for (int j = 0; j < In; ++j) d[j] = half[i][j];
     transform(static_cast<V*>(d));
 #pragma GCC unroll 6
     for (int j = 0; j < Out; ++j) store(d[j], i, j);
-  }
+  };
+  // Unrolled, more values would wait in registers than there are, and programs compile for longer.
+#pragma GCC unroll 1
+  for (int j = 0; j < In; ++j) column(j);
+#pragma GCC unroll 1
+  for (int i = 0; i < Out; ++i) row(i);
 }
 
 }  // namespace tutti::cpu::winograd
