@@ -102,6 +102,8 @@ class Neighbourhood {
   [[nodiscard]] Options options(const Assignment& a) const {
     Options o;
     o.lost_after = a.rank_timeout;
+    // All hear of a change over the channel; a server that has closed its end of the old generation keeps nobody.
+    o.last_words = std::chrono::milliseconds(50);
     o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
     o.security.own = keys_;
     o.security.password = word_;

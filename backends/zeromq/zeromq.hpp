@@ -34,6 +34,8 @@ struct Options {
   Security security{};
   // Who says nothing for so long is lost; ZeroMQ's threads speak for a process that computes.
   std::chrono::milliseconds lost_after = std::chrono::seconds(10);
+  // How long what was said last may take to be on its way once this end is closed, where the other one may be gone.
+  std::chrono::milliseconds last_words{500};
 };
 
 namespace detail {
@@ -46,7 +48,7 @@ inline void set_up(Socket& s, const Options& o) {
   // Nothing is dropped unsaid; what is in flight is bounded by who sends.
   s.set(ZMQ_SNDHWM, 0);
   s.set(ZMQ_RCVHWM, 0);
-  s.set(ZMQ_LINGER, 500);  // the last words of a process
+  s.set(ZMQ_LINGER, static_cast<int>(o.last_words.count()));
   // CURVE adds a few bytes to a part.
   s.set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(ps::max_data + 256));
   s.set(ZMQ_IPV6, 1);

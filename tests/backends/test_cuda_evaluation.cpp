@@ -308,8 +308,7 @@ TEST_CASE("views: the logits stay on the device until many can be fetched at onc
           const std::size_t before = waits();
           CHECK(same(evaluate_views(run.trainer, *source, test_views(level)), expected));
           // For the logits, and for the device's memory that they lay in.
-          // For the metrics, for the logits, and when the memory of these is given back.
-          CHECK(waits() == before + 3);
+          CHECK(waits() == before + 2);
         }
       }
   });

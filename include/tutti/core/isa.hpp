@@ -88,41 +88,43 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 #define TUTTI_TARGET_AVX512_BF16
 #endif
 
-// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types
-// have nothing to gain from the bf16 instructions and share the code of avx512.
-#define TUTTI_DEFINE_DISPATCH(name, body)                                 \
-  template <class... P>                                                   \
-  struct name##_dispatch {                                                \
-    template <class... A>                                                 \
-    static void baseline(A... a) {                                        \
-      body<::tutti::cpu::Isa::baseline, P...>(a...);                      \
-    }                                                                     \
-    template <class... A>                                                 \
-    TUTTI_TARGET_AVX2 static void avx2(A... a) {                          \
-      body<::tutti::cpu::Isa::avx2, P...>(a...);                          \
-    }                                                                     \
-    template <class... A>                                                 \
-    TUTTI_TARGET_AVX512 static void avx512(A... a) {                      \
-      body<::tutti::cpu::Isa::avx512, P...>(a...);                        \
-    }                                                                     \
-    template <class... A>                                                 \
-    TUTTI_TARGET_AVX512_BF16 static void avx512_bf16(A... a) {            \
-      body<::tutti::cpu::Isa::avx512_bf16, P...>(a...);                   \
-    }                                                                     \
-  };                                                                      \
-  template <class... P, class... A>                                       \
-  void name(::tutti::cpu::Isa isa, A... a) {                              \
-    switch (isa) {                                                        \
-      case ::tutti::cpu::Isa::baseline:                                   \
-        return name##_dispatch<P...>::template baseline<A...>(a...);      \
-      case ::tutti::cpu::Isa::avx2:                                       \
-        return name##_dispatch<P...>::template avx2<A...>(a...);          \
-      case ::tutti::cpu::Isa::avx512_bf16:                                \
-        if constexpr ((std::is_same_v<P, ::tutti::bf16> || ...))          \
-          return name##_dispatch<P...>::template avx512_bf16<A...>(a...); \
-        [[fallthrough]];                                                  \
-      case ::tutti::cpu::Isa::avx512:                                     \
-        return name##_dispatch<P...>::template avx512<A...>(a...);        \
-    }                                                                     \
-  }                                                                       \
+// Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types,
+// and those that only read it, have nothing to gain from the bf16 instructions and share the code of avx512.
+#define TUTTI_DEFINE_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, true)
+#define TUTTI_DEFINE_READER_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, false)
+#define TUTTI_DEFINE_DISPATCH_OF(name, body, writes)                       \
+  template <class... P>                                                    \
+  struct name##_dispatch {                                                 \
+    template <class... A>                                                  \
+    static void baseline(A... a) {                                         \
+      body<::tutti::cpu::Isa::baseline, P...>(a...);                       \
+    }                                                                      \
+    template <class... A>                                                  \
+    TUTTI_TARGET_AVX2 static void avx2(A... a) {                           \
+      body<::tutti::cpu::Isa::avx2, P...>(a...);                           \
+    }                                                                      \
+    template <class... A>                                                  \
+    TUTTI_TARGET_AVX512 static void avx512(A... a) {                       \
+      body<::tutti::cpu::Isa::avx512, P...>(a...);                         \
+    }                                                                      \
+    template <class... A>                                                  \
+    TUTTI_TARGET_AVX512_BF16 static void avx512_bf16(A... a) {             \
+      body<::tutti::cpu::Isa::avx512_bf16, P...>(a...);                    \
+    }                                                                      \
+  };                                                                       \
+  template <class... P, class... A>                                        \
+  void name(::tutti::cpu::Isa isa, A... a) {                               \
+    switch (isa) {                                                         \
+      case ::tutti::cpu::Isa::baseline:                                    \
+        return name##_dispatch<P...>::template baseline<A...>(a...);       \
+      case ::tutti::cpu::Isa::avx2:                                        \
+        return name##_dispatch<P...>::template avx2<A...>(a...);           \
+      case ::tutti::cpu::Isa::avx512_bf16:                                 \
+        if constexpr (writes && (std::is_same_v<P, ::tutti::bf16> || ...)) \
+          return name##_dispatch<P...>::template avx512_bf16<A...>(a...);  \
+        [[fallthrough]];                                                   \
+      case ::tutti::cpu::Isa::avx512:                                      \
+        return name##_dispatch<P...>::template avx512<A...>(a...);         \
+    }                                                                      \
+  }                                                                        \
   static_assert(true)

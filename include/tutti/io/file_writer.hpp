@@ -87,29 +87,41 @@ class FileWriter {
   std::uint32_t crc_ = 0;
 };
 
-// Replaces a file by what `fill(FileWriter&)` writes, so that a reader, and the disk after a crash, has the old file or
-// the new one whole: written aside, synced, renamed, the folder synced. On an error the old file stays.
+namespace detail {
+
 template <class Fill>
-requires std::invocable<Fill&, FileWriter&>
-void atomic_write_file(const Path& path, Fill&& fill) {
+void replace_file(const Path& path, bool synced, Fill&& fill) {
   const Path aside = aside_path(path);
   FileWriter writer(aside);
   try {
     fill(writer);
-    writer.sync();
+    if (synced) writer.sync();
     writer.close();
     rename_path(aside, path);
   } catch (...) {
     ::unlink(aside.c_str());
     throw;
   }
-  fsync_directory(folder_of(path));
+  if (synced) fsync_directory(folder_of(path));
 }
+
+}  // namespace detail
+
+// Replaces a file by what `fill(FileWriter&)` writes, so that a reader, and the disk after a crash, has the old file or
+// the new one whole: written aside, synced, renamed, the folder synced. On an error the old file stays.
+template <class Fill>
+requires std::invocable<Fill&, FileWriter&>
+void atomic_write_file(const Path& path, Fill&& fill) { detail::replace_file(path, true, fill); }
 inline void atomic_write_file(const Path& path, std::string_view text) {
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(text); });
 }
 inline void atomic_write_file(const Path& path, std::span<const std::byte> bytes) {
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(bytes); });
+}
+// As atomic_write_file() for readers, without waiting for the disk: after a crash of the system it may be empty. For
+// what is soon written anew.
+inline void replace_file(const Path& path, std::string_view text) {
+  detail::replace_file(path, false, [&](FileWriter& writer) { writer.write(text); });
 }
 
 }  // namespace tutti::io

@@ -82,10 +82,9 @@ TUTTI_CORE_FUNCTION Mistakes MistakeSum::take(AnyStrategy& strategy) {
   m.images = math::llround(all[cells]);
   for (const double* from = all.data() + cells + 1; from < all.data() + all.size(); from += numbers)
     if (from[0] > 0)
-      m.worst.push_back({math::llround(from[1]), static_cast<std::int32_t>(from[2]), static_cast<std::int32_t>(from[3]),
-                         from[4], from[5]});
-  std::sort(m.worst.begin(), m.worst.end(), detail::worse);
-  if (m.worst.size() > most_worst) m.worst.resize(most_worst);
+      keep({math::llround(from[1]), static_cast<std::int32_t>(from[2]), static_cast<std::int32_t>(from[3]), from[4],
+            from[5]});
+  m.worst = std::exchange(worst_, {});
   all.resize(cells);
   m.confusion = std::move(all);
   return m;

@@ -79,7 +79,7 @@ TUTTI_INLINE void norm_statistics_body(const T* x, std::int64_t pixels, std::int
       squares[c] += d * d;
     }
 }
-TUTTI_DEFINE_DISPATCH(norm_statistics, norm_statistics_body);
+TUTTI_DEFINE_READER_DISPATCH(norm_statistics, norm_statistics_body);
 TUTTI_CORE_INSTANCE(template void norm_statistics<float>(Isa, const float*, std::int64_t, std::int64_t, const float*,
                                                          double*, double*));
 TUTTI_CORE_INSTANCE(template void norm_statistics<bf16>(Isa, const bf16*, std::int64_t, std::int64_t, const float*,

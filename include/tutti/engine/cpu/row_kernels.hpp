@@ -140,7 +140,7 @@ TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* d
     }
   }
 }
-TUTTI_DEFINE_DISPATCH(linear_backward_weights, linear_backward_weights_body);
+TUTTI_DEFINE_READER_DISPATCH(linear_backward_weights, linear_backward_weights_body);
 TUTTI_CORE_INSTANCE(template void linear_backward_weights<float>(Isa, const float*, const float*, float*, float*,
                                                                  std::int64_t, std::int64_t, std::int64_t,
                                                                  std::int64_t));
@@ -165,7 +165,7 @@ TUTTI_INLINE void column_sums_body(const T* x, std::int64_t pixels, std::int64_t
   for (; c < channels; ++c)
     for (std::int64_t i = 0; i < pixels; ++i) sums[c] += static_cast<double>(static_cast<float>(x[i * channels + c]));
 }
-TUTTI_DEFINE_DISPATCH(column_sums, column_sums_body);
+TUTTI_DEFINE_READER_DISPATCH(column_sums, column_sums_body);
 TUTTI_CORE_INSTANCE(template void column_sums<float>(Isa, const float*, std::int64_t, std::int64_t, double*));
 TUTTI_CORE_INSTANCE(template void column_sums<bf16>(Isa, const bf16*, std::int64_t, std::int64_t, double*));
 

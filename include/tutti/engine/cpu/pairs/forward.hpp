@@ -15,7 +15,7 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// 3x3 convolutions with padding 1 in bf16, forward and, with stride 1 and the weights packed for it, back to their
+// 3x3 convolutions with padding and stride 1 in bf16, forward and, with the weights packed for it, back to their
 // input. An image is copied with zeros around it; then 2x8 pixels of 16 outputs are summed in registers. A pixel's pair
 // of channels that is read serves both rows of outputs that it belongs to.
 namespace tutti::cpu::pairs {
@@ -24,7 +24,6 @@ inline constexpr int tile_h = 2, tile_w = 8;
 
 struct ForwardArgs {
   Shape x, y;
-  int stride = 1;
   const bf16* from = nullptr;              // x
   const std::uint32_t* weights = nullptr;  // [panels of 16 outputs][3][3][pairs of channels][16]
   bf16* to = nullptr;                      // y
@@ -37,10 +36,8 @@ struct Padded {
 
   [[nodiscard]] std::int64_t numel() const { return h * w * channels; }
 };
-[[nodiscard]] inline Padded padded(const Shape& x, const Shape& y, int stride) {
-  const auto reach = [&](std::int64_t out, std::int64_t whole) {
-    return (out + whole - 1) / whole * whole * stride + 3 - stride;
-  };
+[[nodiscard]] inline Padded padded(const Shape& x, const Shape& y) {
+  const auto reach = [&](std::int64_t out, std::int64_t whole) { return (out + whole - 1) / whole * whole + 2; };
   return {reach(y[2], tile_h), reach(y[3], tile_w), (x[1] + 1) / 2 * 2};
 }
 [[nodiscard]] inline std::int64_t packed_words(std::int64_t inputs, std::int64_t outputs) {
@@ -64,10 +61,10 @@ TUTTI_INLINE void repeat(Register& to, const Pair* p) { asm("vpbroadcastd %1, %0
 
 // One row of an image's part in two rows of outputs: by row A of the weights in the first, row B in the second; -1 is
 // none.
-template <int A, int B, int Stride>
+template <int A, int B>
 TUTTI_INLINE void add_row(Register (&sums)[tile_h][tile_w], const Pair* x, std::int64_t pairs,
                           const std::uint32_t* weights) {
-  const std::int64_t n = 3 * pairs, step = Stride * pairs;
+  const std::int64_t n = 3 * pairs;
   for (std::int64_t k = 0; k < n; ++k, ++x, weights += lanes) {
     Register a, b;
     if constexpr (A >= 0) read(a, weights + A * n * lanes);
@@ -75,32 +72,23 @@ TUTTI_INLINE void add_row(Register (&sums)[tile_h][tile_w], const Pair* x, std::
 #pragma GCC unroll 8
     for (int j = 0; j < tile_w; ++j) {
       Register v;
-      repeat(v, x + j * step);
+      repeat(v, x + j * pairs);
       if constexpr (A >= 0) add_product(sums[0][j], a, v);
       if constexpr (B >= 0) add_product(sums[1][j], b, v);
     }
   }
 }
 
-template <int Stride>
 TUTTI_INLINE void forward_tile(Register (&sums)[tile_h][tile_w], const Pair* x, std::int64_t line, std::int64_t pairs,
                                const std::uint32_t* weights) {
 #pragma GCC unroll 2
   for (int i = 0; i < tile_h; ++i)
 #pragma GCC unroll 8
     for (int j = 0; j < tile_w; ++j) sums[i][j] = Register{};
-  if constexpr (Stride == 1) {
-    add_row<0, -1, 1>(sums, x, pairs, weights);
-    add_row<1, 0, 1>(sums, x + line, pairs, weights);
-    add_row<2, 1, 1>(sums, x + 2 * line, pairs, weights);
-    add_row<-1, 2, 1>(sums, x + 3 * line, pairs, weights);
-  } else {
-    add_row<0, -1, 2>(sums, x, pairs, weights);
-    add_row<1, -1, 2>(sums, x + line, pairs, weights);
-    add_row<2, 0, 2>(sums, x + 2 * line, pairs, weights);
-    add_row<-1, 1, 2>(sums, x + 3 * line, pairs, weights);
-    add_row<-1, 2, 2>(sums, x + 4 * line, pairs, weights);
-  }
+  add_row<0, -1>(sums, x, pairs, weights);
+  add_row<1, 0>(sums, x + line, pairs, weights);
+  add_row<2, 1>(sums, x + 2 * line, pairs, weights);
+  add_row<-1, 2>(sums, x + 3 * line, pairs, weights);
 }
 
 // One image into the room.
@@ -125,9 +113,8 @@ inline void pad_image(const bf16* from, const Shape& x, const Padded& to, bf16* 
   }
 }
 
-template <int Stride>
-TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
-  const Padded p = padded(a.x, a.y, Stride);
+inline TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
+  const Padded p = padded(a.x, a.y);
   const std::int64_t pairs = p.channels / 2, line = p.w * pairs;
   const auto* const image = reinterpret_cast<const Pair*>(a.room);
   const std::int64_t h = a.y[2], w = a.y[3], outputs = a.y[1];
@@ -139,7 +126,7 @@ TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
       for (std::int64_t i = 0; i < h; i += tile_h)
         for (std::int64_t j = 0; j < w; j += tile_w) {
           Register sums[tile_h][tile_w];
-          forward_tile<Stride>(sums, image + Stride * (i * line + j * pairs), line, pairs, weights);
+          forward_tile(sums, image + i * line + j * pairs, line, pairs, weights);
           bf16* const to = a.to + ((n * h + i) * w + j) * outputs + c;
           if (count == lanes && i + tile_h <= h && j + tile_w <= w) {
 #pragma GCC unroll 2
@@ -187,7 +174,7 @@ TUTTI_CORE_FUNCTION void forward(const ForwardArgs& a);
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void forward([[maybe_unused]] const ForwardArgs& a) {
 #ifdef TUTTI_HAS_PAIRS
-  a.stride == 1 ? detail::forward_body<1>(a) : detail::forward_body<2>(a);
+  detail::forward_body(a);
 #else
   fail<UsageError>("convolution", "AVX-512 with bf16", "another processor");
 #endif

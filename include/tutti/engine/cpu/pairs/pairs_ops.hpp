@@ -29,34 +29,33 @@ class Convolution : public Kernel {
     pack_pairs(w.as<float>(), w.shape[0], w.shape[1], backward_, static_cast<std::uint32_t*>(to));
   }
   void prepare(const PrepareInfo& i) override {
-    shared_.room.reserve(i.workers, static_cast<std::size_t>(padded(x_, y_, stride_).numel()) * sizeof(bf16));
+    shared_.room.reserve(i.workers, static_cast<std::size_t>(padded(x_, y_).numel()) * sizeof(bf16));
   }
   void run(Call& c) override {
-    forward({c.in[0].shape, c.out[0].shape, stride_, static_cast<const bf16*>(c.in[0].data),
+    forward({c.in[0].shape, c.out[0].shape, static_cast<const bf16*>(c.in[0].data),
              static_cast<const std::uint32_t*>(c.in[1].data), static_cast<bf16*>(c.out[0].data),
              reinterpret_cast<bf16*>(shared_.room.of(c.worker))});
   }
 
  protected:
-  Convolution(Shared& b, const NodeDesc& d, int stride, bool backward)
-      : shared_(b), x_(d.in[0].shape), y_(d.out[0].shape), stride_(stride), backward_(backward) {}
+  Convolution(Shared& b, const NodeDesc& d, bool backward)
+      : shared_(b), x_(d.in[0].shape), y_(d.out[0].shape), backward_(backward) {}
 
  private:
   Shared& shared_;
   Shape x_, y_;
-  int stride_;
   bool backward_;
 };
 
 class Conv2d final : public Convolution {
  public:
   using For = op::Conv2d;
-  Conv2d(const Op& op, Shared& b, const NodeDesc& d) : Convolution(b, d, std::get_if<For>(&op)->stride, false) {}
+  Conv2d(const Op&, Shared& b, const NodeDesc& d) : Convolution(b, d, false) {}
 };
 class Conv2dBackwardData final : public Convolution {
  public:
   using For = op::Conv2dBackwardData;
-  Conv2dBackwardData(const Op&, Shared& b, const NodeDesc& d) : Convolution(b, d, 1, true) {}
+  Conv2dBackwardData(const Op&, Shared& b, const NodeDesc& d) : Convolution(b, d, true) {}
 };
 
 // Each shard sums the gradient of its rows.

@@ -30,20 +30,19 @@ struct Problem {
 #ifdef TUTTI_HAS_PAIRS
   const op::Window& o = p.window;
   return isa == Isa::avx512_bf16 && o.kernel_h == 3 && o.kernel_w == 3 && o.padding == 1 &&
-         (o.stride == 1 || (o.stride == 2 && pass != Pass::backward_data));
+         (o.stride == 1 || (o.stride == 2 && pass == Pass::backward_weights));
 #else
   return false;
 #endif
 }
 
 // Whether it is faster than a library's, and than Winograd's algorithm, as docs/performance.md has it measured: up to
-// 16 channels. Gradients of the weights of fewer than a register of inputs are not, nor is the way forward with
-// stride 2.
+// 16 channels. Gradients of the weights of fewer than a register of inputs are not. Nor was the way forward with stride
+// 2, so there is no code for it.
 [[nodiscard]] inline bool is_faster(Isa isa, Pass pass, const Problem& p) {
   if (!has_code(isa, pass, p) || p.channels > lanes) return false;
   if (pass == Pass::backward_weights && p.channels <= lanes / 2) return false;
-  if (p.window.stride == 1) return p.outputs <= lanes;
-  return pass == Pass::backward_weights && p.outputs <= 2 * lanes;
+  return p.outputs <= (p.window.stride == 1 ? lanes : 2 * lanes);
 }
 
 }  // namespace tutti::cpu::pairs
