@@ -61,7 +61,4 @@ def main(hosts, private=()):
             program = unittest.main(module="__main__", argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)
     except bed_module.Unavailable as e:
         bed_module.skip(str(e))
-    left = bed_module.traces(os.getpid())
-    if left:
-        print("left of the bed:", left)
-    sys.exit(0 if program.result.wasSuccessful() and not left else 1)
+    bed_module.finish(program)

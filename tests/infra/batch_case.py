@@ -154,7 +154,4 @@ def run():
     finally:
         if BatchCase.server is not None:
             BatchCase.server.stop()
-    left = bed_module.traces(os.getpid())
-    if left:
-        print("left of the bed:", left)
-    sys.exit(0 if program.result.wasSuccessful() and not left else 1)
+    bed_module.finish(program)
