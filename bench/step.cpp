@@ -42,7 +42,7 @@ constexpr const char* help_text =
     "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32] [--batch 128]\n"
     "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
-    "                  [--convolution auto|direct|winograd]\n"
+    "                  [--convolution auto|direct|winograd|tune]\n"
     "                  [--device 0] [--tf32] [--autotune] [--fusion auto|on|off] [--recompute]\n"
     "                  [--no-graph] [--nccl]\n"
     "resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. f16 and the options of the\n"

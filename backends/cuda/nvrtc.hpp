@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <tutti/backends/cuda/api/nvrtc.hpp>
-#include <tutti/backends/cuda/cache_folder.hpp>
+#include <tutti/io/cache_folder.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
@@ -36,7 +36,7 @@ struct Binary {
 };
 
 // Where compiled kernels are kept.
-[[nodiscard]] inline std::filesystem::path default_cache_folder() { return cache_folder("cuda"); }
+[[nodiscard]] inline std::filesystem::path default_cache_folder() { return io::cache_folder("cuda"); }
 
 class Compiler {
  public:

@@ -34,8 +34,8 @@ class EigenBackend : public CpuOps {
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> EigenBackend::kernel(const Op& op, const NodeDesc& desc) {
   using Own = KernelTable<eigen::Conv2d, eigen::Conv2dBackwardData, eigen::Conv2dBackwardWeights, eigen::Linear,
                           eigen::LinearBackwardData>;
-  if (auto k = convolution_kernel(op, desc)) return k;
-  if (auto k = Own::make(op, shared_, desc)) return k;
+  const auto direct = [&](const NodeDesc& d) { return Own::make(op, shared_, d); };
+  if (auto k = convolution_kernel(op, desc, direct)) return k;
   return CpuOps::kernel(op, desc);
 }
 #endif

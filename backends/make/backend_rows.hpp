@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <string>
 
 #include <tutti/backends/make/backend_options.hpp>
+#include <tutti/backends/make/convolution_choices.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/isa.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
@@ -35,7 +39,14 @@ inline int threads_of(const BackendOptions& o) {
   return o.threads > 0 ? o.threads : std::max(1, usable_cores() / read_launch_environment().local_size);
 }
 inline CpuOptions cpu_options(const BackendOptions& o) {
-  return {threads_of(o), cpu::parse_convolution_algorithm(o.convolution)};
+  CpuOptions c{threads_of(o), cpu::parse_convolution_algorithm(o.convolution), nullptr};
+  if (c.convolution != cpu::ConvolutionAlgorithm::tune) return c;
+  if (const cpu::Isa isa = cpu::detect_isa(); isa == cpu::Isa::baseline)
+    fail<UsageError>(o.where, "AVX2 or AVX-512 beside convolution 'tune'", std::string(name_of(isa)),
+                     "there is one way to compute convolutions here: use auto");
+  // One rank of a host says what was chosen.
+  c.choices = std::make_shared<ConvolutionChoices>(read_launch_environment().local_rank == 0 ? o.warn : nullptr);
+  return c;
 }
 inline int device_of(const BackendOptions& o) { return o.device ? *o.device : read_launch_environment().local_rank; }
 

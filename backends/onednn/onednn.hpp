@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include <tutti/engine/cpu/cpu_ops.hpp>
@@ -22,7 +23,8 @@ class OnednnBackend : public CpuOps {
 
   [[nodiscard]] std::string name() const override { return "onednn"; }
   [[nodiscard]] std::string description() const override;
-  void parallel(int tasks, FunctionRef<void(int, int)> f) override;
+  using CpuOps::parallel;
+  void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override;
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
  private:

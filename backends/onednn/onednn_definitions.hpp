@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include <tutti/backends/onednn/convolution_op.hpp>
@@ -24,16 +25,16 @@ TUTTI_CORE_FUNCTION std::string OnednnBackend::description() const {
   return "oneDNN " + onednn::version() + ", own kernels " + std::string(cpu::name_of(isa()));
 }
 
-TUTTI_CORE_FUNCTION void OnednnBackend::parallel(int tasks, FunctionRef<void(int, int)> f) {
+TUTTI_CORE_FUNCTION void OnednnBackend::parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) {
   const onednn::OneOmpThread guard;
-  CpuOps::parallel(tasks, f);
+  CpuOps::parallel(loops, f);
 }
 
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> OnednnBackend::kernel(const Op& op, const NodeDesc& desc) {
   using Own = KernelTable<onednn::Conv2d, onednn::Conv2dBackwardData, onednn::Conv2dBackwardWeights, onednn::Linear,
                           onednn::LinearBackwardData>;
-  if (auto k = convolution_kernel(op, desc)) return k;
-  if (auto k = Own::make(op, *shared_, desc)) return k;
+  const auto direct = [&](const NodeDesc& d) { return Own::make(op, *shared_, d); };
+  if (auto k = convolution_kernel(op, desc, direct)) return k;
   return CpuOps::kernel(op, desc);
 }
 

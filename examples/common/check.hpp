@@ -141,7 +141,7 @@ inline void check_backend(RunOptions& o) {
   word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
   word("--data-on-device", o.data_on_device, {"auto", "yes", "no"});
   word("--cuda-fusion", o.cuda_fusion, {"auto", "on", "off"});
-  word("--convolution", o.convolution, {"auto", "direct", "winograd"});
+  word("--convolution", o.convolution, {"auto", "direct", "winograd", "tune"});
 }
 
 // Where nobody said: what --fp16 asks for and the backend can do. A GPU decides itself, not the processor beside it:

@@ -63,7 +63,10 @@ void describe_machine(RunOptions& o, V& v) {
     Names{});
   v("cuda-graph", o.cuda_graph, "cuda: capture a step once and replay it", Names{});
   v("convolution", o.convolution,
-    "3x3 convolutions on the processor: auto, direct, or winograd wherever there is code for it", Names{});
+    "3x3 convolutions on the processor: auto, direct, winograd wherever there is code for it, or tune: what is "
+    "measured "
+    "to be faster before the first step, and kept",
+    Names{});
   v("data-on-device", o.data_on_device,
     "cuda: keep images that do not change in the GPU's memory, yes, no or auto (up to 1 GiB and a quarter of what is "
     "free)",

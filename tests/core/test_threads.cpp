@@ -52,6 +52,52 @@ TEST_CASE("every task runs exactly once, with fewer and more tasks than threads,
   }
 }
 
+TEST_CASE("loops one after the other: no task begins before the last of the loop before it has ended") {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    Rng rng(2, Purpose::user, 0, static_cast<std::uint64_t>(threads));
+    long wrong = 0;
+    for (int g = 0; g < generations / 30; ++g) {
+      std::vector<int> loops(rng.below(12));
+      for (int& tasks : loops) tasks = static_cast<int>(rng.below(3) == 0 ? rng.below(2) : rng.below(10));
+      std::vector<std::vector<int>> runs;  // plain: tsan reports what overlaps
+      for (const int tasks : loops) runs.emplace_back(static_cast<std::size_t>(tasks));
+      std::atomic<long> bad{0};
+      pool.run_loops(loops, [&](int loop, int task, int worker) {
+        const auto l = static_cast<std::size_t>(loop);
+        if (l > 0)
+          for (const int r : runs[l - 1]) bad += r != 1;
+        ++runs[l][static_cast<std::size_t>(task)];
+        if (worker < 0 || worker >= threads) ++bad;
+      });
+      for (const auto& of : runs)
+        for (const int r : of) wrong += r != 1;
+      wrong += bad;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("after an exception the loop runs to its end and no further one begins") {
+  for (int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int g = 0; g < 200; ++g) {
+      std::atomic<int> first{0}, later{0};
+      const int loops[] = {6, 1, 0, 6, 5};
+      const int bad = g % 2 == 0 ? 0 : 1;
+      CHECK_THROWS_AS(pool.run_loops(loops,
+                                     [&](int loop, int task, int) {
+                                       if (loop > bad) ++later;
+                                       if (loop == 0) ++first;
+                                       if (loop == bad && task == 0) throw std::runtime_error("x");
+                                     }),
+                      std::runtime_error);
+      CHECK(later == 0);
+      CHECK((threads == 1 || first == 6));
+    }
+  }
+}
+
 TEST_CASE("more threads than cores: tasks of very different length, threads that lost their core") {
   ThreadPool pool(2 * usable_cores() + 3);
   for (int g = 0; g < generations / 100; ++g) {

@@ -85,7 +85,7 @@ def tutti_allowed(path, header):
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
         if parts[1] in ("make.hpp", "make"):  # backends and strategies by name
-            return target in {"backends", "engine", "strategy"} | BELOW["engine"] | BELOW["strategy"]
+            return target in {"backends", "engine", "strategy", "io"} | BELOW["engine"] | BELOW["strategy"]
         if parts[1] not in BACKENDS:
             return False
         base = BACKENDS[parts[1]][0]

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
 
 namespace tutti {
@@ -33,9 +35,10 @@ namespace tutti {
 // A thread that runs f. Throws DeviceError, with `where`, if the system starts no more.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f);
 
-// A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, so a
-// thread that lost its core holds up one task and not a fixed share of the loop; waiting threads spin for some
-// microseconds and then sleep in a futex, because a spinning thread takes the core from the one it waits for.
+// A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, and
+// whoever ends the last one of a loop opens the next: a thread that lost its core to another process holds up what it
+// has in hand and no more. Waiting threads spin for some microseconds and then sleep in a futex,
+// because a spinning thread takes the core from the one it waits for.
 class ThreadPool {
  public:
   // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options.
@@ -49,36 +52,15 @@ class ThreadPool {
 
   // Calls f(task, worker) for every task in [0, tasks), worker in [0, threads()); returns when all are done. The first
   // exception is thrown again here. Not reentrant: a task may not call run() on its own pool.
-  template <class F>
-  void run(int tasks, F&& f) {
-    if (tasks <= 0) return;
-    if (tasks == 1 || workers_.empty()) {
-      for (int t = 0; t < tasks; ++t) f(t, 0);
-      return;
-    }
-    call_.store([](void* ctx, int task, int worker) { (*static_cast<std::remove_reference_t<F>*>(ctx))(task, worker); },
-                std::memory_order_relaxed);
-    context_.store(const_cast<void*>(static_cast<const void*>(&f)), std::memory_order_relaxed);
-    tasks_.store(tasks, std::memory_order_relaxed);
-    remaining_.store(tasks, std::memory_order_relaxed);
-    generation_ += 1;
-    ticket_.store((std::uint64_t{generation_} << 32) | static_cast<std::uint32_t>(tasks), std::memory_order_release);
-    wake_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_.notify_all();
-    take_tasks(generation_, 0);
-    for (int spin = 0; remaining_.load(std::memory_order_acquire) != 0 && spin < spins; ++spin) pause();
-    for (int r = remaining_.load(std::memory_order_acquire); r != 0; r = remaining_.load(std::memory_order_acquire)) {
-      caller_sleeps_.store(true, std::memory_order_seq_cst);
-      remaining_.wait(r, std::memory_order_acquire);
-      caller_sleeps_.store(false, std::memory_order_relaxed);
-    }
-    if (failed_.load(std::memory_order_acquire)) {
-      failed_.store(false);
-      std::rethrow_exception(std::exchange(error_, nullptr));
-    }
+  void run(int tasks, FunctionRef<void(int task, int worker)> f) {
+    run_loops({&tasks, 1}, [&](int, int task, int worker) { f(task, worker); });
   }
+  // The same for loops of so many tasks, one after the other. After an exception no further loop begins.
+  void run_loops(std::span<const int> loops, FunctionRef<void(int loop, int task, int worker)> f);
 
  private:
+  using Task = FunctionRef<void(int, int, int)>;
+
   static constexpr int spins = 2000;  // about 20 us
 
   void stop() noexcept;
@@ -93,22 +75,28 @@ class ThreadPool {
   // shows one, its generation cannot end, so the fields read before a claim that succeeds are that generation's own.
   // The count must be in the ticket: a thread that compared a task of the last generation with the next one's number of
   // tasks, already stored, could take it before the new ticket is out, and it would run twice.
-  void take_tasks(std::uint32_t generation, int worker);
-
+  void take_tasks(int worker);
+  void run_task(const Task& f, int loop, int task, int worker) noexcept;
+  // Opens the first loop from `loop` on that has tasks, or ends the run.
+  void open(int loop, int worker) noexcept;
+  void wake_all() noexcept;
+  [[nodiscard]] bool has_task() const noexcept {
+    return static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire)) != 0;
+  }
+  // Takes tasks until `done`.
+  void work_until(const std::atomic<bool>& done, int worker);
   void work(int worker);
 
-  using Call = void (*)(void*, int, int);
   std::function<void()> on_start_;
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<std::int32_t> remaining_{0};
   alignas(64) std::atomic<std::uint32_t> wake_{0};
   std::atomic<int> sleepers_{0};
-  std::atomic<bool> caller_sleeps_{false};
-  std::atomic<Call> call_{nullptr};
-  std::atomic<void*> context_{nullptr};
-  std::atomic<int> tasks_{0};
+  std::atomic<const Task*> task_{nullptr};
+  std::atomic<int> loop_{0}, tasks_{0};
+  std::span<const int> loops_;
   std::uint32_t generation_ = 0;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, ended_{false};
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
@@ -141,49 +129,90 @@ TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on
 
 TUTTI_CORE_FUNCTION void ThreadPool::stop() noexcept {
   stop_.store(true);
-  ticket_.fetch_add(std::uint64_t{1} << 32);
-  wake_.fetch_add(1);
-  wake_.notify_all();
+  wake_all();
   for (auto& w : workers_) w.join();
 }
 
-TUTTI_CORE_FUNCTION void ThreadPool::take_tasks(std::uint32_t generation, int worker) {
+TUTTI_CORE_FUNCTION void ThreadPool::wake_all() noexcept {
+  wake_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_.notify_all();
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::run_loops(std::span<const int> loops, Task f) {
+  if (workers_.empty()) {
+    for (std::size_t l = 0; l < loops.size(); ++l)
+      for (int t = 0; t < loops[l]; ++t) f(static_cast<int>(l), t, 0);
+    return;
+  }
+  task_.store(&f, std::memory_order_relaxed);
+  loops_ = loops;
+  ended_.store(false, std::memory_order_relaxed);
+  open(0, 0);
+  work_until(ended_, 0);
+  if (failed_.load(std::memory_order_acquire)) {
+    failed_.store(false);
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::run_task(const Task& f, int loop, int task, int worker) noexcept {
+  try {
+    f(loop, task, worker);
+  } catch (...) {
+    const std::lock_guard lock(error_mutex_);
+    if (!failed_.load(std::memory_order_relaxed)) error_ = std::current_exception();
+    failed_.store(true, std::memory_order_release);
+  }
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::open(int loop, int worker) noexcept {
+  for (; static_cast<std::size_t>(loop) < loops_.size() && !failed_.load(std::memory_order_acquire); ++loop) {
+    const int tasks = loops_[static_cast<std::size_t>(loop)];
+    if (tasks == 1) run_task(*task_.load(std::memory_order_relaxed), loop, 0, worker);
+    if (tasks <= 1) continue;
+    loop_.store(loop, std::memory_order_relaxed);
+    tasks_.store(tasks, std::memory_order_relaxed);
+    remaining_.store(tasks, std::memory_order_relaxed);
+    generation_ += 1;
+    ticket_.store((std::uint64_t{generation_} << 32) | static_cast<std::uint32_t>(tasks), std::memory_order_release);
+    return wake_all();
+  }
+  ended_.store(true, std::memory_order_release);
+  wake_all();
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::take_tasks(int worker) {
   for (;;) {
     std::uint64_t t = ticket_.load(std::memory_order_acquire);
     const auto left = static_cast<std::uint32_t>(t);
-    if ((t >> 32) != generation || left == 0) return;
-    const auto call = call_.load(std::memory_order_relaxed);
-    void* const ctx = context_.load(std::memory_order_relaxed);
+    if (left == 0) return;
+    const Task* const f = task_.load(std::memory_order_relaxed);
+    const int loop = loop_.load(std::memory_order_relaxed);
     const std::uint32_t task = static_cast<std::uint32_t>(tasks_.load(std::memory_order_relaxed)) - left;
     if (!ticket_.compare_exchange_weak(t, t - 1, std::memory_order_acq_rel)) continue;
-    try {
-      call(ctx, static_cast<int>(task), worker);
-    } catch (...) {
-      const std::lock_guard lock(error_mutex_);
-      if (!failed_.load(std::memory_order_relaxed)) error_ = std::current_exception();
-      failed_.store(true, std::memory_order_release);
+    run_task(*f, loop, static_cast<int>(task), worker);
+    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) open(loop + 1, worker);
+  }
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::work_until(const std::atomic<bool>& done, int worker) {
+  const auto waits = [&] { return !has_task() && !done.load(std::memory_order_acquire); };
+  for (;;) {
+    take_tasks(worker);
+    for (int spin = 0; waits() && spin < spins; ++spin) pause();
+    const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
+    if (waits()) {
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(seen, std::memory_order_acquire);
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (remaining_.fetch_sub(1, std::memory_order_seq_cst) == 1 && caller_sleeps_.load(std::memory_order_seq_cst))
-      remaining_.notify_all();
+    if (done.load(std::memory_order_acquire)) return;
   }
 }
 
 TUTTI_CORE_FUNCTION void ThreadPool::work(int worker) {
   if (on_start_) on_start_();
-  std::uint32_t seen = wake_.load(std::memory_order_acquire);
-  // A job may have been posted before this thread came up.
-  take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
-  while (!stop_.load(std::memory_order_acquire)) {
-    for (int spin = 0; wake_.load(std::memory_order_acquire) == seen && spin < spins; ++spin) pause();
-    while (wake_.load(std::memory_order_acquire) == seen) {
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(seen, std::memory_order_acquire);
-      sleepers_.fetch_sub(1, std::memory_order_relaxed);
-    }
-    seen = wake_.load(std::memory_order_acquire);
-    if (stop_.load(std::memory_order_acquire)) return;
-    take_tasks(static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32), worker);
-  }
+  work_until(stop_, worker);
 }
 #endif
 

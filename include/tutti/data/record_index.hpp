@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -28,6 +27,7 @@
 #include <tutti/core/threads.hpp>
 #include <tutti/data/shard_files.hpp>
 #include <tutti/io/aside.hpp>
+#include <tutti/io/cache_folder.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
@@ -43,13 +43,6 @@ struct RecordSpan {
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
 };
-
-// $XDG_CACHE_HOME/tutti or ~/.cache/tutti; empty if the environment names neither.
-[[nodiscard]] inline io::Path cache_folder() {
-  for (const auto& [variable, rest] : {std::pair{"XDG_CACHE_HOME", "tutti"}, std::pair{"HOME", ".cache/tutti"}})
-    if (const char* v = std::getenv(variable); v != nullptr && *v == '/') return io::Path(v) / rest;
-  return {};
-}
 
 class RecordIndex {
  public:
@@ -216,16 +209,12 @@ class RecordIndex {
 
   // "<hash of the data's absolute path>-<name>" in the cache folder.
   [[nodiscard]] static io::Path in_cache(const ShardFiles& files, const io::Path& beside) {
-    const io::Path folder = cache_folder();
+    const io::Path folder = io::cache_folder();
     if (folder.empty() || files.count() == 0) return {};
     std::error_code error;
     auto full = std::filesystem::weakly_canonical(beside, error);
     if (error) full = std::filesystem::absolute(beside, error);
-    std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a
-    for (const char c : full.string()) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001B3U;
-    std::string name;
-    for (int shift = 60; shift >= 0; shift -= 4) name += "0123456789abcdef"[(hash >> shift) & 15U];
-    return folder / (name + "-" + beside.filename().string());
+    return folder / (io::hash_name(full.string()) + "-" + beside.filename().string());
   }
 
   // Held while it lives; none where the file system has no locks.

@@ -36,9 +36,15 @@ class Backend {
   [[nodiscard]] virtual bool computes_in(DType t) const = 0;
   // How this node runs; null: it does not here. The op and what the description names outlive the kernel.
   [[nodiscard]] virtual std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) = 0;
-  // Calls f(task, worker) for every task, worker below threads(), and returns when all are done.
-  virtual void parallel(int tasks, FunctionRef<void(int task, int worker)> f) {
-    for (int t = 0; t < tasks; ++t) f(t, 0);
+  // Runs loops of so many tasks, one after the other: calls f(loop, task, worker) for every task, worker below
+  // threads(), and returns when all are done.
+  virtual void parallel(std::span<const int> loops, FunctionRef<void(int loop, int task, int worker)> f) {
+    for (std::size_t l = 0; l < loops.size(); ++l)
+      for (int t = 0; t < loops[l]; ++t) f(static_cast<int>(l), t, 0);
+  }
+  // One loop.
+  void parallel(int tasks, FunctionRef<void(int task, int worker)> f) {
+    parallel({&tasks, 1}, [&](int, int task, int worker) { f(task, worker); });
   }
   [[nodiscard]] virtual int threads() const { return 1; }
   // Fixed shares of a batch, each with a partial sum of its own.

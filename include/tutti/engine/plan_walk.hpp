@@ -11,6 +11,7 @@
 #include <functional>
 #include <vector>
 
+#include <tutti/core/span_of.hpp>
 #include <tutti/engine/arenas.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/batch_slot.hpp>
@@ -39,17 +40,15 @@ class PlanWalk {
   void run(const PreparedPlan& p, const OnReady& on_ready) {
     packs_.run();
     b_.begin_gradients();
-    std::size_t ready = 0;
-    for (const Segment& seg : p.plan.segments) {
-      if (seg.whole)
-        run_whole(p, seg);
-      else
-        run_rows(p, seg);
-      if (seg.ready > ready) {
-        ready = seg.ready;
-        if (on_ready) on_ready(ready);
-      }
+    std::size_t first = 0, ready = 0;
+    for (std::size_t s = 0; on_ready && s < p.plan.segments.size(); ++s) {
+      if (p.plan.segments[s].ready <= ready) continue;
+      ready = p.plan.segments[s].ready;
+      run_segments(p, first, s + 1);
+      first = s + 1;
+      on_ready(ready);
     }
+    run_segments(p, first, p.plan.segments.size());
     b_.finish_gradients();
   }
 
@@ -117,45 +116,58 @@ class PlanWalk {
     return t.tv_sec * 1'000'000'000 + t.tv_nsec;
   }
 
-  void run_whole(const PreparedPlan& p, const Segment& seg) {
-    const NodeId node = seg.steps[0].node;
-    const int tasks = p.plan.partitions[static_cast<std::size_t>(node)].tasks;
-    b_.parallel(tasks, [&](int task, int worker) {
-      Call c;
-      fill(p, c, node, 0, p.plan.rows, worker);
-      c.task = task;
-      c.tasks = tasks;
-      dispatch(p, node, c);
+  // Two loops a segment, its tasks and then those of its finishes.
+  void run_segments(const PreparedPlan& p, std::size_t first, std::size_t end) {
+    loops_.clear();
+    for (std::size_t s = first; s < end; ++s) {
+      const Segment& seg = p.plan.segments[s];
+      loops_.push_back(seg.whole ? tasks_of(p, seg.steps[0].node) : p.plan.shards);
+      int finishes = 0;
+      for (const NodeId node : seg.finishes) finishes += tasks_of(p, node);
+      loops_.push_back(finishes);
+    }
+    b_.parallel(span_of(loops_), [&](int loop, int task, int worker) {
+      const Segment& seg = p.plan.segments[first + static_cast<std::size_t>(loop) / 2];
+      if (loop % 2 == 1)
+        finish(p, seg, task, worker);
+      else if (seg.whole)
+        run_task(p, seg.steps[0].node, Phase::whole, task, worker);
+      else
+        run_shard(p, seg, task, worker);
     });
   }
 
-  void run_rows(const PreparedPlan& p, const Segment& seg) {
-    b_.parallel(p.plan.shards, [&](int shard, int worker) {
-      const std::int64_t begin = p.plan.shard_begin(shard), end = p.plan.shard_begin(shard + 1);
-      for (std::int64_t row = begin; row < end; row += seg.chunk_rows)
-        for (const Step& step : seg.steps) {
-          Call c;
-          fill(p, c, step.node, row, std::min(seg.chunk_rows, end - row), worker);
-          c.phase = step.phase;
-          c.shard = shard;
-          c.first_chunk = row == begin;
-          c.partial = c.partial_of(shard);
-          dispatch(p, step.node, c);
-        }
-    });
-    const auto tasks_of = [&](NodeId node) { return p.plan.partitions[static_cast<std::size_t>(node)].tasks; };
-    int tasks = 0;
-    for (const NodeId node : seg.finishes) tasks += tasks_of(node);
-    b_.parallel(tasks, [&](int t, int worker) {
-      auto node = seg.finishes.begin();
-      for (; t >= tasks_of(*node); ++node) t -= tasks_of(*node);
-      Call c;
-      fill(p, c, *node, 0, p.plan.rows, worker);
-      c.phase = Phase::finish;
-      c.task = t;
-      c.tasks = tasks_of(*node);
-      dispatch(p, *node, c);
-    });
+  [[nodiscard]] static int tasks_of(const PreparedPlan& p, NodeId node) {
+    return p.plan.partitions[static_cast<std::size_t>(node)].tasks;
+  }
+
+  void run_shard(const PreparedPlan& p, const Segment& seg, int shard, int worker) {
+    const std::int64_t begin = p.plan.shard_begin(shard), end = p.plan.shard_begin(shard + 1);
+    for (std::int64_t row = begin; row < end; row += seg.chunk_rows)
+      for (const Step& step : seg.steps) {
+        Call c;
+        fill(p, c, step.node, row, std::min(seg.chunk_rows, end - row), worker);
+        c.phase = step.phase;
+        c.shard = shard;
+        c.first_chunk = row == begin;
+        c.partial = c.partial_of(shard);
+        dispatch(p, step.node, c);
+      }
+  }
+
+  void finish(const PreparedPlan& p, const Segment& seg, int task, int worker) {
+    auto node = seg.finishes.begin();
+    for (; task >= tasks_of(p, *node); ++node) task -= tasks_of(p, *node);
+    run_task(p, *node, Phase::finish, task, worker);
+  }
+
+  void run_task(const PreparedPlan& p, NodeId node, Phase phase, int task, int worker) {
+    Call c;
+    fill(p, c, node, 0, p.plan.rows, worker);
+    c.phase = phase;
+    c.task = task;
+    c.tasks = tasks_of(p, node);
+    dispatch(p, node, c);
   }
 
   Backend& b_;
@@ -164,6 +176,7 @@ class PlanWalk {
   WeightPacks& packs_;
   const StepScalars* scalars_ = nullptr;
   Profile* profile_ = nullptr;
+  std::vector<int> loops_;
 };
 
 }  // namespace tutti

@@ -159,6 +159,19 @@ Operand NodeChecker::operand(ValueId v) const {
   return o;
 }
 
+NodeDesc NodeChecker::described() const {
+  NodeDesc d;
+  for (const auto& [list, to] : {std::pair{&node_->inputs, &d.in}, std::pair{&node_->outputs, &d.out}})
+    for (const ValueId v : *list) {
+      const TensorRef t = e_.value(v);
+      to->push_back({t.shape, t.dtype});
+    }
+  d.compute = e_.compute();
+  d.rows = d.in[0].shape[0];
+  d.shards = e_.backend().shards();
+  return d;
+}
+
 void NodeChecker::round_weights() {
   if (e_.compute() != DType::bf16 && e_.compute() != DType::f16) return;
   for (double& w : in_[1].data)
@@ -270,8 +283,8 @@ void NodeChecker::conv_backward_weights(const op::Window& o, const Operand& x, c
   if (e_.backend().rounds_weight_gradients()) rounding = std::max(rounding, u_out_);
   // Winograd's algorithm sums all places of the window at once, so what is rounded is as large as their products, which
   // the lengths of both operands bound, even where most pixels of one place lie outside.
-  const bool winograd = o.kernel_h == 3 && o.kernel_w == 3 && o.stride == 1 && o.padding == 1 &&
-                        dynamic_cast<const CpuOps*>(&e_.backend()) != nullptr;
+  const auto* const cpu = dynamic_cast<const CpuOps*>(&e_.backend());
+  const bool winograd = cpu != nullptr && cpu->is_by_winograd(node_->op, described());
   const std::vector<double> x_length = lengths(x), dy_length = lengths(dy);
   const double pixels = static_cast<double>(dy.data.size()) / static_cast<double>(dy.shape[1]);
   conv(static_cast<std::size_t>(ws.numel()), rounding, [&](std::size_t i, auto add) {

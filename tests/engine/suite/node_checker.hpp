@@ -41,6 +41,7 @@ class NodeChecker {
   };
   [[nodiscard]] Label label(std::size_t k, const char* part = "") const { return {*node_, k, part}; }
   // Rounds weights to what the op sees of them.
+  [[nodiscard]] NodeDesc described() const;
   void round_weights();
   [[nodiscard]] double sums(double n) const { return u_ * (4 + 4 * std::sqrt(n) + n / 8); }
   [[nodiscard]] double u_of(std::size_t k) const;

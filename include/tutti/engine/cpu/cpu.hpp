@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <tutti/core/separate.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
@@ -24,11 +25,12 @@ using CpuBackend = BasicCpuBackend<>;
 #if TUTTI_CORE_DEFINITIONS
 template <class X>
 std::unique_ptr<Kernel> BasicCpuBackend<X>::kernel(const Op& op, const NodeDesc& desc) {
-  if (auto k = convolution_kernel(op, desc)) return k;
-  if (auto k = KernelTable<cpu::RowLoop<op::Linear>, cpu::RowLoop<op::LinearBackwardData>>::make(op, shared(), desc))
-    return k;
-  if (auto k = CpuOps::kernel(op, desc)) return k;
-  return reference_kernel<false>(op, desc);
+  const auto any = [&](const NodeDesc& d) {
+    auto k = KernelTable<cpu::RowLoop<op::Linear>, cpu::RowLoop<op::LinearBackwardData>>::make(op, shared(), d);
+    if (!k) k = CpuOps::kernel(op, d);
+    return k ? std::move(k) : reference_kernel<false>(op, d);
+  };
+  return convolution_kernel(op, desc, any);
 }
 #endif
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,9 +19,29 @@
 
 namespace tutti {
 
+namespace cpu {
+
+class Tuner;  // tuner.hpp
+
+// Where ConvolutionAlgorithm::tune keeps what it chose, and who is told.
+class TunedChoices {
+ public:
+  TunedChoices() = default;
+  TunedChoices(const TunedChoices&) = delete;
+  TunedChoices& operator=(const TunedChoices&) = delete;
+  virtual ~TunedChoices() = default;
+  // The algorithm that was chosen before: direct or winograd. `key`: the backend, its libraries, instruction set and
+  // threads, and the convolution.
+  [[nodiscard]] virtual std::optional<ConvolutionAlgorithm> find(const std::string& key) = 0;
+  virtual void chose(const std::string& key, ConvolutionAlgorithm a, double direct_ms, double winograd_ms) = 0;
+};
+
+}  // namespace cpu
+
 struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
   cpu::ConvolutionAlgorithm convolution = cpu::ConvolutionAlgorithm::automatic;
+  std::shared_ptr<cpu::TunedChoices> choices;  // of tune; null: they are measured anew by each backend
 };
 
 // What the CPU backends share: threads, shards and our own vector kernels for everything but convolutions and products
@@ -33,7 +55,8 @@ class CpuOps : public HostBackend {
   // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
   // all small numbers of threads, so that their results are the same bits.
   [[nodiscard]] int shards() const override { return threads() <= 4 ? 8 : 2 * threads(); }
-  void parallel(int tasks, FunctionRef<void(int, int)> f) override { pool_->run(tasks, f); }
+  using Backend::parallel;
+  void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override { pool_->run_loops(loops, f); }
 
   void update(const UpdateOp& op, const UpdateCall& u) override;
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override;
@@ -41,15 +64,20 @@ class CpuOps : public HostBackend {
   void accumulate(DType t, void* to, const void* from, std::size_t n) override;
 
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
+  // Whether Winograd's algorithm computes this op: of tune, whether it was chosen for it.
+  [[nodiscard]] bool is_by_winograd(const Op& op, const NodeDesc& desc) const;
 
  protected:
-  // A convolution by a kernel of our own, Winograd's or of pairs in bf16, where their tables say so; else null. Ahead
-  // of who inherits from this.
-  [[nodiscard]] std::unique_ptr<Kernel> convolution_kernel(const Op& op, const NodeDesc& desc);
+  using MakeKernel = FunctionRef<std::unique_ptr<Kernel>(const NodeDesc&)>;
+  // The kernel of a convolution: one of our own, Winograd's or of pairs in bf16, where their tables or what was
+  // measured say so; else what `direct` makes, which may be null.
+  [[nodiscard]] std::unique_ptr<Kernel> convolution_kernel(const Op& op, const NodeDesc& desc, MakeKernel direct);
   // For our own kernels in a table of who inherits from this.
   [[nodiscard]] cpu::Shared& shared() noexcept { return shared_; }
 
  private:
+  [[nodiscard]] bool is_by_pairs(const Op& op, const NodeDesc& desc) const;
+
   static constexpr std::size_t block = 16 * 1024;  // of a pass over arenas
 
   // Master weights are f32 whatever the activations are.
@@ -63,6 +91,7 @@ class CpuOps : public HostBackend {
   std::vector<SquaredNorms> norms_;  // per block
   cpu::Shared shared_;
   cpu::ConvolutionAlgorithm convolution_;
+  std::shared_ptr<cpu::Tuner> tuner_;  // of tune; shared, so that only who makes it knows what it is
 };
 
 }  // namespace tutti

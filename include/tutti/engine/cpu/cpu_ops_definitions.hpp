@@ -15,6 +15,7 @@
 #include <tutti/engine/cpu/norm_ops.hpp>
 #include <tutti/engine/cpu/pairs/pairs_ops.hpp>
 #include <tutti/engine/cpu/pool_ops.hpp>
+#include <tutti/engine/cpu/tuner.hpp>
 #include <tutti/engine/cpu/update_kernels.hpp>
 #include <tutti/engine/cpu/winograd/winograd_ops.hpp>
 #include <tutti/engine/kernel_table.hpp>
@@ -26,7 +27,9 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread_start)
     : pool_(std::make_unique<ThreadPool>(o.threads > 0 ? o.threads : usable_cores(), std::move(on_thread_start))),
-      convolution_(o.convolution) {}
+      convolution_(o.convolution),
+      tuner_(o.convolution == cpu::ConvolutionAlgorithm::tune ? std::make_shared<cpu::Tuner>(std::move(o.choices))
+                                                              : nullptr) {}
 
 // Convolutions and products of matrices are for who inherits from it. What has no row runs by the reference loop.
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
@@ -49,16 +52,33 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const N
                           op::LinearBackwardData>(op, desc);
 }
 
-TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op& op, const NodeDesc& desc) {
-  if (convolution_ != cpu::ConvolutionAlgorithm::winograd &&
-      cpu::pairs::follows(cpu::pairs::is_faster, shared_.isa, op, desc))
-    return KernelTable<cpu::pairs::Conv2d, cpu::pairs::Conv2dBackwardData, cpu::pairs::Conv2dBackwardWeights>::make(
-        op, shared_, desc);
+TUTTI_CORE_FUNCTION bool CpuOps::is_by_winograd(const Op& op, const NodeDesc& desc) const {
   const auto problem = cpu::winograd::problem_of(op, desc);
-  if (!problem || !cpu::winograd::uses(convolution_, shared_.isa, *problem)) return nullptr;
-  using Own =
-      KernelTable<cpu::winograd::Conv2d, cpu::winograd::Conv2dBackwardData, cpu::winograd::Conv2dBackwardWeights>;
-  return Own::make(op, shared_, desc);
+  if (!problem || !cpu::winograd::has_code(shared_.isa, *problem)) return false;
+  if (tuner_) return tuner_->chosen(op, *problem) == cpu::ConvolutionAlgorithm::winograd;
+  return cpu::winograd::uses(convolution_, shared_.isa, *problem) && !is_by_pairs(op, desc);
+}
+
+TUTTI_CORE_FUNCTION bool CpuOps::is_by_pairs(const Op& op, const NodeDesc& desc) const {
+  return convolution_ != cpu::ConvolutionAlgorithm::winograd &&
+         cpu::pairs::follows(cpu::pairs::is_faster, shared_.isa, op, desc);
+}
+
+TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op& op, const NodeDesc& desc,
+                                                                       MakeKernel direct) {
+  const auto sums = [&](const NodeDesc& d) {
+    using Own = KernelTable<cpu::pairs::Conv2d, cpu::pairs::Conv2dBackwardData, cpu::pairs::Conv2dBackwardWeights>;
+    return is_by_pairs(op, d) ? Own::make(op, shared_, d) : direct(d);
+  };
+  const auto winograd = [&](const NodeDesc& d) {
+    using Own =
+        KernelTable<cpu::winograd::Conv2d, cpu::winograd::Conv2dBackwardData, cpu::winograd::Conv2dBackwardWeights>;
+    return Own::make(op, shared_, d);
+  };
+  if (const auto problem = cpu::winograd::problem_of(op, desc);
+      tuner_ && problem && cpu::winograd::has_code(shared_.isa, *problem))
+    tuner_->choose(*this, op, *problem, desc, sums, winograd);
+  return is_by_winograd(op, desc) ? winograd(desc) : sums(desc);
 }
 
 // f for blocks of a pass over arenas, which are always the same.

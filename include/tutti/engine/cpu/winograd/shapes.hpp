@@ -12,15 +12,16 @@
 namespace tutti::cpu {
 
 // How convolutions are computed: by the table below; as sums of products; by Winograd's algorithm wherever there is
-// code for it.
-enum class ConvolutionAlgorithm : std::uint8_t { automatic, direct, winograd };
+// code for it; by what is measured to be the faster of the two when a plan is made.
+enum class ConvolutionAlgorithm : std::uint8_t { automatic, direct, winograd, tune };
 
-// Of "auto", "direct", "winograd". UsageError for another word.
+// Of "auto", "direct", "winograd", "tune". UsageError for another word.
 [[nodiscard]] inline ConvolutionAlgorithm parse_convolution_algorithm(std::string_view word) {
   if (word == "auto") return ConvolutionAlgorithm::automatic;
   if (word == "direct") return ConvolutionAlgorithm::direct;
   if (word == "winograd") return ConvolutionAlgorithm::winograd;
-  fail<UsageError>("convolution", "auto, direct or winograd", std::string("'").append(word).append("'"));
+  if (word == "tune") return ConvolutionAlgorithm::tune;
+  fail<UsageError>("convolution", "auto, direct, winograd or tune", std::string("'").append(word).append("'"));
 }
 
 }  // namespace tutti::cpu
@@ -53,6 +54,7 @@ struct Problem {
   return p.channels >= least && p.outputs >= least;
 }
 
+// For all but tune.
 [[nodiscard]] inline bool uses(ConvolutionAlgorithm a, Isa isa, const Problem& p) {
   return a != ConvolutionAlgorithm::direct && has_code(isa, p) &&
          (a == ConvolutionAlgorithm::winograd || is_faster(isa, p));
