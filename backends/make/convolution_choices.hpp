@@ -36,7 +36,7 @@ class ConvolutionChoices final : public cpu::TunedChoices {
     }
     if (store_.has_file(here))
       say("convolution tune: " + store_.file_of(here).string() +
-          " is damaged or of another convolution: measured again");
+          " is damaged or of another convolution, processor or version: measured again");
     return std::nullopt;
   }
 

@@ -81,6 +81,29 @@ paste <(key way-direct step train_loss) <(key way-winograd step train_loss) | aw
   NF != 2 || ($1 - $2) ^ 2 > (1e-3 * $1) ^ 2 { print "losses of direct and winograd: " $0; bad = 1 }
   END { exit bad || NR != 3 }' || complain "winograd does not train as direct does"
 
+# What is measured is said, kept and used by the next run; a file that is damaged, of another processor or version is not.
+tune=(--config config --convolution tune --max-steps 1)
+if grep -qw avx2 /proc/cpuinfo && [[ ${TUTTI_ISA:-} != baseline ]]; then
+  export XDG_CACHE_HOME=$work/kept
+  expect 0 " ms, winograd " "${tune[@]}" --run-dir tuned-1
+  grep "^convolution tune: " out | sed 's/ (direct.*//' | sort -u >chosen
+  [[ $(wc -l <chosen) -ge 9 ]] || complain "not every convolution and pass was measured: $(cat chosen)"
+  expect 0 "as it was chosen before" "${tune[@]}" --run-dir tuned-2
+  grep -q "measured again\| ms, winograd" out && complain "measured what was kept: $(cat out)"
+  diff chosen <(grep "^convolution tune: " out | sed 's/, as it was chosen before$//' | sort -u) || complain "another choice than the one kept"
+  files=("$XDG_CACHE_HOME"/tutti/convolution/*.choice)
+  printf 'x' >>"${files[0]}"
+  sed -i 's/| tutti [0-9.]*$/| tutti 0.0.0/' "${files[1]}"
+  expect 0 "${files[0]} is damaged" "${tune[@]}" --run-dir tuned-3
+  grep -qF "${files[1]} is damaged or of another" out || complain "took the choice of another version"
+  [[ $(grep -c "as it was chosen before" out) == $((${#files[@]} - 2)) ]] || complain "did not use what was whole: $(cat out)"
+  XDG_CACHE_HOME=/dev/null
+  expect 0 "not kept" "${tune[@]}" --run-dir tuned-4
+  unset XDG_CACHE_HOME
+fi
+TUTTI_ISA=baseline expect 2 "AVX2 or AVX-512 beside convolution 'tune'" "${tune[@]}" --run-dir tuned-5
+expect 2 "onednn or eigen beside convolution 'tune'" "${tune[@]}" --backend reference --run-dir tuned-6
+
 # A loss that is not finite.
 expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 20
 [[ $(key n end status) == '"failed"' ]] || complain "no failure in the log"
