@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <tutti/backends/cuda/api/nvrtc.hpp>
-#include <tutti/io/cache_folder.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/io/cache_folder.hpp>
 #include <tutti/io/crc32c.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
