@@ -174,7 +174,7 @@ void check(EigenBackend& b, const Case& k, DType t) {
 }
 
 // Eigen's own loops, and none of Winograd's algorithm.
-constexpr CpuOptions direct{.threads = 1, .convolution = cpu::ConvolutionAlgorithm::direct};
+const CpuOptions direct{.threads = 1, .convolution = cpu::ConvolutionAlgorithm::direct};
 constexpr DType types[] = {DType::f32, DType::bf16};
 
 }  // namespace
