@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Headers under include/, programs under bin/, everything else under share/: nothing of it depends on where it lies, and
 # nothing but the programs on the architecture.
-#   cmake --install build                           all but the programs' shared libraries
+#   cmake --install build                           all but the programs' shared libraries; manual pages and completion are
+#                                                   made from what the programs' --help says, with python3
 #   cmake --install build --component libraries     these alone, under lib/tutti, where the programs look first
 #   cd build && cpack -G DEB (or TGZ)               a Debian package; an archive with the shared libraries in it
 include(GNUInstallDirs)
@@ -77,7 +78,12 @@ foreach(script IN ITEMS runclust copyclust)
   file(CREATE_LINK "${tutti_bin_to_scripts}/${script}" "${PROJECT_BINARY_DIR}/bin/${script}" SYMBOLIC)
   install(FILES "${PROJECT_BINARY_DIR}/bin/${script}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endforeach()
-install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/tutti")
+# The documents, with the programs that they are cut from. Debian's packages have their licence under this name.
+set(tutti_doc_dir "${CMAKE_INSTALL_DATADIR}/doc/tutti")
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION "${tutti_doc_dir}")
+install(FILES LICENSE DESTINATION "${tutti_doc_dir}" RENAME copyright)
+install(DIRECTORY docs DESTINATION "${tutti_doc_dir}" FILES_MATCHING PATTERN *.md PATTERN *.svg)
+install(DIRECTORY examples/tutorial examples/downstream DESTINATION "${tutti_doc_dir}/examples")
 
 # tutti_install_programs(<target>...): to bin/, where they look for shared libraries in ../lib/tutti first. Of a tree in
 # which some are not built, the others are installed, and the installation says so.
@@ -97,14 +103,36 @@ function(tutti_install_programs)
   endforeach()
 endfunction()
 
-# tutti_install_libraries(): the shared libraries of these programs but the C library's, and the packages.
+# tutti_install_scripts(<file>...): programs that are not compiled.
+function(tutti_install_scripts)
+  foreach(script IN LISTS ARGN)
+    install(PROGRAMS ${script} DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    set_property(GLOBAL APPEND PROPERTY TUTTI_SCRIPTS "${CMAKE_CURRENT_SOURCE_DIR}/${script}")
+  endforeach()
+endfunction()
+
+# tutti_install_libraries(): the manual pages and completion of these programs, their shared libraries but the C library's,
+# and the packages.
 function(tutti_install_libraries)
   get_property(programs GLOBAL PROPERTY TUTTI_PROGRAMS)
   set(files)
   foreach(program IN LISTS programs)
     list(APPEND files "$<TARGET_FILE:${program}>")
   endforeach()
+  get_property(scripts GLOBAL PROPERTY TUTTI_SCRIPTS)
+  find_package(Python3 QUIET COMPONENTS Interpreter)
   list(JOIN files "\" \"" files)
+  list(JOIN scripts "\" \"" scripts)
+  install(
+    CODE "set(tutti_programs \"${files}\" \"${scripts}\")
+set(tutti_python \"${Python3_EXECUTABLE}\")
+set(tutti_cross \"${CMAKE_CROSSCOMPILING}\")
+set(tutti_version ${PROJECT_VERSION})
+set(tutti_manuals \"${PROJECT_SOURCE_DIR}/cmake/manuals.py\")
+set(tutti_manuals_out \"${PROJECT_BINARY_DIR}/manuals\")
+set(tutti_man_dir \"${CMAKE_INSTALL_MANDIR}\")
+set(tutti_data_dir \"${CMAKE_INSTALL_DATADIR}\")")
+  install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/install_manuals.cmake")
   install(CODE "set(tutti_programs \"${files}\")\nset(tutti_libraries_dir lib/tutti)" COMPONENT libraries EXCLUDE_FROM_ALL)
   install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/install_libraries.cmake" COMPONENT libraries EXCLUDE_FROM_ALL)
 
@@ -119,6 +147,18 @@ function(tutti_install_libraries)
   # The libraries that the programs link, by the packages that are installed here.
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssh-client, rsync")
+  # What a project that uses the headers needs; tutti-plan and scripts of the cluster are Python's.
+  get_property(components GLOBAL PROPERTY TUTTI_COMPONENTS)
+  set(suggests g++ cmake pkg-config python3)
+  foreach(component IN LISTS components)
+    if(TARGET tutti::${component} AND NOT component MATCHES "^(cuda|nccl)$")
+      get_property(debian GLOBAL PROPERTY TUTTI_DEBIAN_${component})
+      string(REPLACE " " ";" debian "${debian}")
+      list(APPEND suggests ${debian})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES suggests)
+  list(JOIN suggests ", " CPACK_DEBIAN_PACKAGE_SUGGESTS)
   set(CPACK_PROJECT_CONFIG_FILE "${PROJECT_SOURCE_DIR}/cmake/package_options.cmake")
   include(CPack)
 endfunction()

@@ -141,8 +141,8 @@ void register_neutral(CLI::App& app, Program program) {
     list += (list.empty() ? "" : " ") + name;
   }
   app.footer(
-      "Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) +
-      "\n\nEvery long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
+      (list.empty() ? "" : "Taken for older scripts, at their neutral value only:\n" + wrapped(list, 110) + "\n\n") +
+      "Every long option may be written with - or _. Switches: --x, --no-x, --x 0, --x 1. The order of\n"
       "precedence is: command line, --config file, environment (TUTTI_BATCH_SIZE=64 is --batch-size 64, and so on\n"
       "for every option), default. Numbers count for the whole job (global) unless the text says \"per rank\".\n"
       "Exit codes: 0 done, 1 internal error, 2 usage, 3 data, 4 device, 5 communication, 6 loss not finite,\n"

@@ -62,7 +62,7 @@ What to start
                             [0]
   -H, --hostfile FILE       hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is
                             among them, comes first and has rank 0; the others are filled in this
-                            order, from the first again beyond the total. "localhost" is this host
+                            order, from the first again beyond the total. "localhost" is this host.
                             Without it, within a job of Slurm (sbatch, salloc): the nodes of the job,
                             each with as many slots as it has tasks
       --launcher WORD       local, ssh, srun or mpi  [what the program needs: mpi where it says, asked
@@ -98,11 +98,12 @@ Workers that come and go
       --min-timeout S       so long, and then the job ends with 5  [600]
       --restart-budget N    how often workers of a host are started again after they died, later and
                             later, until it is listed anew  [10]
-      --prepare-script FILE runs on a host that joins before its worker; no worker where it fails
+      --prepare-script FILE
+                            runs on a host that joins before its worker; no worker where it fails
       --accept-new-hosts    hosts that join need not stand in ssh's known_hosts
       --launch-worker --host HOST
                             adds HOST, with slots=N for -n N, to the hosts file of the job in
-                            --elastic-dir
+                            --elastic-dir.
                             Where WORKER_LAUNCH_TEMPLATE_ID and ELASTIC_WORKER_TAG are set, the elastic
                             manager edits that file as instances of this launch template come and go
 Times in seconds

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+# Part of an installation: manual pages and completion of tutti_programs, made by running each with --help.
+foreach(program IN LISTS tutti_programs)
+  if(NOT EXISTS "${program}")
+    list(REMOVE_ITEM tutti_programs "${program}")
+  endif()
+endforeach()
+if(tutti_cross OR NOT tutti_python OR NOT tutti_programs)
+  message(STATUS "Not installed, because it takes python3 and programs that run here: manual pages and completion")
+  return()
+endif()
+# Two installations may run at a time.
+string(RANDOM LENGTH 12 unique)
+string(APPEND tutti_manuals_out "-${unique}")
+execute_process(COMMAND "${tutti_python}" "${tutti_manuals}" --out "${tutti_manuals_out}" --version ${tutti_version}
+                        ${tutti_programs} RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "the manual pages cannot be made")
+endif()
+# Debian's zsh looks elsewhere than zsh itself for what packages bring.
+set(zsh_dir site-functions)
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version)
+  set(zsh_dir vendor-completions)
+endif()
+foreach(pair "man1=${tutti_man_dir}/man1" "bash=${tutti_data_dir}/bash-completion/completions"
+             "zsh=${tutti_data_dir}/zsh/${zsh_dir}")
+  string(REGEX MATCH "^(.*)=(.*)$" pair "${pair}")
+  file(GLOB made "${tutti_manuals_out}/${CMAKE_MATCH_1}/*")
+  if(IS_ABSOLUTE "${CMAKE_MATCH_2}")
+    set(to "${CMAKE_MATCH_2}")
+  else()
+    set(to "${CMAKE_INSTALL_PREFIX}/${CMAKE_MATCH_2}")
+  endif()
+  file(INSTALL ${made} DESTINATION "${to}")
+endforeach()
+file(REMOVE_RECURSE "${tutti_manuals_out}")

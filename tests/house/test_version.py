@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The version is written in include/tutti/version.hpp, and whatever else must say it agrees."""
+import re
+import sys
+
+from sources import ROOT
+
+
+def find(pattern, path):
+    """What the pattern's group holds, or None."""
+    file = ROOT / path
+    match = re.search(pattern, file.read_text(), re.M) if file.is_file() else None
+    return match[1] if match else None
+
+
+def main():
+    header = (ROOT / "include" / "tutti" / "version.hpp").read_text()
+    parts = [re.search(rf"^#define TUTTI_VERSION_{part} (\d+)$", header, re.M) for part in ("MAJOR", "MINOR", "PATCH")]
+    if None in parts:
+        print("include/tutti/version.hpp does not define TUTTI_VERSION_MAJOR, _MINOR and _PATCH")
+        return 1
+    version = ".".join(p[1] for p in parts)
+    said = {
+        "include/tutti/version.hpp, as a text": find(r'version = "([^"]+)"', "include/tutti/version.hpp"),
+        "CITATION.cff": find(r"^version: (\S+)$", "CITATION.cff"),
+        # Its first section is that of this version.
+        "CHANGELOG.md": find(r"^## (\S+)", "CHANGELOG.md"),
+    }
+    wrong = {where: what for where, what in said.items() if what != version}
+    for where, what in wrong.items():
+        print(f"{where} says {what}, and TUTTI_VERSION_* say {version}")
+    # Nobody else writes it down: CMake, the Debian package and conanfile.py read the header.
+    for path in ("CMakeLists.txt", "conanfile.py"):
+        if (ROOT / path).is_file() and re.search(rf"\b{re.escape(version)}\b", (ROOT / path).read_text()):
+            wrong[path] = version
+            print(f"{path} has {version} written in it, where it should read version.hpp")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
