@@ -23,6 +23,7 @@
 #include "check_strategy_options.hpp"
 #include "options.hpp"
 #include "preset.hpp"
+#include "trace_window.hpp"
 
 // What options mean together. Every error is a UsageError that names the option.
 namespace tutti::examples {
@@ -368,6 +369,9 @@ inline void check(RunOptions& o, StartedJob job = {}) {
   }
   detail::check_distribution(o, job);
   detail::choose_precision(o);
+  if (!o.trace_steps.empty() && o.trace.empty())
+    fail<UsageError>("--trace-steps", "--trace FILE beside it", o.trace_steps);
+  (void)trace_window(o);
   detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
   if (o.dry_run_ranks > 0 && !o.dry_run)
     fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));

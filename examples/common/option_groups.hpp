@@ -76,6 +76,12 @@ void describe_machine(RunOptions& o, V& v) {
   v("seed", o.seed, "of weights, order and augmentation", Names{}, Scope::training);
   v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Names{}, Scope::rank);
   v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
+  v("trace", o.trace,
+    "write a timeline of all processes to this file, in Chrome's trace format, for chrome://tracing or Perfetto",
+    Names{}, Scope::rank);
+  v("trace-steps", o.trace_steps,
+    "with --trace: FIRST:LAST, the steps whose layers and images are in it; default: the first 10 of this process",
+    Names{}, Scope::rank);
   v("dry-run", o.dry_run, "print the net and the memory it takes, and stop", Names{});
   v("dry-run-ranks", o.dry_run_ranks, "with --dry-run or --print-schedule: as a job of so many ranks; 0: of those here",
     Names{});

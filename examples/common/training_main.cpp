@@ -36,6 +36,7 @@
 #include "program.hpp"
 #include "scripted.hpp"
 #include "serve_weights.hpp"
+#include "trace.hpp"
 
 namespace tutti::examples {
 
@@ -84,6 +85,7 @@ int with_strategy(RunOptions& o, const Task& task, const Started& start, const J
     // Where members come and go, the others go on without this one, unless they are to be started anew.
     const ChangingMembers* const members = strategy.members();
     if (strategy.size() > 1 && (members == nullptr || members->starts_anew())) {
+      TraceOfRun::flush();
       strategy.abort(e.what(), static_cast<ExitCode>(e.exit_code()));
       if (has_servers(o.strategy)) throw;  // who hears of it says it elsewhere
       return e.exit_code();
@@ -245,6 +247,7 @@ int evaluate_elsewhere(const RunOptions& o, const Task& task) {
   const LaunchEnvironment start = read_launch_environment();
   if (start.launched && start.size > 1)
     fail<UsageError>("--checkpoint-dir", "one process, which evaluates alone", std::to_string(start.size));
+  const TraceOfRun trace(o, {start, {}});
   return evaluate_beside(o, task, [&](RunOptions& checked) {
     naming_variables(checked, [&] { check(checked, {1, built_strategies(), has_gpu(checked, {start, {}})}); });
     if (checked.threads == 0) checked.threads = usable_cores();
@@ -282,6 +285,7 @@ int train(RunOptions& o, const Task& task) {
                             changes_members(o.strategy), o.strategy == "ps_async"});
   if (!start.servers_restart && o.ps_snapshot_seconds != RunOptions().ps_snapshot_seconds)
     o.notes.push_back("nothing is done with --ps-snapshot-seconds: no server is started again");
+  const TraceOfRun trace(o, start);
   if (start.is_server()) {
     if (!has_servers(o.strategy)) require_worker(start);
     if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);

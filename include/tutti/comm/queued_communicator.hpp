@@ -15,6 +15,7 @@
 #include <tutti/comm/host_barrier.hpp>
 #include <tutti/comm/host_window.hpp>
 #include <tutti/comm/reduce_op.hpp>
+#include <tutti/core/span.hpp>
 
 namespace tutti {
 
@@ -100,6 +101,9 @@ class QueuedCommunicator {
     std::span<std::byte> allocated{};
     bool shared = false;
     void run(const Request& r, const std::string& what, Deadline deadline) {
+      static constexpr const char* names[] = {"all_reduce", "broadcast", "all_gather", "barrier", "allocate", "share"};
+      const Span span(Lane::communication, names[static_cast<std::size_t>(r.kind)], what,
+                      static_cast<std::int64_t>(r.data.size()));
       switch (r.kind) {
         case Kind::all_reduce:
           return engine.all_reduce(r.dtype, r.data, r.op, deadline, what);

@@ -8,6 +8,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/image_augment.hpp>
 #include <tutti/data/image_decoder.hpp>
@@ -43,7 +44,7 @@ class EncodedImages {
     check_read(schema_, size(), i, sample);
     thread_local std::vector<std::uint8_t> bytes;
     thread_local ImageAugmenter::Scratch scratch;
-    const std::int32_t label = records_.read(i, bytes);
+    const std::int32_t label = read_record(i, bytes);
     if (label < 0 || label >= schema_.classes)
       fail<DataError>(records_.where(i), "a label in [0, " + std::to_string(schema_.classes) + ")",
                       std::to_string(label));
@@ -52,6 +53,11 @@ class EncodedImages {
   }
 
  private:
+  std::int32_t read_record(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
+    const Span span(Lane::data, "read", {}, -1, detail_watcher);
+    return records_.read(i, bytes);
+  }
+
   AnyRecords records_;
   ImageDecoders decoders_;
   ImageAugmenter augmenter_;

@@ -12,6 +12,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/isa.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/image_colour.hpp>
 #include <tutti/data/image_decoder.hpp>
@@ -173,7 +174,11 @@ class ImageAugmenter {
     const ImageHeader header = decoders.header(bytes, where);
     const ImageCrop crop = draw(header.width, header.height, rng);
     const DecodeRequest request = request_of(crop, header);
-    decoders.decode(bytes, header, request, where, scratch.image);
+    {
+      const Span span(Lane::data, "decode", {}, -1, detail_watcher);
+      decoders.decode(bytes, header, request, where, scratch.image);
+    }
+    const Span span(Lane::data, "augment", {}, -1, detail_watcher);
     const DecodedImage& image = scratch.image;
     scratch.resizer({image.pixels.data(), image.width, image.height}, on(image, crop.box), on(image, crop.bounds),
                     static_cast<int>(a_.width), static_cast<int>(a_.height), a_.antialias, crop.mirror, out.data());

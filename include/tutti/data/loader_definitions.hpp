@@ -13,6 +13,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/core/span_of.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/data/loader.hpp>
@@ -148,6 +149,7 @@ TUTTI_CORE_FUNCTION void Loader::run_one(std::unique_lock<std::mutex>& lock) {
   row_ = end;
   ++busy_;
   lock.unlock();
+  const Span span(Lane::data, "images", {}, end - begin, detail_watcher);
   std::int64_t row = begin;
   std::exception_ptr error;
   std::vector<Bad> bad;
@@ -242,6 +244,7 @@ TUTTI_CORE_FUNCTION void Loader::work() {
       run_one(lock);
     } else {
       ++sleeping_;
+      const Span span(Lane::data, "wait", {}, -1, detail_watcher);
       workers_wake_.wait(lock);
       --sleeping_;
     }

@@ -9,9 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+<<<<<<< HEAD
 #include <tutti/core/span_of.hpp>
+=======
+#include <tutti/core/span.hpp>
+>>>>>>> 4381dea (Write a timeline of a run in Chrome's trace format)
 #include <tutti/engine/arenas.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/batch_slot.hpp>
@@ -40,6 +45,7 @@ class PlanWalk {
   void run(const PreparedPlan& p, const OnReady& on_ready) {
     packs_.run();
     b_.begin_gradients();
+<<<<<<< HEAD
     std::size_t first = 0, ready = 0;
     for (std::size_t s = 0; on_ready && s < p.plan.segments.size(); ++s) {
       if (p.plan.segments[s].ready <= ready) continue;
@@ -47,6 +53,25 @@ class PlanWalk {
       run_segments(p, first, s + 1);
       first = s + 1;
       on_ready(ready);
+=======
+    std::size_t ready = 0;
+    std::optional<Span> pass;
+    bool backward = false;
+    for (const Segment& seg : p.plan.segments) {
+      if (!pass || backward != seg.backward) {
+        backward = seg.backward;
+        pass.reset();
+        pass.emplace(Lane::step, backward ? "backward" : "forward");
+      }
+      if (seg.whole)
+        run_whole(p, seg);
+      else
+        run_rows(p, seg);
+      if (seg.ready > ready) {
+        ready = seg.ready;
+        if (on_ready) on_ready(ready);
+      }
+>>>>>>> 4381dea (Write a timeline of a run in Chrome's trace format)
     }
     run_segments(p, first, p.plan.segments.size());
     b_.finish_gradients();
@@ -102,6 +127,8 @@ class PlanWalk {
   }
 
   void dispatch(const PreparedPlan& p, NodeId node, Call& c) {
+    const Span span(Lane::compute, name_of(p.graph->nodes[static_cast<std::size_t>(node)].op), c.node, c.in[0].shape[0],
+                    detail_watcher);
     const auto start = profile_ != nullptr ? now() : 0;
     p.kernels[static_cast<std::size_t>(node)]->run(c);
     if (profile_ != nullptr) {

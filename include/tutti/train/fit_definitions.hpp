@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/core/clock.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/train/chief.hpp>
 #include <tutti/train/evaluation_sum.hpp>
 #include <tutti/train/fit.hpp>
@@ -22,6 +23,7 @@ namespace tutti {
 TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& source, const BatchMetric& metric,
                                               MistakeSum* mistakes) {
   const Stopwatch watch;
+  const Span span(Lane::evaluation, "evaluation", {}, source.size());
   Metrics sum;
   EvaluationSum of_batches(trainer.executor());
   double own = 0;

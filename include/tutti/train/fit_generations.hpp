@@ -11,6 +11,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/math.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/train/fit_run.hpp>
 
@@ -94,6 +95,7 @@ inline bool FitRun::all_leave() {
 inline bool FitRun::change_members(bool broken) {
   const bool joins = members_->joining();
   const Stopwatch since;
+  const Span span(Lane::membership, broken ? "members change, one is lost" : joins ? "join" : "members change");
   for (;;) {
     if (!broken && !joins) broken = !sum_up();
     if (broken) roll_back();

@@ -12,6 +12,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/core/step_flag.hpp>
 #include <tutti/data/batch_source.hpp>
 #include <tutti/engine/step_end.hpp>
@@ -194,7 +195,8 @@ class FitRun {
 
   void step() {
     if (members_ != nullptr) stands_[static_cast<std::size_t>(at_.step) % stands_.size()] = {share_, skipped_rows_};
-    Batch batch = feed_ ? feed_->next() : train().next();
+    const Span span(Lane::step, "step", {}, at_.step + 1);
+    Batch batch = next();
     const std::int64_t images = batch.global_count;
     // Of a push, as if all who began the job had one beside it.
     if (feed_) batch.global_count *= deals_->founders();
@@ -233,6 +235,10 @@ class FitRun {
     else
       own_ = {};
     if (chief_.listens()) busy_.step(reports(), summarises(), epoch_done());
+  }
+  [[nodiscard]] Batch next() {
+    const Span span(Lane::step, "wait for data");
+    return feed_ ? feed_->next() : train().next();
   }
   void take_metrics() {
     own_ = trainer_.take_metrics();

@@ -13,6 +13,7 @@
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/function_ref.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/step_end.hpp>
 #include <tutti/engine/step_flags.hpp>
@@ -99,6 +100,7 @@ class GradientExchange final : public Exchange {
     }
   }
   void wait_on_host() override {
+    const Span span(Lane::step, s_.owns_weights() ? "wait for weights" : "wait for sums");
     for (std::size_t i = 0; i < works_.size(); ++i) {
       const double before = trace_ != nullptr ? since_->seconds() : 0;
       const bool summed = i < next_ && !s_.owns_weights();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/chief.hpp>
 #include <tutti/train/trainer.hpp>
@@ -25,11 +26,13 @@ inline SavedCheckpoint save_checkpoint(Trainer& trainer, Chief& chief, std::opti
   SavedCheckpoint done;
   Checkpoints* const checkpoints = chief.checkpoints();
   if (checkpoints == nullptr && trainer.strategy().owns_weights()) return done;
+  const Span span(Lane::checkpoint, "checkpoint", {}, trainer.counters().step);
   trainer.commit();
   try {
     std::string path;
     std::vector<std::string> complaints;
     const auto write = [&] {
+      const Span writing(Lane::checkpoint, "write");
       path = checkpoints->save(trainer);
       if (metric)
         done.best = checkpoints->mark_if_best(trainer.counters().step, *metric,

@@ -14,6 +14,7 @@
 
 #include <tutti/core/clock.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/core/span_of.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/host_step_end.hpp>
@@ -229,6 +230,7 @@ class Steps {
     if (!last_) return;
     if (shares) exchange_.send(exchange_.trainable(), [this] { add(); });
     if (trace_ != nullptr) trace_->backward_end = since_.seconds();
+    const Span span(Lane::step, "update");
     end_->update(exchange_);
     if (runs_ahead())
       e_.repack();

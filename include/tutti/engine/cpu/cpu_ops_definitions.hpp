@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include <tutti/core/span.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/elementwise_ops.hpp>
 #include <tutti/engine/cpu/linear_ops.hpp>
@@ -94,6 +95,7 @@ void CpuOps::blocks(const UpdateCall& u, F&& f) {
     part.gradients = static_cast<const float*>(u.gradients) + begin;
     for (auto& s : part.slots)
       if (s != nullptr) s = static_cast<float*>(s) + begin;
+    const Span span(Lane::compute, "update", {}, static_cast<std::int64_t>(part.count), detail_watcher);
     f(part);
   });
 }

@@ -20,6 +20,7 @@
 #include <tutti/core/bf16.hpp>
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/lent_windows.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
@@ -69,6 +70,7 @@ class Operations {
     Request request{};
     std::string name_{};
     std::chrono::milliseconds deadline{0};
+    std::chrono::steady_clock::time_point posted{};
     // Of the thread that carries it out.
     std::uint64_t round = 0;
     std::vector<Part> parts{};
@@ -103,6 +105,7 @@ class Operations {
       job->request = request;
       job->name_ = name;
       job->deadline = deadline;
+      job->posted = std::chrono::steady_clock::now();
       job->error = failed_;
       job->done_.store(failed_ != nullptr, std::memory_order_release);
       if (failed_) return Work(std::move(job));
@@ -119,6 +122,9 @@ class Operations {
     posted_.clear();
   }
   void finish(Job& job) {
+    if (SpanWatcher* const w = span_watcher.load(std::memory_order_acquire); w != nullptr) [[unlikely]]
+      w->over(Lane::communication, "push and pull " + job.name_, static_cast<std::int64_t>(job.request.data.size()),
+              std::chrono::nanoseconds(std::chrono::steady_clock::now() - job.posted).count());
     {
       const std::lock_guard lock(mutex_);
       job.done_.store(true, std::memory_order_release);

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/file_writer.hpp>
+#include <tutti/io/json.hpp>
+
+// One timeline of those that the processes of a job have written.
+namespace tutti::io {
+
+// The file of one process beside the timeline `file` of its job: out.json and "rank3" make out.rank3.json.
+[[nodiscard]] inline Path trace_part(const Path& file, const std::string& process) {
+  return folder_of(file) / (file.stem().string() + "." + process + file.extension().string());
+}
+
+struct MergedTrace {
+  int processes = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> complaints{};  // about files, or parts of them, that are not in it
+};
+
+namespace detail {
+
+// A line "{...}," of a trace, without the comma.
+struct TracePart {
+  Path file;
+  std::string job, boot;
+  std::int64_t process = 0, ahead = 0;
+  std::vector<Json> events{};
+};
+
+inline constexpr std::size_t most_trace_bytes = std::size_t{1} << 30;
+
+// Nothing where the file is no trace, or one of another job's.
+[[nodiscard]] inline std::optional<TracePart> read_trace(const Path& file, const std::string& job, MergedTrace& about) {
+  const std::string text = read_text_file(file, most_trace_bytes);
+  TracePart part;
+  part.file = file;
+  std::size_t damaged = 0;
+  bool named = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line(text.data() + at, end - at);
+    at = end + 1;
+    if (line.ends_with(',')) line.remove_suffix(1);
+    if (line.empty() || line == "[" || line == "]") continue;
+    try {
+      Json event = parse_json(line);
+      if (!named) {
+        const Json& args = event.at("args");
+        part.job = args.at("job").as_string();
+        part.boot = args.at("boot").as_string();
+        part.ahead = args.at("clock_ahead").as_integer();
+        part.process = event.at("pid").as_integer();
+        if (part.job != job) return std::nullopt;
+        named = true;
+      }
+      (void)event.at("ph").as_string();
+      if (const Json* ts = event.find("ts")) (void)ts->as_double();
+      part.events.push_back(std::move(event));
+    } catch (const DataError&) {
+      if (!named) return std::nullopt;
+      ++damaged;
+    }
+  }
+  if (!named) return std::nullopt;
+  // Of a process that was killed the last line may be half there.
+  if (damaged > 1)
+    about.complaints.push_back(std::to_string(damaged) + " events of " + file.string() + " are damaged, and left out");
+  return part;
+}
+
+// When the members of a host were in sums that all ranks take part in: nobody comes out of one before all are in it.
+struct SumTimes {
+  double entered = -std::numeric_limits<double>::infinity(), left = std::numeric_limits<double>::infinity();
+};
+[[nodiscard]] inline std::map<std::string, SumTimes> sums_of(const std::vector<const TracePart*>& parts) {
+  std::map<std::string, SumTimes> all;
+  for (const TracePart* const p : parts) {
+    std::map<std::string, int> seen;  // a step that was done again says nothing
+    for (const Json& e : p->events) {
+      const Json *name = e.find("name"), *dur = e.find("dur"), *ts = e.find("ts");
+      if (name == nullptr || dur == nullptr || ts == nullptr || !name->is_string() ||
+          !name->as_string().starts_with("all_reduce step "))
+        continue;
+      SumTimes& s = all[name->as_string()];
+      s.entered = std::max(s.entered, ts->as_double());
+      s.left = std::min(s.left, ts->as_double() + dur->as_double());
+      if (++seen[name->as_string()] > 1) s.left = -std::numeric_limits<double>::infinity();
+    }
+  }
+  return all;
+}
+
+// What is to be added to the times of `theirs`, microseconds: what the clocks of day say, as far as the sums that both
+// took part in allow it.
+[[nodiscard]] inline double clock_shift(const std::vector<const TracePart*>& ours,
+                                        const std::vector<const TracePart*>& theirs) {
+  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
+  const auto a = sums_of(ours), b = sums_of(theirs);
+  for (const auto& [name, our] : a) {
+    const auto found = b.find(name);
+    if (found == b.end() || our.entered > our.left || found->second.entered > found->second.left) continue;
+    low = std::max(low, our.entered - found->second.left);
+    high = std::min(high, our.left - found->second.entered);
+  }
+  const auto by_day = static_cast<double>(theirs.front()->ahead - ours.front()->ahead);
+  return low <= high ? std::clamp(by_day, low, high) : by_day;
+}
+
+[[nodiscard]] inline std::vector<Path> trace_parts_of(const Path& file) {
+  std::vector<Path> found;
+  const std::string stem = file.stem().string() + ".", extension = file.extension().string();
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder_of(file), error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(stem) || !name.ends_with(extension) || name.size() <= stem.size() + extension.size())
+      continue;
+    const std::string_view process(name.data() + stem.size(), name.size() - stem.size() - extension.size());
+    if (process.starts_with("rank") || process.starts_with("server")) found.push_back(it->path());
+  }
+  if (error) fail_file("list the folder", folder_of(file), error.value());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace detail
+
+// Puts the traces of a job's processes into `file` and removes them, unless one of the processes still writes or there
+// is none: then nothing happens, for it is done by whoever ends last. What `file` holds of the same job stays in it.
+// Times are those of the host of the lowest process; those of other hosts are moved so that what ranks did together
+// fits. Throws FileError.
+inline std::optional<MergedTrace> merge_traces(const Path& file, const std::string& job) {
+  using namespace detail;
+  // One at a time, so that of two that end together one sees the other's end.
+  const Descriptor turn = Descriptor::open(folder_of(file), O_RDONLY | O_DIRECTORY, "open the folder");
+  while (::flock(turn.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
+  MergedTrace about;
+  std::vector<TracePart> parts;
+  std::vector<Path> merged = trace_parts_of(file);
+  for (const Path& p : merged) {
+    const Descriptor part = Descriptor::open(p, O_RDONLY, "open");
+    if (::flock(part.get(), LOCK_SH | LOCK_NB) != 0) return std::nullopt;
+  }
+  std::vector<Path> taken;
+  for (const Path& p : merged)
+    if (auto part = read_trace(p, job, about)) {
+      parts.push_back(std::move(*part));
+      taken.push_back(p);
+    }
+  if (parts.empty()) return std::nullopt;
+  if (!job.empty() && path_exists(file))
+    if (auto before = read_trace(file, job, about)) parts.push_back(std::move(*before));
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const TracePart& a, const TracePart& b) { return a.process < b.process; });
+  std::map<std::string, std::vector<const TracePart*>> hosts;
+  for (const TracePart& p : parts) hosts[p.boot].push_back(&p);
+  const std::string& first = parts.front().boot;
+  std::map<std::string, double> shifts;
+  for (const auto& [boot, of_host] : hosts)
+    if (boot != first) shifts[boot] = clock_shift(hosts[first], of_host);
+  std::set<std::int64_t> processes;
+  detail::replace_file(file, false, [&](FileWriter& out) {
+    out.write(std::string_view("[\n"));
+    const Json* last = nullptr;
+    for (TracePart& p : parts) {
+      const auto shift = shifts.find(p.boot);
+      for (Json& e : p.events) {
+        if (const Json* ts = e.find("ts"); ts != nullptr && shift != shifts.end())
+          e.set("ts", ts->as_double() + shift->second);
+        if (const Json* pid = e.find("pid"); pid != nullptr && pid->is_integer()) processes.insert(pid->as_integer());
+        if (last != nullptr) out.write(write_json(*last) + ",\n");
+        last = &e;
+      }
+    }
+    if (last != nullptr) out.write(write_json(*last) + "\n]\n");
+    about.bytes = out.size();
+  });
+  about.processes = static_cast<int>(processes.size());
+  for (const Path& p : taken) remove_tree(p);
+  return about;
+}
+
+}  // namespace tutti::io
