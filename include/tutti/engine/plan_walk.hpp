@@ -12,11 +12,8 @@
 #include <optional>
 #include <vector>
 
-<<<<<<< HEAD
-#include <tutti/core/span_of.hpp>
-=======
 #include <tutti/core/span.hpp>
->>>>>>> 4381dea (Write a timeline of a run in Chrome's trace format)
+#include <tutti/core/span_of.hpp>
 #include <tutti/engine/arenas.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/engine/batch_slot.hpp>
@@ -45,35 +42,27 @@ class PlanWalk {
   void run(const PreparedPlan& p, const OnReady& on_ready) {
     packs_.run();
     b_.begin_gradients();
-<<<<<<< HEAD
-    std::size_t first = 0, ready = 0;
-    for (std::size_t s = 0; on_ready && s < p.plan.segments.size(); ++s) {
-      if (p.plan.segments[s].ready <= ready) continue;
-      ready = p.plan.segments[s].ready;
-      run_segments(p, first, s + 1);
-      first = s + 1;
-      on_ready(ready);
-=======
-    std::size_t ready = 0;
+    const std::vector<Segment>& segments = p.plan.segments;
+    const bool watched = span_watcher.load(std::memory_order_relaxed) != nullptr;
     std::optional<Span> pass;
-    bool backward = false;
-    for (const Segment& seg : p.plan.segments) {
-      if (!pass || backward != seg.backward) {
-        backward = seg.backward;
+    std::size_t first = 0, ready = 0;
+    const auto run_to = [&](std::size_t end) {
+      if (first < end) run_segments(p, first, end);
+      first = end;
+    };
+    for (std::size_t s = 0; s < segments.size(); ++s) {
+      // Where somebody watches, all are done with the forward pass before the backward pass begins.
+      if (watched && (s == 0 || segments[s].backward != segments[s - 1].backward)) {
+        run_to(s);
         pass.reset();
-        pass.emplace(Lane::step, backward ? "backward" : "forward");
+        pass.emplace(Lane::step, segments[s].backward ? "backward" : "forward");
       }
-      if (seg.whole)
-        run_whole(p, seg);
-      else
-        run_rows(p, seg);
-      if (seg.ready > ready) {
-        ready = seg.ready;
-        if (on_ready) on_ready(ready);
-      }
->>>>>>> 4381dea (Write a timeline of a run in Chrome's trace format)
+      if (!on_ready || segments[s].ready <= ready) continue;
+      ready = segments[s].ready;
+      run_to(s + 1);
+      on_ready(ready);
     }
-    run_segments(p, first, p.plan.segments.size());
+    run_to(segments.size());
     b_.finish_gradients();
   }
 
