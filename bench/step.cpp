@@ -39,7 +39,7 @@ using namespace tutti;
 namespace {
 
 constexpr const char* help_text =
-    "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32] [--batch 128]\n"
+    "usage: tutti_step [--model resnet20|resnet56|resnet110|resnet18|resnet50|resnet50-32|cifar_fast] [--batch 128]\n"
     "                  [--precision f32|bf16|f16] [--dump FILE]\n"
     "                  [--backend auto|onednn|eigen|cuda] [--threads 0] [--seconds 5] [--profile]\n"
     "                  [--convolution auto|direct|winograd|tune]\n"

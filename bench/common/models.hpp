@@ -5,14 +5,17 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/graph/builder.hpp>
+#include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
 namespace tutti::bench {
 
-inline constexpr const char* model_names = "resnet20, resnet56, resnet110, resnet18, resnet50 or resnet50-32";
+inline constexpr const char* model_names =
+    "resnet20, resnet56, resnet110, resnet18, resnet50, resnet50-32 or cifar_fast";
 
-// A net by name. resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes.
+// A net by name. resnet50-32: ResNet-50 with the stem for 224x224 on images of 32x32, in ten classes. cifar_fast: the
+// net of the fast recipe, whose first layer has random weights here.
 inline Builder make_model(const std::string& name) {
   const bool large = name == "resnet50";
   Builder b(3, large ? 224 : 32, large ? 224 : 32);
@@ -23,6 +26,8 @@ inline Builder make_model(const std::string& name) {
     models::resnet(b, x, {.depth = 18, .classes = 10, .cifar_stem = true});
   else if (large || name == "resnet50-32")
     models::resnet(b, x, {.depth = 50, .classes = large ? 1000 : 10});
+  else if (name == "cifar_fast")
+    models::cifar_fast(b, x, {.label_smoothing = 0.2F});
   else
     fail<UsageError>("--model", model_names, name);
   return b;

@@ -105,41 +105,46 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
   using Ints = typename Vec<I>::I;
   constexpr int width = lanes_of<I>;
   const op::Window& o = a.window;
+  struct Tap {
+    std::int64_t from;   // the output whose window holds the input
+    std::int32_t place;  // of the input there
+  } taps[256];           // places have a byte
   T* dx = a.x;
   for (std::int64_t n = 0; n < a.rows; ++n)
-    for (std::int64_t h = 0; h < a.h; ++h)
+    for (std::int64_t h = 0; h < a.h; ++h) {
+      const detail::Span r = detail::holders(h, o.kernel_h, o, a.out_h);
+      detail::Span s{0, 0};  // columns of such outputs, which move along
       for (std::int64_t v = 0; v < a.w; ++v, dx += a.channels) {
-        const detail::Span r = detail::holders(h, o.kernel_h, o, a.out_h),
-                           s = detail::holders(v, o.kernel_w, o, a.out_w);
-        const auto place = [&](std::int64_t p, std::int64_t q) TUTTI_LAMBDA {
-          return static_cast<std::int32_t>((h + o.padding - p * o.stride) * o.kernel_w + v + o.padding - q * o.stride);
-        };
-        const std::int64_t image = n * a.out_h;
+        while (s.end < a.out_w && s.end * o.stride <= v + o.padding) ++s.end;
+        while (s.begin < s.end && s.begin * o.stride + o.kernel_w <= v + o.padding) ++s.begin;
+        int count = 0;
+        for (std::int64_t p = r.begin; p < r.end; ++p)
+          for (std::int64_t q = s.begin; q < s.end; ++q) {
+            taps[count++] = {
+                ((n * a.out_h + p) * a.out_w + q) * a.channels,
+                static_cast<std::int32_t>((h + o.padding - p * o.stride) * o.kernel_w + v + o.padding - q * o.stride)};
+            asm("" : "+r"(count));  // GCC would make a vector loop of the one or two that there are
+          }
         std::int64_t c = 0;
         for (; c + width <= a.channels; c += width) {
           F<I> sum = F<I>{};
-          for (std::int64_t p = r.begin; p < r.end; ++p)
-            for (std::int64_t q = s.begin; q < s.end; ++q) {
-              const std::int64_t k = ((image + p) * a.out_w + q) * a.channels + c;
-              typename Vec<I>::Byte b;
-              read(b, a.which + k);
-              const Ints from = __builtin_convertvector(b, Ints);
-              F<I> g;
-              load<I>(g, static_cast<const T*>(a.y + k));
-              sum += from == place(p, q) ? g : F<I>{};
-            }
+          for (int t = 0; t < count; ++t) {
+            Ints from;
+            widen<I>(from, static_cast<const std::uint8_t*>(a.which + taps[t].from + c));
+            F<I> g;
+            load<I>(g, static_cast<const T*>(a.y + taps[t].from + c));
+            sum += from == taps[t].place ? g : F<I>{};
+          }
           store<I>(dx + c, sum);
         }
         for (; c < a.channels; ++c) {
           float sum = 0;
-          for (std::int64_t p = r.begin; p < r.end; ++p)
-            for (std::int64_t q = s.begin; q < s.end; ++q) {
-              const std::int64_t k = ((image + p) * a.out_w + q) * a.channels + c;
-              if (a.which[k] == place(p, q)) sum += static_cast<float>(a.y[k]);
-            }
+          for (int t = 0; t < count; ++t)
+            if (a.which[taps[t].from + c] == taps[t].place) sum += static_cast<float>(a.y[taps[t].from + c]);
           dx[c] = T(sum);
         }
       }
+    }
 }
 TUTTI_DEFINE_DISPATCH(max_pool_backward, max_pool_backward_body);
 TUTTI_CORE_INSTANCE(template void max_pool_backward<float>(Isa, MaxPoolArgs<float>));

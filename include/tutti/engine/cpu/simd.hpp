@@ -69,6 +69,19 @@ template <Isa I>
 TUTTI_INLINE void load(F<I>& to, const float* p) {
   read(to, p);
 }
+// Bytes, each in 32 bits.
+template <Isa I>
+TUTTI_INLINE void widen(typename Vec<I>::I& to, const std::uint8_t* p) {
+#if defined(__x86_64__) && !defined(__clang__)
+  if constexpr (lanes_of<I> == 16) {  // GCC 12 takes them one by one
+    asm("vpmovzxbd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Unaligned<typename Vec<I>::Byte>*>(p)));
+    return;
+  }
+#endif
+  typename Vec<I>::Byte b;
+  read(b, p);
+  to = __builtin_convertvector(b, typename Vec<I>::I);
+}
 // The bits of a register of bf16, each in 32.
 template <Isa I>
 TUTTI_INLINE void widen(typename Vec<I>::U& to, const bf16* p) {
@@ -90,9 +103,9 @@ TUTTI_INLINE void load(F<I>& to, const bf16* p) {
 }
 template <Isa I>
 TUTTI_INLINE void load(F<I>& to, const std::uint8_t* p) {
-  typename Vec<I>::Byte b;
-  read(b, p);
-  to = __builtin_convertvector(__builtin_convertvector(b, typename Vec<I>::I), F<I>);
+  typename Vec<I>::I i;
+  widen<I>(i, p);
+  to = __builtin_convertvector(i, F<I>);
 }
 template <Isa I>
 TUTTI_INLINE void store(float* p, const F<I>& v) {
