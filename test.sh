@@ -23,19 +23,22 @@ if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
   fi
 fi
 
-# Packages of the tests of infra/, from PyPI, anew when their list changed. Without them these tests are skipped.
-venv=build/venv/infra
-if ! cmp -s tests/infra/requirements.txt "$venv/requirements.txt"; then
-  say "installing the packages of tests/infra/requirements.txt in $venv"
-  rm -rf "$venv"
-  if python3 -m venv "$venv" &&
-    timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 --timeout 15 -r tests/infra/requirements.txt; then
-    cp tests/infra/requirements.txt "$venv"
-  else
-    say "they cannot be had here, so the tests of infra/ that need them are skipped"
+# Packages of the tests of infra/ and of Conan, from PyPI, anew when their list changed. Without them these tests are skipped.
+for area in infra packaging; do
+  venv=build/venv/$area
+  list=tests/$area/requirements.txt
+  if ! cmp -s "$list" "$venv/requirements.txt"; then
+    say "installing the packages of $list in $venv"
     rm -rf "$venv"
+    if python3 -m venv "$venv" &&
+      timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
+      cp "$list" "$venv"
+    else
+      say "they cannot be had here, so the tests of $area that need them are skipped"
+      rm -rf "$venv"
+    fi
   fi
-fi
+done
 
 configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON
 cmake --build build --parallel "$(nproc)"

@@ -25,7 +25,7 @@ enum class CudaFusion : std::uint8_t { automatic, on, off };
   return CudaFusion::off;
 }
 
-struct CudaOptions {
+struct CudaOptions {           // what CudaBackend can be told
   int device = 0;              // as nvidia-smi -L and CUDA_VISIBLE_DEVICES count
   bool tf32 = false;           // f32 products with the precision of TF32
   bool deterministic = false;  // only library kernels that give the same bits every time; ours always do

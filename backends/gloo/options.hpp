@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-struct GlooOptions {
+struct GlooOptions {  // what GlooCommunicator can be told
   int rank = 0, size = 1;
   // Of each rank; those with one name share memory. Empty: all ranks are on one host.
   std::vector<std::string> hosts{};

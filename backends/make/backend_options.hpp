@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-struct BackendOptions {
+struct BackendOptions {              // what make_backend() can be told
   int threads = 0;                   // of a backend on the processor; 0: this process's share of the host's cores
   std::string convolution = "auto";  // of one on the processor: or "direct", "winograd", "tune"
   bool gpu = true;                   // whether "auto" may take one

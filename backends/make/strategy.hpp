@@ -20,7 +20,7 @@ struct KnownStrategy {
   const char* word;
   const char* packages;  // what a build needs to have it
 };
-[[nodiscard]] std::vector<KnownStrategy> known_strategies();
+[[nodiscard]] std::vector<KnownStrategy> known_strategies();  // every word, those of other builds too
 
 // How this process was started, as a worker; UsageError for anything else.
 [[nodiscard]] inline LaunchEnvironment launched() {

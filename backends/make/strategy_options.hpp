@@ -22,7 +22,7 @@ class WeightStore;
 struct ServerState;
 }  // namespace ps
 
-struct StrategyOptions {
+struct StrategyOptions {                                              // what make_strategy() can be told
   Backend* backend = nullptr;                                         // whose GPU nccl sums in; outlives the strategy
   std::chrono::milliseconds deadline = usual_deadline;                // of every operation
   bool shared_memory = true, hierarchical = true, bf16_wire = false;  // as MpiOptions has them

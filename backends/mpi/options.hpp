@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-struct MpiOptions {
+struct MpiOptions {  // what MpiCommunicator can be told
   using Wire = WireType;
 
   bool shared_memory = true;  // ranks of one host work through a shared window

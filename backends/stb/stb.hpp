@@ -114,7 +114,7 @@ inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::strin
   }
 }
 
-struct Free {
+struct Free {  // deletes what stb_image has made
   void operator()(std::uint8_t* pixels) const noexcept { stbi_image_free(pixels); }
 };
 

@@ -105,7 +105,7 @@ class Session {
   const char *expected_ = "", *got_ = "";
 };
 
-struct Job {
+struct Job {  // one decompression
   std::span<const std::uint8_t> bytes;
   const ImageHeader& header;
   const DecodeRequest& request;
@@ -172,7 +172,7 @@ inline void decode(Session& s, Job& job) {
 
 }  // namespace turbojpeg
 
-class TurbojpegDecoder final : public ImageDecoder {
+class TurbojpegDecoder final : public ImageDecoder {  // JPEG by libjpeg-turbo
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "turbojpeg"; }
   [[nodiscard]] bool reads(ImageFormat format) const noexcept override { return format == ImageFormat::jpeg; }

@@ -30,7 +30,7 @@
 // ps::Transport over ZeroMQ: one connection between each worker and each server.
 namespace tutti::zeromq {
 
-struct Options {
+struct Options {  // what both ends of a transport can be told
   Security security{};
   // Who says nothing for so long is lost; ZeroMQ's threads speak for a process that computes.
   std::chrono::milliseconds lost_after = std::chrono::seconds(10);

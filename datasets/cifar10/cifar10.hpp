@@ -22,7 +22,7 @@
 // bytes of a 32x32 image, [3, 32, 32] (red, green, blue); a file has 10,000 records.
 namespace tutti {
 
-struct Cifar10Options {
+struct Cifar10Options {  // which part of CIFAR-10, and how much of it
   // The official set: every file there, with 10,000 records. Otherwise the files that are there, with as many whole
   // records (at least one) as each has.
   bool strict = true;
@@ -96,7 +96,7 @@ inline void parse(std::span<const std::uint8_t> file, std::string_view where, bo
   }
 }
 
-[[nodiscard]] inline std::vector<std::string> files(Split split) {
+[[nodiscard]] inline std::vector<std::string> files(Split split) {  // names of a split's files
   if (split == Split::test) return {"test_batch.bin"};
   return {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
 }

@@ -21,8 +21,8 @@
 // Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 28x28 grey images of ten kinds of clothes in MNIST's format.
 namespace tutti {
 
-struct FashionMnistOptions {
-  bool strict = true;  // 60,000 and 10,000 images; otherwise any number from 1
+struct FashionMnistOptions {  // which part of Fashion-MNIST, and how much of it
+  bool strict = true;         // 60,000 and 10,000 images; otherwise any number from 1
 };
 
 namespace fashion_mnist {
@@ -48,7 +48,7 @@ inline constexpr std::string_view fetch_hint =
   return s;
 }
 
-[[nodiscard]] inline std::string file_name(Split split, bool images) {
+[[nodiscard]] inline std::string file_name(Split split, bool images) {  // of images or of labels
   return std::string(split == Split::train ? "train" : "t10k") + (images ? "-images-idx3-ubyte" : "-labels-idx1-ubyte");
 }
 

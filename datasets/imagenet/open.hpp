@@ -31,8 +31,8 @@ namespace imagenet {
 inline constexpr std::string_view prepare_hint =
     "datasets/imagenet/prepare --help tells where ImageNet comes from and brings it into a form that is read fast";
 
-enum class Form { packed, tfrecord, recordio, image_folder };
-[[nodiscard]] constexpr const char* name_of(Form f) noexcept {
+enum class Form { packed, tfrecord, recordio, image_folder };   // in which an image set may lie
+[[nodiscard]] constexpr const char* name_of(Form f) noexcept {  // as messages have it
   switch (f) {
     case Form::packed:
       return "packed shards";
@@ -45,13 +45,13 @@ enum class Form { packed, tfrecord, recordio, image_folder };
   }
 }
 
-struct OpenOptions {
+struct OpenOptions {           // what open_imagenet() can be told
   std::optional<Form> form{};  // only this one; otherwise the first there is, in the order of Form
   // Of TFRecord and RecordIO files, which do not tell how many classes there are.
   int classes = 1000;
 };
 
-struct Opened {
+struct Opened {  // a split that was found
   AnyRecords records;
   int classes = 0;
   Form form = Form::packed;

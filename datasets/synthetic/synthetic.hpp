@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-struct SyntheticOptions {
+struct SyntheticOptions {  // what made-up images look like
   std::int64_t size = 50000;
   std::int64_t channels = 3, height = 32, width = 32;
   int classes = 10;

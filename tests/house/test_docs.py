@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""README.md, CONTRIBUTING.md, infra/README.md and docs/*.md say nothing that is not built and run.
+"""README.md, CONTRIBUTING.md, bench/README.md, infra/README.md and the pages below docs/ say nothing that is not built and run.
 
-A C++ block stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
-"// [/region]" of that program, without the indentation that they share. A shell block stands under <!-- run --> and is
-run here, or under <!-- not run: reason -->. A link to a file leads to a file. Blocks of docs/add-a*.md that change the tree are
+A block of C++ or CMake stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
+"// [/region]" of that file ("#" in CMake's), without the indentation that they share. A shell block stands under <!-- run --> and is
+run here, or under <!-- not run: reason -->. Blocks stand at the left margin. A link to a file leads to a file, and one to a
+heading to a heading. Blocks of docs/add-a*.md that change the tree are
 test_add_pages.py's.
 """
 import os
@@ -18,22 +19,24 @@ from pathlib import Path
 from sources import BUILD, ROOT
 
 BLOCK = re.compile(r"(?:^<!-- *(?P<note>[^\n]*?) *-->\n+)?^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
-LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
+INDENTED = re.compile(r"^[ \t]+```\w", re.M)
+HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
 COMPILED = ("examples/", "tests/", "bench/")
 
 
 def region(name, text):
     """The lines of a region, or None."""
-    match = re.search(rf"^[ \t]*// \[{re.escape(name)}\]\n(.*?)^[ \t]*// \[/{re.escape(name)}\]$", text, re.M | re.S)
+    match = re.search(rf"^[ \t]*(?://|#) \[{re.escape(name)}\]\n(.*?)^[ \t]*(?://|#) \[/{re.escape(name)}\]$", text, re.M | re.S)
     return textwrap.dedent(match.group(1)) if match else None
 
 
 def snippet_complaint(note, text):
     match = re.fullmatch(r"snippet: *(\S+)#(\S+)", note or "")
     if not match:
-        return "a C++ block needs <!-- snippet: file.cpp#region -->"
+        return "a block of C++ or CMake needs <!-- snippet: file.cpp#region -->"
     path, name = match.groups()
-    if not path.startswith(COMPILED) or not path.endswith(".cpp") or not (ROOT / path).is_file():
+    if not path.startswith(COMPILED) or not path.endswith((".cpp", "CMakeLists.txt")) or not (ROOT / path).is_file():
         return f"{path} is no program of examples/, tests/ or bench/"
     want = region(name, (ROOT / path).read_text())
     if want is None:
@@ -59,11 +62,27 @@ def block_complaint(match, folder, document):
     if re.match(r"(file|add to|run in the tree)\b", match["note"] or ""):
         return None if document.startswith("docs/add-a") else "only the pages that test_add_pages.py follows change the tree"
     language = match["language"].strip().lower()
-    if language in ("cpp", "c++", "cxx"):
+    if language in ("cpp", "c++", "cxx", "cmake"):
         return snippet_complaint(match["note"], match["text"])
     if language in ("sh", "bash", "shell", "console"):
         return shell_complaint(match["note"], match["text"], folder)
     return None if language else "a block names its language (text if none)"
+
+
+def anchors(text):
+    """What links to the headings of a page end with, as GitHub makes it."""
+    return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).replace(" ", "-") for title in HEADING.findall(BLOCK.sub("", text))}
+
+
+def link_complaint(document, path, heading):
+    if "://" in path or path.startswith("mailto:"):
+        return None
+    to = document.parent / path if path else document
+    if not to.exists():
+        return f"a link to {path}, which does not exist"
+    if heading and to.suffix == ".md" and heading not in anchors(to.read_text()):
+        return f"a link to {path}#{heading}, and no such heading is there"
+    return None
 
 
 def checkout(folder):
@@ -81,13 +100,19 @@ def check_the_checker():
     assert shell_complaint(None, "true", ".") and shell_complaint("not run:", "true", ".")
     assert shell_complaint("run", "false\n", ".") and not shell_complaint("run", "$ true\n", ".")
     assert not shell_complaint("not run: it would reboot", "false\n", ".")
+    assert region("c", "# [c]\nx\n# [/c]\n") == "x\n"
+    assert anchors("# What `it` is, and why\n```sh\n# no\n```\n") == {"what-it-is-and-why"}
+    assert link_complaint(ROOT / "README.md", "nowhere.md", None) and link_complaint(ROOT / "README.md", "", "nowhere")
+    assert not link_complaint(ROOT / "README.md", "LICENSE", None)
+    assert INDENTED.search("1. x\n\n   ```sh\n") and not INDENTED.search("```sh\n")
     blocks = list(BLOCK.finditer("<!-- run -->\n```sh\na\n```\n\ntext\n\n```text\nb\n```\n"))
     assert [(b["note"], b["language"], b["text"]) for b in blocks] == [("run", "sh", "a\n"), (None, "text", "b\n")]
 
 
 def main():
     check_the_checker()
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench" / "README.md",
+                 ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     found, blocks = [], 0
     with tempfile.TemporaryDirectory() as folder:
         checkout(Path(folder))
@@ -102,9 +127,12 @@ def main():
                 why = block_complaint(match, folder, str(name))
                 if why:
                     found.append(f"{name}:{text.count(chr(10), 0, match.start('language')) + 1}: {why}")
-            for link in LINK.findall(BLOCK.sub("", text)):
-                if "://" not in link and not link.startswith("mailto:") and not (document.parent / link).exists():
-                    found.append(f"{name}: a link to {link}, which does not exist")
+            for indented in INDENTED.finditer(text):
+                found.append(f"{name}:{text.count(chr(10), 0, indented.start()) + 1}: a block that is indented, and so not looked at")
+            for path, heading in LINK.findall(BLOCK.sub("", text)):
+                why = link_complaint(document, path, heading)
+                if why:
+                    found.append(f"{name}: {why}")
     print("\n".join(found))
     print(f"{len(documents)} documents, {blocks} blocks, {len(found)} complaints")
     return 1 if found else 0

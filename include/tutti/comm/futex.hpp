@@ -28,7 +28,7 @@ inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &t, nullptr, 0);
 }
 
-inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
+inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {  // wakes whoever waits on the word
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

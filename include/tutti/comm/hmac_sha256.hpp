@@ -15,7 +15,7 @@ namespace tutti {
 
 using Digest256 = std::array<std::byte, 32>;
 
-class Sha256 {
+class Sha256 {  // the hash, piece by piece (FIPS 180-4)
  public:
   void add(std::span<const std::byte> bytes) noexcept {
     for (const std::byte b : bytes) {

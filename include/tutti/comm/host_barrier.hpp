@@ -24,7 +24,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 // system will do.
 struct HostBarrierState {
   static constexpr int max_ranks = 256;
-  struct alignas(64) Word {
+  struct alignas(64) Word {  // a cache line of its own
     std::atomic<std::uint32_t> value{0};
   };
   Word generation, arrived, sleepers, aborted;

@@ -12,7 +12,7 @@ namespace tutti {
 // Which ranks of a job share a host. The first rank of a host is its leader.
 class HostPlaces {
  public:
-  struct Place {
+  struct Place {    // of a rank
     int host = 0;   // number of the host, in the order of their first ranks
     int local = 0;  // among the ranks of the host
   };

@@ -36,14 +36,14 @@ namespace tutti::tcp {
 using Deadline = std::chrono::steady_clock::time_point;
 using Socket = io::Descriptor;
 
-[[nodiscard]] inline std::string error_text(int number) { return std::generic_category().message(number); }
+[[nodiscard]] inline std::string error_text(int number) { return std::generic_category().message(number); }  // of errno
 
 // Milliseconds that poll() may wait: at least 0, at most `most`.
 [[nodiscard]] inline int left(Deadline deadline, int most = 1000) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(ms, 0, most));
 }
-[[nodiscard]] inline bool over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
+[[nodiscard]] inline bool over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }  // passed?
 
 // Whether the socket became ready for `events` before the deadline.
 [[nodiscard]] inline bool wait_for(int fd, short events, Deadline deadline) {
@@ -162,7 +162,7 @@ template <class Lookup = SystemLookup>
   return any;
 }
 
-[[nodiscard]] inline int port_of(const Socket& s) {
+[[nodiscard]] inline int port_of(const Socket& s) {  // its own, which the system may have chosen
   sockaddr_storage a{};
   socklen_t size = sizeof a;
   if (::getsockname(s.get(), reinterpret_cast<sockaddr*>(&a), &size) != 0) return 0;
@@ -224,7 +224,7 @@ template <class Lookup = SystemLookup>
   return connect_first(addresses, deadline, why);
 }
 
-enum class Transfer : std::uint8_t { done, late, closed };
+enum class Transfer : std::uint8_t { done, late, closed };  // how sending or receiving ended
 
 [[nodiscard]] inline Transfer send_all(const Socket& s, std::span<const std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
@@ -239,7 +239,7 @@ enum class Transfer : std::uint8_t { done, late, closed };
   }
   return Transfer::done;
 }
-[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes, Deadline deadline) {
+[[nodiscard]] inline Transfer receive_all(const Socket& s, std::span<std::byte> bytes, Deadline deadline) {  // or late
   while (!bytes.empty()) {
     const ssize_t n = ::recv(s.get(), bytes.data(), bytes.size(), 0);
     if (n > 0) {

@@ -18,7 +18,7 @@ inline constexpr std::chrono::milliseconds usual_deadline{600'000};
 // Something a strategy has begun. Waiting rethrows what went wrong on the thread that did it, so nobody drops one.
 class [[nodiscard]] Work {
  public:
-  struct State {
+  struct State {  // what a communicator knows of an operation that goes on
     virtual ~State() = default;
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual bool done() const = 0;

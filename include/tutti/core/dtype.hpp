@@ -14,7 +14,7 @@ namespace tutti {
 // f16: as a compute type on CUDA alone.
 enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64, f16 };
 
-[[nodiscard]] constexpr std::size_t size_of(DType t) noexcept {
+[[nodiscard]] constexpr std::size_t size_of(DType t) noexcept {  // bytes of an element
   switch (t) {
     case DType::u8:
       return 1;
@@ -31,7 +31,7 @@ enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64, f16 };
   return 0;
 }
 
-[[nodiscard]] constexpr std::string_view name_of(DType t) noexcept {
+[[nodiscard]] constexpr std::string_view name_of(DType t) noexcept {  // "f32" and so on
   switch (t) {
     case DType::f32:
       return "f32";
@@ -54,31 +54,31 @@ enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64, f16 };
 template <class T>
 struct dtype_of_t;
 template <>
-struct dtype_of_t<float> {
+struct dtype_of_t<float> {  // DType::f32
   static constexpr DType value = DType::f32;
 };
 template <>
-struct dtype_of_t<bf16> {
+struct dtype_of_t<bf16> {  // DType::bf16
   static constexpr DType value = DType::bf16;
 };
 template <>
-struct dtype_of_t<f16> {
+struct dtype_of_t<f16> {  // DType::f16
   static constexpr DType value = DType::f16;
 };
 template <>
-struct dtype_of_t<double> {
+struct dtype_of_t<double> {  // DType::f64
   static constexpr DType value = DType::f64;
 };
 template <>
-struct dtype_of_t<std::uint8_t> {
+struct dtype_of_t<std::uint8_t> {  // DType::u8
   static constexpr DType value = DType::u8;
 };
 template <>
-struct dtype_of_t<std::int32_t> {
+struct dtype_of_t<std::int32_t> {  // DType::i32
   static constexpr DType value = DType::i32;
 };
 template <>
-struct dtype_of_t<std::int64_t> {
+struct dtype_of_t<std::int64_t> {  // DType::i64
   static constexpr DType value = DType::i64;
 };
 

@@ -25,7 +25,7 @@ enum class ExitCode : int {
   terminated = 143,
 };
 
-class Error : public std::runtime_error {
+class Error : public std::runtime_error {  // the base of all; exit code 1 by itself
  public:
   explicit Error(const std::string& message, ExitCode code = ExitCode::internal)
       : std::runtime_error(message), code_(code) {}
@@ -55,7 +55,7 @@ struct DeviceError : Error {
   explicit DeviceError(const std::string& m) : Error(m, ExitCode::device) {}
 };
 
-struct CommunicationError : Error {
+struct CommunicationError : Error {  // exit code 5
   explicit CommunicationError(const std::string& m) : Error(m, ExitCode::communication) {}
 };
 

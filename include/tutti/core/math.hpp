@@ -18,12 +18,12 @@ TUTTI_MATH_FUNCTION(floor)
 TUTTI_MATH_FUNCTION(ceil)
 #undef TUTTI_MATH_FUNCTION
 
-[[nodiscard]] inline double pow(double base, double exponent) noexcept { return __builtin_pow(base, exponent); }
-[[nodiscard]] inline double ldexp(double x, int exponent) noexcept { return __builtin_ldexp(x, exponent); }
+[[nodiscard]] inline double pow(double base, double exponent) noexcept { return __builtin_pow(base, exponent); }  // x^y
+[[nodiscard]] inline double ldexp(double x, int exponent) noexcept { return __builtin_ldexp(x, exponent); }  // x 2^n
 // The nearest integer; halves go away from zero.
 [[nodiscard]] inline long long llround(double x) noexcept { return __builtin_llround(x); }
 
-[[nodiscard]] constexpr bool is_finite(double x) noexcept { return __builtin_isfinite(x); }
-[[nodiscard]] constexpr bool is_nan(double x) noexcept { return __builtin_isnan(x); }
+[[nodiscard]] constexpr bool is_finite(double x) noexcept { return __builtin_isfinite(x); }  // neither NaN nor infinity
+[[nodiscard]] constexpr bool is_nan(double x) noexcept { return __builtin_isnan(x); }  // whatever -ffast-math says
 
 }  // namespace tutti::math

@@ -64,7 +64,7 @@ class Shape {
   int rank_ = 0;
 };
 
-[[nodiscard]] inline std::string to_string(const Shape& s) {
+[[nodiscard]] inline std::string to_string(const Shape& s) {  // "[2, 3]"
   std::string r = "[";
   for (int i = 0; i < s.rank(); ++i) r += (i ? ", " : "") + std::to_string(s[i]);
   return r + "]";

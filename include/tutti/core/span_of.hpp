@@ -13,7 +13,7 @@ template <class T>
   return {v.data(), v.size()};
 }
 template <class T>
-[[nodiscard]] std::span<const T> span_of(const std::vector<T>& v) noexcept {
+[[nodiscard]] std::span<const T> span_of(const std::vector<T>& v) noexcept {  // all of it
   return {v.data(), v.size()};
 }
 

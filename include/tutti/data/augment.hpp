@@ -41,7 +41,7 @@ struct Augment {
   }
 };
 
-enum class PixelLayout { hwc, chw };
+enum class PixelLayout { hwc, chw };  // order of an image's numbers
 
 // An Augment that has been checked against the images it will see. Immutable, so threads may share it.
 class Augmenter {

@@ -22,7 +22,7 @@
 // Reads the audits of a run (data/audit.hpp).
 namespace tutti {
 
-struct AuditResult {
+struct AuditResult {                   // what an audit shows
   std::int64_t lines = 0;              // of the epoch, those taken back not counted
   std::int64_t missing = 0;            // samples that were never seen
   std::int64_t repeated = 0;           // extra visits of samples seen before

@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-enum class Split { train, test };
+enum class Split { train, test };  // what is trained on, what is held out
 
-[[nodiscard]] constexpr const char* name_of(Split s) noexcept { return s == Split::train ? "train" : "test"; }
+[[nodiscard]] constexpr const char* name_of(Split s) noexcept { return s == Split::train ? "train" : "test"; }  // word
 
 // What every image of a data set has in common.
 struct Schema {

@@ -27,7 +27,7 @@ class Reader {
   Reader(std::span<const std::uint8_t> bytes, std::string_view where) : rest_(bytes), where_(where) {}
 
   enum class Wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-  struct Field {
+  struct Field {  // of a message
     std::uint32_t number = 0;
     Wire wire = Wire::varint;
     std::uint64_t value = 0;              // of a varint or of fixed bytes

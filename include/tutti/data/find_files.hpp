@@ -14,7 +14,7 @@
 // Small helpers with which the readers of data sets look for their files.
 namespace tutti {
 
-[[nodiscard]] inline bool is_file(const std::filesystem::path& path) {
+[[nodiscard]] inline bool is_file(const std::filesystem::path& path) {  // a plain file, or a link to one
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored);
 }

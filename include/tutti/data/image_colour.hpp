@@ -18,7 +18,7 @@
 // Random changes of colour, in place on RGB images of u8, in integer arithmetic.
 namespace tutti {
 
-enum class ColourForm : std::uint8_t { none, yiq, blend };
+enum class ColourForm : std::uint8_t { none, yiq, blend };  // how colours are changed
 
 // How far each property may move; each is uniform in its range.
 //   yiq    brightness, then saturation and hue in YIQ, then contrast about each channel's mean, clipped once at the

@@ -26,7 +26,7 @@ struct ImageRegion {
 // size.
 enum class DecodeQuality : std::uint8_t { fast, accurate };
 
-struct DecodeRequest {
+struct DecodeRequest {  // what of an image is wanted
   ImageRegion region;
   int wanted_width = 0, wanted_height = 0;  // what the region is scaled to afterwards; 0: as large as it is
   DecodeQuality quality = DecodeQuality::fast;

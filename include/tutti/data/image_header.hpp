@@ -14,7 +14,7 @@
 // What an encoded image says of itself, read without a decoder and before anything is allocated.
 namespace tutti {
 
-enum class ImageFormat : std::uint8_t { jpeg, png };
+enum class ImageFormat : std::uint8_t { jpeg, png };  // of encoded images
 
 [[nodiscard]] constexpr const char* name_of(ImageFormat f) noexcept { return f == ImageFormat::jpeg ? "JPEG" : "PNG"; }
 
@@ -24,7 +24,7 @@ struct ImageLimits {
   std::int64_t pixels = 100'000'000;
 };
 
-struct ImageHeader {
+struct ImageHeader {  // what stands at its beginning
   ImageFormat format = ImageFormat::jpeg;
   int width = 0, height = 0;
   int components = 0;  // as stored: 1 grey, 2 grey and alpha (PNG), 3 colour, 4 CMYK (JPEG) or colour and alpha (PNG)

@@ -30,7 +30,7 @@
 
 namespace tutti {
 
-struct LoaderOptions {
+struct LoaderOptions {  // what a Loader can be told
   Placement placement;
   std::uint64_t seed = 0;
   bool shuffle = true;

@@ -49,13 +49,13 @@ inline constexpr std::size_t entry_bytes = 20;
 inline constexpr std::size_t footer_bytes = 32;
 inline constexpr std::uint32_t most_classes = 1U << 24, most_shards = 1U << 20, most_name_bytes = 1U << 26;
 
-struct Entry {
+struct Entry {  // of the index: where an image lies
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
   std::int32_t label = 0;
   std::uint32_t crc = 0;
 };
-[[nodiscard]] inline Entry parse_entry(const std::uint8_t* p) noexcept {
+[[nodiscard]] inline Entry parse_entry(const std::uint8_t* p) noexcept {  // of 20 bytes
   return {little_endian_64(p), little_endian_32(p + 8), static_cast<std::int32_t>(little_endian_32(p + 12)),
           little_endian_32(p + 16)};
 }

@@ -44,7 +44,7 @@ struct RecordSpan {
   std::uint32_t length = 0;
 };
 
-class RecordIndex {
+class RecordIndex {  // where each record of a set lies
  public:
   // Written into the index file, so that one format's index is not taken for another's.
   enum class Kind : std::uint32_t { tfrecord = 1, recordio = 2 };

@@ -37,7 +37,7 @@ namespace recordio {
 inline constexpr std::uint32_t magic = 0xCED7230A;
 inline constexpr std::size_t header_bytes = 8, image_header_bytes = 24;
 
-struct PartHeader {
+struct PartHeader {          // before each part of a record
   std::uint32_t flag = 0;    // 0: whole, 1: first, 2: middle, 3: last part
   std::uint32_t length = 0;  // of its data
   [[nodiscard]] std::uint64_t padded() const noexcept { return (std::uint64_t{length} + 3) / 4 * 4; }

@@ -54,7 +54,7 @@ struct Placement {
 struct Part {
   std::int64_t begin = 0, count = 0;
 };
-[[nodiscard]] constexpr Part part_of(std::int64_t total, int rank, int world) noexcept {
+[[nodiscard]] constexpr Part part_of(std::int64_t total, int rank, int world) noexcept {  // the rows of a rank
   const std::int64_t each = total / world, extra = total % world;
   return {rank * each + std::min<std::int64_t>(rank, extra), each + (rank < extra ? 1 : 0)};
 }

@@ -40,7 +40,7 @@ inline constexpr std::int64_t records_per_block = 256;
   for (int i = bytes; i-- > 0;) v = (v << 8) | p[i];
   return v;
 }
-[[nodiscard]] inline std::uint32_t little_endian_32(const std::uint8_t* p) noexcept {
+[[nodiscard]] inline std::uint32_t little_endian_32(const std::uint8_t* p) noexcept {  // from four bytes
   return static_cast<std::uint32_t>(little_endian(p, 4));
 }
 [[nodiscard]] inline std::uint64_t little_endian_64(const std::uint8_t* p) noexcept { return little_endian(p, 8); }

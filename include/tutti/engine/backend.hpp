@@ -64,7 +64,7 @@ class Backend {
 
   // Whether all nodes that read a parameter packed read the same packed form, and a model's weights packed at once.
   [[nodiscard]] virtual bool packs_once() const { return false; }
-  struct PackTable {
+  struct PackTable {  // what is packed anew after an update
     virtual ~PackTable() = default;
     virtual void run() = 0;
   };

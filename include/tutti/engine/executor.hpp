@@ -100,7 +100,7 @@ class Executor {
   // Where a value of the last run lies: logits always, others with keep_all.
   [[nodiscard]] TensorRef value(ValueId v) const;
 
-  struct MemoryUse {
+  struct MemoryUse {  // bytes of each kind
     std::size_t parameters, gradients, states, activations, scratch, packed;
   };
   [[nodiscard]] MemoryUse memory() const;

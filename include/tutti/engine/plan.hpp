@@ -19,16 +19,16 @@ namespace tutti {
 // by the second pass alone. `whole`: in one call (or `tasks` independent ones).
 enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
 
-struct Partition {
+struct Partition {  // how an op is cut into tasks
   Division division = Division::whole;
   int tasks = 1;                  // of whole, of the finish of reduce
   std::size_t partial_bytes = 0;  // per shard, of reduce and two_pass
   bool late_rows = false;         // of reduce: the finish writes the outputs with rows too
 };
 
-enum class Phase : std::uint8_t { whole, reduce, finish, apply };
+enum class Phase : std::uint8_t { whole, reduce, finish, apply };  // of an op whose parts reduce something
 
-struct Step {
+struct Step {  // one op, or a phase of it
   NodeId node;
   Phase phase;
 };
@@ -46,7 +46,7 @@ struct Segment {
 
 enum class Where : std::uint8_t { nowhere, image, labels, parameter, state, gradient, activation, scratch };
 
-struct ValuePlace {
+struct ValuePlace {  // and at which byte of it
   Where where = Where::nowhere;
   std::size_t offset = 0;  // bytes
   TensorDesc desc;         // with the plan's rows
@@ -60,7 +60,7 @@ struct Pack {
   std::size_t bytes;
 };
 
-struct Plan {
+struct Plan {  // a graph, ready to be run: order, places and sizes
   std::int64_t rows = 0;
   DType compute = DType::f32, master = DType::f32;
   bool training = false;
@@ -96,7 +96,7 @@ struct PlanQueries {
   bool shared_form = false;
 };
 
-struct PlanOptions {
+struct PlanOptions {  // what a planner can be told
   std::int64_t rows = 1;
   DType compute = DType::f32, master = DType::f32;
   bool training = true;

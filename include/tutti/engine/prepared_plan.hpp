@@ -26,7 +26,7 @@ namespace tutti {
   return ++last;
 }
 
-struct PreparedPlan {
+struct PreparedPlan {  // a plan with its kernels
   Plan plan;
   const Graph* graph = nullptr;
   std::vector<std::unique_ptr<Kernel>> kernels;  // per node

@@ -49,7 +49,7 @@ class Builder {
 
   ValueId normalize(std::vector<float> mean, std::vector<float> inv_std);
   ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window);
-  struct BatchNormInputs {
+  struct BatchNormInputs {  // parameters and states of batch norm
     ValueId gamma, beta, running_mean, running_var;
     ValueId residual = no_value;
   };

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-struct Node {
+struct Node {  // one op and its values
   Op op;
   std::vector<ValueId> inputs, outputs;
   std::string name;  // the layer it belongs to

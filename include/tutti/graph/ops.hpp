@@ -22,7 +22,7 @@
 namespace tutti {
 
 template <class... Os>
-struct OpList {
+struct OpList {  // all kinds of ops
   using Variant = std::variant<Os...>;
   static constexpr std::array<OpInfo, sizeof...(Os)> infos{Os::info...};
   template <class O>
@@ -61,11 +61,11 @@ using Ops = OpList<
 using Op = Ops::Variant;
 static_assert(std::is_trivially_copyable_v<Op>);
 
-[[nodiscard]] inline const OpInfo& info_of(const Op& o) {
+[[nodiscard]] inline const OpInfo& info_of(const Op& o) {  // of the kind of the op
   if (const auto* p = std::get_if<op::Private>(&o)) return p->def->info;
   return Ops::infos[o.index()];
 }
-[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }
+[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }  // a word, as profiles have it
 // Whether the op reads weights that a backend may want in a form of its own: its second input.
 [[nodiscard]] inline bool reads_weights(const Op& o) { return info_of(o).weights; }
 

@@ -20,14 +20,14 @@ namespace tutti {
   const std::int64_t pixels = y.rank() == 4 ? y[2] * y[3] : 1;
   return 2 * w.numel() * pixels;
 }
-[[nodiscard]] inline std::int64_t forward_flops(const Graph& g) {
+[[nodiscard]] inline std::int64_t forward_flops(const Graph& g) {  // of one row
   std::int64_t sum = 0;
   for (const Node& n : g.nodes)
     if (!n.backward) sum += forward_flops(g, n);
   return sum;
 }
 
-[[nodiscard]] inline std::int64_t parameter_count(const Graph& g) {
+[[nodiscard]] inline std::int64_t parameter_count(const Graph& g) {  // numbers that are trained
   std::int64_t sum = 0;
   for (const Value& v : g.values)
     if (v.storage == Storage::parameter) sum += v.shape.numel();
@@ -51,11 +51,11 @@ inline std::string padded(std::string s, std::size_t width) {
 
 }  // namespace detail
 
-[[nodiscard]] inline std::string format_count(double n) {
+[[nodiscard]] inline std::string format_count(double n) {  // "11.2 M"
   static constexpr const char* units[4] = {"", "k", "M", "G"};
   return detail::scaled(n, units);
 }
-[[nodiscard]] inline std::string format_bytes(double n) {
+[[nodiscard]] inline std::string format_bytes(double n) {  // "45 MB"
   static constexpr const char* units[4] = {"B", "kB", "MB", "GB"};
   return detail::scaled(n, units);
 }

@@ -28,7 +28,7 @@ enum class Storage : std::uint8_t {
 // Which of a run's types a value has: decided when the plan is made.
 enum class Precision : std::uint8_t { compute, master, metric, u8, i32 };
 
-enum class Init : std::uint8_t {
+enum class Init : std::uint8_t {  // how a parameter begins
   zeros,
   ones,
   normal,
@@ -41,13 +41,13 @@ enum class Init : std::uint8_t {
   values  // given
 };
 
-struct Initializer {
+struct Initializer {  // and with which gain
   Init kind = Init::zeros;
   double scale = 1;  // standard deviation (normal), half width (uniform); gain for He, Xavier and the rest of dirac
   std::shared_ptr<const std::vector<float>> given{};  // of Init::values, in the tensor's order
 };
 
-struct Value {
+struct Value {  // of the graph: its shape, and what it is
   std::string name;
   Shape shape;           // with one row where per_row
   bool per_row = false;  // the first extent is the batch

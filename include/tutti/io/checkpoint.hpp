@@ -41,7 +41,7 @@ struct CheckpointData {
   std::vector<TensorRecord> optimizer;
 };
 
-struct BestCheckpoint {
+struct BestCheckpoint {  // which one is best, and how good
   std::int64_t step = 0;
   double metric = 0;
 };

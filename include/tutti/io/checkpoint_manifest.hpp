@@ -46,7 +46,7 @@ struct CheckpointManifest {
   for (int shift = 28; shift >= 0; shift -= 4) out.push_back(hex[(crc >> shift) & 15U]);
   return out;
 }
-[[nodiscard]] inline std::uint32_t parse_crc_text(std::string_view text, std::string_view where) {
+[[nodiscard]] inline std::uint32_t parse_crc_text(std::string_view text, std::string_view where) {  // throws DataError
   std::uint32_t crc = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
   if (text.size() != 8 || end.ec != std::errc() || end.ptr != text.data() + text.size() || crc_text(crc) != text)
@@ -54,7 +54,7 @@ struct CheckpointManifest {
   return crc;
 }
 
-[[nodiscard]] inline std::string write_manifest(const CheckpointManifest& m) {
+[[nodiscard]] inline std::string write_manifest(const CheckpointManifest& m) {  // as JSON
   const auto file = [](std::string_view name, const CheckpointFile& f) {
     return Json::Member(name, Json::object({{"size", f.size}, {"crc32c", crc_text(f.crc32c)}}));
   };

@@ -40,7 +40,7 @@ inline bool take(std::string_view& text, std::string_view what) {
 
 }  // namespace detail
 
-struct CheckpointName {
+struct CheckpointName {  // what the name of a folder says
   std::int64_t step = 0, generation = 0;
   bool replaced = false;
 
@@ -63,7 +63,7 @@ struct CheckpointName {
   }
 };
 
-[[nodiscard]] inline std::string best_name(std::int64_t generation) {
+[[nodiscard]] inline std::string best_name(std::int64_t generation) {  // of the folder of the best
   return generation > 0 ? "best.g" + std::to_string(generation) + ".json" : "best.json";
 }
 // The generation of a best file; nothing for another name.

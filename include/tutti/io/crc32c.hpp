@@ -67,7 +67,7 @@ struct Crc32cTable {
 #endif
   return ~detail::crc32c_portable(~before, bytes);
 }
-[[nodiscard]] inline std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0) noexcept {
+[[nodiscard]] inline std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0) noexcept {  // Castagnoli's
   return crc32c(std::as_bytes(std::span(text.data(), text.size())), before);
 }
 

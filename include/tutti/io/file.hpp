@@ -93,7 +93,7 @@ template <class Container = std::vector<std::byte>>
   }
   return out;
 }
-[[nodiscard]] inline std::string read_text_file(const Path& path, std::size_t limit) {
+[[nodiscard]] inline std::string read_text_file(const Path& path, std::size_t limit) {  // throws FileError or DataError
   return read_file<std::string>(path, limit);
 }
 
@@ -143,11 +143,11 @@ inline void fsync_directory(const Path& path) {
   if (::fsync(fd.get()) != 0 && errno != EINVAL) fail_file("sync the folder", path, errno);
 }
 
-inline void rename_path(const Path& from, const Path& to) {
+inline void rename_path(const Path& from, const Path& to) {  // throws FileError
   if (::rename(from.c_str(), to.c_str()) != 0) fail_file("rename " + from.string() + " to", to, errno);
 }
 
-inline void make_directories(const Path& path) {
+inline void make_directories(const Path& path) {  // with those above it; throws FileError
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail_file("make the folder", path, error.value());
@@ -160,7 +160,7 @@ inline void remove_tree(const Path& path) {
   if (error) fail_file("remove", path, error.value());
 }
 
-[[nodiscard]] inline bool path_exists(const Path& path) {
+[[nodiscard]] inline bool path_exists(const Path& path) {  // throws FileError where that cannot be known
   std::error_code error;
   const auto status = std::filesystem::symlink_status(path, error);
   if (status.type() == std::filesystem::file_type::none) fail_file("examine", path, error.value());

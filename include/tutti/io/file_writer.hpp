@@ -112,10 +112,10 @@ void replace_file(const Path& path, bool synced, Fill&& fill) {
 template <class Fill>
 requires std::invocable<Fill&, FileWriter&>
 void atomic_write_file(const Path& path, Fill&& fill) { detail::replace_file(path, true, fill); }
-inline void atomic_write_file(const Path& path, std::string_view text) {
+inline void atomic_write_file(const Path& path, std::string_view text) {  // whole or not at all; throws FileError
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(text); });
 }
-inline void atomic_write_file(const Path& path, std::span<const std::byte> bytes) {
+inline void atomic_write_file(const Path& path, std::span<const std::byte> bytes) {  // throws FileError
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(bytes); });
 }
 // As atomic_write_file() for readers, without waiting for the disk: after a crash of the system it may be empty. For

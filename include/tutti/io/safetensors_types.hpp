@@ -32,7 +32,7 @@ inline constexpr SafetensorsType safetensors_types[] = {
     if (t.name == name) return &t;
   return nullptr;
 }
-[[nodiscard]] constexpr const SafetensorsType& safetensors_type(DType dtype) noexcept {
+[[nodiscard]] constexpr const SafetensorsType& safetensors_type(DType dtype) noexcept {  // of a type that tutti has
   for (const auto& t : safetensors_types)
     if (t.dtype == dtype) return t;
   return safetensors_types[0];

@@ -11,7 +11,7 @@
 
 namespace tutti::control {
 
-struct ArbiterOptions {
+struct ArbiterOptions {          // what an Arbiter can be told
   int workers = 1, servers = 0;  // that the job begins with
   Time rank_timeout = std::chrono::seconds(10);
   // A member that is lost, or joins later, makes the next generation; otherwise the loss of one ends the job.

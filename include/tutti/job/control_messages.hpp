@@ -20,7 +20,7 @@ inline constexpr const char* over = "a generation that is over";  // why a key o
 
 using ProcessId = std::uint64_t;  // grows with every process that a job ever had
 
-enum class Role : std::uint8_t { worker = 0, server = 1 };
+enum class Role : std::uint8_t { worker = 0, server = 1 };  // of a process
 
 [[nodiscard]] constexpr const char* name_of(Role r) noexcept { return r == Role::server ? "server" : "worker"; }
 
@@ -45,7 +45,7 @@ struct Enrol {
   std::int32_t place = 0;
   std::string host{}, facts{};
 };
-struct Beat {
+struct Beat {  // a sign of life
   std::uint64_t number = 0;
 };
 // It has left the work of a generation, and stands behind so many steps. broken: because its step broke, so that the
@@ -103,7 +103,7 @@ struct Issued {
   std::uint32_t rank_timeout_ms = 0;
   std::vector<Member> members{};
 };
-struct Answered {
+struct Answered {            // to a question with this number
   std::uint64_t number = 0;  // of the beat
 };
 // It is not, or no longer, a process of the job. code: an ExitCode.
@@ -136,7 +136,7 @@ struct Go {
 struct Released {};
 // The job is to stop, as SIGTERM says it to a program that runs alone.
 struct Stop {};
-struct Value {
+struct Value {  // of a key that was asked for
   std::uint64_t request = 0;
   bool found = false;
   std::string value{};  // why not, where it was not found because of a limit

@@ -18,7 +18,7 @@
 namespace tutti::control {
 
 using Seat = std::uint64_t;  // a connection to the arbiter, as whoever carries the frames numbers it
-struct Outgoing {
+struct Outgoing {            // a message, and to whom
   Seat seat = 0;
   Message message;
 };

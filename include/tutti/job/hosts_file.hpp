@@ -23,7 +23,7 @@
 // the same count once; anything else is refused.
 namespace tutti {
 
-struct Host {
+struct Host {        // a line of a hosts file
   std::string name;  // without brackets
   int port = 0;      // 0: whatever ssh takes by itself
   int slots = 1;
@@ -122,11 +122,11 @@ namespace detail {
   return hosts;
 }
 
-[[nodiscard]] inline std::vector<Host> read_hosts_file(const std::filesystem::path& path) {
+[[nodiscard]] inline std::vector<Host> read_hosts_file(const std::filesystem::path& path) {  // throws UsageError
   return parse_hosts(io::read_text_file(path, max_hosts_file_bytes), path.string());
 }
 
-[[nodiscard]] inline std::size_t total_slots(const std::vector<Host>& hosts) noexcept {
+[[nodiscard]] inline std::size_t total_slots(const std::vector<Host>& hosts) noexcept {  // of all hosts together
   std::size_t sum = 0;
   for (const Host& h : hosts) sum += static_cast<std::size_t>(h.slots);
   return sum;

@@ -13,7 +13,7 @@
 // Only a program that holds the text of launcher_asks() is asked, so that nobody else's runs once more than it should.
 namespace tutti {
 
-struct LaunchAnswer {
+struct LaunchAnswer {      // how a program wants to be started
   std::string strategy{};  // the word for messages
   bool over_mpi = false;   // its ranks find each other only where mpirun starts them
   bool servers = false;    // it needs servers, and knows what to do as one

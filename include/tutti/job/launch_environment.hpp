@@ -191,7 +191,7 @@ template <class Get>
   e.kept = detail::text_variable(get, "TUTTI_KEPT");
   return e;
 }
-[[nodiscard]] inline LaunchEnvironment read_launch_environment() {
+[[nodiscard]] inline LaunchEnvironment read_launch_environment() {  // of this process
   return read_launch_environment([](const char* name) { return std::getenv(name); });
 }
 

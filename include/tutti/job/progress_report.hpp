@@ -22,14 +22,14 @@
 // process has been killed.
 namespace tutti {
 
-enum class ProgressPhase : std::uint8_t {
-  none = 0,   // nothing reported yet
-  begin = 1,  // the reduction of the bucket began
-  end = 2,    // and ended
-  idle = 3,   // nothing to watch: not training, or done
+enum class ProgressPhase : std::uint8_t {  // what a rank does
+  none = 0,                                // nothing reported yet
+  begin = 1,                               // the reduction of the bucket began
+  end = 2,                                 // and ended
+  idle = 3,                                // nothing to watch: not training, or done
 };
 
-struct RankProgress {
+struct RankProgress {  // how far a rank has come
   std::uint64_t step = 0;
   int bucket = -1;  // -1: none
   ProgressPhase phase = ProgressPhase::none;

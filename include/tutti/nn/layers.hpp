@@ -10,7 +10,7 @@
 // Layers: functions that record ops on a builder. A layer of one's own is one more such function.
 namespace tutti::nn {
 
-struct ConvOptions {
+struct ConvOptions {  // of conv(): a square kernel
   std::int64_t out = 0;
   int kernel = 3;
   int stride = 1;
@@ -31,7 +31,7 @@ inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOp
   return y;
 }
 
-struct BatchNormOptions {
+struct BatchNormOptions {  // of batch_norm()
   bool relu = false;
   ValueId residual = no_value;  // added before the relu
   float eps = 1e-5F;

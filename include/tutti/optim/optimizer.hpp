@@ -26,7 +26,7 @@ concept Optimizer = requires(const O& o) {
   { o.factor(SquaredNorms{}, 0.1) } -> std::convertible_to<double>;
 };
 
-struct Sgd {
+struct Sgd {  // with momentum; Nesterov's form on request
   static constexpr int slots = 1;
   static constexpr bool per_tensor = false;
   double momentum = 0.9;
@@ -36,7 +36,7 @@ struct Sgd {
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
-struct Adamw {
+struct Adamw {  // Loshchilov and Hutter, 2019
   static constexpr int slots = 2;
   static constexpr bool per_tensor = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;

@@ -136,7 +136,7 @@ class Sequence {
   std::vector<std::int64_t> at_;
 };
 
-class Scaled {
+class Scaled {  // another schedule times a number
  public:
   Scaled(double factor, Schedule inner)
       : factor_(detail::checked("schedule::Scaled", "a factor", factor, 0, detail::largest)),

@@ -39,7 +39,7 @@ inline double fraction(const SchedulePoint& p) noexcept {
 
 }  // namespace detail
 
-class Constant {
+class Constant {  // the same rate all the time
  public:
   explicit Constant(double lr) : lr_(detail::checked_lr("schedule::Constant", lr)) {}
   [[nodiscard]] double operator()(const SchedulePoint& /*p*/) const noexcept { return lr_; }
@@ -48,7 +48,7 @@ class Constant {
   double lr_;
 };
 
-struct PolyOptions {
+struct PolyOptions {  // of Poly
   double power = 2.0;
   double end = 1e-5;
   // Past T the curve starts again over the next multiple of T and falls from base * (1 - t/kT).
@@ -93,7 +93,7 @@ class Cosine {
   double alpha_;
 };
 
-struct CosineRestartsOptions {
+struct CosineRestartsOptions {      // of CosineRestarts
   double first_decay_ratio = 0.33;  // of T
   double t_mul = 2.0;               // length of a period over that of the one before
   double m_mul = 0.1;               // height of a period over that of the one before
@@ -128,7 +128,7 @@ class CosineRestarts {
   CosineRestartsOptions o_;
 };
 
-struct LinearCosineOptions {
+struct LinearCosineOptions {  // of LinearCosine
   double periods = 0.47;
   double alpha = 0.0;
   double beta = 1e-5;

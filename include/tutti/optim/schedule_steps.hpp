@@ -80,7 +80,7 @@ class Piecewise {
   Unit unit_;
 };
 
-struct Point {
+struct Point {  // a rate at a place
   double at;
   double lr;
 };

@@ -47,7 +47,7 @@ struct TrustRatio {
   bool clip = false;
 };
 
-struct SquaredNorms {
+struct SquaredNorms {  // of a tensor's gradient and weights
   double weights = 0;
   double gradients = 0;  // of gradient_scale * g + weight_decay * w
 };

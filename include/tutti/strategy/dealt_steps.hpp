@@ -11,7 +11,7 @@ namespace tutti {
 // dealt to another one. Calls come from one thread.
 class DealtSteps {
  public:
-  struct Deal {
+  struct Deal {  // what a worker gets
     enum class What : std::uint8_t {
       step,  // `number` is this worker's to do
       wait,  // there is none, but others have some which they may not come to do: to be asked again

@@ -24,7 +24,7 @@ struct StateSpan {
   std::span<std::byte> bytes;
 };
 
-struct Membership {
+struct Membership {              // who is there, and which of them this is
   int rank = 0, size = 1;        // rank -1: of a process that is in no group, see ChangingMembers::joining()
   std::uint64_t generation = 0;  // grows with every change
 };

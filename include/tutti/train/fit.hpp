@@ -34,7 +34,7 @@ struct FitStep {
   std::int64_t own_images = 0;
 };
 
-struct FitOptions {
+struct FitOptions {  // what fit() can be told
   std::int64_t epochs = 1;
   std::int64_t global_batch = 128;
   Schedule schedule = schedule::Constant{0.1};

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-struct LoadWeightsOptions {
+struct LoadWeightsOptions {  // what load_weights() can be told
   // Where the file's classifier has another number of classes, or there is none in it, the net keeps its own with the
   // initial values, and all else is loaded: the beginning of fine-tuning.
   bool skip_classifier = false;
@@ -20,7 +20,7 @@ struct LoadWeightsOptions {
   std::set<std::string> may_be_missing{};
 };
 
-struct LoadedWeights {
+struct LoadedWeights {  // what it has found
   std::size_t loaded = 0;
   std::vector<std::string> skipped;  // tensors that kept what they held
 };

@@ -147,7 +147,7 @@ class TimeEstimate {
   return line;
 }
 
-struct ProgressOptions {
+struct ProgressOptions {  // what ProgressDisplay can be told
   bool terminal = false;  // one line that is written anew, else a line a report
   std::int64_t top_k = 5;
   std::int64_t max_steps = 0;

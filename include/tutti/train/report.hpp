@@ -34,7 +34,7 @@ struct StepReport {
       0;  // images of this step, all ranks together; fewer where it is the short last of an epoch
 };
 
-struct EvaluationReport {
+struct EvaluationReport {               // of held-out images; shares lie in 0..1
   double loss = 0, top1 = 0, topk = 0;  // rates 0..1
   std::int64_t images = 0;
   double images_per_second = 0;
@@ -44,7 +44,7 @@ struct EvaluationReport {
   [[nodiscard]] double judged_by() const { return metric.value_or(top1); }
 };
 
-struct EpochReport {
+struct EpochReport {       // what FitListener::epoch() gets
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;
   std::int64_t epochs = 0;

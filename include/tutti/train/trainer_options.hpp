@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-struct TrainerOptions {
+struct TrainerOptions {  // what a Trainer can be told
   DType compute = DType::f32;
   AnyOptimizer optimizer = Sgd{};
   double weight_decay = 1e-4;  // of the slices that decay: not batch norm, not biases
@@ -34,7 +34,7 @@ struct TrainerOptions {
 
 // When things happened in a step, in seconds from its beginning.
 struct StepTrace {
-  struct Reduction {
+  struct Reduction {  // of gradients over the ranks
     std::size_t bytes;
     double ready;  // the gradients were final and the bucket was handed to the strategy
     double taken;  // the update had waited for it

@@ -16,7 +16,7 @@ struct CustomBackward {
   static constexpr OpInfo info{.name = "custom_backward", .gradient = true};
   const CustomOp* def = nullptr;
 };
-struct Custom {
+struct Custom {  // an op of the user's own, see CustomOp
   static constexpr OpInfo info{.name = "custom"};
   const CustomOp* def = nullptr;
 

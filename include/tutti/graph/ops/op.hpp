@@ -23,7 +23,7 @@
 // copied as plain bytes, which costs a compiler much less than a table of functions.
 namespace tutti {
 
-struct OpInfo {
+struct OpInfo {  // what a kind of op is, for passes and planners
   std::string_view name;
   bool gradient = false;  // differentiate() makes it, nobody else
   bool weights = false;   // its second input is weights, of which a backend may want a form of its own

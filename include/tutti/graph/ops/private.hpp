@@ -13,14 +13,14 @@ struct PrivateOp {
   OpInfo info;
 };
 template <class O>
-struct PrivateOpOf final : PrivateOp {
+struct PrivateOpOf final : PrivateOp {  // what a backend has put there
   explicit PrivateOpOf(const O& o) : PrivateOp(O::info), op(o) {}
   O op;
 };
 
 namespace op {
 
-struct Private {
+struct Private {  // an op that one backend alone knows
   static constexpr OpInfo info{.name = "private", .gradient = true};
   const PrivateOp* def = nullptr;
 };

@@ -22,14 +22,14 @@ namespace tutti::ps {
 // one passes a slow link within the time that it has.
 inline constexpr std::size_t max_data = std::size_t{1} << 20;
 
-enum class FrameKind : std::uint8_t {
-  hello = 1,  // a worker introduces itself: data is a Greeting
-  welcome,    // all have come: data is their names
-  push,       // data of one worker
-  answer,     // what came of it over all workers
-  goodbye,    // a worker is done; the server says the same
-  give_up,    // somebody cannot go on: data says why
-  refuse,     // of what was sent last: data says why
+enum class FrameKind : std::uint8_t {  // of a message
+  hello = 1,                           // a worker introduces itself: data is a Greeting
+  welcome,                             // all have come: data is their names
+  push,                                // data of one worker
+  answer,                              // what came of it over all workers
+  goodbye,                             // a worker is done; the server says the same
+  give_up,                             // somebody cannot go on: data says why
+  refuse,                              // of what was sent last: data says why
 };
 
 // How the data of the workers becomes one.
@@ -43,7 +43,7 @@ enum class Operation : std::uint8_t {
   store,  // brings what is to be there at the start; the answer is empty
   lend,   // brings a Loan; the answer is a text: empty, or why the server cannot have it
 };
-[[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }
+[[nodiscard]] constexpr bool concerns_one_worker(Operation o) noexcept { return o >= Operation::apply; }  // alone
 
 // Whose data a window may hold, before and after.
 [[nodiscard]] constexpr bool may_lie_in_window(Operation o) noexcept { return o <= Operation::apply; }
@@ -108,7 +108,7 @@ void take(const std::byte*& at, T& value) noexcept {
 
 }  // namespace detail
 
-[[nodiscard]] inline Head encode(const Frame& f) noexcept {
+[[nodiscard]] inline Head encode(const Frame& f) noexcept {  // as it travels
   Head head{};
   std::byte* at = head.data();
   detail::put(at, detail::frame_magic);
@@ -188,7 +188,7 @@ struct Greeting {
   static constexpr std::size_t max_name = 256;
 };
 
-[[nodiscard]] inline std::vector<std::byte> encode(const Greeting& g) {
+[[nodiscard]] inline std::vector<std::byte> encode(const Greeting& g) {  // as it travels
   const std::size_t name = std::min(g.name.size(), Greeting::max_name);
   std::vector<std::byte> bytes(20 + name);
   std::byte* at = bytes.data();
@@ -197,7 +197,7 @@ struct Greeting {
   std::memcpy(at, g.name.data(), name);
   return bytes;
 }
-[[nodiscard]] inline std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
+[[nodiscard]] inline std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {  // if it is one
   if (bytes.size() < 20 || bytes.size() > 20 + Greeting::max_name) return {};
   const std::byte* at = bytes.data();
   Greeting g;

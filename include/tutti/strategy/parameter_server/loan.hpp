@@ -27,7 +27,7 @@ struct Loan {
   using Record = std::array<std::byte, record>;
 };
 
-[[nodiscard]] inline Loan::Record encode(const Loan& l) noexcept {
+[[nodiscard]] inline Loan::Record encode(const Loan& l) noexcept {  // as it travels
   Loan::Record bytes{};
   std::byte* at = bytes.data();
   detail::put(at, l.number);
@@ -38,7 +38,7 @@ struct Loan {
   detail::put(at, l.window.edition);
   return bytes;
 }
-[[nodiscard]] inline std::optional<Loan> decode_loan(std::span<const std::byte> bytes) noexcept {
+[[nodiscard]] inline std::optional<Loan> decode_loan(std::span<const std::byte> bytes) noexcept {  // nothing: no loan
   if (bytes.size() != Loan::record) return {};
   const std::byte* at = bytes.data();
   Loan l;
@@ -58,7 +58,7 @@ struct Loan {
   std::memcpy(bytes.data(), why.data(), std::min(why.size(), bytes.size()));
   return bytes;
 }
-[[nodiscard]] inline std::string decode_verdict(std::span<const std::byte> bytes) {
+[[nodiscard]] inline std::string decode_verdict(std::span<const std::byte> bytes) {  // empty: taken
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return std::string(text.substr(0, text.find('\0')));
 }

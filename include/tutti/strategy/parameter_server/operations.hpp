@@ -64,7 +64,7 @@ class Operations {
     std::size_t packed_at = 0;                  // in Job::packed
     bool sent = false, answered = false;
   };
-  struct Job final : Work::State {
+  struct Job final : Work::State {  // an operation that goes on
     explicit Job(Operations& o) : operations(o) {}
     Operations& operations;
     Request request{};

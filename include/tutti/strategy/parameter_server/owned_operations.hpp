@@ -26,7 +26,7 @@ namespace tutti::ps {
 // twice and done once, and who is too far ahead is answered when the slowest worker has come after it.
 class OwnedOperations {
  public:
-  struct Replies {
+  struct Replies {  // of all servers
     std::function<void(const Frame&, std::span<const std::byte>)> answer;
     std::function<void(const Frame&, const std::string& why)> refuse;
     std::function<void(std::uint32_t worker, std::uint64_t steps)> lost;  // steps of it that no server state has

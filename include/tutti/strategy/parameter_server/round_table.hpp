@@ -38,7 +38,7 @@ class RoundTable {
     std::uint64_t place = 0;
     bool has = false;  // its worker wants no answer but that it is done
   };
-  struct Cell {
+  struct Cell {     // one round of one piece
     Frame frame{};  // the first that came
     std::vector<Part> parts{};
     std::vector<bool> has{}, packed{};

@@ -16,7 +16,7 @@ namespace tutti::ps {
 // The workers of a server, by their numbers.
 class ServerMembers {
  public:
-  struct Member {
+  struct Member {  // a worker, as this server knows it
     std::int64_t peer = -1;
     std::uint64_t session = 0, big_array = 0, done = 0;
     std::string name;

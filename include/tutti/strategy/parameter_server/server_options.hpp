@@ -16,7 +16,7 @@
 
 namespace tutti::ps {
 
-struct ServerOptions {
+struct ServerOptions {  // what a Server can be told
   int index = 0, servers = 1, workers = 1;
   std::uint64_t generation = 1;
   std::chrono::milliseconds patience = std::chrono::seconds(120);  // until all workers have come

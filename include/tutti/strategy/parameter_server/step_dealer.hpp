@@ -51,7 +51,7 @@ class StepDealer {
 [[nodiscard]] inline std::int64_t encode(const DealtSteps::Deal& d) noexcept {
   return d.what == DealtSteps::Deal::What::step ? d.number : -static_cast<std::int64_t>(d.what);
 }
-[[nodiscard]] inline DealtSteps::Deal decode_deal(std::int64_t word) noexcept {
+[[nodiscard]] inline DealtSteps::Deal decode_deal(std::int64_t word) noexcept {  // of a number that travels
   using What = DealtSteps::Deal::What;
   if (word >= 0) return {What::step, word};
   return {word == -2 ? What::done : word == -3 ? What::over : What::wait};

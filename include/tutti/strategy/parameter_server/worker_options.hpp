@@ -15,7 +15,7 @@
 
 namespace tutti::ps {
 
-struct WorkerOptions {
+struct WorkerOptions {  // what a worker of servers can be told
   // workers: 0 where they come and go; `rank` is then a number that no other worker ever has.
   int rank = 0, workers = 1, servers = 1;
   std::uint64_t generation = 1;

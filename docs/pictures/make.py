@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Draws the pictures of the pages from what was measured; needs nothing but Python.
+
+    docs/pictures/make.py [--check]
+
+run.svg      from run.jsonl, the log of a training as it was written (log.jsonl)
+scaling.svg  from scaling.json, images a second as docs/performance.md has them
+--check ends with 1 where a picture is not what these files give.
+"""
+import json
+import math
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+WIDTH, HEIGHT = 720, 300
+# Colours for light and dark, in the picture itself, because a page shows it as it is.
+STYLE = """<style>
+text { font: 13px system-ui, sans-serif; fill: #333 } .small { font-size: 11px; fill: #666 }
+.grid { stroke: #ddd; stroke-width: 1 } .a { stroke: #1f6feb; fill: none; stroke-width: 2 } .b { stroke: #d1570b; fill: none; stroke-width: 2 }
+.fa { fill: #1f6feb } .fb { fill: #b9c4d3 } .dot { fill: #d1570b }
+@media (prefers-color-scheme: dark) {
+  text { fill: #ddd } .small { fill: #aaa } .grid { stroke: #444 } .a { stroke: #6cb0ff } .b { stroke: #ffa657 }
+  .fa { fill: #6cb0ff } .fb { fill: #566273 } .dot { fill: #ffa657 }
+}
+</style>"""
+
+
+def svg(title, parts, height=HEIGHT):
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">\n' \
+           f"<title>{title}</title>\n{STYLE}\n" + "\n".join(parts) + "\n</svg>\n"
+
+
+def text(x, y, words, anchor="start", kind=""):
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{words}</text>'
+
+
+def line(points, kind):
+    return f'<polyline class="{kind}" points="' + " ".join(f"{x:.1f},{y:.1f}" for x, y in points) + '"/>'
+
+
+def run_picture(lines):
+    events = [json.loads(one) for one in lines if one.strip()]
+    steps = [e for e in events if e["event"] == "step"]
+    epochs = [e for e in events if e["event"] == "epoch" and e.get("test_top1") is not None]
+    start = next(e for e in events if e["event"] == "start")
+    left, right, top, bottom = 56, WIDTH - 56, 40, HEIGHT - 44
+    last = max(e["step"] for e in steps + epochs)
+    most = math.ceil(max(e["loss"] for e in steps) * 2) / 2
+
+    def x(step):
+        return left + (right - left) * step / last
+
+    def y(share):
+        return bottom - (bottom - top) * share
+
+    parts = []
+    for i in range(6):
+        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(i / 5):.1f}" y2="{y(i / 5):.1f}"/>')
+        parts.append(text(left - 8, y(i / 5) + 4, f"{most * i / 5:.1f}", "end"))
+        parts.append(text(right + 8, y(i / 5) + 4, f"{i * 20} %"))
+    # Means of neighbours, so that a small picture shows the course and not the noise.
+    group = max(1, len(steps) // 120)
+    means = [steps[i:i + group] for i in range(0, len(steps), group)]
+    parts.append(line([(x(sum(e["step"] for e in g) / len(g)), y(sum(e["loss"] for e in g) / len(g) / most)) for g in means], "a"))
+    points = [(x(e["step"]), y(e["test_top1"])) for e in epochs]
+    parts.append(line(points, "b"))
+    parts += [f'<circle class="dot" cx="{px:.1f}" cy="{py:.1f}" r="4"/>' for px, py in points]
+    for e, (px, _) in zip(epochs, points):
+        parts.append(text(px, bottom + 18, f"{e['epoch']}", "middle"))
+    best = epochs[-1]["test_top1"]
+    parts.append(text(points[-1][0] - 6, points[-1][1] - 10, f"{100 * best:.1f} %", "end"))
+    parts.append(text(left, 20, "training loss"))
+    parts.append(f'<line class="a" x1="{left + 92}" x2="{left + 122}" y1="16" y2="16"/>')
+    parts.append(f'<line class="b" x1="{right - 146}" x2="{right - 116}" y1="16" y2="16"/>')
+    parts.append(text(right, 20, "test accuracy", "end"))
+    options = start.get("options", {})
+    what = f"epochs of {start.get('train_images', 50000):,} images; {options.get('network', 'resnet')} {options.get('depth', '')}".strip()
+    parts.append(text(WIDTH / 2, HEIGHT - 8, what, "middle", "small"))
+    return svg("A training: its loss and its test accuracy", parts)
+
+
+def scaling_picture(data):
+    rows = data["rows"]
+    top, row_height, left, right = 34, 62, 12, WIDTH - 150
+    most = max(max(r["together"], r["alone"]) for r in rows)
+    parts = [f'<rect class="fa" x="{left}" y="8" width="12" height="12"/>', text(left + 18, 19, "trained together, images/s"),
+             f'<rect class="fb" x="{left + 230}" y="8" width="12" height="12"/>',
+             text(left + 248, 19, "as many runs that know nothing of each other")]
+    for i, row in enumerate(rows):
+        y = top + i * row_height
+        parts.append(text(left, y + 14, row["label"]))
+        for j, (key, kind) in enumerate((("together", "fa"), ("alone", "fb"))):
+            width = (right - left) * row[key] / most
+            parts.append(f'<rect class="{kind}" x="{left}" y="{y + 20 + 16 * j}" width="{width:.1f}" height="14"/>')
+            words = f"{row[key]:.1f}" + (f" ({100 * row['together'] / row['alone']:.1f} %)" if key == "together" else "")
+            parts.append(text(left + width + 8, y + 32 + 16 * j, words))
+    height = top + len(rows) * row_height + 26
+    parts.append(text(left, height - 8, data["what"], kind="small"))
+    return svg("What distribution costs: ranks together and alone", parts, height)
+
+
+def main():
+    pictures = {"scaling.svg": scaling_picture(json.loads((HERE / "scaling.json").read_text()))}
+    if (HERE / "run.jsonl").is_file():
+        pictures["run.svg"] = run_picture((HERE / "run.jsonl").read_text().splitlines())
+    wrong = 0
+    for name, picture in pictures.items():
+        if "--check" not in sys.argv:
+            (HERE / name).write_text(picture)
+        elif not (HERE / name).is_file() or (HERE / name).read_text() != picture:
+            print(f"docs/pictures/{name} is not what docs/pictures/make.py draws")
+            wrong = 1
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Makes the pages of the site from the Markdown of the tree; docs/build.sh calls it.
+
+    pages.py OUT
+
+A page a.md becomes a.html. What else of the tree a page links to, a source file or a folder, becomes a page under source/. A link
+that leads nowhere ends it with 1. Needs python3-markdown-it and python3-pygments, as Debian has them.
+"""
+import html
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import TextLexer, get_lexer_by_name, get_lexer_for_filename
+from pygments.util import ClassNotFound
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><link rel="stylesheet" href="{up}site.css"></head>
+<body><header><a class="name" href="{up}index.html">tutti</a><span class="version">{version}</span>
+<a href="{up}docs/index.html">Pages</a> <a href="{up}reference/index.html">Reference</a></header>
+<div class="columns"><nav><details><summary>Contents</summary>{nav}</details></nav><main>
+{body}
+</main></div><script>
+// On a wide screen the contents stand open beside the page.
+if (matchMedia("(min-width: 60em)").matches) document.querySelector("nav details").open = true;
+</script></body></html>
+"""
+# What the contents list, in the order of docs/README.md's parts.
+NAV = [
+    ("Begin", ["README.md", "docs/tutorial.md"]),
+    ("How to", ["docs/how-to/own-images.md", "docs/how-to/own-model.md", "docs/how-to/from-pytorch.md", "docs/how-to/cluster.md",
+                "docs/how-to/elastic-job.md", "docs/how-to/batch-job.md", "docs/migrating.md", "docs/troubleshooting.md"]),
+    ("Look up", ["docs/options.md", "docs/environment.md", "docs/errors.md", "docs/data.md", "docs/report.md", "docs/tensorboard.md",
+                 "docs/distributed.md", "docs/clusters.md", "docs/elasticity.md", "docs/parameter_server.md", "docs/gpu.md",
+                 "docs/imagenet.md", "docs/formats.md", "docs/platforms.md", "infra/README.md"]),
+    ("Add", ["docs/add-a-layer.md", "docs/add-an-op.md", "docs/add-a-data-set.md", "docs/add-a-backend.md", "docs/add-a-strategy.md"]),
+    ("Know", ["docs/performance.md", "bench/README.md", "docs/architecture.md", "CHANGELOG.md", "CONTRIBUTING.md"]),
+]
+
+
+def slug(title):
+    """As GitHub makes the end of a link to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).replace(" ", "-")
+
+
+class Site:
+    def __init__(self, out):
+        self.out, self.wrong, self.sources = out, [], set()
+        self.pages = [ROOT / p for p in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", "infra/README.md")]
+        self.pages += [p for p in (ROOT / "SECURITY.md", ROOT / "bench" / "floor" / "RESULTS.md") if p.is_file()]
+        self.pages += sorted((ROOT / "docs").rglob("*.md"))
+        header = (ROOT / "include" / "tutti" / "version.hpp").read_text()
+        self.version = re.search(r'version = "([^"]+)"', header)[1]
+        self.md = MarkdownIt("commonmark", {"highlight": self.code}).enable("table")
+        self.titles = {p: self.title(p.read_text()) for p in self.pages}
+        # Pages that the contents do not know come last.
+        known = {ROOT / p for _, group in NAV for p in group}
+        self.nav = [(name, [ROOT / p for p in group]) for name, group in NAV]
+        self.nav[-1][1].extend(p for p in self.pages if p not in known and p != ROOT / "docs" / "README.md")
+
+    @staticmethod
+    def title(text):
+        found = re.search(r"^# +(.+)$", text, re.M)
+        return found[1].replace("`", "") if found else "tutti"
+
+    def target(self, page):
+        """Where a page stands in the site."""
+        path = page.relative_to(ROOT)
+        return path.parent / "index.html" if path.name == "README.md" else path.with_suffix(".html")
+
+    @staticmethod
+    def code(text, language, _):
+        try:
+            lexer = get_lexer_by_name(language or "text")
+        except ClassNotFound:
+            lexer = TextLexer()
+        return highlight(text, lexer, HtmlFormatter(nowrap=True))
+
+    def relative(self, target, where):
+        return os.path.relpath(target, where.parent)
+
+    def link(self, page, href):
+        """The same link in the site."""
+        if re.match(r"[a-z]+:", href):
+            return href
+        path, _, heading = href.partition("#")
+        where = self.target(page)
+        if not path:
+            self.expect_heading(page, page, heading)
+            return href
+        to = Path(os.path.normpath(page.parent / path))
+        if not to.exists():
+            self.wrong.append(f"{page.relative_to(ROOT)}: a link to {path}, which does not exist")
+            return href
+        if to in self.titles:
+            self.expect_heading(page, to, heading)
+            return self.relative(self.target(to), where) + ("#" + heading if heading else "")
+        if to.is_dir() and (to / "README.md") in self.titles:
+            return self.relative(self.target(to / "README.md"), where)
+        if to.suffix == ".svg":
+            (self.out / to.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(to, self.out / to.relative_to(ROOT))
+            return self.relative(to.relative_to(ROOT), where)
+        self.sources.add(to)
+        return self.relative(self.source_target(to), where)
+
+    @staticmethod
+    def source_target(to):
+        return Path("source") / (str(to.relative_to(ROOT)) + ".html")
+
+    def expect_heading(self, page, to, heading):
+        titles = re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```$", "", to.read_text(), flags=re.M | re.S), re.M)
+        if heading and heading not in {slug(t) for t in titles}:
+            self.wrong.append(f"{page.relative_to(ROOT)}: a link to {to.relative_to(ROOT)}#{heading}, and no such heading is there")
+
+    def contents(self, where, here=None):
+        out = []
+        for name, group in self.nav:
+            out.append(f"<p>{name}</p><ul>")
+            for page in group:
+                mark = ' class="here"' if page == here else ""
+                out.append(f'<li{mark}><a href="{self.relative(self.target(page), where)}">{html.escape(self.titles[page])}</a></li>')
+            out.append("</ul>")
+        return "".join(out)
+
+    def write(self, where, title, body, page=None):
+        file = self.out / where
+        file.parent.mkdir(parents=True, exist_ok=True)
+        up = os.path.relpath(".", where.parent) + "/"
+        file.write_text(TEMPLATE.format(title=html.escape(title), up=up, version=self.version, nav=self.contents(where, page), body=body))
+
+    def render(self, page):
+        tokens = self.md.parse(re.sub(r"^<!--.*?-->\n", "", page.read_text(), flags=re.M))
+        for i, token in enumerate(tokens):
+            if token.type == "heading_open":
+                token.attrSet("id", slug(tokens[i + 1].content))
+            for child in token.children or []:
+                for name in ("href", "src"):
+                    if child.attrGet(name):
+                        child.attrSet(name, self.link(page, child.attrGet(name)))
+        body = self.md.renderer.render(tokens, self.md.options, {})
+        # Wide tables scroll by themselves.
+        return body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+
+    def write_source(self, path):
+        where = self.source_target(path)
+        if path.is_dir():
+            names = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir() if not p.name.startswith((".", "__")))
+            body = "<ul>" + "".join(f"<li>{html.escape(n)}</li>" for n in names) + "</ul>"
+        else:
+            text = path.read_text()
+            try:
+                lexer = get_lexer_for_filename(path.name, text)
+            except ClassNotFound:
+                lexer = TextLexer()
+            body = f"<pre><code>{highlight(text, lexer, HtmlFormatter(nowrap=True))}</code></pre>"
+        self.write(where, path.name, f"<h1>{html.escape(str(path.relative_to(ROOT)))}</h1>{body}")
+
+    def make(self):
+        for page in self.pages:
+            self.write(self.target(page), self.titles[page], self.render(page), page)
+        for path in sorted(self.sources):
+            self.write_source(path)
+        light = HtmlFormatter(style="default").get_style_defs("pre")
+        dark = HtmlFormatter(style="native").get_style_defs("pre")
+        plain = [line for line in light.splitlines() if not line.startswith(("pre {", "td.", "span."))]
+        at_night = [line for line in dark.splitlines() if not line.startswith(("pre {", "td.", "span."))]
+        css = (HERE / "site.css").read_text() + "\n".join(plain) + \
+            "\n@media (prefers-color-scheme: dark) {\n" + "\n".join(at_night) + "\n}\n"
+        (self.out / "site.css").write_text(css)
+        print("\n".join(self.wrong))
+        print(f"{len(self.pages)} pages, {len(self.sources)} files, {len(self.wrong)} links that lead nowhere")
+        return 1 if self.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(Site(Path(sys.argv[1])).make())
