@@ -12,7 +12,7 @@ install g++ cmake ninja-build libdnnl-dev libeigen3-dev libcli11-dev doctest-dev
   libclang-rt-14-dev clang-format-14 clang-tidy-14 strace python3 pkg-config libstb-dev libjpeg-dev xz-utils curl ca-certificates \
   dataset-fashion-mnist libopenmpi-dev openmpi-bin libzmq3-dev libgloo-dev openssh-server openssh-client iproute2 rsync procps \
   python3-venv shellcheck patchelf debootstrap chromium-headless-shell slurmctld slurmd slurm-client munge \
-  man-db zsh
+  man-db zsh doxygen python3-markdown-it python3-pygments
 
 # Real images for the tests that want them: a folder of test data beside the source tree.
 if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Read by cpack for each kind of package: an archive brings the shared libraries, a Debian package asks for them.
+if(CPACK_TUTTI_EIGEN_NATIVE)
+  message(STATUS "These programs run on processors like this one only: for others configure with -DTUTTI_EIGEN_NATIVE=OFF")
+endif()
 if(CPACK_GENERATOR STREQUAL "TGZ")
   set(CPACK_PACKAGING_INSTALL_PREFIX "")
   list(GET CPACK_INSTALL_CMAKE_PROJECTS 0 tutti_build)

@@ -43,11 +43,11 @@ def line(points, kind):
 def run_picture(lines):
     events = [json.loads(one) for one in lines if one.strip()]
     steps = [e for e in events if e["event"] == "step"]
-    epochs = [e for e in events if e["event"] == "epoch" and e.get("test_top1") is not None]
+    epochs = [e for e in events if e["event"] == "epoch"]
     start = next(e for e in events if e["event"] == "start")
-    left, right, top, bottom = 56, WIDTH - 56, 40, HEIGHT - 44
+    left, right, top, bottom = 56, WIDTH - 64, 40, HEIGHT - 56
     last = max(e["step"] for e in steps + epochs)
-    most = math.ceil(max(e["loss"] for e in steps) * 2) / 2
+    most = math.ceil(max(e["train_loss"] for e in steps) * 2) / 2
 
     def x(step):
         return left + (right - left) * step / last
@@ -63,22 +63,29 @@ def run_picture(lines):
     # Means of neighbours, so that a small picture shows the course and not the noise.
     group = max(1, len(steps) // 120)
     means = [steps[i:i + group] for i in range(0, len(steps), group)]
-    parts.append(line([(x(sum(e["step"] for e in g) / len(g)), y(sum(e["loss"] for e in g) / len(g) / most)) for g in means], "a"))
-    points = [(x(e["step"]), y(e["test_top1"])) for e in epochs]
-    parts.append(line(points, "b"))
-    parts += [f'<circle class="dot" cx="{px:.1f}" cy="{py:.1f}" r="4"/>' for px, py in points]
-    for e, (px, _) in zip(epochs, points):
-        parts.append(text(px, bottom + 18, f"{e['epoch']}", "middle"))
-    best = epochs[-1]["test_top1"]
-    parts.append(text(points[-1][0] - 6, points[-1][1] - 10, f"{100 * best:.1f} %", "end"))
-    parts.append(text(left, 20, "training loss"))
-    parts.append(f'<line class="a" x1="{left + 92}" x2="{left + 122}" y1="16" y2="16"/>')
-    parts.append(f'<line class="b" x1="{right - 146}" x2="{right - 116}" y1="16" y2="16"/>')
-    parts.append(text(right, 20, "test accuracy", "end"))
-    options = start.get("options", {})
-    what = f"epochs of {start.get('train_images', 50000):,} images; {options.get('network', 'resnet')} {options.get('depth', '')}".strip()
-    parts.append(text(WIDTH / 2, HEIGHT - 8, what, "middle", "small"))
-    return svg("A training: its loss and its test accuracy", parts)
+
+    def curve(key, scale):
+        return [(x(sum(e["step"] for e in g) / len(g)), y(sum(e[key] for e in g) / len(g) / scale)) for g in means]
+
+    parts.append(line(curve("train_loss", most), "a"))
+    parts.append(line(curve("train_top1", 1), "b"))
+    tested = [(x(e["step"]), y(e["test_top1"]), e["test_top1"]) for e in epochs if e.get("test_top1") is not None]
+    parts += [f'<circle class="dot" cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>' for px, py, _ in tested]
+    for e in epochs:
+        parts.append(text(x(e["step"]), bottom + 18, f"{e['epoch']}", "middle"))
+    px, py, best = tested[-1]
+    parts.append(text(px - 8, py - 14, f"{100 * best:.1f} % of the test images", "end"))
+    parts.append(f'<line class="a" x1="{left}" x2="{left + 26}" y1="16" y2="16"/>')
+    parts.append(text(left + 32, 20, "training loss"))
+    parts.append(f'<line class="b" x1="{left + 150}" x2="{left + 176}" y1="16" y2="16"/>')
+    parts.append(text(left + 182, 20, "training accuracy"))
+    parts.append(f'<circle class="dot" cx="{left + 330}" cy="16" r="4.5"/>')
+    parts.append(text(left + 342, 20, "test accuracy"))
+    o = start["options"]
+    net = f"{o['network']}, width {o['width']:g}" if o["network"] == "cifar_fast" else f"{o['network']} {o['depth']}"
+    parts.append(text(WIDTH / 2, HEIGHT - 8, f"epochs of {start['train_images']:,} images of {o['dataset']}; {net}, {o['precision']}, "
+                      f"batch {o['global-batch-size']:,}, {start['threads']} thread{'s' if start['threads'] > 1 else ''}", "middle", "small"))
+    return svg("A training: its loss and its accuracy", parts)
 
 
 def scaling_picture(data):

@@ -14,7 +14,7 @@ BEHIND = re.compile(r"^(\s*(?!//|#|\}|return\b|if\b|for\b|else\b|case\b|namespac
 # An enumeration on one line: what stands behind it is not about its last value.
 WHOLE = re.compile(r"^(\s*enum class [^;]*\};)\s+// (.*)$")
 # What opens a class or a function says who it is behind its brace.
-OPENING = re.compile(r"^(\s*(?:class|struct|enum|enum class|union) \w[^;]*\{|(?:\[\[nodiscard\]\] )?(?:inline|constexpr) .*\) ?(?:noexcept )?\{)\s+// (.*)$")
+OPENING = re.compile(r"^(\s*(?:class|struct|enum|enum class|union) \w[^;]*\{|(?:\[\[nodiscard\]\] )?\w[\w:<>,&* ]* \w+\(.*\) ?(?:noexcept )?\{)\s+// (.*)$")
 # Between a comment and these nothing is said.
 NO_DECLARATION = re.compile(r"^\s*($|#|//|\}|namespace\b|public:|private:|protected:|extern \"C\")")
 # Doxygen's commands, HTML and its Markdown must not be read into plain text.

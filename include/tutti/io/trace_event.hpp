@@ -42,7 +42,7 @@ struct TraceSpan {
   }
 };
 
-[[nodiscard]] constexpr std::string_view name_of(Lane lane) {
+[[nodiscard]] constexpr std::string_view name_of(Lane lane) {  // as the viewer shows it
   constexpr std::string_view names[] = {"step",       "compute",    "communication", "data",
                                         "evaluation", "checkpoint", "membership"};
   return names[static_cast<std::size_t>(lane)];

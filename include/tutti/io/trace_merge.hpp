@@ -32,7 +32,7 @@ namespace tutti::io {
   return folder_of(file) / (file.stem().string() + "." + process + file.extension().string());
 }
 
-struct MergedTrace {
+struct MergedTrace {  // what came of it
   int processes = 0;
   std::uint64_t bytes = 0;
   std::vector<std::string> complaints{};  // about files, or parts of them, that are not in it

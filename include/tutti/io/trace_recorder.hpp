@@ -33,7 +33,7 @@
 
 namespace tutti::io {
 
-struct TraceOptions {
+struct TraceOptions {  // what a recorder can be told
   Path file;
   std::int64_t process = 0;      // its number in the timeline: the rank
   std::string name = "process";  // as the timeline shows it

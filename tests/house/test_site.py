@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""docs/build.sh --pages makes the pages as a site: each link in it leads somewhere, and no page is wider than a phone. The pictures are
+what docs/pictures/make.py draws. (docs/build.sh alone also makes the reference, which takes a minute.)"""
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+from sources import ROOT, skip
+
+PHONE = 390
+WIDTH = "<script>addEventListener('load', () => document.title = 'width ' + document.documentElement.scrollWidth)</script></body>"
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids, self.open = [], set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.links += [attributes[k] for k in ("href", "src") if k in attributes]
+        if "id" in attributes:
+            self.ids.add(attributes["id"])
+
+
+def main():
+    if any(subprocess.run([p, "-c", "import markdown_it, pygments"], capture_output=True).returncode == 0
+           for p in ("python3", "/usr/bin/python3") if shutil.which(p)) is False:
+        skip("no markdown_it and pygments (Debian: apt-get install python3-markdown-it python3-pygments)")
+    wrong = []
+    if subprocess.run([sys.executable, ROOT / "docs" / "pictures" / "make.py", "--check"]).returncode != 0:
+        wrong.append("run docs/pictures/make.py")
+    with tempfile.TemporaryDirectory() as folder:
+        site = Path(folder) / "site"
+        done = subprocess.run(["bash", ROOT / "docs" / "build.sh", "--pages", site], text=True, capture_output=True, timeout=300)
+        if done.returncode != 0:
+            print(done.stdout + done.stderr)
+            return 1
+        pages = {p: Page(p.read_text()) for p in site.rglob("*.html")}
+        for path, page in pages.items():
+            for link in page.links:
+                to, _, heading = link.partition("#")
+                if re.match(r"[a-z]+:", link) or to.endswith("reference/index.html"):
+                    continue
+                target = (path.parent / to).resolve() if to else path
+                if not target.is_file():
+                    wrong.append(f"{path.relative_to(site)}: {link} leads nowhere")
+                elif heading and target in pages and heading not in pages[target].ids:
+                    wrong.append(f"{path.relative_to(site)}: {link} leads to no heading")
+        browser = shutil.which("chromium-headless-shell")
+        for name in ("index.html", "docs/tutorial.html", "docs/performance.html", "docs/options.html") if browser else ():
+            copy = site / name
+            copy.write_text(copy.read_text().replace("</body>", WIDTH))
+            shown = subprocess.run([browser, "--no-sandbox", "--disable-gpu", f"--window-size={PHONE},800", "--dump-dom", copy.as_uri()],
+                                   text=True, capture_output=True, timeout=120).stdout
+            width = re.search(r"<title>width (\d+)</title>", shown)
+            if not width:
+                wrong.append(f"{name}: Chromium does not show it")
+            elif int(width[1]) > PHONE:
+                wrong.append(f"{name}: {width[1]} pixels wide on a screen of {PHONE}")
+    print("\n".join(wrong))
+    print(f"{len(pages)} pages, {len(wrong)} complaints" + ("" if browser else "; no Chromium"))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
