@@ -8,5 +8,6 @@ int main(int argc, char** argv) {
   Task task;
   task.schema = image_schema;
   task.images = load_images;
+  task.preparation = image_preparation;
   return training_main(argc, argv, Program::train_cifar10, task);
 }

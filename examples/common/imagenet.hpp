@@ -86,6 +86,9 @@ struct Imagenet {
     s.classes = classes(o);
     s.mean = a.mean;
     s.stddev = a.stddev;
+    for (const auto& opened : {&train, &test})
+      if (*opened && (*opened)->class_names.size() == static_cast<std::size_t>(s.classes))
+        s.class_names = (*opened)->class_names;
     return s;
   }
   [[nodiscard]] Images images(const RunOptions& o) {
@@ -117,6 +120,13 @@ struct Imagenet {
   Task task;
   task.schema = [data](const RunOptions& o) { return data->schema(o); };
   task.images = [data](const RunOptions& o, const Schema&) { return data->images(o); };
+  task.preparation = [](const RunOptions& o, const Schema& seen) {
+    interchange::ImagePreparation p;
+    p.scale = detail::imagenet_augment(o, Split::test);
+    p.height = seen.height;
+    p.width = seen.width;
+    return p;
+  };
   task.listeners = [](const RunOptions& o, const RunStart& start, const std::function<double()>& l2) {
     std::vector<std::unique_ptr<FitListener>> list;
     list.push_back(std::make_unique<ImagenetTable>(o, start, l2));

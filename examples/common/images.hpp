@@ -15,6 +15,7 @@
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/interchange/image_preparation.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "decoders.hpp"
@@ -87,13 +88,27 @@ inline Schema records_schema(const RunOptions& o) {
 
 }  // namespace detail
 
-// What the net sees, of RecordIO without reading more than an image. Throws UsageError where an option does not fit the
-// data set.
+namespace detail {
+
+// The images as the data set has them; of RecordIO without reading more than one.
+inline Schema stored_schema(const RunOptions& o) {
+  return reads_records(o)               ? records_schema(o)
+         : o.dataset == "cifar10"       ? cifar10::schema(Split::train)
+         : o.dataset == "fashion_mnist" ? fashion_mnist::schema(Split::train)
+                                        : Synthetic(synthetic_options(o)).schema();
+}
+
+// The pixels on every side that a window of the net's size needs.
+inline std::int64_t padding_of(const Schema& seen, const Schema& stored) {
+  return std::max<std::int64_t>(
+      {0, (seen.height - stored.height + 1) / 2, (seen.width - stored.width + 1) / 2});
+}
+
+}  // namespace detail
+
+// What the net sees. Throws UsageError where an option does not fit the data set.
 inline Schema image_schema(const RunOptions& o) {
-  Schema s = detail::reads_records(o)       ? detail::records_schema(o)
-             : o.dataset == "cifar10"       ? cifar10::schema(Split::train)
-             : o.dataset == "fashion_mnist" ? fashion_mnist::schema(Split::train)
-                                            : Synthetic(detail::synthetic_options(o)).schema();
+  Schema s = detail::stored_schema(o);
   const std::int64_t side = std::min(s.height, s.width);
   if (o.pad_mode == "reflect" && o.pad_size.value_or(0) >= side)
     fail<UsageError>("--pad-size", "less than the " + std::to_string(side) + " pixels of " + s.name + " to reflect",
@@ -117,6 +132,22 @@ inline Schema image_schema(const RunOptions& o) {
   return s;
 }
 
+// How test images are made ready, for who has them as files.
+inline interchange::ImagePreparation image_preparation(const RunOptions& o, const Schema& seen) {
+  const Schema stored = detail::stored_schema(o);
+  interchange::ImagePreparation p;
+  p.scale.height = stored.height;
+  p.scale.width = stored.width;
+  p.scale.short_side = static_cast<int>(std::max(stored.height, stored.width));
+  p.stored = true;
+  p.height = seen.height;
+  p.width = seen.width;
+  p.window.pad = detail::padding_of(seen, stored);
+  p.window.pad_mode = o.pad_mode == "reflect" ? PadMode::reflect : PadMode::constant;
+  p.window.fill = {static_cast<std::uint8_t>(o.fill_value)};
+  return p;
+}
+
 // Training images with augmentation, test images as they are; both cut to the size that `seen` has. Throws DataError
 // for what is missing or damaged.
 inline Images load_images(const RunOptions& o, const Schema& seen) {
@@ -132,9 +163,7 @@ inline Images load_images(const RunOptions& o, const Schema& seen) {
   const auto both = [&](auto train, auto test) {
     Augment plain = training;
     plain.random_crop = plain.mirror = false;
-    // No more padding than a larger window needs.
-    const Schema& s = test.schema();
-    plain.pad = std::max<std::int64_t>({0, (seen.height - s.height + 1) / 2, (seen.width - s.width + 1) / 2});
+    plain.pad = detail::padding_of(seen, test.schema());
     return Images{Augmented(std::move(train), training), Augmented(std::move(test), plain)};
   };
   const auto first = [&](MemoryDataset d) { return o.num_examples > 0 ? d.first(o.num_examples) : d; };

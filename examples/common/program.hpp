@@ -66,7 +66,8 @@ class Run {
     io::make_directories(o.run_dir);
     io::Json saved_with = options_json(o);
     saved_with.set("train_images", images_.train.size());
-    checkpoints_.emplace(o.run_dir, static_cast<int>(*o.keep), saved_with);
+    checkpoints_.emplace(o.run_dir, static_cast<int>(*o.keep), saved_with,
+                         model_metadata(o, loaded.seen, model_, task.preparation(o, loaded.seen)));
     begin();
   }
 

@@ -14,6 +14,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/graph/builder.hpp>
+#include <tutti/interchange/model_card.hpp>
 #include <tutti/models/cifar_fast.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
@@ -220,6 +221,13 @@ inline Graph make_model(const RunOptions& o, const Schema& schema, const AnyData
     models::resnet_cifar(b, x, r);
   }
   return std::move(b).take();
+}
+
+// What a checkpoint's model.safetensors says of itself.
+inline interchange::Metadata model_metadata(const RunOptions& o, const Schema& seen, const Graph& model,
+                                            const interchange::ImagePreparation& image) {
+  const std::string depth = o.network == "cifar_fast" ? "" : "-" + std::to_string(o.depth);
+  return interchange::model_metadata(o.network + depth, model, image, seen.class_names);
 }
 
 }  // namespace tutti::examples

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/data/dataset.hpp>
+#include <tutti/interchange/image_preparation.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/train/report.hpp>
 
@@ -48,6 +49,8 @@ struct Task {
   // What the net sees, and the images themselves.
   std::function<Schema(const RunOptions&)> schema;
   std::function<Images(const RunOptions&, const Schema&)> images;
+  // How test images are made ready, for who has them as files.
+  std::function<interchange::ImagePreparation(const RunOptions&, const Schema& seen)> preparation;
   // Further listeners of rank 0; `l2` is the decay term of the loss.
   std::function<std::vector<std::unique_ptr<FitListener>>(const RunOptions&, const RunStart&,
                                                           const std::function<double()>& l2)>

@@ -21,6 +21,7 @@ BELOW = {
     "job": {"comm", "io", "core"},
     "strategy": {"job", "comm", "tensor", "core"},
     "train": {"engine", "optim", "data", "strategy", "job", "comm", "graph", "tensor", "io", "core"},
+    "interchange": {"train", "engine", "strategy", "data", "models", "nn", "graph", "tensor", "io", "core"},
 }
 EVERYTHING = set(BELOW) | {"backends", "datasets"}
 
@@ -84,6 +85,8 @@ def tutti_allowed(path, header):
     if parts[0] == "datasets":
         return target in {"data"} | BELOW["data"] or header.startswith(f"tutti/datasets/{parts[1]}/")
     if parts[0] == "backends":
+        if parts[1] == "decoders.hpp":  # those that a program was linked with
+            return target in {"backends", "data"} | BELOW["data"]
         if parts[1] in ("make.hpp", "make"):  # backends and strategies by name
             return target in {"backends", "engine", "strategy", "io"} | BELOW["engine"] | BELOW["strategy"]
         if parts[1] not in BACKENDS:

@@ -10,31 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/decoders.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/data/image_decoder.hpp>
 #include <tutti/data/image_header.hpp>
 #include <tutti/data/resize.hpp>
 #if defined(TUTTI_HAS_TURBOJPEG)
 #include <tutti/backends/turbojpeg/encode.hpp>
-#include <tutti/backends/turbojpeg/turbojpeg.hpp>
-#endif
-#if defined(TUTTI_HAS_STB)
-#include <tutti/backends/stb/stb.hpp>
 #endif
 
 namespace tutti::data_tool {
-
-// The decoders of this build. Throws UsageError if there is none.
-[[nodiscard]] inline ImageDecoders decoders() {
-  std::vector<std::shared_ptr<const ImageDecoder>> found;
-#if defined(TUTTI_HAS_TURBOJPEG)
-  found.push_back(std::make_shared<TurbojpegDecoder>());
-#endif
-#if defined(TUTTI_HAS_STB)
-  found.push_back(std::make_shared<StbDecoder>());
-#endif
-  return ImageDecoders(std::move(found));
-}
 
 // Which images are written anew.
 struct ImageRules {
@@ -83,7 +68,7 @@ class ImageWork {
  private:
   void write(std::vector<std::uint8_t>& bytes, const ImageHeader& header, ImageSize to, std::string_view where) {
 #if defined(TUTTI_HAS_TURBOJPEG)
-    if (!decoders_) decoders_ = std::make_unique<ImageDecoders>(decoders());
+    if (!decoders_) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
     (void)decoders_->header(bytes, where);  // is there a decoder for it?
     decoders_->decode(bytes, header, {{0, 0, header.width, header.height}, 0, 0, DecodeQuality::accurate}, where,
                       decoded_);

@@ -48,7 +48,7 @@ class Verifier {
   // `classes`: labels go from 0 to classes - 1; packed shards tell it themselves.
   Verifier(int classes, bool decode, Progress& progress)
       : classes_(classes), progress_(progress), seen_(std::make_unique<std::atomic<bool>[]>(std::size_t{1} << 24)) {
-    if (decode) decoders_ = std::make_unique<ImageDecoders>(decoders());
+    if (decode) decoders_ = std::make_unique<ImageDecoders>(make_image_decoders());
   }
 
   [[nodiscard]] int classes_seen() const {

@@ -13,6 +13,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/data/shard_files.hpp>
+#include <tutti/io/protobuf.hpp>
 #include <tutti/io/tfrecord.hpp>
 
 // tf.train.Example (tensorflow/core/example/{example,feature}.proto) in protobuf's wire format, as far as image records
@@ -26,7 +27,7 @@ class Reader {
  public:
   Reader(std::span<const std::uint8_t> bytes, std::string_view where) : rest_(bytes), where_(where) {}
 
-  enum class Wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+  using Wire = io::protobuf::Wire;
   struct Field {  // of a message
     std::uint32_t number = 0;
     Wire wire = Wire::varint;
@@ -84,15 +85,8 @@ class Reader {
   std::string_view where_;
 };
 
-inline void append_varint(std::string& out, std::uint64_t v) {
-  for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>((v & 0x7FU) | 0x80U));
-  out.push_back(static_cast<char>(v));
-}
-inline void append_bytes(std::string& out, std::uint32_t field, std::string_view bytes) {
-  append_varint(out, (std::uint64_t{field} << 3) | 2U);
-  append_varint(out, bytes.size());
-  out.append(bytes);
-}
+using io::protobuf::append_bytes;
+using io::protobuf::append_varint;
 
 }  // namespace protobuf
 

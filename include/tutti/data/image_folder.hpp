@@ -72,6 +72,24 @@ namespace image_folder {
   return names;
 }
 
+// The bytes of an image's file. Throws DataError.
+inline void read_image_file(const io::Path& file, std::vector<std::uint8_t>& bytes) {
+  struct stat status {};
+  const io::Descriptor fd = io::detail::open_regular(file, status);
+  io::detail::check_size(file, static_cast<std::uint64_t>(status.st_size), most_record_bytes);
+  if (status.st_size == 0) fail<DataError>("file " + file.string(), "an encoded image", "0 bytes");
+  bytes.resize(static_cast<std::size_t>(status.st_size));
+  for (std::size_t at = 0; at < bytes.size();) {
+    const ssize_t n = ::read(fd.get(), bytes.data() + at, bytes.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io::fail_file("read", file, errno);
+    if (n == 0)
+      fail<DataError>("file " + file.string(), std::to_string(bytes.size()) + " bytes", std::to_string(at),
+                      "it was made shorter while it was read");
+    at += static_cast<std::size_t>(n);
+  }
+}
+
 }  // namespace image_folder
 
 // A folder of class folders as Records: label k is the k-th class, by sorted folder names. Names are kept, one after
@@ -146,21 +164,7 @@ class ImageFolder {
   [[nodiscard]] std::string where(std::int64_t i) const { return path(i).string(); }
   [[nodiscard]] io::Path path(std::int64_t i) const { return shared_->folder / shared_->name(i); }
   [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
-    const io::Path file = path(i);
-    struct stat status {};
-    const io::Descriptor fd = io::detail::open_regular(file, status);
-    io::detail::check_size(file, static_cast<std::uint64_t>(status.st_size), most_record_bytes);
-    if (status.st_size == 0) fail<DataError>("file " + file.string(), "an encoded image", "0 bytes");
-    bytes.resize(static_cast<std::size_t>(status.st_size));
-    for (std::size_t at = 0; at < bytes.size();) {
-      const ssize_t n = ::read(fd.get(), bytes.data() + at, bytes.size() - at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) io::fail_file("read", file, errno);
-      if (n == 0)
-        fail<DataError>("file " + file.string(), std::to_string(bytes.size()) + " bytes", std::to_string(at),
-                        "it was made shorter while it was read");
-      at += static_cast<std::size_t>(n);
-    }
+    image_folder::read_image_file(path(i), bytes);
     return label(i);
   }
 

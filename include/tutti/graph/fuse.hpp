@@ -15,10 +15,9 @@ namespace tutti {
 // The same forward graph for evaluation: batch norm with its running statistics, no gradients.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph inference(Graph g);
 
-#if TUTTI_CORE_DEFINITIONS
-
 namespace detail {
 
+// How often each value is read.
 inline std::vector<int> count_uses(const Graph& g) {
   std::vector<int> uses(g.values.size(), 0);
   for (const Node& n : g.nodes)
@@ -28,6 +27,8 @@ inline std::vector<int> count_uses(const Graph& g) {
 }
 
 }  // namespace detail
+
+#if TUTTI_CORE_DEFINITIONS
 
 TUTTI_CORE_FUNCTION Graph fuse(Graph g) {
   for (bool changed = true; changed;) {

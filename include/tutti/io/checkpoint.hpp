@@ -39,6 +39,7 @@ struct CheckpointData {
   Json options = Json::object();
   std::vector<TensorRecord> model;
   std::vector<TensorRecord> optimizer;
+  SafetensorsMetadata metadata{};  // of model.safetensors
 };
 
 struct BestCheckpoint {  // which one is best, and how good
@@ -227,8 +228,8 @@ class CheckpointStore {
   static void write_aside(const Path& aside, const CheckpointData& data) {
     if (::mkdir(aside.c_str(), 0777) != 0) fail_file("make the folder", aside, errno);
     CheckpointManifest manifest{data.step, data.counters, data.options, {}, {}};
-    manifest.model = write_tensors(aside / "model.safetensors", span_of(data.model));
-    manifest.optimizer = write_tensors(aside / "optimizer.safetensors", span_of(data.optimizer));
+    manifest.model = write_tensors(aside / "model.safetensors", span_of(data.model), data.metadata);
+    manifest.optimizer = write_tensors(aside / "optimizer.safetensors", span_of(data.optimizer), {});
     const std::string text = write_manifest(manifest);
     if (text.size() > detail::most_manifest_bytes)
       fail<UsageError>("checkpoint", "counters and options of at most 16 MiB", std::to_string(text.size()) + " bytes");
@@ -236,9 +237,10 @@ class CheckpointStore {
     write_synced(aside / "COMPLETE", crc_text(crc32c(text)) + "\n");
     fsync_directory(aside);
   }
-  static CheckpointFile write_tensors(const Path& path, std::span<const TensorRecord> records) {
+  static CheckpointFile write_tensors(const Path& path, std::span<const TensorRecord> records,
+                                      const SafetensorsMetadata& metadata) {
     FileWriter writer(path);
-    write_safetensors(writer, records);
+    write_safetensors(writer, records, metadata);
     writer.sync();
     writer.close();
     return {writer.size(), writer.crc()};

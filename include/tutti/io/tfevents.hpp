@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
@@ -16,6 +15,7 @@
 #include <tutti/io/append_file.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/io/protobuf.hpp>
 #include <tutti/io/tfrecord.hpp>
 
 namespace tutti::io {
@@ -26,38 +26,11 @@ struct Scalar {
   float value;
 };
 
-namespace detail {
-
-// The few pieces of protocol buffers' wire format that an Event needs.
-inline void append_varint(std::string& out, std::uint64_t v) {
-  for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>((v & 0x7FU) | 0x80U));
-  out.push_back(static_cast<char>(v));
-}
-enum class Wire : unsigned { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-inline void append_key(std::string& out, unsigned field, Wire wire) {
-  append_varint(out, (field << 3) | static_cast<unsigned>(wire));
-}
-inline void append_bytes(std::string& out, unsigned field, std::string_view bytes) {
-  append_key(out, field, Wire::bytes);
-  append_varint(out, bytes.size());
-  out.append(bytes);
-}
-inline void append_double(std::string& out, unsigned field, double v) {
-  append_key(out, field, Wire::fixed64);
-  append_little_endian(out, std::bit_cast<std::uint64_t>(v), 8);
-}
-inline void append_float(std::string& out, unsigned field, float v) {
-  append_key(out, field, Wire::fixed32);
-  append_little_endian(out, std::bit_cast<std::uint32_t>(v), 4);
-}
-
-}  // namespace detail
-
 // The Event message (tensorflow/core/util/event.proto) that each event file starts with.
 [[nodiscard]] inline std::string encode_version_event(double wall_time) {
   std::string event;
-  detail::append_double(event, 1, wall_time);
-  detail::append_bytes(event, 3, "brain.Event:2");
+  protobuf::append_double(event, 1, wall_time);
+  protobuf::append_bytes(event, 3, "brain.Event:2");
   return event;
 }
 
@@ -67,15 +40,14 @@ inline void append_float(std::string& out, unsigned field, float v) {
   std::string summary;
   for (const Scalar& s : scalars) {
     std::string value;
-    detail::append_bytes(value, 1, s.tag);
-    detail::append_float(value, 2, s.value);
-    detail::append_bytes(summary, 1, value);
+    protobuf::append_bytes(value, 1, s.tag);
+    protobuf::append_float(value, 2, s.value);
+    protobuf::append_bytes(summary, 1, value);
   }
   std::string event;
-  detail::append_double(event, 1, wall_time);
-  detail::append_key(event, 2, detail::Wire::varint);
-  detail::append_varint(event, static_cast<std::uint64_t>(step));
-  detail::append_bytes(event, 5, summary);
+  protobuf::append_double(event, 1, wall_time);
+  protobuf::append_int(event, 2, step);
+  protobuf::append_bytes(event, 5, summary);
   return event;
 }
 

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <tutti/core/separate.hpp>
 #include <tutti/train/trainer.hpp>
@@ -25,7 +27,9 @@ class Checkpoints {
   // In run_dir/checkpoints. The newest `keep` stay, and the best.
   TUTTI_CORE_FUNCTION explicit Checkpoints(const std::string& run_dir, int keep = 2);
   // options: of the run, to be read in each checkpoint.
-  TUTTI_CORE_FUNCTION Checkpoints(const std::string& run_dir, int keep, io::Json options);
+  // metadata: of model.safetensors, such as interchange::model_metadata(), which is enough to predict with the file.
+  TUTTI_CORE_FUNCTION Checkpoints(const std::string& run_dir, int keep, io::Json options,
+                                  std::vector<std::pair<std::string, std::string>> metadata = {});
   TUTTI_CORE_FUNCTION ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;

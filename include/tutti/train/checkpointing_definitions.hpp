@@ -27,6 +27,7 @@ namespace tutti {
 struct Checkpoints::Parts {
   io::CheckpointStore store;
   io::Json options;
+  io::SafetensorsMetadata metadata;
   std::optional<double> best{};
   std::int64_t generation = 0;
 };
@@ -87,8 +88,9 @@ inline void fill_tensors(const io::LoadedCheckpoint& loaded, const std::string& 
 
 TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep)
     : Checkpoints(run_dir, keep, io::Json::object()) {}
-TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep, io::Json options)
-    : parts_(new Parts{io::CheckpointStore(run_dir, keep), std::move(options)}) {}
+TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep, io::Json options,
+                                             std::vector<std::pair<std::string, std::string>> metadata)
+    : parts_(new Parts{io::CheckpointStore(run_dir, keep), std::move(options), std::move(metadata)}) {}
 TUTTI_CORE_FUNCTION Checkpoints::~Checkpoints() = default;
 
 TUTTI_CORE_FUNCTION bool Checkpoints::resume(Trainer& trainer, const Warn& warn) {
@@ -126,6 +128,7 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
         .set("rate_to", c.rate_to)
         .set("rate_step", c.rate_step);
   data.options = parts_->options;
+  data.metadata = parts_->metadata;
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
   data.optimizer = detail::records(trainer.committed_tensors(true), c.batches);
   return parts_->store.save(data).string();

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/bf16.hpp>
+#include <tutti/core/dtype.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/f16.hpp>
+#include <tutti/core/span_of.hpp>
+#include <tutti/engine/arenas.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/engine/batch_slot.hpp>
+#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan_walk.hpp>
+#include <tutti/engine/planner.hpp>
+#include <tutti/engine/prepared_plan.hpp>
+#include <tutti/engine/require_room.hpp>
+#include <tutti/engine/weight_packs.hpp>
+#include <tutti/graph/weighted_graph.hpp>
+
+namespace tutti {
+
+// Runs a net that nobody trains: without gradients, and with the memory of the largest batch's forward pass alone. An
+// Executor for nets that learn.
+class Inference {
+ public:
+  // net: an inference_graph() with its weights, which are copied into the backend's memory. compute: f32, bf16; f64 on
+  // ReferenceBackend, f16 on CUDA. UsageError for a type that the backend has not. The backend outlives this.
+  Inference(Backend& backend, const WeightedGraph& net, DType compute)
+      : b_(backend),
+        graph_(net.graph),
+        compute_(compute),
+        arenas_(b_.memory()),
+        slot_(b_, graph_),
+        packs_(b_),
+        walk_(b_, arenas_, slot_, packs_) {
+    if (!b_.computes_in(compute))
+      fail<UsageError>("Inference", "a compute type of backend '" + b_.name() + "'", std::string(name_of(compute)));
+    parameters_ = parameter_layout(graph_, compute == DType::f64 ? DType::f64 : DType::f32);
+    states_ = state_layout(graph_, parameters_.dtype);
+    // No gradients: any address but null.
+    arenas_.allocate(parameters_, states_,
+                     [this](const ArenaLayout&, const ArenaLayout&) { return static_cast<void*>(this); });
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+      const Storage storage = graph_.values[v].storage;
+      if (storage == Storage::parameter) put(parameters_, arenas_.parameters(), v, net.values[v]);
+      if (storage == Storage::state) put(states_, arenas_.states(), v, net.values[v]);
+    }
+    walk_.set_scalars(&scalars_);
+  }
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+  [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
+  [[nodiscard]] std::int64_t classes() const { return graph_[graph_.logits].shape.row_numel(); }
+
+  // What the net says of images [rows, height, width, channels]: logits [rows, classes], until it is asked again.
+  // Images of the largest batch come first where memory is not to be taken twice.
+  [[nodiscard]] std::span<const float> logits(const std::uint8_t* images, std::int64_t rows) {
+    PreparedPlan& p = prepared(rows);
+    labels_.resize(static_cast<std::size_t>(rows));  // nobody looks at them
+    slot_.bind({images, labels_.data(), rows});
+    b_.replay(span_of(key_of(p)), &scalars_, [&] { walk_.run(p, {}); });
+    packs_.set_stale(false);
+    return copy_out(p);
+  }
+
+ private:
+  template <class To>
+  static std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+    std::vector<std::byte> raw(values.size() * sizeof(To));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const To w = static_cast<To>(values[i]);
+      std::memcpy(raw.data() + i * sizeof(To), &w, sizeof w);
+    }
+    return raw;
+  }
+  void put(const ArenaLayout& layout, const Buffer& arena, std::size_t v, const std::vector<float>& values) {
+    const Slice& s = *layout.find(graph_.values[v].name);
+    if (values.size() != s.count)
+      fail<UsageError>("Inference", std::to_string(s.count) + " values of " + s.name, std::to_string(values.size()));
+    const auto raw = layout.dtype == DType::f64 ? bytes_of<double>(values) : bytes_of<float>(values);
+    b_.memory().copy_in(arena.at(s.offset * size_of(layout.dtype)), raw.data(), raw.size());
+  }
+
+  [[nodiscard]] std::unique_ptr<PreparedPlan> lay_out(std::int64_t rows) {
+    auto p = std::make_unique<PreparedPlan>();
+    p->graph = &graph_;
+    PlanOptions o;
+    o.compute = compute_;
+    o.master = parameters_.dtype;
+    o.training = false;
+    o.shards = b_.shards();
+    o.chunk_bytes = b_.chunk_bytes();
+    o.rows = rows;
+    p->plan = make_plan(graph_, o, plan_queries(b_, *p), parameters_, states_);
+    return p;
+  }
+  [[nodiscard]] std::size_t run_bytes(const Plan& p) const {
+    return p.activation_bytes + p.scratch_bytes + p.packed_bytes + slot_.bytes_for(p.rows);
+  }
+  PreparedPlan& prepared(std::int64_t rows) {
+    for (const auto& p : plans_)
+      if (p->plan.rows == rows) return *p;
+    auto made = lay_out(rows);
+    require_room(b_,
+                 {rows, run_bytes(made->plan),
+                  arenas_.activations().bytes() + arenas_.scratch().bytes() + packs_.bytes() + slot_.bytes(),
+                  parameters_.bytes() + states_.bytes()},
+                 [&](std::int64_t n) { return run_bytes(lay_out(n)->plan); });
+    prepare_kernels(b_, *made);
+    slot_.reserve(rows);
+    arenas_.reserve(made->plan, b_.threads());
+    // Other batches read what the first one's kernels have packed.
+    if (plans_.empty()) packs_.describe(graph_, made->plan, parameters_, arenas_.parameters(), made->kernels);
+    return *plans_.emplace_back(std::move(made));
+  }
+
+  // Everything that decides what a walk asks of the backend.
+  const std::vector<std::uint64_t>& key_of(const PreparedPlan& p) {
+    key_.assign({p.id, id_, packs_.id(), packs_.stale() ? 1U : 0U});
+    for (const void* at : {static_cast<const void*>(slot_.images()), static_cast<const void*>(slot_.labels()),
+                           static_cast<const void*>(arenas_.activations().data()),
+                           static_cast<const void*>(arenas_.scratch().data())})
+      key_.push_back(reinterpret_cast<std::uintptr_t>(at));
+    return key_;
+  }
+
+  std::span<const float> copy_out(const PreparedPlan& p) {
+    const ValuePlace& at = p.plan.values[static_cast<std::size_t>(graph_.logits)];
+    const auto count = static_cast<std::size_t>(p.plan.rows * classes());
+    raw_.resize(count * size_of(at.desc.dtype));
+    b_.memory().copy_out(raw_.data(), walk_.find(at), raw_.size());
+    values_.resize(count);
+    const auto convert = [&](auto zero) {
+      using T = decltype(zero);
+      for (std::size_t i = 0; i < count; ++i) {
+        T v;
+        std::memcpy(&v, raw_.data() + i * sizeof v, sizeof v);
+        values_[i] = static_cast<float>(v);
+      }
+    };
+    if (at.desc.dtype == DType::f16)
+      convert(f16{});
+    else
+      with_float_type(at.desc.dtype, convert);
+    return span_of(values_);
+  }
+
+  Backend& b_;
+  Graph graph_;
+  DType compute_;
+  ArenaLayout parameters_, states_;
+  Arenas arenas_;
+  BatchSlot slot_;
+  WeightPacks packs_;
+  PlanWalk walk_;
+  StepScalars scalars_;
+  std::vector<std::unique_ptr<PreparedPlan>> plans_;
+  std::vector<std::int32_t> labels_;
+  std::vector<std::uint64_t> key_;
+  std::uint64_t id_ = next_run_id();
+  std::vector<std::byte> raw_;
+  std::vector<float> values_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <tutti/graph/fuse.hpp>
+#include <tutti/graph/graph.hpp>
+
+namespace tutti {
+
+// A graph and what its parameters and running statistics hold.
+struct WeightedGraph {
+  Graph graph;
+  std::vector<std::vector<float>> values;  // by ValueId; empty for what is computed
+
+  [[nodiscard]] std::vector<float>& of(ValueId v) { return values[static_cast<std::size_t>(v)]; }
+  [[nodiscard]] const std::vector<float>& of(ValueId v) const { return values[static_cast<std::size_t>(v)]; }
+};
+
+// The graph that a forward graph is when nobody trains it: batch norm with its running statistics, joined with what
+// follows (fuse()), and no loss. Parameters and statistics keep their ids.
+[[nodiscard]] inline Graph inference_graph(const Graph& forward) {
+  Graph g = inference(fuse(forward));
+  std::vector<Node> kept;
+  for (Node& n : g.nodes)
+    if (!std::holds_alternative<op::SoftmaxCrossEntropy>(n.op)) kept.push_back(std::move(n));
+  g.nodes = std::move(kept);
+  for (std::size_t i = 0; i < g.nodes.size(); ++i)
+    for (const ValueId v : g.nodes[i].outputs) g[v].producer = static_cast<NodeId>(i);
+  g.metrics = no_value;
+  return g;
+}
+
+}  // namespace tutti

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/interchange/image_preparation.hpp>
+#include <tutti/interchange/net_json.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/train/run_log.hpp>
+
+namespace tutti::interchange {
+
+// What a file of weights says of itself, so that it is enough to predict: the net, how its images are made ready and
+// what its classes are called. It stands in a safetensors file's metadata under the key "tutti", as JSON.
+struct ModelCard {
+  static constexpr std::string_view key = "tutti";
+  static constexpr std::int64_t version = 1;
+
+  std::string name;            // for people, such as "resnet_imagenet-50"
+  std::optional<Graph> graph;  // without a loss; nothing for a net with an op that no file can tell of
+  ImagePreparation image;
+  std::vector<std::string> classes;  // one name per class, or empty
+};
+
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+// Of a model as a Builder has recorded it. "format" is what Hugging Face's readers ask for.
+[[nodiscard]] inline Metadata model_metadata(const std::string& name, const Graph& model, const ImagePreparation& image,
+                                             const std::vector<std::string>& classes) {
+  io::Json::Array names;
+  for (const std::string& c : classes) names.emplace_back(utf8_text(c));
+  const auto net = net_to_json(model);
+  return {{"format", "pt"},
+          {std::string(ModelCard::key), io::write_json(io::Json::object({{"version", ModelCard::version},
+                                                                         {"name", name},
+                                                                         {"net", net ? *net : io::Json()},
+                                                                         {"image", json_of(image)},
+                                                                         {"classes", std::move(names)}}))}};
+}
+
+// Nothing where the file says nothing; DataError names what is wrong. where: the file.
+[[nodiscard]] inline std::optional<ModelCard> read_model_card(const Metadata& metadata, const std::string& where) {
+  for (const auto& [key, text] : metadata) {
+    if (key != ModelCard::key) continue;
+    const std::string at = where + " model";
+    const io::Json json = io::parse_json(text, at);
+    if (const std::int64_t v = json.at("version", at).as_integer(at); v != ModelCard::version)
+      fail<DataError>(at, "version " + std::to_string(ModelCard::version), std::to_string(v),
+                      "another version of tutti wrote this file");
+    ModelCard card;
+    card.name = json.at("name", at).as_string(at);
+    if (const io::Json& net = json.at("net", at); !net.is_null()) card.graph = net_of_json(net, at + " net");
+    card.image = image_preparation_of(json.at("image", at), at + " image");
+    for (const io::Json& c : json.at("classes", at).as_array(at + " classes"))
+      card.classes.push_back(c.as_string(at + " classes"));
+    if (card.graph) {
+      const Shape &image = (*card.graph)[card.graph->images].shape, &logits = (*card.graph)[card.graph->logits].shape;
+      if (image[2] != card.image.height || image[3] != card.image.width)
+        fail<DataError>(at + " image", "images of the net's input " + to_string(image),
+                        std::to_string(card.image.height) + "x" + std::to_string(card.image.width));
+      if (!card.classes.empty() && static_cast<std::int64_t>(card.classes.size()) != logits[1])
+        fail<DataError>(at + " classes", "a name for each of " + std::to_string(logits[1]) + " classes",
+                        std::to_string(card.classes.size()));
+    }
+    return card;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti::interchange

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/graph/builder.hpp>
+#include <tutti/interchange/model_card.hpp>
+#include <tutti/interchange/model_file.hpp>
+#include <tutti/models/resnet.hpp>
+
+namespace tutti::interchange {
+
+// What is said of a file that does not say it itself.
+struct NamedNet {
+  std::string name;             // resnet18, resnet34, resnet50, resnet101 or resnet152: torchvision's and timm's
+  std::int64_t image_size = 0;  // of the net's input; 0: 224
+  std::int64_t short_side = 0;  // that images are scaled to; 0: 8/7 of that, 256
+  std::vector<float> mean{}, stddev{};  // on the 0..255 scale; empty: ImageNet's, as torchvision has them
+};
+
+// The net of that name with as many classes as the file's classifier has, and torchvision's evaluation of ImageNet.
+// UsageError for a name that is none; DataError where the file has no classifier.
+[[nodiscard]] inline ModelCard card_of(const NamedNet& n, const ModelFile& m) {
+  constexpr std::pair<const char*, int> known[] = {
+      {"resnet18", 18}, {"resnet34", 34}, {"resnet50", 50}, {"resnet101", 101}, {"resnet152", 152}};
+  models::ResnetOptions o;
+  o.depth = 0;
+  for (const auto& [name, depth] : known)
+    if (n.name == name) o.depth = depth;
+  if (o.depth == 0)
+    fail<UsageError>("--model", "resnet18, resnet34, resnet50, resnet101 or resnet152", n.name,
+                     "files that tutti's training has written tell their net themselves");
+  const io::SafetensorsEntry* const fc = m.file->find("fc.weight");
+  if (fc == nullptr || fc->shape.size() != 2 || fc->shape[0] < 1 || fc->shape[0] > (1 << 24))
+    fail<DataError>("model " + m.path.string(), "a tensor fc.weight [classes, channels]", fc == nullptr ? "none" : "another shape",
+                    "is it a ResNet's state dictionary?");
+  o.classes = static_cast<int>(fc->shape[0]);
+  ModelCard card;
+  card.name = n.name;
+  card.image.scale = ImageAugment::torchvision(Split::test);
+  ImageAugment& scale = card.image.scale;
+  if (n.image_size > 0) scale.height = scale.width = n.image_size;
+  scale.short_side = static_cast<int>(n.short_side > 0 ? n.short_side : (scale.height * 8 + 6) / 7);
+  if (!n.mean.empty()) scale.mean = n.mean;
+  if (!n.stddev.empty()) scale.stddev = n.stddev;
+  card.image.height = scale.height;
+  card.image.width = scale.width;
+  Builder b(3, scale.height, scale.width);
+  std::vector<float> inverse;
+  for (const float s : scale.stddev) inverse.push_back(1 / s);
+  models::resnet(b, b.normalize(scale.mean, inverse), o);
+  card.graph = std::move(b).take();
+  return card;
+}
+
+}  // namespace tutti::interchange

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/core/shape.hpp>
+#include <tutti/graph/builder.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/io/json.hpp>
+
+// A net as JSON: what a file says of it, so that it can be made again without the program that trained it.
+//
+//   {"input": [3, 32, 32], "tensors": {"conv1.weight": [16, 3, 3, 3], ...}, "states": {"bn1.running_mean": [16], ...},
+//    "nodes": [{"op": "conv2d", "name": "conv1", "in": [0, "conv1.weight"], "kernel": [3, 3], "stride": 1,
+//    "padding": 1}, ...]}
+//
+// A node's input is the place of an earlier node in the list, or the name of a tensor; the images are the first node's.
+// The last node makes the logits. What only training needs (initial values, rates, the loss) is left out.
+namespace tutti::interchange {
+
+namespace detail {
+
+inline constexpr std::int64_t most_nodes = 100'000, most_row_elements = std::int64_t{1} << 28;
+
+[[nodiscard]] inline io::Json json_of(const Shape& s) {
+  io::Json::Array list;
+  for (const std::int64_t d : s.dims()) list.emplace_back(d);
+  return list;
+}
+[[nodiscard]] inline io::Json json_of(std::span<const float> values) {
+  io::Json::Array list;
+  for (const float v : values) list.emplace_back(v);
+  return list;
+}
+[[nodiscard]] inline std::vector<float> floats_of(const io::Json& json, const std::string& where) {
+  std::vector<float> values;
+  for (const io::Json& v : json.as_array(where)) values.push_back(static_cast<float>(v.as_double(where)));
+  return values;
+}
+[[nodiscard]] inline int int_of(const io::Json& json, const std::string& where) {
+  const std::int64_t v = json.as_integer(where);
+  if (v < -1'000'000 || v > 1'000'000) fail<DataError>(where, "a number of up to a million", std::to_string(v));
+  return static_cast<int>(v);
+}
+[[nodiscard]] inline Shape shape_of(const io::Json& json, const std::string& where) {
+  std::vector<std::int64_t> dims;
+  for (const io::Json& d : json.as_array(where)) dims.push_back(d.as_integer(where));
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+// What an op has beside its inputs; false where it cannot be told in JSON.
+inline bool add_attributes(const Op& op, io::Json& to) {
+  const auto window = [&](const op::Window& w) {
+    to.set("kernel", io::Json::array({w.kernel_h, w.kernel_w})).set("stride", w.stride).set("padding", w.padding);
+  };
+  if (const auto* o = std::get_if<op::Normalize>(&op)) {
+    to.set("mean", json_of(o->mean)).set("inverse_stddev", json_of(o->inv_std));
+  } else if (const auto* c = std::get_if<op::Conv2d>(&op)) {
+    window(*c);
+  } else if (const auto* p = std::get_if<op::MaxPool>(&op)) {
+    window(*p);
+  } else if (const auto* n = std::get_if<op::BatchNorm>(&op)) {
+    to.set("eps", n->eps).set("relu", n->relu).set("residual", n->residual);
+  } else {
+    return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Gelu>(op) ||
+           std::holds_alternative<op::Add>(op) || std::holds_alternative<op::Bias>(op) ||
+           std::holds_alternative<op::GlobalAvgPool>(op) || std::holds_alternative<op::Linear>(op);
+  }
+  return true;
+}
+
+// Records the nodes of such a description on a Builder.
+class NetReader {
+ public:
+  NetReader(const io::Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  [[nodiscard]] Graph read() {
+    const Shape input = shape_of(json_.at("input", where_), where_ + " input");
+    if (input.rank() != 3 || input.numel() < 1 || input.numel() > most_row_elements)
+      fail<DataError>(where_ + " input", "channels, height and width of an image", to_string(input));
+    Builder b(input[0], input[1], input[2]);
+    const auto& nodes = json_.at("nodes", where_).as_array(where_ + " nodes");
+    if (nodes.empty() || static_cast<std::int64_t>(nodes.size()) > most_nodes)
+      fail<DataError>(where_ + " nodes", "1 to 100000 of them", std::to_string(nodes.size()));
+    for (const io::Json& n : nodes) {
+      made_.push_back(record(b, n));
+      if (b.shape(made_.back()).row_numel() > most_row_elements)
+        fail<DataError>(where_, "at most 2^28 values of an image", to_string(b.shape(made_.back())));
+    }
+    Graph g = std::move(b).take();
+    g.logits = made_.back();
+    if (g[g.logits].shape.rank() != 2) fail<DataError>(where_, "logits of the last node", to_string(g[g.logits].shape));
+    return g;
+  }
+
+ private:
+  ValueId input(Builder& b, const io::Json& in, const std::string& at) {
+    if (in.is_integer()) {
+      const std::int64_t k = in.as_integer(at);
+      if (k < 0 || k >= static_cast<std::int64_t>(made_.size()))
+        fail<DataError>(at, "an input that is an earlier node", std::to_string(k));
+      return made_[static_cast<std::size_t>(k)];
+    }
+    const std::string& name = in.as_string(at);
+    if (const auto found = tensors_.find(name); found != tensors_.end()) return found->second;
+    for (const bool state : {false, true}) {
+      const char* const list = state ? "states" : "tensors";
+      const io::Json* const shape = json_.at(list, where_).find(name);
+      if (shape == nullptr) continue;
+      const Shape s = shape_of(*shape, where_ + " " + list + " " + name);
+      return tensors_[name] = state ? b.state(name, s, {}) : b.parameter(name, s, {});
+    }
+    fail<DataError>(at, "a tensor of the net", "'" + name + "'");
+  }
+
+  ValueId record(Builder& b, const io::Json& n) {
+    const std::string name = n.at("name", where_).as_string(where_);
+    const std::string at = where_ + " node '" + name + "'";
+    const std::string& op = n.at("op", at).as_string(at);
+    const auto number = [&](const char* key) { return int_of(n.at(key, at), at + " " + key); };
+    const auto flag = [&](const char* key) { return n.at(key, at).as_bool(at + " " + key); };
+    if (op == op::Normalize::info.name)
+      return b.normalize(floats_of(n.at("mean", at), at), floats_of(n.at("inverse_stddev", at), at));
+    std::vector<ValueId> in;
+    for (const io::Json& i : n.at("in", at).as_array(at)) in.push_back(input(b, i, at));
+    const auto window = [&] {
+      const auto& kernel = n.at("kernel", at).as_array(at);
+      if (kernel.size() != 2) fail<DataError>(at, "a kernel of two extents", std::to_string(kernel.size()));
+      return op::Window{int_of(kernel[0], at), int_of(kernel[1], at), number("stride"), number("padding")};
+    };
+    const auto is = [&](const OpInfo& info, std::size_t inputs) {
+      if (op != info.name) return false;
+      if (in.size() != inputs)
+        fail<DataError>(at, std::to_string(inputs) + " inputs", std::to_string(in.size()));
+      return true;
+    };
+    if (is(op::Conv2d::info, 2)) return b.record(name, op::Conv2d{window()}, in);
+    if (is(op::MaxPool::info, 1)) return b.record(name, op::MaxPool{window()}, in);
+    if (op == op::BatchNorm::info.name) {
+      op::BatchNorm norm;
+      norm.eps = static_cast<float>(n.at("eps", at).as_double(at));
+      norm.relu = flag("relu");
+      norm.residual = flag("residual");
+      (void)is(op::BatchNorm::info, norm.residual ? 6 : 5);
+      if (!(norm.eps > 0 && norm.eps < 1)) fail<DataError>(at, "an eps over 0 and under 1", std::to_string(norm.eps));
+      return b.record(name, norm, in);
+    }
+    if (is(op::Relu::info, 1)) return b.record(name, op::Relu{}, in);
+    if (is(op::Gelu::info, 1)) return b.record(name, op::Gelu{}, in);
+    if (is(op::Add::info, 2)) return b.record(name, op::Add{}, in);
+    if (is(op::Bias::info, 2)) return b.record(name, op::Bias{}, in);
+    if (is(op::GlobalAvgPool::info, 1)) return b.record(name, op::GlobalAvgPool{}, in);
+    if (is(op::Linear::info, 3)) return b.record(name, op::Linear{}, in);
+    fail<DataError>(at, "an op that this version knows", "'" + op + "'");
+  }
+
+  const io::Json& json_;
+  std::string where_;
+  std::vector<ValueId> made_;  // by the nodes
+  std::map<std::string, ValueId> tensors_;
+};
+
+}  // namespace detail
+
+// Of a graph as a Builder has recorded it. Nothing where it has an op that no file can tell of, such as a user's own.
+[[nodiscard]] inline std::optional<io::Json> net_to_json(const Graph& g) {
+  std::vector<std::int64_t> place(g.values.size(), -1);  // of the node that makes a value
+  io::Json::Array nodes;
+  io::Json tensors = io::Json::object(), states = io::Json::object();
+  if (g.logits == no_value) return std::nullopt;
+  for (const Node& n : g.nodes) {
+    if (std::holds_alternative<op::SoftmaxCrossEntropy>(n.op)) continue;
+    io::Json node = io::Json::object({{"op", name_of(n.op)}, {"name", n.name}});
+    io::Json::Array in;
+    for (const ValueId v : n.inputs) {
+      const Value& value = g[v];
+      if (value.storage == Storage::parameter || value.storage == Storage::state) {
+        (value.storage == Storage::state ? states : tensors).set(value.name, detail::json_of(value.shape));
+        in.emplace_back(value.name);
+      } else if (place[static_cast<std::size_t>(v)] >= 0) {
+        in.emplace_back(place[static_cast<std::size_t>(v)]);
+      } else if (v != g.images) {
+        return std::nullopt;
+      }
+    }
+    node.set("in", std::move(in));
+    if (!detail::add_attributes(n.op, node)) return std::nullopt;
+    place[static_cast<std::size_t>(n.outputs[0])] = static_cast<std::int64_t>(nodes.size());
+    nodes.push_back(std::move(node));
+  }
+  if (nodes.empty() || place[static_cast<std::size_t>(g.logits)] != static_cast<std::int64_t>(nodes.size()) - 1)
+    return std::nullopt;
+  const Shape& image = g[g.images].shape;
+  return io::Json::object({{"input", io::Json::array({image[1], image[2], image[3]})},
+                           {"tensors", std::move(tensors)},
+                           {"states", std::move(states)},
+                           {"nodes", std::move(nodes)}});
+}
+
+// The graph of such a description, without a loss. DataError names what is wrong; where: what it stands in.
+[[nodiscard]] inline Graph net_of_json(const io::Json& json, const std::string& where) {
+  try {
+    return detail::NetReader(json, where).read();
+  } catch (const UsageError& e) {  // a shape that does not fit
+    throw DataError(error_message(where, "a net whose shapes fit", e.what()));
+  }
+}
+
+}  // namespace tutti::interchange
