@@ -23,8 +23,8 @@ if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
   fi
 fi
 
-# Packages of the tests of infra/ and of Conan, from PyPI, anew when their list changed. Without them these tests are skipped.
-for area in infra packaging; do
+# Packages of the tests of infra, interchange and of Conan, from PyPI, anew when their list changed. Without them these tests are skipped.
+for area in infra interchange packaging; do
   venv=build/venv/$area
   list=tests/$area/requirements.txt
   if ! cmp -s "$list" "$venv/requirements.txt"; then

@@ -67,9 +67,9 @@ int run(const std::vector<std::string>& words) {
   if (o.help) return std::printf("%s%s%s", help_text, model_help, exit_codes) < 0 ? 1 : 0;
   if (o.version) return std::printf("tutti-export of tutti %s\n", version) < 0 ? 1 : 0;
   OpenedModel m = open_model(o.model);
-  const std::string file = interchange::to_onnx(
-      fold_norms(std::move(m.loaded.net)), m.card,
-      {.pixels = o.input == "pixels", .probabilities = o.output == "probabilities"});
+  const std::string file =
+      interchange::to_onnx(fold_norms(std::move(m.loaded.net)), m.card,
+                           {.pixels = o.input == "pixels", .probabilities = o.output == "probabilities"});
   io::atomic_write_file(o.out, file);
   return std::printf("%s: %s, %lld classes, %s weights, %.1f MB\n", o.out.c_str(), m.card.name.c_str(),
                      static_cast<long long>(m.classes()), m.loaded.averaged ? "averaged" : "the last",

@@ -100,8 +100,7 @@ inline Schema stored_schema(const RunOptions& o) {
 
 // The pixels on every side that a window of the net's size needs.
 inline std::int64_t padding_of(const Schema& seen, const Schema& stored) {
-  return std::max<std::int64_t>(
-      {0, (seen.height - stored.height + 1) / 2, (seen.width - stored.width + 1) / 2});
+  return std::max<std::int64_t>({0, (seen.height - stored.height + 1) / 2, (seen.width - stored.width + 1) / 2});
 }
 
 }  // namespace detail

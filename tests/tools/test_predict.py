@@ -13,7 +13,7 @@ CLASSES, SIDE = 4, 20
 CIFAR_OPTIONS = ["--data-train", "train.rec", "--data-val", "val.rec", "--depth", "8", "--batch-size", "16", "--epochs", "1",
                  "--threads", "2", "--data-nthreads", "1", "--seed", "3"]
 FOLDER_OPTIONS = ["--data-dir", "images", "--image-size", "32", "-m", "resnet18", "-b", "8", "--num_epochs", "1", "--display_every", "100",
-                  "--nofp16"]
+                  "--nofp16", "--evaluate-every", "1"]
 
 
 class Predict(PredictCase):
@@ -111,7 +111,7 @@ class Predict(PredictCase):
         for line in lines:
             self.assertRegex(line, r"^pngs/\d+-\d\.png: [a-z]+ \d+\.\d\d %, [a-z]+ \d+\.\d\d %$")
         said = run(PREDICT, "--verbose", self.small, "pngs", cwd=self.folder).err
-        self.assertIn("resnet_cifar-8, 10 classes", said.replace("resnet-8", "resnet_cifar-8"))
+        self.assertIn("resnet_preact-8, 10 classes", said)
         self.assertIn("40 images", said)
         self.assertIn("images/s", said)
 
@@ -170,7 +170,7 @@ class Predict(PredictCase):
         self.assertIn("has another type", error({**tensors, "fc.bias": ("I32", [10], b"\0" * 40)}))
         # The first of several, in the order of the net.
         several = {**without("bn1.weight"), "fc.weight": (kind, [64, 10], data)}
-        self.assertIn("got a tensor bn1.weight [16], which is missing", error(several))
+        self.assertIn("got a tensor bn1.weight [64], which is missing", error(several))
         self.assertIn("--model", error(tensors, None))
         self.assertIn("conv1.weight [16, 3, 3, 3] for [64, 3, 7, 7]", error(tensors, None, "--model", "resnet18"))
         card = json.loads(metadata["tutti"])
@@ -187,7 +187,7 @@ class Predict(PredictCase):
                     continue
                 write_safetensors(model, tensors, {"tutti": json.dumps(dict(card, net=dict(card["net"], nodes=nodes)))})
                 run(PREDICT, model, "pngs", code=3, cwd=self.folder)
-        self.assertIn("{", error(tensors, {"tutti": "{"}))
+        self.assertIn("key in double quotes", error(tensors, {"tutti": "{"}))
         huge = json.loads(json.dumps(card))
         huge["net"]["input"] = [3, 2**40, 2**40]
         error(tensors, {"tutti": json.dumps(huge)})

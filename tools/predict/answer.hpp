@@ -40,8 +40,8 @@ struct Guess {
       [&](std::size_t a, std::size_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   std::vector<Guess> best;
   for (std::size_t k = 0; k < count; ++k)
-    best.push_back({order[k], std::exp(static_cast<double>(logits[order[k]]) - static_cast<double>(top)) / sum,
-                    logits[order[k]]});
+    best.push_back(
+        {order[k], std::exp(static_cast<double>(logits[order[k]]) - static_cast<double>(top)) / sum, logits[order[k]]});
   return best;
 }
 
@@ -51,7 +51,8 @@ struct Guess {
   for (std::size_t k = 0; k < best.size(); ++k) {
     char share[32];
     std::snprintf(share, sizeof share, " %.2f %%", 100 * best[k].probability);
-    line += (k > 0 ? ", " : " ") + m.class_name(best[k].index) + share;
+    line += std::string(k > 0 ? ", " : " ") + (m.card.classes.empty() ? "class " : "") + m.class_name(best[k].index) +
+            share;
   }
   return line + "\n";
 }
@@ -60,10 +61,8 @@ struct Guess {
                                            const OpenedModel& m) {
   io::Json::Array classes;
   for (const Guess& g : best)
-    classes.push_back(io::Json::object({{"class", m.class_name(g.index)},
-                                        {"index", g.index},
-                                        {"probability", g.probability},
-                                        {"logit", g.logit}}));
+    classes.push_back(io::Json::object(
+        {{"class", m.class_name(g.index)}, {"index", g.index}, {"probability", g.probability}, {"logit", g.logit}}));
   return io::write_json(io::Json::object({{"image", utf8_text(image)}, {"classes", std::move(classes)}})) + "\n";
 }
 [[nodiscard]] inline std::string json_error(const std::string& image, const std::string& error) {

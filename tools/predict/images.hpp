@@ -65,8 +65,7 @@ inline void add(const std::string& name, std::vector<GivenImage>& to) {
   }
   try {
     const auto found = image_folder::images_in(name);
-    if (found.empty())
-      fail<DataError>("folder " + name, "images (.jpeg, .jpg, .png)", contents_of(name));
+    if (found.empty()) fail<DataError>("folder " + name, "images (.jpeg, .jpg, .png)", contents_of(name));
     for (const std::string& one : found) to.push_back({(io::Path(name) / one).string()});
   } catch (const DataError& e) {
     to.push_back({name, e.what()});
@@ -89,7 +88,8 @@ inline void add(const std::string& name, std::vector<GivenImage>& to) {
       images.push_back({"-", {}, std::move(bytes)});
       continue;
     }
-    if (text.empty()) images.push_back({"-", error_message("standard input", "an image or a list of files", "nothing")});
+    if (text.empty())
+      images.push_back({"-", error_message("standard input", "an image or a list of files", "nothing")});
     for (std::string_view rest = text; !rest.empty();) {
       std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(line.size() + 1, rest.size()));

@@ -80,8 +80,8 @@ namespace detail {
   OpenedModel m{interchange::open_model(o.model), {}, {}};
   const auto& n = o.net;
   if (!n.name.empty() && m.file.card)
-    fail<UsageError>("--model", "a file that does not say its net", m.file.path.string() + ", which is of " + m.file.card->name,
-                     "leave the option out");
+    fail<UsageError>("--model", "a file that does not say its net",
+                     m.file.path.string() + ", which is of " + m.file.card->name, "leave the option out");
   if (n.name.empty() && (n.image_size > 0 || n.short_side > 0 || !n.mean.empty() || !n.stddev.empty()))
     fail<UsageError>("--image-size, --short-side, --rgb-mean, --rgb-std", "--model beside it", "none",
                      "files that say their net say this too");
@@ -94,16 +94,18 @@ namespace detail {
                     "--model resnet50 and so on says it; training writes it since version 1");
   }
   if (!m.card.graph)
-    fail<DataError>("model " + m.file.path.string(), "a net of tutti's own ops", m.card.name + ", which has another one",
+    fail<DataError>("model " + m.file.path.string(), "a net of tutti's own ops",
+                    m.card.name + ", which has another one",
                     "predict in the program that trained it: Trainer::predict()");
   if (!o.classes.empty()) m.card.classes = detail::read_classes(o.classes);
   if (!m.card.classes.empty() && static_cast<std::int64_t>(m.card.classes.size()) != m.classes())
     fail<DataError>("--classes " + o.classes, "a line for each of " + std::to_string(m.classes()) + " classes",
                     std::to_string(m.card.classes.size()));
   using interchange::Averaged;
-  m.loaded = interchange::load_model(
-      m.file, *m.card.graph,
-      o.averaged == "yes" ? Averaged::yes : o.averaged == "no" ? Averaged::no : Averaged::automatic);
+  m.loaded = interchange::load_model(m.file, *m.card.graph,
+                                     o.averaged == "yes"  ? Averaged::yes
+                                     : o.averaged == "no" ? Averaged::no
+                                                          : Averaged::automatic);
   return m;
 }
 

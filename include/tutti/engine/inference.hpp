@@ -130,9 +130,9 @@ class Inference {
   // Everything that decides what a walk asks of the backend.
   const std::vector<std::uint64_t>& key_of(const PreparedPlan& p) {
     key_.assign({p.id, id_, packs_.id(), packs_.stale() ? 1U : 0U});
-    for (const void* at : {static_cast<const void*>(slot_.images()), static_cast<const void*>(slot_.labels()),
-                           static_cast<const void*>(arenas_.activations().data()),
-                           static_cast<const void*>(arenas_.scratch().data())})
+    for (const void* at :
+         {static_cast<const void*>(slot_.images()), static_cast<const void*>(slot_.labels()),
+          static_cast<const void*>(arenas_.activations().data()), static_cast<const void*>(arenas_.scratch().data())})
       key_.push_back(reinterpret_cast<std::uintptr_t>(at));
     return key_;
   }

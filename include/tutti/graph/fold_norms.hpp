@@ -77,8 +77,8 @@ class NormFolder {
     const auto &gamma = net_.of(n.inputs[1]), &beta = net_.of(n.inputs[2]), &mean = net_.of(n.inputs[3]),
                &var = net_.of(n.inputs[4]);
     for (std::size_t c = 0; c < gamma.size(); ++c) {
-      const double s = static_cast<double>(gamma[c]) /
-                       std::sqrt(static_cast<double>(var[c]) + static_cast<double>(norm.eps));
+      const double s =
+          static_cast<double>(gamma[c]) / std::sqrt(static_cast<double>(var[c]) + static_cast<double>(norm.eps));
       scale.push_back(s);
       shift.push_back(static_cast<double>(beta[c]) - static_cast<double>(mean[c]) * s);
     }

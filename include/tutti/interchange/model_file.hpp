@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -49,10 +50,13 @@ namespace detail {
                   complaints.empty() ? "none" : complaints.front());
 }
 
-[[nodiscard]] inline std::string beginning_of(const io::Path& path) {
+// What torch.save() writes: a ZIP archive or, in former times, a pickle. A safetensors file may begin with the same
+// bytes, which are its header's length; the header begins with a brace.
+[[nodiscard]] inline bool is_of_torch(const io::Path& path) {
   const io::MappedFile file(path);
-  const auto bytes = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 4));
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  const auto bytes = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 9));
+  const std::string_view begin(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return (begin.starts_with("PK") || begin.starts_with("\x80")) && !begin.ends_with('{');
 }
 
 }  // namespace detail
@@ -73,8 +77,7 @@ namespace detail {
                       "a folder without them");
     if (io::path_exists(path / "manifest.json")) m.checkpoint = io::load_checkpoint(path).path();
     path /= "model.safetensors";
-  } else if (const std::string begin = detail::beginning_of(path);
-             begin.starts_with("PK") || begin.starts_with("\x80")) {
+  } else if (detail::is_of_torch(path)) {
     fail<DataError>(where, "a safetensors file", "one of torch.save()",
                     "pytorch_weights.py FILE.pth FILE.safetensors converts it");
   }

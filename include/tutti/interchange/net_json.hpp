@@ -138,8 +138,7 @@ class NetReader {
     };
     const auto is = [&](const OpInfo& info, std::size_t inputs) {
       if (op != info.name) return false;
-      if (in.size() != inputs)
-        fail<DataError>(at, std::to_string(inputs) + " inputs", std::to_string(in.size()));
+      if (in.size() != inputs) fail<DataError>(at, std::to_string(inputs) + " inputs", std::to_string(in.size()));
       return true;
     };
     if (is(op::Conv2d::info, 2)) return b.record(name, op::Conv2d{window()}, in);

@@ -265,8 +265,8 @@ class GraphWriter {
 // A model file of opset 17 with an input "images" [batch, channels, height, width] and an output "logits" or
 // "probabilities" [batch, classes], all f32, and as metadata what the card says: "classes" (a JSON list), "mean" and
 // "std" (of pixels from 0 to 1, as torchvision's normalize takes them), "image" (how images are made ready), "model".
-// net: an inference_graph(), best with fold_norms(). UsageError for an op that ONNX has not, and where the file would be
-// larger than 2 GB, the most that a protocol buffer may have.
+// net: an inference_graph(), best with fold_norms(). UsageError for an op that ONNX has not, and where the file would
+// be larger than 2 GB, the most that a protocol buffer may have.
 [[nodiscard]] inline std::string to_onnx(const WeightedGraph& net, const ModelCard& card, const OnnxOptions& o = {}) {
   namespace onnx = detail::onnx;
   namespace pb = io::protobuf;
@@ -289,8 +289,8 @@ class GraphWriter {
   for (const Node& n : net.graph.nodes)
     if (const auto* normalize = std::get_if<op::Normalize>(&n.op)) {
       io::Json::Array mean, stddev;
-      // To six digits, so that 0.485 is no 0.48500001.
-      const auto rounded = [](double v) { return std::round(v * 1e6) / 1e6; };
+      // To seven digits, so that 0.485 is no 0.48500001.
+      const auto rounded = [](double v) { return std::round(v * 1e7) / 1e7; };
       for (const float m : normalize->mean) mean.emplace_back(rounded(static_cast<double>(m) / 255));
       for (const float s : normalize->inv_std) stddev.emplace_back(rounded(1 / (255 * static_cast<double>(s))));
       metadata("mean", io::write_json(io::Json(std::move(mean))));

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# processors: 2
+# takes long
+"""tutti-export: every net that the programs train, checked by onnx, and ONNX Runtime's logits beside tutti-predict's."""
+import json
+import math
+import os
+import random
+import sys
+import unittest
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
+from predict_case import CIFAR, EXPORT, IMAGENET, PREDICT, PredictCase, png, read_safetensors, run, write_safetensors  # noqa: E402
+
+SMALL = ["--dataset", "synthetic", "--num-examples", "32", "--batch-size", "16", "--epochs", "1", "--threads", "2", "--seed", "5"]
+LARGE = ["--synthetic", "--num-examples", "16", "-b", "8", "--num_epochs", "1", "--num-classes", "12", "--nofp16", "--seed", "5"]
+# What it is trained by, and how many batch norms no convolution can take in.
+NETS = {
+    "resnet-20": (CIFAR, [*SMALL, "--image-shape", "3,32,32", "--network", "resnet", "--depth", "20"], 0),
+    "grey": (CIFAR, [*SMALL, "--image-shape", "1,28,28", "--network", "resnet_postact", "--depth", "8"], 0),
+    "preact-20": (CIFAR, [*SMALL, "--image-shape", "3,28,28", "--network", "resnet_preact", "--depth", "20"], 10),
+    "preact-164": (CIFAR, [*SMALL, "--image-shape", "3,16,16", "--network", "resnet_preact", "--depth", "164"], 55),
+    "fast": (CIFAR, [*SMALL, "--image-shape", "3,32,32", "--network", "cifar_fast"], 0),
+    "fast, wide": (CIFAR, [*SMALL, "--image-shape", "3,40,40", "--recipe", "fast", "--width", "1.5"], 0),
+    "small stem": (IMAGENET, [*LARGE, "--image-size", "32", "-m", "resnet18"], 0),
+    "resnet18": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet18"], 0),
+    "resnet34": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet34"], 0),
+    "resnet50": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet50"], 0),
+    "resnet50 v1": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet50", "--v1"], 0),
+    "resnet101": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet101"], 0),
+    "resnet152": (IMAGENET, [*LARGE, "--image-size", "64", "-m", "resnet152"], 0),
+}
+
+
+def random_weights(tensors):
+    """Other values of the same tensors, such as a net could have; some scales are negative."""
+    draw = np.random.default_rng(11)
+    out = {}
+    for name, (dtype, shape, data) in tensors.items():
+        if dtype == "F32":
+            if name.endswith("running_var"):
+                v = draw.uniform(0.5, 2, shape)
+            elif name.endswith(("bn2.weight", "bn3.weight")):
+                v = draw.uniform(-0.3, 0.3, shape)
+            elif len(shape) == 1 and name.endswith("weight"):
+                v = draw.uniform(0.5, 1.5, shape) * draw.choice([-1, 1], shape, p=[0.2, 0.8])
+            else:
+                v = draw.normal(0, 0.2 if len(shape) == 1 else math.sqrt(2 / math.prod(shape[1:])), shape)
+            data = v.astype("<f4").tobytes()
+        out[name] = (dtype, shape, data)
+    return out
+
+
+class Onnx(PredictCase):
+    def answers(self, model, files):
+        said, _ = self.predict("--top", "100000", model, *files)
+        return np.array([[c["logit"] for c in sorted(said[str(f)]["classes"], key=lambda c: c["index"])] for f in files])
+
+    def compare(self, ours, theirs):
+        most = np.abs(ours).max()
+        self.assertLess(np.abs(ours - theirs).max(), 1e-4 * most)
+        for a, b in zip(ours, theirs, strict=True):
+            best = np.argsort(-a, kind="stable")[:5]
+            # The same five in the same order, but for two alike.
+            self.assertTrue(np.all(np.abs(a[best] - a[np.argsort(-b, kind="stable")[:5]]) <= 2e-4 * most))
+
+    def check(self, model, norms):
+        out = self.folder / "net.onnx"
+        run(EXPORT, model, out)
+        net = onnx.load(out)
+        onnx.checker.check_model(net, full_check=True)
+        onnx.shape_inference.infer_shapes(net, strict_mode=True)
+        self.assertEqual([(o.domain, o.version) for o in net.opset_import], [("", 17)])
+        self.assertEqual(sum(n.op_type == "BatchNormalization" for n in net.graph.node), norms)
+        session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+        (given,), (made,) = session.get_inputs(), session.get_outputs()
+        self.assertEqual((given.name, made.name, given.shape[0], made.shape[0]), ("images", "logits", "batch", "batch"))
+        channels, height, width = given.shape[1:]
+        metadata = session.get_modelmeta().custom_metadata_map
+        self.assertEqual(sorted(set(metadata) - {"classes"}), ["image", "input", "mean", "model", "std"])
+        draw = random.Random(3)
+        images = []
+        for k in range(3):
+            grey = bytes(min(255, max(0, 110 + 30 * k + int(60 * math.sin(0.2 * (x + y * k))) + draw.randrange(-50, 50)))
+                         for y in range(height) for x in range(width))
+            images.append(bytes(v for v in grey for _ in range(3)) if channels == 1 else
+                          bytes(draw.randrange(30 * k, 256) if i % 7 else 80 * k for i in range(3 * height * width)))
+        # Larger ones are cut by the net's own rules; the middle of these is what it sees.
+        files = []
+        kind = json.loads(metadata["image"])
+        for k, pixels in enumerate(images):
+            file = self.folder / f"{k}.png"
+            if kind["stored"]:
+                file.write_bytes(png(width, height, pixels))
+            else:
+                # Of the central rule: an image of which the middle share is the input.
+                self.assertEqual((kind["crop"], kind["share"]), ("central", 0.8))
+                border = round((height / 0.8 - height) / 2)
+                rows = [pixels[3 * width * y:3 * width * (y + 1)] for y in range(height)]
+                edge = b"\0" * (3 * border)
+                blank = b"\0" * (3 * (width + 2 * border))
+                large = blank * border + b"".join(edge + r + edge for r in rows) + blank * border
+                file.write_bytes(png(width + 2 * border, height + 2 * border, large))
+            files.append(file)
+        x = np.stack([np.frombuffer(p, np.uint8).reshape(height, width, 3)[:, :, :channels] for p in images]).astype(np.float32).transpose(0, 3, 1, 2)
+        mean, std = (np.array(json.loads(metadata[k]), np.float32).reshape(1, channels, 1, 1) for k in ("mean", "std"))
+        ours = self.answers(model, files)
+        normalized = (x / 255 - mean) / std
+        theirs = session.run(None, {"images": normalized})[0]
+        self.compare(ours, theirs)
+        # A batch of any size.
+        self.compare(ours[:1], session.run(None, {"images": normalized[:1]})[0])
+        run(EXPORT, "--input", "pixels", "--output", "probabilities", model, out)
+        onnx.checker.check_model(onnx.load(out), full_check=True)
+        session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+        shares = session.run(["probabilities"], {"images": x})[0]
+        wanted = np.exp(ours - ours.max(axis=1, keepdims=True))
+        self.assertLess(np.abs(shares - wanted / wanted.sum(axis=1, keepdims=True)).max(), 1e-3)
+
+    def test_every_net_trained_and_random(self):
+        for name, (program, options, norms) in NETS.items():
+            with self.subTest(net=name):
+                run_folder = self.train(program, name, *options)
+                self.check(run_folder, norms)
+                newest = sorted((run_folder / "checkpoints").glob("step-*"))[-1] / "model.safetensors"
+                tensors, metadata = read_safetensors(newest)
+                other = self.folder / "random.safetensors"
+                write_safetensors(other, random_weights(tensors), metadata)
+                self.check(other, norms + (3 if name.startswith("fast") else 0))
+
+    def test_metadata(self):
+        model = self.train(CIFAR, "named", *SMALL, "--image-shape", "3,16,16", "--depth", "8", "--rgb-mean", "127.5", "--rgb-std", "51,102,255")
+        (self.folder / "names").write_text("".join(f"kind {k}\n" for k in range(10)))
+        said = run(EXPORT, "--classes", self.folder / "names", model, self.folder / "named.onnx").out
+        self.assertRegex(said, r"named.onnx: resnet\w*-8, 10 classes, the last weights, [\d.]+ MB\n$")
+        net = onnx.load(self.folder / "named.onnx")
+        metadata = {p.key: p.value for p in net.metadata_props}
+        self.assertEqual(json.loads(metadata["classes"]), [f"kind {k}" for k in range(10)])
+        self.assertEqual((json.loads(metadata["mean"]), json.loads(metadata["std"])), ([0.5] * 3, [0.2, 0.4, 1.0]))
+        self.assertEqual(json.loads(metadata["image"])["scaled"], [16, 16])
+        self.assertEqual((net.producer_name, net.ir_version), ("tutti", 8))
+
+    def test_usage(self):
+        for code, words in ((2, []), (2, ["a"]), (2, ["a", "b"]), (2, ["a", "b.onnx", "c"]), (2, ["--input", "raw", "a", "b.onnx"]), (3, ["nowhere", "b.onnx"])):
+            self.assertRegex(run(EXPORT, *words, code=code, cwd=self.folder).err, r"^tutti-export: \[.+\] expected .*, got .*\.$")
+        model = self.train(CIFAR, "plain", *SMALL, "--image-shape", "3,16,16", "--depth", "8")
+        self.assertIn("none", run(EXPORT, model, "none/b.onnx", code=3, cwd=self.folder).err)
+        self.assertIn("--output", run(EXPORT, "--help").out)
+        self.assertRegex(run(EXPORT, "--version").out, r"^tutti-export of tutti \d")
+
+
+if __name__ == "__main__":
+    for tool in (EXPORT, PREDICT):
+        if not os.access(tool, os.X_OK):
+            raise SystemExit(f"{tool} has not been built")
+    unittest.main()
