@@ -124,6 +124,9 @@ TEST_CASE("steps of the published runs") {
   CHECK(steps_left({}, 50000, 128, EpochEnd::short_step, 3) == 3 * 391);
   CHECK(steps_left({1, 128}, 50000, 128, EpochEnd::short_step, 3) == 2 * 391 - 1);
   CHECK(steps_left({3, 0}, 50000, 128, EpochEnd::short_step, 3) == 0);
+  // Fewer epochs than there have been already.
+  CHECK(steps_left({3, 128}, 50000, 128, EpochEnd::short_step, 3) == 0);
+  CHECK(steps_left({4, 0}, 50000, 128, EpochEnd::run_on, 3) == 0);
 }
 
 TEST_CASE("4, then 3, then 5 ranks in the middle of an epoch, with other batches, lose and repeat nothing") {
@@ -202,6 +205,32 @@ TEST_CASE("without blocks the order is what it always was") {
   CHECK(a == b);
 }
 
+TEST_CASE("an order by blocks begins where the blocks are more than a window") {
+  const auto by_blocks = [](std::int64_t n, std::int64_t block) {
+    // What was in the memory before does not matter.
+    std::vector<std::int64_t> plain(static_cast<std::size_t>(n), -7), order(static_cast<std::size_t>(n), -7);
+    permutation(1, 0, plain);
+    permutation(1, 0, order, block);
+    REQUIRE(exactly_once(order, n));
+    return order != plain;
+  };
+  CHECK_FALSE(by_blocks(40 * 25, 25));
+  CHECK(by_blocks(40 * 25 + 1, 25));
+  CHECK(by_blocks(1000, 2));
+  CHECK_FALSE(by_blocks(1000, 1));
+}
+
+TEST_CASE("places are divided as far as 32 bits allow") {
+  constexpr std::uint64_t all = std::uint64_t{1} << 32;
+  CHECK(detail::spare_bits(all) == 0);
+  CHECK(detail::spare_bits(all / 2 + 1) == 0);
+  CHECK(detail::spare_bits(all / 2) == 1);
+  CHECK(detail::spare_bits(all / 4 + 1) == 1);
+  CHECK(detail::spare_bits(all / 4) == 2);
+  CHECK(detail::spare_bits(1281167) == 11);
+  CHECK(detail::spare_bits(1) == 32);
+}
+
 TEST_CASE("an order by blocks is a permutation, whatever size and block") {
   for (const std::int64_t block : {2, 3, 7, 10, 256})
     for (const std::int64_t n : {std::int64_t{1}, block, 40 * block - 1, 40 * block, 40 * block + 1, 41 * block - 1,
@@ -219,8 +248,21 @@ TEST_CASE("an order by blocks depends on seed and epoch only, and stays what it 
   const std::vector<std::int64_t> first{551932, 125313, 1230764, 257542, 601100, 90722, 167014, 823405};
   CHECK(std::equal(first.begin(), first.end(), a.begin()));
   CHECK(a.back() == 634499);
+  std::uint64_t all = 0;
+  for (const std::int64_t i : a) all = (all ^ static_cast<std::uint64_t>(i)) * 1099511628211U;
+  CHECK(all == 16363082264347700265U);
   Sampler s(1281167, 1, true, 256);
   CHECK(std::ranges::equal(s.share({0, 0}, {1281167, 0, 1}).indices, a));
+  // The last block has one sample.
+  std::vector<std::int64_t> short_block(50 * 4 + 1);
+  permutation(1, 0, short_block, 4);
+  const std::vector<std::int64_t> begins{14, 159, 139, 5, 3, 98, 78, 93};
+  CHECK(std::equal(begins.begin(), begins.end(), short_block.begin()));
+  // And here as many as the others.
+  std::vector<std::int64_t> whole_blocks(50 * 4);
+  permutation(1, 0, whole_blocks, 4);
+  const std::vector<std::int64_t> begins_whole{151, 149, 168, 33, 104, 173, 5, 199};
+  CHECK(std::equal(begins_whole.begin(), begins_whole.end(), whole_blocks.begin()));
   permutation(1, 1, b, 256);
   CHECK(a != b);
   permutation(2, 0, b, 256);
@@ -296,6 +338,20 @@ TEST_CASE("without shuffling the order is that of the data set") {
   CHECK(std::vector<std::int64_t>(share.indices.begin(), share.indices.end()) == std::vector<std::int64_t>{5, 6});
 }
 
+TEST_CASE("what nobody says is one rank with 128 samples a step") {
+  CHECK(Placement{} == Placement{128, 0, 1, EpochEnd::short_step});
+  CHECK(Position{} == Position{0, 0});
+  CHECK(Part{}.begin + Part{}.count + Share{}.global_count == 0);
+}
+
+TEST_CASE("a step says of which epochs its samples are where it runs on, and there alone") {
+  Sampler s(10, 1, true);
+  const Placement placement{4, 0, 1, EpochEnd::run_on};
+  CHECK(s.share({0, 6}, placement).epochs.empty());
+  const auto epochs = s.share({0, 7}, placement).epochs;
+  CHECK(std::vector<std::int64_t>(epochs.begin(), epochs.end()) == std::vector<std::int64_t>{0, 0, 0, 1});
+}
+
 TEST_CASE("ranks without rows take part in a short step") {
   Sampler s(10, 1, true);
   CHECK(s.share({0, 8}, {8, 1, 4}).indices.size() == 1);
@@ -307,11 +363,14 @@ TEST_CASE("what makes no sense is refused") {
   CHECK_THROWS_AS(Sampler(0, 1, true), DataError);
   CHECK_THROWS_AS(Sampler(std::int64_t{1} << 32, 1, true), DataError);
   CHECK_THROWS_AS(Sampler(10, 1, true, 0), UsageError);
+  CHECK_NOTHROW(detail::check_sampler_size(1));
+  CHECK_NOTHROW(detail::check_sampler_size((std::int64_t{1} << 32) - 1));
   Sampler s(10, 1, true);
   CHECK_THROWS_AS((void)s.share({0, 10}, {4, 0, 1}), UsageError);
   CHECK_THROWS_AS((void)s.share({-1, 0}, {4, 0, 1}), UsageError);
   CHECK_THROWS_AS((void)s.share({0, -1}, {4, 0, 1}), UsageError);
   CHECK_THROWS_AS((void)s.share({0, 0}, {0, 0, 1}), UsageError);
   CHECK_THROWS_AS((void)s.share({0, 0}, {4, 2, 2}), UsageError);
+  CHECK_THROWS_AS((void)s.share({0, 0}, {4, -1, 2}), UsageError);
   CHECK_THROWS_AS((void)s.share({0, 0}, {4, 0, 0}), UsageError);
 }

@@ -44,7 +44,7 @@ struct Placement {
 
   void check() const {
     if (global_batch < 1) fail<UsageError>("sampler", "a global batch of 1 or more", std::to_string(global_batch));
-    if (world < 1 || rank < 0 || rank >= world)
+    if (rank < 0 || rank >= world)
       fail<UsageError>("sampler", "a rank in [0, world size)",
                        "rank " + std::to_string(rank) + " of " + std::to_string(world));
   }
@@ -104,6 +104,20 @@ inline constexpr std::int64_t blocks_in_flight = 40;
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out,
                                      std::int64_t block);
 
+namespace detail {
+// Bits by which places below `count` <= 2^32 can be divided further within 32 bits.
+[[nodiscard]] constexpr int spare_bits(std::uint64_t count) noexcept {
+  int bits = 0;
+  while ((count << (bits + 1)) <= (std::uint64_t{1} << 32)) ++bits;
+  return bits;
+}
+// DataError unless a sampler can have so many samples.
+inline void check_sampler_size(std::int64_t size) {
+  if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
+    fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
+}
+}  // namespace detail
+
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out) {
   std::int64_t next = 0;
@@ -127,8 +141,7 @@ TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std
   // needed is overwritten. Sorted by (place + distance) in the upper and the sample in the lower half of each number.
   const auto count = static_cast<std::uint64_t>(n);
   const auto window = static_cast<std::uint32_t>(blocks_in_flight * block);
-  int fine = 0;  // bits by which places are divided further, so that few samples come to the same one
-  while ((count << (fine + 1)) <= (std::uint64_t{1} << 32)) ++fine;
+  const int fine = detail::spare_bits(count);  // so that few samples come to the same place
   for (std::int64_t b = blocks; b-- > 0;) {
     const std::int64_t begin = b * block - (b > place_of_short ? block - rest : 0);
     const std::int64_t id = at(b);
@@ -180,8 +193,7 @@ class Sampler {
 TUTTI_CORE_FUNCTION Sampler::Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block)
     : seed_(seed), shuffle_(shuffle), block_(block) {
   if (block < 1) fail<UsageError>("sampler", "blocks of 1 sample or more", std::to_string(block));
-  if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
-    fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
+  detail::check_sampler_size(size);
   order_.resize(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) order_[static_cast<std::size_t>(i)] = i;
 }

@@ -45,6 +45,11 @@ template <class F>
             [&](const Candidate* a, const Candidate* b) { return order(a->member) < order(b->member); });
   return members;
 }
+// Which numbers so many processes of a kind have.
+[[nodiscard]] inline std::string numbers_text(int count) {
+  if (count == 0) return "a job that begins with some of its kind";
+  return count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1);
+}
 // Whether any that is not gone is of f(candidate).
 template <class F>
 [[nodiscard]] bool any_candidate(const std::vector<Candidate>& all, F&& f) {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -34,7 +35,7 @@ class Lease {
   [[nodiscard]] std::uint64_t beat(Time now) {
     sent_.emplace_back(++last_, now);
     // What was sent longer ago gives no lease any more, whenever it is answered.
-    while (!sent_.empty() && sent_.front().second + timeout_ < now && sent_.size() > 1) sent_.pop_front();
+    while (sent_.front().second + timeout_ < now) sent_.pop_front();
     return last_;
   }
   void answered(std::uint64_t number) {
@@ -45,6 +46,8 @@ class Lease {
   }
   [[nodiscard]] bool holds(Time now) const noexcept { return since_.first && now < since_.second + timeout_ / 4 * 3; }
   void end() noexcept { since_.first = false; }
+  // Beats that are remembered because their answer would give a lease.
+  [[nodiscard]] std::size_t awaited() const noexcept { return sent_.size(); }
 
  private:
   Time timeout_;

@@ -61,7 +61,9 @@ class Arbiter {
   }
   // One of those that the job begins with has ended before it asked to be let in: the others begin without it.
   void never_comes(Role role, std::int32_t place) {
-    if (!founded_ && o_.elastic && absent_.erase({role, place}) > 0) found();
+    if (founded_ || !o_.elastic) return;
+    absent_.erase({role, place});
+    found();
   }
   // Asks a member to leave in order, at the end of an epoch where changes wait for that; who joins and has not asked to
   // be let in is let go when it does.
@@ -147,8 +149,7 @@ class Arbiter {
       return refuse(std::move(p), "a number of its own", other, "");
     }
     if (generation_ == 0 && !o_.elastic && (e.place < 0 || e.place >= count))
-      return refuse(std::move(p), count == 1 ? "number 0" : "a number from 0 to " + std::to_string(count - 1),
-                    std::to_string(e.place), "");
+      return refuse(std::move(p), numbers_text(count), std::to_string(e.place), "");
     const bool of_beginning = e.place >= 0 && e.place < count;
     const bool again = of_beginning && !came_.emplace(e.role, e.place).second;
     const bool founder = !founded_ && of_beginning && !again;
@@ -227,7 +228,6 @@ class Arbiter {
   // Tells the members that theirs is not the last generation, and issues the next as soon as that may be. Once told, it
   // is not taken back, and only becomes more urgent.
   void change(Urgency level = Urgency::none) {
-    if (!founded_) return;
     level_ = std::max(level_, level);
     Changing c{generation_, lost_};
     for (const Process& p : processes_) {
