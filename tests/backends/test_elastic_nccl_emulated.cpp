@@ -21,6 +21,7 @@
 #include <tutti/data/check_audit.hpp>
 
 #include "backends/nccl_job.hpp"
+#include "backends/nccl_ranks.hpp"
 #include "comm/conformance.hpp"
 #include "data/temp_folder.hpp"
 
@@ -133,20 +134,7 @@ TEST_CASE("a process is killed at any point of a step and of a group that forms"
 
 TEST_CASE("two hundred generations leave no communicator, stream, memory or descriptor behind") {
   if (testing::no_emulator()) return;
-  control::ArbiterOptions o;
-  o.workers = 2;
-  o.elastic = true;
-  testing::Office office(o);
-  std::vector<io::Descriptor> sockets;
-  for (int r = 0; r < 2; ++r) sockets.push_back(office.socket());
-  const auto said = emulator::run_ranks(2, [&](int rank) {
-    cuda::DeviceMemory memory(0);
-    ElasticOptions how;
-    how.start.rank = rank;
-    how.start.host = "h";
-    ElasticNccl strategy(std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(
-                             io::Descriptor(::dup(sockets[static_cast<std::size_t>(rank)].get())))),
-                         how, FormNccl{&memory.device(), {std::chrono::seconds(60)}});
+  const auto said = testing::two_nccl_ranks([&](int rank, ElasticNccl& strategy, cuda::DeviceMemory&) {
     auto& device = emulator::Device::instance();
     std::vector<std::size_t> held;
     int sums = 0;

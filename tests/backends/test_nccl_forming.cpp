@@ -24,10 +24,8 @@
 #include <tutti/backends/nccl/elastic.hpp>
 #include <tutti/comm/key_store.hpp>
 
-#include "backends/emulated_cuda.hpp"
-#include "backends/nccl_emulator.hpp"
+#include "backends/nccl_ranks.hpp"
 #include "comm/conformance.hpp"
-#include "job/office.hpp"
 
 using namespace tutti;
 using conformance::require;
@@ -60,25 +58,12 @@ constexpr Stage stages[] = {
 
 TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing behind") {
   if (testing::no_emulator()) return;
-  control::ArbiterOptions o;
-  o.workers = 2;
-  o.elastic = true;
-  testing::Office office(o);
   // Of both processes.
   void* const shared =
       ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
   auto* const added = new (shared) std::atomic<int>(0);
-  std::vector<io::Descriptor> sockets;
-  for (int r = 0; r < 2; ++r) sockets.push_back(office.socket());
-  const auto said = emulator::run_ranks(2, [&](int rank) {
-    cuda::DeviceMemory memory(0);
-    ElasticOptions how;
-    how.start.rank = rank;
-    how.start.host = "h";
-    ElasticNccl strategy(std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(
-                             io::Descriptor(::dup(sockets[static_cast<std::size_t>(rank)].get())))),
-                         how, FormNccl{&memory.device(), {std::chrono::seconds(60)}});
+  const auto said = testing::two_nccl_ranks([&](int rank, ElasticNccl& strategy, cuda::DeviceMemory&) {
     ChannelStore store(strategy.channel());
     std::uint64_t step = 0;
     int meetings = 0;

@@ -100,7 +100,22 @@ def remove_stale():
             _call("ip", "link", "del", name, check=False)
 
 
-class Bed:
+class Whole:
+    """What a "with" block finds whole or not at all: _make() makes it, close() takes away whatever there is of it."""
+
+    def __enter__(self):
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Bed(Whole):
     def __init__(self, hosts, private=()):
         self.count = hosts
         self.private = [str(p) for p in private]
@@ -178,15 +193,7 @@ class Bed:
                               "mount --bind ROOT ROOT && mount --make-private ROOT")
         self._trap_signals()
         remove_stale()
-        try:
-            self._make()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+        return super().__enter__()
 
     def _trap_signals(self):
         """A signal unwinds the stack, so that the bed goes as it does after an exception."""

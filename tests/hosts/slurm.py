@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from bed import Whole
+
 PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "sbatch": "slurm-client",
             "munged": "munge"}
 
@@ -23,7 +25,7 @@ def missing():
     return None
 
 
-class Slurm:
+class Slurm(Whole):
     def __init__(self, bed, cpus):
         self.bed = bed
         self.cpus = cpus
@@ -31,17 +33,6 @@ class Slurm:
         self.running = []
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PMI", "OMPI", "TUTTI_DATA"))}
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
-
-    def __enter__(self):
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def run(self, argv, host=0, **options):
         """Runs a command on a host, or on this machine, which is no node, where host is None."""
@@ -54,7 +45,7 @@ class Slurm:
     def logs(self):
         return "\n".join(f"== {f.name}\n{f.read_text(errors='replace')[-3000:]}" for f in sorted(self.folder.glob("*.log")))
 
-    def _start(self):
+    def _make(self):
         names, folder = self.bed.names, self.folder
         folder.chmod(0o755)
         munge = folder / "munge"

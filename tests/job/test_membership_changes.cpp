@@ -12,6 +12,20 @@ using namespace tutti;
 using namespace tutti::control;
 using namespace std::chrono_literals;
 
+namespace {
+
+// Worker 0 has died, 1 has reported, and then 2 has died.
+Scene after_two_deaths(int workers) {
+  Scene s(options(workers, 0, true));
+  s.workers(workers);
+  s.ended(0);
+  s.tell(1, Report{1, 3});
+  s.ended(2);
+  return s;
+}
+
+}  // namespace
+
 TEST_CASE("a loss: survivors report, the one with most steps is the authority, then the oldest") {
   Scene s(options(4, 0, true));
   s.workers(4);
@@ -32,11 +46,7 @@ TEST_CASE("a loss: survivors report, the one with most steps is the authority, t
 }
 
 TEST_CASE("a death between reports is part of the same change; one behind them makes one generation more") {
-  Scene s(options(4, 0, true));
-  s.workers(4);
-  s.ended(0);
-  s.tell(1, Report{1, 3});
-  s.ended(2);
+  Scene s = after_two_deaths(4);
   CHECK(s.arbiter.generation() == 1);
   s.tell(3, Report{1, 3});
   CHECK(s.arbiter.generation() == 2);
@@ -53,11 +63,7 @@ TEST_CASE("a death between reports is part of the same change; one behind them m
   s.tell(1, Stands{3});
   CHECK(s.last<Go>(1)->generation == 3);
   // The last death before the last report completes the change.
-  Scene t(options(3, 0, true));
-  t.workers(3);
-  t.ended(0);
-  t.tell(1, Report{1, 3});
-  t.ended(2);
+  Scene t = after_two_deaths(3);
   CHECK(t.arbiter.generation() == 2);
   CHECK(t.ids() == "1");
 }

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -20,6 +19,7 @@
 #include <tutti/job/launch_answer.hpp>
 
 #include "elastic_options.hpp"
+#include "gpus_of_command.hpp"
 #include "job_state.hpp"
 #include "rank_process.hpp"
 #include "slurm.hpp"
@@ -250,25 +250,6 @@ inline std::vector<Option> option_table(Options& o) {
   };
 }
 
-// How many GPUs the last --gpus among the command's arguments names, as `seq -s , 0 7` prints them; nothing where it is
-// empty, left out by the shell so that another option follows, or no list: then the program has to say so.
-[[nodiscard]] inline std::optional<int> gpus_of_command(const std::vector<std::string>& command) {
-  std::string_view list;
-  for (std::size_t i = 1; i < command.size(); ++i) {
-    const std::string_view word = command[i];
-    if (word.starts_with("--gpus=")) list = word.substr(7);
-    if (word == "--gpus") list = i + 1 < command.size() ? std::string_view(command[i + 1]) : std::string_view();
-  }
-  std::set<int> numbers;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
-    const auto number = tutti::detail::number_between(list.substr(at, end - at), 0, 1023);
-    if (!number || !numbers.insert(*number).second) return {};
-    at = end + 1;
-  }
-  return static_cast<int>(numbers.size());
-}
-
 inline void check_mpi_arguments(const Options& o, const std::string& launcher) {
   if (launcher != "mpi" && !o.mpi_arguments.empty())
     fail<UsageError>("--mpi-arg", "--launcher mpi", "--launcher " + launcher);
@@ -296,16 +277,7 @@ inline void check(Options& o, bool job_given) {
   if (o.command[0].empty()) fail<UsageError>("command line", "a command to run", "an empty word");
   if (o.launcher == "local" && !o.hosts_file.empty())
     fail<UsageError>("--launcher local", "no hosts file, because everything starts on this host", o.hosts_file);
-  const auto get = [](const char* name) { return std::getenv(name); };
-  require_one_launcher(get);
-  if (o.hosts_file.empty() && o.launcher != "local") o.allocation = slurm_hosts(get);
-  if (!o.allocation.empty() && o.launcher != "ssh") o.slurm_job = slurm_job(get);
-  if (o.launcher == "srun" && o.slurm_job.empty())
-    fail<UsageError>("--launcher srun", "a job of Slurm and no hosts file",
-                     o.hosts_file.empty() ? "no job" : o.hosts_file, "sbatch and salloc make one");
-  if (!o.slurm_job.empty() && !o.sync_dir.empty())
-    fail<UsageError>("--sync-dst-dir", "--launcher ssh, because srun carries no copy", "srun",
-                     "sbcast copies a file to every node, and most clusters share the working folder");
+  look_for_slurm(o);
   if (o.launcher == "ssh" && o.hosts_file.empty() && o.allocation.empty())
     fail<UsageError>("--launcher ssh", "a hosts file, -H FILE", "none");
   o.gpus = gpus_of_command(o.command);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,22 @@ void require_one_launcher(const Get& get) {
         std::to_string(step->size) + " of them, which srun has started",
         "leave 'srun' out: in the batch script, and under salloc, tutti-launch itself starts the processes on "
         "every node");
+}
+
+// Finds the allocation and the job that the launcher's options (options.hpp) are for. UsageError where these ask for
+// what Slurm does not do.
+template <class Options>
+void look_for_slurm(Options& o) {
+  const auto get = [](const char* name) { return std::getenv(name); };
+  require_one_launcher(get);
+  if (o.hosts_file.empty() && o.launcher != "local") o.allocation = slurm_hosts(get);
+  if (!o.allocation.empty() && o.launcher != "ssh") o.slurm_job = slurm_job(get);
+  if (o.launcher == "srun" && o.slurm_job.empty())
+    fail<UsageError>("--launcher srun", "a job of Slurm and no hosts file",
+                     o.hosts_file.empty() ? "no job" : o.hosts_file, "sbatch and salloc make one");
+  if (!o.slurm_job.empty() && !o.sync_dir.empty())
+    fail<UsageError>("--sync-dst-dir", "--launcher ssh, because srun carries no copy", "srun",
+                     "sbcast copies a file to every node, and most clusters share the working folder");
 }
 
 // srun's arguments up to the command, which a shell on the node reads. The step shares what the job has there.

@@ -22,6 +22,7 @@
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/owned_operations.hpp>
+#include <tutti/strategy/parameter_server/round_answer.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 #include <tutti/strategy/parameter_server/server_members.hpp>
 #include <tutti/strategy/parameter_server/server_options.hpp>
@@ -191,7 +192,7 @@ class Server {
       return;
     } else if (!same_operation(c->frame, f)) {
       return end("the same operation on all ranks",
-                 text_of(c->frame) + " on " + members_[c->frame.worker].name + " and " + text_of(f) + " on " +
+                 size_text(c->frame) + " on " + members_[c->frame.worker].name + " and " + size_text(f) + " on " +
                      members_[f.worker].name,
                  f.round);
     }
@@ -203,10 +204,6 @@ class Server {
     if (table_.add(*c, f, std::move(e.message), lent)) finish(*c);
   }
 
-  static std::string text_of(const Frame& f) {
-    return std::to_string(f.bytes) + " bytes " + std::string(tutti::name_of(f.dtype));
-  }
-
   template <class Cell>
   void finish(Cell& c) {
     table_.combine(c);
@@ -215,17 +212,9 @@ class Server {
   }
   template <class Cell>
   void answer(Cell& c, std::uint32_t worker) {
-    Frame f = c.frame;
-    f.kind = FrameKind::answer;
-    f.packed = false;
-    f.worker = worker;
-    f.session = members_[worker].session;
     ++counts_.answers;
-    f.window = c.parts[worker].window;
-    f.place = c.parts[worker].place;
-    f.has = c.parts[worker].has;
-    const std::span<const std::byte> data = f.window == 0 && !f.has ? c.sum : std::span<std::byte>();
-    (void)t_.send(members_[worker].peer, encode(f), data, data.empty() ? nullptr : &c.under_way);
+    const RoundAnswer a = round_answer(c, worker, members_[worker].session);
+    (void)t_.send(members_[worker].peer, encode(a.frame), a.data, a.data.empty() ? nullptr : &c.under_way);
   }
   void borrow(const Event<Message>& e, Frame f) {
     const auto loan = decode_loan(e.message.data());

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/backends/nccl/elastic.hpp>
+
+#include "backends/emulated_cuda.hpp"
+#include "backends/nccl_emulator.hpp"
+#include "job/office.hpp"
+
+namespace tutti::testing {
+
+// Two processes of an elastic job, each with an emulated GPU, that train nothing: f(int rank, ElasticNccl&,
+// cuda::DeviceMemory&) in each. What each has to complain about.
+template <class F>
+[[nodiscard]] std::vector<std::string> two_nccl_ranks(F&& f) {
+  control::ArbiterOptions o;
+  o.workers = 2;
+  o.elastic = true;
+  Office office(o);
+  const std::array<io::Descriptor, 2> sockets{office.socket(), office.socket()};
+  return emulator::run_ranks(2, [&](int rank) {
+    cuda::DeviceMemory memory(0);
+    ElasticOptions how;
+    how.start.rank = rank;
+    how.start.host = "h";
+    ElasticNccl strategy(std::make_unique<ControlChannel>(std::make_unique<control::SocketLink>(
+                             io::Descriptor(::dup(sockets[static_cast<std::size_t>(rank)].get())))),
+                         how, FormNccl{&memory.device(), {std::chrono::seconds(60)}});
+    f(rank, strategy, memory);
+  });
+}
+
+}  // namespace tutti::testing
