@@ -265,8 +265,8 @@ class Run {
     }
     if (result.last && result.last->test) print_evaluation("test", *result.last->test, o_.top_k);
     if (of_views) print_views(*of_views, o_.top_k);
-    std::printf("done: %lld steps; files in %s\n", steps, o_.run_dir.c_str());
-    return 0;
+    std::printf("done: %lld steps%s; files in %s\n", steps, result.lost ? ", state NOT SAVED" : "", o_.run_dir.c_str());
+    return result.lost ? static_cast<int>(ExitCode::data) : 0;
   }
 
   Backend& backend_;

@@ -113,7 +113,8 @@ expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 2
 (
   trap '' XFSZ
   ulimit -f 200
-  expect 0 "checkpoint not written" "${tiny[@]}" --epochs 2 --run-dir f --resume
+  expect 3 "checkpoint not written" "${tiny[@]}" --epochs 2 --run-dir f --resume
+  grep -q "done: 6 steps, state NOT SAVED" out || complain "a full disk is not told of at the end: $(tail -n 3 out)"
   exit "$failures"
 ) || complain "a full disk stops the training"
 [[ $(key f epoch epoch | paste -sd' ') == "1 2" ]] || complain "a full disk stops the training: $(cat f/log.jsonl)"

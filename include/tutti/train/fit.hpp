@@ -80,6 +80,7 @@ struct FitResult {
   bool left = false;         // this process was let go; the others train on
   bool changes = false;      // the members change, and other processes go on from what was saved: end with 75
   bool saved = false;        // the last checkpoint was written here, which held the state when the run was interrupted
+  bool lost = false;         // the last checkpoint could not be written
   Counters counters;
   std::optional<EpochReport> last;
 };

@@ -166,6 +166,7 @@ inline void FitRun::save(std::optional<double> metric) {
   const SavedCheckpoint done = save_checkpoint(trainer_, chief_, metric);
   best_ = done.best;
   result_.saved = done.saved;
+  result_.lost = done.failed;
 }
 
 }  // namespace tutti::detail

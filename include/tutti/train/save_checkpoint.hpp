@@ -16,8 +16,9 @@
 namespace tutti::detail {
 
 struct SavedCheckpoint {
-  bool saved = false;  // by this rank
-  bool best = false;   // the metric of the state is the best yet
+  bool saved = false;   // by this rank
+  bool failed = false;  // it could not
+  bool best = false;    // the metric of the state is the best yet
 };
 
 // Commits the state, and whoever has that duty saves it; all ranks call it. metric: of the state, if there is one. A
@@ -48,6 +49,7 @@ inline SavedCheckpoint save_checkpoint(Trainer& trainer, Chief& chief, std::opti
     throw;
   } catch (const Error& e) {
     // The earlier checkpoint is untouched; losing the run because of a full disk would be worse than going on.
+    done.failed = true;
     chief.warn("checkpoint not written: " + std::string(e.what()));
   }
   return done;
