@@ -31,6 +31,7 @@
 
 #include "agreement.hpp"
 #include "option_values.hpp"
+#include "planted.hpp"
 #include "recipe.hpp"
 #include "scripted_options.hpp"
 #include "start.hpp"
@@ -140,6 +141,8 @@ inline int evaluate_beside(const RunOptions& said, const Task& task,
     RunOptions copy = o;
     (void)make(copy);
   }
+  if (o.checkpoint_dir.empty()) refuse_planted(o.run_dir, "--checkpoint-dir");
+  refuse_planted(o.eval_dir, "--eval-dir");
   const io::CheckpointStore store(o.run_dir);
   io::make_directories(o.eval_dir);
   io::EventWriter events(o.eval_dir);

@@ -14,6 +14,7 @@
 #include <tutti/io/file.hpp>
 
 #include "options_json.hpp"
+#include "planted.hpp"
 #include "scripted_options.hpp"
 
 // The folder of a run, and where a run begins.
@@ -76,6 +77,8 @@ inline void clear_run(const io::Path& folder) {
 // Settles which folder the run writes to; makes nothing yet. A path given to --resume may be a run: then its newest
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
 inline void settle_run_folder(RunOptions& o) {
+  if (!o.run_dir.empty()) refuse_planted(o.run_dir, "--run-dir");
+  if (!o.log_dir.empty()) refuse_planted(o.log_dir, "--log-dir");
   if (o.clear_log) detail::clear_run(o.run_dir);
   const auto holds = [&](const char* name) { return io::path_exists(io::Path(o.run_dir) / name); };
   if (o.traits().as_horovod && o.resume.empty() && !(o.eval_only && !o.pretrained.empty()) && holds("checkpoints"))

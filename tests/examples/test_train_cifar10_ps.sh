@@ -52,6 +52,30 @@ done
 [[ $(weights two_bits0.5) != "$(weights two_bits0.1)" ]] || complain "--gc-threshold does nothing"
 "$launch" -n 1 -s 1 "$program" "${tiny[@]}" --epochs 1 --run-dir one >out 2>&1 || complain "one worker: $(tail -n 5 out)"
 grep -q "strategy ps" out || complain "one worker with a server trains alone: $(cat out)"
+# Servers of one host are reached from this host alone.
+# listening PID: the addresses at which a process listens, as /proc/net/tcp writes them.
+listening() {
+  local inode
+  for inode in $(readlink "/proc/$1/fd/"* 2>/dev/null | sed -n 's/^socket:\[\([0-9]*\)\]$/\1/p'); do
+    awk -v inode="$inode" '$4 == "0A" && $10 == inode { sub(":.*", "", $2); print $2 }' "/proc/$1/net/tcp" "/proc/$1/net/tcp6"
+  done
+}
+"$launch" -n 1 -s 2 "$program" "${tiny[@]}" --epochs 1000000 --run-dir listens --strategy ps >out 2>&1 &
+job=$!
+until [[ -e listens/log.jsonl && $(wc -l <listens/log.jsonl) -ge 10 ]] || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+found=0
+for process in /proc/[0-9]*; do
+  { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "TUTTI_STATE_DIR=$TUTTI_STATE_DIR" || continue
+  for address in $(listening "${process#/proc/}"); do
+    found=$((found + 1))
+    # 127.0.0.1, as it is and as an address of IPv6.
+    [[ $address =~ ^(0000000000000000FFFF0000)?0100007F$ ]] || complain "$(tr '\0' ' ' <"$process/cmdline") listens at $address"
+  done
+done
+((found >= 2)) || complain "two servers listen at $found addresses: $(tail -n 5 out)"
+kill -INT $job 2>/dev/null
+wait $job
+[[ $? == 130 ]] || complain "it does not end in order: $(tail -n 5 out)"
 # It goes on.
 "$launch" -n 2 -s 2 "$program" "${tiny[@]}" --epochs 1 --run-dir on --strategy ps >out 2>&1 &&
   "$launch" -n 2 -s 1 "$program" "${tiny[@]}" --epochs 2 --run-dir on --strategy ps --resume >out 2>&1 ||

@@ -269,6 +269,14 @@ class Local(LaunchCase):
         done = self.launch("-n", 1, "true", code=5)
         self.assertIn("0700", done.err)
 
+    def test_state_folder_that_is_a_link_is_refused(self):
+        self.runtime.chmod(0o700)
+        (self.folder / "elsewhere").mkdir(mode=0o700)
+        (self.runtime / "tutti").symlink_to(self.folder / "elsewhere")
+        done = self.launch("-n", 1, "true", code=5)
+        self.assertIn("0700", done.err)
+        self.assertEqual(list((self.folder / "elsewhere").iterdir()), [])
+
     def test_output_that_nobody_reads(self):
         """The job waits for its reader, is not given up meanwhile, and goes on."""
         job = self.start("-n", 1, "--host-timeout", 4, "sh", "-c", "yes 0123456789 | head -n 700000; echo the end")

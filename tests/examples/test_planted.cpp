@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "data/temp_folder.hpp"
+#include "examples/common/planted.hpp"
+
+using namespace tutti;
+using examples::refuse_planted;
+namespace fs = std::filesystem;
+
+TEST_CASE("a run in /tmp begins in no folder that somebody else could have put there") {
+  const test::TempFolder folder;
+  const fs::path shared = folder.path() / "shared", own = folder.path() / "own";
+  fs::create_directory(own);
+  fs::create_directory(own / "run");
+  fs::create_directory(shared);
+  REQUIRE(::chmod(shared.c_str(), 01777) == 0);
+
+  // What is not there yet, one's own, and whatever nobody else could have made.
+  CHECK_NOTHROW(refuse_planted(shared / "new", "--run-dir"));
+  fs::create_directory(shared / "mine");
+  CHECK_NOTHROW(refuse_planted(shared / "mine", "--run-dir"));
+  CHECK_NOTHROW(refuse_planted(shared / "mine/", "--run-dir"));
+  fs::create_directory_symlink(own / "run", own / "link");
+  CHECK_NOTHROW(refuse_planted(own / "link", "--run-dir"));
+  CHECK_NOTHROW(refuse_planted("run", "--run-dir"));
+
+  fs::create_directory_symlink(own / "run", shared / "link");
+  for (const fs::path& path : {shared / "link", shared / "link/", shared / "." / "link"})
+    CHECK_THROWS_WITH_AS(refuse_planted(path, "--run-dir"), doctest::Contains("which is a link"), UsageError);
+  fs::create_directory_symlink(own / "nothing", shared / "dangling");
+  CHECK_THROWS_WITH_AS(refuse_planted(shared / "dangling", "--eval-dir"), doctest::Contains("[--eval-dir]"),
+                       UsageError);
+}
+
+TEST_CASE("a run in /tmp begins in no folder of another user") {
+  if (::geteuid() != 0) {
+    std::puts("SKIP: to give a folder to another user needs root");
+    return;
+  }
+  const test::TempFolder folder;
+  const fs::path shared = folder.path() / "shared";
+  fs::create_directory(shared);
+  REQUIRE(::chmod(shared.c_str(), 01777) == 0);
+  fs::create_directory(shared / "theirs");
+  REQUIRE(::chown((shared / "theirs").c_str(), 12345, 12345) == 0);
+  CHECK_THROWS_WITH_AS(refuse_planted(shared / "theirs", "--run-dir"), doctest::Contains("user 12345's"), UsageError);
+}
