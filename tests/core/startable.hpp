@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <limits>
 
+#include "core/sanitizers.hpp"
+
 // A system that starts only so many threads more, for one source file of a test program.
 namespace tutti::testing {
 
@@ -22,9 +24,18 @@ struct Startable {
 
 }  // namespace tutti::testing
 
+#if defined(TUTTI_TEST_TSAN) && defined(__clang__)
+// Clang's ThreadSanitizer is part of the program, where the next one is the system's; it must know of every thread.
+extern "C" int __interceptor_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+#endif
+
 // Every std::thread begins here.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*f)(void*), void* argument) {
+#if defined(TUTTI_TEST_TSAN) && defined(__clang__)
+  static const auto create = &__interceptor_pthread_create;
+#else
   static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+#endif
   if (tutti::testing::startable.fetch_sub(1) <= 0) return EAGAIN;
   return create(thread, attributes, f, argument);
 }
