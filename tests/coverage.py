@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Which lines of include/ and backends/ the tests run. Not part of ./test.sh.
+
+  tests/coverage.py [--only AREA[,AREA...]] [--all] [--jobs N] [--build FOLDER] [--lines FILE] [--check]
+
+Builds the C++ tests with GCC's counters in FOLDER (build-coverage), runs them and reads what gcov says. An area is a
+folder of tests/; without --only all of them. --all: everything is built, and ctest runs the scripts and hosts, too.
+--lines names the lines of a file that no test runs, by its path below the root, and runs nothing anew. --check: ends
+with 1 where less than 90 % of all lines, or 75 % of those of a file, are run.
+
+Lines of templates that nobody instantiates are in no program, and count neither way. Not counted: what runs on a GPU,
+and what only an instruction set runs that this machine lacks.
+"""
+import argparse
+import collections
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = "-O1 -g0 --coverage -fprofile-update=prefer-atomic"
+DEVICE = re.compile(r"backends/cuda/kernels/")  # strings that NVRTC compiles
+WHOLE, FILE = 90.0, 75.0
+
+
+def areas():
+    return sorted({p.parent.name for p in (ROOT / "tests").glob("*/test_*.cpp")})
+
+
+def configure(build):
+    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS_DEBUG={FLAGS}",
+                    "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_BENCH=OFF"], check=True, stdout=subprocess.DEVNULL)
+
+
+def build_and_run(build, chosen, everything, jobs):
+    """Names the tests that failed; their lines count all the same."""
+    for counts in build.rglob("*.gcda"):
+        counts.unlink()
+    if everything:
+        subprocess.run(["cmake", "--build", build, "--parallel", str(jobs)], check=True)
+        done = subprocess.run(["ctest", "--test-dir", build, "-j", str(jobs), "-LE", "house|packaging|fuzz"], check=False)
+        return ["ctest"] if done.returncode else []
+    sources = [p for area in chosen for p in sorted((ROOT / "tests" / area).glob("test_*.cpp"))]
+    targets = {f"tests_{p.parent.name}_{p.stem}": p for p in sources}
+    known = subprocess.run(["cmake", "--build", build, "--target", "help"], capture_output=True, text=True, check=True).stdout
+    there = [t for t in targets if re.search(rf"^{t}:", known, re.M)]
+    subprocess.run(["cmake", "--build", build, "--parallel", str(jobs), "--target", *there, "--", "-k", "0"], check=False)
+    failed = []
+    environment = dict(os.environ, TUTTI_SOURCE_DIR=str(ROOT), TUTTI_BUILD_DIR=str(build))
+    for target in there:
+        program = build / "tests" / targets[target].parent.name / targets[target].stem
+        if not program.exists():
+            failed.append(f"{target} (does not compile)")
+            continue
+        try:
+            done = subprocess.run([program, "--no-colors=true", "--minimal=true"], cwd=build, env=environment, capture_output=True,
+                                  text=True, errors="replace", timeout=1800)
+        except subprocess.TimeoutExpired:
+            failed.append(f"{target} (longer than 1800 s)")
+            continue
+        if done.returncode:
+            failed.append(target)
+            print(done.stdout[-2000:])
+        print(f"{target}: status {done.returncode}", flush=True)
+    return failed
+
+
+def read_counts(build):
+    """{file: {line: how often}} of include/ and backends/."""
+    counts = collections.defaultdict(lambda: collections.defaultdict(int))
+    for data in sorted(build.rglob("*.gcda")):
+        done = subprocess.run(["gcov", "--json-format", "--stdout", data], capture_output=True, cwd=build, timeout=600)
+        raw = gzip.decompress(done.stdout) if done.stdout[:2] == b"\x1f\x8b" else done.stdout
+        for text in raw.splitlines():
+            said = json.loads(text)
+            for file in said["files"]:
+                path = Path(os.path.realpath(os.path.join(said["current_working_directory"], file["file"])))
+                if not path.is_relative_to(ROOT):
+                    continue
+                name = str(path.relative_to(ROOT))
+                if not name.startswith(("include/", "backends/")) or DEVICE.search(name):
+                    continue
+                for line in file["lines"]:
+                    counts[name][line["line_number"]] += line["count"]
+    return counts
+
+
+def percent(lines):
+    return 100.0 * sum(1 for n in lines.values() if n) / len(lines) if lines else 100.0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--build", type=Path, default=ROOT / "build-coverage")
+    parser.add_argument("--lines", default="")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    chosen = args.only.split(",") if args.only else areas()
+    if unknown := sorted(set(chosen) - set(areas())):
+        parser.error(f"[--only] expected folders of tests/ with C++ tests: {' '.join(areas())}; got {' '.join(unknown)}")
+    build, saved = args.build.resolve(), args.build.resolve() / "coverage.json"
+    if args.lines:
+        if not saved.exists():
+            parser.error(f"[--lines] expected what an earlier run has counted, got no {saved}")
+        lines = json.loads(saved.read_text()).get(args.lines)
+        if lines is None:
+            parser.error(f"[--lines] expected a file of include/ or backends/ that a test compiles, got {args.lines}")
+        text = (ROOT / args.lines).read_text().splitlines()
+        for number in sorted(int(n) for n, count in lines.items() if not count):
+            print(f"{number:5} {text[number - 1]}")
+        return 0
+    configure(build)
+    failed = build_and_run(build, chosen, args.all, args.jobs)
+    counts = read_counts(build)
+    saved.write_text(json.dumps(counts))
+    for name in sorted(counts, key=lambda n: percent(counts[n])):
+        print(f"{percent(counts[name]):6.1f} % of {len(counts[name]):5} lines  {name}")
+    whole = {(name, line): n for name, lines in counts.items() for line, n in lines.items()}
+    low = [name for name in counts if percent(counts[name]) < FILE]
+    print(f"{percent(whole):.1f} % of {len(whole)} lines in {len(counts)} files; {len(low)} files below {FILE:.0f} %")
+    print(*(f"FAILED: {name}" for name in failed), sep="\n")
+    return 1 if failed or (args.check and (low or percent(whole) < WHOLE)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
