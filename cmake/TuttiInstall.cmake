@@ -139,6 +139,10 @@ set(tutti_data_dir \"${CMAKE_INSTALL_DATADIR}\")")
   set(CPACK_PACKAGE_CONTACT "The tutti authors")
   set(CPACK_PACKAGE_VENDOR tutti)
   set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+  string(
+    CONCAT CPACK_PACKAGE_DESCRIPTION
+      "Programs that train ResNets on CIFAR-10, ImageNet and folders of images, alone or as many processes over MPI, Gloo or "
+      "parameter servers, and the headers and CMake files for training programs of one's own.")
   set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
   set(CPACK_GENERATOR "DEB;TGZ")
   set(CPACK_STRIP_FILES ON)

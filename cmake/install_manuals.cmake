@@ -17,10 +17,13 @@ execute_process(COMMAND "${tutti_python}" "${tutti_manuals}" --out "${tutti_manu
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "the manual pages cannot be made")
 endif()
-# Debian's zsh looks elsewhere than zsh itself for what packages bring.
+# A package of Debian: its zsh looks elsewhere than zsh itself for what packages bring, and pages are compressed.
 set(zsh_dir site-functions)
-if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version)
+find_program(gzip gzip)
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version AND gzip)
   set(zsh_dir vendor-completions)
+  file(GLOB pages "${tutti_manuals_out}/man1/*")
+  execute_process(COMMAND "${gzip}" -9n ${pages} COMMAND_ERROR_IS_FATAL ANY)
 endif()
 foreach(pair "man1=${tutti_man_dir}/man1" "bash=${tutti_data_dir}/bash-completion/completions"
              "zsh=${tutti_data_dir}/zsh/${zsh_dir}")

@@ -16,6 +16,31 @@ sha256_of() { sha256sum -- "$1" | cut -d' ' -f1; }
 # goes through a pipe: the words of a command line are seen by everybody.
 curl_config() { :; }
 
+# While a command runs that shows no progress itself, says from time to time how much there is: with_progress FILE COMMAND...
+progress_every=30 # seconds
+with_progress() {
+  local part=$1 code=0 watcher
+  shift
+  if [[ -t 2 ]] || ! { command -v curl || command -v wget; } >/dev/null; then
+    "$@"
+    return
+  fi
+  (
+    # It looks every second whether this script is still there, whose output it holds.
+    seconds=0
+    while sleep 1 >/dev/null 2>&1 && kill -0 "$$" 2>/dev/null; do
+      ((++seconds % progress_every)) ||
+        say "$(($(stat -c %s -- "$part" 2>/dev/null || echo 0) / 1000000)) MB of $(basename -- "${part%.part}") so far"
+    done
+  ) </dev/null &
+  watcher=$!
+  "$@" || code=$?
+  # So hard that it cannot run a trap of this script, which it has until it has begun.
+  kill -KILL "$watcher" 2>/dev/null || true
+  wait "$watcher" 2>/dev/null || true
+  return "$code"
+}
+
 # Exit codes that both downloaders are reduced to: 0 all there, 1 the transfer broke off, 2 refused by the server,
 # 3 the server cannot go on in the middle.
 download_once() {
@@ -53,7 +78,7 @@ download() {
   while :; do
     before=$(stat -c %s -- "$part" 2>/dev/null || echo 0)
     code=0
-    download_once "$url" "$part" || code=$?
+    with_progress "$part" download_once "$url" "$part" || code=$?
     after=$(stat -c %s -- "$part" 2>/dev/null || echo 0)
     case $code in
       0) mv -- "$part" "$2" && return 0 ;;
