@@ -23,15 +23,19 @@ if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
   fi
 fi
 
-# Packages of the tests of infra, interchange and of Conan, from PyPI, anew when their list changed. Without them these tests are skipped.
-for area in infra interchange packaging; do
+# Packages of the tests of infra, interchange, of Conan and of TensorBoard, from PyPI, anew when their list changed. Without them these
+# tests are skipped.
+for area in infra interchange packaging tensorboard; do
   venv=build/venv/$area
   list=tests/$area/requirements.txt
+  # Of TensorBoard what reads its files.
+  deps=()
+  [[ $area != tensorboard ]] || deps=(--no-deps)
   if ! cmp -s "$list" "$venv/requirements.txt"; then
     say "installing the packages of $list in $venv"
     rm -rf "$venv"
     if python3 -m venv "$venv" &&
-      timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
+      timeout 300 "$venv/bin/pip" install -q "${deps[@]}" --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
       cp "$list" "$venv"
     else
       say "they cannot be had here, so the tests of $area that need them are skipped"

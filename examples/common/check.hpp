@@ -372,6 +372,9 @@ inline void check(RunOptions& o, StartedJob job = {}) {
   if (!o.trace_steps.empty() && o.trace.empty())
     fail<UsageError>("--trace-steps", "--trace FILE beside it", o.trace_steps);
   (void)trace_window(o);
+  detail::number("--histograms", o.histograms, 0, 1'000'000'000);
+  if (o.histograms > 0 && !o.tensorboard)
+    fail<UsageError>("--histograms", "files for TensorBoard", "--no-tensorboard", "leave one of the two out");
   detail::number("--dry-run-ranks", o.dry_run_ranks, 0, 1'000'000);
   if (o.dry_run_ranks > 0 && !o.dry_run)
     fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));

@@ -28,7 +28,7 @@ inline constexpr std::string_view own_variables[] = {
     "TUTTI_SIZE",         "TUTTI_WORKERS",    "TUTTI_ISA",      "TUTTI_BUILD_DIR",     "TUTTI_CXX",
     "TUTTI_EIGEN_NATIVE", "TUTTI_GPU_BUILD",  "TUTTI_INSTALL",  "TUTTI_SANITIZE",      "TUTTI_FUZZ_SECONDS",
     "TUTTI_SOURCE",       "TUTTI_SOURCE_DIR", "TUTTI_STAND_IN", "TUTTI_SYSTEM_PYTHON", "TUTTI_TEST_MARK",
-    "TUTTI_WERROR"};
+    "TUTTI_WERROR",       "TUTTI_TRACE"};
 
 struct VariableEntry {
   std::string variable, option, value;  // TUTTI_BATCH_SIZE, batch-size, 64

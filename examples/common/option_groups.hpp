@@ -75,6 +75,8 @@ void describe_machine(RunOptions& o, V& v) {
     Scope::rank);
   v("seed", o.seed, "of weights, order and augmentation", Names{}, Scope::training);
   v("tensorboard", o.tensorboard, "write event files for TensorBoard beside log.jsonl", Names{}, Scope::rank);
+  v("histograms", o.histograms, "steps between histograms of weights and gradients in TensorBoard's files; 0: none",
+    Names{}, Scope::rank);
   v("audit", o.audit, "write which images each step used to audit-rank<N>.txt", Names{});
   v("trace", o.trace,
     "write a timeline of all processes to this file, in Chrome's trace format, for chrome://tracing or Perfetto",

@@ -109,6 +109,7 @@ struct RunOptions {
   bool tensorboard = true, audit = false, dry_run = false, eval_only = false;
   bool print_schedule = false;
   std::string trace, trace_steps;
+  std::int64_t histograms = 0;
   std::int64_t dry_run_ranks = 0;
   bool clear_log = false, local_ckpt = false, fp16 = false;
   std::string log_name = "hvd_train.log";

@@ -41,6 +41,8 @@
 #include "start.hpp"
 #include "step_lines.hpp"
 #include "task.hpp"
+#include "tensorboard.hpp"
+#include "value_trace.hpp"
 #include "without_training.hpp"
 
 // A training program on one backend, from checked options to the exit code.
@@ -98,7 +100,13 @@ class Run {
     const auto display = lines ? std::make_unique<SparseDisplay>(shown) : std::make_unique<ProgressDisplay>(shown);
     ProgressDisplay& progress = *display;
     StepLines step_lines;
-    if (lines) how.after_step = std::ref(step_lines);
+    std::int64_t shown_at = trainer_.counters().step;
+    how.after_step = [&](const FitStep& s) {
+      if (lines) step_lines(s);
+      const std::int64_t before = std::exchange(shown_at, s.step);
+      if (tensorboard_ != nullptr && o_.histograms > 0 && s.step / o_.histograms > before / o_.histograms)
+        tensorboard_->histograms(trainer_, s.step);
+    };
     ChiefDuties duties;
     duties.checkpoints = &*checkpoints_;
     if (task_.shows_progress) duties.listeners.push_back(&progress);
@@ -143,6 +151,7 @@ class Run {
   [[nodiscard]] TrainerOptions options() const {
     TrainerOptions t = trainer_options(o_);
     t.must_agree = facts(o_, images_);
+    t.watcher = values_.get();
     return t;
   }
 
@@ -236,7 +245,12 @@ class Run {
     if (task_.listeners)
       for (auto& l : task_.listeners(o_, start, [this] { return trainer_.l2_penalty(); })) all.push_back(std::move(l));
     if (images_.test) all.push_back(std::make_unique<EvaluationFile>(folder, *images_.test, complain));
-    if (o_.tensorboard) all.push_back(std::make_unique<TensorboardLog>(folder, complain, how.summary_every > 0));
+    if (!o_.tensorboard) return all;
+    auto board =
+        std::make_unique<TensorboardRun>(folder, complain, how.summary_every > 0, options_json(o_), tensorboard_);
+    if (const Counters& at = trainer_.counters(); !takes_over && train_ != nullptr)
+      board->samples(images_.train, *train_, {at.epoch, at.consumed}, o_.seed, at.step + 1);
+    all.push_back(std::move(board));
     return all;
   }
 
@@ -275,12 +289,14 @@ class Run {
   const Task& task_;
   Images images_;
   Graph model_;
+  std::unique_ptr<ValueTrace> values_ = traced_values();
   Trainer trainer_;
   bool joins_;  // a job that runs already
   bool noticed_ = false;
   std::chrono::steady_clock::time_point looked_{};
   std::unique_ptr<BatchSource> train_, test_;
   std::optional<Checkpoints> checkpoints_;
+  TensorboardRun* tensorboard_ = nullptr;  // of the chief's logs
   std::optional<io::LoadedCheckpoint> found_;
 };
 

@@ -5,6 +5,7 @@
 import collections
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -194,6 +195,47 @@ class SeveralProcesses(TraceCase):
             self.skipTest("no gloo")
         self.look_at(2, 4)
 
+    def test_the_launcher_puts_together_what_killed_processes_left(self):
+        process = subprocess.Popen([LAUNCH, "-n", "2", TRAIN, *TINY, "--strategy", "gloo", "--run-dir", "run", "--trace=out.json",
+                                    "--epochs", "100000"], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        parts = [self.folder / f"out.rank{n}.json" for n in range(2)]
+        until = time.monotonic() + 120
+        try:
+            while not all(p.exists() and '"name":"step"' in p.read_text() for p in parts):
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.05)
+            for child in self.trainings(process.pid):
+                os.kill(child, signal.SIGKILL)
+            out, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("timeline of 2 processes in out.json", out)
+        for rank in range(2):
+            self.assertIn(1, self.steps(self.spans(), rank))
+
+    @staticmethod
+    def trainings(launcher):
+        """The processes below a launcher that train."""
+        parents = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+        def below(process):
+            while process in parents and process != launcher:
+                process = parents[process]
+            return process == launcher
+        def trains(process):
+            try:
+                return os.readlink(f"/proc/{process}/exe") == os.path.realpath(TRAIN)
+            except OSError:
+                return False
+        return [p for p in parents if below(p) and trains(p)]
+
     def test_workers_of_servers(self):
         out = self.run_program("--epochs", "2", "--strategy", "ps", before=[LAUNCH, "-n", "2", "-s", "1"])
         self.assertIn("out.json", out)
@@ -207,6 +249,57 @@ class SeveralProcesses(TraceCase):
             names = {e["name"] for e in parts}
             self.assertGreaterEqual(names, {f"push and pull step {n} bucket 0" for n in range(1, 5)})
         self.spans()
+
+
+class Values(TraceCase):
+    """TUTTI_TRACE=1."""
+
+    def train(self, *options, code=0, value="1"):
+        done = subprocess.run([TRAIN, *TINY, "--run-dir", "run", *options], cwd=self.folder, capture_output=True, text=True,
+                              env=dict(self.environment, TUTTI_TRACE=value), timeout=300)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stderr
+
+    def test_each_op_says_what_it_has_come_to(self):
+        lines = self.train("--epochs", "1").splitlines()
+        self.assertEqual([l for l in lines if "training" in l], [f"trace: pass {n}, training, 16 rows" for n in range(1, 5)])
+        first = lines[:lines.index("trace: pass 2, training, 16 rows")]
+        form = re.compile(r"trace: \S+ '[^']+' -> .+ \[[0-9, ]+\] (f32|f64) (min \S+ max \S+ mean \S+)$")
+        for line in first[1:]:
+            self.assertRegex(line, form)
+        of_loss = [l for l in first if "softmax_cross_entropy" in l]
+        of_weights = [l for l in first if "conv2d_backward_weights 'conv1' -> conv1.weight [16, 3, 3, 3] f32" in l]
+        self.assertTrue(of_loss and len(of_weights) == 1)
+        self.assertLess(first.index(of_loss[0]), first.index(of_weights[0]))
+
+    def test_the_same_bits_with_every_backend_that_is_built(self):
+        for backend in ("auto", "eigen", "reference"):
+            weights = []
+            for value in ("0", "1"):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                self.train("--epochs", "1", "--precision", "f32", "--backend", backend, value=value)
+                weights.append(next((self.folder / "run/checkpoints").glob("*/model.safetensors")).read_bytes())
+            self.assertEqual(weights[0], weights[1], backend)
+
+    def test_the_first_op_that_makes_a_nan_is_named(self):
+        told = self.train("--epochs", "50", "--lr", "1e6", "--warmup-epochs", "0", code=6)
+        lines = told.splitlines()
+        with_nan = [l for l in lines if l.startswith("trace: ") and " NaN" in l]
+        self.assertEqual(len(with_nan), 1)
+        op = re.match(r"trace: (\S+ '[^']+') ->", with_nan[0])[1]
+        error = lines[-1]
+        self.assertIn(f"[{op} in pass", error)
+        self.assertIn("it was given", error)
+
+    def test_two_ranks(self):
+        told = subprocess.run([LAUNCH, "-n", "2", TRAIN, *TINY, "--strategy", "gloo", "--run-dir", "run", "--epochs", "1"],
+                              cwd=self.folder, capture_output=True, text=True, env=dict(self.environment, TUTTI_TRACE="1"), timeout=300)
+        self.assertEqual(told.returncode, 0, told.stderr)
+        for rank in "01":
+            self.assertIn(f"[{rank}] trace: pass 1, training", told.stderr)
+
+    def test_another_value_is_an_error(self):
+        self.assertIn("[environment TUTTI_TRACE] expected 1", self.train(value="out.json", code=2))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@
 #include "progress_board.hpp"
 #include "settle.hpp"
 #include "ssh.hpp"
+#include "timeline.hpp"
 #include "wire.hpp"
 
 namespace tutti::launch {
@@ -71,6 +72,7 @@ class Launcher : ElasticJob {
       throw;
     }
     folder_.remove();
+    if (const std::string merged = merge_timelines(o_.command, plan_.first().order.job); !merged.empty()) say(merged);
     const int code = verdict();
     output_.flush(interrupted_ != 0);
     return code;

@@ -24,10 +24,13 @@ namespace tutti {
 
 struct Plan;          // engine/plan.hpp
 struct PreparedPlan;  // engine/prepared_plan.hpp
+class ValueWatcher;   // engine/value_watcher.hpp
 
 struct ExecutorOptions {
   DType compute = DType::f32;  // f32, bf16; f64 on ReferenceBackend, f16 on CUDA
   bool keep_all = false;
+  // Is told what each op has come to; ops then run one after the other. Null: nobody is.
+  ValueWatcher* watcher = nullptr;
 };
 
 // Runs a model on a backend: owns its arenas, makes a plan per batch size and mode, and walks the plan's segments.

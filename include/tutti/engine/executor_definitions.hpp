@@ -65,6 +65,7 @@ TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, O
   parameters_ = parameter_layout(train_, master);
   states_ = state_layout(train_, master);
   parts_->arenas.allocate(parameters_, states_, place_gradients);
+  parts_->walk.watch(options.watcher);
 }
 
 TUTTI_CORE_FUNCTION Executor::~Executor() = default;
@@ -89,7 +90,8 @@ TUTTI_CORE_FUNCTION std::unique_ptr<PreparedPlan> Executor::lay_out(std::int64_t
   o.training = training;
   o.shards = b_.shards();
   o.chunk_bytes = b_.chunk_bytes();
-  o.keep_all = options_.keep_all;
+  o.one_by_one = options_.watcher != nullptr;
+  o.keep_all = options_.keep_all || o.one_by_one;
   o.rows = rows;
   p->plan = make_plan(*p->graph, o, plan_queries(b_, *p), parameters_, states_);
   return p;
@@ -126,7 +128,7 @@ TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, 
   parts_->walk.set_scalars(&parts_->scalars);
   parts_->last = &p;
   // Where somebody listens in between, nothing is replayed.
-  if (on_ready) return parts_->walk.run(p, on_ready);
+  if (on_ready || options_.watcher != nullptr) return parts_->walk.run(p, on_ready);
   make_key(&p);
   b_.replay(span_of(parts_->key), &parts_->scalars, [&] { parts_->walk.run(p, on_ready); });
   parts_->packs.set_stale(false);
@@ -188,11 +190,15 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
   parts_->packs.run();
   make_key(p);
   parts_->key.insert(parts_->key.end(), key.begin(), key.end());
-  b_.replay(span_of(parts_->key), nullptr, [&] {
+  const auto all = [&] {
     begin();
     if (p != nullptr) parts_->walk.run(*p, on_ready);
     end();
-  });
+  };
+  if (options_.watcher != nullptr)
+    all();
+  else
+    b_.replay(span_of(parts_->key), nullptr, all);
   parts_->packs.set_stale(false);
 }
 

@@ -103,6 +103,7 @@ struct PlanOptions {  // what a planner can be told
   int shards = 8;
   std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor a row segment touches
   bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
+  bool one_by_one = false;               // each op in segments of its own
 };
 
 // Parameter and gradient arena: trainable parameters in the order in which their gradients become final, then the rest.

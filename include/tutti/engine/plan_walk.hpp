@@ -19,6 +19,7 @@
 #include <tutti/engine/batch_slot.hpp>
 #include <tutti/engine/plan.hpp>
 #include <tutti/engine/prepared_plan.hpp>
+#include <tutti/engine/value_watcher.hpp>
 #include <tutti/engine/weight_packs.hpp>
 
 namespace tutti {
@@ -38,6 +39,8 @@ class PlanWalk {
   // Of the runs to come; null: the backend has them from elsewhere.
   void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
   void profile(Profile* p) noexcept { profile_ = p; }
+  // Of plans whose ops run one by one and keep what they compute.
+  void watch(ValueWatcher* w) noexcept { watcher_ = w; }
 
   void run(const PreparedPlan& p, const OnReady& on_ready) {
     packs_.run();
@@ -56,6 +59,11 @@ class PlanWalk {
         run_to(s);
         pass.reset();
         pass.emplace(Lane::step, segments[s].backward ? "backward" : "forward");
+      }
+      if (watcher_ != nullptr) {
+        run_to(s + 1);
+        b_.finish_gradients();
+        watcher_->ran(*this, b_.memory(), p, segments[s]);
       }
       if (!on_ready || segments[s].ready <= ready) continue;
       ready = segments[s].ready;
@@ -192,6 +200,7 @@ class PlanWalk {
   WeightPacks& packs_;
   const StepScalars* scalars_ = nullptr;
   Profile* profile_ = nullptr;
+  ValueWatcher* watcher_ = nullptr;
   std::vector<int> loops_;
 };
 

@@ -170,6 +170,7 @@ class Planner {
       std::fill(late.begin(), late.end(), char{0});
     };
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
+      if (o_.one_by_one) close();
       const Node& n = g_.nodes[i];
       const auto id = static_cast<NodeId>(i);
       const Division division = p_.partitions[i].division;

@@ -17,9 +17,14 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/f16.hpp>
+#include <tutti/engine/plan.hpp>
+#include <tutti/engine/plan_walk.hpp>
+#include <tutti/engine/prepared_plan.hpp>
 #include <tutti/engine/value_watcher.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/graph/ops.hpp>
+#include <tutti/tensor/memory.hpp>
+#include <tutti/tensor/view.hpp>
 
 namespace tutti {
 
@@ -90,40 +95,52 @@ class ValueTrace final : public ValueWatcher {
  public:
   explicit ValueTrace(std::function<void(const std::string&)> print = print_line) : print_(std::move(print)) {}
 
-  void ran(Memory& memory, const Graph& g, const Node& n, const std::vector<TensorRef>& in,
-           const std::vector<TensorRef>& out) override {
+  void ran(const PlanWalk& walk, Memory& memory, const PreparedPlan& p, const Segment& segment) override {
+    const auto [node, phase] = segment.steps.front();
+    const auto i = static_cast<std::size_t>(node);
+    // Another segment ends it.
+    if (phase == Phase::reduce && p.plan.partitions[i].division == Division::two_pass) return;
+    const auto operand = [&](ValueId v) {
+      const ValuePlace& at = p.plan.values[static_cast<std::size_t>(v)];
+      return TensorRef{at.where == Where::nowhere ? nullptr : walk.find(at), at.desc.dtype, at.desc.shape};
+    };
+    if (node == 0)
+      print_("trace: pass " + std::to_string(++passes_) + (p.plan.training ? ", training, " : ", evaluation, ") +
+             std::to_string(p.plan.rows) + " rows");
+    const Graph& g = *p.graph;
+    const Node& n = g.nodes[i];
     const std::string op = std::string(name_of(n.op)) + " '" + n.name + "'";
-    for (std::size_t k = 0; k < out.size(); ++k) {
-      const ValueRange r = ValueRange::of(memory, out[k]);
+    for (const ValueId v : n.outputs) {
+      const TensorRef out = operand(v);
+      const ValueRange r = ValueRange::of(memory, out);
       if (r.count == 0) continue;
-      const std::string what = to_string(out[k].shape) + " " + std::string(name_of(out[k].dtype));
-      print_("trace: " + op + " -> " + g[n.outputs[k]].name + " " + what + " " + r.text());
+      const std::string what = to_string(out.shape) + " " + std::string(name_of(out.dtype));
+      print_("trace: " + op + " -> " + g[v].name + " " + what + " " + r.text());
       if (r.infinite > 0 && first_infinity_.empty()) first_infinity_ = op;
-      if (r.nan > 0) stop(memory, g, n, in, op, what, r);
+      if (r.nan == 0) continue;
+      std::string given;
+      bool finite = true;
+      for (const ValueId input : n.inputs) {
+        if (g[input].storage == Storage::state) continue;  // the op may have changed it
+        const ValueRange of_input = ValueRange::of(memory, operand(input));
+        if (of_input.count == 0) continue;
+        finite = finite && of_input.finite();
+        given += (given.empty() ? "it was given " : "; ") + g[input].name + ": " + of_input.text();
+      }
+      std::string hint = given + (finite ? "; it made the NaN itself: lower --lr, set --clip-norm, or look at this op"
+                                         : "; look at what made these: the update before this step, or the data");
+      if (!first_infinity_.empty()) hint += "; the first infinity came of " + first_infinity_;
+      fail<NotFiniteError>(op + " in pass " + std::to_string(passes_), "numbers in " + what,
+                           std::to_string(r.nan) + " NaN of " + std::to_string(r.count), hint);
     }
   }
 
  private:
   static void print_line(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
-  [[noreturn]] void stop(Memory& memory, const Graph& g, const Node& n, const std::vector<TensorRef>& in,
-                         const std::string& op, const std::string& what, const ValueRange& r) const {
-    std::string given;
-    bool finite = true;
-    for (std::size_t k = 0; k < in.size(); ++k) {
-      const ValueRange of_input = ValueRange::of(memory, in[k]);
-      if (of_input.count == 0) continue;
-      finite = finite && of_input.finite();
-      given += (given.empty() ? "it was given " : "; ") + g[n.inputs[k]].name + ": " + of_input.text();
-    }
-    std::string hint = given + (finite ? "; so it made the NaN itself: lower --lr, set --clip-norm, or look at this op"
-                                       : "; look at what made these: the update before this step, or the data");
-    if (!first_infinity_.empty()) hint += "; the first infinity came of " + first_infinity_;
-    fail<NotFiniteError>(op, "numbers in " + what, std::to_string(r.nan) + " NaN of " + std::to_string(r.count), hint);
-  }
-
   std::function<void(const std::string&)> print_;
   std::string first_infinity_;
+  std::int64_t passes_ = 0;
 };
 
 }  // namespace tutti

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <vector>
-
-#include <tutti/graph/graph.hpp>
-#include <tutti/tensor/memory.hpp>
-#include <tutti/tensor/view.hpp>
-
 namespace tutti {
+
+class Memory;
+class PlanWalk;
+struct PreparedPlan;
+struct Segment;
 
 // Is told what each op of a run has come to, as soon as it is done and before the next one begins: see
 // engine/value_trace.hpp.
 class ValueWatcher {
  public:
   virtual ~ValueWatcher() = default;
-  // Operands in the order of the node's, in this memory; without data where a value lies nowhere. What it throws ends
-  // the run.
-  virtual void ran(Memory& memory, const Graph& g, const Node& n, const std::vector<TensorRef>& in,
-                   const std::vector<TensorRef>& out) = 0;
+  // A segment of one op, or of a part of one, that has run. What it throws ends the run.
+  virtual void ran(const PlanWalk& walk, Memory& memory, const PreparedPlan& p, const Segment& segment) = 0;
 };
 
 }  // namespace tutti

@@ -62,14 +62,17 @@ class EventWriter {
   void scalars(std::int64_t step, std::initializer_list<Scalar> values) {
     scalars(step, std::span(values.begin(), values.size()));
   }
+  // An Event message, such as io/tfevents_summary.hpp makes.
+  void event(const std::string& message) { append(message); }
   void scalar(std::string_view tag, std::int64_t step, float value) { scalars(step, {{tag, value}}); }
 
   [[nodiscard]] const Path& path() const noexcept { return file_.path(); }
-
- private:
+  // Seconds since 1970.
   [[nodiscard]] static double now() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   }
+
+ private:
   [[nodiscard]] static AppendFile create(const Path& folder) {
     static std::atomic<int> count{0};
     make_directories(folder);

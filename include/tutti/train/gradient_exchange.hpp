@@ -58,7 +58,7 @@ class GradientExchange final : public Exchange {
       state_sums_ = all_ + StepFlags::bytes + parameters.bytes();
       return all_ + StepFlags::bytes;
     };
-    auto e = std::make_unique<Executor>(b_, model, ExecutorOptions{o_.compute, false}, place);
+    auto e = std::make_unique<Executor>(b_, model, ExecutorOptions{o_.compute, false, o_.watcher}, place);
     e_ = e.get();
     cut_buckets();
     require_something_to_share();

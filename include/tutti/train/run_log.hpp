@@ -185,6 +185,10 @@ class TensorboardLog : public FitListener {
     if (r.test_ema) evaluation("test_ema", *r.test_ema);
   }
 
+ protected:
+  detail::CarefulWriter careful_;
+  io::EventWriter events_;
+
  private:
   void point(const StepReport& r) {
     std::vector<io::Scalar> values{{"train/loss", static_cast<float>(r.train_loss)},
@@ -197,8 +201,6 @@ class TensorboardLog : public FitListener {
     careful_([&] { events_.scalars(r.step, values); });
   }
 
-  detail::CarefulWriter careful_;
-  io::EventWriter events_;
   bool summaries_;
 };
 

@@ -12,6 +12,8 @@
 
 namespace tutti {
 
+class ValueWatcher;  // engine/value_watcher.hpp
+
 struct TrainerOptions {  // what a Trainer can be told
   DType compute = DType::f32;
   AnyOptimizer optimizer = Sgd{};
@@ -29,7 +31,8 @@ struct TrainerOptions {  // what a Trainer can be told
   std::int64_t micro_batch = 0;
   std::size_t bucket_bytes = std::size_t{16} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  JobFacts must_agree{};  // what else must be the same on all ranks: data, options
+  JobFacts must_agree{};            // what else must be the same on all ranks: data, options
+  ValueWatcher* watcher = nullptr;  // as ExecutorOptions has it; outlives the trainer
 };
 
 // When things happened in a step, in seconds from its beginning.

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/math.hpp>
+#include <tutti/io/json_value.hpp>
+#include <tutti/io/tfevents.hpp>
+
+// What event files hold beside curves: images, histograms and the hyper-parameters of a run, as TensorBoard shows them
+// (tensorflow/core/framework/summary.proto, tensorboard/plugins/hparams/plugin_data.proto).
+namespace tutti::io {
+
+// A PNG file of an image, channels as the file has them.
+struct ImageSummary {
+  std::string_view tag;
+  std::int64_t height = 0, width = 0, channels = 0;
+  std::string_view png;
+};
+
+// How many of the finite values lie in each of equal parts of their range.
+struct Histogram {
+  static constexpr std::size_t parts = 30;
+  double least = 0, greatest = 0, count = 0, sum = 0, squares = 0;
+  std::array<double, parts> in_part{};
+
+  [[nodiscard]] static Histogram of(std::span<const float> values) {
+    Histogram h;
+    for (const float v : values) {
+      if (!math::is_finite(v)) continue;
+      h.least = h.count == 0 ? v : std::min(h.least, static_cast<double>(v));
+      h.greatest = h.count == 0 ? v : std::max(h.greatest, static_cast<double>(v));
+      ++h.count;
+      h.sum += v;
+      h.squares += static_cast<double>(v) * v;
+    }
+    const double width = (h.greatest - h.least) / parts;
+    for (const float v : values) {
+      if (!math::is_finite(v)) continue;
+      const double at = width > 0 ? (v - h.least) / width : 0;
+      ++h.in_part[std::min(static_cast<std::size_t>(at), parts - 1)];
+    }
+    return h;
+  }
+};
+
+enum class RunStatus : std::uint8_t { unknown = 0, success = 1, failure = 2 };
+
+namespace detail {
+
+inline void append_integer(std::string& out, unsigned field, std::int64_t v) {
+  append_key(out, field, Wire::varint);
+  append_varint(out, static_cast<std::uint64_t>(v));
+}
+
+[[nodiscard]] inline std::string encode_summaries(double wall_time, std::int64_t step,
+                                                  std::span<const std::string> values) {
+  std::string summary, event;
+  for (const std::string& v : values) append_bytes(summary, 1, v);
+  append_double(event, 1, wall_time);
+  append_integer(event, 2, step);
+  append_bytes(event, 5, summary);
+  return event;
+}
+
+// A value of TensorBoard's hparams plugin; field: of its HParamsPluginData.
+[[nodiscard]] inline std::string hparams_event(double wall_time, std::string_view tag, unsigned field,
+                                               std::string_view message) {
+  std::string data, plugin, metadata, value;
+  append_bytes(data, field, message);
+  append_bytes(plugin, 1, "hparams");
+  append_bytes(plugin, 2, data);
+  append_bytes(metadata, 1, plugin);
+  append_bytes(value, 1, tag);
+  // An empty tensor of f32, which the plugin asks for.
+  std::string tensor, shape;
+  append_bytes(shape, 2, "");
+  append_integer(tensor, 1, 1);
+  append_bytes(tensor, 2, shape);
+  append_bytes(value, 8, tensor);
+  append_bytes(value, 9, metadata);
+  return encode_summaries(wall_time, 0, {&value, 1});
+}
+
+}  // namespace detail
+
+// An Event message with these images.
+[[nodiscard]] inline std::string encode_image_event(double wall_time, std::int64_t step,
+                                                    std::span<const ImageSummary> images) {
+  std::vector<std::string> values;
+  for (const ImageSummary& i : images) {
+    std::string image, value;
+    detail::append_integer(image, 1, i.height);
+    detail::append_integer(image, 2, i.width);
+    detail::append_integer(image, 3, i.channels);
+    detail::append_bytes(image, 4, i.png);
+    detail::append_bytes(value, 1, i.tag);
+    detail::append_bytes(value, 4, image);
+    values.push_back(std::move(value));
+  }
+  return detail::encode_summaries(wall_time, step, values);
+}
+
+[[nodiscard]] inline std::string encode_histogram_event(double wall_time, std::int64_t step, std::string_view tag,
+                                                        const Histogram& h) {
+  std::string histogram, limits, counts, value;
+  for (std::size_t i = 0; i < Histogram::parts; ++i) {
+    const double width = (h.greatest - h.least) / Histogram::parts;
+    const double right = i + 1 == Histogram::parts ? h.greatest : h.least + width * static_cast<double>(i + 1);
+    append_little_endian(limits, std::bit_cast<std::uint64_t>(right), 8);
+    append_little_endian(counts, std::bit_cast<std::uint64_t>(h.in_part[i]), 8);
+  }
+  const double numbers[] = {h.least, h.greatest, h.count, h.sum, h.squares};
+  for (unsigned i = 0; i < 5; ++i) detail::append_double(histogram, i + 1, numbers[i]);
+  detail::append_bytes(histogram, 6, limits);
+  detail::append_bytes(histogram, 7, counts);
+  detail::append_bytes(value, 1, tag);
+  detail::append_bytes(value, 5, histogram);
+  return detail::encode_summaries(wall_time, step, {&value, 1});
+}
+
+// The hyper-parameters of a run that begins: an object's texts, numbers and truths; others are left out.
+[[nodiscard]] inline std::string encode_hparams_event(double wall_time, const Json& hparams) {
+  std::string session;
+  for (const auto& [name, v] : hparams.as_object()) {
+    std::string value, entry;
+    if (v.is_bool())
+      detail::append_integer(value, 4, v.as_bool() ? 1 : 0);
+    else if (v.is_integer() || v.is_double())
+      detail::append_double(value, 2, v.as_double());
+    else if (v.is_string())
+      detail::append_bytes(value, 3, v.as_string());
+    else
+      continue;
+    detail::append_bytes(entry, 1, name);
+    detail::append_bytes(entry, 2, value);
+    detail::append_bytes(session, 1, entry);
+  }
+  detail::append_double(session, 5, wall_time);
+  return detail::hparams_event(wall_time, "_hparams_/session_start_info", 3, session);
+}
+// How it has ended.
+[[nodiscard]] inline std::string encode_hparams_end(double wall_time, RunStatus status) {
+  std::string session;
+  detail::append_integer(session, 1, static_cast<std::int64_t>(status));
+  detail::append_double(session, 2, wall_time);
+  return detail::hparams_event(wall_time, "_hparams_/session_end_info", 4, session);
+}
+
+}  // namespace tutti::io
