@@ -16,6 +16,7 @@
 #include <tutti/backends/cuda/launcher.hpp>
 #include <tutti/backends/cuda/loss_op.hpp>
 #include <tutti/backends/cuda/memory.hpp>
+#include <tutti/backends/cuda/nvtx.hpp>
 #include <tutti/backends/cuda/options.hpp>
 #include <tutti/backends/cuda/pack_table.hpp>
 #include <tutti/backends/cuda/staging.hpp>
@@ -48,6 +49,7 @@ class Core : public Backend, public DeviceMemory {
       fail<UsageError>("--tf32", "a GPU of compute capability 8.0 or newer", device().name_and_capability(),
                        "leave it out, or use --precision f16");
     norms_ = Buffer(*this, squared_norms_bytes);
+    NvtxRanges::watch_if_profiled();
   }
 
   [[nodiscard]] Memory& memory() noexcept override { return *this; }

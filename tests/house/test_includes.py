@@ -29,7 +29,7 @@ EVERYTHING = set(BELOW) | {"backends", "datasets"}
 BACKENDS = {
     "eigen": ("engine", r"(unsupported/)?Eigen/.*"),
     "onednn": ("engine", r"oneapi/dnnl/.*|dnnl.*\.hp?p?|omp\.h"),
-    "cuda": ("engine", r"cuda.*\.h|cudnn.*\.h|cublas.*\.h|nvrtc\.h"),
+    "cuda": ("engine", r"cuda.*\.h|cudnn.*\.h|cublas.*\.h|nvrtc\.h|nvtx3/.*\.h"),
     "mpi": ("strategy", r"mpi\.h"),
     "nccl": ("strategy", r"nccl\.h|cuda_runtime.*\.h"),
     "gloo": ("strategy", r"gloo/.*"),

@@ -19,6 +19,8 @@ class SpanWatcher {
   virtual void end() noexcept = 0;
   // The nanoseconds of a span that is over and was no thread's alone.
   virtual void over(Lane lane, std::string_view name, std::int64_t number, std::int64_t nanoseconds) noexcept = 0;
+  // From now on `front` is told in its place, and passes on what it hears.
+  virtual void stand_behind(SpanWatcher& front) noexcept = 0;
 
  protected:
   ~SpanWatcher() = default;
@@ -34,16 +36,23 @@ class Span {
                 const std::atomic<SpanWatcher*>& watcher = span_watcher) noexcept
       : watcher_(watcher.load(std::memory_order_acquire)) {
     if (watcher_ != nullptr) [[unlikely]]
-      watcher_->begin(lane, what, name, number);
+      begin(lane, what, name, number);
   }
   ~Span() {
     if (watcher_ != nullptr) [[unlikely]]
-      watcher_->end();
+      end();
   }
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
 
  private:
+  // Away from what runs where nobody watches.
+  [[gnu::cold, gnu::noinline]] void begin(Lane lane, std::string_view what, std::string_view name,
+                                          std::int64_t number) noexcept {
+    watcher_->begin(lane, what, name, number);
+  }
+  [[gnu::cold, gnu::noinline]] void end() noexcept { watcher_->end(); }
+
   SpanWatcher* watcher_;
 };
 

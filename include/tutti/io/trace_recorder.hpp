@@ -110,8 +110,7 @@ class TraceRecorder final : public SpanWatcher {
   // Ends the file; nothing is recorded any more, and others may merge it.
   void close() noexcept {
     if (closed_.exchange(true)) return;
-    span_watcher.store(nullptr);
-    detail_watcher.store(nullptr);
+    leave();
     {
       const std::lock_guard lock(wake_mutex_);
       stop_ = true;
@@ -132,11 +131,10 @@ class TraceRecorder final : public SpanWatcher {
   [[nodiscard]] std::int64_t lost() const noexcept { return lost_.load(); }
   [[nodiscard]] const TraceOptions& options() const noexcept { return o_; }
 
-  // Tells `front` of all spans in this recorder's place, who passes them on.
-  void stand_behind(SpanWatcher& front) noexcept {
+  void stand_behind(SpanWatcher& front) noexcept override {
     front_ = &front;
-    span_watcher.store(front_);
-    if (details_) detail_watcher.store(front_);
+    span_watcher.store(&front);
+    detail_watcher.store(&front);
   }
 
  private:
@@ -193,6 +191,8 @@ class TraceRecorder final : public SpanWatcher {
 
   void keep(Thread& t, const TraceSpan& s) noexcept {
     if (closed_.load(std::memory_order_relaxed)) return;
+    // Who stands in front is told of all steps.
+    if (is_detail(s.lane) && front_ != this && !details_) return;
     const bool rare = s.lane == Lane::evaluation || s.lane == Lane::checkpoint || s.lane == Lane::membership;
     const std::int64_t before = is_detail(s.lane) ? details_kept_.fetch_add(1, std::memory_order_relaxed)
                                                   : spans_kept_.fetch_add(1, std::memory_order_relaxed);
@@ -220,7 +220,7 @@ class TraceRecorder final : public SpanWatcher {
   }
   void watch_details(bool on) noexcept {
     if (closed_ || details_.exchange(on) == on) return;
-    detail_watcher.store(on ? front_ : nullptr);
+    if (front_ == this) detail_watcher.store(on ? this : nullptr);
   }
 
   // ---- the thread that writes ----
@@ -271,6 +271,12 @@ class TraceRecorder final : public SpanWatcher {
           ",\n";
     return static_cast<std::uint8_t>(t.row[i]);
   }
+  // Whoever stands in front goes on alone.
+  void leave() noexcept {
+    if (front_ != this) return;
+    span_watcher.store(nullptr);
+    detail_watcher.store(nullptr);
+  }
   void write(const std::string& text) noexcept {
     if (failed_ || text.empty()) return;
     try {
@@ -281,8 +287,7 @@ class TraceRecorder final : public SpanWatcher {
   }
   void give_up(const char* why) noexcept {
     if (std::exchange(failed_, true)) return;
-    span_watcher.store(nullptr);
-    detail_watcher.store(nullptr);
+    leave();
     try {
       if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " Training goes on.");
     } catch (...) {  // nobody hears it
@@ -291,7 +296,7 @@ class TraceRecorder final : public SpanWatcher {
 
   TraceOptions o_;
   Descriptor file_;
-  SpanWatcher* front_ = this;
+  std::atomic<SpanWatcher*> front_{this};  // who is told, and tells this
   std::mutex threads_mutex_, file_mutex_, wake_mutex_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::array<int, lanes> rows_{};

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include <tutti/core/span.hpp>
+
+namespace tutti::cuda {
+
+#if defined(NVTX_VERSION)
+
+// Spans as ranges of NVTX, which Nsight Systems shows beside what the GPU does. They are those of the host's threads:
+// of a step that is replayed as a whole the step, and layers where it is captured, or throughout with --no-cuda-graph.
+class NvtxRanges final : public SpanWatcher {
+ public:
+  // Where a profiler listens: it names the library that does, in NVTX's own variable.
+  static void watch_if_profiled() noexcept {
+    const char* const library = std::getenv("NVTX_INJECTION64_PATH");
+    if (library != nullptr && *library != '\0') watch();
+  }
+  // From now on, whoever else watches. Once is enough.
+  static void watch() noexcept {
+    static NvtxRanges ranges;
+    static const bool joined = (ranges.join(), true);
+    (void)joined;
+  }
+
+  void begin(Lane lane, std::string_view what, std::string_view name, std::int64_t number) noexcept override {
+    const Text text(what, name);
+    nvtxEventAttributes_t a = attributes(lane, text, number);
+    nvtxDomainRangePushEx(domain_, &a);
+    if (next_ != nullptr) next_->begin(lane, what, name, number);
+  }
+  void end() noexcept override {
+    nvtxDomainRangePop(domain_);
+    if (next_ != nullptr) next_->end();
+  }
+  // A range cannot begin in the past.
+  void over(Lane lane, std::string_view name, std::int64_t number, std::int64_t nanoseconds) noexcept override {
+    const Text text(name, {});
+    nvtxEventAttributes_t a = attributes(lane, text, number);
+    nvtxDomainMarkEx(domain_, &a);
+    if (next_ != nullptr) next_->over(lane, name, number, nanoseconds);
+  }
+  void stand_behind(SpanWatcher& front) noexcept override {
+    span_watcher.store(&front);
+    detail_watcher.store(&front);
+  }
+
+ private:
+  struct Text {
+    Text(std::string_view what, std::string_view name) {
+      append(what);
+      if (!what.empty() && !name.empty()) append(" ");
+      append(name);
+    }
+    void append(std::string_view s) {
+      const std::size_t n = s.size() < bytes.size() - 1 - length ? s.size() : bytes.size() - 1 - length;
+      std::memcpy(bytes.data() + length, s.data(), n);
+      length += n;
+    }
+    std::array<char, 96> bytes{};
+    std::size_t length = 0;
+  };
+
+  NvtxRanges() : domain_(nvtxDomainCreateA("tutti")) {}
+  void join() noexcept {
+    next_ = span_watcher.load();
+    if (next_ != nullptr) return next_->stand_behind(*this);
+    stand_behind(*this);
+  }
+  static nvtxEventAttributes_t attributes(Lane lane, const Text& text, std::int64_t number) {
+    nvtxEventAttributes_t a{};
+    a.version = NVTX_VERSION;
+    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    a.category = static_cast<std::uint32_t>(lane) + 1;
+    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    a.message.ascii = text.bytes.data();
+    if (number >= 0) {
+      a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
+      a.payload.llValue = number;
+    }
+    return a;
+  }
+
+  nvtxDomainHandle_t domain_;
+  SpanWatcher* next_ = nullptr;
+};
+
+#else
+
+// A toolkit without NVTX's headers.
+struct NvtxRanges {
+  static void watch_if_profiled() noexcept {}
+};
+
+#endif
+
+}  // namespace tutti::cuda
