@@ -14,7 +14,8 @@
 
 #include <tutti/core/math.hpp>
 #include <tutti/io/json_value.hpp>
-#include <tutti/io/tfevents.hpp>
+#include <tutti/io/protobuf.hpp>
+#include <tutti/io/tfrecord.hpp>
 
 // What event files hold beside curves: images, histograms and the hyper-parameters of a run, as TensorBoard shows them
 // (tensorflow/core/framework/summary.proto, tensorboard/plugins/hparams/plugin_data.proto).
@@ -57,18 +58,13 @@ enum class RunStatus : std::uint8_t { unknown = 0, success = 1, failure = 2 };
 
 namespace detail {
 
-inline void append_integer(std::string& out, unsigned field, std::int64_t v) {
-  append_key(out, field, Wire::varint);
-  append_varint(out, static_cast<std::uint64_t>(v));
-}
-
 [[nodiscard]] inline std::string encode_summaries(double wall_time, std::int64_t step,
                                                   std::span<const std::string> values) {
   std::string summary, event;
-  for (const std::string& v : values) append_bytes(summary, 1, v);
-  append_double(event, 1, wall_time);
-  append_integer(event, 2, step);
-  append_bytes(event, 5, summary);
+  for (const std::string& v : values) protobuf::append_bytes(summary, 1, v);
+  protobuf::append_double(event, 1, wall_time);
+  protobuf::append_int(event, 2, step);
+  protobuf::append_bytes(event, 5, summary);
   return event;
 }
 
@@ -76,18 +72,18 @@ inline void append_integer(std::string& out, unsigned field, std::int64_t v) {
 [[nodiscard]] inline std::string hparams_event(double wall_time, std::string_view tag, unsigned field,
                                                std::string_view message) {
   std::string data, plugin, metadata, value;
-  append_bytes(data, field, message);
-  append_bytes(plugin, 1, "hparams");
-  append_bytes(plugin, 2, data);
-  append_bytes(metadata, 1, plugin);
-  append_bytes(value, 1, tag);
+  protobuf::append_bytes(data, field, message);
+  protobuf::append_bytes(plugin, 1, "hparams");
+  protobuf::append_bytes(plugin, 2, data);
+  protobuf::append_bytes(metadata, 1, plugin);
+  protobuf::append_bytes(value, 1, tag);
   // An empty tensor of f32, which the plugin asks for.
   std::string tensor, shape;
-  append_bytes(shape, 2, "");
-  append_integer(tensor, 1, 1);
-  append_bytes(tensor, 2, shape);
-  append_bytes(value, 8, tensor);
-  append_bytes(value, 9, metadata);
+  protobuf::append_bytes(shape, 2, "");
+  protobuf::append_int(tensor, 1, 1);
+  protobuf::append_bytes(tensor, 2, shape);
+  protobuf::append_bytes(value, 8, tensor);
+  protobuf::append_bytes(value, 9, metadata);
   return encode_summaries(wall_time, 0, {&value, 1});
 }
 
@@ -99,12 +95,12 @@ inline void append_integer(std::string& out, unsigned field, std::int64_t v) {
   std::vector<std::string> values;
   for (const ImageSummary& i : images) {
     std::string image, value;
-    detail::append_integer(image, 1, i.height);
-    detail::append_integer(image, 2, i.width);
-    detail::append_integer(image, 3, i.channels);
-    detail::append_bytes(image, 4, i.png);
-    detail::append_bytes(value, 1, i.tag);
-    detail::append_bytes(value, 4, image);
+    protobuf::append_int(image, 1, i.height);
+    protobuf::append_int(image, 2, i.width);
+    protobuf::append_int(image, 3, i.channels);
+    protobuf::append_bytes(image, 4, i.png);
+    protobuf::append_bytes(value, 1, i.tag);
+    protobuf::append_bytes(value, 4, image);
     values.push_back(std::move(value));
   }
   return detail::encode_summaries(wall_time, step, values);
@@ -120,11 +116,11 @@ inline void append_integer(std::string& out, unsigned field, std::int64_t v) {
     append_little_endian(counts, std::bit_cast<std::uint64_t>(h.in_part[i]), 8);
   }
   const double numbers[] = {h.least, h.greatest, h.count, h.sum, h.squares};
-  for (unsigned i = 0; i < 5; ++i) detail::append_double(histogram, i + 1, numbers[i]);
-  detail::append_bytes(histogram, 6, limits);
-  detail::append_bytes(histogram, 7, counts);
-  detail::append_bytes(value, 1, tag);
-  detail::append_bytes(value, 5, histogram);
+  for (unsigned i = 0; i < 5; ++i) protobuf::append_double(histogram, i + 1, numbers[i]);
+  protobuf::append_bytes(histogram, 6, limits);
+  protobuf::append_bytes(histogram, 7, counts);
+  protobuf::append_bytes(value, 1, tag);
+  protobuf::append_bytes(value, 5, histogram);
   return detail::encode_summaries(wall_time, step, {&value, 1});
 }
 
@@ -134,25 +130,25 @@ inline void append_integer(std::string& out, unsigned field, std::int64_t v) {
   for (const auto& [name, v] : hparams.as_object()) {
     std::string value, entry;
     if (v.is_bool())
-      detail::append_integer(value, 4, v.as_bool() ? 1 : 0);
+      protobuf::append_int(value, 4, v.as_bool() ? 1 : 0);
     else if (v.is_integer() || v.is_double())
-      detail::append_double(value, 2, v.as_double());
+      protobuf::append_double(value, 2, v.as_double());
     else if (v.is_string())
-      detail::append_bytes(value, 3, v.as_string());
+      protobuf::append_bytes(value, 3, v.as_string());
     else
       continue;
-    detail::append_bytes(entry, 1, name);
-    detail::append_bytes(entry, 2, value);
-    detail::append_bytes(session, 1, entry);
+    protobuf::append_bytes(entry, 1, name);
+    protobuf::append_bytes(entry, 2, value);
+    protobuf::append_bytes(session, 1, entry);
   }
-  detail::append_double(session, 5, wall_time);
+  protobuf::append_double(session, 5, wall_time);
   return detail::hparams_event(wall_time, "_hparams_/session_start_info", 3, session);
 }
 // How it has ended.
 [[nodiscard]] inline std::string encode_hparams_end(double wall_time, RunStatus status) {
   std::string session;
-  detail::append_integer(session, 1, static_cast<std::int64_t>(status));
-  detail::append_double(session, 2, wall_time);
+  protobuf::append_int(session, 1, static_cast<std::int64_t>(status));
+  protobuf::append_double(session, 2, wall_time);
   return detail::hparams_event(wall_time, "_hparams_/session_end_info", 4, session);
 }
 
