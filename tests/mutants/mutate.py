@@ -59,7 +59,7 @@ class Header:
         self.bytes = self.path.read_bytes()
         self.text = self.bytes.decode("ascii")  # offsets are bytes
         self.lines = self.text.split("\n")
-        self.mutants, self.sites = [], []
+        self.mutants, self.sites, self.seen = [], [], []
         unit = Index.create().parse(str(self.path), args=["-x", "c++", "-std=c++20", "-I", str(root / "include"), *system_folders()])
         bad = [d for d in unit.diagnostics if d.severity >= 3]
         if bad:
@@ -69,6 +69,10 @@ class Header:
     # ---- what can be changed ----
     def add(self, begin, end, changes, write, constant, wide=False):
         """changes: (shown before, shown after) of each mutant; write(numbers, render) gives the text."""
+        # Clang visits some declarations twice.
+        if any(known == (begin, end, changes) for known in self.seen):
+            return
+        self.seen.append((begin, end, changes))
         line = self.text.count("\n", 0, begin) + 1
         indent = self.text.rindex("\n", 0, begin) + 1
         indent += len(self.lines[line - 1]) - len(self.lines[line - 1].lstrip())

@@ -76,7 +76,7 @@ class Run:
                 [LAUNCH, "-n", "2", "--stop-timeout", "60", TRAIN, "--strategy", "gloo", "--data-dir", self.data, "-m", "resnet18",
                  "-b", "4", "--image-size", "32", "--num-epochs", str(EPOCHS), "--display-every", "1", "--nofp16", "--seed",
                  str(self.seed), "--threads", "1", "--on-bad-record", "skip", "--save-checkpoints-steps", "4", "--keep", "2",
-                 "--log-dir", self.folder], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.work, env=environment)
+                 "--resume", "--log-dir", self.folder], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.work, env=environment)
 
     def said(self):
         return self.output.read_text(errors="replace")[-3000:]
@@ -219,8 +219,11 @@ class Soak:
         self.run = Run(data, self.disk / "disturbed", self.work, seed)
         for _ in range(1000):
             if self.run.job is None or self.run.job.poll() is not None:
-                if self.run.job is not None and self.run.job.returncode == 0:
+                code = None if self.run.job is None else self.run.job.returncode
+                if code == 0:
                     break
+                if code in (2, 4, 6):
+                    raise Broken(f"exit code {code}: {self.run.said()}")
                 self.run.start()
             self.run.wait_for_steps(self.random.randint(1, 14))
             if self.run.job.poll() is None:
@@ -248,6 +251,7 @@ def main():
             sys.exit(f"{program} has not been built")
     work = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
     soak = Soak(work, random.Random(args.seed))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made goes, the mount above all
     kinds = [soak.interrupt, soak.terminate, soak.kill_rank, soak.kill_launcher, soak.stop_rank, soak.damage_checkpoint]
     if soak.full:
         kinds.append(soak.fill_disk)

@@ -9,22 +9,27 @@ from pathlib import Path
 
 from launch_case import PROGRESS_RANK, LaunchCase, main, wait_until
 
-# Starts the ranks in sessions of their own, and takes no notice of them nor of being told to end.
+# Starts the ranks through a daemon that takes no notice of them, nor of the end of mpirun.
 MPIRUN = """#!/usr/bin/env python3
-import os, signal, subprocess, sys, time
+import os, signal, subprocess, sys
 words = sys.argv[1:]
 count, command = int(words[words.index("-np") + 1]), words[words.index("--exec-rank") - 1:]
 with open(os.environ["GENERATIONS"], "a") as log:
     print(command[-1], file=log)
-ranks = [subprocess.Popen(command, start_new_session=True, env=dict(
-             os.environ, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE=str(count), OMPI_COMM_WORLD_LOCAL_RANK=str(rank),
-             OMPI_COMM_WORLD_LOCAL_SIZE=str(count))) for rank in range(count)]
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-while any(rank.poll() is None for rank in ranks):
-    time.sleep(0.02)
+daemon = os.fork()
+if daemon == 0:
+    os.setsid()
+    number = "OMPI_COMM_WORLD_"
+    ranks = [subprocess.Popen(command, start_new_session=True, env={
+                 **os.environ, number + "RANK": str(rank), number + "SIZE": str(count), number + "LOCAL_RANK": str(rank),
+                 number + "LOCAL_SIZE": str(count)}) for rank in range(count)]
+    for rank in ranks:
+        rank.wait()
+    os._exit(0)
+os.waitpid(daemon, 0)
 sys.exit(1)
 """
-
 
 # A program that says it trains over MPI, as the launcher asks it.
 PROGRAM = """#!/bin/sh
