@@ -89,6 +89,20 @@ TEST_CASE("a seat is free when its process has ended") {
   CHECK(s.last<Changing>(0)->joining == 1);
 }
 
+TEST_CASE("who was asked to leave while it was there, or before the job began, may come") {
+  Scene s = standing(options(2, 0, true));
+  s.arbiter.ask_to_leave(1);
+  s.ended(1);
+  s.tell(0, Report{1, 4, true, false});
+  s.enrol(1, Role::worker, 9);
+  CHECK_FALSE(s.last<Released>(1).has_value());
+  CHECK(s.last<Changing>(0)->joining == 1);
+  Scene t(options(1, 0, true));
+  t.arbiter.ask_to_leave(0);
+  t.workers(1);
+  CHECK(t.ids() == "0");
+}
+
 TEST_CASE("servers are no workers that a job could go on with") {
   auto o = options(1, 1, true);
   Scene s = standing(o);

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints of a job whose members change, and what stands at the edge of a rule.
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <tutti/io/checkpoint.hpp>
+
+#include "../data/temp_folder.hpp"
+#include "checkpoint_state.hpp"
+
+using namespace tutti;
+using namespace tutti::io;
+using test::contains;
+using test::message_of;
+using test::save;
+using test::State;
+using test::TempFolder;
+namespace fs = std::filesystem;
+
+namespace {
+
+Path save_of(CheckpointStore& store, std::int64_t step, std::int64_t generation) {
+  const State state(step, 10);
+  CheckpointData data = state.data();
+  data.generation = generation;
+  return store.save(data);
+}
+// Files whose names begin so.
+int files(const CheckpointStore& store, const std::string& begin) {
+  int n = 0;
+  for (const auto& entry : fs::directory_iterator(store.folder()))
+    n += entry.path().filename().string().starts_with(begin) ? 1 : 0;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("the state before the first step is one") {
+  const TempFolder run;
+  CheckpointStore store(run.path());
+  save(store, 0);
+  CHECK(store.load_newest_valid()->step() == 0);
+  save(store, 1);
+  save(store, 2);
+  CHECK(store.list().size() == 2);  // of three, by default
+  const CheckpointData nothing;
+  CHECK(nothing.step + nothing.generation == 0);
+  const CheckpointManifest empty;
+  CHECK(empty.step == 0);
+  CHECK(empty.model.size + empty.model.crc32c == 0);
+  const BestCheckpoint best;
+  CHECK(best.step == 0);
+  CHECK(best.metric == 0);
+}
+
+TEST_CASE("a generation takes over the best, and what was before it") {
+  const TempFolder run;
+  CheckpointStore store(run.path(), 5);
+  for (const std::int64_t step : {2, 4, 6}) save_of(store, step, 1);
+  store.mark_best(4, 0.5, 1);
+  CHECK(store.latest_generation() == 1);
+  store.begin_generation(3, 5);
+  CHECK(store.latest_generation() == 3);
+  CHECK(store.list().size() == 2);  // step 6 of generation 1 does not count
+  CHECK(store.best()->step == 4);
+  CHECK(store.best_metric() == 0.5);
+  CHECK(files(store, "best.g3.json") == 1);
+  CHECK(files(store, "best.g1.json") == 0);
+  // One that begins behind an earlier step, or the same, makes that one's beginning say nothing; a later step's does
+  // not.
+  store.begin_generation(4, 5);
+  CHECK(files(store, "generation-") == 1);
+  store.begin_generation(5, 7);
+  CHECK(files(store, "generation-") == 2);
+  store.begin_generation(6, 3);
+  CHECK(files(store, "generation-") == 1);
+  CHECK(store.list().size() == 1);
+  // The best of a step that does not count any more is none.
+  CHECK_FALSE(store.best().has_value());
+  store.forget_generations();
+  CHECK(files(store, "generation-") == 0);
+  CHECK(store.list().size() == 3);
+}
+
+TEST_CASE("nothing is seen to change once the right to write is gone") {
+  const TempFolder run;
+  CheckpointStore store(run.path(), 1);
+  save(store, 1);
+  store.set_require_right([] { fail<UsageError>("right", "one", "none"); });
+  CHECK_THROWS_AS(save(store, 2), UsageError);
+  CHECK_THROWS_AS(save(store, 1), UsageError);
+  CHECK_THROWS_AS(store.mark_best(1, 0.5), UsageError);
+  CHECK_THROWS_AS(store.begin_generation(1, 0), UsageError);
+  CHECK(store.list().size() == 1);
+  CHECK(store.load_newest_valid()->step() == 1);
+  CHECK(files(store, "generation-") + files(store, "best") == 0);
+}
+
+TEST_CASE("a run that goes on from an older step gives up the later ones, and the best among them") {
+  const TempFolder run;
+  for (const std::int64_t best : {2, 4, 6}) {
+    CheckpointStore store(run.path() / std::to_string(best), 5);
+    for (const std::int64_t step : {2, 4, 6}) save(store, step);
+    store.mark_best(best, 0.5);
+    store.discard_newer_than(4);
+    CHECK(store.list().size() == 2);
+    CHECK(store.best().has_value() == (best <= 4));
+  }
+}
+
+TEST_CASE("counters and options of more than 16 MiB are refused, and leave nothing") {
+  const TempFolder run;
+  CheckpointStore store(run.path());
+  const State state(1, 10);
+  CheckpointData data = state.data();
+  const std::size_t most = std::size_t{16} << 20;
+  data.options = Json::object({{"text", std::string(most, 'x')}});
+  CHECK(contains(message_of<UsageError>([&] { (void)store.save(data); }), "at most 16 MiB"));
+  CHECK(fs::is_empty(store.folder()));
+  data.options = Json::object({{"text", std::string(most - 2000, 'x')}});
+  CHECK(store.load(store.save(data)).options() == data.options);
+}
+
+TEST_CASE("a file that is shorter, or longer, than the manifest says is named so; so is a folder that is none") {
+  const TempFolder run;
+  CheckpointStore store(run.path());
+  const Path path = save(store, 1);
+  const Path file = path / "model.safetensors";
+  const auto size = fs::file_size(file);
+  fs::resize_file(file, size - 1);
+  CHECK(contains(message_of<DataError>([&] { (void)store.load(path); }), "truncated"));
+  fs::resize_file(file, size + 1);
+  CHECK(contains(message_of<DataError>([&] { (void)store.load(path); }), "has grown"));
+  CHECK(contains(message_of<DataError>([&] { (void)load_checkpoint(run.path() / "nothing"); }), "expected a folder"));
+}
+
+TEST_CASE("a checksum is eight small hexadecimal digits") {
+  CHECK(parse_crc_text("0123abcd", "here") == 0x0123abcd);
+  for (const char* text : {"0123ABCD", "123abcd", "00123abcd", "0123abcg", "0x23abcd", " 123abcd", "+123abcd", ""})
+    CHECK_THROWS_AS((void)parse_crc_text(text, "here"), DataError);
+}
