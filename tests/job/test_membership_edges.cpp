@@ -196,6 +196,34 @@ TEST_CASE("a job is over for those who wait and those who have reported, unless 
   }
 }
 
+TEST_CASE("who has reported hears of the end of its job; who is given up, why") {
+  Scene s = standing(options(3));
+  s.tell(0, Report{1, 5, true, false});
+  s.ended(2);
+  CHECK(s.last<Refused>(0)->reason ==
+        "[job] expected all processes that it cannot do without, got worker 2 on h2 is gone: SIGKILL.");
+  CHECK_FALSE(s.last<Refused>(1).has_value());
+  CHECK(s.last<Refused>(2)->reason ==
+        "[worker 2 on h2] expected a process of the job, got one that was given up: SIGKILL.");
+}
+
+TEST_CASE("whom one generation has lost is no matter of the next") {
+  ArbiterOptions o = options(3, 0, true);
+  o.lost_are_replaced = true;
+  Scene s = standing(o);
+  s.ended(2);
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{1, 5, true, false});
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Stands{2});
+  s.enrol(5, Role::worker, 5);
+  CHECK(s.last<Changing>(0)->generation == 2);
+  CHECK(s.last<Changing>(0)->lost.empty());
+  // Nobody is waited for in the place of one that was lost before.
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Leave{false});
+  s.ended(5);
+  for (const Seat seat : {0U, 1U}) s.tell(seat, Report{2, 6});
+  for (const Seat seat : {0U, 1U}) CHECK(s.last<Released>(seat).has_value());
+}
+
 TEST_CASE("the work is done when a worker that belongs to the group and stays says so") {
   Scene server = standing(options(2, 1, true));
   server.tell(100, Leave{true});
@@ -235,8 +263,10 @@ TEST_CASE("who waits may go again, and takes nobody along") {
   Scene s = standing(options(1, 0, true));
   s.enrol(5, Role::worker, 5);
   s.tell(0, Leave{false});
+  const auto said = s.said.size();
   s.tell(5, Leave{false});
   CHECK(s.last<Released>(5).has_value());
+  CHECK(s.said.size() == said + 1);
   CHECK_FALSE(s.last<Stop>(0).has_value());
   CHECK_FALSE(s.arbiter.stopping());
 }
