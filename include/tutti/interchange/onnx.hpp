@@ -289,8 +289,8 @@ class GraphWriter {
   for (const Node& n : net.graph.nodes)
     if (const auto* normalize = std::get_if<op::Normalize>(&n.op)) {
       io::Json::Array mean, stddev;
-      // To seven digits, so that 0.485 is no 0.48500001.
-      const auto rounded = [](double v) { return std::round(v * 1e7) / 1e7; };
+      // To six digits, so that 0.485 is no 0.48500001.
+      const auto rounded = [](double v) { return std::round(v * 1e6) / 1e6; };
       for (const float m : normalize->mean) mean.emplace_back(rounded(static_cast<double>(m) / 255));
       for (const float s : normalize->inv_std) stddev.emplace_back(rounded(1 / (255 * static_cast<double>(s))));
       metadata("mean", io::write_json(io::Json(std::move(mean))));
