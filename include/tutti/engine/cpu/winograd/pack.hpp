@@ -56,28 +56,33 @@ TUTTI_INLINE void transpose_stages(F<I>* r) {
   transpose_stage<I, 4>(r);
   if constexpr (lanes_of<I> == 16) transpose_stage<I, 8>(r);
 }
-// Lanes x lanes floats, `from` being `step` apart, to `to`.
+// Lanes x lanes floats, `from` being `step` apart, to `to`; asks for those that are `ahead` of them.
 template <Isa I>
-TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std::int64_t to_step) {
+TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std::int64_t to_step, std::int64_t ahead) {
   constexpr int lanes = lanes_of<I>;
   F<I> r[lanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) load<I>(r[i], from + i * step);
+  for (int i = 0; i < lanes; ++i) {
+    load<I>(r[i], from + i * step);
+    __builtin_prefetch(from + i * step + ahead);
+  }
   transpose_stages<I>(r);
 #pragma GCC unroll 16
   for (int i = 0; i < lanes; ++i) store<I>(to + i * to_step, r[i]);
 }
 
 // Weights of as many outputs and inputs as a register has, `step` floats from one output to the next: [place][channel
-// summed over][lane].
+// summed over][lane]. Asks for those of the channels that come next, which lie in memory.
 template <Isa I>
 TUTTI_INLINE void gather(const float* from, std::int64_t step, bool backward, float* to) {
   constexpr std::int64_t lanes = lanes_of<I>;
+  const std::int64_t ahead = backward ? lanes * step : 9 * lanes;
   alignas(64) float by_output[9 * lanes * lanes];  // [input][place][output]
-  for (std::int64_t e = 0; e < 9; ++e) transpose<I>(from + e * lanes, step, by_output + e * lanes * lanes, lanes);
+  for (std::int64_t e = 0; e < 9; ++e)
+    transpose<I>(from + e * lanes, step, by_output + e * lanes * lanes, lanes, ahead);
   for (std::int64_t place = 0; place < 9; ++place)
     if (backward) {
-      transpose<I>(by_output + place * lanes, 9 * lanes, to + (8 - place) * lanes * lanes, lanes);
+      transpose<I>(by_output + place * lanes, 9 * lanes, to + (8 - place) * lanes * lanes, lanes, 0);
     } else {
       for (std::int64_t i = 0; i < lanes; ++i) {
         F<I> v;
