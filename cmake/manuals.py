@@ -71,7 +71,7 @@ def names_of(head):
             if group and not group[-1][2]:
                 group = []  # no comma before it
             for name in filter(None, re.split(r",(?=-)|,$", word)):
-                group.append([name, "", word.endswith(",")])
+                group.append([name.rstrip(":"), "", word.endswith(",")])
                 found.append(group[-1])
         elif VALUE.match(word):
             for one in group:
@@ -127,7 +127,7 @@ class Parser:
         starts = self.after_blank or isinstance((self.manual.sections[-1].items or [""])[-1], Option)
         if not starts or line.startswith(" ") or re.match(r"[A-Z]+: ", line):
             return False
-        return following.lstrip().startswith("-") or line.endswith(":") and len(line) < 80
+        return re.match(r"\s+-", following) is not None or line.endswith(":") and len(line) < 80
 
     def add(self, line, following):
         name, body, depth = self.manual.name, line.strip(), len(line) - len(line.lstrip())
@@ -141,7 +141,7 @@ class Parser:
             self.manual.usage.append(body)
         elif self.in_usage and depth and not body.startswith("-"):
             self.manual.usage[-1] += " " + body
-        elif NAME.match(body) and (self.option is None or depth < self.column):
+        elif depth and NAME.match(body) and (self.option is None or depth < self.column):
             self.add_options(line)
         elif self.option is not None and depth > 4:
             self.option.text = (self.option.text + " " + body).strip()

@@ -91,11 +91,22 @@ class Manuals(unittest.TestCase):
             words = set(re.findall(r"[A-Za-z]{4,}", text)) - set(re.findall(r"[A-Za-z]{4,}", shown))
             self.assertLessEqual(words, {"Usage", "usage", "Options", "options", "Exit", "codes"}, name)
 
+    def test_help_knows_every_option(self):
+        """Of programs whose --help is a text beside the table that reads their options."""
+        for name, folder in (("tutti-launch", "launch"), ("tutti-data", "data")):
+            if name not in self.helps:
+                continue
+            source = (ROOT / "tools" / folder / "options.hpp").read_text()
+            table = re.findall(r'"(--[a-z][a-z0-9-]*)"', source[source.index("option_table("):])
+            self.assertGreater(len(table), 10, name)
+            said = set(OPTION.findall(self.helps[name].replace("_", "-")))
+            self.assertLessEqual(set(table), said, name)
+
     def test_bash_completes_every_option(self):
         for name, text in self.helps.items():
             listed = set()
             for line in text.splitlines():
-                if re.match(r" {0,8}--?[A-Za-z]", line) and not re.match(r" {20}", line):
+                if re.match(r" {2,8}--?[A-Za-z]", line):
                     listed |= set(OPTION.findall(re.split(r"\s{2,}", line.strip())[0]))
             offered = {o.split("=")[0].replace("_", "-") for o in self.bash(name, "-")}
             self.assertLessEqual({o.replace("_", "-") for o in listed}, offered, name)

@@ -63,8 +63,10 @@ tutti-data verify DIR       reads every record: checksums, labels, image headers
       --decode              and decodes every image
       -s, --classes, --threads as above
 tutti-data info DIR         what a folder holds
+tutti-data --help, --version
 
-Options may be written with - or _. Images that need no change are copied byte for byte. Work that was
+Options may be written with - or _; --input and --input-dir are -i, --output and --output-dir are -o, --noshuffle is
+--no-shuffle. Images that need no change are copied byte for byte. Work that was
 interrupted goes on where it stopped when the same command is given again.
 Exit codes: 0 done, 1 internal error, 2 usage, 3 data: a damaged record, a missing shard, a full disk.
 )";

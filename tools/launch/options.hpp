@@ -60,7 +60,8 @@ What to start
                             trains with parameter servers; else none]
       --server-restarts N   start a server that died again under its number, so many times in all
                             [0]
-  -H, --hostfile FILE       hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is
+  -H, --hostfile, --hosts FILE
+                            hosts, one a line: [USER@]NAME[:PORT] [slots=N]. This host, if it is
                             among them, comes first and has rank 0; the others are filled in this
                             order, from the first again beyond the total. "localhost" is this host.
                             Without it, within a job of Slurm (sbatch, salloc): the nodes of the job,
