@@ -16,7 +16,7 @@ import re
 import resource
 import subprocess
 import sys
-import time
+import threading
 import venv
 from pathlib import Path
 
@@ -76,14 +76,16 @@ class Run:
         process = subprocess.Popen([self.program, "--abort-after=1", "--no-colors=true"], cwd=self.folder,
                                    env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    errors="replace", preexec_fn=self.limit, start_new_session=True)
-        turns, most = 0, None if self.seconds is None else int(2 * (self.seconds + 10) / TICK)
-        import threading
+        turns, most = 0, None if self.seconds is None else int((self.seconds + 10) / TICK)
         said = []
         reader = threading.Thread(target=lambda: said.append(process.stdout.read()), daemon=True)
         reader.start()
-        while process.poll() is None:
-            reader.join(TICK) if turns > 20 else time.sleep(0.002)
-            turns += 1
+        while True:
+            try:
+                process.wait(TICK)
+                break
+            except subprocess.TimeoutExpired:
+                turns += 1
             if most is not None and turns > most:
                 os.killpg(process.pid, 9)
                 process.wait()
@@ -209,7 +211,7 @@ def test_part(name, build, known):
             continue
         survivors.append(mutant)
         print(f"# line {mutant.line} {how}", *mutant.key(), "", sep="\n", flush=True)
-    equivalent = sum(1 for m in mutants if m.key() in known) 
+    equivalent = sum(1 for m in mutants if m.key() in known)
     print(f"{name}: {len(mutants)} mutants, {len(survivors)} survive, {equivalent} are equivalent", flush=True)
     for key in sorted(stale):
         print(f"{name}: equivalent.txt names what does not survive or is not there: {' | '.join(key)}")
