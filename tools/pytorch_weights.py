@@ -31,7 +31,9 @@ def raw(torch, tensor):
 
 
 def read_pth(torch, path):
-    state = torch.load(path, map_location="cpu", **({"weights_only": True} if has_weights_only(torch) else {}))
+    if not has_weights_only(torch):
+        fail("pytorch_weights", "PyTorch 1.13 or later, which can read tensors and run nothing of the file", torch.__version__)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]

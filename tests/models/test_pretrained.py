@@ -63,6 +63,31 @@ class Pretrained(unittest.TestCase):
         said = run(IMAGENET, *options, "--eval", "--pretrained", self.folder / "weights.safetensors", cwd=self.folder, timeout=120).out
         self.assertIn("14.", said)  # one of seven is right
 
+    def convert(self, file, **more):
+        return subprocess.run([sys.executable, ROOT / "tools/pytorch_weights.py", file, self.folder / "weights.safetensors"], capture_output=True,
+                              text=True, timeout=120, **more)
+
+    def test_a_converter_that_would_run_code_does_nothing(self):
+        # Before 1.13 PyTorch had no other way.
+        (self.folder / "torch.py").write_text("__version__ = '1.12.1'\ndef load(*a, **k): raise SystemExit(0)\n")
+        (self.folder / "weights.pth").write_bytes(b"PK")
+        done = self.convert(self.folder / "weights.pth", env={**os.environ, "PYTHONPATH": str(self.folder)})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("expected PyTorch 1.13 or later", done.stderr)
+
+    def test_a_file_that_would_run_code(self):
+        if torch is None:
+            self.skipTest("no PyTorch")
+
+        class Evil:
+            def __reduce__(self):
+                return os.mkdir, (str(outer / "evil"),)
+
+        outer = self.folder
+        torch.save({"a": torch.ones(3), "b": Evil()}, self.folder / "evil.pth")
+        self.assertNotEqual(self.convert(self.folder / "evil.pth").returncode, 0)
+        self.assertEqual([(self.folder / n).exists() for n in ("evil", "weights.safetensors")], [False, False])
+
     def test_the_libraries_themselves(self):
         found = libraries() if torch is not None else []
         if not found:
@@ -74,8 +99,8 @@ class Pretrained(unittest.TestCase):
                     model = make(depth)
                     state = model.state_dict() if depth == 18 else state_of(torch, model)
                     torch.save(state, self.folder / "weights.pth")
-                    subprocess.run([sys.executable, ROOT / "tools/pytorch_weights.py", self.folder / "weights.pth",
-                                    self.folder / "weights.safetensors"], check=True, capture_output=True)
+                    done = self.convert(self.folder / "weights.pth")
+                    self.assertEqual(done.returncode, 0, done.stderr)
                     self.check(self.logits(depth, self.folder / "weights.safetensors"), logits_of(torch, model))
 
 
