@@ -34,7 +34,7 @@ std::string variable(const char* name) {
 std::string name_of_job(const Started& start) {
   if (!start.job.empty()) return start.job;
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (const std::string job = variable(name); !job.empty()) return job;
+    if (std::string job = variable(name); !job.empty()) return job;
   const std::string slurm = variable("SLURM_JOB_ID");
   return slurm.empty() ? "" : slurm + "." + variable("SLURM_STEP_ID");
 }

@@ -13,6 +13,7 @@ enum class Lane : std::uint8_t { step, compute, communication, data, evaluation,
 // Is told what the threads of this process do, and when (io/trace_recorder.hpp). Lives until the process ends.
 class SpanWatcher {
  public:
+  virtual ~SpanWatcher() = default;
   // A span of the calling thread begins; the thread's spans end in the opposite order. number: the step, or how many
   // rows, images or bytes it is about; -1: none.
   virtual void begin(Lane lane, std::string_view what, std::string_view name, std::int64_t number) noexcept = 0;
@@ -21,9 +22,6 @@ class SpanWatcher {
   virtual void over(Lane lane, std::string_view name, std::int64_t number, std::int64_t nanoseconds) noexcept = 0;
   // From now on `front` is told in its place, and passes on what it hears.
   virtual void stand_behind(SpanWatcher& front) noexcept = 0;
-
- protected:
-  ~SpanWatcher() = default;
 };
 
 // Null: nobody watches. Layers and images, of which a step has thousands, have a watcher of their own.
