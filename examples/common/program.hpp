@@ -43,6 +43,7 @@
 #include "task.hpp"
 #include "tensorboard.hpp"
 #include "value_trace.hpp"
+#include "watched_source.hpp"
 #include "without_training.hpp"
 
 // A training program on one backend, from checked options to the exit code.
@@ -178,7 +179,8 @@ class Run {
     if (!o_.eval_only) train_ = source(images_.train, true);
     // Where members come and go, any rank may be that one day.
     if (images_.test && (here() || !strategy_.owns_weights() || strategy_.members() != nullptr))
-      test_ = source(*images_.test, false);
+      test_ = std::make_unique<WatchedSource>(source(*images_.test, false),
+                                              WatchOptions{.shows = [this] { return here(); }});
     if (!here()) return;
     std::printf("%lld training and %lld test images; files in %s%s\n", static_cast<long long>(size),
                 static_cast<long long>(tests()), o_.run_dir.c_str(),

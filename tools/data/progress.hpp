@@ -15,7 +15,8 @@
 
 namespace tutti::data_tool {
 
-// Counts images from several threads and, on a terminal, says how far they are in one line that is written over.
+// Counts images from several threads and says how far they are: on a terminal in one line that is written over, else in
+// a line each half minute.
 class Progress {
  public:
   // `total`: 0 where it is not known.
@@ -29,9 +30,9 @@ class Progress {
   void add(std::int64_t images, std::uint64_t bytes) {
     images_.fetch_add(images, std::memory_order_relaxed);
     bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    if (terminal_ && mutex_.try_lock()) {
+    if (mutex_.try_lock()) {
       const std::lock_guard lock(mutex_, std::adopt_lock);
-      if (const double now = seconds(); now - last_ >= 0.5) {
+      if (const double now = seconds(); now - last_ >= (terminal_ ? 0.5 : 30)) {
         last_ = now;
         show(now);
       }
@@ -46,7 +47,7 @@ class Progress {
 
  private:
   void show(double now) {
-    shown_ = true;
+    shown_ = terminal_;
     const std::int64_t n = images();
     std::string line = what_ + ": " + std::to_string(n);
     if (total_ > 0) line += "/" + std::to_string(total_);
@@ -56,7 +57,10 @@ class Progress {
     line += text;
     if (total_ > 0 && n > 0)
       line += ", left " + format_duration(static_cast<double>(total_ - n) * now / static_cast<double>(n));
-    std::fprintf(stderr, "\r%s\033[K", line.c_str());
+    if (terminal_)
+      std::fprintf(stderr, "\r%s\033[K", line.c_str());
+    else
+      std::fprintf(stderr, "%s\n", line.c_str());
   }
 
   std::string what_;

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/clock.hpp>
+#include <tutti/data/batch_source.hpp>
+#include <tutti/train/progress.hpp>
+
+namespace tutti::examples {
+
+// How a WatchedSource says how far it is.
+struct WatchOptions {
+  std::function<bool()> shows{};  // asked before each line; only rank 0 says something
+  std::function<void(const std::string& text)> write = [](const std::string& text) {
+    std::fputs(text.c_str(), stderr);
+  };
+  std::function<double()> clock = [watch = Stopwatch()] { return watch.seconds(); };  // seconds
+  bool terminal = ::isatty(STDERR_FILENO) != 0;
+  // Seconds until the first line and between two, on a terminal and in a file. A pass that is done before says nothing.
+  double first = 3, interval_on_terminal = 0.5, interval = 30;
+};
+
+// The source of an evaluation, which takes minutes where there are many images: says on the standard error how far a
+// pass is, on a terminal in one line that is written anew and in the end removed.
+class WatchedSource final : public BatchSource {
+ public:
+  WatchedSource(std::unique_ptr<BatchSource> source, WatchOptions options)
+      : source_(std::move(source)), o_(std::move(options)) {}
+
+  void start(Position p) override {
+    begin();
+    source_->start(p);
+  }
+  void start(Position p, const Placement& placement) override {
+    begin();
+    source_->start(p, placement);
+  }
+  void start_dealt(const Placement& placement) override { source_->start_dealt(placement); }
+  void add(Position p) override { source_->add(p); }
+  [[nodiscard]] int reads_ahead() const override { return source_->reads_ahead(); }
+  [[nodiscard]] const Placement& placement() const override { return source_->placement(); }
+  [[nodiscard]] Sampler sampler() const override { return source_->sampler(); }
+  const Batch& next() override {
+    say();
+    const Batch& batch = source_->next();
+    images_ += batch.global_count;
+    return batch;
+  }
+  void release() override {
+    clear();
+    source_->release();
+  }
+  [[nodiscard]] std::int64_t skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::vector<std::string> take_skip_messages() override { return source_->take_skip_messages(); }
+  [[nodiscard]] double seconds_waited() const override { return source_->seconds_waited(); }
+  [[nodiscard]] std::int64_t size() const override { return source_->size(); }
+
+ private:
+  void begin() {
+    clear();
+    images_ = 0;
+    began_ = o_.clock();
+    next_ = began_ + (o_.terminal ? o_.first : o_.interval);
+  }
+  void clear() {
+    if (std::exchange(open_, false)) o_.write("\r\x1b[K");
+  }
+  void say() {
+    const double now = o_.clock();
+    if (images_ == 0 || now < next_ || (o_.shows && !o_.shows())) return;
+    next_ = now + (o_.terminal ? o_.interval_on_terminal : o_.interval);
+    const auto done = static_cast<double>(images_), left = static_cast<double>(size() - images_);
+    char rate[32];
+    std::snprintf(rate, sizeof rate, "%.1f", done / (now - began_));
+    const std::string line = "evaluating: " + std::to_string(images_) + "/" + std::to_string(size()) + " images, " +
+                             rate + " images/s, left " + format_duration(left * (now - began_) / done);
+    o_.write(o_.terminal ? "\r" + line + "\x1b[K" : line + "\n");
+    open_ = o_.terminal;
+  }
+
+  std::unique_ptr<BatchSource> source_;
+  WatchOptions o_;
+  std::int64_t images_ = 0;
+  double began_ = 0, next_ = 0;
+  bool open_ = false;
+};
+
+}  // namespace tutti::examples
