@@ -54,12 +54,14 @@ void terms_of(const op::Conv2d& o, const std::vector<Operand>& in, std::int64_t 
           in[1].data[static_cast<std::size_t>((c * s[1] + i) * 9 + p)]);
 }
 template <class Add>
-void terms_of(const op::Conv2dBackwardData&, const std::vector<Operand>& in, std::int64_t n, std::int64_t c,
+void terms_of(const op::Conv2dBackwardData& window, const std::vector<Operand>& in, std::int64_t n, std::int64_t c,
               std::int64_t h, std::int64_t w, Add&& add) {
   const Shape& s = in[1].shape;
+  const int stride = window.stride;
   for (std::int64_t o = 0; o < s[0]; ++o)
     for (std::int64_t p = 0; p < 9; ++p)
-      add(at(in[0], n, o, h - p / 3 + 1, w - p % 3 + 1), in[1].data[static_cast<std::size_t>((o * s[1] + c) * 9 + p)]);
+      if (const std::int64_t y = h - p / 3 + 1, x = w - p % 3 + 1; y % stride == 0 && x % stride == 0)
+        add(at(in[0], n, o, y / stride, x / stride), in[1].data[static_cast<std::size_t>((o * s[1] + c) * 9 + p)]);
 }
 template <class Add>
 void terms_of(const op::Conv2dBackwardWeights& window, const std::vector<Operand>& in, std::int64_t o, std::int64_t c,

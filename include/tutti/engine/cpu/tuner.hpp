@@ -60,7 +60,7 @@ class Tuner {
   [[nodiscard]] static std::string name_of(const Op& op, const winograd::Problem& p) {
     const auto n = [](std::int64_t v) { return std::to_string(v); };
     return std::string(tutti::name_of(op)) + " 3x3 " + n(p.channels) + " -> " + n(p.outputs) + " of " + n(p.h) + "x" +
-           n(p.w) + (p.bf16 ? " bf16" : " f32");
+           n(p.w) + (p.window.stride > 1 ? " stride " + n(p.window.stride) : "") + (p.bf16 ? " bf16" : " f32");
   }
 
   // A batch of up to 128 images and 16 MiB, not the plan's: the first plan may be one of few rows.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include <tutti/engine/cpu/winograd/layout.hpp>
@@ -25,7 +26,7 @@ inline void transform_tiles(Isa isa, ReadTiles from, const TileLayout& l, float*
     from.count = std::min({l.block - in_block, l.group - in_group, end - at});
     from.to = {groups + at / l.group * l.group_floats() + in_group / l.block * l.block_floats, l.block, l.plane};
     from.at = in_block;
-    read_inputs(isa, from);
+    read_and_transform(isa, from);
     from.first += from.count;
     at += from.count;
   }
@@ -34,15 +35,17 @@ inline void transform_tiles(Isa isa, ReadTiles from, const TileLayout& l, float*
 // Multiplies a group of tiles by a panel of weights and transforms the products to outputs.
 inline void multiply_tiles(Isa isa, OutputArgs a, const WeightLayout& w, const TileLayout& l) {
   const Multiply multiply = multiply_of(isa, l.block, w.registers);
-  for (std::int64_t point = 0; point < points; ++point)
+  for (std::size_t i = 0; i < static_cast<std::size_t>(l.order.count); ++i) {
+    const std::int64_t point = l.order.tiles[i];
     for (std::int64_t b = 0; b * l.block < a.outputs.count; ++b)
-      multiply(w.channels, a.tiles + point * l.plane + b * l.block_floats, a.weights + point * w.plane,
+      multiply(w.channels, a.tiles + point * l.plane + b * l.block_floats, a.weights + l.order.weights[i] * w.plane,
                a.products + point * l.products + b * l.block * w.width);
+  }
   a.outputs.end_channel = a.outputs.first_channel + w.width;
   a.outputs.from = a.products;
   a.outputs.plane = l.products;
   a.outputs.tile = w.width;
-  write_outputs(isa, a.outputs);
+  transform_and_write(isa, a.outputs);
 }
 
 }  // namespace tutti::cpu::winograd

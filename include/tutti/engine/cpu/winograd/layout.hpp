@@ -26,22 +26,30 @@ struct WeightLayout {
 };
 
 // Tiles in groups that go through transforms and products together: in one group [points][blocks][channels / lanes]
-// [block][lanes] floats, and products [points][blocks * block][width].
+// [block][lanes] floats, and products [points][blocks * block][width]; `order` says of which points.
 struct TileLayout {
-  TileLayout(Isa isa, const WeightLayout& w, std::int64_t all, std::int64_t at_once) : tiles(all) {
+  TileLayout(Isa isa, const WeightLayout& w, const PointOrder& o, std::int64_t all, std::int64_t at_once)
+      : order(o), tiles(all) {
     const BlockRange range = block_range(isa, w.registers);
     groups = (all + at_once - 1) / at_once;
     group = (all + groups - 1) / groups;
-    blocks = (group + range.most - 1) / range.most;
-    block = std::max((group + blocks - 1) / blocks, range.least);
-    block = (block - range.least + range.step - 1) / range.step * range.step + range.least;
+    // Of the sizes that there are the one that adds the fewest tiles of zeros, and so the largest of those.
+    for (std::int64_t size = range.most; size >= range.least; size -= range.step) {
+      const std::int64_t count = (group + size - 1) / size;
+      if (blocks != 0 && count * size >= blocks * block) continue;
+      blocks = count;
+      block = size;
+    }
     block_floats = block * w.channels;
     plane = plane_stride(blocks * block_floats);
     products = plane_stride(blocks * block * w.width);
   }
   // Floats of one group of transformed tiles.
-  [[nodiscard]] std::int64_t group_floats() const { return points * plane; }
+  [[nodiscard]] std::int64_t group_floats() const { return order.count * plane; }
+  // Floats of the products of one group.
+  [[nodiscard]] std::int64_t product_floats() const { return order.count * products; }
 
+  const PointOrder& order;
   std::int64_t tiles, groups = 0, group = 0, blocks = 0, block = 0;
   std::int64_t block_floats = 0, plane = 0, products = 0;  // floats; of one point: of tiles, of products
 };

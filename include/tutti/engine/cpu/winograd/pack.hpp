@@ -24,6 +24,7 @@ struct PackArgs {
   std::int64_t outputs = 0, inputs = 0;  // as `weights` has them
   bool backward = false;
   bool bf16 = false;  // as where the weights are bf16: they are rounded first
+  bool strided = false;
   std::int64_t first_panel = 0, panels = 0;
   float* to = nullptr;  // of the first of these panels
 };
@@ -129,7 +130,7 @@ TUTTI_INLINE void pack_body(const PackArgs& a) {
         float* const to = a.to + p * l.panel + c * l.width + r * lanes;
         for (std::int64_t k = 0; k < lanes; ++k)
           in_two_dimensions<F<I>, 3, patch>(
-              [](F<I>* w) TUTTI_LAMBDA { weights_1d(w); },
+              [&](F<I>* w) TUTTI_LAMBDA { a.strided ? strided_weights_1d(w) : weights_1d(w); },
               [&](F<I>& v, int i, int j)
                   TUTTI_LAMBDA { load<I>(v, static_cast<const float*>(block + ((i * 3 + j) * lanes + k) * lanes)); },
               [&](const F<I>& v, int i, int j)

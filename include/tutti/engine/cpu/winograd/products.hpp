@@ -74,8 +74,8 @@ struct BlockRange {
   std::int64_t least, most, step;
 };
 [[nodiscard]] constexpr BlockRange block_range(Isa isa, std::int64_t width) {
-  if (isa == Isa::avx2) return width == 1 ? BlockRange{8, 12, 2} : BlockRange{3, 6, 1};
-  return width == 1 ? BlockRange{16, 28, 4} : BlockRange{7, 14, 1};
+  if (isa == Isa::avx2) return width == 1 ? BlockRange{8, 12, 2} : BlockRange{4, 6, 1};
+  return width == 1 ? BlockRange{16, 28, 4} : BlockRange{8, 14, 2};
 }
 
 // The kernel for blocks of so many tiles, of a BlockRange, by a panel of `width` registers.
@@ -85,13 +85,11 @@ TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64
 #if defined(__x86_64__)
 TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width) {
   using namespace detail;
-  constexpr std::array<Multiply, 8> wide{multiply_avx512<7, 2>,  multiply_avx512<8, 2>,  multiply_avx512<9, 2>,
-                                         multiply_avx512<10, 2>, multiply_avx512<11, 2>, multiply_avx512<12, 2>,
-                                         multiply_avx512<13, 2>, multiply_avx512<14, 2>};
+  constexpr std::array<Multiply, 4> wide{multiply_avx512<8, 2>, multiply_avx512<10, 2>, multiply_avx512<12, 2>,
+                                         multiply_avx512<14, 2>};
   constexpr std::array<Multiply, 4> narrow{multiply_avx512<16, 1>, multiply_avx512<20, 1>, multiply_avx512<24, 1>,
                                            multiply_avx512<28, 1>};
-  constexpr std::array<Multiply, 4> wide_avx2{multiply_avx2<3, 2>, multiply_avx2<4, 2>, multiply_avx2<5, 2>,
-                                              multiply_avx2<6, 2>};
+  constexpr std::array<Multiply, 3> wide_avx2{multiply_avx2<4, 2>, multiply_avx2<5, 2>, multiply_avx2<6, 2>};
   constexpr std::array<Multiply, 3> narrow_avx2{multiply_avx2<8, 1>, multiply_avx2<10, 1>, multiply_avx2<12, 1>};
   const BlockRange r = block_range(isa, width);
   const auto i = static_cast<std::size_t>((tiles - r.least) / r.step);

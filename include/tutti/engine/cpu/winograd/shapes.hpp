@@ -39,17 +39,25 @@ struct Problem {
 [[nodiscard]] inline bool has_code(Isa isa, const Problem& p) {
 #if defined(__x86_64__)
   const op::Window& o = p.window;
-  return isa != Isa::baseline && o.kernel_h == 3 && o.kernel_w == 3 && o.stride == 1 && o.padding == 1;
+  return isa != Isa::baseline && o.kernel_h == 3 && o.kernel_w == 3 && o.padding == 1 &&
+         (o.stride == 1 || o.stride == 2);
 #else
   return false;
 #endif
 }
 
 // Whether it is faster than direct, in all three passes, as docs/performance.md has it measured. With fewer channels
-// most of the time goes into the transforms. Where there are products of pairs in bf16 direct ones are as fast up to 16
-// channels; on AVX2 there are none, and what a library makes of bf16 there was not measured.
+// most of the time goes into the transforms. With stride 2 it takes 81 products for 144, so uneven tiles of 4x4 outputs
+// are worth it with many channels only, and products of pairs in bf16 are as fast. Where there are products of pairs in
+// bf16 direct ones are as fast up to 16 channels; on AVX2 there are none, and what a library makes of bf16 there was
+// not measured.
 [[nodiscard]] inline bool is_faster(Isa isa, const Problem& p) {
-  if (p.bf16 && isa == Isa::avx2) return false;
+  if (p.bf16 && (isa == Isa::avx2 || p.window.stride == 2)) return false;
+  if (p.window.stride == 2 && p.channels * p.outputs < 512 * 512) {
+    const auto filled = [](std::int64_t n) { return (n + 3) / 4 * 4; };
+    const std::int64_t h = p.window.out_h(p.h), w = p.window.out_w(p.w);
+    if (8 * filled(h) * filled(w) > 9 * h * w) return false;
+  }
   const std::int64_t least = p.bf16 ? 32 : 16;
   return p.channels >= least && p.outputs >= least;
 }

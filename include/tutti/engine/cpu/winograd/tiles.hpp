@@ -2,10 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/engine/cpu/winograd/strided_transforms.hpp>
 #include <tutti/engine/cpu/winograd/transforms.hpp>
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -13,18 +16,20 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Tiles of NHWC images, of 4x4 pixels each, from top to bottom and from left to right: read with what lies around them
-// and transformed, or transformed and written. At uneven edges what is outside counts as zeros and is not written.
+// Tiles of NHWC images, of 4x4 pixels each or, of inputs with stride 2, 8x8, from top to bottom and from left to right:
+// read with what lies around them and transformed, or transformed and written. At uneven edges what is outside counts
+// as zeros and is not written.
 //
-// All types share one copy of the arithmetic for each instruction set, because every program that includes this
-// compiles it: what is not f32, or does not lie inside, goes through a small buffer.
+// Every program that includes this compiles it, so what is not inside goes through a small buffer, and so does bf16
+// with stride 2 or on AVX2, where it is hardly used.
 namespace tutti::cpu::winograd {
 
 struct Images {
   std::int64_t rows = 0, h = 0, w = 0, channels = 0;
+  std::int64_t side = tile;  // pixels of a tile, down and across
 
-  [[nodiscard]] std::int64_t tiles_h() const { return (h + tile - 1) / tile; }
-  [[nodiscard]] std::int64_t tiles_w() const { return (w + tile - 1) / tile; }
+  [[nodiscard]] std::int64_t tiles_h() const { return (h + side - 1) / side; }
+  [[nodiscard]] std::int64_t tiles_w() const { return (w + side - 1) / side; }
   [[nodiscard]] std::int64_t tiles_per_row() const { return tiles_h() * tiles_w(); }
   [[nodiscard]] std::int64_t tiles() const { return rows * tiles_per_row(); }
 };
@@ -46,7 +51,14 @@ struct TransformedTiles {
   std::int64_t plane = 0;  // floats from a point to the next
 };
 
+// What is read: inputs, with the pixels around them; gradients of outputs, to be multiplied by the inputs. With stride
+// 2 also gradients of outputs as what the gradient of the inputs is made of.
+enum class Reads : std::uint8_t { inputs, gradients, strided_inputs, strided_gradients, strided_data };
+// What is written: outputs, which gradients of inputs are too but with stride 2.
+enum class Writes : std::uint8_t { outputs, strided_outputs, strided_data };
+
 struct ReadTiles {
+  Reads what = Reads::inputs;
   const void* from = nullptr;  // floats or bf16
   bool bf16 = false;
   Images images;
@@ -56,6 +68,7 @@ struct ReadTiles {
 };
 
 struct WriteTiles {
+  Writes what = Writes::outputs;
   void* to = nullptr;  // floats or bf16
   bool bf16 = false;
   Images images;
@@ -76,78 +89,103 @@ struct TilePlace {
 [[nodiscard]] inline TilePlace place_of(const Images& s, std::int64_t t) {
   const auto across = static_cast<std::uint32_t>(s.tiles_w()), per_row = static_cast<std::uint32_t>(s.tiles_per_row());
   const auto n = static_cast<std::uint32_t>(t), in_row = n % per_row;
-  return {n / per_row, in_row / across * tile, in_row % across * tile};
+  return {n / per_row, in_row / across * s.side, in_row % across * s.side};
 }
 [[nodiscard]] inline std::int64_t offset_of(const Images& s, const TilePlace& at, std::int64_t dy, std::int64_t dx) {
   return ((at.row * s.h + at.y + dy) * s.w + at.x + dx) * s.channels;
 }
 
-// Asks for pixels, 4x4 of them, that the tile after next will be the first to touch: the hardware's prefetchers do not
-// follow tiles of NHWC. At an edge some lie behind it; that a prefetch may.
+// Asks for pixels, side x side of them, that the tile after next will be the first to touch: the hardware's prefetchers
+// do not follow tiles of NHWC. At an edge some lie behind it; that a prefetch may.
 template <bool Write>
-TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t line, std::int64_t pixel) {
+TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t side, std::int64_t line, std::int64_t pixel) {
+  for (std::int64_t i = 0; i < side; ++i)
+    for (std::int64_t j = 0; j < side; j += tile)
 #pragma GCC unroll 4
-  for (int i = 0; i < tile; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < tile; ++j) {
-      const std::byte* const at = p + i * line + j * pixel;
-      if constexpr (Write)
-        asm volatile("prefetchw %0" : : "m"(*at));  // by the builtin it would need a target of its own
-      else
-        __builtin_prefetch(at);
-    }
+      for (int k = 0; k < tile; ++k) {
+        const std::byte* const at = p + i * line + (j + k) * pixel;
+        if constexpr (Write)
+          asm volatile("prefetchw %0" : : "m"(*at));  // by the builtin it would need a target of its own
+        else
+          __builtin_prefetch(at);
+      }
 }
 
-// N x N pixels of each tile, from `Border` pixels above and left of it, transformed to 36 points.
-template <Isa I, class T, int N, int Border, class Transform>
-TUTTI_INLINE void read_tiles(const ReadTiles& a) {
+// Where the values of a tile are, down and across, from the pixel at its upper left on.
+template <int N>
+using Places = std::int8_t[N];
+inline constexpr Places<patch> input_places = {-1, 0, 1, 2, 3, 4};
+inline constexpr Places<patch> gradient_places = {0, 1, 2, 3};
+inline constexpr Places<strided_patch> strided_input_places = {-1, 1, 3, 5, 7, 0, 2, 4, 6};
+inline constexpr Places<strided_patch> strided_gradient_places = {0, 1, 2, 3};
+inline constexpr Places<strided_patch> strided_data_places = {0, 1, 2, 3, 4, 0, 1, 2, 3};
+
+// The values of a tile, which are row[i][column[j]]: of what is outside `column` and `exists` are zero.
+template <class T, int N>
+struct Lines {
+  const T* row[N];
+  std::int64_t inside[N];  // all bits of rows, or none of one of zeros
+  std::int64_t column[N];
+  bool exists[N];  // the column
+};
+
+// Values of each tile transformed to points. They are read as of type T; as floats, they are turned into it first where
+// in memory they are not.
+template <Isa I, class T, class Transform>
+TUTTI_INLINE void read_tiles(const ReadTiles& a, const Places<Transform::in>& places, const Transform& transform) {
   using V = F<I>;
-  constexpr std::int64_t lanes = lanes_of<I>, unit = sizeof(T);
+  constexpr int in = Transform::in, out = Transform::out;
+  const int values = transform.values();
+  constexpr std::int64_t lanes = lanes_of<I>;
   alignas(64) static constexpr T zeros[lanes] = {};
   const Images& s = a.images;
+  const bool converts = a.bf16 && std::is_same_v<T, float>;
+  const std::int64_t unit = a.bf16 ? sizeof(bf16) : sizeof(float);
   const std::int64_t line = s.w * s.channels, plane = a.to.plane;
-  const auto* const pixels = static_cast<const T*>(a.from);
-  const T* const outside = zeros;
-  alignas(64) T buffer[N][N][lanes];
-  const Transform transform;
+  const std::int64_t edge = *std::max_element(places, places + in) + 1 - s.side;  // of what is new
+  const auto* const pixels = static_cast<const std::byte*>(a.from);
+  alignas(64) T buffer[in][in][lanes];
+  Lines<T, in> here, copy;
+  for (int i = 0; i < in; ++i) {
+    copy.row[i] = static_cast<const T*>(buffer[i][0]);
+    copy.inside[i] = -1;
+    copy.column[i] = i * lanes;
+    copy.exists[i] = true;
+  }
   for (std::int64_t k = 0; k < a.count; ++k) {
     const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
-    const auto* const ahead =
-        reinterpret_cast<const std::byte*>(pixels + offset_of(s, next, N - tile - Border, N - tile - Border));
-    const std::int64_t first = offset_of(s, at, -Border, -Border);
-    // The pixels that exist: [top, bottom) x [left, right).
-    const std::int64_t top = std::max<std::int64_t>(0, Border - at.y), left = std::max<std::int64_t>(0, Border - at.x);
-    const std::int64_t bottom = std::min<std::int64_t>(N, s.h + Border - at.y);
-    const std::int64_t right = std::min<std::int64_t>(N, s.w + Border - at.x);
+    const std::byte* const ahead = pixels + offset_of(s, next, edge, edge) * unit;
+    const std::byte* const first = pixels + offset_of(s, at, 0, 0) * unit;
+    for (int i = 0; i < in; ++i) {
+      const std::int64_t y = at.y + places[i], x = at.x + places[i];
+      const bool inside = y >= 0 && y < s.h;
+      here.row[i] = inside ? reinterpret_cast<const T*>(first + places[i] * line * unit) : zeros;
+      here.inside[i] = inside ? -1 : 0;
+      here.column[i] = places[i] * s.channels;
+      here.exists[i] = x >= 0 && x < s.w;
+    }
     for (std::int64_t c = 0; c < s.channels; c += lanes) {
-      if (c * unit % 64 == 0) fetch_ahead<false>(ahead + c * unit, line * unit, s.channels * unit);
-      const T* from = pixels + (first + c);
-      std::int64_t down = line, along = s.channels;
-      if (s.channels - c < lanes) {  // the last channels, and zeros behind them
-        for (std::int64_t i = top; i < bottom; ++i)
-          for (std::int64_t j = left; j < right; ++j)
-            std::fill(std::copy_n(from + i * line + j * s.channels, s.channels - c, static_cast<T*>(buffer[i][j])),
-                      buffer[i][j] + lanes, T{});
-        from = static_cast<const T*>(buffer[0][0]);
-        down = N * lanes;
-        along = lanes;
-      }
-      // From row to row, of which those that are outside are one pixel of zeros.
-      const T* row[N];
-      std::int64_t step[N];
-#pragma GCC unroll 6
-      for (int i = 0; i < N; ++i) {
-        const bool exists = i >= top && i < bottom;
-        row[i] = exists ? from + i * down : outside;
-        step[i] = exists ? along : 0;
-      }
+      if (c * unit % 64 == 0) fetch_ahead<false>(ahead + c * unit, s.side, line * unit, s.channels * unit);
+      const std::int64_t count = std::min(s.channels - c, lanes);
+      const bool copies = converts || count < lanes;  // the last channels get zeros behind them
+      if (copies)
+        for (int i = 0; i < values; ++i)
+          for (int j = 0; j < values; ++j) {
+            T* const to = buffer[i][j];
+            std::fill_n(to, lanes, T{});
+            if (here.inside[i] == 0 || !here.exists[j]) continue;
+            const std::byte* const from = first + (places[i] * line + here.column[j] + c) * unit;
+            if (!converts)
+              std::copy_n(reinterpret_cast<const T*>(from), count, to);
+            else
+              std::copy_n(reinterpret_cast<const bf16*>(from), count, to);
+          }
+      const Lines<T, in>& l = copies ? copy : here;
+      const std::int64_t channel = copies ? 0 : c;
       float* to = a.to.data + (a.at + k) * lanes + c * a.to.tiles;
-      in_two_dimensions<V, N, patch>(
-          transform,
-          [&](V& v, int i, int j) TUTTI_LAMBDA {
-            load<I>(v, j >= left && j < right ? row[i] : outside);
-            row[i] += step[i];
-          },
+      in_two_dimensions<V, in, out>(
+          transform, values, out, [&](int j) TUTTI_LAMBDA { return l.exists[j]; },
+          [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, l.row[i] + ((l.column[j] + channel) & l.inside[i])); },
           [&](const V& v, int, int) TUTTI_LAMBDA {
             store<I>(to, v);
             to += plane;
@@ -155,93 +193,117 @@ TUTTI_INLINE void read_tiles(const ReadTiles& a) {
     }
   }
 }
-template <Isa I>
-TUTTI_INLINE void read_inputs_body(const ReadTiles& a) {
-  a.bf16 ? read_tiles<I, bf16, patch, 1, InputTransform<F<I>>>(a)
-         : read_tiles<I, float, patch, 1, InputTransform<F<I>>>(a);
+template <Isa I, class T>
+TUTTI_INLINE void read_body(const ReadTiles& a) {
+  const bool gradients = a.what == Reads::gradients;
+  read_tiles<I, T>(a, gradients ? gradient_places : input_places, ReadTransform<F<I>>(gradients));
 }
 template <Isa I>
-TUTTI_INLINE void read_gradients_body(const ReadTiles& a) {
-  a.bf16 ? read_tiles<I, bf16, tile, 0, GradientTransform<F<I>>>(a)
-         : read_tiles<I, float, tile, 0, GradientTransform<F<I>>>(a);
+TUTTI_INLINE void read_strided_body(const ReadTiles& a) {
+  const auto& places = a.what == Reads::strided_inputs ? strided_input_places
+                       : a.what == Reads::strided_data ? strided_data_places
+                                                       : strided_gradient_places;
+  read_tiles<I, float>(a, places, StridedReadTransform<F<I>>(a.what == Reads::strided_gradients));
 }
 
-// `J`: the instruction set that rounds.
-template <Isa I, Isa J, class T>
-TUTTI_INLINE void write_outputs_body(const WriteTiles& a) {
+// Points transformed to the pixels of each tile: written as of type T; from floats, they are turned into what they are
+// in memory. `J`: the instruction set that rounds.
+template <Isa I, Isa J, class T, class Transform>
+TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
   using V = F<I>;
-  constexpr std::int64_t lanes = lanes_of<I>, unit = sizeof(T);
+  constexpr int in = Transform::in, out = Transform::out;
+  constexpr std::int64_t lanes = lanes_of<I>;
   const Images& s = a.images;
+  const bool converts = a.bf16 && std::is_same_v<T, float>;
+  const std::int64_t unit = a.bf16 ? sizeof(bf16) : sizeof(float);
   const std::int64_t line = s.w * s.channels, plane = a.plane;
-  auto* const pixels = static_cast<T*>(a.to);
-  alignas(64) T buffer[tile][tile][lanes];
-  const OutputTransform<V> transform;
+  auto* const pixels = static_cast<std::byte*>(a.to);
+  alignas(64) T buffer[out][out][lanes];
   for (std::int64_t k = 0; k < a.count; ++k) {
     const TilePlace at = place_of(s, a.first + k), next = place_of(s, std::min(a.first + k + 2, s.tiles() - 1));
-    const auto* const ahead = reinterpret_cast<const std::byte*>(pixels + offset_of(s, next, 0, 0));
-    const std::int64_t first = offset_of(s, at, 0, 0), bottom = std::min<std::int64_t>(tile, s.h - at.y),
-                       right = std::min<std::int64_t>(tile, s.w - at.x);
+    const std::byte* const ahead = pixels + offset_of(s, next, 0, 0) * unit;
+    std::byte* const first = pixels + offset_of(s, at, 0, 0) * unit;
+    const std::int64_t bottom = std::min(s.side, s.h - at.y);
+    const std::int64_t right = std::min(s.side, s.w - at.x);
     for (std::int64_t c = a.first_channel; c < std::min(a.end_channel, s.channels); c += lanes) {
       if (c == a.first_channel || c * unit % 64 == 0)
-        fetch_ahead<true>(ahead + c * unit, line * unit, s.channels * unit);
+        fetch_ahead<true>(ahead + c * unit, s.side, line * unit, s.channels * unit);
       const std::int64_t count = std::min(lanes, s.channels - c);
-      const bool inside = bottom == tile && right == tile && count == lanes;
-      T* const to = inside ? pixels + (first + c) : static_cast<T*>(buffer[0][0]);
-      const std::int64_t down = inside ? line : tile * lanes, along = inside ? s.channels : lanes;
+      const bool inside = !converts && bottom == s.side && right == s.side && count == lanes;
+      T* const to = inside ? reinterpret_cast<T*>(first + c * unit) : static_cast<T*>(buffer[0][0]);
+      const std::int64_t down = inside ? line : out * lanes, along = inside ? s.channels : lanes;
       const float* const from = a.from + k * a.tile + (c - a.first_channel);
-      in_two_dimensions<V, patch, tile>(
-          transform, [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * patch + j) * plane); },
-          [&](const V& v, int i, int j) TUTTI_LAMBDA { store<J>(to + i * down + j * along, v); });
+      in_two_dimensions<V, in, out>(
+          transform, in, transform.values(), [](int) TUTTI_LAMBDA { return true; },
+          [&](V& v, int i, int j) TUTTI_LAMBDA { load<I>(v, from + (i * in + j) * plane); },
+          [&](const V& v, int i, int j) TUTTI_LAMBDA {
+            if (j < transform.values()) store<J>(to + i * down + j * along, v);
+          });
       if (inside) continue;
       for (std::int64_t i = 0; i < bottom; ++i)
-        for (std::int64_t j = 0; j < right; ++j)
-          std::copy_n(static_cast<const T*>(buffer[i][j]), count, pixels + (first + i * line + j * s.channels + c));
+        for (std::int64_t j = 0; j < right; ++j) {
+          const T* const pixel = buffer[i][j];
+          std::byte* const at_pixel = first + (i * line + j * s.channels + c) * unit;
+          if (!converts) {
+            std::copy_n(pixel, count, reinterpret_cast<T*>(at_pixel));
+          } else {
+            bf16 rounded[lanes];
+            V v;
+            load<I>(v, pixel);
+            store<J>(static_cast<bf16*>(rounded), v);
+            std::copy_n(static_cast<const bf16*>(rounded), count, reinterpret_cast<bf16*>(at_pixel));
+          }
+        }
     }
   }
 }
-
-TUTTI_TARGET_AVX512 inline void read_inputs_avx512(const ReadTiles& a) { read_inputs_body<Isa::avx512>(a); }
-TUTTI_TARGET_AVX2 inline void read_inputs_avx2(const ReadTiles& a) { read_inputs_body<Isa::avx2>(a); }
-TUTTI_TARGET_AVX512 inline void read_gradients_avx512(const ReadTiles& a) { read_gradients_body<Isa::avx512>(a); }
-TUTTI_TARGET_AVX2 inline void read_gradients_avx2(const ReadTiles& a) { read_gradients_body<Isa::avx2>(a); }
-TUTTI_TARGET_AVX512 inline void write_outputs_avx512(const WriteTiles& a, bool rounds) {
-  if (!a.bf16) return write_outputs_body<Isa::avx512, Isa::avx512, float>(a);
-  rounds ? write_outputs_body<Isa::avx512, Isa::avx512_bf16, bf16>(a)
-         : write_outputs_body<Isa::avx512, Isa::avx512, bf16>(a);
+TUTTI_TARGET_AVX512 inline void read_avx512(const ReadTiles& a) {
+  if (a.what > Reads::gradients) return read_strided_body<Isa::avx512>(a);
+  a.bf16 ? read_body<Isa::avx512, bf16>(a) : read_body<Isa::avx512, float>(a);
 }
-TUTTI_TARGET_AVX2 inline void write_outputs_avx2(const WriteTiles& a) {
-  a.bf16 ? write_outputs_body<Isa::avx2, Isa::avx2, bf16>(a) : write_outputs_body<Isa::avx2, Isa::avx2, float>(a);
+TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
+  a.what > Reads::gradients ? read_strided_body<Isa::avx2>(a) : read_body<Isa::avx2, float>(a);
+}
+// Of type T where there is no stride.
+template <Isa I, Isa J, class T>
+TUTTI_INLINE void write_body(const WriteTiles& a) {
+  write_tiles<I, J, T>(a, WriteTransform<F<I>>());
+}
+template <Isa I>
+TUTTI_INLINE void write_strided_body(const WriteTiles& a) {
+  write_tiles<I, I, float>(a, StridedWriteTransform<F<I>>(a.what == Writes::strided_data));
+}
+TUTTI_TARGET_AVX512 inline void write_avx512(const WriteTiles& a, bool rounds) {
+  constexpr Isa isa = Isa::avx512;
+  if (a.what != Writes::outputs) return write_strided_body<isa>(a);
+  a.bf16&& rounds ? write_body<isa, Isa::avx512_bf16, bf16>(a) : write_body<isa, isa, float>(a);
+}
+TUTTI_TARGET_AVX2 inline void write_avx2(const WriteTiles& a) {
+  constexpr Isa isa = Isa::avx2;
+  a.what != Writes::outputs ? write_strided_body<isa>(a) : write_body<isa, isa, float>(a);
 }
 
 }  // namespace detail
 
 #endif
 
-// B' x B of tiles of inputs with a border of one pixel, A dy A' of tiles of gradients of outputs, and y = A' m A. For
-// AVX2 and AVX-512.
-TUTTI_CORE_FUNCTION void read_inputs(Isa isa, const ReadTiles& a);
-TUTTI_CORE_FUNCTION void read_gradients(Isa isa, const ReadTiles& a);
-TUTTI_CORE_FUNCTION void write_outputs(Isa isa, const WriteTiles& a);
+// Transforms of what is read and what is written, by ReadTiles::what and WriteTiles::what. For AVX2 and AVX-512.
+TUTTI_CORE_FUNCTION void read_and_transform(Isa isa, const ReadTiles& a);
+TUTTI_CORE_FUNCTION void transform_and_write(Isa isa, const WriteTiles& a);
 
 #if TUTTI_CORE_DEFINITIONS
 #if defined(__x86_64__)
-TUTTI_CORE_FUNCTION void read_inputs(Isa isa, const ReadTiles& a) {
-  isa == Isa::avx2 ? detail::read_inputs_avx2(a) : detail::read_inputs_avx512(a);
+TUTTI_CORE_FUNCTION void read_and_transform(Isa isa, const ReadTiles& a) {
+  isa == Isa::avx2 ? detail::read_avx2(a) : detail::read_avx512(a);
 }
-TUTTI_CORE_FUNCTION void read_gradients(Isa isa, const ReadTiles& a) {
-  isa == Isa::avx2 ? detail::read_gradients_avx2(a) : detail::read_gradients_avx512(a);
-}
-TUTTI_CORE_FUNCTION void write_outputs(Isa isa, const WriteTiles& a) {
-  isa == Isa::avx2 ? detail::write_outputs_avx2(a) : detail::write_outputs_avx512(a, isa == Isa::avx512_bf16);
+TUTTI_CORE_FUNCTION void transform_and_write(Isa isa, const WriteTiles& a) {
+  isa == Isa::avx2 ? detail::write_avx2(a) : detail::write_avx512(a, isa == Isa::avx512_bf16);
 }
 #else
-TUTTI_CORE_FUNCTION void read_inputs(Isa, const ReadTiles&) {
+TUTTI_CORE_FUNCTION void read_and_transform(Isa, const ReadTiles&) {
   fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
 }
-TUTTI_CORE_FUNCTION void read_gradients(Isa, const ReadTiles&) {
-  fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
-}
-TUTTI_CORE_FUNCTION void write_outputs(Isa, const WriteTiles&) {
+TUTTI_CORE_FUNCTION void transform_and_write(Isa, const WriteTiles&) {
   fail<UsageError>("winograd", "AVX2 or AVX-512", "another processor");
 }
 #endif

@@ -9,7 +9,8 @@
 // powers are exact in f32.
 namespace tutti::cpu::winograd {
 
-inline constexpr int tile = 4, patch = 6, points = 36;  // point i * 6 + j of a transformed patch
+inline constexpr int tile = 4;                // outputs, down and across
+inline constexpr int patch = 6, points = 36;  // point i * 6 + j of a transformed patch, and of the weights
 
 // One float in all lanes. GCC 12 by itself loads a whole register, across cache lines, to repeat its first lane: half
 // the speed.
@@ -38,12 +39,16 @@ TUTTI_INLINE void keep(V& to, float f) {
 }
 
 // Each in place, of registers V or of floats. Pairs of points differ in sign, so they share an even and an odd part.
-// B': 6 inputs
+//
+// What is read, which shares a type, so that the loops around it are compiled once. B': 6 inputs. Or A: 4 gradients of
+// outputs to 6.
 template <class V>
-struct InputTransform {
+struct ReadTransform {
+  static constexpr int in = patch, out = patch;
+  bool gradients;
   V p, q, p2, q2, product, sum;
 
-  TUTTI_INLINE InputTransform() {
+  TUTTI_INLINE explicit ReadTransform(bool of_gradients) : gradients(of_gradients) {
     keep(p, nodes::p);
     keep(q, nodes::q);
     keep(p2, nodes::p2);
@@ -51,11 +56,21 @@ struct InputTransform {
     keep(product, nodes::p2 * nodes::q2);
     keep(sum, nodes::p2 + nodes::q2);
   }
+  // How many it is of.
+  [[nodiscard]] TUTTI_INLINE int values() const { return gradients ? tile : in; }
+
   TUTTI_INLINE void operator()(V* d) const {
-    const V even_p = d[4] - q2 * d[2], odd_p = d[3] - q2 * d[1];
-    const V even_q = d[4] - p2 * d[2], odd_q = d[3] - p2 * d[1];
-    d[0] = d[4] + product * d[0] - sum * d[2];
-    d[5] = d[5] + product * d[1] - sum * d[3];
+    V even_p, odd_p, even_q, odd_q;
+    if (gradients) {
+      even_p = d[0] + p2 * d[2], odd_p = d[1] + p2 * d[3];
+      even_q = d[0] + q2 * d[2], odd_q = d[1] + q2 * d[3];
+      d[5] = d[3];
+    } else {
+      even_p = d[4] - q2 * d[2], odd_p = d[3] - q2 * d[1];
+      even_q = d[4] - p2 * d[2], odd_q = d[3] - p2 * d[1];
+      d[0] = d[4] + product * d[0] - sum * d[2];
+      d[5] = d[5] + product * d[1] - sum * d[3];
+    }
     d[1] = even_p + p * odd_p;
     d[2] = even_p - p * odd_p;
     d[3] = even_q + q * odd_q;
@@ -64,10 +79,12 @@ struct InputTransform {
 };
 // A': 6 products to 4 outputs
 template <class V>
-struct OutputTransform {
+struct WriteTransform {
+  static constexpr int in = patch, out = tile;
+  [[nodiscard]] TUTTI_INLINE int values() const { return out; }
   V p, q, p2, q2, p3, q3;
 
-  TUTTI_INLINE OutputTransform() {
+  TUTTI_INLINE WriteTransform() {
     keep(p, nodes::p);
     keep(q, nodes::q);
     keep(p2, nodes::p2);
@@ -96,27 +113,6 @@ TUTTI_INLINE void weights_1d(V* w) {
   w[3] = even_q + odd_q;
   w[4] = even_q - odd_q;
 }
-// A: 4 gradients of outputs to 6
-template <class V>
-struct GradientTransform {
-  V p, q, p2, q2;
-
-  TUTTI_INLINE GradientTransform() {
-    keep(p, nodes::p);
-    keep(q, nodes::q);
-    keep(p2, nodes::p2);
-    keep(q2, nodes::q2);
-  }
-  TUTTI_INLINE void operator()(V* y) const {
-    const V even_p = y[0] + p2 * y[2], odd_p = y[1] + p2 * y[3];
-    const V even_q = y[0] + q2 * y[2], odd_q = y[1] + q2 * y[3];
-    y[5] = y[3];
-    y[1] = even_p + p * odd_p;
-    y[2] = even_p - p * odd_p;
-    y[3] = even_q + q * odd_q;
-    y[4] = even_q - q * odd_q;
-  }
-};
 // G': 6 products to 3 gradients of weights
 template <class V>
 TUTTI_INLINE void weight_gradient_1d(V* d) {
@@ -129,32 +125,44 @@ TUTTI_INLINE void weight_gradient_1d(V* d) {
 }
 
 // From In x In values, load(V&, i, j), to Out x Out values, store(const V&, i, j): down the columns, then along the
-// rows.
-template <class V, int In, int Out, class Transform, class Load, class Store>
-TUTTI_INLINE void in_two_dimensions(const Transform& transform, Load load, Store store) {
+// rows. `columns` are those that there are, `rows` those that are wanted. A column that does not exist is one of zeros.
+template <class V, int In, int Out, class Transform, class Exists, class Load, class Store>
+TUTTI_INLINE void in_two_dimensions(const Transform& transform, int columns, int rows, Exists exists, Load load,
+                                    Store store) {
+  constexpr int most = In > Out ? In : Out;
   V half[Out][In];
   const auto column = [&](int j) TUTTI_LAMBDA {
-    V d[patch];
-#pragma GCC unroll 6
-    for (int i = 0; i < In; ++i) load(d[i], i, j);
-    transform(static_cast<V*>(d));
-#pragma GCC unroll 6
+    V d[most];
+    if (exists(j)) {
+#pragma GCC unroll 9
+      for (int i = 0; i < In; ++i) load(d[i], i, j);
+      transform(static_cast<V*>(d));
+    } else {
+#pragma GCC unroll 9
+      for (int i = 0; i < Out; ++i) d[i] = V{};
+    }
+#pragma GCC unroll 9
     for (int i = 0; i < Out; ++i) half[i][j] = d[i];
   };
   const auto row = [&](int i) TUTTI_LAMBDA {
-    V d[patch];
-#pragma GCC unroll 6
+    V d[most];
+#pragma GCC unroll 9
     for (int j = 0; j < In; ++j) d[j] = half[i][j];
     transform(static_cast<V*>(d));
-#pragma GCC unroll 6
+#pragma GCC unroll 9
     for (int j = 0; j < Out; ++j) store(d[j], i, j);
   };
   // Unrolled, inputs' values would be more than there are registers. The ways back were a third faster on AVX-512 then,
   // but programs compiled for longer.
 #pragma GCC unroll 1
-  for (int j = 0; j < In; ++j) column(j);
+  for (int j = 0; j < columns; ++j) column(j);
 #pragma GCC unroll 1
-  for (int i = 0; i < Out; ++i) row(i);
+  for (int i = 0; i < rows; ++i) row(i);
+}
+template <class V, int In, int Out, class Transform, class Load, class Store>
+TUTTI_INLINE void in_two_dimensions(const Transform& transform, Load load, Store store) {
+  in_two_dimensions<V, In, Out>(
+      transform, In, Out, [](int) TUTTI_LAMBDA { return true; }, load, store);
 }
 
 }  // namespace tutti::cpu::winograd

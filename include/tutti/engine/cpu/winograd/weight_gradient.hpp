@@ -15,11 +15,13 @@
 #endif
 
 // Gradients of weights by Winograd's F(4x4, 3x3): dw = G' [sum over tiles of (B' x B) (A dy A')] G. Tiles are
-// transformed first; then each of the 36 points is a product of matrices, outputs x tiles by tiles x inputs.
+// transformed first; then each of the 36 points is a product of matrices, outputs x tiles by tiles x inputs. With
+// stride 2 the tiles have 81 points, and those with one weight add up.
 namespace tutti::cpu::winograd {
 
 struct WeightProductArgs {
   TransformedTiles x, dy;
+  bool strided = false;
   std::int64_t tiles = 0;
   std::int64_t inputs = 0, outputs = 0;
   std::int64_t first_input = 0, end_input = 0, first_output = 0, end_output = 0;  // what is computed: whole registers
@@ -41,11 +43,18 @@ inline constexpr std::int64_t weight_block_plane = weight_block * weight_block +
 
 namespace detail {
 
-// R outputs by N registers of inputs: sums over tiles, from zero or from what is there. Meanwhile asks for half a
-// register of the tiles that come next, which a block reads only a few times.
+// Points of tiles that are multiplied at once, `count` from the i-th in order on, which share weights.
+struct PointRun {
+  const PointOrder& order;
+  std::size_t i, count;
+  bool add;  // to the sums of those before
+};
+
+// R outputs by N registers of inputs: sums over points and tiles, from zero or from what is there. Meanwhile asks for
+// half a register of the tiles that come next, which a block reads only a few times.
 template <Isa I, int R, int N>
-TUTTI_INLINE void weight_product(const float* dy, const float* x, std::int64_t step, std::int64_t tiles, bool add,
-                                 float* to, const float* next) {
+TUTTI_INLINE void weight_product(const WeightProductArgs& a, const PointRun& run, const float* first_dy,
+                                 const float* first_x, std::int64_t tiles, float* to, const float* next) {
   constexpr int lanes = lanes_of<I>;
   F<I> sum[R][N];
 #pragma GCC unroll 16
@@ -53,19 +62,23 @@ TUTTI_INLINE void weight_product(const float* dy, const float* x, std::int64_t s
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) {
       sum[i][j] = F<I>{};
-      if (add) load<I>(sum[i][j], static_cast<const float*>(to + (i * N + j) * lanes));
+      if (run.add) load<I>(sum[i][j], static_cast<const float*>(to + (i * N + j) * lanes));
     }
-  for (std::int64_t t = 0; t < tiles; ++t, dy += lanes, x += lanes, next += lanes / 2) {
-    __builtin_prefetch(next, 0, 2);
-    F<I> b[N];
+  for (std::size_t p = run.i; p < run.i + run.count; ++p) {
+    const float* dy = first_dy + run.order.tiles[p] * a.dy.plane;
+    const float* x = first_x + run.order.tiles[p] * a.x.plane;
+    for (std::int64_t t = 0; t < tiles; ++t, dy += lanes, x += lanes, next += lanes / 2) {
+      __builtin_prefetch(next, 0, 2);
+      F<I> b[N];
 #pragma GCC unroll 2
-    for (int j = 0; j < N; ++j) load<I>(b[j], x + j * step);
+      for (int j = 0; j < N; ++j) load<I>(b[j], x + j * a.x.tiles * lanes);
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) {
-      F<I> a;
-      repeat<I>(a, dy + i);
+      for (int i = 0; i < R; ++i) {
+        F<I> d;
+        repeat<I>(d, dy + i);
 #pragma GCC unroll 2
-      for (int j = 0; j < N; ++j) sum[i][j] += a * b[j];
+        for (int j = 0; j < N; ++j) sum[i][j] += d * b[j];
+      }
     }
   }
 #pragma GCC unroll 16
@@ -74,40 +87,41 @@ TUTTI_INLINE void weight_product(const float* dy, const float* x, std::int64_t s
     for (int j = 0; j < N; ++j) store<I>(to + (i * N + j) * lanes, sum[i][j]);
 }
 
-// One point of a block, for some of the tiles: registers of inputs from c on, outputs from k on.
+// A block of the gradient: registers of inputs from c on, outputs from k on.
 struct WeightBlock {
   std::int64_t c, c_end, k, k_end;
 };
 template <Isa I>
-TUTTI_INLINE void multiply_point(const WeightProductArgs& a, const WeightBlock& b, int point, std::int64_t first) {
+TUTTI_INLINE void multiply_points(const WeightProductArgs& a, const WeightBlock& b, const PointRun& run,
+                                  std::int64_t first) {
   constexpr int lanes = lanes_of<I>;
-  const std::int64_t step = a.dy.tiles * lanes, count = std::min(weight_block_tiles, a.tiles - first);
-  const auto x_of = [&](int p, std::int64_t t, std::int64_t c)
-                        TUTTI_LAMBDA { return a.x.data + p * a.x.plane + c * a.x.tiles + t * lanes; };
-  const auto dy_of = [&](int p, std::int64_t t, std::int64_t k)
-                         TUTTI_LAMBDA { return a.dy.data + p * a.dy.plane + k / lanes * step + t * lanes + k % lanes; };
+  const std::int64_t count = std::min(weight_block_tiles, a.tiles - first);
+  const auto x_of = [&](std::int64_t t, std::int64_t c) TUTTI_LAMBDA { return a.x.data + c * a.x.tiles + t * lanes; };
+  const auto dy_of = [&](std::int64_t t, std::int64_t k)
+                         TUTTI_LAMBDA { return a.dy.data + k / lanes * lanes * a.dy.tiles + t * lanes + k % lanes; };
   const bool last = first + count == a.tiles;
-  const int next_point = std::min(points - 1, last ? point + 1 : point);
+  const auto points_in_all = static_cast<std::size_t>(run.order.count);
+  const std::int64_t next_point = run.order.tiles[std::min(points_in_all - 1, last ? run.i + run.count : run.i)];
   const std::int64_t next_tile = last ? 0 : first + count, registers = (b.c_end - b.c) / lanes;
   const std::int64_t halves = 2 * (registers + (b.k_end - b.k + lanes - 1) / lanes);
   // Half a register of tiles after the other, of inputs and then of gradients.
   const auto ahead = [&](std::int64_t half) TUTTI_LAMBDA {
     half = std::min(half, halves - 1);
     const std::int64_t r = half / 2;
-    return (r < registers ? x_of(next_point, next_tile, b.c + r * lanes)
-                          : dy_of(next_point, next_tile, b.k + (r - registers) * lanes)) +
+    return (r < registers ? x_of(next_tile, b.c + r * lanes) + next_point * a.x.plane
+                          : dy_of(next_tile, b.k + (r - registers) * lanes) + next_point * a.dy.plane) +
            half % 2 * (count * lanes / 2);
   };
-  float* to = a.products + point * weight_block_plane;
+  float* to = a.products + run.order.weights[run.i] * weight_block_plane;
   std::int64_t calls = 0;
   for (std::int64_t c = b.c; c < b.c_end; c += 2 * lanes) {
-    const float* const x = x_of(point, first, c);
+    const float* const x = x_of(first, c);
     if (c + lanes < b.c_end)
       for (std::int64_t k = b.k; k < b.k_end; k += lanes / 2, to += lanes * lanes)
-        weight_product<I, lanes / 2, 2>(dy_of(point, first, k), x, step, count, first > 0, to, ahead(calls++));
+        weight_product<I, lanes / 2, 2>(a, run, dy_of(first, k), x, count, to, ahead(calls++));
     else
       for (std::int64_t k = b.k; k < b.k_end; k += lanes, to += lanes * lanes)
-        weight_product<I, lanes, 1>(dy_of(point, first, k), x, step, count, first > 0, to, ahead(calls++));
+        weight_product<I, lanes, 1>(a, run, dy_of(first, k), x, count, to, ahead(calls++));
   }
 }
 
@@ -138,8 +152,16 @@ template <Isa I>
 TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock& b) {
   using V = F<I>;
   constexpr int lanes = lanes_of<I>;
-  for (int point = 0; point < points; ++point)
-    for (std::int64_t t = 0; t < a.tiles; t += weight_block_tiles) multiply_point<I>(a, b, point, t);
+  const PointOrder& order = order_of(a.strided);
+  const auto points_in_all = static_cast<std::size_t>(order.count);
+  // Few tiles make up for by points that share weights.
+  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, weight_block_tiles / a.tiles));
+  for (std::size_t i = 0, same = 1; i < points_in_all; i += same) {
+    for (same = 1; i + same < points_in_all && order.weights[i + same] == order.weights[i];) ++same;
+    for (std::int64_t t = 0; t < a.tiles; t += weight_block_tiles)
+      for (std::size_t k = 0; k < same; k += most)
+        multiply_points<I>(a, b, {order, i + k, std::min(most, same - k), t > 0 || k > 0}, t);
+  }
   const std::int64_t row = (a.inputs + lanes - 1) / lanes * lanes;
   const std::int64_t rows = (b.k_end - b.k + lanes - 1) / lanes * lanes;  // of products
   for (std::int64_t i = b.k; i < std::min(b.k_end, a.outputs); ++i)
@@ -149,7 +171,7 @@ TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock
       const float* const m = a.products + (r / 2 * 2 * rows + (i - b.k) * width + r % 2) * lanes;
       const auto transform = [&](const auto& put) TUTTI_LAMBDA {
         in_two_dimensions<V, patch, 3>(
-            [](V* d) TUTTI_LAMBDA { weight_gradient_1d(d); },
+            [&](V* d) TUTTI_LAMBDA { a.strided ? strided_weight_gradient_1d(d) : weight_gradient_1d(d); },
             [&](V& v, int p, int q)
                 TUTTI_LAMBDA { load<I>(v, static_cast<const float*>(m + (p * patch + q) * weight_block_plane)); },
             [&](const V& v, int p, int q) TUTTI_LAMBDA { put(v, p * 3 + q); });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 
 #include <tutti/engine/cpu/shared.hpp>
 #include <tutti/engine/cpu/update_kernels.hpp>
@@ -13,7 +14,7 @@
 
 namespace tutti::cpu::winograd {
 
-// Gradients of the weights of 3x3 convolutions with stride 1 and padding 1.
+// Gradients of the weights of 3x3 convolutions with stride 1 or 2 and padding 1.
 //
 // Few weights: each shard sums the gradient of its rows. Many weights, where a sum of megabytes a shard would cost more
 // to add than the products: the shards transform the tiles of the whole batch, then each task computes a part of the
@@ -21,11 +22,13 @@ namespace tutti::cpu::winograd {
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
-  Conv2dBackwardWeights(const Op&, Shared& b, const NodeDesc& d)
+  Conv2dBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
       : b_(b),
         rows_(d.rows),
-        x_(images(d.in[0])),
-        dy_(images(d.in[1])),
+        strided_(std::get_if<For>(&op)->stride == 2),
+        order_(order_of(strided_)),
+        x_(images(d.in[0], strided_)),
+        dy_(images(d.in[1], false)),
         inputs_(whole_registers(b.isa, x_.channels)),
         outputs_(whole_registers(b.isa, dy_.channels)),
         shards_(d.shards) {}
@@ -35,7 +38,7 @@ class Conv2dBackwardWeights final : public Kernel {
     if (whole_batch()) {
       const std::int64_t tiles = rows_ * x_.tiles_per_row();
       p.tasks = static_cast<int>(panels() * parts());
-      const std::int64_t floats = points * (plane(inputs_, tiles) + plane(outputs_, tiles));
+      const std::int64_t floats = order_.count * (plane(inputs_, tiles) + plane(outputs_, tiles));
       p.partial_bytes = static_cast<std::size_t>((floats + shards_ - 1) / shards_) * sizeof(float);
     } else {
       p.tasks =
@@ -47,7 +50,7 @@ class Conv2dBackwardWeights final : public Kernel {
 
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = products_floats();
-    if (!whole_batch()) floats += points * (plane(inputs_, most_tiles()) + plane(outputs_, most_tiles()));
+    if (!whole_batch()) floats += order_.count * (plane(inputs_, most_tiles()) + plane(outputs_, most_tiles()));
     b_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
   }
 
@@ -57,19 +60,24 @@ class Conv2dBackwardWeights final : public Kernel {
   }
 
  private:
-  [[nodiscard]] static Images images(const TensorDesc& t) { return {t.shape[0], t.shape[2], t.shape[3], t.shape[1]}; }
+  [[nodiscard]] static Images images(const TensorDesc& t, bool wide) {
+    return {t.shape[0], t.shape[2], t.shape[3], t.shape[1], wide ? 2 * tile : tile};
+  }
   [[nodiscard]] static std::int64_t plane(std::int64_t channels, std::int64_t tiles) {
     return plane_stride(channels * tiles);
   }
   [[nodiscard]] static std::int64_t products_floats() { return (weight_product_floats() + 15) / 16 * 16; }
 
   [[nodiscard]] bool whole_batch() const {
-    return x_.channels * dy_.channels >= 256 * 256 && rows_ * x_.tiles_per_row() <= 1024;
+    const bool many = x_.channels * dy_.channels >= (strided_ ? 128 * 256 : 256 * 256);
+    return many && rows_ * x_.tiles_per_row() <= 1024;
   }
   [[nodiscard]] std::int64_t sums() const { return dy_.channels * 9 * inputs_; }
   // Tiles that are transformed before they are multiplied: not many more than the second cache holds, and enough to
   // make up for the products' way to the sums.
-  [[nodiscard]] std::int64_t most_tiles() const { return std::max<std::int64_t>(128, 8192 / (inputs_ + outputs_)); }
+  [[nodiscard]] std::int64_t most_tiles() const {
+    return std::max<std::int64_t>(128, 8192 / (inputs_ + outputs_)) / (strided_ ? 2 : 1);
+  }
 
   // Tasks over the whole batch: a block of the gradient each, that is parts of its outputs times panels of its inputs.
   [[nodiscard]] std::int64_t panels() const { return (inputs_ + weight_block - 1) / weight_block; }
@@ -77,13 +85,22 @@ class Conv2dBackwardWeights final : public Kernel {
 
   void transform(const Call& c, std::int64_t first, std::int64_t count, const TransformedTiles& x,
                  const TransformedTiles& dy, std::int64_t at) const {
-    ReadTiles a{c.in[0].data, c.in[0].dtype == DType::bf16, x_, first, count, x, at};
+    ReadTiles a{strided_ ? Reads::strided_inputs : Reads::inputs,
+                c.in[0].data,
+                c.in[0].dtype == DType::bf16,
+                x_,
+                first,
+                count,
+                x,
+                at};
     a.images.rows = c.in[0].shape[0];
-    read_inputs(b_.isa, a);
-    a.images.channels = dy_.channels;
+    read_and_transform(b_.isa, a);
+    a.what = strided_ ? Reads::strided_gradients : Reads::gradients;
+    a.images = dy_;
+    a.images.rows = c.in[0].shape[0];
     a.from = c.in[1].data;
     a.to = dy;
-    read_gradients(b_.isa, a);
+    read_and_transform(b_.isa, a);
   }
 
   void reduce(const Call& c) {
@@ -110,11 +127,12 @@ class Conv2dBackwardWeights final : public Kernel {
   [[nodiscard]] static TransformedTiles transformed(std::byte* at, std::int64_t channels, std::int64_t tiles) {
     return {reinterpret_cast<float*>(at), tiles, plane(channels, tiles)};
   }
-  [[nodiscard]] static TransformedTiles behind(const TransformedTiles& x, std::int64_t channels) {
-    return {x.data + points * x.plane, x.tiles, plane(channels, x.tiles)};
+  [[nodiscard]] TransformedTiles behind(const TransformedTiles& x, std::int64_t channels) const {
+    return {x.data + order_.count * x.plane, x.tiles, plane(channels, x.tiles)};
   }
   [[nodiscard]] WeightProductArgs product_args(std::byte* room) const {
     WeightProductArgs a;
+    a.strided = strided_;
     a.inputs = x_.channels;
     a.outputs = dy_.channels;
     a.end_input = inputs_;
@@ -153,6 +171,8 @@ class Conv2dBackwardWeights final : public Kernel {
 
   Shared& b_;
   std::int64_t rows_;
+  bool strided_;
+  const PointOrder& order_;
   Images x_, dy_;
   std::int64_t inputs_, outputs_;  // in whole registers
   int shards_;

@@ -34,17 +34,17 @@ class Convolution : public OwnKernel {
     return deep_ ? 0 : static_cast<std::size_t>(weights_.panels * weights_.panel) * sizeof(float);
   }
   void pack(const TensorRef& w, void* to) override {
-    pack_weights(
-        isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, 0, weights_.panels, static_cast<float*>(to)});
+    pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, 0, weights_.panels,
+                        static_cast<float*>(to)});
   }
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = 0;
     if (deep_) {
-      floats = weights_.panel + points * deep_layout().products;
+      floats = weights_.panel + deep_layout().product_floats();
     } else {
       for (const std::int64_t rows : i.chunk_rows) {
         const TileLayout l = chunk_layout(rows);
-        floats = std::max(floats, l.group_floats() + points * l.products);
+        floats = std::max(floats, l.group_floats() + l.product_floats());
       }
     }
     shared_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
@@ -55,32 +55,42 @@ class Convolution : public OwnKernel {
   }
 
  protected:
-  Convolution(const Op& op, Shared& b, const NodeDesc& d, bool backward)
+  Convolution(const Op& op, Shared& b, const NodeDesc& d, const op::Window& window, bool backward)
       : OwnKernel(op, b, d),
         shared_(b),
         desc_(d),
         backward_(backward),
         bf16_(d.in[0].dtype == DType::bf16),
+        strided_(window.stride == 2),
         deep_(is_deep(d.in[0].shape[1], d.out[0].shape[1])),
         weights_(isa_, d.in[0].shape[1], d.out[0].shape[1]) {}
 
  private:
-  static constexpr std::int64_t chunk_tiles = 28, deep_tiles = 84;  // of a group
+  // Tiles of a group; of stride 2 half as many, which have twice the points.
+  static constexpr std::int64_t chunk_tiles = 28, deep_tiles = 84;
 
-  [[nodiscard]] static Images images_of(const Shape& s) { return {s[0], s[2], s[3], s[1]}; }
-  [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const {
-    return {isa_, weights_, rows * images_of(desc_.in[0].shape).tiles_per_row(), chunk_tiles};
+  // Of inputs with stride 2 a tile has 8x8 pixels.
+  [[nodiscard]] static Images images_of(const Shape& s, bool wide) {
+    return {s[0], s[2], s[3], s[1], wide ? 2 * tile : tile};
   }
+  [[nodiscard]] Images input_images(const Shape& s) const { return images_of(s, strided_ && !backward_); }
+  [[nodiscard]] Images output_images(const Shape& s) const { return images_of(s, strided_ && backward_); }
+  [[nodiscard]] TileLayout layout(std::int64_t rows, std::int64_t at_once) const {
+    return {isa_, weights_, order_of(strided_), rows * input_images(desc_.in[0].shape).tiles_per_row(), at_once};
+  }
+  [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const { return layout(rows, chunk_tiles); }
   [[nodiscard]] TileLayout deep_layout() const {
-    return {isa_, weights_, images_of(desc_.in[0].shape).tiles(), deep_tiles};
+    return layout(desc_.in[0].shape[0], strided_ ? deep_tiles / 2 : deep_tiles);
   }
   [[nodiscard]] float* room(const Call& c) const { return reinterpret_cast<float*>(shared_.room.of(c.worker)); }
 
   [[nodiscard]] ReadTiles inputs(const Call& c, std::int64_t first, std::int64_t count, std::int64_t at) const {
-    return {c.in[0].data, bf16_, images_of(c.in[0].shape), first, count, {}, at};
+    const Reads what = !strided_ ? Reads::inputs : backward_ ? Reads::strided_data : Reads::strided_inputs;
+    return {what, c.in[0].data, bf16_, input_images(c.in[0].shape), first, count, {}, at};
   }
   [[nodiscard]] WriteTiles outputs(const Call& c, std::int64_t first, std::int64_t count, std::int64_t panel) const {
-    return {c.out[0].data, bf16_, images_of(c.out[0].shape), first, count, panel * weights_.width};
+    const Writes what = !strided_ ? Writes::outputs : backward_ ? Writes::strided_data : Writes::strided_outputs;
+    return {what, c.out[0].data, bf16_, output_images(c.out[0].shape), first, count, panel * weights_.width};
   }
 
   void run_rows(const Call& c) const {
@@ -99,7 +109,7 @@ class Convolution : public OwnKernel {
   // The tiles of some rows, among those of the batch.
   void transform(const Call& c) const {
     auto* const all = reinterpret_cast<float*>(c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride);
-    const Images rows = images_of(c.in[0].shape);
+    const Images rows = input_images(c.in[0].shape);
     transform_tiles(isa_, inputs(c, 0, rows.tiles(), c.first_row * rows.tiles_per_row()), deep_layout(), all);
   }
   // All outputs of a panel, for a part of the groups of tiles.
@@ -108,7 +118,7 @@ class Convolution : public OwnKernel {
     const std::int64_t panel = c.task / parts_, part = c.task % parts_;
     float* const weights = room(c);
     const TensorRef& w = c.in[1];
-    pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, panel, 1, weights});
+    pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, panel, 1, weights});
     for (std::int64_t g = l.groups * part / parts_; g < l.groups * (part + 1) / parts_; ++g)
       multiply_tiles(
           isa_,
@@ -119,7 +129,7 @@ class Convolution : public OwnKernel {
 
   Shared& shared_;
   NodeDesc desc_;
-  bool backward_, bf16_, deep_;
+  bool backward_, bf16_, strided_, deep_;
   WeightLayout weights_;
   std::int64_t parts_ = 1;  // of the groups of tiles, of a deep one
 };
@@ -127,12 +137,13 @@ class Convolution : public OwnKernel {
 class Conv2d final : public Convolution {
  public:
   using For = op::Conv2d;
-  Conv2d(const Op& op, Shared& b, const NodeDesc& d) : Convolution(op, b, d, false) {}
+  Conv2d(const Op& op, Shared& b, const NodeDesc& d) : Convolution(op, b, d, *std::get_if<For>(&op), false) {}
 };
 class Conv2dBackwardData final : public Convolution {
  public:
   using For = op::Conv2dBackwardData;
-  Conv2dBackwardData(const Op& op, Shared& b, const NodeDesc& d) : Convolution(op, b, d, true) {}
+  Conv2dBackwardData(const Op& op, Shared& b, const NodeDesc& d)
+      : Convolution(op, b, d, *std::get_if<For>(&op), true) {}
 };
 
 // The problem of a convolution's node; nothing for another op.

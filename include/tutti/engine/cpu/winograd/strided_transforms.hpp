@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <tutti/engine/cpu/winograd/transforms.hpp>
+
+// The transforms of 3x3 convolutions with stride 2. Along one dimension, y[i] = w[1] x[2i] + (w[0] x[2i-1] + w[2]
+// x[2i+1]): the even inputs by one weight, and a convolution of the odd ones with two, which is Winograd's F(4, 2). So
+// a tile of 4x4 outputs takes (5 + 4)^2 = 81 products where a sum takes 144.
+//
+// Transformed are 5 points of the odd inputs and, as they are, the 4 even ones, which share a weight. The gradient of
+// the inputs is the same the other way round: the odd ones from 5 points, the even ones from products as they are.
+//
+// The points are 1/2, -1/2, 5/4, -5/4 and infinity, which has half the error of 0, 1, -1, 2 and infinity.
+namespace tutti::cpu::winograd {
+
+inline constexpr int strided_patch = 9, strided_points = 81;  // point i * 9 + j
+inline constexpr int odd_points = 5;                          // then come the even places
+
+// Which weights transformed tiles are multiplied by, point by point; those that share weights follow each other.
+struct PointOrder {
+  int count = 0;
+  std::array<std::uint8_t, strided_points> tiles{}, weights{};
+};
+[[nodiscard]] constexpr PointOrder point_order(bool strided) {
+  PointOrder r;
+  const int side = strided ? strided_patch : patch;
+  for (int w = 0; w < points; ++w)
+    for (int t = 0; t < side * side; ++t) {
+      const int i = t / side, j = t % side;
+      const int by = strided ? (i < odd_points ? i : odd_points) * patch + (j < odd_points ? j : odd_points) : t;
+      if (by != w) continue;
+      const auto k = static_cast<std::size_t>(r.count++);
+      r.tiles[k] = static_cast<std::uint8_t>(t);
+      r.weights[k] = static_cast<std::uint8_t>(w);
+    }
+  return r;
+}
+
+[[nodiscard]] inline const PointOrder& order_of(bool strided) {
+  static constexpr PointOrder orders[] = {point_order(false), point_order(true)};
+  return orders[strided ? 1 : 0];
+}
+
+namespace strided_nodes {
+inline constexpr float p = 0.5F, q = 1.25F, p2 = p * p, q2 = q * q;
+// The denominators of Lagrange's polynomials, of p and of q; of -p and -q with the other sign.
+inline constexpr float n1 = 1 / (2 * p * (p2 - q2)), n2 = 1 / (2 * q * (q2 - p2));
+}  // namespace strided_nodes
+
+// Each in place, as those of stride 1.
+//
+// 5 odd inputs and 4 even ones, which stay, to 9. Or 4 gradients of outputs to 5 points, behind which they stay.
+template <class V>
+struct StridedReadTransform {
+  static constexpr int in = strided_patch, out = strided_patch;
+  bool gradients;
+  V p, q, p2, q2, product, sum;
+
+  TUTTI_INLINE explicit StridedReadTransform(bool of_gradients) : gradients(of_gradients) {
+    keep(p, strided_nodes::p);
+    keep(q, strided_nodes::q);
+    keep(p2, strided_nodes::p2);
+    keep(q2, strided_nodes::q2);
+    keep(product, strided_nodes::p2 * strided_nodes::q2);
+    keep(sum, strided_nodes::p2 + strided_nodes::q2);
+  }
+  [[nodiscard]] TUTTI_INLINE int values() const { return gradients ? tile : in; }
+
+  TUTTI_INLINE void operator()(V* d) const {
+    V odd_p, even_p, odd_q, even_q;
+    if (gradients) {
+      odd_p = d[0] + p2 * d[2], even_p = d[1] + p2 * d[3];
+      odd_q = d[0] + q2 * d[2], even_q = d[1] + q2 * d[3];
+#pragma GCC unroll 4
+      for (int i = tile - 1; i >= 0; --i) d[odd_points + i] = d[i];
+      d[4] = d[8];
+    } else {
+      odd_p = d[3] - q2 * d[1], even_p = d[2] - q2 * d[0];
+      odd_q = d[3] - p2 * d[1], even_q = d[2] - p2 * d[0];
+      d[4] = d[4] + product * d[0] - sum * d[2];
+    }
+    d[0] = odd_p + p * even_p;
+    d[1] = odd_p - p * even_p;
+    d[2] = odd_q + q * even_q;
+    d[3] = odd_q - q * even_q;
+  }
+};
+// 9 products to 4 outputs, or to 8 gradients of inputs.
+template <class V>
+struct StridedWriteTransform {
+  static constexpr int in = strided_patch, out = 2 * tile;
+  bool data;
+  V p, q, p2, q2, p3, q3;
+
+  TUTTI_INLINE explicit StridedWriteTransform(bool of_data) : data(of_data) {
+    keep(p, strided_nodes::p);
+    keep(q, strided_nodes::q);
+    keep(p2, strided_nodes::p2);
+    keep(q2, strided_nodes::q2);
+    keep(p3, strided_nodes::p * strided_nodes::p2);
+    keep(q3, strided_nodes::q * strided_nodes::q2);
+  }
+  // How many it is to.
+  [[nodiscard]] TUTTI_INLINE int values() const { return data ? out : tile; }
+
+  TUTTI_INLINE void operator()(V* m) const {
+    const V even_p = m[0] + m[1], odd_p = m[0] - m[1], even_q = m[2] + m[3], odd_q = m[2] - m[3];
+    m[0] = even_p + even_q;
+    m[1] = p * odd_p + q * odd_q;
+    m[2] = p2 * even_p + q2 * even_q;
+    m[3] = p3 * odd_p + q3 * odd_q + m[4];
+    if (!data) {
+#pragma GCC unroll 4
+      for (int i = 0; i < tile; ++i) m[i] += m[odd_points + i];
+      return;
+    }
+    const V even[] = {m[5], m[6], m[7], m[8]};
+#pragma GCC unroll 4
+    for (int i = tile - 1; i >= 0; --i) {
+      m[2 * i + 1] = m[i];
+      m[2 * i] = even[i];
+    }
+  }
+};
+// 3 weights to 5 points of the outer two and the one in the middle
+template <class V>
+TUTTI_INLINE void strided_weights_1d(V* w) {
+  using namespace strided_nodes;
+  const V even_p = n1 * w[0], odd_p = n1 * p * w[2], even_q = n2 * w[0], odd_q = n2 * q * w[2];
+  w[5] = w[1];
+  w[4] = w[2];
+  w[0] = odd_p + even_p;
+  w[1] = odd_p - even_p;
+  w[2] = odd_q + even_q;
+  w[3] = odd_q - even_q;
+}
+// 6 products to 3 gradients of weights
+template <class V>
+TUTTI_INLINE void strided_weight_gradient_1d(V* d) {
+  using namespace strided_nodes;
+  const V first = n1 * (d[0] - d[1]) + n2 * (d[2] - d[3]);
+  d[2] = n1 * p * (d[0] + d[1]) + n2 * q * (d[2] + d[3]) + d[4];
+  d[0] = first;
+  d[1] = d[5];
+}
+
+}  // namespace tutti::cpu::winograd
