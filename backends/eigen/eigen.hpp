@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <tutti/backends/eigen/kernels.hpp>
 #include <tutti/engine/cpu/cpu_ops.hpp>
@@ -15,7 +16,7 @@ namespace tutti {
 // is SSE2, a fifth of the speed of AVX-512. Eigen starts no threads here.
 class EigenBackend : public CpuOps {
  public:
-  explicit EigenBackend(CpuOptions o = {}) : CpuOps(o), shared_(*this) {}
+  explicit EigenBackend(CpuOptions o = {}) : CpuOps(std::move(o)), shared_(*this) {}
 
   [[nodiscard]] std::string name() const override { return "eigen"; }
   [[nodiscard]] std::string description() const override {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <tutti/backends/onednn/convolution_op.hpp>
 #include <tutti/backends/onednn/linear_op.hpp>
@@ -17,7 +18,7 @@
 namespace tutti {
 
 TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
-    : CpuOps(o, &onednn::OneOmpThread::for_this_thread), shared_(std::make_unique<onednn::Shared>(*this)) {}
+    : CpuOps(std::move(o), &onednn::OneOmpThread::for_this_thread), shared_(std::make_unique<onednn::Shared>(*this)) {}
 
 TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 

@@ -115,7 +115,9 @@ class ValueTrace final : public ValueWatcher {
       const ValueRange r = ValueRange::of(memory, out);
       if (r.count == 0) continue;
       const std::string what = to_string(out.shape) + " " + std::string(name_of(out.dtype));
-      print_("trace: " + op + " -> " + g[v].name + " " + what + " " + r.text());
+      std::string line = "trace: " + op;
+      line.append(" -> ").append(g[v].name).append(" ").append(what).append(" ").append(r.text());
+      print_(line);
       if (r.infinite > 0 && first_infinity_.empty()) first_infinity_ = op;
       if (r.nan == 0) continue;
       std::string given;

@@ -59,7 +59,7 @@ class NormFolder {
         x = sum;
       }
       if (norm->relu) behind[i].push_back({op::Relu{}, {x}, {n.outputs[0]}, n.name + ".relu"});
-      if (!norm->residual && !norm->relu) renamed_.push_back({n.outputs[0], x});
+      if (!norm->residual && !norm->relu) renamed_.emplace_back(n.outputs[0], x);
     }
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (gone[i] == 0) g_.nodes.push_back(std::move(nodes[i]));

@@ -87,6 +87,7 @@ namespace detail {
   return m;
 }
 
+// A net with its weights, ready to predict.
 struct LoadedModel {
   WeightedGraph net;  // an inference_graph()
   bool averaged = false;

@@ -24,6 +24,7 @@
 // Nets as ONNX files (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto3).
 namespace tutti::interchange {
 
+// What goes into the net of an ONNX file, and what comes out of it.
 struct OnnxOptions {
   // false: the input is (pixel - mean) / stddev of each channel, as torchvision's normalize makes it. true: the pixels,
   // 0 to 255.
@@ -133,7 +134,7 @@ class GraphWriter {
     pb::append_bytes(nodes_, 1, n);
   }
 
-  [[nodiscard]] std::string unique(std::string wanted) {
+  [[nodiscard]] std::string unique(const std::string& wanted) {
     std::string is = wanted;
     for (int k = 2; !used_.insert(is).second; ++k) is = wanted + "." + std::to_string(k);
     return is;

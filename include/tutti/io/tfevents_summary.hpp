@@ -54,6 +54,7 @@ struct Histogram {
   }
 };
 
+// How a run ended, as HPARAMS shows it (tensorboard/plugins/hparams/api.proto: Status).
 enum class RunStatus : std::uint8_t { unknown = 0, success = 1, failure = 2 };
 
 namespace detail {
@@ -106,6 +107,7 @@ namespace detail {
   return detail::encode_summaries(wall_time, step, values);
 }
 
+// An event with the histogram of a tag's values at a step; wall_time: seconds of Unix time.
 [[nodiscard]] inline std::string encode_histogram_event(double wall_time, std::int64_t step, std::string_view tag,
                                                         const Histogram& h) {
   std::string histogram, limits, counts, value;

@@ -15,7 +15,7 @@ namespace tutti {
 template <class = void>
 class BasicCpuBackend : public CpuOps {
  public:
-  explicit BasicCpuBackend(CpuOptions o = {}) : CpuOps(o) {}
+  explicit BasicCpuBackend(CpuOptions o = {}) : CpuOps(std::move(o)) {}
   [[nodiscard]] std::string name() const override { return "cpu"; }
   [[nodiscard]] std::string description() const override { return "own kernels " + std::string(cpu::name_of(isa())); }
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;

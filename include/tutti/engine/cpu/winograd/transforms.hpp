@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+
 #include <tutti/engine/cpu/simd.hpp>
 
 // The transforms of Winograd's F(4x4, 3x3): y = A' [(G w G') * (B' x B)] A, for tiles of 4x4 outputs.
@@ -129,7 +131,7 @@ TUTTI_INLINE void weight_gradient_1d(V* d) {
 template <class V, int In, int Out, class Transform, class Exists, class Load, class Store>
 TUTTI_INLINE void in_two_dimensions(const Transform& transform, int columns, int rows, Exists exists, Load load,
                                     Store store) {
-  constexpr int most = In > Out ? In : Out;
+  constexpr int most = std::max(In, Out);
   V half[Out][In];
   const auto column = [&](int j) TUTTI_LAMBDA {
     V d[most];
