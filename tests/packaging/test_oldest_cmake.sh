@@ -23,7 +23,7 @@ if [[ ! -f $cache/complete ]]; then
 fi
 [[ $("$cmake" --version) == "cmake version $version"* ]] || fail "expected CMake $version, got $("$cmake" --version)"
 
-# Compiles nothing, or an empty main.
+# Compiles nothing, or a main that has a --help, of which the installation makes a manual page.
 cat >"$work/stand in" <<'S'
 #!/usr/bin/env bash
 compiler=$1
@@ -39,7 +39,9 @@ while (($#)); do
   shift
 done
 text=
-if grep -qE '^int main\(|DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN|BENCHMARK_MAIN' "$source"; then text='int main() { return 0; }'; fi
+if grep -qE '^int main\(|DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN|BENCHMARK_MAIN' "$source"; then
+  text=$'#include <cstdio>\nint main() { std::puts("Does nothing.\\n\\nUsage: stand-in"); }'
+fi
 exec "$compiler" -x c++ -c - -o "$object" <<<"$text"
 S
 chmod +x "$work/stand in"

@@ -193,7 +193,9 @@ class ElasticJob {
     return office_.ask([](control::Arbiter& a) { return a.members().size(); });
   }
   void ask_to_leave(std::size_t member) {
-    office_.ask([&](control::Arbiter& a) { a.ask_to_leave(seat_of(member)); });
+    // Finds it before the office is locked: who joins locks both, the office last.
+    const control::Seat seat = seat_of(member);
+    office_.ask([&](control::Arbiter& a) { a.ask_to_leave(seat); });
   }
   [[nodiscard]] Office& office() noexcept { return office_; }
 
