@@ -40,7 +40,7 @@ while (($#)); do
 done
 text=
 if grep -qE '^int main\(|DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN|BENCHMARK_MAIN' "$source"; then
-  text=$'#include <cstdio>\nint main() { std::puts("Does nothing.\\n\\nUsage: stand-in"); }'
+  text=$'#include <cstdio>\nint main() { std::puts("Does nothing.\\n\\nUsage: stand-in [OPTION]\\n\\nOptions\\n  --help  says this"); }'
 fi
 exec "$compiler" -x c++ -c - -o "$object" <<<"$text"
 S

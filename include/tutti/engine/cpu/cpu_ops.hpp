@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/engine/cpu/shared.hpp>
+#include <tutti/engine/cpu/tuned_choices.hpp>
 #include <tutti/engine/cpu/winograd/shapes.hpp>
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/optim/update.hpp>
@@ -20,22 +20,7 @@
 namespace tutti {
 
 namespace cpu {
-
 class Tuner;  // tuner.hpp
-
-// Where ConvolutionAlgorithm::tune keeps what it chose, and who is told.
-class TunedChoices {
- public:
-  TunedChoices() = default;
-  TunedChoices(const TunedChoices&) = delete;
-  TunedChoices& operator=(const TunedChoices&) = delete;
-  virtual ~TunedChoices() = default;
-  // The algorithm that was chosen before: direct or winograd. `key`: the backend, its libraries, instruction set and
-  // threads, and the convolution.
-  [[nodiscard]] virtual std::optional<ConvolutionAlgorithm> find(const std::string& key) = 0;
-  virtual void chose(const std::string& key, ConvolutionAlgorithm a, double direct_ms, double winograd_ms) = 0;
-};
-
 }  // namespace cpu
 
 struct CpuOptions {

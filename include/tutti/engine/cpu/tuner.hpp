@@ -13,8 +13,8 @@
 #include <variant>
 
 #include <tutti/core/function_ref.hpp>
-#include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/cpu/lone_kernel.hpp>
+#include <tutti/engine/cpu/tuned_choices.hpp>
 #include <tutti/engine/cpu/winograd/shapes.hpp>
 
 namespace tutti::cpu {
