@@ -26,7 +26,7 @@ class Tuner;  // tuner.hpp
 struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
   cpu::ConvolutionAlgorithm convolution = cpu::ConvolutionAlgorithm::automatic;
-  std::shared_ptr<cpu::TunedChoices> choices;  // of tune; null: they are measured anew by each backend
+  std::shared_ptr<cpu::TunedChoices> choices{};  // of tune; null: they are measured anew by each backend
 };
 
 // What the CPU backends share: threads, shards and our own vector kernels for everything but convolutions and products
