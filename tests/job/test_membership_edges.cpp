@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The arbiter's rules where one condition more or less decides: each of these was found by changing a rule.
 #include <doctest/doctest.h>
-#include <time.h>
 
 #include <cstddef>
 #include <optional>
 #include <string>
 
 #include <tutti/job/assignment.hpp>
-#include <tutti/job/lease.hpp>
 #include "membership_scene.hpp"
 
 using namespace tutti;
@@ -363,37 +361,6 @@ TEST_CASE("within an epoch, too, one is let in whom the last holder hands on to 
     s.tell(0, Report{1, 5});
     CHECK(s.ids() == "0 1");
     CHECK(s.arbiter.authority() == 0);
-  }
-}
-
-TEST_CASE("a lease remembers what could still give one, and counts beats from 1") {
-  Lease lease;
-  lease.set_timeout(8s);
-  CHECK(lease.beat(100s) == 1);
-  CHECK(lease.beat(104s) == 2);
-  CHECK(lease.beat(108s) == 3);
-  CHECK(lease.awaited() == 3);
-  CHECK(lease.beat(108s + 1ns) == 4);
-  CHECK(lease.awaited() == 3);
-  lease.answered(4);
-  CHECK(lease.awaited() == 0);
-  CHECK(lease.holds(114s));
-  CHECK_FALSE(lease.holds(114s + 1ns));
-  CHECK(lease.beat(500s) == 5);
-  CHECK(lease.awaited() == 1);
-  CHECK(beat_every == 500ms);
-}
-
-TEST_CASE("the clock is the one that goes on while a machine is suspended") {
-  const auto read = [] {
-    timespec t{};
-    REQUIRE(::clock_gettime(CLOCK_BOOTTIME, &t) == 0);
-    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
-  };
-  for (int i = 0; i < 100; ++i) {
-    const Time before = read(), here = now(), after = read();
-    CHECK(before <= here);
-    CHECK(here <= after);
   }
 }
 

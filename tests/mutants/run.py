@@ -29,7 +29,7 @@ PARTS = {
     "arbiter": (["job/membership.hpp", "job/next_generation.hpp", "job/candidate.hpp", "job/lease.hpp",
                  "job/common_facts.hpp", "job/assignment.hpp"],
                 ["job/test_membership", "job/test_membership_changes", "job/test_membership_edges",
-                 "job/test_membership_random"], True),
+                 "job/test_membership_random", "job/test_lease"], True),
     "checkpoint": (["io/checkpoint.hpp", "io/checkpoint_load.hpp", "io/checkpoint_manifest.hpp",
                     "io/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_generations"],
                    False),
