@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# processors: 2
 # takes long
 """tutti-export: every net that the programs train, checked by onnx, and ONNX Runtime's logits beside tutti-predict's."""
 import json

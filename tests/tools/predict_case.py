@@ -50,14 +50,15 @@ def write_recordio(path, images):
 
 def write_safetensors(path, tensors, metadata=None):
     """tensors: {name: (dtype, shape, bytes)}."""
-    header, at, body = {"__metadata__": metadata} if metadata else {}, 0, b""
+    header, at = {"__metadata__": metadata} if metadata else {}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
         at += len(data)
-        body += data
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + body)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.writelines(data for _, _, data in tensors.values())
 
 
 def read_safetensors(path):
