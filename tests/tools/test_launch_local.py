@@ -206,6 +206,43 @@ class Local(LaunchCase):
         job.wait()
         wait_until(lambda: not self.marked())
 
+    def stop_for_long(self, job, others):
+        """Stops the launcher, and what it started too, for longer than --host-timeout."""
+        stopped = {job.pid} | (set(self.marked()) if others else set())
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        if others:
+            time.sleep(5)
+        else:
+            wait_until(lambda: set(self.marked()) == {job.pid})
+        for pid in sorted(stopped, key=lambda p: p == job.pid):
+            os.kill(pid, signal.SIGCONT)
+
+    def test_launcher_that_stood_still(self):
+        """Its agents have ended what they had, and that is no success."""
+        for code in (0, 143):
+            job = self.start("-n", 2, "--host-timeout", 2, "bash", "-c",
+                             f"trap 'exit {code}' TERM; echo up; while :; do sleep 0.1; done")
+            for _ in range(2):
+                self.assertIn("up", job.stdout.readline())
+            self.stop_for_long(job, others=False)
+            self.finish(job)
+            self.assertEqual(job.returncode, 5, job.err)
+            self.assertIn("[host localhost] expected a word of tutti-launch within 2 s, got none", self.message(job))
+
+    def test_machine_that_stood_still(self):
+        """A virtual machine is paused: nobody was silent."""
+        job = self.start("-n", 2, "--host-timeout", 4, "bash", "-c",
+                         "echo up; while [ ! -e go ]; do sleep 0.1; done; echo the end")
+        for _ in range(2):
+            self.assertIn("up", job.stdout.readline())
+        self.stop_for_long(job, others=True)
+        time.sleep(1)
+        (self.folder / "go").touch()
+        self.finish(job)
+        self.assertEqual(job.returncode, 0, job.err)
+        self.assertEqual(job.out.count("the end"), 2)
+
     def test_killed_agent_leaves_nothing(self):
         job = self.start("-n", 2, "sh", "-c", f"echo up; {STUBBORN}")
         for _ in range(2):

@@ -51,11 +51,13 @@ class LauncherLink {
     const ReadResult result = read_some(STDIN_FILENO, bytes);
     if (result == ReadResult::end) open_ = false;
     if (result != ReadResult::bytes) return;
-    heard_ = Clock::now();
+    heard_ = looked_ = Clock::now();
     lines_.feed(bytes, [&](std::string_view line) { f(words_of(line)); });
   }
-  // A launcher that is cut off says nothing, and no end of file comes either.
+  // A launcher that is cut off says nothing, and no end of file comes either. While this process stood still itself, as
+  // on a machine that is paused, it could hear nobody.
   void check_silence() {
+    heard_ += stood_still(looked_);
     if (seconds_since(heard_) > timeout_) open_ = false;
     say_alive();
   }
@@ -77,7 +79,7 @@ class LauncherLink {
 
   double timeout_;
   bool partner_, open_ = true;
-  Clock::time_point heard_ = Clock::now(), said_ = Clock::now();
+  Clock::time_point heard_ = Clock::now(), said_ = heard_, looked_ = heard_;
   LineSplitter lines_;
 };
 
@@ -238,7 +240,7 @@ class Agent {
   [[nodiscard]] OutputQueue& queue(std::size_t stream) { return stream == 0 ? link_.out : link_.err; }
 
   void look_after_processes(const SignalQueue& signals) {
-    if (!wrapper_ && !link_.open()) stop("stopped");
+    if (!wrapper_ && !link_.open()) stop("unheard");
     if (wrapper_ && parent_gone()) stop("orphaned");
     if (stopping_ && Clock::now() >= kill_at_)
       for (const RankProcess& p : processes_) p.signal(SIGKILL);

@@ -71,8 +71,15 @@ struct Ending {
                         killed ? "the system kills when memory runs out, see dmesg" : "")};
 }
 
-// That somebody else ended the job, if that is how a process ended.
-[[nodiscard]] inline std::optional<Problem> problem_of_outside(const std::vector<Ending>& endings) {
+// That somebody else ended the job, or an agent which heard nothing of the launcher for so many seconds, if that is how
+// a process ended.
+[[nodiscard]] inline std::optional<Problem> problem_of_outside(const std::vector<Ending>& endings, double seconds) {
+  for (const Ending& e : endings)
+    if (e.end.why == "unheard")
+      return Problem{static_cast<int>(ExitCode::communication),
+                     error_message("host " + e.host, "a word of tutti-launch within " + seconds_text(seconds),
+                                   "none, and it ended what it had; it stood still, or was cut off",
+                                   "--host-timeout sets the time")};
   for (const Ending& e : endings)
     if (e.end.why == "ended")
       return Problem{static_cast<int>(ExitCode::terminated),

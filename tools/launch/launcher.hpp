@@ -276,6 +276,9 @@ class Launcher : ElasticJob {
     tell_all("signal " + std::to_string(signal == SIGHUP ? SIGTERM : signal));
   }
   void watch() {
+    // Who stood still itself has heard nobody.
+    const auto still = stood_still(watched_);
+    for (Link& l : links_) l.heard += still;
     const auto now = Clock::now();
     if (!stopping_ && stop_at_ && now >= *stop_at_) stop();
     if (seconds_since(spoke_) > std::min(2.0, host_timeout() / 4)) {

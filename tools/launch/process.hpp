@@ -40,6 +40,13 @@ using Clock = std::chrono::steady_clock;
 [[nodiscard]] inline double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
+// For how long a process that looks around many times a second did not, because nobody let it run; `last`, when it
+// looked before, becomes now.
+[[nodiscard]] inline Clock::duration stood_still(Clock::time_point& last) {
+  const auto gap = Clock::now() - last;
+  last += gap;
+  return gap > std::chrono::seconds(1) ? gap : Clock::duration::zero();
+}
 
 // "2.5 s"
 [[nodiscard]] inline std::string seconds_text(double seconds) {

@@ -88,7 +88,8 @@ class RunningJob {
       mpirun_said_.repeat(output_.err);
     }
     if (problems_.empty())
-      if (auto ended = problem_of_outside(endings_)) problems_.push_back(*std::move(ended));
+      if (auto ended = problem_of_outside(endings_, plan_.first().order.host_timeout))
+        problems_.push_back(*std::move(ended));
     output_.say(problems_);
     return problems_.empty() ? 0 : problems_.front().code;
   }
@@ -110,7 +111,7 @@ class RunningJob {
   MpirunWords mpirun_said_;
   bool began_ = false, stopping_ = false, failing_ = false, mpi_told_ = false, held_ = false;
   int interrupted_ = 0, restarts_ = 0;
-  Clock::time_point stopped_at_{}, spoke_{}, interrupted_at_{};
+  Clock::time_point stopped_at_{}, spoke_{}, interrupted_at_{}, watched_ = Clock::now();
   std::optional<Clock::time_point> stop_at_, mpi_ended_, workers_done_;
 };
 
