@@ -5,9 +5,10 @@
     bench/peers/predict.py [--images 1000] [--repeats 3]
 
 Both read, decode, scale and cut the same files and run the same weights (torchvision's initial ones) on the same cores. PyTorch
-takes what a short run finds to be its best: torchvision's or Pillow's decoder, worker processes, autocast or a net in bf16. Images a
-second are from the first batch that is asked for to the last answer, without starting the programs; PyTorch's net has run once
-before, tutti's has not. Needs build/tools/tutti-predict and imagenet-sample.tar, in $TUTTI_DATA or ../shared/data.
+takes what a short run finds to be its best: torchvision's or Pillow's decoder, worker processes, autocast or a net in bf16. It runs
+eagerly, compiled, and compiled with frozen weights (TORCHINDUCTOR_FREEZING), each with what was best for eager, and is compared by the best of the three. Images a
+second are from the first batch that is asked for to the last answer, without starting the programs and compiling; PyTorch's net has
+run before, tutti's has not. Needs build/tools/tutti-predict and imagenet-sample.tar, in $TUTTI_DATA or ../shared/data.
 """
 import argparse
 import itertools
@@ -26,9 +27,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 import environment  # noqa: E402
 from environment import HERE, ROOT  # noqa: E402
 from loaders import find_images  # noqa: E402
-from table import Samples, markdown, ratio  # noqa: E402
+from table import Samples, better, markdown, ratio  # noqa: E402
 from turns import locked, run, say  # noqa: E402
 
+WAYS = {"eager": "PyTorch eager", "compile": "compiled", "freeze": "frozen"}
 WEIGHTS = """import sys, torch, torchvision
 sys.path[:0] = [sys.argv[1]]
 import pytorch_weights
@@ -36,13 +38,13 @@ torch.manual_seed(0)
 pytorch_weights.write_safetensors(torch, sys.argv[2], torchvision.models.resnet50().state_dict())"""
 
 
-def lists(folder, tar, images):
-    """A file with so many paths, again and again the same where there are fewer, and a short one."""
+def lists(folder, tar, images, batch):
+    """A file with so many paths, again and again the same where there are fewer, and a short one of whole batches."""
     with tarfile.open(tar) as file:
         file.extractall(folder / "images", filter="data")
     paths = sorted(str(p) for p in (folder / "images").rglob("*") if p.suffix.lower() in (".jpeg", ".jpg"))
     some = list(itertools.islice(itertools.cycle(paths), images))
-    for name, part in (("list", some), ("short", some[:max(64, images // 8)])):
+    for name, part in (("list", some), ("short", some[:max(2, images // 8 // batch) * batch])):
         (folder / name).write_text("".join(p + "\n" for p in part))
     return len(paths)
 
@@ -52,8 +54,8 @@ class Torch:
         self.args, self.python, self.folder = args, python, folder
         self.best, self.tried = {}, {}
 
-    def one(self, precision, options, which):
-        return run([self.python, HERE / "torch_predict.py", self.folder / "weights.safetensors", self.folder / which, "--precision", precision,
+    def one(self, precision, way, options, which):
+        return run([self.python, HERE / "torch_predict.py", self.folder / "weights.safetensors", self.folder / which, "--precision", precision, "--way", way,
                     "--batch", self.args.batch, "--threads", self.args.threads, *options], environment.KEEP, self.args.timeout)
 
     def find_best(self, precision):
@@ -63,12 +65,12 @@ class Torch:
         rates = []
         for way in ways:
             with locked(self.args.lock):
-                rates.append(self.one(precision, way, "short")["images_per_second"])
+                rates.append(self.one(precision, self.args.ways[0], way, "short")["images_per_second"])
             say(f"{precision} {' '.join(map(str, way))}: {rates[-1]} images/s")
         self.best[precision] = ways[rates.index(max(rates))]
 
-    def turn(self, precision):
-        return self.one(precision, self.best[precision], "list")
+    def turn(self, precision, way):
+        return self.one(precision, way, self.best[precision], "list")
 
 
 def tutti(args, folder, precision):
@@ -88,19 +90,23 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precisions", default="bf16 f32")
     parser.add_argument("--timeout", type=float, default=900, help="seconds of one run")
+    parser.add_argument("--ways", default=" ".join(WAYS), metavar=f"'{' '.join(WAYS)}'", help="of PyTorch")
     parser.add_argument("--torch-ways", default="best", help="of PyTorch, in place of the best: options of torch_predict.py, in one argument")
     parser.add_argument("--lock", metavar="FILE", help="locked during each run or turn, for machines that are shared")
     args = parser.parse_args()
+    args.ways = args.ways.split()
+    if not args.ways or not set(args.ways) <= set(WAYS):
+        parser.error(f"--ways: expected some of {' '.join(WAYS)}, got '{' '.join(args.ways)}'")
     began, tar = environment.load(), find_images().get("imagenet")
     if tar is None:
         sys.exit("predict.py: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data")
     python = environment.python_of("torch", say)
     precisions = args.precisions.split()
-    rates = {(who, p): Samples() for who in ("tutti", "torch") for p in precisions}
+    rates = {(who, p): Samples() for who in ("tutti", *args.ways) for p in precisions}
     alike, system = {}, ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        different = lists(folder, tar, args.images)
+        different = lists(folder, tar, args.images, args.batch)
         subprocess.run([python, "-c", WEIGHTS, ROOT / "tools", folder / "weights.safetensors"], check=True)
         torch = Torch(args, python, folder)
         for p in precisions:
@@ -112,20 +118,23 @@ def main():
             for p in precisions:
                 start = time.monotonic()
                 with locked(args.lock):
-                    theirs, ours = torch.turn(p), tutti(args, folder, p)
-                rates["torch", p].add(theirs["images_per_second"])
+                    theirs, ours = {way: torch.turn(p, way) for way in args.ways}, tutti(args, folder, p)
+                for way in args.ways:
+                    rates[way, p].add(theirs[way]["images_per_second"])
                 rates["tutti", p].add(ours["images_per_second"])
-                alike[p] = sum(a == b for a, b in zip(ours["first"], theirs["first"], strict=True)) / args.images
-                system = theirs["system"]
-                say(f"turn {number + 1} of {args.repeats}, {p}: tutti-predict {ours['images_per_second']}, PyTorch {theirs['images_per_second']}"
-                    f" images/s, in {time.monotonic() - start:.0f} s")
-    rows = [[p, rates["tutti", p].text(), rates["torch", p].text(), ratio(rates["tutti", p], rates["torch", p]), f"{100 * alike[p]:.1f} %"]
+                alike[p] = min(sum(a == b for a, b in zip(ours["first"], t["first"], strict=True)) for t in theirs.values()) / args.images
+                system = theirs[args.ways[0]]["system"]
+                say(f"turn {number + 1} of {args.repeats}, {p}: tutti-predict {ours['images_per_second']}, PyTorch "
+                    + ", ".join(f"{way} {t['images_per_second']}" for way, t in theirs.items())
+                    + f" images/s, in {time.monotonic() - start:.0f} s")
+    best = {p: better([rates[way, p] for way in args.ways]) for p in precisions}
+    rows = [[p, rates["tutti", p].text(), *(rates[way, p].text() for way in args.ways), ratio(rates["tutti", p], best[p]), f"{100 * alike[p]:.1f} %"]
             for p in precisions]
     print(f"**ResNet-50, {args.images} JPEG files ({different} different ones), {args.threads} threads, batches of {args.batch}**, images per second, "
           f"median of {args.repeats} (least to largest):\n")
-    print(markdown(["precision", "tutti-predict", "PyTorch", "tutti / PyTorch", "same first class"], rows))
+    print(markdown(["precision", "tutti-predict", *(WAYS[way] for way in args.ways), "tutti / the best of PyTorch", "same first class"], rows))
     if {"bf16", "f32"} <= set(precisions):
-        print(f"\ntutti-predict in bf16 over PyTorch in f32: {ratio(rates['tutti', 'bf16'], rates['torch', 'f32'])}")
+        print(f"\ntutti-predict in bf16 over PyTorch in f32: {ratio(rates['tutti', 'bf16'], best['f32'])}")
     print("\n" + environment.conditions(began) + f"\n- {system}; " +
           "; ".join(f"{p}: {' '.join(map(str, torch.best[p]))}" for p in precisions))
     return 0

@@ -3,8 +3,9 @@
 """PyTorch says what torchvision's ResNet-50 sees in images that a list names, the peer of tutti-predict: prints a line of JSON.
 
 Files are read, decoded by torchvision or PIL, scaled to 256 on the short side, cut to 224x224 and normalised in a DataLoader's
-processes; the net runs channels last under inference_mode(). The clock runs from the first batch that is asked for to the last
-answer; the net has run once before.
+processes; the net runs channels last under inference_mode(), as it is, compiled, or compiled with its weights as constants, into
+which batch norm is folded. The clock runs from the first batch that is asked for to the last answer; the net has run on batches of
+the same sizes before.
 """
 import argparse
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 import torchvision
 from PIL import Image
+from torch._inductor import config as inductor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 from torchvision.transforms import v2
@@ -45,6 +47,7 @@ def main():
     parser.add_argument("weights", help="a safetensors file of torchvision's resnet50")
     parser.add_argument("images", help="a file with a path a line")
     parser.add_argument("--precision", choices=("f32", "bf16"), required=True)
+    parser.add_argument("--way", choices=("eager", "compile", "freeze"), default="eager")
     parser.add_argument("--bf16", choices=("pure", "autocast"), default="pure")
     parser.add_argument("--decoder", choices=("torchvision", "pil"), default="torchvision")
     parser.add_argument("--workers", type=int, default=1)
@@ -57,6 +60,9 @@ def main():
     model.load_state_dict(state)
     pure = args.precision == "bf16" and args.bf16 == "pure"
     model = model.eval().to(dtype=torch.bfloat16 if pure else torch.float32, memory_format=torch.channels_last)
+    if args.way != "eager":
+        inductor.freezing = args.way == "freeze"
+        model = torch.compile(model, dynamic=False)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16" and not pure)
 
     def answer(x):
@@ -68,13 +74,15 @@ def main():
     batches = DataLoader(Images(paths, args.decoder), args.batch, num_workers=args.workers, prefetch_factor=4 if args.workers else None)
     first = []
     with torch.inference_mode():
-        answer(torch.zeros(args.batch, 3, 224, 224))
+        for rows in {min(args.batch, len(paths)), len(paths) % args.batch or args.batch}:
+            for _ in range(2):
+                answer(torch.zeros(rows, 3, 224, 224))
         began, cpu = time.monotonic(), time.process_time()
         for x in batches:
             first += answer(x).indices[:, 0].tolist()
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     peak = next(int(line.split()[1]) / 1024 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    print(json.dumps({"system": f"PyTorch {torch.__version__}", "precision": args.precision, "images": len(first), "first": first,
+    print(json.dumps({"system": f"PyTorch {torch.__version__}", "precision": args.precision, "way": args.way, "images": len(first), "first": first,
                       "images_per_second": round(len(first) / seconds, 1), "images_per_cpu_second": round(len(first) / cpu, 1),
                       "peak_rss_mib": round(peak, 1)}), flush=True)
     return 0

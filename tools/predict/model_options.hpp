@@ -91,7 +91,7 @@ namespace detail {
     m.card = *m.file.card;
   } else {
     fail<DataError>("model " + m.file.path.string(), "a file that says which net it is of", "one that does not",
-                    "--model resnet50 and so on says it; training writes it since version 1");
+                    "--model resnet50 and so on says it; what tutti has trained says it by itself");
   }
   if (!m.card.graph)
     fail<DataError>("model " + m.file.path.string(), "a net of tutti's own ops",

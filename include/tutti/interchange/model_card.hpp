@@ -65,6 +65,11 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
       if (image[2] != card.image.height || image[3] != card.image.width)
         fail<DataError>(at + " image", "images of the net's input " + to_string(image),
                         std::to_string(card.image.height) + "x" + std::to_string(card.image.width));
+      if (image[1] == 3 || image[1] == 1) try {
+          (void)ImagePreparer(card.image, image[1]);
+        } catch (const UsageError& e) {
+          throw DataError(error_message(at + " image", "images that can be made ready", e.what()));
+        }
       if (!card.classes.empty() && static_cast<std::int64_t>(card.classes.size()) != logits[1])
         fail<DataError>(at + " classes", "a name for each of " + std::to_string(logits[1]) + " classes",
                         std::to_string(card.classes.size()));

@@ -47,7 +47,8 @@ inline constexpr std::int64_t most_nodes = 100'000, most_row_elements = std::int
 }
 [[nodiscard]] inline int int_of(const io::Json& json, const std::string& where) {
   const std::int64_t v = json.as_integer(where);
-  if (v < -1'000'000 || v > 1'000'000) fail<DataError>(where, "a number of up to a million", std::to_string(v));
+  // Products of two of them are an int, too.
+  if (v < -10'000 || v > 10'000) fail<DataError>(where, "a number of up to 10000", std::to_string(v));
   return static_cast<int>(v);
 }
 [[nodiscard]] inline Shape shape_of(const io::Json& json, const std::string& where) {

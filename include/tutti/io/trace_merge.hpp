@@ -49,6 +49,7 @@ struct TracePart {
 };
 
 inline constexpr std::size_t most_trace_bytes = std::size_t{1} << 30;
+inline constexpr std::int64_t most_ahead = std::int64_t{1} << 61;
 
 // Nothing where the file is no trace, or one of another job's.
 [[nodiscard]] inline std::optional<TracePart> read_trace(const Path& file, const std::string& job, MergedTrace& about) {
@@ -70,12 +71,14 @@ inline constexpr std::size_t most_trace_bytes = std::size_t{1} << 30;
         part.job = args.at("job").as_string();
         part.boot = args.at("boot").as_string();
         part.ahead = args.at("clock_ahead").as_integer();
+        if (part.ahead < -most_ahead || part.ahead > most_ahead) return std::nullopt;
         part.process = event.at("pid").as_integer();
         if (part.job != job) return std::nullopt;
         named = true;
       }
       (void)event.at("ph").as_string();
-      if (const Json* ts = event.find("ts")) (void)ts->as_double();
+      for (const char* const time : {"ts", "dur"})
+        if (const Json* t = event.find(time)) (void)t->as_double();
       part.events.push_back(std::move(event));
     } catch (const DataError&) {
       if (!named) return std::nullopt;

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Any bytes as what a run writes of itself: log.jsonl and evaluation.json, of which tutti-report makes a page that is
+// JSON and small, whatever they hold, and the timeline of a process, which is put into that of its job.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/core/error.hpp>
+#include <tutti/io/json.hpp>
+#include <tutti/io/trace_merge.hpp>
+
+#include "../../tools/report/page.hpp"
+#include "../../tools/report/read_evaluation.hpp"
+#include "../../tools/report/read_log.hpp"
+#include "memory_file.hpp"
+
+namespace {
+
+using namespace tutti;
+
+void report(const std::string& path) {
+  report_tool::RunData run;
+  report_tool::LogReader(run).read(path);
+  const std::size_t points = report_tool::points_of_each(1);
+  for (const double step : run.steps["step"])
+    if (!(step >= 0)) std::abort();
+  try {
+    run.evaluation = report_tool::read_evaluation(path, report_tool::images_of_each(1));
+  } catch (const DataError&) {
+  }
+  const std::string text = report_tool::json_for_script(report_tool::page_data(run, points));
+  if (text.find_first_of("<>&") != std::string::npos) std::abort();
+  (void)io::parse_json(text, "the page");
+}
+
+void timeline(const std::string& path) {
+  io::MergedTrace about;
+  const auto part = io::detail::read_trace(path, "job", about);
+  if (!part) return;
+  for (const auto& [name, times] : io::detail::sums_of({&*part})) (void)times;
+  (void)io::detail::clock_shift({&*part}, {&*part});
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::MemoryFile file({data, size});
+  report(file.path());
+  timeline(file.path());
+  return 0;
+}
