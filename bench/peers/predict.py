@@ -6,9 +6,10 @@
 
 Both read, decode, scale and cut the same files and run the same weights (torchvision's initial ones) on the same cores. PyTorch
 takes what a short run finds to be its best: torchvision's or Pillow's decoder, worker processes, autocast or a net in bf16. It runs
-eagerly, compiled, and compiled with frozen weights (TORCHINDUCTOR_FREEZING), each with what was best for eager, and is compared by the best of the three. Images a
-second are from the first batch that is asked for to the last answer, without starting the programs and compiling; PyTorch's net has
-run before, tutti's has not. Needs build/tools/tutti-predict and imagenet-sample.tar, in $TUTTI_DATA or ../shared/data.
+eagerly, compiled, and compiled with frozen weights (TORCHINDUCTOR_FREEZING), each with what was best for eager, and the best of the
+three is compared. Images a second are from the first batch that is asked for to the last answer, without starting the programs and
+compiling; PyTorch's net has run before, tutti's has not. Needs build/tools/tutti-predict and imagenet-sample.tar, in $TUTTI_DATA or
+../shared/data.
 """
 import argparse
 import itertools
@@ -55,8 +56,8 @@ class Torch:
         self.best, self.tried = {}, {}
 
     def one(self, precision, way, options, which):
-        return run([self.python, HERE / "torch_predict.py", self.folder / "weights.safetensors", self.folder / which, "--precision", precision, "--way", way,
-                    "--batch", self.args.batch, "--threads", self.args.threads, *options], environment.KEEP, self.args.timeout)
+        return run([self.python, HERE / "torch_predict.py", self.folder / "weights.safetensors", self.folder / which, "--precision", precision,
+                    "--way", way, "--batch", self.args.batch, "--threads", self.args.threads, *options], environment.KEEP, self.args.timeout)
 
     def find_best(self, precision):
         """By a short run of each."""

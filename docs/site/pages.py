@@ -40,7 +40,7 @@ NAV = [
     ("How to", ["docs/how-to/own-images.md", "docs/how-to/own-model.md", "docs/how-to/from-pytorch.md", "docs/how-to/cluster.md",
                 "docs/how-to/elastic-job.md", "docs/how-to/batch-job.md", "docs/migrating.md", "docs/troubleshooting.md"]),
     ("Look up", ["docs/options.md", "docs/environment.md", "docs/errors.md", "docs/data.md", "docs/report.md", "docs/tensorboard.md",
-                 "docs/trace.md", "docs/distributed.md", "docs/clusters.md", "docs/elasticity.md", "docs/parameter_server.md",
+                 "docs/trace.md", "docs/predict.md", "docs/distributed.md", "docs/clusters.md", "docs/elasticity.md", "docs/parameter_server.md",
                  "docs/gpu.md", "docs/imagenet.md", "docs/formats.md", "docs/platforms.md", "infra/README.md"]),
     ("Add", ["docs/add-a-layer.md", "docs/add-an-op.md", "docs/add-a-data-set.md", "docs/add-a-backend.md", "docs/add-a-strategy.md"]),
     ("Know", ["docs/performance.md", "bench/README.md", "docs/architecture.md", "CHANGELOG.md", "CONTRIBUTING.md"]),
