@@ -154,7 +154,7 @@ class Manuals(unittest.TestCase):
         for body in ("true", "echo hello", "exit 3"):
             mute.write_text(f"#!/bin/sh\n{body}\n")
             mute.chmod(0o755)
-            done = run(sys.executable, ROOT / "cmake" / "manuals.py", "--out", self.work.name, "--version", "1", mute)
+            done = run(sys.executable, ROOT / "cmake" / "manuals" / "manuals.py", "--out", self.work.name, "--version", "1", mute)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("expected", done.stderr)
 

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes a manual page and the completions of bash and zsh for each program, from what its --help says.
+
+    manuals.py --out DIR --version 0.1.0 PROGRAM...
+
+DIR/man1/NAME.1, DIR/bash/NAME, DIR/zsh/_NAME. The installation runs it; a program that is added to the installation needs
+nothing further. --help has the form that tutti's programs share, or argparse's:
+
+    title, description      paragraphs before the line "Usage: NAME ..." or behind it
+    Heading                 at the left margin, with options below it
+      -s,--long ARG  text   an option, whose text goes on in the lines that are indented further
+    NAME COMMAND ...        the options of a command follow
+"""
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from completion import bash, zsh  # noqa: E402
+from help_text import parse  # noqa: E402
+from man_page import page  # noqa: E402
+
+
+def help_of(program):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TUTTI_")}
+    environment["COLUMNS"] = "100"
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, env=environment,
+                          stdin=subprocess.DEVNULL)
+    if done.returncode != 0 or not done.stdout.strip():
+        sys.exit(f"manuals.py: [{program}] expected a text from --help, got status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def main():
+    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--version", required=True)
+    command.add_argument("programs", nargs="+", metavar="PROGRAM")
+    given = command.parse_args()
+    for program in given.programs:
+        name = os.path.basename(program)
+        manual = parse(name, help_of(os.path.abspath(program)))
+        if not manual.options():
+            sys.exit(f"manuals.py: [{program}] expected options in what --help says, got none")
+        for folder, file, text in (("man1", f"{name}.1", page(manual, given.version)), ("bash", name, bash(manual)),
+                                   ("zsh", f"_{name}", zsh(manual))):
+            (given.out / folder).mkdir(parents=True, exist_ok=True)
+            (given.out / folder / file).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
