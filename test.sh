@@ -25,24 +25,24 @@ fi
 
 # Packages of the tests of infra, interchange, of Conan and of TensorBoard, from PyPI, anew when their list changed. Without them these
 # tests are skipped.
-for area in infra interchange packaging tensorboard; do
-  venv=build/venv/$area
-  list=tests/$area/requirements.txt
+environment_of() {
+  local area=$1 venv=build/venv/$1 list=tests/$1/requirements.txt deps=()
   # Of TensorBoard what reads its files.
-  deps=()
   [[ $area != tensorboard ]] || deps=(--no-deps)
-  if ! cmp -s "$list" "$venv/requirements.txt"; then
-    say "installing the packages of $list in $venv"
+  if cmp -s "$list" "$venv/requirements.txt"; then return; fi
+  say "installing the packages of $list in $venv"
+  rm -rf "$venv"
+  if python3 -m venv "$venv" &&
+    timeout 300 "$venv/bin/pip" install -q "${deps[@]}" --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
+    cp "$list" "$venv"
+  else
+    say "they cannot be had here, so the tests of $area that need them are skipped"
     rm -rf "$venv"
-    if python3 -m venv "$venv" &&
-      timeout 300 "$venv/bin/pip" install -q "${deps[@]}" --disable-pip-version-check --retries 1 --timeout 15 -r "$list"; then
-      cp "$list" "$venv"
-    else
-      say "they cannot be had here, so the tests of $area that need them are skipped"
-      rm -rf "$venv"
-    fi
   fi
-done
+}
+export -f environment_of say
+export me
+printf '%s\n' infra interchange packaging tensorboard | xargs -P "$(nproc)" -n 1 bash -c 'environment_of "$0"'
 
 configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON
 cmake --build build --parallel "$(nproc)"
