@@ -25,6 +25,7 @@ fi
 
 # Packages of the tests of infra, interchange, of Conan and of TensorBoard, from PyPI, anew when their list changed. Without them these
 # tests are skipped.
+# shellcheck disable=SC2317  # xargs calls it
 environment_of() {
   local area=$1 venv=build/venv/$1 list=tests/$1/requirements.txt deps=()
   # Of TensorBoard what reads its files.
@@ -42,6 +43,7 @@ environment_of() {
 }
 export -f environment_of say
 export me
+# shellcheck disable=SC2016  # the inner shell expands it
 printf '%s\n' infra interchange packaging tensorboard | xargs -P "$(nproc)" -n 1 bash -c 'environment_of "$0"'
 
 configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON
