@@ -71,7 +71,7 @@ int run(const std::vector<std::string>& words) {
       interchange::to_onnx(fold_norms(std::move(m.loaded.net)), m.card,
                            {.pixels = o.input == "pixels", .probabilities = o.output == "probabilities"});
   io::atomic_write_file(o.out, file);
-  return std::printf("%s: %s, %lld classes, %s weights, %.1f MB\n", o.out.c_str(), m.card.name.c_str(),
+  return std::printf("%s: %s, %lld classes, %s weights, %.1f MB\n", o.out.c_str(), shown(m.card.name).c_str(),
                      static_cast<long long>(m.classes()), m.loaded.averaged ? "averaged" : "the last",
                      static_cast<double>(file.size()) / 1e6) < 0
              ? 1

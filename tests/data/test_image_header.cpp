@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/data/image_header.hpp>
@@ -63,6 +66,40 @@ TEST_CASE("what is no image is refused") {
   CHECK(contains(refusal({'G', 'I', 'F', '8', '9', 'a', 0, 0, 0}), "something else"));
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xd9}), "an end marker without an image"));
   CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xc0, 0, 1}), "segment of 2 bytes"));
+}
+
+TEST_CASE("frames and chunks that no decoder is given are refused") {
+  const auto changed = [](std::initializer_list<std::pair<std::size_t, int>> changes) {
+    Bytes b = jpeg_of_size(20, 10);
+    for (const auto& [at, value] : changes) b[at] = static_cast<std::uint8_t>(value);
+    return b;
+  };
+  for (const int frame : {3, 5, 6, 7, 11, 13, 14, 15}) {  // lossless, hierarchical
+    CAPTURE(frame);
+    CHECK(contains(refusal(changed({{3, 0xc0 + frame}})), "progressive JPEG, got frame type " + std::to_string(frame)));
+  }
+  for (const int frame : {0, 1, 2, 9, 10}) CHECK(refusal(changed({{3, 0xc0 + frame}})).empty());
+  CHECK(contains(refusal(changed({{6, 12}})), "8 bits a sample, got 12"));
+  CHECK(contains(refusal(changed({{5, 7}})), "a frame header, got 5 bytes"));
+  CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xda, 0, 2, 0xff, 0xd9}), "a JPEG frame before its scan"));
+  CHECK(contains(refusal({0xff, 0xd8, 0xff, 0xd8, 0, 2, 0xff, 0xd9}), "a second start marker"));
+  Bytes twice = jpeg_of_size(20, 10);
+  const Bytes frame(twice.begin() + 2, twice.begin() + 4 + twice[5]);
+  twice.insert(twice.begin() + 2, frame.begin(), frame.end());
+  CHECK(contains(refusal(twice), "one JPEG frame"));
+
+  const auto png = [](const Bytes& chunk) {
+    Bytes b{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0, 0, 0, static_cast<std::uint8_t>(chunk.size() - 4)};
+    b.insert(b.end(), chunk.begin(), chunk.end());
+    const std::uint32_t crc = detail::crc32(chunk);
+    for (const int s : {24, 16, 8, 0}) b.push_back(static_cast<std::uint8_t>(crc >> s));
+    return b;
+  };
+  for (const int colour : {1, 5, 7, 255})
+    CHECK(contains(
+        refusal(png({'I', 'H', 'D', 'R', 0, 0, 0, 1, 0, 0, 0, 1, 8, static_cast<std::uint8_t>(colour), 0, 0, 0})),
+        "a PNG colour type, got " + std::to_string(colour)));
+  CHECK(contains(refusal(png({'I', 'D', 'A', 'T'})), "begins with IHDR"));
 }
 
 TEST_CASE("a cut at any byte is refused") {

@@ -115,6 +115,15 @@ class Predict(PredictCase):
         self.assertIn("40 images", said)
         self.assertIn("images/s", said)
 
+    def test_names_of_classes_cannot_write_to_the_terminal(self):
+        newest = sorted((self.small / "checkpoints").glob("step-*"))[-1]
+        tensors, metadata = read_safetensors(newest / "model.safetensors")
+        card = dict(json.loads(metadata["tutti"]), name="\x1b[2J", classes=["tiré\n\x1b[2J\x7f\x9b2J日"] * 10)
+        write_safetensors(self.folder / "evil.safetensors", tensors, {"tutti": json.dumps(card)})
+        done = run(PREDICT, "--verbose", "--top", "1", "evil.safetensors", "pngs/100-0.png", cwd=self.folder)
+        self.assertRegex(done.out, r"^pngs/100-0\.png: tiré\?\?\[2J\?\?2J日 \d+\.\d\d %\n$")
+        self.assertNotIn("\x1b", done.err)
+
     def test_standard_input(self):
         expected, _ = self.predict(self.small, "pngs")
         listed = "".join(f"{name}\n" for name in expected).encode()
@@ -177,6 +186,14 @@ class Predict(PredictCase):
         for change, words in ((dict(card, version=9), "version 1"), (dict(card, net={}), "input"), (dict(card, classes=["one"]), "classes"),
                               (dict(card, net=None), "ops"), (dict(card, image=dict(card["image"], height=99999999)), "65536")):
             self.assertIn(words, error(tensors, {"tutti": json.dumps(change)}))
+        # How images are made ready: the file is named, and no memory is taken for what it asks.
+        for change, words in (({"scaled": [65536, 65536], "short_side": 65536}, "2^26 pixels"), ({"short_side": 1}, "a short side"),
+                              ({"crop": "central", "share": 0}, "a central share"), ({"crop": "\x1b[2J"}, r"\x1b[2J"),
+                              ({"pad": 50, "pad_mode": "reflect"}, "a padding"), ({"fill": [1, 2]}, "fill")):
+            said = error(tensors, {"tutti": json.dumps(dict(card, image=dict(card["image"], **change)))})
+            self.assertIn(f"[{model} model image", said)
+            self.assertIn(words, said)
+            self.assertNotIn("\x1b", said)
         for k, node in enumerate(card["net"]["nodes"]):
             for change in ({"op": "evil"}, {"in": [k]}, {"in": [-1]}, {"in": ["nothing"]}, {"in": []}, {"kernel": [0, 0]}, {"kernel": [3]},
                            {"stride": 0}, {"padding": 10**9}, {"eps": 0}, {"name": 7}):
@@ -187,6 +204,8 @@ class Predict(PredictCase):
                     continue
                 write_safetensors(model, tensors, {"tutti": json.dumps(dict(card, net=dict(card["net"], nodes=nodes)))})
                 run(PREDICT, model, "pngs", code=3, cwd=self.folder)
+        evil = dict(card["net"], nodes=[*card["net"]["nodes"], {"op": "\x1b[2J", "name": "\x1b[2J", "in": []}])
+        self.assertIn(r"got '\x1b[2J'", error(tensors, {"tutti": json.dumps(dict(card, net=evil))}))
         self.assertIn("key in double quotes", error(tensors, {"tutti": "{"}))
         huge = json.loads(json.dumps(card))
         huge["net"]["input"] = [3, 2**40, 2**40]

@@ -51,8 +51,8 @@ struct Guess {
   for (std::size_t k = 0; k < best.size(); ++k) {
     char share[32];
     std::snprintf(share, sizeof share, " %.2f %%", 100 * best[k].probability);
-    line += std::string(k > 0 ? ", " : " ") + (m.card.classes.empty() ? "class " : "") + m.class_name(best[k].index) +
-            share;
+    line += std::string(k > 0 ? ", " : " ") + (m.card.classes.empty() ? "class " : "") +
+            shown(m.class_name(best[k].index)) + share;
   }
   return line + "\n";
 }

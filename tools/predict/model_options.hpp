@@ -49,6 +49,17 @@ what its classes are called. Those of torchvision and timm do not: --model says 
           per_channel("--rgb-std", o.net.stddev, 1e-3F)};
 }
 
+// A name of a model file, which a stranger may have written, on a terminal: control characters become '?'.
+[[nodiscard]] inline std::string shown(std::string name) {
+  for (std::size_t k = 0; k < name.size(); ++k) {
+    const auto u = static_cast<unsigned char>(name[k]);
+    const auto next = k + 1 < name.size() ? static_cast<unsigned char>(name[k + 1]) : 0U;
+    if (u == 0xc2 && next >= 0x80 && next < 0xa0) name.erase(k + 1, 1), name[k] = '?';  // U+0080 to U+009F
+    if (u < 0x20 || u == 0x7f) name[k] = '?';
+  }
+  return name;
+}
+
 struct OpenedModel {
   interchange::ModelFile file;
   interchange::ModelCard card;

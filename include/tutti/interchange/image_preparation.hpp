@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/augment.hpp>
 #include <tutti/data/image_augment.hpp>
@@ -45,6 +46,9 @@ struct ImagePreparation {
                            {"fill", std::move(fill)}});
 }
 
+// Each thread keeps a scaled image.
+inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
+
 // DataError names what is wrong; where: what it stands in.
 [[nodiscard]] inline ImagePreparation image_preparation_of(const io::Json& json, const std::string& where) {
   ImagePreparation p;
@@ -56,7 +60,7 @@ struct ImagePreparation {
   const auto word = [&](const char* key, std::string_view one, std::string_view other) {
     const std::string& w = json.at(key, where).as_string(where);
     if (w != one && w != other)
-      fail<DataError>(where + " " + key, std::string(one) + " or " + std::string(other), "'" + w + "'");
+      fail<DataError>(where + " " + key, std::string(one) + " or " + std::string(other), "'" + printable(w) + "'");
     return w == one;
   };
   p.height = number(json.at("height", where), 1);
@@ -65,6 +69,9 @@ struct ImagePreparation {
   if (scaled.size() != 2) fail<DataError>(where + " scaled", "a height and a width", std::to_string(scaled.size()));
   p.scale.height = number(scaled[0], 1);
   p.scale.width = number(scaled[1], 1);
+  if (p.scale.height * p.scale.width > most_scaled_pixels)
+    fail<DataError>(where + " scaled", "at most 2^26 pixels",
+                    std::to_string(p.scale.height) + "x" + std::to_string(p.scale.width));
   p.scale.crop = word("crop", "central", "centre") ? CropRule::central : CropRule::centre;
   p.scale.short_side = static_cast<int>(number(json.at("short_side", where), 1));
   p.scale.share = json.at("share", where).as_double(where);

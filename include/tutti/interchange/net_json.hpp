@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/core/shape.hpp>
 #include <tutti/graph/builder.hpp>
 #include <tutti/graph/graph.hpp>
@@ -116,15 +117,15 @@ class NetReader {
       const char* const list = state ? "states" : "tensors";
       const io::Json* const shape = json_.at(list, where_).find(name);
       if (shape == nullptr) continue;
-      const Shape s = shape_of(*shape, where_ + " " + list + " " + name);
+      const Shape s = shape_of(*shape, where_ + " " + list + " " + printable(name));
       return tensors_[name] = state ? b.state(name, s, {}) : b.parameter(name, s, {});
     }
-    fail<DataError>(at, "a tensor of the net", "'" + name + "'");
+    fail<DataError>(at, "a tensor of the net", "'" + printable(name) + "'");
   }
 
   ValueId record(Builder& b, const io::Json& n) {
     const std::string name = n.at("name", where_).as_string(where_);
-    const std::string at = where_ + " node '" + name + "'";
+    const std::string at = where_ + " node '" + printable(name) + "'";
     const std::string& op = n.at("op", at).as_string(at);
     const auto number = [&](const char* key) { return int_of(n.at(key, at), at + " " + key); };
     const auto flag = [&](const char* key) { return n.at(key, at).as_bool(at + " " + key); };
@@ -159,7 +160,7 @@ class NetReader {
     if (is(op::Bias::info, 2)) return b.record(name, op::Bias{}, in);
     if (is(op::GlobalAvgPool::info, 1)) return b.record(name, op::GlobalAvgPool{}, in);
     if (is(op::Linear::info, 3)) return b.record(name, op::Linear{}, in);
-    fail<DataError>(at, "an op that this version knows", "'" + op + "'");
+    fail<DataError>(at, "an op that this version knows", "'" + printable(op) + "'");
   }
 
   const io::Json& json_;
