@@ -14,7 +14,7 @@ if(TUTTI_WERROR)
 endif()
 if(TUTTI_SANITIZE)
   target_compile_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
-                                                         -fno-sanitize-recover=all -g)
+                                                         -fno-sanitize-recover=all -g1)
   target_link_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
   # An index beyond the size of a vector or span, which may lie within memory that is valid.
   target_compile_definitions(tutti_program_options INTERFACE _GLIBCXX_ASSERTIONS)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Runs after a doctest program was built: writes one add_test per test case to list_file.
-# In: program, list_file, area, topic, environment, folder.
+# In: program, list_file, area, topic, environment, folder, seconds.
 execute_process(
   COMMAND "${program}" --list-test-cases --no-colors
   OUTPUT_VARIABLE output
@@ -34,7 +34,7 @@ foreach(line IN LISTS lines)
   string(
     APPEND
     script
-    "set_tests_properties([==[${name}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT 600 WORKING_DIRECTORY [==[${folder}]==] "
+    "set_tests_properties([==[${name}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT ${seconds} WORKING_DIRECTORY [==[${folder}]==] "
     "ENVIRONMENT [==[${environment}]==] SKIP_REGULAR_EXPRESSION [==[(^|\n)SKIP: ]==] FAIL_REGULAR_EXPRESSION "
     "[==[test cases: +0 ]==])\n")
 endforeach()

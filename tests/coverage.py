@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: MIT
 """Which lines of include/ and backends/ the tests run. Not part of ./test.sh.
 
-  tests/coverage.py [--only AREA[,AREA...]] [--all] [--jobs N] [--build FOLDER] [--lines FILE] [--check]
+  tests/coverage.py [--only AREA[,AREA...]] [--all] [--sanitize LIST] [--keep] [--jobs N] [--build FOLDER] [--lines FILE]
+                    [--check]
 
 Builds the C++ tests with GCC's counters in FOLDER (build-coverage), runs them and reads what gcov says. An area is a
 folder of tests/; without --only all of them. --all: everything is built, and ctest runs the scripts and hosts, too.
+--sanitize address,undefined: with GCC's sanitizers too; what they report, in whatever process, is printed at the end and
+makes it end with 1. --keep: what the last runs in that folder counted counts too, so that the areas can be run one by one.
 --lines names the lines of a file that no test runs, by its path below the root, and runs nothing anew. --check: ends
 with 1 where less than 90 % of all lines, or 75 % of those of a file, are run.
 
@@ -18,12 +21,16 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = "-O1 -g0 --coverage -fprofile-update=prefer-atomic"
+# Reports go to files, because many tests read or drop what their programs print. Beside the address sanitizer GCC's
+# undefined-behaviour sanitizer knows no files: there it raises SIGILL, which the other one reports with its line.
+SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:handle_sigill=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 DEVICE = re.compile(r"backends/cuda/kernels/")  # strings that NVRTC compiles
 WHOLE, FILE = 90.0, 75.0
 
@@ -32,15 +39,34 @@ def areas():
     return sorted({p.parent.name for p in (ROOT / "tests").glob("*/test_*.cpp")})
 
 
-def configure(build):
-    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS_DEBUG={FLAGS}",
-                    "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_BENCH=OFF"], check=True, stdout=subprocess.DEVNULL)
+def configure(build, sanitize):
+    trap = " -fsanitize-undefined-trap-on-error" if {"address", "undefined"} <= set(sanitize.split(",")) else ""
+    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS_DEBUG={FLAGS}{trap}",
+                    f"-DTUTTI_SANITIZE={sanitize}", "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_BENCH=OFF"],
+                   check=True, stdout=subprocess.DEVNULL)
 
 
-def build_and_run(build, chosen, everything, jobs):
+def listen(build, sanitize):
+    """The folder where the sanitizers of every process below write."""
+    folder = build / "sanitizer_reports"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if sanitize:
+        for name, options in SANITIZERS.items():
+            os.environ[name] = ":".join(filter(None, [options, f"log_path={folder}/report", os.environ.get(name)]))
+    return folder
+
+
+def reports(folder):
+    """One text for each process that a sanitizer ended."""
+    return [f"{path.name}\n{path.read_text(errors='replace')[:4000]}" for path in sorted(folder.iterdir()) if path.stat().st_size]
+
+
+def build_and_run(build, chosen, everything, sanitize, keep, jobs):
     """Names the tests that failed; their lines count all the same."""
-    for counts in build.rglob("*.gcda"):
-        counts.unlink()
+    if not keep:
+        for counts in build.rglob("*.gcda"):
+            counts.unlink()
     if everything:
         subprocess.run(["cmake", "--build", build, "--parallel", str(jobs)], check=True)
         done = subprocess.run(["ctest", "--test-dir", build, "-j", str(jobs), "-LE", "house|packaging|fuzz"], check=False)
@@ -51,7 +77,7 @@ def build_and_run(build, chosen, everything, jobs):
     there = [t for t in targets if re.search(rf"^{t}:", known, re.M)]
     subprocess.run(["cmake", "--build", build, "--parallel", str(jobs), "--target", *there, "--", "-k", "0"], check=False)
     failed = []
-    environment = dict(os.environ, TUTTI_SOURCE_DIR=str(ROOT), TUTTI_BUILD_DIR=str(build))
+    environment = dict(os.environ, TUTTI_SOURCE_DIR=str(ROOT), TUTTI_BUILD_DIR=str(build), TUTTI_SANITIZE=sanitize)
     for target in there:
         program = build / "tests" / targets[target].parent.name / targets[target].stem
         if not program.exists():
@@ -98,6 +124,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--sanitize", default="")
+    parser.add_argument("--keep", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--build", type=Path, default=ROOT / "build-coverage")
     parser.add_argument("--lines", default="")
@@ -117,8 +145,10 @@ def main():
         for number in sorted(int(n) for n, count in lines.items() if not count):
             print(f"{number:5} {text[number - 1]}")
         return 0
-    configure(build)
-    failed = build_and_run(build, chosen, args.all, args.jobs)
+    configure(build, args.sanitize)
+    folder = listen(build, args.sanitize)
+    failed = build_and_run(build, chosen, args.all, args.sanitize, args.keep, args.jobs)
+    failed += [f"the sanitizers' {text}" for text in reports(folder)]
     counts = read_counts(build)
     saved.write_text(json.dumps(counts))
     for name in sorted(counts, key=lambda n: percent(counts[n])):
