@@ -2,7 +2,8 @@
 // How evenly a step would spread over many threads, and what memory it would take, counted from its plan: no such
 // machine is needed, and nothing is run. Each task of the plan has a cost, multiply-adds at a core's peak or the bytes
 // that it moves at a core's share of the memory's speed, whichever takes longer; each loop hands its tasks to the
-// thread that is free first, as the thread pool does. Prints a table in Markdown.
+// thread that is free first, as the thread pool does. Winograd's convolutions are counted by their products, in f32,
+// without the transforms. Prints a table in Markdown.
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,12 +16,14 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <queue>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/engine/cpu/winograd/winograd_ops.hpp>
 #include <tutti/engine/executor.hpp>
 #include <tutti/engine/prepared_plan.hpp>
 #include <tutti/graph/summary.hpp>
@@ -33,13 +36,15 @@ namespace {
 
 constexpr const char* help_text =
     "usage: threads [--model resnet50] [--batch 256] [--precision f32|bf16] [--backend auto]\n"
-    "               [--threads 2,16,32,64] [--gflops 250] [--gbytes 10] [--loops]\n"
-    "--gflops, --gbytes: of a core, a second; 500 GFLOP/s in bf16. Memory is compared with the first number of "
-    "threads. --loops names the\n"
-    "loops of a step at the last number of threads that lose the most time, in milliseconds of the wall clock.\n";
+    "               [--convolution auto|direct|winograd] [--threads 2,16,32,64] [--gflops 250] [--gbytes 10] "
+    "[--loops]\n"
+    "--gflops, --gbytes: of a core, a second; 500 GFLOP/s in bf16, of which f32 has half. Memory is compared with the\n"
+    "first number of threads. --loops names the loops of a step at the last number of threads that lose the most "
+    "time,\n"
+    "in milliseconds of the wall clock, and says what the memory is.\n";
 
 struct Args {
-  std::string model = "resnet50", precision = "f32", backend = "auto";
+  std::string model = "resnet50", precision = "f32", backend = "auto", convolution = "auto";
   std::int64_t batch = 256;
   std::vector<int> threads{2, 16, 32, 64};
   double gflops = 0, gbytes = 10;
@@ -66,7 +71,7 @@ Loop hand_out(const std::vector<double>& tasks, int threads) {
 
 class Count {
  public:
-  Count(const Args& a, const Graph& g, const Plan& p) : a_(a), g_(g), p_(p) {}
+  Count(const Args& a, const PreparedPlan& p) : a_(a), g_(*p.graph), p_(p.plan), kernels_(p.kernels) {}
 
   // Calls f(name, costs of the tasks) for each loop of a step, its update last.
   template <class F>
@@ -82,22 +87,24 @@ class Count {
         const NodeId n = seg.steps[0].node;
         const int tasks = partition(n).tasks;
         f(name + ", parts", std::vector<double>(static_cast<std::size_t>(tasks),
-                                                cost(flops(n), bytes(n)) / tasks * static_cast<double>(p_.rows)));
+                                                cost(products(n), bytes(n)) / tasks * static_cast<double>(p_.rows)));
         continue;
       }
       double row = 0;
-      for (const Step& s : seg.steps)
-        row += cost(sums_in_finish(s.node)                         ? 0
-                    : s.phase == Phase::reduce && two_pass(s.node) ? 0
-                                                                   : flops(s.node),
-                    bytes(s.node));
+      for (const Step& s : seg.steps) {
+        const bool late = late_products(s.node), sums = s.phase == Phase::reduce && two_pass(s.node);
+        // What it writes of a partial result as large as the batch, of one row.
+        const double partial =
+            late ? static_cast<double>(partition(s.node).partial_bytes) * p_.shards / static_cast<double>(p_.rows) : 0;
+        row += cost(late || sums ? 0 : products(s.node), bytes(s.node) + partial);
+      }
       std::vector<double> shards, finishes;
       for (int s = 0; s < p_.shards; ++s)
         shards.push_back(row * static_cast<double>(p_.shard_begin(s + 1) - p_.shard_begin(s)));
       f(name + " to " + g_.nodes[static_cast<std::size_t>(seg.steps.back().node)].name, shards);
       for (const NodeId n : seg.finishes) {
         const Partition& part = partition(n);
-        const double work = cost(sums_in_finish(n) ? flops(n) * static_cast<double>(p_.rows) : 0,
+        const double work = cost(late_products(n) ? products(n) * static_cast<double>(p_.rows) : 0,
                                  static_cast<double>(part.partial_bytes) * p_.shards);
         finishes.insert(finishes.end(), static_cast<std::size_t>(part.tasks), work / part.tasks);
       }
@@ -113,19 +120,35 @@ class Count {
     return std::holds_alternative<op::Conv2dBackwardWeights>(op) ||
            std::holds_alternative<op::LinearBackwardWeights>(op);
   }
-  [[nodiscard]] double cost(double flops, double bytes) const {
-    return std::max(flops / (a_.gflops * 1e9), bytes / (a_.gbytes * 1e9));
+  [[nodiscard]] double cost(double products, double bytes) const {
+    return std::max(products, bytes / (a_.gbytes * 1e9));
   }
   [[nodiscard]] const Partition& partition(NodeId n) const { return p_.partitions[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool two_pass(NodeId n) const { return partition(n).division == Division::two_pass; }
-  // Whether the products are made from all rows at once, behind what the shards prepare: then a shard's part is no sum
-  // of the gradient.
-  [[nodiscard]] bool sums_in_finish(NodeId n) const {
+  // Whether the products are made by the finish, from what the shards have prepared.
+  [[nodiscard]] bool late_products(NodeId n) const {
+    const auto* const gradient = kernel<cpu::winograd::Conv2dBackwardWeights>(n);
+    return partition(n).late_rows || (gradient != nullptr && gradient->whole_batch());
+  }
+  template <class K>
+  [[nodiscard]] const K* kernel(NodeId n) const {
+    return dynamic_cast<const K*>(kernels_[static_cast<std::size_t>(n)].get());
+  }
+  // Seconds that the products of one row take a core.
+  [[nodiscard]] double products(NodeId n) const {
+    using namespace cpu::winograd;
+    const double peak = a_.gflops * 1e9;
+    if (kernel<Convolution>(n) == nullptr && kernel<cpu::winograd::Conv2dBackwardWeights>(n) == nullptr)
+      return flops(n) / peak;
     const Node& node = g_.nodes[static_cast<std::size_t>(n)];
-    if (!is_weight_gradient(node.op) || partition(n).division != Division::reduce) return false;
-    const auto sum = static_cast<double>(g_[node.outputs[0]].shape.numel()) * 4;
-    const auto part = static_cast<double>(partition(n).partial_bytes);
-    return part < 0.99 * sum || part > 1.25 * sum + 65536;
+    NodeDesc d;
+    for (const ValueId v : node.inputs) d.in.push_back(p_.desc(v));
+    for (const ValueId v : node.outputs) d.out.push_back(p_.desc(v));
+    const Problem p = *problem_of(node.op, d);
+    const auto tiles = [](std::int64_t extent) { return (extent + tile - 1) / tile; };
+    const std::int64_t count = tiles(p.window.out_h(p.h)) * tiles(p.window.out_w(p.w)) *
+                               order_of(p.window.stride == 2).count * p.channels * p.outputs;
+    return 2.0 * static_cast<double>(count) / (p.bf16 ? peak / 2 : peak);
   }
   // Of one row.
   [[nodiscard]] double flops(NodeId n) const {
@@ -153,6 +176,7 @@ class Count {
   const Args& a_;
   const Graph& g_;
   const Plan& p_;
+  const std::vector<std::unique_ptr<Kernel>>& kernels_;
 };
 
 // Of address space, in bytes. malloc has one arena (main), since each thread reserves its own at a time of its own.
@@ -169,6 +193,7 @@ double print_row(const Args& a, int threads, double first) {
   BackendOptions o;
   o.gpu = false;
   o.threads = threads;
+  o.convolution = a.convolution;
   o.where = "--backend";
   const auto backend = make_backend(a.backend, o);
   Executor e(*backend, model.graph(), {a.precision == "bf16" ? DType::bf16 : DType::f32});
@@ -181,21 +206,19 @@ double print_row(const Args& a, int threads, double first) {
   plan.shards = backend->shards();
   plan.chunk_bytes = backend->chunk_bytes();
   p.plan = make_plan(e.graph(), plan, plan_queries(*backend, p), e.parameters(), e.states());
-  // The kernels' rooms are reserved, but no page of them is touched.
   const double before = address_space();
   prepare_kernels(*backend, p);
   const double rooms = address_space() - before;
 
   double longest = 0, all = 0, serial = 0;
   std::vector<std::pair<double, std::string>> lost;
-  Count(a, e.graph(), p.plan)
-      .loops(e.parameters().count, [&](const std::string& name, const std::vector<double>& tasks) {
-        const Loop l = hand_out(tasks, threads);
-        longest += l.longest;
-        all += l.all;
-        if (tasks.size() == 1) serial += l.longest;
-        lost.emplace_back(l.longest - l.all / threads, name + ", " + std::to_string(tasks.size()) + " tasks");
-      });
+  Count(a, p).loops(e.parameters().count, [&](const std::string& name, const std::vector<double>& tasks) {
+    const Loop l = hand_out(tasks, threads);
+    longest += l.longest;
+    all += l.all;
+    if (tasks.size() == 1) serial += l.longest;
+    lost.emplace_back(l.longest - l.all / threads, name + ", " + std::to_string(tasks.size()) + " tasks");
+  });
   const double even = all / threads;
   const double memory = static_cast<double>(p.plan.activation_bytes + p.plan.packed_bytes +
                                             p.plan.scratch_bytes * static_cast<std::size_t>(threads) +
@@ -204,6 +227,10 @@ double print_row(const Args& a, int threads, double first) {
   std::printf("| %7d | %6d | %14.3f | %10.1f %% | %11.0f | %+11.1f %% |\n", threads, p.plan.shards, longest / even,
               100 * serial / longest, memory / 1048576, first > 0 ? 100 * (memory / first - 1) : 0.0);
   if (a.loops && threads == a.threads.back()) {
+    std::printf("\nMiB: activations and partial sums %.0f, packed weights %.0f, scratch %.0f, kernels' rooms %.0f\n",
+                static_cast<double>(p.plan.activation_bytes) / 1048576,
+                static_cast<double>(p.plan.packed_bytes) / 1048576,
+                static_cast<double>(p.plan.scratch_bytes) * threads / 1048576, rooms / 1048576);
     std::printf("\n%.1f ms where all were even; lost:\n", 1e3 * even);
     std::sort(lost.rbegin(), lost.rend());
     for (std::size_t i = 0; i < std::min<std::size_t>(16, lost.size()); ++i)
@@ -277,6 +304,10 @@ Args parse(int argc, char** argv) {
       a.model = value;
     } else if (flag == "--backend") {
       a.backend = value;
+    } else if (flag == "--convolution") {
+      if (value != "auto" && value != "direct" && value != "winograd")
+        fail<UsageError>(flag, "auto, direct or winograd", value, "tune measures, and nothing is run here");
+      a.convolution = value;
     } else if (flag == "--precision") {
       if (value != "f32" && value != "bf16") fail<UsageError>(flag, "f32 or bf16", value);
       a.precision = value;

@@ -54,7 +54,8 @@ struct Problem {
 // oneDNN's forward kernel for NHWC is slow on the small images of the last stage (123 against 226 GFLOP/s in f32, 327
 // against 584 in bf16); there the operands are copied to its blocked layout and back, which is little work.
 inline bool blocked(const Problem& p, Pass pass) {
-  return pass == Pass::forward && p.y[2] * p.y[3] <= 16 && p.x[1] >= 128 && p.x[1] % 16 == 0 && p.y[1] % 16 == 0;
+  return pass == Pass::forward && p.y[2] * p.y[3] <= 16 && p.x[1] >= 128 && p.x[1] % 16 == 0 && p.y[1] % 16 == 0 &&
+         has_blocks_of_16();
 }
 
 inline Desc activation(const Shape& s, std::int64_t rows, bool bf16, bool in_blocks = false) {

@@ -18,7 +18,8 @@
 namespace tutti {
 
 TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)
-    : CpuOps(std::move(o), &onednn::OneOmpThread::for_this_thread), shared_(std::make_unique<onednn::Shared>(*this)) {}
+    : CpuOps(std::move(o), &onednn::OneOmpThread::for_this_thread),
+      shared_(std::make_unique<onednn::Shared>(*this, shared().room)) {}
 
 TUTTI_CORE_FUNCTION OnednnBackend::~OnednnBackend() = default;
 

@@ -73,6 +73,12 @@ inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, con
 
 #endif
 
+// Whether its kernels take channels in blocks of 16: others, of 8, leave those to a scalar one.
+inline bool has_blocks_of_16() {
+  static const bool has = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  return has;
+}
+
 inline std::string version() {
   const dnnl_version_t* v = dnnl_version();
   return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);

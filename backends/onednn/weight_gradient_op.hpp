@@ -19,21 +19,31 @@ namespace tutti::onednn {
 //
 // Weight gradients of 1x1 convolutions, and of those with a stride, are our own kernel's work where there is one for
 // this processor: its products of matrices reach 80 % of the peak where oneDNN's convolutions reach 50 to 70. So are
-// the large ones in bf16. A large gradient is cut into parts of its channels, each a task over all rows, since a
-// partial sum of megabytes per shard would cost more to add than it saves; each element is summed in the same order
-// however it is cut.
+// the large ones in bf16. A large gradient is cut into parts of its channels, of inputs and of outputs where there are
+// many threads, each a task over all rows, since a partial sum of megabytes per shard would cost more to add than it
+// saves; each element is summed in the same order however it is cut.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
   Conv2dBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
-      : b_(b), problem_(problem(*std::get_if<For>(&op), d.in[0], d.out[0].shape, d.in[1])), own_(is_own()) {}
+      : b_(b),
+        problem_(problem(*std::get_if<For>(&op), d.in[0], d.out[0].shape, d.in[1])),
+        shards_(d.shards),
+        own_(is_own()) {}
 
   [[nodiscard]] Partition cut() override {
     const Shape& w = problem_.w;
     if (own_) {
-      if (w.numel() < 256 * 1024) return {Division::reduce, 1, static_cast<std::size_t>(w.numel()) * sizeof(float)};
-      const std::int64_t parts = (w[2] * w[3] > 1 ? w[1] : std::max(w[0], w[1])) / 32;
-      return {Division::whole, static_cast<int>(std::clamp<std::int64_t>(parts, 1, std::max(8, 4 * b_.threads))), 0};
+      if (w.numel() < 256 * 1024)
+        return {Division::reduce, cpu::sum_tasks(w.numel(), shards_, w[0]),
+                static_cast<std::size_t>(w.numel()) * sizeof(float)};
+      const bool by_outputs = w[2] * w[3] == 1 && w[0] > w[1];
+      const auto most = [](std::int64_t channels) { return std::max<std::int64_t>(1, channels / 32); };
+      const std::int64_t first = std::min<std::int64_t>(most(w[by_outputs ? 0 : 1]), std::max(8, 4 * b_.threads));
+      const std::int64_t second =
+          std::clamp<std::int64_t>((2 * b_.threads + first - 1) / first, 1, most(w[by_outputs ? 1 : 0]));
+      input_parts_ = by_outputs ? second : first;
+      return {Division::whole, static_cast<int>(first * second), 0};
     }
     if (by_channels()) return {Division::whole, channel_tasks, 0};
     return {Division::reduce, 1, b_.convolutions.layout(problem_, Pass::backward_weights).desc.get_size()};
@@ -44,8 +54,11 @@ class Conv2dBackwardWeights final : public Kernel {
     if (own_) {
       const Shape& w = problem_.w;
       weight_offset_ = static_cast<std::size_t>(cpu::weight_gradient_floats(w[1], w[0])) * sizeof(float);
-      const std::int64_t widest = whole && w[2] * w[3] > 1 ? (w[1] / 16 / i.partition.tasks + 1) * 16 : 0;
-      return b_.reserve(weight_offset_ + static_cast<std::size_t>(w[0] * w[2] * w[3] * widest) * sizeof(float));
+      const auto widest = [](std::int64_t channels, std::int64_t parts) { return (channels / 16 / parts + 1) * 16; };
+      const std::int64_t floats = whole && w[2] * w[3] > 1 ? widest(w[0], i.partition.tasks / input_parts_) * w[2] *
+                                                                 w[3] * widest(w[1], input_parts_)
+                                                           : 0;
+      return b_.reserve(weight_offset_ + static_cast<std::size_t>(floats) * sizeof(float));
     }
     if (whole) {
       problem_.w[0] /= channel_tasks;
@@ -89,20 +102,21 @@ class Conv2dBackwardWeights final : public Kernel {
     const Shape& w = problem_.w;
     const std::int64_t places = w[2] * w[3];
     auto* const out = static_cast<float*>(c.out[0].data);
-    // [outputs][places][inputs] -> a part of [outputs][inputs in all][places]
-    const auto turn = [&](const float* from, std::int64_t first, std::int64_t inputs) {
-      for (std::int64_t o = 0; o < w[0]; ++o, from += places * inputs) {
-        float* to = out + (o * w[1] + first) * places;
+    // Outputs [first, end): [outputs][places][inputs] -> a part of [outputs][inputs in all][places]
+    const auto turn = [&](const float* from, std::int64_t first, std::int64_t end, std::int64_t first_input,
+                          std::int64_t inputs) {
+      for (std::int64_t o = first; o < end; ++o, from += places * inputs) {
+        float* to = out + (o * w[1] + first_input) * places;
         for (std::int64_t k = 0; k < inputs; ++k)
           for (std::int64_t place = 0; place < places; ++place) *to++ = from[place * inputs + k];
       }
     };
     if (c.phase == Phase::finish) {
-      auto* const sum = reinterpret_cast<float*>(c.partial);
+      const std::int64_t first = w[0] * c.task / c.tasks, end = w[0] * (c.task + 1) / c.tasks, row = places * w[1];
+      const auto part = [&](int l) { return reinterpret_cast<float*>(c.partial_of(l)) + first * row; };
       for (int l = 1; l < c.shards; ++l)
-        cpu::accumulate(b_.isa, sum, reinterpret_cast<const float*>(c.partial_of(l)),
-                        static_cast<std::size_t>(w.numel()));
-      return turn(sum, 0, w[1]);
+        cpu::accumulate(b_.isa, part(0), part(l), static_cast<std::size_t>((end - first) * row));
+      return turn(part(0), first, end, 0, w[1]);
     }
     cpu::WeightGradientArgs<T> g;
     g.window = problem_.window;
@@ -121,11 +135,12 @@ class Conv2dBackwardWeights final : public Kernel {
       g.add = !c.first_chunk;
       g.dw = reinterpret_cast<float*>(c.partial);
     } else {
-      const bool cut_outputs = places == 1 && w[0] > w[1];
-      const std::int64_t all = (cut_outputs ? w[0] : w[1]) / 16;
-      const std::int64_t first = all * c.task / c.tasks * 16, count = all * (c.task + 1) / c.tasks * 16 - first;
-      (cut_outputs ? g.first_output : g.first_input) = first;
-      (cut_outputs ? g.part_outputs : g.inputs) = count;
+      const auto cut = [](std::int64_t channels, std::int64_t part, std::int64_t parts, auto& first, auto& count) {
+        first = channels / 16 * part / parts * 16;
+        count = channels / 16 * (part + 1) / parts * 16 - first;
+      };
+      cut(w[1], c.task % input_parts_, input_parts_, g.first_input, g.inputs);
+      cut(w[0], c.task / input_parts_, c.tasks / input_parts_, g.first_output, g.part_outputs);
       if (places > 1) {
         g.dw = reinterpret_cast<float*>(b_.scratch(c.worker) + weight_offset_);
       } else {
@@ -136,7 +151,8 @@ class Conv2dBackwardWeights final : public Kernel {
     g.dw_place = g.inputs;
     g.dw_output = in_place ? w[1] : places * g.inputs;
     cpu::weight_gradient<T>(g);
-    if (c.phase == Phase::whole && !in_place) turn(g.dw, g.first_input, g.inputs);
+    if (c.phase == Phase::whole && !in_place)
+      turn(g.dw, g.first_output, g.first_output + g.part_outputs, g.first_input, g.inputs);
   }
 
   // Else large ones are cut by output channels: a task gathers its channels of dy.
@@ -162,7 +178,9 @@ class Conv2dBackwardWeights final : public Kernel {
 
   Shared& b_;
   Problem problem_;  // of one task
+  int shards_;
   bool own_;
+  std::int64_t input_parts_ = 1;  // of a large gradient that is our own kernel's work
   Primitives primitives_;
   std::size_t weight_bytes_ = 0, weight_offset_ = 0, slice_offset_ = 0;
 };

@@ -27,6 +27,8 @@ std::vector<testing::ConvCase> cases() {
   c.push_back(testing::square_conv("small", 19, 48, 13, 80, 1, 1));
   c.push_back(testing::square_conv("small, many chunks", 11, 16, 40, 112, 1, 1));
   c.push_back(testing::square_conv("small 3x3 with a stride", 19, 48, 11, 16, 3, 2));
+  c.push_back(testing::square_conv("added up in uneven tasks", 8, 480, 5, 528, 1, 1));
+  c.push_back(testing::square_conv("3x3 with a stride, added up in tasks", 7, 144, 5, 160, 3, 2));
   c.push_back(testing::square_conv("odd pixels", 1, 16, 5, 16, 1, 1));
   return c;
 }
@@ -48,6 +50,10 @@ TEST_CASE("weight gradients") {
   OnednnBackend backend({2});
   testing::check_convolutions(backend, cases());
 }
+TEST_CASE("weight gradients in as many tasks as many threads want") {
+  OnednnBackend backend({24});
+  testing::check_convolutions(backend, cases());
+}
 TEST_CASE("weight gradients with fewer instructions") {
   for (const char* isa : {"avx512", "avx2"}) {
     const testing::IsaGuard guard(isa);
@@ -62,6 +68,8 @@ TEST_CASE("the same bits with any small number of threads") {
       const Graph g = testing::op_case(c).graph();
       const auto one = gradients(g, c.rows, t, 1);
       for (const int threads : {2, 3, 4}) CHECK(gradients(g, c.rows, t, threads) == one);
+      // Of so few rows there are no more shards, but more tasks.
+      if (c.rows <= 8) CHECK(gradients(g, c.rows, t, 24) == one);
     }
     const auto fc = testing::linear_case("fc", 5, 512, 333);
     const auto one = gradients(fc.graph(), fc.rows, t, 1);

@@ -216,6 +216,8 @@ inline std::vector<OpCase> other_op_cases() {
                                                (residual ? " residual" : "") + (twice ? " read twice" : ""),
                                            rows, channels, size, size + 1, relu, residual, twice}));
         }
+  // Channels whose sums are added up in tasks.
+  cases.push_back(op_case(NormCase{"2048 relu residual", 9, 2048, 2, 3, true, true, false}));
   cases.push_back({"batch norm, fixed gamma", 4, 16, 5, 5, [](Builder& b, ValueId x) {
                      return nn::batch_norm(b, "bn", x, {.relu = true, .eps = 2e-5F, .fixed_gamma = true});
                    }});

@@ -168,6 +168,12 @@ TEST_CASE("outputs are the same bits whatever the rows of a chunk, and by AVX2 a
   }
 }
 
+TEST_CASE("outputs are the same bits however deep convolutions are cut for many threads") {
+  const ConvCase c = square_conv("deep, in parts", 45, 512, 10, 128, 3, 1);
+  for (const DType t : {DType::f32, DType::bf16})
+    CHECK(step_of(c, t, 1).result<op::Conv2d>() == step_of(c, t, 6).result<op::Conv2d>());
+}
+
 TEST_CASE("without AVX2 the algorithm is the direct one") {
   const testing::IsaGuard guard("baseline");
   const ConvCase c = two_schedules()[0];

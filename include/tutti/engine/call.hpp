@@ -29,7 +29,7 @@ struct Call {
   int inputs = 0, outputs = 0;
   Phase phase = Phase::whole;
   int shard = 0, shards = 1;
-  int task = 0, tasks = 1;  // of Phase::whole and of Phase::finish after reduce
+  int task = 0, tasks = 1;  // of Phase::whole and of Phase::finish
   int worker = 0;
   std::int64_t first_row = 0;    // of the batch, at which the rows of this call begin
   std::int64_t count_rows = 0;   // of the whole batch on this rank

@@ -15,13 +15,13 @@
 namespace tutti {
 
 // How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per shard, then
-// one finish (or `tasks` independent ones). `two_pass`: reduce and one finish, then rows; the first output is written
-// by the second pass alone. `whole`: in one call (or `tasks` independent ones).
+// one finish (or `tasks` independent ones). `two_pass`: the same, then rows; the first output is written by the second
+// pass alone. `whole`: in one call (or `tasks` independent ones).
 enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
 
 struct Partition {  // how an op is cut into tasks
   Division division = Division::whole;
-  int tasks = 1;                  // of whole, of the finish of reduce
+  int tasks = 1;                  // of whole, of the finish of reduce and two_pass
   std::size_t partial_bytes = 0;  // per shard, of reduce and two_pass
   bool late_rows = false;         // of reduce: the finish writes the outputs with rows too
 };

@@ -16,12 +16,19 @@ namespace tutti::cpu {
 class NormKernel : public OwnKernel {
  public:
   NormKernel(const Op& op, Shared& b, const NodeDesc& d)
-      : OwnKernel(op, b, d), factors_(b.factors), channels_(d.out[0].shape[1]) {}
+      : OwnKernel(op, b, d), factors_(b.factors), channels_(d.out[0].shape[1]), shards_(d.shards) {}
   void prepare(const PrepareInfo& i) override { factors_.reserve(i.workers, channels_); }
 
  protected:
+  // Two sums of each channel, which take as long to add up as 32 floats: they are read one by one.
+  [[nodiscard]] Partition two_pass() const {
+    return {Division::two_pass, sum_tasks(32 * channels_, shards_, (channels_ + 15) / 16),
+            static_cast<std::size_t>(channels_) * 2 * sizeof(double)};
+  }
+
   ChannelFactors& factors_;
   std::int64_t channels_;
+  int shards_;
 };
 
 inline void scale_and_shift(const float* gamma, const float* beta, const float* mean, const float* inv_std,
@@ -36,9 +43,7 @@ class BatchNorm final : public NormKernel {
  public:
   using For = op::BatchNorm;
   using NormKernel::NormKernel;
-  [[nodiscard]] Partition cut() override {
-    return {Division::two_pass, 1, static_cast<std::size_t>(channels_) * 2 * sizeof(double)};
-  }
+  [[nodiscard]] Partition cut() override { return two_pass(); }
   void run(Call& c) override {
     float_type(c.in[0].dtype, [&](auto t) { run_as<decltype(t)>(c); });
   }
@@ -59,7 +64,7 @@ class BatchNorm final : public NormKernel {
     } else if (c.phase == Phase::finish) {
       const auto count = static_cast<double>(pixels(x));
       const auto m = static_cast<double>(o_.momentum);
-      for (std::int64_t k = 0; k < channels; ++k) {
+      for (std::int64_t k = channels * c.task / c.tasks; k < channels * (c.task + 1) / c.tasks; ++k) {
         double s = 0, q = 0;
         sum_pairs(c, k, channels, s, q);
         const double pivot = static_cast<double>(running_mean[k]), off = s / count;
@@ -115,9 +120,7 @@ class BatchNormBackward final : public NormKernel {
  public:
   using For = op::BatchNormBackward;
   using NormKernel::NormKernel;
-  [[nodiscard]] Partition cut() override {
-    return {Division::two_pass, 1, static_cast<std::size_t>(channels_) * 2 * sizeof(double)};
-  }
+  [[nodiscard]] Partition cut() override { return two_pass(); }
   void run(Call& c) override {
     float_type(c.out[0].dtype, [&](auto t) { run_as<decltype(t)>(c); });
   }
@@ -144,7 +147,7 @@ class BatchNormBackward final : public NormKernel {
     n.mean = mean;
     float *dgamma = c.out[1].as<float>(), *dbeta = c.out[2].as<float>();
     if (c.phase == Phase::finish) {
-      for (std::int64_t j = 0; j < n.channels; ++j) {
+      for (std::int64_t j = n.channels * c.task / c.tasks; j < n.channels * (c.task + 1) / c.tasks; ++j) {
         double sum = 0, dot = 0;
         sum_pairs(c, j, n.channels, sum, dot);
         dbeta[j] = static_cast<float>(sum);

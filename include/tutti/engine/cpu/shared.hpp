@@ -61,6 +61,13 @@ struct Shared {
   WorkerRoom room;
 };
 
+// Tasks that add up the shards' partial sums of so many floats, in no more than `most` parts: half a megabyte is read
+// by each, and with many threads there are as many as shards.
+[[nodiscard]] inline int sum_tasks(std::int64_t floats, int shards, std::int64_t most) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(floats * shards / (128 * 1024), 1, std::min<std::int64_t>(std::max(16, shards), most)));
+}
+
 // Parts that a large fully connected layer is cut into: the same for any number of threads.
 [[nodiscard]] inline int linear_tasks(std::int64_t extent) {
   return static_cast<int>(std::clamp<std::int64_t>(extent / 32, 1, 16));

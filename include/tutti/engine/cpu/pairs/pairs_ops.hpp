@@ -63,11 +63,11 @@ class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
   Conv2dBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
-      : shared_(b), x_(d.in[0].shape), dy_(d.in[1].shape), stride_(std::get_if<For>(&op)->stride) {}
+      : shared_(b), x_(d.in[0].shape), dy_(d.in[1].shape), stride_(std::get_if<For>(&op)->stride), shards_(d.shards) {}
 
   [[nodiscard]] Partition cut() override {
-    const auto tasks = std::clamp<std::int64_t>(floats() / (16 * 1024), 1, std::min<std::int64_t>(16, dy_[1]));
-    return {Division::reduce, static_cast<int>(tasks), static_cast<std::size_t>(floats()) * sizeof(float)};
+    const int tasks = sum_tasks(floats(), shards_, whole_lanes(dy_[1]) / lanes);
+    return {Division::reduce, tasks, static_cast<std::size_t>(floats()) * sizeof(float)};
   }
   void prepare(const PrepareInfo& i) override {
     shared_.room.reserve(i.workers, static_cast<std::size_t>(gradient_room(x_, dy_, stride_)) * sizeof(std::uint32_t));
@@ -98,7 +98,7 @@ class Conv2dBackwardWeights final : public Kernel {
 
   Shared& shared_;
   Shape x_, dy_;
-  int stride_;
+  int stride_, shards_;
 };
 
 // Whether a node's convolution is computed so; false for another op.

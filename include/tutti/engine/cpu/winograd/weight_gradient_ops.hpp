@@ -41,8 +41,7 @@ class Conv2dBackwardWeights final : public Kernel {
       const std::int64_t floats = order_.count * (plane(inputs_, tiles) + plane(outputs_, tiles));
       p.partial_bytes = static_cast<std::size_t>((floats + shards_ - 1) / shards_) * sizeof(float);
     } else {
-      p.tasks =
-          static_cast<int>(std::clamp<std::int64_t>(sums() / (16 * 1024), 1, std::min<std::int64_t>(16, outputs_)));
+      p.tasks = sum_tasks(sums(), shards_, dy_.channels);
       p.partial_bytes = static_cast<std::size_t>(sums()) * sizeof(float);
     }
     return p;
@@ -50,8 +49,18 @@ class Conv2dBackwardWeights final : public Kernel {
 
   void prepare(const PrepareInfo& i) override {
     std::int64_t floats = products_floats();
-    if (!whole_batch()) floats += order_.count * (plane(inputs_, most_tiles()) + plane(outputs_, most_tiles()));
+    if (!whole_batch()) {
+      const std::int64_t rows = *std::max_element(i.chunk_rows.begin(), i.chunk_rows.end());
+      const std::int64_t tiles = std::min(most_tiles(), rows * x_.tiles_per_row());
+      floats += order_.count * (plane(inputs_, tiles) + plane(outputs_, tiles));
+    }
     b_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
+  }
+
+  // Whether the tasks of the finish make the products, of all tiles.
+  [[nodiscard]] bool whole_batch() const {
+    const bool many = x_.channels * dy_.channels >= (strided_ ? 128 * 256 : 256 * 256);
+    return many && rows_ * x_.tiles_per_row() <= 1024;
   }
 
   void run(Call& c) override {
@@ -68,10 +77,6 @@ class Conv2dBackwardWeights final : public Kernel {
   }
   [[nodiscard]] static std::int64_t products_floats() { return (weight_product_floats() + 15) / 16 * 16; }
 
-  [[nodiscard]] bool whole_batch() const {
-    const bool many = x_.channels * dy_.channels >= (strided_ ? 128 * 256 : 256 * 256);
-    return many && rows_ * x_.tiles_per_row() <= 1024;
-  }
   [[nodiscard]] std::int64_t sums() const { return dy_.channels * 9 * inputs_; }
   // Tiles that are transformed before they are multiplied: not many more than the second cache holds, and enough to
   // make up for the products' way to the sums.

@@ -25,9 +25,7 @@ class Convolution : public OwnKernel {
     if (!deep_) return {Division::rows};
     const TileLayout l = deep_layout();
     const std::int64_t all = l.groups * l.group_floats() * static_cast<std::int64_t>(sizeof(float));
-    // As many tasks as shards, if there are so many groups to share.
-    parts_ = std::clamp<std::int64_t>(desc_.shards / weights_.panels, 1, l.groups);
-    return {Division::reduce, static_cast<int>(weights_.panels * parts_),
+    return {Division::reduce, static_cast<int>(weights_.panels * parts()),
             static_cast<std::size_t>((all + desc_.shards - 1) / desc_.shards), true};
   }
   [[nodiscard]] std::size_t packed_bytes() override {
@@ -79,8 +77,21 @@ class Convolution : public OwnKernel {
     return {isa_, weights_, order_of(strided_), rows * input_images(desc_.in[0].shape).tiles_per_row(), at_once};
   }
   [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const { return layout(rows, chunk_tiles); }
+  // Of the groups of tiles, of a deep one: as many tasks as shards, if there are so many groups to share.
+  [[nodiscard]] std::int64_t parts() const {
+    return std::clamp<std::int64_t>(desc_.shards / weights_.panels, 1, fewest_groups());
+  }
+  [[nodiscard]] std::int64_t deep_tile_count() const {
+    return desc_.in[0].shape[0] * input_images(desc_.in[0].shape).tiles_per_row();
+  }
+  [[nodiscard]] std::int64_t fewest_groups() const {
+    const std::int64_t most = strided_ ? deep_tiles / 2 : deep_tiles;
+    return (deep_tile_count() + most - 1) / most;
+  }
+  // Each part has as many groups.
   [[nodiscard]] TileLayout deep_layout() const {
-    return layout(desc_.in[0].shape[0], strided_ ? deep_tiles / 2 : deep_tiles);
+    const std::int64_t groups = (fewest_groups() + parts() - 1) / parts() * parts();
+    return layout(desc_.in[0].shape[0], (deep_tile_count() + groups - 1) / groups);
   }
   [[nodiscard]] float* room(const Call& c) const { return reinterpret_cast<float*>(shared_.room.of(c.worker)); }
 
@@ -115,11 +126,11 @@ class Convolution : public OwnKernel {
   // All outputs of a panel, for a part of the groups of tiles.
   void multiply(const Call& c) const {
     const TileLayout l = deep_layout();
-    const std::int64_t panel = c.task / parts_, part = c.task % parts_;
+    const std::int64_t parts = c.tasks / weights_.panels, panel = c.task / parts, part = c.task % parts;
     float* const weights = room(c);
     const TensorRef& w = c.in[1];
     pack_weights(isa_, {w.as<float>(), w.shape[0], w.shape[1], backward_, bf16_, strided_, panel, 1, weights});
-    for (std::int64_t g = l.groups * part / parts_; g < l.groups * (part + 1) / parts_; ++g)
+    for (std::int64_t g = l.groups * part / parts; g < l.groups * (part + 1) / parts; ++g)
       multiply_tiles(
           isa_,
           {reinterpret_cast<const float*>(c.partial) + g * l.group_floats(), weights, weights + weights_.panel,
@@ -131,7 +142,6 @@ class Convolution : public OwnKernel {
   NodeDesc desc_;
   bool backward_, bf16_, strided_, deep_;
   WeightLayout weights_;
-  std::int64_t parts_ = 1;  // of the groups of tiles, of a deep one
 };
 
 class Conv2d final : public Convolution {

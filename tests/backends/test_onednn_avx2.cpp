@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+// The onednn backend where the processor has no AVX-512. A program of its own: oneDNN looks once in a process.
+#include <doctest/doctest.h>
+
+#include <tutti/backends/onednn/onednn.hpp>
+#include <tutti/backends/onednn/shim.hpp>
+
+#include "engine/suite.hpp"
+
+using namespace tutti;
+
+TEST_CASE("convolutions of ResNet-18 on AVX2") {
+  REQUIRE(dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success);
+  const testing::IsaGuard guard("avx2");
+  OnednnBackend backend({2, cpu::ConvolutionAlgorithm::direct});
+  for (const testing::ConvCase& c : testing::convolutions_of(testing::resnet_cases()[2]))
+    testing::check_case(backend, testing::op_case(c), DType::f32);
+}
