@@ -125,7 +125,13 @@ TEST_CASE("counters and options of more than 16 MiB are refused, and leave nothi
   CHECK(contains(message_of<UsageError>([&] { (void)store.save(data); }), "at most 16 MiB"));
   CHECK(fs::is_empty(store.folder()));
   data.options = Json::object({{"text", std::string(most - 2000, 'x')}});
-  CHECK(store.load(store.save(data)).options() == data.options);
+  const Path path = store.save(data);
+  CHECK(store.load(path).options() == data.options);
+  const std::size_t rest = most - fs::file_size(path / "manifest.json");
+  data.options = Json::object({{"text", std::string(most - 2000 + rest, 'x')}});
+  CHECK(fs::file_size(store.save(data) / "manifest.json") == most);
+  data.options = Json::object({{"text", std::string(most - 2000 + rest + 1, 'x')}});
+  CHECK_THROWS_AS(store.save(data), UsageError);
 }
 
 TEST_CASE("a file that is shorter, or longer, than the manifest says is named so; so is a folder that is none") {
@@ -145,4 +151,33 @@ TEST_CASE("a checksum is eight small hexadecimal digits") {
   CHECK(parse_crc_text("0123abcd", "here") == 0x0123abcd);
   for (const char* text : {"0123ABCD", "123abcd", "00123abcd", "0123abcg", "0x23abcd", " 123abcd", "+123abcd", ""})
     CHECK_THROWS_AS((void)parse_crc_text(text, "here"), DataError);
+}
+
+TEST_CASE("a manifest holds what this version knows, each of its kind") {
+  const CheckpointManifest whole{3, Json::object({{"epoch", 1}}), Json::object({{"lr", 0.5}}), {7, 1}, {0, 2}};
+  const std::string text = write_manifest(whole);
+  CHECK(parse_manifest(text, "here") == whole);
+  const auto complaint = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    const auto at = changed.find(from);
+    REQUIRE_MESSAGE(at != std::string::npos, from);
+    changed.replace(at, from.size(), to);
+    return message_of<DataError>([&] { (void)parse_manifest(changed, "here"); });
+  };
+  CHECK(contains(complaint("\"counters\": {", "\"counters\": 5, \"gone\": {"), "'gone'"));
+  CHECK(contains(complaint("\"step\": 3", "\"step\": -1"), "a step of 0 or more"));
+  CHECK(contains(complaint("\"size\": 7", "\"size\": -1"), "a size of 0 or more"));
+  CHECK(contains(complaint("\"size\": 7", "\"size\": 7, \"more\": 0"), "'more'"));
+  CHECK(contains(complaint("\"files\": {", "\"files\": {\"other\": 0, "), "files] expected no other members"));
+  // An object of another kind, and nothing beside it.
+  for (const char* name : {"counters", "options"}) {
+    CheckpointManifest m = whole;
+    (name[0] == 'c' ? m.counters : m.options) = Json::object({});
+    std::string changed = write_manifest(m);
+    const std::string from = std::string("\"") + name + "\": {}";
+    const auto at = changed.find(from);
+    REQUIRE_MESSAGE(at != std::string::npos, changed);
+    changed.replace(at, from.size(), std::string("\"") + name + "\": 5");
+    CHECK(contains(message_of<DataError>([&] { (void)parse_manifest(changed, "here"); }), std::string("here ") + name));
+  }
 }

@@ -31,8 +31,8 @@ PARTS = {
                 ["job/test_membership", "job/test_membership_changes", "job/test_membership_edges",
                  "job/test_membership_random", "job/test_lease"], True),
     "checkpoint": (["io/checkpoint.hpp", "io/checkpoint_load.hpp", "io/checkpoint_manifest.hpp",
-                    "io/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_generations"],
-                   False),
+                    "io/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_disk",
+                                                "io/test_checkpoint_generations"], False),
     "frames": (["strategy/parameter_server/frames.hpp"], ["strategy/test_frames"], True),
 }
 FLAGS = ["-std=c++20", "-w", "-fpermissive", "-O1", "-UNDEBUG", "-pthread", "-DDOCTEST_CONFIG_SUPER_FAST_ASSERTS"]
