@@ -252,8 +252,8 @@ void in_another_process(F&& f) {
 }  // namespace
 
 TEST_CASE("names of checkpoints") {
-  for (const char* name :
-       {"step-000000007", "step-000000007.g3", "step-000000007.old", "step-000000007.g3.old", "step-1234567890.g12"}) {
+  for (const char* name : {"step-000000007", "step-012345678", "step-123456789", "step-000000007.g3",
+                           "step-000000007.old", "step-000000007.g3.old", "step-1234567890.g12"}) {
     CAPTURE(name);
     REQUIRE(CheckpointName::parse(name).has_value());
     CHECK(CheckpointName::parse(name)->text() == name);

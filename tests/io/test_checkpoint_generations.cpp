@@ -147,6 +147,24 @@ TEST_CASE("a file that is shorter, or longer, than the manifest says is named so
   CHECK(contains(message_of<DataError>([&] { (void)load_checkpoint(run.path() / "nothing"); }), "expected a folder"));
 }
 
+TEST_CASE("of several marks that of the latest generation says which is the best") {
+  const TempFolder run;
+  CheckpointStore store(run.path(), 20);
+  CHECK(store.latest_generation() == 0);
+  for (std::int64_t g = 0; g < 12; ++g) {
+    save_of(store, g + 1, 0);
+    test::write_text(store.folder() / best_name(g), "{\"step\": " + std::to_string(g + 1) + ", \"metric\": 1}");
+  }
+  CHECK(store.best()->step == 12);
+}
+
+TEST_CASE("a file in the place of the folder") {
+  const TempFolder run;
+  const CheckpointStore store(run.path());
+  test::write_text(store.folder(), "none");
+  CHECK_THROWS_AS((void)store.list(), FileError);
+}
+
 TEST_CASE("a checksum is eight small hexadecimal digits") {
   CHECK(parse_crc_text("0123abcd", "here") == 0x0123abcd);
   for (const char* text : {"0123ABCD", "123abcd", "00123abcd", "0123abcg", "0x23abcd", " 123abcd", "+123abcd", ""})
@@ -166,9 +184,14 @@ TEST_CASE("a manifest holds what this version knows, each of its kind") {
   };
   CHECK(contains(complaint("\"counters\": {", "\"counters\": 5, \"gone\": {"), "'gone'"));
   CHECK(contains(complaint("\"step\": 3", "\"step\": -1"), "a step of 0 or more"));
-  CHECK(contains(complaint("\"size\": 7", "\"size\": -1"), "a size of 0 or more"));
-  CHECK(contains(complaint("\"size\": 7", "\"size\": 7, \"more\": 0"), "'more'"));
-  CHECK(contains(complaint("\"files\": {", "\"files\": {\"other\": 0, "), "files] expected no other members"));
+  CHECK(contains(complaint("\"size\": 7", "\"size\": -1"), "files model.safetensors] expected a size of 0 or more"));
+  CHECK(contains(complaint("\"size\": 0", "\"size\": -1"), "files optimizer.safetensors] expected a size of 0"));
+  for (const char* more : {"more", ""}) {
+    const std::string member = std::string("\"") + more + "\": 0, ", named = std::string("'") + more + "'";
+    CHECK(contains(complaint("\"size\": 7", member + "\"size\": 7"), named));
+    CHECK(contains(complaint("\"files\": {", "\"files\": {" + member), "files] expected no other members"));
+    CHECK(contains(complaint("\"step\": 3", member + "\"step\": 3"), named));
+  }
   // An object of another kind, and nothing beside it.
   for (const char* name : {"counters", "options"}) {
     CheckpointManifest m = whole;
