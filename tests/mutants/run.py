@@ -27,7 +27,7 @@ PARTS = {
     "sampler": (["data/sampler.hpp"], ["data/test_sampler"]),
     "arbiter": (["job/membership.hpp", "job/next_generation.hpp", "job/candidate.hpp", "job/lease.hpp",
                  "job/common_facts.hpp", "job/assignment.hpp"],
-                ["job/test_membership", "job/test_membership_changes", "job/test_membership_edges",
+                ["job/test_membership", "job/test_membership_changes", "job/test_membership_joining", "job/test_membership_edges",
                  "job/test_membership_random", "job/test_lease"]),
     "checkpoint": (["io/checkpoint.hpp", "io/checkpoint_load.hpp", "io/checkpoint_manifest.hpp",
                     "io/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_disk",
