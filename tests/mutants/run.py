@@ -7,7 +7,8 @@
 Changes the headers of a part at one place (an operator, a constant by one, a condition, a statement left out), runs the
 part's tests and names the changes that no test notices. All changes are compiled into one program, and a run turns one
 of them on; those of constants that the compiler computes get programs of their own. equivalent.txt holds the mutants
-that behave as the original does, each with the reason. Ends with 1 if one survives, or if equivalent.txt names one that is not there or does not survive.
+that behave as the original does, each with the reason. Ends with 1 if another one survives, or if equivalent.txt names
+one that is not there or does not survive.
 """
 import argparse
 import os
