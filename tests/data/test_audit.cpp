@@ -111,6 +111,24 @@ TEST_CASE("steps that were done again after a rollback count once") {
   CHECK(check_audit(paths, 1, 2).exactly_once());
 }
 
+TEST_CASE("files of ranks that a smaller run has no more are rolled back, and no others") {
+  const TempFolder folder;
+  const std::string old = "0 0 0: 0\n0 1 0: 1\n";
+  for (const char* name : {"audit-rank0.txt", "audit-rank2.txt", "audit-rank11.txt", "audit-rank2.txt.old",
+                           "audit-rank.txt", "audit-rank2x.txt", "audit-rank-3.txt", "audit-rank99999999999.txt"})
+    write_text(folder / name, old);
+  roll_back_gone_ranks(folder.path(), 2, 0, 1);
+  for (const int rank : {2, 11}) {
+    CAPTURE(rank);
+    CHECK(text_of(audit_file(folder.path(), rank)) == old + "rollback 0 1\n");
+  }
+  for (const char* name : {"audit-rank0.txt", "audit-rank2.txt.old", "audit-rank.txt", "audit-rank2x.txt",
+                           "audit-rank-3.txt", "audit-rank99999999999.txt"}) {
+    CAPTURE(name);
+    CHECK(text_of(folder / name) == old);
+  }
+}
+
 TEST_CASE("damaged audit files are refused, with file and line") {
   const TempFolder folder;
   for (const std::string bad : {"0 1 0: 1 2", "0 1 0 1 2\n", "0 1 0: 1  2\n", "0 1 0: x\n", "0 1 0: -1\n", "0 1 0: 4\n",

@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <tutti/core/error.hpp>
 #include <tutti/core/span.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
@@ -17,6 +18,7 @@
 #include <tutti/io/trace_recorder.hpp>
 
 #include "../data/temp_folder.hpp"
+#include "size_limit.hpp"
 
 using namespace tutti;
 using namespace tutti::io;
@@ -111,6 +113,37 @@ TEST_CASE("there are as many spans as there may be, and evaluations beside them"
   CHECK(spans_of(folder.path() / "t.json", "step").size() == 20);
   CHECK(spans_of(folder.path() / "t.json", "evaluation").size() == 1);
   CHECK(recorder.lost() == 10);
+}
+
+TEST_CASE("a full disk ends the timeline with one complaint, and nothing else") {
+  const TempFolder folder;
+  const Path out = folder.path() / "out.json";
+  std::vector<std::string> said;
+  auto& recorder = TraceRecorder::start({.file = trace_part(out, "rank0"), .complain = [&](const std::string& text) {
+                                           said.push_back(text);
+                                           throw Error("nobody listens");
+                                         }});
+  {
+    const test::SizeLimit limit(4096);
+    for (int step = 1; step <= 200; ++step) const Span span(Lane::step, "step", {}, step);
+    recorder.flush();
+    recorder.flush();
+  }
+  CHECK(span_watcher.load() == nullptr);
+  CHECK(detail_watcher.load() == nullptr);
+  { const Span unseen(Lane::step, "step", {}, 201); }
+  recorder.close();
+  REQUIRE(said.size() == 1);
+  CHECK(said[0].find("the timeline ends here: ") == 0);
+  CHECK(said[0].find("out.rank0.json") != std::string::npos);
+  CHECK(said[0].find("Training goes on.") != std::string::npos);
+  // What was written is merged as that of a process that was killed.
+  const auto merged = merge_traces(out, "");
+  REQUIRE(merged.has_value());
+  CHECK(merged->complaints.empty());
+  const std::size_t steps = spans_of(out, "step").size();
+  CHECK(steps > 0);
+  CHECK(steps < 200);
 }
 
 TEST_CASE("a file that another process writes is not taken") {
