@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <list>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "tools/launch/elastic.hpp"
 #include "tools/launch/job_folder.hpp"
 #include "tools/launch/job_members.hpp"
+#include "tools/launch/job_state.hpp"
 #include "tools/launch/link.hpp"
 #include "tools/launch/mpi.hpp"
 #include "tools/launch/mpi_verdict.hpp"
@@ -198,4 +201,35 @@ TEST_CASE("the end of a worker, as the launcher takes it") {
     CHECK(elastic.meaning_of({"worker 0", "h", good}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 2", "h", failed}) == Meaning::noted);
   }
+}
+
+TEST_CASE("what Open MPI leaves of its sessions is removed, another job's is not") {
+  const test::TempFolder temp;
+  const fs::path top = temp.path() / "ompi.host.0", ours = top / "jf.1", other = top / "jf.2";
+  const auto end = [&](const fs::path& session) {
+    std::ofstream(session_file(temp.path())) << session.string() << "\n1 0 0\n";
+    end_mpi_session(temp.path());
+    CHECK_FALSE(fs::exists(session_file(temp.path())));
+  };
+
+  fs::create_directories(ours / "0");
+  end(ours);
+  CHECK_FALSE(fs::exists(top));
+
+  // A daemon that was ended between its two steps: the folder of all sessions is empty.
+  fs::create_directories(top);
+  end(ours);
+  CHECK_FALSE(fs::exists(top));
+
+  fs::create_directories(ours);
+  fs::create_directories(other);
+  end(ours);
+  CHECK_FALSE(fs::exists(ours));
+  CHECK(fs::exists(other));
+
+  // No path of Open MPI's.
+  const fs::path foreign = temp.path() / "elsewhere" / "jf.1";
+  fs::create_directories(foreign);
+  end(foreign);
+  CHECK(fs::exists(foreign));
 }

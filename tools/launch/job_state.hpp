@@ -273,22 +273,25 @@ inline void end_mpi_session(
     meanwhile();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  const fs::path path = fs::path(session).lexically_normal();
-  struct stat status {};
+  const fs::path path = fs::path(session).lexically_normal(), parent = path.parent_path();
   if (path.is_absolute() && path.filename().string().starts_with("jf.") &&
-      path.parent_path().filename().string().starts_with("ompi.") && ::lstat(path.c_str(), &status) == 0 &&
-      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
-    // Again where something still writes or removes there. Another job's folder keeps the parent.
-    const fs::path parent = path.parent_path();
+      parent.filename().string().starts_with("ompi.")) {
+    // Another job's folder keeps the parent.
     const auto keeps_parent = [&] {
       for (const auto& entry : fs::directory_iterator(parent, error))
         if (entry.path() != path && entry.path().filename().string().starts_with("jf.")) return true;
       return false;
     };
+    // Again where something still writes or removes there. A daemon that was ended half-way leaves the parent alone,
+    // empty.
+    struct stat status {};
     for (int i = 0; i < 40; ++i) {
-      fs::remove_all(path, error);
+      if (::lstat(path.c_str(), &status) == 0) {
+        if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) break;
+        fs::remove_all(path, error);
+      }
       const bool gone = ::lstat(path.c_str(), &status) != 0;
-      if (::rmdir(parent.c_str()) == 0 || errno == ENOENT || (gone && keeps_parent())) break;
+      if (::rmdir(parent.c_str()) == 0 || (errno != ENOTEMPTY && errno != EEXIST) || (gone && keeps_parent())) break;
       meanwhile();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
