@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <variant>
 
 #include <tutti/backends/onednn/convolution_op.hpp>
@@ -97,6 +98,12 @@ class Conv2dBackwardWeights final : public Kernel {
     return p.bf16 ? cpu::has_weight_gradient<bf16>(b_.isa, p.w[1], p.w[0])
                   : cpu::has_weight_gradient<float>(b_.isa, p.w[1], p.w[0]);
   }
+  // Whether a shard's sum is [inputs][outputs]: then the fewer channels are those that the kernel copies.
+  [[nodiscard]] bool turned() const {
+    const Shape& w = problem_.w;
+    const op::Window& o = problem_.window;
+    return w[2] * w[3] == 1 && o.stride == 1 && o.padding == 0 && w[1] > w[0];
+  }
   template <class T>
   void run_own(const Call& c) {
     const Shape& w = problem_.w;
@@ -112,11 +119,15 @@ class Conv2dBackwardWeights final : public Kernel {
       }
     };
     if (c.phase == Phase::finish) {
-      const std::int64_t first = w[0] * c.task / c.tasks, end = w[0] * (c.task + 1) / c.tasks, row = places * w[1];
+      const std::int64_t rows = turned() ? w[1] : w[0], row = w.numel() / rows;
+      const std::int64_t first = rows * c.task / c.tasks, end = rows * (c.task + 1) / c.tasks;
       const auto part = [&](int l) { return reinterpret_cast<float*>(c.partial_of(l)) + first * row; };
       for (int l = 1; l < c.shards; ++l)
         cpu::accumulate(b_.isa, part(0), part(l), static_cast<std::size_t>((end - first) * row));
-      return turn(part(0), first, end, 0, w[1]);
+      if (!turned()) return turn(part(0), first, end, 0, w[1]);
+      for (std::int64_t o = 0; o < w[0]; ++o)
+        for (std::int64_t k = first; k < end; ++k) out[o * w[1] + k] = part(0)[(k - first) * w[0] + o];
+      return;
     }
     cpu::WeightGradientArgs<T> g;
     g.window = problem_.window;
@@ -134,6 +145,12 @@ class Conv2dBackwardWeights final : public Kernel {
     if (c.phase == Phase::reduce) {
       g.add = !c.first_chunk;
       g.dw = reinterpret_cast<float*>(c.partial);
+      if (turned()) {
+        std::swap(g.x, g.dy);
+        std::swap(g.inputs, g.part_outputs);
+        g.channels = g.inputs;
+        g.outputs = g.part_outputs;
+      }
     } else {
       const auto cut = [](std::int64_t channels, std::int64_t part, std::int64_t parts, auto& first, auto& count) {
         first = channels / 16 * part / parts * 16;

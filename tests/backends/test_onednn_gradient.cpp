@@ -25,6 +25,8 @@ std::vector<testing::ConvCase> cases() {
   c.push_back(testing::square_conv("large 3x3 with a stride", 3, 176, 9, 176, 3, 2));
   c.push_back(testing::square_conv("very large 3x3", 3, 384, 5, 384, 3, 1));
   c.push_back(testing::square_conv("small", 19, 48, 13, 80, 1, 1));
+  c.push_back(testing::square_conv("small, of more inputs than outputs", 19, 112, 13, 48, 1, 1));
+  c.push_back({"small, with a border", 3, 64, 7, 9, 16, {1, 1, 1, 1}});
   c.push_back(testing::square_conv("small, many chunks", 11, 16, 40, 112, 1, 1));
   c.push_back(testing::square_conv("small 3x3 with a stride", 19, 48, 11, 16, 3, 2));
   c.push_back(testing::square_conv("added up in uneven tasks", 8, 480, 5, 528, 1, 1));

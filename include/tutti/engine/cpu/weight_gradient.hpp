@@ -18,8 +18,9 @@
 #endif
 
 // Weight gradients of convolutions as matrix products: dw [outputs, inputs] of one place of the window is dy^T x over
-// all pixels. Both operands are copied, block of pixels by block, into columns of 16 channels; a tile of 8 outputs by
-// 32 inputs is kept in registers. For AVX-512, in bf16 with its products of pairs.
+// all pixels. The operands are copied, block of pixels by block, into columns of 16 channels, but for floats of whole
+// pixels of dy, which are read where they are; a tile of 8 outputs by 32 inputs is kept in registers. For AVX-512, in
+// bf16 with its products of pairs.
 namespace tutti::cpu {
 
 template <class T>
@@ -125,23 +126,28 @@ TUTTI_INLINE void multiply_add(F<I>& sum, const F<I>& a, const F<I>& b) {
   }
 }
 
-// `outputs` are 8 floats (or pairs) of a column, `inputs` N columns.
+// 8 floats (or pairs) of outputs, and `step` floats further of the next pixel (or pair).
+struct TileOutputs {
+  const float* from;
+  std::int64_t step;
+};
+// `inputs` are N columns.
 template <Isa I, class T, int N>
-TUTTI_INLINE void gradient_tile(const float* outputs, const float* inputs, std::int64_t n, float* dw, std::int64_t step,
+TUTTI_INLINE void gradient_tile(TileOutputs outputs, const float* inputs, std::int64_t n, float* dw, std::int64_t step,
                                 bool add) {
   F<I> sum[tile_outputs][N];
 #pragma GCC unroll 8
   for (int i = 0; i < tile_outputs; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) sum[i][j] = F<I>{};
-  for (std::int64_t k = 0; k < n; ++k, outputs += 16, inputs += 16) {
+  for (std::int64_t k = 0; k < n; ++k, outputs.from += outputs.step, inputs += 16) {
     F<I> b[N];
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) load<I>(b[j], inputs + j * column_floats);
 #pragma GCC unroll 8
     for (int i = 0; i < tile_outputs; ++i) {
       // As integers: an addition of floats would change the bits of pairs.
-      const F<I> a = (F<I>)(typename Vec<I>::U{} + std::bit_cast<std::uint32_t>(outputs[i]));
+      const F<I> a = (F<I>)(typename Vec<I>::U{} + std::bit_cast<std::uint32_t>(outputs.from[i]));
 #pragma GCC unroll 2
       for (int j = 0; j < N; ++j) multiply_add<I, T>(sum[i][j], a, b[j]);
     }
@@ -156,45 +162,85 @@ TUTTI_INLINE void gradient_tile(const float* outputs, const float* inputs, std::
     }
 }
 
+// A block of pixels and a place of the window.
+struct GradientStep {
+  std::int64_t first, count;
+  int place;
+};
+// Where the inputs of these pixels are, null being outside.
+template <class T>
+inline void find_inputs(const WeightGradientArgs<T>& g, const GradientStep& at, const T** from) {
+  const op::Window& o = g.window;
+  const int r = at.place / o.kernel_w - o.padding, s = at.place % o.kernel_w - o.padding;
+  std::int64_t j = at.first % g.out_w, i = at.first / g.out_w % g.out_h, n = at.first / (g.out_w * g.out_h);
+  for (std::int64_t k = 0; k < at.count; ++k) {
+    const std::int64_t h = i * o.stride + r, v = j * o.stride + s;
+    const bool outside = h < 0 || v < 0 || h >= g.h || v >= g.w;
+    from[k] = outside ? nullptr : g.x + ((n * g.h + h) * g.w + v) * g.channels + g.first_input;
+    if (++j < g.out_w) continue;
+    j = 0;
+    if (++i < g.out_h) continue;
+    i = 0;
+    ++n;
+  }
+}
+template <class T>
+TUTTI_INLINE void ask_for(const T* from, std::int64_t channels) {
+  for (std::int64_t c = 0; c < channels; c += 64 / static_cast<std::int64_t>(sizeof(T)))
+    __builtin_prefetch(from + c, 0, 2);
+}
+
 template <Isa I, class T>
 TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
-  constexpr std::int64_t at_once = std::is_same_v<T, bf16> ? 2 : 1, block = gradient_block * at_once;
-  const op::Window& o = g.window;
+  constexpr bool pairs = std::is_same_v<T, bf16>;
+  constexpr std::int64_t at_once = pairs ? 2 : 1, block = gradient_block * at_once;
+  const int places = g.window.kernel_h * g.window.kernel_w;
   const std::int64_t pixels = g.rows * g.out_h * g.out_w;
   const std::int64_t blocks = (pixels + block - 1) / block, size = ((pixels + blocks - 1) / blocks + 1) / 2 * 2;
+  // Parts of pixels that lie a power of two apart would drive each other out of the cache.
+  const bool copies = pairs || g.part_outputs < g.outputs;
   float* const output_columns = g.columns;
   float* const input_columns = g.columns + g.part_outputs / 16 * column_floats;
-  const T* from[block];
-  for (std::int64_t first = 0; first < pixels; first += size) {
-    const std::int64_t count = std::min(size, pixels - first), vectors = (count + at_once - 1) / at_once;
-    for (std::int64_t k = 0; k < count; ++k) from[k] = g.dy + (first + k) * g.outputs + g.first_output;
-    to_columns<I>(from, count, g.part_outputs / 16, output_columns);
-    for (int place = 0; place < o.kernel_h * o.kernel_w; ++place) {
-      const int r = place / o.kernel_w - o.padding, s = place % o.kernel_w - o.padding;
-      std::int64_t j = first % g.out_w, i = first / g.out_w % g.out_h, n = first / (g.out_w * g.out_h);
-      for (std::int64_t k = 0; k < count; ++k) {
-        const std::int64_t h = i * o.stride + r, v = j * o.stride + s;
-        const bool outside = h < 0 || v < 0 || h >= g.h || v >= g.w;
-        from[k] = outside ? nullptr : g.x + ((n * g.h + h) * g.w + v) * g.channels + g.first_input;
-        if (++j < g.out_w) continue;
-        j = 0;
-        if (++i < g.out_h) continue;
-        i = 0;
-        ++n;
-      }
-      to_columns<I>(from, count, g.inputs / 16, input_columns);
-      const bool add = g.add || first > 0;
-      for (std::int64_t c = 0; c < g.inputs / 16; c += tile_columns)
-        for (std::int64_t p = 0; p < g.part_outputs; p += tile_outputs) {
-          const float* a = output_columns + p / 16 * column_floats + p % 16;
-          const float* b = input_columns + c * column_floats;
-          float* dw = g.dw + p * g.dw_output + place * g.dw_place + 16 * c;
-          if (c + tile_columns <= g.inputs / 16)
-            gradient_tile<I, T, tile_columns>(a, b, vectors, dw, g.dw_output, add);
-          else
-            gradient_tile<I, T, 1>(a, b, vectors, dw, g.dw_output, add);
+  const std::int64_t tiles = (g.inputs / 16 + tile_columns - 1) / tile_columns * (g.part_outputs / tile_outputs);
+  const T* inputs_of[2][block];
+  GradientStep at{}, next{};
+  for (std::int64_t n = 0; n <= blocks * places; ++n) {
+    at = next;
+    next.first = n / places * size;
+    next.count = std::clamp<std::int64_t>(pixels - next.first, 0, size);
+    next.place = static_cast<int>(n % places);
+    const T** const next_inputs = inputs_of[n % 2];
+    find_inputs(g, next, next_inputs);
+    if (n == 0) continue;
+    const T* const* const inputs = inputs_of[(n - 1) % 2];
+    const T* const dy = g.dy + at.first * g.outputs + g.first_output;
+    const T* outputs[block];
+    const bool new_outputs = copies && at.place == 0;
+    for (std::int64_t k = 0; new_outputs && k < at.count; ++k) outputs[k] = dy + k * g.outputs;
+    for (bool of_outputs : {true, false})
+      if (new_outputs || !of_outputs)
+        to_columns<I>(of_outputs ? outputs : inputs, at.count, (of_outputs ? g.part_outputs : g.inputs) / 16,
+                      of_outputs ? output_columns : input_columns);
+    const std::int64_t vectors = (at.count + at_once - 1) / at_once;
+    const bool add = g.add || at.first > 0;
+    std::int64_t tile = 0;
+    for (std::int64_t c = 0; c < g.inputs / 16; c += tile_columns)
+      for (std::int64_t p = 0; p < g.part_outputs; p += tile_outputs, ++tile) {
+        // Meanwhile asks for what comes next: copies wait for memory.
+        for (std::int64_t k = next.count * tile / tiles; k < next.count * (tile + 1) / tiles; ++k) {
+          if (next.place == 0) ask_for(g.dy + (next.first + k) * g.outputs + g.first_output, g.part_outputs);
+          if (next_inputs[k] != nullptr) ask_for(next_inputs[k], g.inputs);
         }
-    }
+        TileOutputs a{output_columns + p / 16 * column_floats + p % 16, 16};
+        if constexpr (!pairs)
+          if (!copies) a = {dy + p, g.outputs};
+        const float* b = input_columns + c * column_floats;
+        float* dw = g.dw + p * g.dw_output + at.place * g.dw_place + 16 * c;
+        if (c + tile_columns <= g.inputs / 16)
+          gradient_tile<I, T, tile_columns>(a, b, vectors, dw, g.dw_output, add);
+        else
+          gradient_tile<I, T, 1>(a, b, vectors, dw, g.dw_output, add);
+      }
   }
 }
 

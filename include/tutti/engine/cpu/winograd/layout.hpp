@@ -26,20 +26,27 @@ struct WeightLayout {
 };
 
 // Tiles in groups that go through transforms and products together: in one group [points][blocks][channels / lanes]
-// [block][lanes] floats, and products [points][blocks * block][width]; `order` says of which points.
+// [block][lanes] floats, and products [points][blocks * block][width]; `order` says of which points. The last group may
+// have fewer tiles.
 struct TileLayout {
   TileLayout(Isa isa, const WeightLayout& w, const PointOrder& o, std::int64_t all, std::int64_t at_once)
       : order(o), tiles(all) {
     const BlockRange range = block_range(isa, w.registers);
-    groups = (all + at_once - 1) / at_once;
-    group = (all + groups - 1) / groups;
-    // Of the sizes that there are the one that adds the fewest tiles of zeros, and so the largest of those.
+    // Of the sizes that there are the one that adds the fewest tiles of zeros, unless by less than a thirty-second: the
+    // larger ones read fewer weights.
+    std::int64_t count = 0;  // of blocks
     for (std::int64_t size = range.most; size >= range.least; size -= range.step) {
-      const std::int64_t count = (group + size - 1) / size;
-      if (blocks != 0 && count * size >= blocks * block) continue;
-      blocks = count;
+      const std::int64_t filled = (all + size - 1) / size;
+      if (count != 0 && 32 * filled * size > 31 * count * block) continue;
+      count = filled;
       block = size;
     }
+    // Whole blocks, or each group would add some.
+    const std::int64_t most = std::max<std::int64_t>(1, at_once / block);
+    groups = (count + most - 1) / most;
+    blocks = (count + groups - 1) / groups;
+    groups = (count + blocks - 1) / blocks;
+    group = blocks * block;
     block_floats = block * w.channels;
     plane = plane_stride(blocks * block_floats);
     products = plane_stride(blocks * block * w.width);

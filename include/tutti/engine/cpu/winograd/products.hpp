@@ -69,13 +69,13 @@ TUTTI_TARGET_AVX2 void multiply_avx2(std::int64_t channels, const float* tiles, 
 #endif
 
 // Tiles of a block, at least and at most: as many as the sums of which fill the registers, for panels of one register
-// or of two. Half of them already keep both units busy.
+// or of two. Half of them already keep both units busy. Panels of one, that few convolutions have, get two sizes.
 struct BlockRange {
   std::int64_t least, most, step;
 };
 [[nodiscard]] constexpr BlockRange block_range(Isa isa, std::int64_t width) {
-  if (isa == Isa::avx2) return width == 1 ? BlockRange{8, 12, 2} : BlockRange{4, 6, 1};
-  return width == 1 ? BlockRange{16, 28, 4} : BlockRange{8, 14, 2};
+  if (isa == Isa::avx2) return width == 1 ? BlockRange{8, 12, 4} : BlockRange{4, 6, 1};
+  return width == 1 ? BlockRange{16, 28, 12} : BlockRange{8, 14, 2};
 }
 
 // The kernel for blocks of so many tiles, of a BlockRange, by a panel of `width` registers.
@@ -87,10 +87,9 @@ TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64
   using namespace detail;
   constexpr std::array<Multiply, 4> wide{multiply_avx512<8, 2>, multiply_avx512<10, 2>, multiply_avx512<12, 2>,
                                          multiply_avx512<14, 2>};
-  constexpr std::array<Multiply, 4> narrow{multiply_avx512<16, 1>, multiply_avx512<20, 1>, multiply_avx512<24, 1>,
-                                           multiply_avx512<28, 1>};
+  constexpr std::array<Multiply, 2> narrow{multiply_avx512<16, 1>, multiply_avx512<28, 1>};
   constexpr std::array<Multiply, 3> wide_avx2{multiply_avx2<4, 2>, multiply_avx2<5, 2>, multiply_avx2<6, 2>};
-  constexpr std::array<Multiply, 3> narrow_avx2{multiply_avx2<8, 1>, multiply_avx2<10, 1>, multiply_avx2<12, 1>};
+  constexpr std::array<Multiply, 2> narrow_avx2{multiply_avx2<8, 1>, multiply_avx2<12, 1>};
   const BlockRange r = block_range(isa, width);
   const auto i = static_cast<std::size_t>((tiles - r.least) / r.step);
   if (isa == Isa::avx2) return width == 1 ? narrow_avx2[i] : wide_avx2[i];

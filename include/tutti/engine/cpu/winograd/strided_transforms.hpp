@@ -57,19 +57,12 @@ template <class V>
 struct StridedReadTransform {
   static constexpr int in = strided_patch, out = strided_patch;
   bool gradients;
-  V p, q, p2, q2, product, sum;
+  ReadConstants<V> constants{strided_nodes::p, strided_nodes::q};
 
-  TUTTI_INLINE explicit StridedReadTransform(bool of_gradients) : gradients(of_gradients) {
-    keep(p, strided_nodes::p);
-    keep(q, strided_nodes::q);
-    keep(p2, strided_nodes::p2);
-    keep(q2, strided_nodes::q2);
-    keep(product, strided_nodes::p2 * strided_nodes::q2);
-    keep(sum, strided_nodes::p2 + strided_nodes::q2);
-  }
   [[nodiscard]] TUTTI_INLINE int values() const { return gradients ? tile : in; }
 
   TUTTI_INLINE void operator()(V* d) const {
+    const auto& [p, q, p2, q2, product, sum] = constants;
     V odd_p, even_p, odd_q, even_q;
     if (gradients) {
       odd_p = d[0] + p2 * d[2], even_p = d[1] + p2 * d[3];
@@ -93,20 +86,13 @@ template <class V>
 struct StridedWriteTransform {
   static constexpr int in = strided_patch, out = 2 * tile;
   bool data;
-  V p, q, p2, q2, p3, q3;
+  WriteConstants<V> constants{strided_nodes::p, strided_nodes::q};
 
-  TUTTI_INLINE explicit StridedWriteTransform(bool of_data) : data(of_data) {
-    keep(p, strided_nodes::p);
-    keep(q, strided_nodes::q);
-    keep(p2, strided_nodes::p2);
-    keep(q2, strided_nodes::q2);
-    keep(p3, strided_nodes::p * strided_nodes::p2);
-    keep(q3, strided_nodes::q * strided_nodes::q2);
-  }
   // How many it is to.
   [[nodiscard]] TUTTI_INLINE int values() const { return data ? out : tile; }
 
   TUTTI_INLINE void operator()(V* m) const {
+    const auto& [p, q, p2, q2, p3, q3] = constants;
     const V even_p = m[0] + m[1], odd_p = m[0] - m[1], even_q = m[2] + m[3], odd_q = m[2] - m[3];
     m[0] = even_p + even_q;
     m[1] = p * odd_p + q * odd_q;

@@ -196,14 +196,14 @@ TUTTI_INLINE void read_tiles(const ReadTiles& a, const Places<Transform::in>& pl
 template <Isa I, class T>
 TUTTI_INLINE void read_body(const ReadTiles& a) {
   const bool gradients = a.what == Reads::gradients;
-  read_tiles<I, T>(a, gradients ? gradient_places : input_places, ReadTransform<F<I>>(gradients));
+  read_tiles<I, T>(a, gradients ? gradient_places : input_places, ReadTransform<F<I>>{gradients});
 }
 template <Isa I>
 TUTTI_INLINE void read_strided_body(const ReadTiles& a) {
   const auto& places = a.what == Reads::strided_inputs ? strided_input_places
                        : a.what == Reads::strided_data ? strided_data_places
                                                        : strided_gradient_places;
-  read_tiles<I, float>(a, places, StridedReadTransform<F<I>>(a.what == Reads::strided_gradients));
+  read_tiles<I, float>(a, places, StridedReadTransform<F<I>>{a.what == Reads::strided_gradients});
 }
 
 // Points transformed to the pixels of each tile: written as of type T; from floats, they are turned into what they are
@@ -267,11 +267,11 @@ TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
 // Of type T where there is no stride.
 template <Isa I, Isa J, class T>
 TUTTI_INLINE void write_body(const WriteTiles& a) {
-  write_tiles<I, J, T>(a, WriteTransform<F<I>>());
+  write_tiles<I, J, T>(a, WriteTransform<F<I>>{});
 }
 template <Isa I>
 TUTTI_INLINE void write_strided_body(const WriteTiles& a) {
-  write_tiles<I, I, float>(a, StridedWriteTransform<F<I>>(a.what == Writes::strided_data));
+  write_tiles<I, I, float>(a, StridedWriteTransform<F<I>>{a.what == Writes::strided_data});
 }
 TUTTI_TARGET_AVX512 inline void write_avx512(const WriteTiles& a, bool rounds) {
   constexpr Isa isa = Isa::avx512;

@@ -40,6 +40,35 @@ TUTTI_INLINE void keep(V& to, float f) {
 #endif
 }
 
+// What the transforms of both strides multiply by: the points p and q, their powers, and of what is read the product
+// and the sum of the squares.
+template <class V>
+struct ReadConstants {
+  V p, q, p2, q2, product, sum;
+
+  TUTTI_INLINE ReadConstants(float at_p, float at_q) {
+    keep(p, at_p);
+    keep(q, at_q);
+    keep(p2, at_p * at_p);
+    keep(q2, at_q * at_q);
+    keep(product, at_p * at_p * at_q * at_q);
+    keep(sum, at_p * at_p + at_q * at_q);
+  }
+};
+template <class V>
+struct WriteConstants {
+  V p, q, p2, q2, p3, q3;
+
+  TUTTI_INLINE WriteConstants(float at_p, float at_q) {
+    keep(p, at_p);
+    keep(q, at_q);
+    keep(p2, at_p * at_p);
+    keep(q2, at_q * at_q);
+    keep(p3, at_p * at_p * at_p);
+    keep(q3, at_q * at_q * at_q);
+  }
+};
+
 // Each in place, of registers V or of floats. Pairs of points differ in sign, so they share an even and an odd part.
 //
 // What is read, which shares a type, so that the loops around it are compiled once. B': 6 inputs. Or A: 4 gradients of
@@ -48,20 +77,13 @@ template <class V>
 struct ReadTransform {
   static constexpr int in = patch, out = patch;
   bool gradients;
-  V p, q, p2, q2, product, sum;
+  ReadConstants<V> constants{nodes::p, nodes::q};
 
-  TUTTI_INLINE explicit ReadTransform(bool of_gradients) : gradients(of_gradients) {
-    keep(p, nodes::p);
-    keep(q, nodes::q);
-    keep(p2, nodes::p2);
-    keep(q2, nodes::q2);
-    keep(product, nodes::p2 * nodes::q2);
-    keep(sum, nodes::p2 + nodes::q2);
-  }
   // How many it is of.
   [[nodiscard]] TUTTI_INLINE int values() const { return gradients ? tile : in; }
 
   TUTTI_INLINE void operator()(V* d) const {
+    const auto& [p, q, p2, q2, product, sum] = constants;
     V even_p, odd_p, even_q, odd_q;
     if (gradients) {
       even_p = d[0] + p2 * d[2], odd_p = d[1] + p2 * d[3];
@@ -83,18 +105,12 @@ struct ReadTransform {
 template <class V>
 struct WriteTransform {
   static constexpr int in = patch, out = tile;
-  [[nodiscard]] TUTTI_INLINE int values() const { return out; }
-  V p, q, p2, q2, p3, q3;
+  WriteConstants<V> constants{nodes::p, nodes::q};
 
-  TUTTI_INLINE WriteTransform() {
-    keep(p, nodes::p);
-    keep(q, nodes::q);
-    keep(p2, nodes::p2);
-    keep(q2, nodes::q2);
-    keep(p3, nodes::p * nodes::p2);
-    keep(q3, nodes::q * nodes::q2);
-  }
+  [[nodiscard]] TUTTI_INLINE int values() const { return out; }
+
   TUTTI_INLINE void operator()(V* m) const {
+    const auto& [p, q, p2, q2, p3, q3] = constants;
     const V even_p = m[1] + m[2], odd_p = m[1] - m[2], even_q = m[3] + m[4], odd_q = m[3] - m[4];
     m[0] = m[0] + even_p + even_q;
     m[1] = p * odd_p + q * odd_q;
