@@ -21,14 +21,14 @@ namespace tutti::examples {
 // Variables TUTTI_* that are no options: what launchers tell the processes they start, what the library reads itself,
 // and what building and testing tutti uses.
 inline constexpr std::string_view own_variables[] = {
-    "TUTTI_FOUNDERS",     "TUTTI_GENERATION", "TUTTI_KEEP",     "TUTTI_KEPT",          "TUTTI_ASK",
-    "TUTTI_STATE_DIR",    "TUTTI_CONTROL",    "TUTTI_ELASTIC",  "TUTTI_HOST",          "TUTTI_JOB",
-    "TUTTI_LOCAL_RANK",   "TUTTI_LOCAL_SIZE", "TUTTI_RANK",     "TUTTI_REPORT",        "TUTTI_ROLE",
-    "TUTTI_ROOT",         "TUTTI_ROOT_PORTS", "TUTTI_SECRET",   "TUTTI_SERVERS",       "TUTTI_SERVERS_RESTART",
-    "TUTTI_SIZE",         "TUTTI_WORKERS",    "TUTTI_ISA",      "TUTTI_BUILD_DIR",     "TUTTI_CXX",
-    "TUTTI_EIGEN_NATIVE", "TUTTI_GPU_BUILD",  "TUTTI_INSTALL",  "TUTTI_SANITIZE",      "TUTTI_FUZZ_SECONDS",
-    "TUTTI_SOURCE",       "TUTTI_SOURCE_DIR", "TUTTI_STAND_IN", "TUTTI_SYSTEM_PYTHON", "TUTTI_TEST_MARK",
-    "TUTTI_WERROR",       "TUTTI_TRACE"};
+    "TUTTI_FOUNDERS",     "TUTTI_GENERATION", "TUTTI_KEEP",        "TUTTI_KEPT",          "TUTTI_ASK",
+    "TUTTI_STATE_DIR",    "TUTTI_CONTROL",    "TUTTI_ELASTIC",     "TUTTI_HOST",          "TUTTI_JOB",
+    "TUTTI_LOCAL_RANK",   "TUTTI_LOCAL_SIZE", "TUTTI_RANK",        "TUTTI_REPORT",        "TUTTI_ROLE",
+    "TUTTI_ROOT",         "TUTTI_ROOT_PORTS", "TUTTI_SECRET",      "TUTTI_SERVERS",       "TUTTI_SERVERS_RESTART",
+    "TUTTI_SIZE",         "TUTTI_WORKERS",    "TUTTI_ISA",         "TUTTI_BUILD_DIR",     "TUTTI_CXX",
+    "TUTTI_EIGEN_NATIVE", "TUTTI_GPU_BUILD",  "TUTTI_INSTALL",     "TUTTI_SANITIZE",      "TUTTI_FUZZ_SECONDS",
+    "TUTTI_SOURCE",       "TUTTI_SOURCE_DIR", "TUTTI_STAND_IN",    "TUTTI_SYSTEM_PYTHON", "TUTTI_TEST_MARK",
+    "TUTTI_WERROR",       "TUTTI_TRACE",      "TUTTI_CHANGE_CORES"};
 
 struct VariableEntry {
   std::string variable, option, value;  // TUTTI_BATCH_SIZE, batch-size, 64

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -21,6 +22,10 @@
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
 
+#if TUTTI_CORE_DEFINITIONS
+#include <tutti/core/core_exchange.hpp>
+#endif
+
 namespace tutti {
 
 // Cores that this process may use: taskset and cpusets count, unlike in std::thread::hardware_concurrency.
@@ -32,19 +37,22 @@ namespace tutti {
   return n > 0 ? n : 1;
 }
 
+class CoreExchange;
+
 // A thread that runs f. Throws DeviceError, with `where`, if the system starts no more.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f);
 
 // A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, and
 // whoever ends the last one of a loop opens the next: a thread that lost its core to another process holds up what it
-// has in hand and no more. Waiting threads spin for some microseconds and then sleep in a futex,
-// because a spinning thread takes the core from the one it waits for.
+// has in hand and no more, and who waits for that changes cores with it (core_exchange.hpp). A thread that a task
+// starts may then stay on one core, so tasks start none. Waiting threads spin for some microseconds and then sleep in a
+// futex, because a spinning thread takes the core from the one it waits for.
 class ThreadPool {
  public:
   // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options.
   // Throws DeviceError, with no thread left behind, if not all can be started.
   explicit ThreadPool(int threads, std::function<void()> on_start = {});
-  ~ThreadPool() { stop(); }
+  ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -61,7 +69,7 @@ class ThreadPool {
  private:
   using Task = FunctionRef<void(int, int, int)>;
 
-  static constexpr int spins = 2000;  // about 20 us
+  static constexpr int spins = 1000;  // about 10 us, and as many in CoreExchange or without one
 
   void stop() noexcept;
 
@@ -83,6 +91,8 @@ class ThreadPool {
   [[nodiscard]] bool has_task() const noexcept {
     return static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire)) != 0;
   }
+  // Waits for a task or for `done`, and sleeps if that takes long.
+  void wait(const std::atomic<bool>& done, int worker);
   // Takes tasks until `done`.
   void work_until(const std::atomic<bool>& done, int worker);
   void work(int worker);
@@ -100,6 +110,7 @@ class ThreadPool {
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
+  std::unique_ptr<CoreExchange> exchange_;
   std::vector<std::thread> workers_;
 };
 
@@ -116,6 +127,7 @@ TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::functi
 TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
     : on_start_(std::move(on_start)) {
   if (threads < 1) fail<UsageError>("ThreadPool", "1 thread or more", std::to_string(threads));
+  exchange_ = make_core_exchange(threads, usable_cores());
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (int i = 1; i < threads; ++i)
@@ -126,6 +138,8 @@ TUTTI_CORE_FUNCTION ThreadPool::ThreadPool(int threads, std::function<void()> on
     throw;
   }
 }
+
+TUTTI_CORE_FUNCTION ThreadPool::~ThreadPool() { stop(); }
 
 TUTTI_CORE_FUNCTION void ThreadPool::stop() noexcept {
   stop_.store(true);
@@ -144,11 +158,13 @@ TUTTI_CORE_FUNCTION void ThreadPool::run_loops(std::span<const int> loops, Task 
       for (int t = 0; t < loops[l]; ++t) f(static_cast<int>(l), t, 0);
     return;
   }
+  if (exchange_) exchange_->starts(0);
   task_.store(&f, std::memory_order_relaxed);
   loops_ = loops;
   ended_.store(false, std::memory_order_relaxed);
   open(0, 0);
   work_until(ended_, 0);
+  if (exchange_) exchange_->leaves();
   if (failed_.load(std::memory_order_acquire)) {
     failed_.store(false);
     std::rethrow_exception(std::exchange(error_, nullptr));
@@ -177,6 +193,7 @@ TUTTI_CORE_FUNCTION void ThreadPool::open(int loop, int worker) noexcept {
     ticket_.store((std::uint64_t{generation_} << 32) | static_cast<std::uint32_t>(tasks), std::memory_order_release);
     return wake_all();
   }
+  if (exchange_) exchange_->calls_back();
   ended_.store(true, std::memory_order_release);
   wake_all();
 }
@@ -195,22 +212,30 @@ TUTTI_CORE_FUNCTION void ThreadPool::take_tasks(int worker) {
   }
 }
 
-TUTTI_CORE_FUNCTION void ThreadPool::work_until(const std::atomic<bool>& done, int worker) {
+TUTTI_CORE_FUNCTION void ThreadPool::wait(const std::atomic<bool>& done, int worker) {
   const auto waits = [&] { return !has_task() && !done.load(std::memory_order_acquire); };
-  for (;;) {
-    take_tasks(worker);
-    for (int spin = 0; waits() && spin < spins; ++spin) pause();
-    const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
-    if (waits()) {
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(seen, std::memory_order_acquire);
-      sleepers_.fetch_sub(1, std::memory_order_relaxed);
-    }
-    if (done.load(std::memory_order_acquire)) return;
+  if (exchange_) exchange_->waits(worker);
+  do {
+    for (int spin = 0; waits() && spin < (exchange_ ? spins : 2 * spins); ++spin) pause();
+  } while (exchange_ && waits() && exchange_->stays_awake(worker, waits));
+  const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
+  if (waits()) {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    wake_.wait(seen, std::memory_order_acquire);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
+  if (exchange_) exchange_->works(worker);
+}
+
+TUTTI_CORE_FUNCTION void ThreadPool::work_until(const std::atomic<bool>& done, int worker) {
+  do {
+    take_tasks(worker);
+    wait(done, worker);
+  } while (!done.load(std::memory_order_acquire));
 }
 
 TUTTI_CORE_FUNCTION void ThreadPool::work(int worker) {
+  if (exchange_) exchange_->starts(worker);
   if (on_start_) on_start_();
   work_until(stop_, worker);
 }

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/core_exchange.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/core/threads.hpp>
+
+using namespace tutti;
+
+namespace {
+
+constexpr std::int64_t us = 1000, ms = 1000 * us;
+
+// Threads 100, 101, ... of a pool, of which one waits and looks; `me` is the thread that calls. Its clock goes on by
+// 10 us whenever it is read, and so do those of the threads that run.
+class Machine final : public ThreadScheduler {
+ public:
+  struct Thread {
+    int core = 0;
+    bool runs = true, sleeps = false;
+    std::int64_t used = 0;
+  };
+
+  explicit Machine(int cores) : cores_(cores) {}
+
+  int this_thread() noexcept override { return me; }
+  int this_core() noexcept override { return threads[me].core; }
+  int cores() noexcept override { return cores_; }
+  std::int64_t now() noexcept override { return time; }
+  std::int64_t used(int thread) noexcept override {
+    if (unknown) return -1;
+    if (thread == me) {
+      time += 10 * us;
+      if (!coarse)
+        for (auto& [n, t] : threads)
+          if (t.runs) t.used += 10 * us;
+    }
+    return threads[thread].used;
+  }
+  int core_of(int thread) noexcept override {
+    if (asked) asked();
+    return threads[thread].sleeps ? -1 : threads[thread].core;
+  }
+  bool may_use(int, int core) noexcept override { return core != forbidden; }
+  bool move(int thread, int core) noexcept override {
+    if (core == forbidden) return false;
+    moves.emplace_back(thread, core);
+    threads[thread].core = core;
+    return true;
+  }
+
+  std::map<int, Thread> threads;
+  std::vector<std::pair<int, int>> moves;
+  std::function<void()> asked;
+  std::int64_t time = 5000 * ms;
+  int me = 0, forbidden = -1;
+  bool unknown = false, coarse = false;
+
+ private:
+  int cores_;
+};
+
+// A thread on each core, number 0 working and the last one waiting, which is the one that looks.
+struct Bed {
+  explicit Bed(int threads, int cores = 0) : machine(cores > 0 ? cores : threads), exchange(threads, machine) {
+    for (int w = 0; w < threads; ++w) {
+      machine.me = 100 + w;
+      machine.threads[100 + w].core = w;
+      exchange.starts(w);
+    }
+    last = threads - 1;
+    exchange.waits(last);
+  }
+
+  // What the thread that waits does next.
+  bool looks(int worker) {
+    machine.me = 100 + worker;
+    return exchange.stays_awake(worker, [] { return true; });
+  }
+  bool looks() { return looks(last); }
+  void loses(int worker) { machine.threads[100 + worker].runs = false; }
+  void runs(int worker) { machine.threads[100 + worker].runs = true; }
+  void nothing_moves() {
+    CHECK(!looks());
+    CHECK(machine.moves.empty());
+  }
+
+  Machine machine;
+  CoreExchange exchange;
+  int last;
+};
+
+using Moves = std::vector<std::pair<int, int>>;
+
+}  // namespace
+
+TEST_CASE("a thread that works and has no core gets the core of the one that waits, which goes to its own") {
+  Bed bed(2);
+  bed.nothing_moves();
+  bed.loses(0);
+  CHECK(bed.looks());
+  CHECK(bed.machine.moves == Moves{{100, 1}, {101, 0}});
+}
+
+TEST_CASE("nobody changes cores with a thread that sleeps, waits, runs, has ended or has an unknown clock") {
+  Bed bed(3);
+  bed.nothing_moves();
+  bed.loses(0);
+  SUBCASE("sleeps") { bed.machine.threads[100].sleeps = true; }
+  SUBCASE("waits too") { bed.exchange.waits(0); }
+  SUBCASE("between its loops") { bed.exchange.leaves(); }
+  SUBCASE("unknown") { bed.machine.unknown = true; }
+  SUBCASE("clocks that stand for long") { bed.machine.coarse = true; }
+  SUBCASE("not allowed there") { bed.machine.forbidden = 0; }
+  SUBCASE("it is not allowed here") { bed.machine.forbidden = 2; }
+  SUBCASE("leaves its loops in that moment") {
+    bed.machine.asked = [&] { bed.exchange.leaves(); };
+  }
+  bed.nothing_moves();
+}
+
+TEST_CASE("the caller that waits for the end of its loops is waited for once they have ended") {
+  Bed bed(2);
+  bed.exchange.waits(0);
+  bed.loses(0);
+  bed.nothing_moves();
+  bed.exchange.calls_back();
+  CHECK(bed.looks());
+  CHECK(bed.machine.moves.size() == 2);
+}
+
+TEST_CASE("a caller that has left its loops is not taken for one that works") {
+  Bed bed(2);
+  bed.exchange.leaves();
+  bed.exchange.calls_back();
+  bed.loses(0);
+  bed.nothing_moves();
+}
+
+TEST_CASE("threads wait awake for a while after an exchange, and none for long") {
+  Bed bed(2);
+  bed.loses(0);
+  CHECK(bed.looks());
+  bed.runs(0);
+  for (int wait = 0; wait < 3; ++wait) {
+    bed.exchange.works(1);
+    bed.exchange.waits(1);
+    const std::int64_t began = bed.machine.time;
+    while (bed.looks()) REQUIRE(bed.machine.time - began < 2 * CoreExchange::longest_awake);
+    CHECK(bed.machine.time - began >= CoreExchange::longest_awake);
+  }
+  bed.exchange.waits(1);
+  bed.machine.time += CoreExchange::crowded;
+  CHECK(!bed.looks());
+  CHECK(bed.machine.moves.size() == 2);
+}
+
+TEST_CASE("where threads lose their cores on both, they stay; when one core is quiet again, they change") {
+  Bed bed(2);
+  bed.loses(0);
+  CHECK(bed.looks());  // 0 is on core 1 now, 1 on core 0
+  bed.exchange.works(1);
+  bed.runs(0);
+  bed.loses(1);
+  bed.exchange.waits(0);
+  CHECK(bed.looks(0));  // back
+  bed.exchange.works(0);
+  bed.exchange.waits(1);
+  CHECK(bed.machine.moves.size() == 4);
+  // 0 loses core 0, then 1 its core 1, which both are known for now.
+  bed.runs(1);
+  bed.loses(0);
+  CHECK(bed.looks(1));
+  CHECK(bed.machine.moves.size() == 6);  // 0 on core 1
+  CHECK(!bed.looks(1));                  // 0 lost core 1 as well, and core 0 was lost lately
+  CHECK(bed.machine.moves.size() == 6);
+  bed.machine.time += CoreExchange::lately;
+  CHECK(bed.looks(1));
+  CHECK(bed.machine.moves.size() == 8);
+}
+
+TEST_CASE("who takes the core from the thread that it waits for goes to one that no other has, or to sleep") {
+  SUBCASE("a free one") {
+    Bed bed(3, 4);
+    bed.exchange.waits(1);
+    CHECK(!bed.looks(1));
+    bed.machine.threads[102].core = 0;
+    bed.loses(0);
+    CHECK(bed.looks());
+    CHECK(bed.machine.moves == Moves{{102, 2}});
+  }
+  SUBCASE("none") {
+    Bed bed(2);
+    bed.machine.threads[101].core = 0;
+    bed.machine.forbidden = 1;
+    bed.loses(0);
+    bed.nothing_moves();
+  }
+}
+
+TEST_CASE("of many threads one looks after those that work") {
+  Bed bed(64);
+  for (int w = 1; w < 63; ++w) bed.exchange.waits(w);
+  bed.loses(0);
+  CHECK(bed.looks(17));
+  CHECK(bed.machine.moves == Moves{{100, 17}, {117, 0}});
+}
+
+TEST_CASE("where it is of no use, and the variable that says so") {
+  const auto made = [](const char* value, int threads, int cores) {
+    setenv("TUTTI_CHANGE_CORES", value, 1);
+    return make_core_exchange(threads, cores) != nullptr;
+  };
+  const char* const before = std::getenv("TUTTI_CHANGE_CORES");
+  const std::string was = before != nullptr ? before : "";
+  CHECK(made("", 2, 2));
+  CHECK(made("1", 2, 2));
+  CHECK(!made("0", 2, 2));
+  CHECK(!made("", 1, 2));
+  CHECK(!made("", 3, 2));
+  CHECK_THROWS_WITH_AS(made("yes", 2, 2), "[environment TUTTI_CHANGE_CORES] expected 0 or 1, got 'yes'.", UsageError);
+  if (before != nullptr)
+    setenv("TUTTI_CHANGE_CORES", was.c_str(), 1);
+  else
+    unsetenv("TUTTI_CHANGE_CORES");
+}
+
+TEST_CASE("Linux: a thread is moved and may go where it might before; clocks and states of threads") {
+  ThreadScheduler& system = system_scheduler();
+  const int me = system.this_thread();
+  cpu_set_t before, after;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    CHECK(system.may_use(me, core) == (CPU_ISSET(core, &before) != 0));
+    CHECK(system.move(me, core) == (CPU_ISSET(core, &before) != 0));
+  }
+  CHECK(!system.may_use(me, -1));
+  REQUIRE(sched_getaffinity(0, sizeof after, &after) == 0);
+  CHECK(CPU_EQUAL(&before, &after));
+  CHECK(system.cores() >= usable_cores());
+  const std::int64_t used = system.used(me), now = system.now();
+  CHECK(used > 0);
+  while (system.used(me) == used) {
+  }
+  CHECK(system.now() > now);
+  CHECK(system.core_of(me) >= 0);
+
+  std::mutex held;
+  std::atomic<int> id{0};
+  std::unique_lock lock(held);
+  std::thread sleeper([&] {
+    id = system.this_thread();
+    const std::lock_guard wait(held);
+  });
+  while (id == 0) std::this_thread::yield();
+  while (system.core_of(id) >= 0) std::this_thread::yield();
+  const std::int64_t slept = system.used(id);
+  CHECK(slept >= 0);
+  CHECK(system.used(id) == slept);
+  lock.unlock();
+  sleeper.join();
+  CHECK(system.core_of(id) == -1);
+  CHECK(system.core_of(-5) == -1);
+  CHECK(!system.move(id, 0));
+}
+
+TEST_CASE("one core alone is left, and gone back to") {
+  ThreadScheduler& system = system_scheduler();
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  CPU_ZERO(&one);
+  const int core = system.this_core();
+  CPU_SET(core, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  CHECK(system.this_core() == core);
+  CHECK(system.core_of(system.this_thread()) == core);
+  for (int other = 0; other < CPU_SETSIZE; ++other) CHECK(system.move(system.this_thread(), other) == (other == core));
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+}
