@@ -75,8 +75,9 @@ class CoreExchange {
   // ns. For `crowded` after an exchange, whoever waits does not sleep before `longest_awake`, because who sleeps loses
   // its turn on a shared core.
   static constexpr std::int64_t crowded = 100'000'000, longest_awake = 1'000'000;
-  // ns. Nobody is put on a core where a thread has lost it within this time.
-  static constexpr std::int64_t lately = 30'000'000;
+  // ns. A core that was lost twice within `lately` is shared, too; once may be anything that the system had to do. What
+  // is seen again within `apart` is the same loss.
+  static constexpr std::int64_t lately = 30'000'000, apart = 2'000'000;
   static constexpr int spins = 1000;      // about 10 us
   static constexpr int most_watched = 4;  // threads that one look is for
 
@@ -87,13 +88,16 @@ class CoreExchange {
     std::atomic<int> movers{0};
     std::int64_t awake_since = -1;  // of its own thread
   };
+  struct Core {
+    std::atomic<std::int64_t> lost{0}, lost_before{0};  // when a thread was last seen to have lost it
+  };
   struct Seen {
     int worker;
     std::int64_t used;
   };
 
   static constexpr std::size_t at(int worker) noexcept { return static_cast<std::size_t>(worker); }
-  std::atomic<std::int64_t>& lost_at(int core) noexcept { return lost_[at(core) % lost_.size()]; }
+  Core& core_at(int core) noexcept { return cores_[at(core) % cores_.size()]; }
   int thread_of(int worker) const noexcept { return slots_[at(worker)].thread.load(std::memory_order_relaxed); }
   // A thread that works but has no core, or -1.
   int find_lost(int worker, FunctionRef<bool()> still) noexcept;
@@ -105,7 +109,7 @@ class CoreExchange {
   std::unique_ptr<Slot[]> slots_;
   std::atomic<bool> watched_{false};
   std::atomic<std::int64_t> crowded_until_;
-  std::array<std::atomic<std::int64_t>, 256> lost_;  // when a thread was last seen to have lost it, by core
+  std::array<Core, 256> cores_;
 };
 
 // Null where it is of no use: one thread, more than usable cores, or TUTTI_CHANGE_CORES=0. UsageError where that says
@@ -182,7 +186,10 @@ TUTTI_CORE_FUNCTION std::unique_ptr<CoreExchange> make_core_exchange(int threads
 
 TUTTI_CORE_FUNCTION CoreExchange::CoreExchange(int threads, ThreadScheduler& scheduler)
     : scheduler_(scheduler), threads_(threads), slots_(new Slot[at(threads)]), crowded_until_(scheduler.now()) {
-  for (auto& l : lost_) l.store(scheduler.now() - lately, std::memory_order_relaxed);
+  for (auto& c : cores_) {
+    c.lost.store(scheduler.now() - lately, std::memory_order_relaxed);
+    c.lost_before.store(scheduler.now() - lately, std::memory_order_relaxed);
+  }
 }
 
 TUTTI_CORE_FUNCTION void CoreExchange::starts(int worker) noexcept {
@@ -249,8 +256,9 @@ TUTTI_CORE_FUNCTION bool CoreExchange::exchange(int worker, int other) noexcept 
   if (core < 0 || here < 0) return false;
   if (core == here) return step_aside(worker, here);
   const std::int64_t now = scheduler_.now();
-  lost_at(core).store(now, std::memory_order_relaxed);
-  if (now - lost_at(here).load(std::memory_order_relaxed) < lately) return false;
+  if (auto& [lost, lost_before] = core_at(core); now - lost.load(std::memory_order_relaxed) >= apart)
+    lost_before.store(lost.exchange(now, std::memory_order_relaxed), std::memory_order_relaxed);
+  if (now - core_at(here).lost_before.load(std::memory_order_relaxed) < lately) return false;
   if (!scheduler_.may_use(thread_of(worker), core)) return false;
   // The order of these two and of the two in leaves() makes sure that either sees the other.
   its.movers.fetch_add(1, std::memory_order_seq_cst);
