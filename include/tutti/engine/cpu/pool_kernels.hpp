@@ -42,6 +42,41 @@ inline Span holders(std::int64_t h, int kernel, const op::Window& o, std::int64_
   const std::int64_t at = h + o.padding, first = at - kernel + 1;
   return {first > 0 ? (first + o.stride - 1) / o.stride : 0, std::min<std::int64_t>(at / o.stride + 1, outputs)};
 }
+struct Tap {
+  std::int64_t from;   // the output whose window holds the input
+  std::int32_t place;  // of the input there
+};
+
+// Channels from c on, which fill no register, of one output whose window begins at x. Without arithmetic of its own, so
+// that all instruction sets share the code.
+template <class T>
+[[gnu::noinline]] void max_pool_rest(const MaxPoolArgs<T>& a, const T* x, Span rows, Span columns, std::int64_t c, T* y,
+                                     std::uint8_t* which) {
+  for (; c < a.channels; ++c) {
+    std::int64_t place = rows.begin * a.window.kernel_w + columns.begin;
+    float best = static_cast<float>(x[(rows.begin * a.w + columns.begin) * a.channels + c]);
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      for (std::int64_t j = columns.begin; j < columns.end; ++j) {
+        const float v = static_cast<float>(x[(i * a.w + j) * a.channels + c]);
+        if (!(v > best) && v == v) continue;
+        best = v;
+        place = i * a.window.kernel_w + j;
+      }
+    y[c] = T(best);
+    which[c] = static_cast<std::uint8_t>(place);
+  }
+}
+// The same of one input.
+template <class T>
+[[gnu::noinline]] void max_pool_backward_rest(const MaxPoolArgs<T>& a, const Tap* taps, int count, std::int64_t c,
+                                              T* dx) {
+  for (; c < a.channels; ++c) {
+    float sum = 0;
+    for (int t = 0; t < count; ++t)
+      if (a.which[taps[t].from + c] == taps[t].place) sum += static_cast<float>(a.y[taps[t].from + c]);
+    dx[c] = T(sum);
+  }
+}
 
 }  // namespace detail
 
@@ -78,25 +113,13 @@ TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
               most = magnitude > most ? magnitude : most;
             }
           best = most > 0x7f800000 ? (F<I>)most : best;
-          store<I>(y + c, best);
+          store_exact<I>(y + c, best);
           write(which + c, __builtin_convertvector(__builtin_convertvector(place, Ints), typename Vec<I>::Byte));
         }
-        for (; c < a.channels; ++c) {
-          float best = static_cast<float>(x[(r.begin * a.w + s.begin) * a.channels + c]);
-          std::int64_t place = r.begin * o.kernel_w + s.begin;
-          for (std::int64_t i = r.begin; i < r.end; ++i)
-            for (std::int64_t j = s.begin; j < s.end; ++j) {
-              const float v = static_cast<float>(x[(i * a.w + j) * a.channels + c]);
-              if (!(v > best) && v == v) continue;
-              best = v;
-              place = i * o.kernel_w + j;
-            }
-          y[c] = T(best);
-          which[c] = static_cast<std::uint8_t>(place);
-        }
+        if (c < a.channels) detail::max_pool_rest(a, x, r, s, c, y, which);
       }
 }
-TUTTI_DEFINE_DISPATCH(max_pool, max_pool_body);
+TUTTI_DEFINE_READER_DISPATCH(max_pool, max_pool_body);
 TUTTI_CORE_INSTANCE(template void max_pool<float>(Isa, MaxPoolArgs<float>));
 TUTTI_CORE_INSTANCE(template void max_pool<bf16>(Isa, MaxPoolArgs<bf16>));
 
@@ -105,10 +128,7 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
   using Ints = typename Vec<I>::I;
   constexpr int width = lanes_of<I>;
   const op::Window& o = a.window;
-  struct Tap {
-    std::int64_t from;   // the output whose window holds the input
-    std::int32_t place;  // of the input there
-  } taps[256];           // places have a byte
+  detail::Tap taps[256];  // places have a byte
   T* dx = a.x;
   for (std::int64_t n = 0; n < a.rows; ++n)
     for (std::int64_t h = 0; h < a.h; ++h) {
@@ -137,12 +157,7 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
           }
           store<I>(dx + c, sum);
         }
-        for (; c < a.channels; ++c) {
-          float sum = 0;
-          for (int t = 0; t < count; ++t)
-            if (a.which[taps[t].from + c] == taps[t].place) sum += static_cast<float>(a.y[taps[t].from + c]);
-          dx[c] = T(sum);
-        }
+        if (c < a.channels) detail::max_pool_backward_rest(a, taps, count, c, dx);
       }
     }
 }

@@ -130,6 +130,15 @@ TUTTI_INLINE void store(bf16* p, const F<I>& v) {
   const U r = nan ? quiet : rounded;
   write(p, __builtin_convertvector(r, typename Vec<I>::Half));
 }
+// Of values that were bf16 before: nothing is to be rounded.
+template <Isa I>
+TUTTI_INLINE void store_exact(float* p, const F<I>& v) {
+  write(p, v);
+}
+template <Isa I>
+TUTTI_INLINE void store_exact(bf16* p, const F<I>& v) {
+  write(p, __builtin_convertvector((typename Vec<I>::U)v >> 16, typename Vec<I>::Half));
+}
 // Adds the lanes to sums in f64.
 template <Isa I>
 TUTTI_INLINE void add_lanes(double* sums, const F<I>& v) {
