@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 
 // The files of --config: one "name = value" a line, as in TOML and INI files without sections.
 namespace tutti::examples {
@@ -80,13 +81,13 @@ inline std::vector<ConfigEntry> parse_config(std::istream& in) {
     const std::string_view text = detail::trimmed(line);
     if (text.empty() || text.front() == '#' || text.front() == ';') continue;
     const std::string where = "--config line " + std::to_string(number);
-    if (text.front() == '[') fail<UsageError>(where, "options without sections", "'" + std::string(text) + "'");
+    if (text.front() == '[') fail<UsageError>(where, "options without sections", "'" + printable(text) + "'");
     const std::size_t equals = text.find('=');
     ConfigEntry e;
     e.name = detail::trimmed(text.substr(0, equals));
     e.line = number;
     if (equals == std::string_view::npos || e.name.empty() || !detail::parse_value(text.substr(equals + 1), e.value))
-      fail<UsageError>(where, "name = value", "'" + std::string(text) + "'", "text stands in \"quotes\"");
+      fail<UsageError>(where, "name = value", "'" + printable(text) + "'", "text stands in \"quotes\"");
     entries.push_back(std::move(e));
   }
   return entries;

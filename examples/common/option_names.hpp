@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 
 #include "environment.hpp"
 #include "option_table.hpp"
@@ -89,8 +90,10 @@ inline std::string nearest_name(const std::string& name, const KnownNames& names
 
 [[noreturn]] inline void unknown(const std::string& where, const std::string& name, const KnownNames& names) {
   const std::string nearest = nearest_name(name, names);
-  fail<UsageError>(where, "an option", "--" + name + ", which is none",
-                   nearest.empty() ? "--help lists all options" : "did you mean --" + nearest);
+  fail<UsageError>(where, "an option", "--" + printable(name) + ", which is none",
+                   nearest.empty()   ? "--help lists all options"
+                   : nearest == name ? "it is one of the command line alone"
+                                     : "did you mean --" + nearest);
 }
 
 inline std::string with_dashes(std::string name) {

@@ -67,7 +67,12 @@ TEST_CASE("bad configuration files name the line or the key") {
       {"rgb-mean = [1, 2\n", "line 1"},
       {"epochs = 3\nepochs = 4\n", "epochs again"},
       {"epochs = 3\nnum-epochs = 4\n", "line 2: --num-epochs] expected what --epochs says"},
-      {"config = \"b.toml\"\n", "line 1"},
+      {"config = \"b.toml\"\n",
+       "line 1] expected an option, got --config, which is none. hint: it is one of the command line"},
+      {"\x1b[31mred = 3\n", "line 1] expected an option, got --\\x1b[31mred"},
+      {"\x7f"
+       "ELF\xff\n",
+       "line 1] expected name = value, got '\\x7fELF\\xff'"},
       {"print-config = true\n", "line 1"},
   };
   for (const auto& wrong : cases) {
