@@ -24,6 +24,7 @@
 
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
+#include <tutti/comm/tcp.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/core/threads.hpp>
@@ -110,6 +111,17 @@ class ControlLink final : public control::FrameLink {
   [[nodiscard]] static std::string text(std::span<const std::byte> frame) {
     return {reinterpret_cast<const char*>(frame.data()), frame.size()};
   }
+  // What came from the arbiter, and what to do about it. ZeroMQ asks for a name that is not known again and again,
+  // silently.
+  [[nodiscard]] std::pair<std::string, std::string> why_silent() const {
+    if (ends_ > 0) return {"connections that ended at once", "it has another --ps-key-file, or is something else"};
+    std::string why, host = job_.arbiter.substr(0, job_.arbiter.rfind(':'));
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    if (tcp::addresses_of(host, 0, std::chrono::steady_clock::now() + std::chrono::seconds(1), why).empty())
+      return {"no address of " + printable(host) + " (" + why + ")",
+              "look at that name, in /etc/hosts and in the network"};
+    return {"no answer", "look whether it was started, and whether that port is reached from here"};
+  }
   // The terms of the arbiter; false: its connection ended, and it may be there again.
   bool ask(const std::string& terms, ps::Deadline until, std::chrono::milliseconds patience,
            const std::function<bool()>& stop_requested) {
@@ -119,12 +131,11 @@ class ControlLink final : public control::FrameLink {
       const auto now = std::chrono::steady_clock::now();
       if (stop_requested && stop_requested())
         fail<CommunicationError>("parameter server", job_.arbiter_name(), "a signal to stop before it was there");
-      if (now >= until)
-        fail<CommunicationError>("parameter server",
-                                 job_.arbiter_name() + " within " + std::to_string(patience.count()) + " ms",
-                                 ends_ > 0 ? "connections that ended at once" : "no answer",
-                                 ends_ > 0 ? "it has another --ps-key-file, or is something else"
-                                           : "look whether it was started, and whether that port is reached from here");
+      if (now >= until) {
+        const auto [got, hint] = why_silent();
+        fail<CommunicationError>(
+            "parameter server", job_.arbiter_name() + " within " + std::to_string(patience.count()) + " ms", got, hint);
+      }
       const auto e = end_->receive(std::min(until, now + std::chrono::milliseconds(200)));
       if (e.what == What::lost) {
         if (e.why != WorkerEnd::ended)

@@ -67,15 +67,22 @@ TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing b
     ChannelStore store(strategy.channel());
     std::uint64_t step = 0;
     int meetings = 0;
+    // Both come here before either goes on.
+    const auto meet = [&] {
+      ++meetings;
+      for (added->fetch_add(1); added->load() < 2 * meetings;)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    };
+    // The first generation was formed with the strategy. Who left it while the other one still waits for word that it
+    // stands would take that one along.
+    meet();
     // Who comes to the next one, and adds; both have before either leaves it.
     const auto go_on = [&] {
       require(strategy.next_generation({++step, true, false}), "the next generation");
       double sum = rank + 1;
       strategy.sum({&sum, 1});
       require(sum == 3, "a sum");
-      ++meetings;
-      for (added->fetch_add(1); added->load() < 2 * meetings;)
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      meet();
     };
     for (int i = 0; i < 3; ++i) go_on();
     const auto before = held();

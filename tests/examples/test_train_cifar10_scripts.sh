@@ -240,6 +240,8 @@ for text in "" "ab" "$(cat job.key)0" "$(head -c 63 job.key)x" "$(cat job.key jo
 done
 
 refused 5 "no server" "expected server 0 at localhost:$first within 2000 ms, got no answer" "${good[@]}"
+refused 5 "no such host" "got no address of nowhere.invalid (" --ps_hosts nowhere.invalid:1 --worker_hosts localhost:2 "${key[@]}" \
+  --job_name worker
 # hold: makes $held a port that another program has; $holder is that.
 hold() {
   rm -f held
