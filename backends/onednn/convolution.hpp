@@ -206,7 +206,9 @@ class Convolutions {
   }
   template <class PD>
   static void need(const PD& pd, const Problem& p, Pass pass) {
-    if (!pd) fail<DeviceError>("onednn", "an implementation of " + describe(p, pass), "none");
+    if (!pd)
+      fail<DeviceError>("onednn", "an implementation of " + describe(p, pass), "none",
+                        p.bf16 ? "oneDNN has bf16 for AVX-512 alone; use --precision f32 or --backend eigen" : "");
   }
   // oneDNN falls back silently to a scalar kernel that is 200 times slower. Small problems may, real ones may not.
   static void check(const Problem& p, Pass pass, std::string_view info) {

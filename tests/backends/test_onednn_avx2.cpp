@@ -15,4 +15,7 @@ TEST_CASE("convolutions of ResNet-18 on AVX2") {
   OnednnBackend backend({2, cpu::ConvolutionAlgorithm::direct});
   for (const testing::ConvCase& c : testing::convolutions_of(testing::resnet_cases()[2]))
     testing::check_case(backend, testing::op_case(c), DType::f32);
+  const testing::OpCase small = testing::op_case(testing::square_conv("small", 2, 16, 5, 16, 3, 1));
+  CHECK_THROWS_WITH_AS(testing::check_case(backend, small, DType::bf16), doctest::Contains("use --precision f32"),
+                       DeviceError);
 }

@@ -19,6 +19,7 @@ BUILD = Path(os.environ.get("TUTTI_BUILD_DIR", Path(__file__).resolve().parents[
 LAUNCH, TRAIN = str(BUILD / "tools" / "tutti-launch"), str(BUILD / "examples" / "train_cifar10")
 TINY = ["--dataset", "synthetic", "--num-examples", "64", "--image-shape", "3,16,16", "--depth", "8", "--batch-size", "16",
         "--threads", "1", "--disp-batches", "1", "--seed", "3"]
+STEP = '"cat":"step","name":"step"'  # one that is over; the row has its name before
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader,tcp"]
 
 
@@ -140,7 +141,7 @@ class OneProcess(TraceCase):
                                    env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             until = time.monotonic() + 120
-            while not self.trace.exists() or '"name":"step"' not in self.trace.read_text():
+            while not self.trace.exists() or STEP not in self.trace.read_text():
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.05)
             process.send_signal(number)
@@ -202,7 +203,7 @@ class SeveralProcesses(TraceCase):
         parts = [self.folder / f"out.rank{n}.json" for n in range(2)]
         until = time.monotonic() + 120
         try:
-            while not all(p.exists() and '"name":"step"' in p.read_text() for p in parts):
+            while not all(p.exists() and STEP in p.read_text() for p in parts):
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.05)
             for child in self.trainings(process.pid):
@@ -248,7 +249,14 @@ class SeveralProcesses(TraceCase):
             self.assertTrue(all(begins[i]["ts"] <= ends[i]["ts"] for i in begins))
             names = {e["name"] for e in parts}
             self.assertGreaterEqual(names, {f"push and pull step {n} bucket 0" for n in range(1, 5)})
-        self.spans()
+        sums = [e for e in self.spans() if e["pid"] == 2]
+        self.assertEqual({(e["cat"], e["name"]) for e in sums}, {("communication", "add up")})
+        self.assertGreater(len([e for e in sums if e["args"]["bytes"] > 1000]), 4)
+
+    def test_a_server_that_owns_the_weights(self):
+        self.run_program("--epochs", "2", "--strategy", "ps_async", before=[LAUNCH, "-n", "2", "-s", "1"])
+        served = {re.sub(" on .*", "", e["name"]) for e in self.spans() if e["pid"] == 2 and e["cat"] == "communication"}
+        self.assertEqual(served, {"serve rank 0", "serve rank 1"})
 
 
 class Values(TraceCase):

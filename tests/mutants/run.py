@@ -7,7 +7,8 @@
 Changes the headers of a part at one place (an operator, a constant by one, a condition, a statement left out), runs the
 part's tests and names the changes that no test notices. All changes are compiled into one program, and a run turns one
 of them on; those of constants that the compiler computes get programs of their own. equivalent.txt holds the mutants
-that behave as the original does, each with the reason. Ends with 1 if one survives, or if equivalent.txt names one that is not there or does not survive.
+that behave as the original does, each with the reason. Ends with 1 if another one survives, or if equivalent.txt names
+one that is not there or does not survive.
 """
 import argparse
 import os
@@ -27,7 +28,7 @@ PARTS = {
     "sampler": (["data/sampler.hpp"], ["data/test_sampler"]),
     "arbiter": (["job/membership.hpp", "job/next_generation.hpp", "job/candidate.hpp", "job/lease.hpp",
                  "job/common_facts.hpp", "job/assignment.hpp"],
-                ["job/test_membership", "job/test_membership_changes", "job/test_membership_edges",
+                ["job/test_membership", "job/test_membership_changes", "job/test_membership_joining", "job/test_membership_edges",
                  "job/test_membership_random", "job/test_lease"]),
     "checkpoint": (["io/checkpoint.hpp", "io/checkpoint_load.hpp", "io/checkpoint_manifest.hpp",
                     "io/checkpoint_names.hpp"], ["io/test_checkpoint", "io/test_checkpoint_damage", "io/test_checkpoint_disk",

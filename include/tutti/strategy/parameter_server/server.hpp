@@ -18,6 +18,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/core/span.hpp>
 #include <tutti/strategy/parameter_server/borrowed_windows.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/loan.hpp>
@@ -206,6 +207,7 @@ class Server {
 
   template <class Cell>
   void finish(Cell& c) {
+    const Span span(Lane::communication, "add up", {}, c.frame.bytes);
     table_.combine(c);
     for (std::uint32_t w = 0; w < members_.size(); ++w) answer(c, w);
     table_.keep_within(o_.in_flight);
@@ -237,6 +239,7 @@ class Server {
       return refuse(e.peer, f, std::string(why));
     }
     const Member& m = members_[f.worker];
+    const Span span(Lane::communication, "serve", m.name, f.bytes);
     ++counts_.pushes;
     counts_.repeated +=
         owned_->take(f, f.window != 0 && !f.packed ? lent : e.message.data(), m.done, members_.at_work_beside(m)) ? 1
