@@ -32,8 +32,7 @@ namespace tutti::launch {
 
 // How a process ended. why: own, of itself; stopped, because the launcher or mpirun said so; unheard, because nothing
 // was heard of the launcher; orphaned, because whoever had started the agent was gone; vanished, agent and all; ended,
-// by
-// --kill or another signal to the agent.
+// by --kill or another signal to the agent.
 struct End {
   bool by_signal = false;
   int code = 0;
