@@ -60,9 +60,10 @@ for candidate in ${compiler:-clang++-16 clang++-14 clang++}; do
 done
 [[ -n ${found:-} ]] || die "[--compiler] expected a Clang with its sanitizers, got ${compiler:-none}. hint: apt-get install clang-14 libclang-rt-14-dev"
 
-# What Open MPI, OpenCL and OpenMP keep until the process ends is not ours.
+# What Open MPI, OpenCL and OpenMP keep until the process ends is not ours, nor is what the file names.
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
+export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:history_size=4${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 failed=() skipped=() passed=0

@@ -53,14 +53,7 @@ namespace detail {
 // A worker's channel, and the group that ends when somebody of it is lost.
 class GlooJob {
  public:
-  GlooJob(const LaunchEnvironment& start, const GlooJobOptions& o) : channel_(ControlChannel::open()) {
-    if (channel_ == nullptr)
-      fail<UsageError>("--strategy gloo", "tutti-launch, over whose channel the processes meet",
-                       start.mpi        ? start.starter_of_mpi()
-                       : start.launched ? "another launcher"
-                                        : "a process that nobody launched",
-                       std::string("'tutti-launch -n N' before the program starts N processes") +
-                           (start.mpi ? "; those of " + start.starter_of_mpi() + " train with --strategy mpi" : ""));
+  GlooJob(const LaunchEnvironment& start, const GlooJobOptions& o) : channel_(open(start)) {
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o.facts.facts()) facts.add(name, value);
@@ -78,6 +71,19 @@ class GlooJob {
   [[nodiscard]] GlooCommunicator& communicator() noexcept { return *communicator_; }
 
  private:
+  // Is checked before the store, which refers to it.
+  static std::unique_ptr<ControlChannel> open(const LaunchEnvironment& start) {
+    auto channel = ControlChannel::open();
+    if (channel == nullptr)
+      fail<UsageError>("--strategy gloo", "tutti-launch, over whose channel the processes meet",
+                       start.mpi        ? start.starter_of_mpi()
+                       : start.launched ? "another launcher"
+                                        : "a process that nobody launched",
+                       std::string("'tutti-launch -n N' before the program starts N processes") +
+                           (start.mpi ? "; those of " + start.starter_of_mpi() + " train with --strategy mpi" : ""));
+    return channel;
+  }
+
   InterruptFlag flag_;
   std::unique_ptr<ControlChannel> channel_;
   ChannelStore store_{*channel_};

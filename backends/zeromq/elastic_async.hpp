@@ -54,15 +54,8 @@ class FormAsync {
                                                                             ControlChannel& channel,
                                                                             InterruptFlag& flag) {
     others_->meet_for_good(a, flag);
-    const InterruptWatch watch(flag, [&channel] { channel.stir(); });
     const std::int32_t number = a.workers.at(static_cast<std::size_t>(a.rank)).place;
-    std::vector<Door> doors;
-    for (std::size_t s = 0; s < a.servers.size(); ++s) {
-      const int server = static_cast<int>(s);
-      doors.push_back(
-          door_of(others_->read(detail::key("address", server), "where " + a.servers[s].name() + " listens", flag)));
-      (void)others_->read(detail::admitted_key(server, number), "to be let in by " + a.servers[s].name(), flag);
-    }
+    std::vector<Door> doors = find_doors(a, number, channel, flag);
     ps::WorkerOptions w = detail::worker_options(o_);
     w.rank = number;
     w.workers = 0;
@@ -80,7 +73,20 @@ class FormAsync {
 
  private:
   using Door = zeromq::Door;
-  static Door door_of(const std::string& text) { return detail::door_of(text); }
+  // Where the servers are, once all have let this worker in. Its watch of the flag ends here: who is connected has
+  // another one, and there is one at most.
+  [[nodiscard]] std::vector<Door> find_doors(const Assignment& a, std::int32_t number, ControlChannel& channel,
+                                             InterruptFlag& flag) {
+    const InterruptWatch watch(flag, [&channel] { channel.stir(); });
+    std::vector<Door> doors;
+    for (std::size_t s = 0; s < a.servers.size(); ++s) {
+      const int server = static_cast<int>(s);
+      doors.push_back(detail::door_of(
+          others_->read(detail::key("address", server), "where " + a.servers[s].name() + " listens", flag)));
+      (void)others_->read(detail::admitted_key(server, number), "to be let in by " + a.servers[s].name(), flag);
+    }
+    return doors;
+  }
 
   JobOptions o_;
   std::shared_ptr<detail::Neighbourhood> others_;

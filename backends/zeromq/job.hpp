@@ -197,15 +197,17 @@ class Meeting {
   }
   // Whoever is lost before training begins is not waited for.
   void watch_losses() {
-    channel_->on_change([this](const control::Changing& c) {
+    // The channel's thread may be here while leave() takes channel_ away.
+    channel_->on_change([this, &channel = *channel_](const control::Changing& c) {
       for (const control::Member& m : c.lost) {
         if (m.role == control::Role::server ? start_.servers_restart : o_.strategy == "ps_async") continue;
         {
+          // The first one: others ended because of it.
           const std::lock_guard lock(losses_);
-          lost_ = m.name() + " is gone";
+          if (lost_.empty()) lost_ = m.name() + " is gone";
         }
         stopped_ = true;
-        channel_->stir();
+        channel.stir();
       }
     });
   }

@@ -212,6 +212,28 @@ TEST_CASE("a loss is told of, and the next generation formed") {
   });
 }
 
+TEST_CASE("what a change calls is over once something else, or nothing, is to be called") {
+  std::atomic<bool> begun{false}, goes_on{false}, over{false};
+  Office office(options(2, 0, true));
+  std::vector<std::unique_ptr<ControlChannel>> c;
+  for (int i = 0; i < 2; ++i) c.push_back(office.channel());
+  (void)enrol(c, 2);
+  c[0]->on_change([&](const control::Changing&) {
+    begun = true;
+    wait_until([&] { return goes_on.load(); });
+    over = true;
+  });
+  office.ended(1);
+  wait_until([&] { return begun.load(); });
+  std::thread other([&] {
+    std::this_thread::sleep_for(20ms);  // time to return too early
+    goes_on = true;
+  });
+  c[0]->on_change({});
+  CHECK(over);
+  other.join();
+}
+
 TEST_CASE("who leaves in order is let go, and the last one is told to stop the job") {
   auto o = options(2, 0, true);
   o.at_epoch = true;

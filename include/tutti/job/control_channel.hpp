@@ -157,6 +157,7 @@ class ControlChannel {
     return change_ && change_->generation >= taken_ ? change_ : std::nullopt;
   }
   // Calls f for each change, on the thread of the channel, which must not be held up; at once for one that is known.
+  // Once this returns nobody is in what was called before. f does not call it.
   void on_change(const std::function<void(const control::Changing&)>& f) {
     std::optional<control::Changing> known;
     {
@@ -164,6 +165,7 @@ class ControlChannel {
       on_change_ = f;
       if (change_ && change_->generation >= taken_) known = change_;
     }
+    { const std::lock_guard told(telling_); }
     if (f && known) f(*known);
   }
   // Calls f once when the channel has ended, such as because this process was given up, on its thread; at once where it
@@ -324,6 +326,7 @@ class ControlChannel {
   }
   void hear(const control::Message& message) {
     std::function<void(const control::Changing&)> tell;
+    const std::lock_guard telling(telling_);
     {
       const std::lock_guard lock(mutex_);
       if (const auto* m = std::get_if<control::Answered>(&message)) {
@@ -358,6 +361,7 @@ class ControlChannel {
 
   std::unique_ptr<control::FrameLink> link_;
   std::mutex sending_;
+  std::mutex telling_;  // before the other one: held while on_change_ is called
   mutable std::mutex mutex_;
   std::condition_variable news_;
   control::MessageAssembler assembler_;  // the thread's

@@ -53,7 +53,8 @@ struct PairLayout {
     input_row = at_once * ways * inputs;
     output_row = across * lanes;
     // About what the first cache holds, and a tenth at most for rows that are laid out twice.
-    rows = std::clamp<std::int64_t>(32 * 1024 / 4 / (input_row * stride + output_row * outputs / lanes), 4, dy[2]);
+    const std::int64_t fit = 32 * 1024 / 4 / (input_row * stride + output_row * outputs / lanes);
+    rows = std::min(dy[2], std::max<std::int64_t>(4, fit));
     input_rows = (rows - 1) * stride + 3;
     output_rows = rows + (stride == 1 ? 2 : 0);
   }
