@@ -340,7 +340,7 @@ inline void check_distribution(RunOptions& o, const StartedJob& job) {
   // Each would train alone, in one run folder, with the batches and the rate of all.
   if ((processes > 1 || elastic) && o.strategy == "solo")
     fail<UsageError>(o.kv_store.empty() ? "--strategy" : "--kv-store",
-                     std::string(o.kv_store.empty() ? "mpi or nccl" : "dist_sync") + " for the " +
+                     std::string(o.kv_store.empty() ? "mpi, gloo, nccl or ps" : "dist_sync") + " for the " +
                          std::to_string(processes) + " processes that were started",
                      o.kv_store.empty() ? o.strategy : o.kv_store,
                      "nets of their own: start the program once for each, with a --run-dir of its own");

@@ -7,16 +7,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <tutti/core/error.hpp>
+#include <tutti/core/printable.hpp>
 #include <tutti/version.hpp>
 
 #include "check.hpp"
@@ -193,6 +197,14 @@ Parsed parse(const std::vector<std::string>& arguments, Program program, const R
   } catch (const CLI::Success& e) {
     app.exit(e);
     parsed.help_or_version = true;
+  } catch (const CLI::FileError&) {
+    constexpr std::string_view begin = "--config=";
+    const auto last =
+        std::find_if(arguments.rbegin(), arguments.rend(), [&](const auto& a) { return a.starts_with(begin); });
+    std::error_code ignored;
+    const std::string file = last != arguments.rend() ? last->substr(begin.size()) : "";
+    fail<UsageError>("--config", "a file that can be read",
+                     (std::filesystem::exists(file, ignored) ? "none at '" : "nothing at '") + printable(file) + "'");
   } catch (const CLI::ParseError& e) {
     std::string message = e.what();
     std::replace(message.begin(), message.end(), '\n', ' ');

@@ -37,6 +37,7 @@
 #include "kept_run.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
+#include "run_lock.hpp"
 #include "scripted_options.hpp"
 #include "start.hpp"
 #include "step_lines.hpp"
@@ -194,6 +195,7 @@ class Run {
     if (joins_) return;  // with what the others have
     while_ranks_work(strategy_, "reading a checkpoint", [&] {
       if (!here()) return;
+      if (!o_.eval_only && !o_.kept) lock_.require(o_.run_dir);
       require_kept_checkpoint(o_);
       found_ = find_checkpoint(o_, warn);
     });
@@ -218,6 +220,11 @@ class Run {
     const auto complain = [&progress](const std::string& w) { progress.warning(w); };
     const int world = strategy_.size();
     io::make_directories(folder);
+    // A folder that is there only now was not locked before; the one that is taken over may still hold it.
+    if (!takes_over)
+      lock_.require(o_.run_dir);
+    else
+      (void)lock_.take(o_.run_dir, {});
     std::vector<std::unique_ptr<FitListener>> all;
     // One that was lost before may not have come to it.
     const bool begun = takes_over && !io::AppendFile(folder / "log.jsonl", io::AppendFile::Mode::continue_file).empty();
@@ -297,6 +304,7 @@ class Run {
   bool noticed_ = false;
   std::chrono::steady_clock::time_point looked_{};
   std::unique_ptr<BatchSource> train_, test_;
+  RunLock lock_;
   std::optional<Checkpoints> checkpoints_;
   TensorboardRun* tensorboard_ = nullptr;  // of the chief's logs
   std::optional<io::LoadedCheckpoint> found_;

@@ -15,6 +15,7 @@
 
 #include "options_json.hpp"
 #include "planted.hpp"
+#include "run_lock.hpp"
 #include "scripted_options.hpp"
 
 // The folder of a run, and where a run begins.
@@ -66,6 +67,8 @@ inline void clear_run(const io::Path& folder) {
   if (!io::path_exists(folder / "log.jsonl") && !io::path_exists(folder / "checkpoints"))
     fail<UsageError>("--clear-log", "the folder of a run, with its log.jsonl or checkpoints",
                      folder.string() + ", which holds other files", "remove it yourself, or name another --log-dir");
+  RunLock lock;
+  lock.require(folder);
   io::remove_tree(folder);
 }
 

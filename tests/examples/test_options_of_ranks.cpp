@@ -21,7 +21,7 @@ using test::message_of;
 TEST_CASE("several processes need a strategy that knows of them") {
   CHECK(contains(error("--kv-store dist_sync", 4), "[--kv-store]"));
   CHECK(contains(error("", 4), "4 that the launcher started"));
-  CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi or nccl for the 4 processes"));
+  CHECK(contains(error("--strategy solo", 4), "[--strategy] expected mpi, gloo, nccl or ps for the 4 processes"));
 }
 
 TEST_CASE("options that a strategy has no use for are refused or named") {

@@ -13,6 +13,8 @@ expect 2 "[--gpus]" --gpus 0
 expect 2 "bf16" --dtype float16
 expect 3 "datasets/cifar10/prepare" --data "$work/nowhere"
 expect 3 "nothing at" --resume=nowhere
+expect 2 "[--config] expected a file that can be read, got nothing at 'nowhere'" --config nowhere
+expect 2 "[--config] expected a file that can be read, got none at '.'" --config .
 expect 2 "[--image-shape]" --dry-run --image-shape 1,28,28
 expect 2 "[--num-classes]" --dry-run --num-classes 5
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
@@ -112,6 +114,7 @@ expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 2
 "$program" "${tiny[@]}" --epochs 1 --run-dir f >/dev/null
 (
   trap '' XFSZ
+  export GCOV_PREFIX=$PWD/counts # what a build for tests/coverage.py counts would be cut off
   ulimit -f 200
   expect 3 "checkpoint not written" "${tiny[@]}" --epochs 2 --run-dir f --resume
   grep -q "done: 6 steps, state NOT SAVED" out || complain "a full disk is not told of at the end: $(tail -n 3 out)"
@@ -130,6 +133,10 @@ for signal in INT:130 TERM:143; do
     grep -q '"event":"step"' s/log.jsonl 2>/dev/null && break
     sleep 0.1
   done
+  # Meanwhile nobody else writes there.
+  if [[ $signal == INT:* ]]; then
+    expect 2 "[--run-dir] expected a folder that no other process writes to" "${tiny[@]}" --run-dir s --resume --max-steps 1
+  fi
   kill "-${signal%:*}" "$pid"
   got=0
   wait "$pid" || got=$?

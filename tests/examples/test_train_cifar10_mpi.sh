@@ -68,7 +68,7 @@ for role in server scheduler; do
 done
 refused "another launcher" "tutti-launch -n 2 starts as many" env DMLC_ROLE=worker DMLC_NUM_WORKER=2 "${train[@]}"
 refused "srun" "mpirun -np 2" env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 "${train[@]}"
-refused "solo, twice" "[--strategy] expected mpi or nccl for the 2 processes" "${mpi[@]}" -np 2 "${train[@]}" --strategy solo
+refused "solo, twice" "[--strategy] expected mpi, gloo, nccl or ps for the 2 processes" "${mpi[@]}" -np 2 "${train[@]}" --strategy solo
 # A variable that is left in a shell changes nothing.
 "${train[@]}" --run-dir lone >out 2>&1 || complain "alone: $(tail -n 5 out)"
 DMLC_NUM_WORKER=4 DMLC_PS_ROOT_URI=a "${train[@]}" --run-dir stray >out 2>&1 || complain "DMLC_NUM_WORKER: $(tail -n 5 out)"
