@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -75,6 +76,9 @@ class MpiSession {
       struct sigaction before[2];
       sigaction(SIGINT, nullptr, &before[0]);
       sigaction(SIGTERM, nullptr, &before[1]);
+      // Where ranks outnumber cores Open MPI would yield whenever it finds nothing, which spin_pause() tells why not
+      // to do; MpiWaiter sleeps. Whoever sets it otherwise has it so.
+      ::setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
       // Calls come from one thread at a time, but not always from the same one.
       const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
       sigaction(SIGINT, &before[0], nullptr);

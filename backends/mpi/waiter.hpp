@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 
 #include <tutti/backends/mpi/session.hpp>
 #include <tutti/comm/host_barrier.hpp>
+#include <tutti/core/spin_pause.hpp>
 
 namespace tutti {
 
@@ -53,8 +53,8 @@ class MpiWaiter {
       mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", what);
       if (done != 0) return;
       if (stopped_.load(std::memory_order_relaxed)) fail<CommunicationError>(what, "all ranks", "this rank gave up");
-      if (asked < yields) {
-        ::sched_yield();
+      if (asked < at_once) {
+        spin_pause();
         continue;
       }
       const auto now = steady_clock::now();
@@ -74,7 +74,7 @@ class MpiWaiter {
   }
 
  private:
-  static constexpr int yields = 20;
+  static constexpr int at_once = 20;
   static constexpr std::chrono::nanoseconds shortest{5'000}, longest_transfer{50'000}, longest{200'000},
       longest_idle{5'000'000}, roll_pause{20'000'000};
   static constexpr int call_tag = 1, answer_tag = 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The gradients of a worker of an elastic job with parameter servers lie in a window that stays, and in which servers
-// of its host add up.
+// of its host add up. One of asynchronous servers that is given up ends at once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,9 @@
 #include <vector>
 
 #include <tutti/backends/zeromq/elastic.hpp>
+#include <tutti/backends/zeromq/elastic_async.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/strategy/parameter_server/weight_store.hpp>
 
 #include "job/office.hpp"
 
@@ -96,4 +98,49 @@ TEST_CASE("a worker keeps its window while another one leaves, and has other mem
     });
   for (auto& t : threads) t.join();
   for (std::size_t me = 0; me < 3; ++me) CHECK(errors[me] == "");
+}
+
+TEST_CASE("a worker of asynchronous servers that is given up waits for no answer of theirs") {
+  control::ArbiterOptions o;
+  o.workers = o.servers = 1;
+  o.elastic = o.servers_hold = true;
+  o.reports = false;
+  ps::WeightStore weights({}, 0, {}, {});
+  zeromq::JobOptions job;
+  job.strategy = "ps_async";
+  job.deadline = std::chrono::seconds(20);
+  std::atomic<bool> answers{true};
+  testing::Office office(o);
+  std::shared_ptr<ControlChannel> of_worker = office.channel(), of_server = office.channel();
+  LaunchEnvironment start;
+  start.host = "localhost";
+  std::thread server([&] {
+    LaunchEnvironment its = start;
+    its.role = "server";
+    zeromq::JobOptions own = job;
+    own.weights = &weights;
+    own.log = [&](const std::string& line) {  // that the worker is gone: before it is refused
+      while (line.find("gone") != line.npos && !answers) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    try {
+      zeromq::serve_elastic_async_job(its, of_server, own, {});
+    } catch (const CommunicationError&) {  // it is given up below
+    }
+  });
+  std::string error;
+  try {
+    zeromq::ElasticAsyncServed s(of_worker, zeromq::elastic_options(start, job), zeromq::FormAsync(job));
+    require(s.others_at_work() == 0, "nobody else");
+    answers = false;
+    office.ended(0);  // as if it were stopped, and given up
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (std::chrono::steady_clock::now() < end) (void)s.others_at_work();
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  answers = true;
+  office.ended(1);
+  server.join();
+  INFO(error);
+  CHECK(error.find("given up") != error.npos);
 }

@@ -12,7 +12,7 @@ fi
 command -v mpirun >/dev/null || { echo "FAILED: no mpirun (Debian: apt-get install openmpi-bin)" && exit 1; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Open MPI and its helpers are not free of leaks.
-export ASAN_OPTIONS=detect_leaks=0
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # What killed jobs leave behind goes with the folder.

@@ -86,7 +86,7 @@ TEST_CASE("what does not go together is one clear line") {
   says(meant("mpi", "", "cuda", four), "[--strategy] expected nccl, ps or ps_async with --backend cuda");
   says(meant("auto", "device", "auto", four), "[--kv-store] expected dist_sync for the 4 processes");
   says(meant("solo", "", "auto", four),
-       "[--strategy] expected mpi or nccl for the 4 processes that were started, got solo");
+       "[--strategy] expected mpi, gloo, nccl or ps for the 4 processes that were started, got solo");
   says(meant("nccl", "", "cuda", no_nccl), "install the CUDA toolkit, cuDNN and NCCL (libnccl2 and libnccl-dev)");
   says(meant("auto", "", "cuda", no_nccl),
        "[--strategy] expected solo or mpi, the strategies of this build, got '4 that");

@@ -21,6 +21,7 @@
 
 #include <tutti/comm/tcp_rendezvous.hpp>
 
+#include "core/sanitizers.hpp"
 #include "rendezvous_ranks.hpp"
 
 using namespace tutti;
@@ -293,7 +294,9 @@ TEST_CASE("strangers neither hold up the door nor keep a core busy, whatever the
   CHECK(error == "");
   for (const Other* o : {&one, &two, &three}) CHECK_MESSAGE((o->error == "" && o->data == data), o->error);
   CHECK(std::chrono::steady_clock::now() - start < 8s);
+#if !defined(TUTTI_TEST_ASAN) && !defined(TUTTI_TEST_TSAN)  // under which 600 greetings take as much
   CHECK_MESSAGE(busy < 0.25, busy.load());
+#endif
 }
 
 TEST_CASE("somebody else at rank 0's port is not believed, and rank 0 may come yet") {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +13,7 @@
 
 #include <tutti/comm/futex.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/spin_pause.hpp>
 
 namespace tutti {
 
@@ -31,8 +30,8 @@ struct HostBarrierState {
   std::array<Word, max_ranks> seen;  // barriers that each rank has come to
 };
 
-// A barrier for threads or processes that may be more than there are cores: it yields a few times and then sleeps,
-// because a rank that spins takes the core from the one it waits for.
+// A barrier for threads or processes that may be more than there are cores: it spins for some microseconds and then
+// sleeps, because a rank that spins takes the core from the one it waits for.
 class HostBarrier {
  public:
   // names: what to call the ranks in messages; by default their numbers.
@@ -54,9 +53,9 @@ class HostBarrier {
       if (s_.sleepers.value.load(std::memory_order_seq_cst) != 0) futex_wake_all(s_.generation.value);
       return;
     }
-    for (int i = 0; i < yields; ++i) {
+    for (int i = 0; i < spins; ++i) {
       if (s_.generation.value.load(std::memory_order_acquire) != mine) return;
-      ::sched_yield();
+      spin_pause();
     }
     s_.sleepers.value.fetch_add(1, std::memory_order_seq_cst);
     while (s_.generation.value.load(std::memory_order_seq_cst) == mine && s_.aborted.value.load() == 0) {
@@ -86,7 +85,7 @@ class HostBarrier {
   }
 
  private:
-  static constexpr int yields = 100;
+  static constexpr int spins = 1000;  // about 10 us
 
   void check(std::string_view what) const {
     if (const int by = aborted_by(); by >= 0)

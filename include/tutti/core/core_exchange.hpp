@@ -9,6 +9,7 @@
 
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/spin_pause.hpp>
 
 #if TUTTI_CORE_DEFINITIONS
 #include <fcntl.h>
@@ -222,11 +223,7 @@ TUTTI_CORE_FUNCTION int CoreExchange::find_lost(int worker, FunctionRef<bool()> 
     if (const std::int64_t used = scheduler_.used(thread_of(w)); used >= 0) seen[at(n++)] = {w, used};
   }
   const std::int64_t before = n > 0 ? scheduler_.used(thread_of(worker)) : 0;
-  for (int spin = 0; spin < spins && still(); ++spin) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
+  for (int spin = 0; spin < spins && still(); ++spin) spin_pause();
   int lost = -1;
   if (n > 0 && still()) {
     const std::int64_t own = scheduler_.used(thread_of(worker)) - before;

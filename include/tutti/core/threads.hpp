@@ -21,6 +21,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/function_ref.hpp>
 #include <tutti/core/separate.hpp>
+#include <tutti/core/spin_pause.hpp>
 
 #if TUTTI_CORE_DEFINITIONS
 #include <tutti/core/core_exchange.hpp>
@@ -72,12 +73,6 @@ class ThreadPool {
   static constexpr int spins = 1000;  // about 10 us, and as many in CoreExchange or without one
 
   void stop() noexcept;
-
-  static void pause() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
 
   // The ticket holds (generation, tasks that nobody has taken). A task is claimed by compare-and-swap. While a ticket
   // shows one, its generation cannot end, so the fields read before a claim that succeeds are that generation's own.
@@ -216,7 +211,7 @@ TUTTI_CORE_FUNCTION void ThreadPool::wait(const std::atomic<bool>& done, int wor
   const auto waits = [&] { return !has_task() && !done.load(std::memory_order_acquire); };
   if (exchange_) exchange_->waits(worker);
   do {
-    for (int spin = 0; waits() && spin < (exchange_ ? spins : 2 * spins); ++spin) pause();
+    for (int spin = 0; waits() && spin < (exchange_ ? spins : 2 * spins); ++spin) spin_pause();
   } while (exchange_ && waits() && exchange_->stays_awake(worker, waits));
   const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
   if (waits()) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <thread>
 
+#include <tutti/core/spin_pause.hpp>
+
 namespace tutti::ps {
 
 using Deadline = std::chrono::steady_clock::time_point;
@@ -26,8 +28,12 @@ class SendsUnderWay {
   // Whether they are over by the deadline. They are short, once the other side has what was sent.
   [[nodiscard]] bool wait(Deadline deadline) const noexcept {
     for (int turn = 0; !none(); ++turn) {
-      if (turn > 100 && std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::yield();
+      if (turn < 1000) {
+        spin_pause();
+        continue;
+      }
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     return true;
   }
