@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: MIT
 """Which lines of include/ and backends/ the tests run. Not part of ./test.sh.
 
-  tests/coverage.py [--only AREA[,AREA...]] [--all] [--sanitize LIST] [--keep] [--jobs N] [--build FOLDER] [--lines FILE]
-                    [--check]
+  tests/coverage.py [--only AREA[,AREA...]] [--all] [--sanitize LIST] [--keep] [--jobs N] [--build FOLDER] [--check]
+  tests/coverage.py --read [--build FOLDER] [--jobs N] [--check]
+  tests/coverage.py --lines FILE [--build FOLDER]
 
 Builds the C++ tests with GCC's counters in FOLDER (build-coverage), runs them and reads what gcov says. An area is a
-folder of tests/; without --only all of them. --all: everything is built, and ctest runs the scripts and hosts, too.
---sanitize address,undefined: with GCC's sanitizers too; what they report, in whatever process, is printed at the end and
-makes it end with 1. --keep: what the last runs in that folder counted counts too, so that the areas can be run one by one.
---lines names the lines of a file that no test runs, by its path below the root, and runs nothing anew. --check: ends
-with 1 where less than 90 % of all lines, or 75 % of those of a file, are run.
+folder of tests/; without --only all of them. --all: everything is built, and ctest runs the areas' scripts, too; house,
+packaging, infra, bench and fuzz are left out, which test documents, scripts and other builds. --sanitize address,undefined:
+with GCC's sanitizers too; what they report, in whatever process, is printed at the end and makes it end with 1. --keep:
+what the last runs in that folder counted counts too, so that the areas can be run one by one. --read builds and runs
+nothing, and says what has been counted until now. --lines names the lines of a file that no test runs, by its path below
+the root, as they were last read. --check: ends with 1 where less than 90 % of all lines, or 75 % of those of a file, are run.
 
 Lines of templates that nobody instantiates are in no program, and count neither way. Not counted: what runs on a GPU,
 and what only an instruction set runs that this machine lacks.
@@ -19,6 +21,7 @@ import argparse
 import collections
 import gzip
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -27,16 +30,22 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FLAGS = "-O1 -g0 --coverage -fprofile-update=prefer-atomic"
+# Counts that threads lose do no harm: a line is run or it is not. Atomic ones make threads wait for each other.
+FLAGS = "-O1 -g0 --coverage -fprofile-update=single"
 # Reports go to files, because many tests read or drop what their programs print. Beside the address sanitizer GCC's
-# undefined-behaviour sanitizer knows no files: there it raises SIGILL, which the other one reports with its line.
-SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:handle_sigill=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+# undefined-behaviour sanitizer knows no files: there it raises SIGILL, which the other one reports with its line, 2: also
+# where a program, as each of doctest's, has a handler of its own.
+SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:handle_sigill=2", "UBSAN_OPTIONS": "print_stacktrace=1"}
 DEVICE = re.compile(r"backends/cuda/kernels/")  # strings that NVRTC compiles
 WHOLE, FILE = 90.0, 75.0
 
 
-def areas():
-    return sorted({p.parent.name for p in (ROOT / "tests").glob("*/test_*.cpp")})
+LEFT_OUT = {"house", "packaging", "infra", "bench", "fuzz"}
+
+
+def areas(everything):
+    pattern = "*/test_*.*" if everything else "*/test_*.cpp"
+    return sorted({p.parent.name for p in (ROOT / "tests").glob(pattern)} - LEFT_OUT)
 
 
 def configure(build, sanitize):
@@ -68,8 +77,9 @@ def build_and_run(build, chosen, everything, sanitize, keep, jobs):
         for counts in build.rglob("*.gcda"):
             counts.unlink()
     if everything:
-        subprocess.run(["cmake", "--build", build, "--parallel", str(jobs)], check=True)
-        done = subprocess.run(["ctest", "--test-dir", build, "-j", str(jobs), "-LE", "house|packaging|fuzz"], check=False)
+        subprocess.run(["cmake", "--build", build, "--parallel", str(jobs), "--", "-k", "0"], check=False)
+        done = subprocess.run(["ctest", "--test-dir", build, "--output-on-failure", "--parallel", str(jobs),
+                               "-L", f"^({'|'.join(chosen)})$"], check=False)
         return ["ctest"] if done.returncode else []
     sources = [p for area in chosen for p in sorted((ROOT / "tests" / area).glob("test_*.cpp"))]
     targets = {f"tests_{p.parent.name}_{p.stem}": p for p in sources}
@@ -96,23 +106,30 @@ def build_and_run(build, chosen, everything, sanitize, keep, jobs):
     return failed
 
 
-def read_counts(build):
+def counts_of(data):
+    """{file: {line: how often}} of include/ and backends/ by one object file."""
+    done = subprocess.run(["gcov", "--json-format", "--stdout", data], capture_output=True, cwd=data.parent, timeout=600)
+    raw = gzip.decompress(done.stdout) if done.stdout[:2] == b"\x1f\x8b" else done.stdout
+    counts = collections.defaultdict(lambda: collections.defaultdict(int))
+    for text in raw.splitlines():
+        said = json.loads(text)
+        for file in said["files"]:
+            name = os.path.relpath(os.path.realpath(os.path.join(said["current_working_directory"], file["file"])), ROOT)
+            if not name.startswith(("include/", "backends/")) or DEVICE.search(name):
+                continue
+            for line in file["lines"]:
+                counts[name][line["line_number"]] += line["count"]
+    return {name: dict(lines) for name, lines in counts.items()}
+
+
+def read_counts(build, jobs):
     """{file: {line: how often}} of include/ and backends/."""
     counts = collections.defaultdict(lambda: collections.defaultdict(int))
-    for data in sorted(build.rglob("*.gcda")):
-        done = subprocess.run(["gcov", "--json-format", "--stdout", data], capture_output=True, cwd=build, timeout=600)
-        raw = gzip.decompress(done.stdout) if done.stdout[:2] == b"\x1f\x8b" else done.stdout
-        for text in raw.splitlines():
-            said = json.loads(text)
-            for file in said["files"]:
-                path = Path(os.path.realpath(os.path.join(said["current_working_directory"], file["file"])))
-                if not path.is_relative_to(ROOT):
-                    continue
-                name = str(path.relative_to(ROOT))
-                if not name.startswith(("include/", "backends/")) or DEVICE.search(name):
-                    continue
-                for line in file["lines"]:
-                    counts[name][line["line_number"]] += line["count"]
+    with multiprocessing.Pool(jobs) as pool:
+        for part in pool.imap_unordered(counts_of, sorted(build.rglob("*.gcda"))):
+            for name, lines in part.items():
+                for line, count in lines.items():
+                    counts[name][line] += count
     return counts
 
 
@@ -128,12 +145,14 @@ def main():
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--build", type=Path, default=ROOT / "build-coverage")
+    parser.add_argument("--read", action="store_true")
     parser.add_argument("--lines", default="")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    chosen = args.only.split(",") if args.only else areas()
-    if unknown := sorted(set(chosen) - set(areas())):
-        parser.error(f"[--only] expected folders of tests/ with C++ tests: {' '.join(areas())}; got {' '.join(unknown)}")
+    chosen = args.only.split(",") if args.only else areas(args.all)
+    if unknown := sorted(set(chosen) - set(areas(args.all))):
+        parser.error(f"[--only] expected folders of tests/ with {'' if args.all else 'C++ '}tests: {' '.join(areas(args.all))}; "
+                     f"got {' '.join(unknown)}")
     build, saved = args.build.resolve(), args.build.resolve() / "coverage.json"
     if args.lines:
         if not saved.exists():
@@ -145,11 +164,15 @@ def main():
         for number in sorted(int(n) for n, count in lines.items() if not count):
             print(f"{number:5} {text[number - 1]}")
         return 0
-    configure(build, args.sanitize)
-    folder = listen(build, args.sanitize)
-    failed = build_and_run(build, chosen, args.all, args.sanitize, args.keep, args.jobs)
-    failed += [f"the sanitizers' {text}" for text in reports(folder)]
-    counts = read_counts(build)
+    failed = []
+    if not args.read:
+        configure(build, args.sanitize)
+        folder = listen(build, args.sanitize)
+        failed = build_and_run(build, chosen, args.all, args.sanitize, args.keep, args.jobs)
+        failed += [f"the sanitizers' {text}" for text in reports(folder)]
+    counts = read_counts(build, args.jobs)
+    if not counts:
+        parser.error(f"[--build] expected what a test has counted, got none in {build}")
     saved.write_text(json.dumps(counts))
     for name in sorted(counts, key=lambda n: percent(counts[n])):
         print(f"{percent(counts[name]):6.1f} % of {len(counts[name]):5} lines  {name}")
