@@ -20,6 +20,7 @@
 #include <tutti/graph/initialize.hpp>
 #include <tutti/graph/summary.hpp>
 #include <tutti/io/safetensors_write.hpp>
+#include <tutti/tensor/memory.hpp>
 #include <tutti/version.hpp>
 #ifdef TUTTI_HAS_CUDA
 #include <tutti/backends/cuda/cuda.hpp>
@@ -104,7 +105,7 @@ class Steps {
     images_.resize(static_cast<std::size_t>(rows_ * s.row_numel()));
     labels_.resize(static_cast<std::size_t>(rows_));
     fill_batch(images_.data(), labels_.data(), rows_, s.row_numel());
-    momentum_.resize(e_.parameters().count);
+    momentum_ = Buffer(backend.memory(), e_.parameters().bytes());
   }
 
   Metrics operator()() {
@@ -148,7 +149,7 @@ class Steps {
   Executor e_;
   std::vector<std::uint8_t> images_;
   std::vector<std::int32_t> labels_;
-  std::vector<float> momentum_;
+  Buffer momentum_;  // as the trainer keeps it, in huge pages where the system has them
   double update_seconds_ = 0, update_cpu_seconds_ = 0;
 };
 

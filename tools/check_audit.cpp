@@ -18,6 +18,7 @@
 #include <tutti/core/exit_code_of.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/data/check_audit.hpp>
+#include <tutti/io/file_error.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/version.hpp>
 
@@ -84,11 +85,16 @@ struct Options {
 [[nodiscard]] std::vector<std::string> audits_of(Options& o) {
   std::vector<std::string> files;
   for (const std::string& run : o.runs) {
-    if (!fs::is_directory(run)) {
+    std::error_code error;
+    if (fs::is_regular_file(run, error)) {
       files.push_back(run);
       continue;
     }
-    for (const auto& e : fs::directory_iterator(run))
+    if (!fs::is_directory(run, error))
+      fail<DataError>(printable(run), "a run's folder or an audit file", fs::exists(run, error) ? "neither" : "none");
+    fs::directory_iterator all(run, error);
+    if (error) io::fail_file("list the folder", run, error.value());
+    for (const auto& e : all)
       if (const std::string name = e.path().filename().string();
           name.starts_with("audit-rank") && name.ends_with(".txt"))
         files.push_back(e.path().string());

@@ -10,7 +10,9 @@ dictionary, or a checkpoint with one under "state_dict", "model" or "model_state
 DataParallel puts before every name is taken off.
 """
 import argparse
+import contextlib
 import json
+import operator
 import os
 import struct
 import sys
@@ -33,13 +35,18 @@ def raw(torch, tensor):
 def read_pth(torch, path):
     if not has_weights_only(torch):
         fail("pytorch_weights", "PyTorch 1.13 or later, which can read tensors and run nothing of the file", torch.__version__)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the file makes torch raise
+        why = str(error).strip().splitlines() or [""]
+        fail(path, "a whole file of tensors, which runs no code", f"{type(error).__name__}: {why[0]}",
+             "is it truncated? Files with more than tensors are saved anew by torch.save(model.state_dict(), ...)")
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict) or not state:
         fail(path, "a state dictionary", type(state).__name__, "save model.state_dict()")
-    others = [name for name, value in state.items() if not torch.is_tensor(value)]
+    others = [name for name, value in state.items() if not isinstance(name, str) or not torch.is_tensor(value)]
     if others:
         fail(path, "tensors only", f"others under {', '.join(map(str, others[:5]))}", "save model.state_dict()")
     if all(name.startswith("module.") for name in state):
@@ -83,21 +90,29 @@ def read_safetensors(torch, path):
         header = json.loads(data[8:8 + length])
     except ValueError as error:
         fail(path, "a header in JSON", error)
+    if not isinstance(header, dict):
+        fail(path, "a header that is an object", type(header).__name__)
     types = {tag: getattr(torch, name) for name, tag in TYPES.items()}
     state = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        begin, end = (8 + length + at for at in entry["data_offsets"])
-        kind, count = types.get(entry["dtype"]), 1
+        try:
+            begin, end = (8 + length + operator.index(at) for at in entry["data_offsets"])
+            tag, shape, count = entry["dtype"], [operator.index(extent) for extent in entry["shape"]], 1
+        except (KeyError, TypeError, ValueError) as error:
+            fail(f"{path} {name}", "dtype, shape and two data_offsets", repr(error))
+        kind = types.get(tag) if isinstance(tag, str) else None
         if kind is None:
-            fail(f"{path} {name}", "a type of the format", entry["dtype"])
-        for extent in entry["shape"]:
+            fail(f"{path} {name}", "a type of the format", tag)
+        if min(shape, default=0) < 0:
+            fail(f"{path} {name}", "a shape of no negative extents", shape)
+        for extent in shape:
             count *= extent
         if not 8 + length <= begin <= end <= len(data) or end - begin != count * torch.empty(0, dtype=kind).element_size():
             fail(f"{path} {name}", "the bytes of its shape", f"{begin} to {end} of {len(data)}", "is it truncated?")
         flat = torch.frombuffer(bytearray(data[begin:end]), dtype=kind) if count else torch.empty(0, dtype=kind)
-        state[name] = flat.reshape(entry["shape"])
+        state[name] = flat.reshape(shape)
     return state
 
 
@@ -119,11 +134,16 @@ def main():
     state = read_safetensors(torch, source) if reads else read_pth(torch, source)
     # Whole or not at all.
     aside = target + ".part"
-    if writes:
-        write_safetensors(torch, aside, state)
-    else:
-        torch.save(state, aside)
-    os.replace(aside, target)
+    try:
+        if writes:
+            write_safetensors(torch, aside, state)
+        else:
+            torch.save(state, aside)
+        os.replace(aside, target)
+    except (OSError, RuntimeError) as error:  # torch's own word for a folder that is not there
+        with contextlib.suppress(OSError):
+            os.remove(aside)
+        fail(target, "a file that can be written", error)
     print(f"{target}: {len(state)} tensors")
 
 

@@ -91,7 +91,7 @@ int predict(const Options& o) {
       if (batch.labels[row] == ignored_label) {
         lacks = true;
         const std::string why = given.error(batch.indices[row]);
-        std::fprintf(stderr, "tutti-predict: %s\n", why.c_str());
+        std::fprintf(stderr, "tutti-predict: %s\n", shown(why).c_str());
         if (o.json) write(json_error(name, why));
         continue;
       }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""README.md, CONTRIBUTING.md, bench/README.md, infra/README.md and the pages below docs/ say nothing that is not built and run.
+"""README.md, CONTRIBUTING.md, SECURITY.md, bench/README.md, infra/README.md and the pages below docs/ say nothing that is not built and run.
 
 A block of C++ or CMake stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
 "// [/region]" of that file ("#" in CMake's), without the indentation that they share. A shell block stands under <!-- run --> and is
 run here, or under <!-- not run: reason -->. Blocks stand at the left margin. A link to a file leads to a file, and one to a
-heading to a heading. Blocks of docs/add-a*.md that change the tree are
+heading to a heading; every page is reached by links from README.md. Blocks of docs/add-a*.md that change the tree are
 test_add_pages.py's.
 """
 import os
@@ -85,6 +85,18 @@ def link_complaint(document, path, heading):
     return None
 
 
+def unreached(documents):
+    """Those that no path of links leads to from README.md."""
+    reached, to_read = set(), [(ROOT / "README.md").resolve()]
+    while to_read:
+        document = to_read.pop()
+        if document in reached or document.suffix != ".md" or not document.is_file():
+            continue
+        reached.add(document)
+        to_read += [(document.parent / path).resolve() for path, _ in LINK.findall(BLOCK.sub("", document.read_text())) if path]
+    return [d for d in documents if d.resolve() not in reached]
+
+
 def checkout(folder):
     """A folder that looks like the source tree with its build, and keeps what the commands write."""
     for entry in ROOT.iterdir():
@@ -104,6 +116,7 @@ def check_the_checker():
     assert anchors("# What `it` is, and why\n```sh\n# no\n```\n") == {"what-it-is-and-why"}
     assert link_complaint(ROOT / "README.md", "nowhere.md", None) and link_complaint(ROOT / "README.md", "", "nowhere")
     assert not link_complaint(ROOT / "README.md", "LICENSE", None)
+    assert unreached([ROOT / "nowhere.md", ROOT / "README.md"]) == [ROOT / "nowhere.md"]
     assert INDENTED.search("1. x\n\n   ```sh\n") and not INDENTED.search("```sh\n")
     blocks = list(BLOCK.finditer("<!-- run -->\n```sh\na\n```\n\ntext\n\n```text\nb\n```\n"))
     assert [(b["note"], b["language"], b["text"]) for b in blocks] == [("run", "sh", "a\n"), (None, "text", "b\n")]
@@ -111,9 +124,9 @@ def check_the_checker():
 
 def main():
     check_the_checker()
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench" / "README.md",
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "bench" / "README.md",
                  ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found, blocks = [], 0
+    found, blocks = [f"{d.relative_to(ROOT)}: no link leads there from README.md" for d in unreached(documents)], 0
     with tempfile.TemporaryDirectory() as folder:
         checkout(Path(folder))
         for document in documents:

@@ -3,6 +3,7 @@
 # processors: 2
 """Weights of torchvision's ResNets go from PyTorch to tutti, give the same logits there, and come back."""
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,15 @@ def convert(source, target, expect=0):
                           text=True)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stderr
+
+
+def refused(name, read, path):
+    try:
+        read(torch, str(path))
+    except SystemExit as said:
+        assert len(str(said).splitlines()) == 1 and name in str(said) and "expected" in str(said), said
+    else:
+        raise AssertionError(f"{path} was read: {path.read_bytes()[:100]}")
 
 
 def same(a, b, what):
@@ -106,9 +116,22 @@ def check_converter(folder):
     torch.save([1, 2], folder / "list.pth")
     assert "state dictionary" in convert(folder / "list.pth", folder / "list.safetensors", 1)
     assert "expected a file" in convert(folder / "absent.pth", folder / "absent.safetensors", 1)
+    # What a stranger or a broken download holds is named in one line.
+    pth = (folder / "all.pth").read_bytes()
+    for name, data in (("cut.pth", pth[:len(pth) // 2]), ("text.pth", b"<html>not found</html>"), ("void.pth", b"")):
+        (folder / name).write_bytes(data)
+        refused(name, pytorch_weights.read_pth, folder / name)
+    for entry in ('[]', '{"a":1}', '{"a":{"dtype":"F32","shape":[1]}}', '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}}',
+                  '{"a":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}}', '{"a":{"dtype":"F32","shape":["1"],"data_offsets":[0,4]}}',
+                  '{"a":{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}}', '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0.0,4.0]}}'):
+        (folder / "tiny.safetensors").write_bytes(struct.pack("<Q", len(entry)) + entry.encode() + b"1234")
+        refused("tiny.safetensors", pytorch_weights.read_safetensors, folder / "tiny.safetensors")
+    for source, target in (("all.pth", "nowhere/all.safetensors"), ("all.safetensors", "nowhere/all.pth")):
+        said = convert(folder / source, folder / target, 1)
+        assert len(said.splitlines()) == 1 and f"[{folder / target}] expected" in said, said
     convert(folder / "all.pth", folder / "other.pth", 2)
-    left = [p.name for p in folder.iterdir() if p.suffix == ".part" or p.stem in ("short", "tiny", "list", "absent")]
-    assert sorted(left) == ["list.pth", "short.safetensors", "tiny.safetensors"], left
+    left = [p.name for p in folder.iterdir() if p.suffix == ".part" or p.stem in ("short", "tiny", "list", "absent", "void")]
+    assert sorted(left) == ["list.pth", "short.safetensors", "tiny.safetensors", "void.pth"], left
     print("the converter's files come back, and bad ones are refused")
 
 

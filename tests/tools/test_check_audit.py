@@ -56,6 +56,10 @@ class CheckAudit(unittest.TestCase):
             self.assertIn(f"{self.file} line {line}", self.check(bad, 3))
         self.assertIn("a generation that its chief has begun, got generation 3", self.check(ELASTIC + "1 5 0 3: 1\n", 3))
 
+    def test_no_such_run(self):
+        for run in ("nowhere", "", "/dev/null", "a" * 5000):
+            self.assertIn("expected a run's folder or an audit file, got ", self.check(None, 3, runs=[run]))
+
     def test_nothing(self):
         self.assertIn("expected audit-rank0.txt", self.check(None, 3))
         self.check(GOOD, 3, "--num-examples", "4", runs=[self.run_dir / "none"])

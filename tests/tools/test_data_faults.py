@@ -9,6 +9,7 @@ import pty
 import shutil
 import signal
 import subprocess
+import time
 
 from data_case import FORMS, IMAGES, PROGRAM, DataCase, main, make_folder, records
 
@@ -194,6 +195,13 @@ class Existing(DataCase):
             process = subprocess.Popen([PROGRAM, "convert", "-i", "large", "-o", "out", "-s", "train", "-r", "140",
                                         "--threads", "1"], cwd=self.folder, stdout=null, stderr=slave)
         os.close(slave)
+        # On a fast machine it would be over before anything is shown, so it stands still for longer than that.
+        out = self.folder / "out"
+        while process.poll() is None and not (out.is_dir() and any(out.iterdir())):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.7)
+        process.send_signal(signal.SIGCONT)
         text = b""
         with contextlib.suppress(OSError):
             while data := os.read(master, 4096):

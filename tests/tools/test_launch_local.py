@@ -103,6 +103,7 @@ class Local(LaunchCase):
         (self.folder / "file").write_text("")
         done = self.launch("-n", 1, "--log-dir", "file/logs", "true", code=2)
         self.assertIn("file/logs", self.message(done))
+        self.assertNotIn("--sync-dst-dir", done.err)  # which copies to other hosts
 
     def test_exit_code_is_the_culprits(self):
         start = time.monotonic()

@@ -124,6 +124,17 @@ class Predict(PredictCase):
         self.assertRegex(done.out, r"^pngs/100-0\.png: tiré\?\?\[2J\?\?2J日 \d+\.\d\d %\n$")
         self.assertNotIn("\x1b", done.err)
 
+    def test_names_of_images_cannot_write_to_the_terminal(self):
+        folder = self.folder / "odd"
+        folder.mkdir(exist_ok=True)
+        good = (self.folder / "pngs" / "100-0.png").read_bytes()
+        (folder / "a\x1b[2J\n.png").write_bytes(good)
+        (folder / "b\x1b[2J\n.png").write_bytes(good[:50])
+        done = run(PREDICT, "--top", "1", self.small, "odd", cwd=self.folder, code=3)
+        self.assertRegex(done.out, r"^odd/a\?\[2J\?\.png: [a-z]+ \d+\.\d\d %\n$")
+        self.assertRegex(done.err, r"^tutti-predict: .*odd/b\?\[2J\?\.png.*\n$")
+        self.assertEqual(list(self.predict(self.small, "odd", code=3)[0]), ["odd/a\x1b[2J\n.png", "odd/b\x1b[2J\n.png"])
+
     def test_standard_input(self):
         expected, _ = self.predict(self.small, "pngs")
         listed = "".join(f"{name}\n" for name in expected).encode()
@@ -132,7 +143,8 @@ class Predict(PredictCase):
         name = next(iter(expected))
         answer, _ = self.predict(self.small, "-", stdin=(self.folder / name).read_bytes())
         self.assertEqual(answer["-"]["classes"], expected[name]["classes"])
-        self.assertIn("[standard input]", self.predict(self.small, "-", code=3)[1])
+        for nothing in (b"", b"\n\r\n\n"):
+            self.assertIn("[standard input]", self.predict(self.small, "-", stdin=nothing, code=3)[1])
 
     def test_images_that_cannot_be_read(self):
         bad = self.folder / "bad"

@@ -149,10 +149,14 @@ class Launcher : ElasticJob {
       go_when_all_are_ready();
     } else if (words[0] == "refuse") {
       l.refused = true;
-      add_problem(l, {static_cast<int>(ExitCode::usage),
-                      error_message("host " + l.host(), "what the job needs",
-                                    printable(line.substr(std::min(line.size(), std::size_t{7}))),
-                                    "--sync-dst-dir copies the working folder to every host")});
+      const std::string what = printable(line.substr(std::min(line.size(), std::size_t{7})));
+      // What went wrong there may be an error with words of its own.
+      add_problem(l,
+                  {static_cast<int>(ExitCode::usage),
+                   what.starts_with("[")
+                       ? "[host " + l.host() + ": " + what.substr(1)
+                       : error_message("host " + l.host(), "what the job needs", what,
+                                       l.site.here ? "" : "--sync-dst-dir copies the working folder to every host")});
     } else if (generations_ && words.size() <= 2 &&
                (words[0] == "members" || words[0] == "halted" || words[0] == "kept")) {
       if (words[0] == "halted") return generations_->halted(l);

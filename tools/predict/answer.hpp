@@ -47,7 +47,7 @@ struct Guess {
 
 [[nodiscard]] inline std::string text_line(const std::string& image, const std::vector<Guess>& best,
                                            const OpenedModel& m) {
-  std::string line = image + ":";
+  std::string line = shown(image) + ":";
   for (std::size_t k = 0; k < best.size(); ++k) {
     char share[32];
     std::snprintf(share, sizeof share, " %.2f %%", 100 * best[k].probability);

@@ -88,14 +88,16 @@ inline void add(const std::string& name, std::vector<GivenImage>& to) {
       images.push_back({"-", {}, std::move(bytes)});
       continue;
     }
-    if (text.empty())
-      images.push_back({"-", error_message("standard input", "an image or a list of files", "nothing")});
+    const std::size_t before = images.size();
     for (std::string_view rest = text; !rest.empty();) {
       std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(line.size() + 1, rest.size()));
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (!line.empty()) detail::add(std::string(line), images);
     }
+    if (images.size() == before)
+      images.push_back({"-", error_message("standard input", "an image or a list of files",
+                                           text.empty() ? "nothing" : "empty lines")});
   }
   return images;
 }

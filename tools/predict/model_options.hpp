@@ -49,7 +49,7 @@ what its classes are called. Those of torchvision and timm do not: --model says 
           per_channel("--rgb-std", o.net.stddev, 1e-3F)};
 }
 
-// A name of a model file, which a stranger may have written, on a terminal: control characters become '?'.
+// A name of a model file or an image, which a stranger may have chosen, on a terminal: control characters become '?'.
 [[nodiscard]] inline std::string shown(std::string name) {
   for (std::size_t k = 0; k < name.size(); ++k) {
     const auto u = static_cast<unsigned char>(name[k]);
