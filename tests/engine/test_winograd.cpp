@@ -128,10 +128,11 @@ TEST_CASE("odd convolutions: what there is no code for is computed directly") {
   for (const char* isa : instruction_sets(DType::bf16)) {
     const testing::IsaGuard guard(isa);
     WinogradBackend backend(2);
-    // An element's bound follows from its own terms; the error from all of its tile, more than nine terms make up for.
+    // An element's bound follows from its own terms; the error from all of its tile, which only many terms make up for:
+    // up to three channels have twelve and less in a corner. Those are among the cases above.
     auto odd = testing::odd_conv_cases();
     std::erase_if(odd, [](const ConvCase& c) {
-      const bool few_terms = c.channels == 1 || (c.window.stride == 2 && c.out <= 4);
+      const bool few_terms = c.channels <= 3 || (c.window.stride == 2 && c.out <= 4);
       return few_terms && c.window.kernel_h == 3;
     });
     testing::check_convolutions(backend, odd);
