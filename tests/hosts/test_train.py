@@ -53,8 +53,9 @@ class Train(HostsCase):
         three = self.train("three", self.bed.hosts_file(2), "--convolution", "direct")
         one = self.train("one", None, "--convolution", "direct")
         self.assertLess(sum(three[-5:]), sum(three[:5]))
+        # Other roundings grow from step to step, by how much depends on how the program was compiled.
         for step, (a, b) in enumerate(zip(three, one)):
-            self.assertLess(abs(a - b), 1e-5 * abs(b), f"step {step}: {a} and {b}")
+            self.assertLess(abs(a - b), (1e-5 if step < 5 else 1e-4) * abs(b), f"step {step}: {a} and {b}")
 
     def test_first_command_of_a_cluster(self):
         """launch.py -n N -H hosts train_cifar10 --network resnet ... --kv-store dist_device_sync, and no other word: N ranks.
