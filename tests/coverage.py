@@ -31,7 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Counts that threads lose do no harm: a line is run or it is not. Atomic ones make threads wait for each other.
-FLAGS = "-O1 -g0 --coverage -fprofile-update=single"
+FLAGS = "-O1 -g0 --coverage -fprofile-update=single -DTUTTI_COVERAGE"
 # Reports go to files, because many tests read or drop what their programs print. Beside the address sanitizer GCC's
 # undefined-behaviour sanitizer knows no files: there it raises SIGILL, which the other one reports with its line, 2: also
 # where a program, as each of doctest's, has a handler of its own.
@@ -48,10 +48,16 @@ def areas(everything):
     return sorted({p.parent.name for p in (ROOT / "tests").glob(pattern)} - LEFT_OUT)
 
 
+def pythons():
+    """Those that ./test.sh has installed packages for."""
+    at = {area: ROOT / f"build/venv/{area}/bin/python" for area in ("interchange", "tensorboard")}
+    return [f"-DTUTTI_{area.upper()}_PYTHON={python}" for area, python in at.items() if python.exists()]
+
+
 def configure(build, sanitize):
     trap = " -fsanitize-undefined-trap-on-error" if {"address", "undefined"} <= set(sanitize.split(",")) else ""
     subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS_DEBUG={FLAGS}{trap}",
-                    f"-DTUTTI_SANITIZE={sanitize}", "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_BENCH=OFF"],
+                    f"-DTUTTI_SANITIZE={sanitize}", *pythons(), "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_BENCH=OFF"],
                    check=True, stdout=subprocess.DEVNULL)
 
 
@@ -166,6 +172,7 @@ def main():
         return 0
     failed = []
     if not args.read:
+        os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # for processes that may not write their counts
         configure(build, args.sanitize)
         folder = listen(build, args.sanitize)
         failed = build_and_run(build, chosen, args.all, args.sanitize, args.keep, args.jobs)

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -76,6 +77,25 @@ int be_interrupted(MpiCommunicator& c, bool bad) {
 
 void handler(int) {}
 
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const CommunicationError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// What MPI itself says, and a session after the only one.
+int errors(const MpiOptions& o) {
+  {
+    const MpiCommunicator c(o);
+    std::printf("%s\n", error_of([] { mpi_check(MPI_ERR_TRUNCATE, "MPI_Recv", "step 3"); }).c_str());
+  }
+  std::printf("%s\n", error_of([&] { const MpiCommunicator c(o); }).c_str());
+  return 0;
+}
+
 void run(MpiCommunicator& c, const std::string& what, int bad) {
   const bool is_bad = c.rank() == bad;
   sum(c, "step 12 bucket 2");
@@ -126,6 +146,7 @@ int main(int argc, char** argv) {
       fail<UsageError>("mpi_faults", "plain|shared|hosts and what to do", std::to_string(argc - 1) + " words");
     signal(SIGINT, &handler);
     signal(SIGTERM, &handler);
+    if (argv[2] == std::string("errors")) return errors(options_of(argv[1], argv[2]));
     MpiCommunicator c(options_of(argv[1], argv[2]));
     for (const int s : {SIGINT, SIGTERM}) {
       struct sigaction now {};

@@ -26,6 +26,7 @@
 #include <tutti/core/dtype.hpp>
 
 #include "backends/cuda_emulator.hpp"
+#include "core/end_process.hpp"
 
 // NCCL played on the processor, beside the emulated GPU: a program that includes this defines those of its functions
 // that the communicator calls. Ranks are processes, forked by run_ranks() or by a test itself, because each has a
@@ -116,9 +117,8 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(int
         text = e.what();
         if (text.empty()) text = "an exception without a text";
       }
-      std::fflush(nullptr);
       if (::write(pipe[1], text.data(), text.size()) < 0) ::_exit(2);
-      ::_exit(text.empty() ? 0 : 1);
+      testing::end_process(text.empty() ? 0 : 1);
     }
     ::close(pipe[1]);
     children.push_back(child);

@@ -33,6 +33,7 @@
 #include "backends/cuda_emulator.hpp"
 #include "backends/emulated_cuda.hpp"
 #include "backends/nccl_emulator.hpp"
+#include "core/end_process.hpp"
 #include "job/office.hpp"
 #include "strategy/job_images.hpp"
 
@@ -147,8 +148,7 @@ class NcclJob {
     } catch (const std::exception& e) {
       std::snprintf(mine.error.data(), mine.error.size(), "%s", *e.what() != '\0' ? e.what() : "without a text");
     }
-    std::fflush(nullptr);
-    ::_exit(mine.whole ? 0 : 1);
+    testing::end_process(mine.whole ? 0 : 1);
   }
 
   [[nodiscard]] static Graph net() {

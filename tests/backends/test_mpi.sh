@@ -36,6 +36,10 @@ for ranks in 1 2 4; do
   says "^[0-9]+ cases with $ranks ranks" "conformance with $ranks ranks"
 done
 
+on 2 "$folder/mpi_faults" plain errors || complain "errors of MPI: status $?"
+says "^\[step 3\] expected MPI_Recv to succeed, got MPI_ERR_TRUNCATE" "an error of MPI"
+says "^\[MPI\] expected one session in the life of a process, got another one after its end" "a second session"
+
 # Where a rank makes no windows, all ranks do without, and one line says so.
 on 2 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$folder/mpi_faults" shared waits
 status=$?

@@ -29,6 +29,7 @@
 #include <tutti/comm/group_windows.hpp>
 #include <tutti/comm/process_windows.hpp>
 
+#include "core/end_process.hpp"
 #include "io/size_limit.hpp"
 #include "window_checks.hpp"
 
@@ -62,7 +63,7 @@ struct Process {
     if (pid == 0) {
       ::close(there[1]);
       ::close(back[0]);
-      ::_exit(f(there[0], back[1]));
+      testing::end_process(f(there[0], back[1]));
     }
     ::close(there[0]);
     ::close(back[1]);

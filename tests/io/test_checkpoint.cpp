@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <tutti/io/checkpoint.hpp>
 
+#include "../core/end_process.hpp"
 #include "../data/temp_folder.hpp"
 #include "checkpoint_state.hpp"
 #include "size_limit.hpp"
@@ -239,9 +240,9 @@ void in_another_process(F&& f) {
   if (child == 0) {
     try {
       f();
-      ::_exit(0);
+      tutti::testing::end_process(0);
     } catch (...) {
-      ::_exit(1);
+      tutti::testing::end_process(1);
     }
   }
   int status = -1;

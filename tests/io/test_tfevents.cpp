@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include <doctest/doctest.h>
 
 #include <tutti/io/tfevents.hpp>
+#include <tutti/io/tfevents_summary.hpp>
 
 #include "../data/temp_folder.hpp"
 #include "size_limit.hpp"
@@ -151,6 +153,61 @@ TEST_CASE("the bytes of one event") {
   CHECK(encode_scalar_event(2.0, 300, one) ==
         std::string("\x09\0\0\0\0\0\0\0\x40\x10\xAC\x02\x2A\x0A\x0A\x08\x0A\x01\x61\x15\0\0\x80\x3F", 24));
   CHECK(encode_version_event(2.0) == std::string("\x09\0\0\0\0\0\0\0\x40\x1A\x0D", 11) + "brain.Event:2");
+}
+
+TEST_CASE("a histogram counts the finite values in equal parts of their range") {
+  std::vector<float> values{std::nanf(""), -std::numeric_limits<float>::infinity()};
+  for (int i = 0; i <= 300; ++i) values.push_back(static_cast<float>(i) - 100);
+  const Histogram h = Histogram::of(values);
+  CHECK(h.least == -100);
+  CHECK(h.greatest == 200);
+  CHECK(h.count == 301);
+  CHECK(h.sum == 301 * 50);
+  CHECK(h.squares == 338350 + 2686700);  // of -100 to 0 and 0 to 200
+  CHECK(h.in_part.front() == 10);
+  CHECK(h.in_part.back() == 11);  // the last part has its end, too
+
+  const std::vector<float> same(7, 3.F);
+  const Histogram one = Histogram::of(same);
+  CHECK(one.in_part.front() == 7);
+  CHECK(one.least == one.greatest);
+  CHECK(Histogram::of({}).count == 0);
+
+  const std::string bytes = encode_histogram_event(2.0, 300, "w", h);
+  std::vector<double> numbers, limits, counts;
+  std::string tag;
+  Reader e(bytes);
+  CHECK(e.varint() == (1 << 3 | 1));
+  CHECK(e.fixed(8) == std::bit_cast<std::uint64_t>(2.0));
+  CHECK(e.varint() == 2 << 3);
+  CHECK(e.varint() == 300);
+  REQUIRE(e.varint() == (5 << 3 | 2));
+  Reader summary(e.take(e.varint()));
+  REQUIRE(summary.varint() == (1 << 3 | 2));
+  for (Reader value(summary.take(summary.varint())); !value.done();) {
+    const auto key = value.varint();
+    const auto field = value.take(value.varint());
+    if (key == (1 << 3 | 2)) {
+      tag = field;
+      continue;
+    }
+    REQUIRE(key == (5 << 3 | 2));
+    for (Reader r(field); !r.done();) {
+      const auto part = r.varint();
+      if ((part & 7) == 1) {
+        numbers.push_back(std::bit_cast<double>(r.fixed(8)));
+        continue;
+      }
+      for (Reader list(r.take(r.varint())); !list.done();)
+        (part >> 3 == 6 ? limits : counts).push_back(std::bit_cast<double>(list.fixed(8)));
+    }
+  }
+  CHECK(tag == "w");
+  CHECK(numbers == std::vector<double>{h.least, h.greatest, h.count, h.sum, h.squares});
+  REQUIRE(limits.size() == Histogram::parts);
+  CHECK(limits.front() == -90);
+  CHECK(limits.back() == 200);
+  CHECK(counts == std::vector<double>(h.in_part.begin(), h.in_part.end()));
 }
 
 TEST_CASE("an event that could not be written whole leaves nothing") {

@@ -3,6 +3,7 @@
 // does not compile.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <tutti/comm/thread_communicator.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/any_strategy.hpp>
+#include <tutti/strategy/changing_members.hpp>
 #include <tutti/strategy/solo.hpp>
 #include <tutti/strategy/strategy.hpp>
 
@@ -65,6 +67,18 @@ struct Fixed : Plain {  // says that its members change, and nothing of them
   static constexpr StrategyTraits traits{.changes_members = true};
 };
 
+struct Least final : ChangingMembers {  // no more than it must say
+  [[nodiscard]] bool joining() const override { return joins; }
+  [[nodiscard]] Change change() override { return Change::none; }
+  [[nodiscard]] bool next_generation(const Leaving&) override { return true; }
+  [[nodiscard]] bool has_authority() const override { return true; }
+  void ask_to_leave() override {}
+  [[nodiscard]] bool stop_requested() const override { return false; }
+  [[nodiscard]] bool may_write() const override { return true; }
+  void epoch_begins(std::int64_t) override {}
+  bool joins = false;
+};
+
 static_assert(DistributedStrategy<Plain> && DistributedStrategy<Following> && DistributedStrategy<Solo>);
 static_assert(DistributedStrategy<AllReduce<ThreadCommunicator>> && DistributedStrategy<AnyStrategy>);
 static_assert(!DistributedStrategy<int> && !DistributedStrategy<Nameless> && !DistributedStrategy<Traitless>);
@@ -99,4 +113,30 @@ TEST_CASE("a strategy that is held as a value is asked what its traits tell of, 
   CHECK(any.rank() == 1);
   CHECK(any.size() == 3);
   CHECK(any.membership().generation == 7);
+}
+
+TEST_CASE("one process alone: all that training asks of a strategy is done at once") {
+  AnyStrategy any = AnyStrategy::make<Solo>();
+  CHECK(any.name() == "solo");
+  CHECK(any.size() == 1);
+  CHECK(any.allocate(64).empty());
+  any.reduce(Piece{}).wait();
+  any.finish();
+  std::array<double, 2> sums{1, 2};
+  any.sum(sums);
+  CHECK(sums == std::array<double, 2>{1, 2});
+}
+
+TEST_CASE("a strategy whose members come and go is taken for one of the usual kind in what it does not say") {
+  Least least;
+  ChangingMembers& m = least;
+  CHECK(!m.starts_anew());
+  CHECK(m.dealt_steps() == nullptr);
+  CHECK(!m.lacks_state());
+  least.joins = true;
+  CHECK(m.lacks_state());
+  CHECK(m.epoch_of_joining() == 0);
+  CHECK(m.most_members() == 1);
+  CHECK(m.state_memory(64).empty());
+  CHECK(m.took_state());
 }

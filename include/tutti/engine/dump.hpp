@@ -35,11 +35,16 @@ TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g) {
 }
 
 TUTTI_CORE_FUNCTION std::string dump_graphviz(const Graph& g) {
+  const auto quoted = [](const std::string& name) {
+    std::string r;
+    for (const char c : name) (c == '"' || c == '\\' ? r += '\\' : r) += c;
+    return r;
+  };
   std::string out;
   out += "digraph model {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
-    out += "  n" + std::to_string(i) + " [label=\"" + std::string(name_of(n.op)) + "\\n" + n.name + "\"" +
+    out += "  n" + std::to_string(i) + " [label=\"" + std::string(name_of(n.op)) + "\\n" + quoted(n.name) + "\"" +
            (n.backward ? ", style=dashed" : "") + "];\n";
     for (ValueId v : n.inputs)
       if (g[v].producer >= 0)

@@ -32,7 +32,6 @@ class ChangingMembers {
   ChangingMembers() = default;
   ChangingMembers(const ChangingMembers&) = delete;
   ChangingMembers& operator=(const ChangingMembers&) = delete;
-  virtual ~ChangingMembers() = default;
 
   // Whether a generation's processes end with it, and new ones go on from a checkpoint: then who trains saves and ends
   // when the members are to change, and next_generation() is not called.
@@ -70,6 +69,9 @@ class ChangingMembers {
   [[nodiscard]] virtual bool may_write() const = 0;
   // Said by rank 0, for whoever starts further processes.
   virtual void epoch_begins(std::int64_t epoch) = 0;
+
+ protected:
+  ~ChangingMembers() = default;  // nobody owns one by this name
 };
 
 }  // namespace tutti

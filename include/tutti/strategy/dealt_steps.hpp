@@ -25,7 +25,6 @@ class DealtSteps {
   DealtSteps() = default;
   DealtSteps(const DealtSteps&) = delete;
   DealtSteps& operator=(const DealtSteps&) = delete;
-  virtual ~DealtSteps() = default;
 
   // Asks for a step below `limit`, without waiting; several may be asked for.
   virtual void ask(std::int64_t limit) = 0;
@@ -41,6 +40,9 @@ class DealtSteps {
   [[nodiscard]] virtual bool began() const = 0;
   // Of this worker: no other one ever has it.
   [[nodiscard]] virtual int number() const = 0;
+
+ protected:
+  ~DealtSteps() = default;  // nobody owns one by this name
 };
 
 }  // namespace tutti

@@ -62,10 +62,6 @@ class GroupFlag {
 // ends its group, and memory that outlives all its groups.
 class ElasticMember : public ChangingMembers {
  public:
-  ~ElasticMember() override {
-    channel_->on_change({});
-    channel_->on_end({});
-  }
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
 
@@ -80,6 +76,10 @@ class ElasticMember : public ChangingMembers {
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
 
  protected:
+  ~ElasticMember() {
+    channel_->on_change({});
+    channel_->on_end({});
+  }
   // hint: how such a process is started. losses_end: the loss of another one ends the group.
   ElasticMember(std::shared_ptr<ControlChannel> channel, ElasticOptions options, const char* hint, bool losses_end)
       : options_(std::move(options)), channel_(std::move(channel)) {
