@@ -92,7 +92,7 @@ struct Bare {
     h.frame = *f;
     h.text.assign(reinterpret_cast<const char*>(e.message.data().data()), e.message.data().size());
     h.values.resize(h.text.size() / sizeof(float));
-    std::memcpy(h.values.data(), h.text.data(), h.values.size() * sizeof(float));
+    if (!h.values.empty()) std::memcpy(h.values.data(), h.text.data(), h.values.size() * sizeof(float));
     return h;
   }
 };
