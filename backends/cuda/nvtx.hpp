@@ -5,11 +5,11 @@
 #include <nvtx3/nvToolsExt.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 
 #include <tutti/core/span.hpp>
@@ -64,9 +64,9 @@ class NvtxRanges final : public SpanWatcher {
       append(name);
     }
     void append(std::string_view s) {
-      const std::size_t n = s.size() < bytes.size() - 1 - length ? s.size() : bytes.size() - 1 - length;
-      std::memcpy(bytes.data() + length, s.data(), n);
-      length += n;
+      s = s.substr(0, bytes.size() - 1 - length);
+      std::copy(s.begin(), s.end(), bytes.data() + length);  // not memcpy(), which refuses an empty text's null address
+      length += s.size();
     }
     std::array<char, 96> bytes{};
     std::size_t length = 0;

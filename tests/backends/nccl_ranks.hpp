@@ -27,7 +27,7 @@ template <class F>
   o.elastic = true;
   Office office(o);
   const std::array<io::Descriptor, 2> sockets{office.socket(), office.socket()};
-  return emulator::run_ranks(2, [&](int rank) {
+  const auto rank_of_job = [&](int rank) {
     cuda::DeviceMemory memory(0);
     ElasticOptions how;
     how.start.rank = rank;
@@ -36,7 +36,8 @@ template <class F>
                              io::Descriptor(::dup(sockets[static_cast<std::size_t>(rank)].get())))),
                          how, FormNccl{&memory.device(), {std::chrono::seconds(60)}});
     f(rank, strategy, memory);
-  });
+  };
+  return emulator::run_ranks(2, rank_of_job, [&] { return office.fork(); });
 }
 
 }  // namespace tutti::testing

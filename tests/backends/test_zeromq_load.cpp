@@ -25,6 +25,7 @@
 #include <tutti/strategy/parameter_server/server.hpp>
 #include <tutti/strategy/parameter_server/worker.hpp>
 
+#include "core/sanitizers.hpp"
 #include "strategy/server_ranks.hpp"
 
 using namespace tutti;
@@ -122,5 +123,7 @@ TEST_CASE("ZeroMQ: 10,000 pushes, and 100 strangers, leave a server as it was") 
   REQUIRE(after);
   CHECK(after->threads == before->threads);
   CHECK(after->descriptors == before->descriptors);
+#if !defined(TUTTI_TEST_ASAN)  // which keeps what is freed for long
   CHECK_MESSAGE(after->kib < before->kib + 8 * 1024, after->kib << " KiB after " << before->kib);
+#endif
 }

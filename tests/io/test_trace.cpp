@@ -136,7 +136,7 @@ TEST_CASE("a full disk ends the timeline with one complaint, and nothing else") 
   REQUIRE(said.size() == 1);
   CHECK(said[0].find("the timeline ends here: ") == 0);
   CHECK(said[0].find("out.rank0.json") != std::string::npos);
-  CHECK(said[0].find("Training goes on.") != std::string::npos);
+  CHECK(said[0].find("does not end the training.") != std::string::npos);
   // What was written is merged as that of a process that was killed.
   const auto merged = merge_traces(out, "");
   REQUIRE(merged.has_value());

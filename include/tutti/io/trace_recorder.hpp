@@ -289,7 +289,7 @@ class TraceRecorder final : public SpanWatcher {
     if (std::exchange(failed_, true)) return;
     leave();
     try {
-      if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " Training goes on.");
+      if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " That does not end the training.");
     } catch (...) {  // nobody hears it
     }
   }

@@ -44,7 +44,8 @@ class CarefulWriter {
       write();
       failing_ = false;
     } catch (const Error& e) {
-      if (!std::exchange(failing_, true)) complain_(what_ + " is not written: " + e.what() + " Training goes on.");
+      if (!std::exchange(failing_, true))
+        complain_(what_ + " is not written: " + e.what() + " That does not end the training.");
     }
   }
 

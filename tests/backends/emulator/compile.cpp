@@ -147,12 +147,14 @@ class Lock {
 std::filesystem::path folder() {
   static const struct Folder {
     std::filesystem::path path;
+    pid_t maker = ::getpid();
     Folder() {
       std::string name = (std::filesystem::temp_directory_path() / "tutti-emulator-XXXXXX").string();
       if (::mkdtemp(name.data()) == nullptr) give_up("no temporary folder");
       path = name;
     }
     ~Folder() {
+      if (::getpid() != maker) return;
       std::error_code e;
       std::filesystem::remove_all(path, e);
     }
