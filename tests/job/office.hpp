@@ -61,9 +61,10 @@ class Office {
     const std::lock_guard lock(mutex_);
     return f(desk_.arbiter());
   }
-  // Another process, made while this one's thread asks for no memory: AddressSanitizer's allocator would stay locked in
-  // it.
+  // Another process, made while this one's thread, which has begun, asks for no memory: AddressSanitizer's allocator
+  // would stay locked in it.
   [[nodiscard]] pid_t fork() {
+    while (!began_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::lock_guard lock(mutex_);
     return ::fork();
   }
@@ -71,6 +72,7 @@ class Office {
 
  private:
   void run() {
+    began_ = true;
     while (!stopping_) {
       {
         const std::lock_guard lock(mutex_);
@@ -95,6 +97,7 @@ class Office {
   control::ControlDesk desk_;
   std::vector<io::Descriptor> sockets_;
   std::atomic<bool> stopping_{false}, deaf_{false};
+  std::atomic<bool> began_{false};
   std::thread thread_;
 };
 
