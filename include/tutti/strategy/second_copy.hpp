@@ -31,7 +31,9 @@ namespace detail {
 // What ranks tell each other of their state before any of it travels: one record of each.
 class StateRecords {
  public:
-  StateRecords(std::size_t ranks, std::size_t pieces) : one_(head + pieces), mine_(one_), all_(one_ * ranks) {}
+  StateRecords(std::size_t ranks, std::size_t pieces) : one_(head + pieces), mine_(head), all_(one_ * ranks) {
+    mine_.resize(one_);
+  }
 
   [[nodiscard]] std::span<std::uint64_t> mine() noexcept { return mine_; }
   [[nodiscard]] std::span<std::uint64_t> all() noexcept { return all_; }
