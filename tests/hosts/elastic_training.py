@@ -13,6 +13,7 @@ from launch_case import wait_until
 TRAIN = str(BUILD / "examples" / "train_cifar10")
 CHECK_AUDIT = str(BUILD / "tools" / "tutti-check-audit")
 IMAGES, BATCH, EPOCHS = 960, 8, 6
+LONG = 4 * EPOCHS  # lasts until what is to happen to the job has happened, also where the test is held up
 
 
 def check_audit(run, *options):
@@ -91,9 +92,8 @@ class ElasticTrainingCase(OutputInFiles, HostsCase):
         log = self.elastic / "host_worker_log"
         return [line.split()[1:3] for line in log.read_text().splitlines()] if log.exists() else []
 
-    def hosts_join_and_leave(self, steps=None):
+    def hosts_join_and_leave(self, epochs=2 * EPOCHS, steps=None):
         """One joins, then the one that began the job leaves."""
-        epochs = 2 * EPOCHS  # so that it lasts until then
         self.begin("--elastic-at", "step", epochs=epochs)
         self.wait_for_steps(5)
         self.edit([0, 1, 2])
