@@ -18,6 +18,9 @@ if(TUTTI_SANITIZE)
   target_link_options(tutti_program_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
   # An index beyond the size of a vector or span, which may lie within memory that is valid.
   target_compile_definitions(tutti_program_options INTERFACE _GLIBCXX_ASSERTIONS)
+  add_library(tutti_sanitizer_defaults OBJECT "${PROJECT_SOURCE_DIR}/tests/sanitizer_defaults.cpp")
+  target_compile_definitions(tutti_sanitizer_defaults PRIVATE "TUTTI_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
+  target_link_libraries(tutti_program_options INTERFACE $<TARGET_OBJECTS:tutti_sanitizer_defaults>)
 endif()
 
 # The components and other libraries that a source file names in its #include lines, followed through "quoted" includes.

@@ -3,7 +3,7 @@
 # Builds the C++ tests with Clang's sanitizers and runs them. Not part of ./test.sh, whose time it would double.
 #   tests/sanitize.sh [--only AREA[,AREA...]] [--preset asan|ubsan|tsan]... [--compiler CLANG++] [--jobs N] [--seconds N]
 # An area is a folder of tests/; without --only all of them. Without --preset: asan and ubsan. Without --compiler: the
-# first of clang++-16, clang++-14 and clang++ that has its sanitizers. A program that takes longer than --seconds, 1800
+# first of clang++-16, clang++-14 and clang++ that has them. A program that takes longer than --seconds, 1800
 # without it, is ended and fails. Builds in build-PRESET-clang. Test scripts with a line "# sanitized: TARGET..." run too,
 # after these targets were built. Names at the end what failed, what was skipped and what could not be built. Ends with 1
 # if a test fails or does not compile, with 2 if it is not told well what to do.
@@ -47,23 +47,23 @@ while (($#)); do
 done
 ((${#presets[@]})) || presets=(asan ubsan)
 
-# works COMPILER: is it there, with its sanitizers?
+# works COMPILER: is it there, with the libraries of every sanitizer asked for? Packages may bring some of them alone.
 works() {
-  local probe status=0
+  local probe preset status=0
   probe=$(mktemp)
-  echo 'int main() {}' | "$1" -x c++ - -fsanitize=address -o "$probe" 2>/dev/null || status=1
+  for preset in "${presets[@]}"; do
+    echo 'int main() {}' | "$1" -x c++ - "-fsanitize=${sanitizers[$preset]}" -o "$probe" 2>/dev/null || status=1
+  done
   rm -f "$probe"
   return $status
 }
+declare -A sanitizers=([asan]=address [ubsan]=undefined [tsan]=thread)
 for candidate in ${compiler:-clang++-16 clang++-14 clang++}; do
   if works "$candidate"; then found=$candidate && break; fi
 done
-[[ -n ${found:-} ]] || die "[--compiler] expected a Clang with its sanitizers, got ${compiler:-none}. hint: apt-get install clang-14 libclang-rt-14-dev"
+[[ -n ${found:-} ]] ||
+  die "[--compiler] expected a Clang with the sanitizers of ${presets[*]}, got ${compiler:-none}. hint: apt-get install clang-14 libclang-rt-14-dev"
 
-# What Open MPI, OpenCL and OpenMP keep until the process ends is not ours, nor is what the file names.
-export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
-export UBSAN_OPTIONS=print_stacktrace=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
-export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:history_size=4${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 failed=() skipped=() passed=0
@@ -114,11 +114,7 @@ for preset in "${presets[@]}"; do
   # What does not compile fails by itself, below, and holds nothing else up.
   ((!${#targets[@]})) || cmake --build "$build" --parallel "$jobs" --target "${targets[@]}" -- -k 0 || true
   export TUTTI_SOURCE_DIR=$PWD TUTTI_BUILD_DIR=$PWD/$build
-  case $preset in
-    asan) export TUTTI_SANITIZE=address ;;
-    ubsan) export TUTTI_SANITIZE=undefined ;;
-    tsan) export TUTTI_SANITIZE=thread ;;
-  esac
+  export TUTTI_SANITIZE=${sanitizers[$preset]}
   for program in "${programs[@]}"; do
     # Else a program of an earlier build would answer for one that no longer compiles.
     if ! cmake --build "$build" --target "tests_${program/\//_}" >"$output" 2>&1; then

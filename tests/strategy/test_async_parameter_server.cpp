@@ -189,7 +189,9 @@ TEST_CASE("asynchronous servers: one worker trains to the bits of a single proce
       (void)fit(t, train, &test, fit_options(3));
       want = state_of(t);
     }
-    for (const auto& [servers, windows] : {std::pair{1, false}, {2, false}, {3, false}, {1, true}, {3, true}}) {
+    for (const auto& places : {std::pair{1, false}, {2, false}, {3, false}, {1, true}, {3, true}}) {
+      const int servers = places.first;  // clang 14 captures no structured binding
+      const bool windows = places.second;
       CAPTURE(servers);
       CAPTURE(windows);
       Servers job({.servers = servers, .trainer = options(optimizer), .windows = windows});

@@ -157,8 +157,9 @@ TEST_CASE("no change waits for a plan: those for one member more and one fewer a
         most = std::max(most, steps[i].plans);
         if (steps[i].size == steps[i - 1].size) continue;
         ++changes;
-        CAPTURE(me);
-        CAPTURE(steps[i].size);
+        const std::size_t worker = me, size = steps[i].size;  // clang 14 captures no structured binding
+        CAPTURE(worker);
+        CAPTURE(size);
         CHECK(steps[i].plans == steps[i - 1].plans);
       }
     CHECK(changes >= 4);
@@ -199,7 +200,8 @@ TEST_CASE("the batch follows the workers, and the rate by degrees; every sample 
       const std::int64_t epoch = seen / ElasticJob::samples, into = seen % ElasticJob::samples;
       const double done = static_cast<double>(epoch * 20 + into / ElasticJob::global_batch) / 80;
       const double factor = first == 0 ? 1 : std::min(2.0, 1 + 0.25 * static_cast<double>(step - first));
-      CAPTURE(step);
+      const std::int64_t at = step;
+      CAPTURE(at);
       CHECK(rates[step] == doctest::Approx(0.05 * (1 - done) * factor));
       seen += n;
     }
