@@ -17,7 +17,8 @@ fail() {
   if [ "$(printenv AWS_DL_NODE_TYPE | tr '[:upper:]' '[:lower:]')" = master ] && [ -n "$(printenv AWS_DL_WAIT_HANDLE)" ]; then
     reason=$(printf '%s' "$1" | tr -d '\042\134' | tr -c '[:print:]' ' ' | cut -c 1-400)
     printf '{"Status": "FAILURE", "UniqueId": "user_data", "Reason": "%s", "Data": "%s"}' "$reason" "$log" |
-      curl -sS --fail --max-time 60 -T - -H 'Content-Type:' "$AWS_DL_WAIT_HANDLE" >/dev/null 2>&1 ||
+      # --data-binary sends a Content-Length. -T - would send chunks, which S3 answers with 501.
+      curl -sS --fail --max-time 60 --retry 3 -X PUT --data-binary @- -H 'Content-Type:' "$AWS_DL_WAIT_HANDLE" >/dev/null 2>&1 ||
       say 'error: the stack could not be told of it'
   fi
   exit 1
@@ -26,13 +27,25 @@ fail() {
 # quietly COMMAND...: its output goes to the log only.
 quietly() { "$@" >>"$log" 2>&1; }
 
+# apt_install NAME: tries for some minutes. apt-daily runs when an image first boots and holds the lock of the package lists, for
+# which DPkg::Lock::Timeout does not wait. A source that stays broken does not hide the others: from the tenth attempt on
+# the package is asked for even if the update fails.
+apt_install() {
+  export DEBIAN_FRONTEND=noninteractive
+  for attempt in $(seq 30); do
+    if quietly timeout 600 apt-get update || [ "$attempt" -ge 10 ]; then
+      quietly timeout 900 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1" && return 0
+    fi
+    say "apt-get cannot install $1 yet, attempt $attempt of 30"
+    sleep 10
+  done
+  return 1
+}
+
 # install APT-NAME DNF-NAME
 install() {
   if command -v apt-get >/dev/null; then
-    export DEBIAN_FRONTEND=noninteractive
-    # Waits for the lock: the image updates itself when it first boots.
-    quietly timeout 600 apt-get -o DPkg::Lock::Timeout=300 update
-    quietly timeout 900 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1"
+    apt_install "$1"
   elif command -v dnf >/dev/null; then
     quietly timeout 900 dnf install -y "$2"
   else
@@ -40,6 +53,9 @@ install() {
     return 1
   fi
 }
+
+# errors_of_install: the last line in which apt-get or dnf says why, for the stack.
+errors_of_install() { grep -E '^(E|Error): ' "$log" | tail -n 1; }
 
 mount_efs() {
   kind=nfs4 source=$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.amazonaws.com:/
@@ -84,9 +100,9 @@ done
 say "$AWS_DL_NODE_TYPE of $AWS_DL_STACK_ID"
 python=$(printenv AWS_DL_PYTHON || echo python3)
 
-"$python" -c 'import boto3' 2>/dev/null || install python3-boto3 python3-boto3 || fail 'python3-boto3 cannot be installed'
+"$python" -c 'import boto3' 2>/dev/null || install python3-boto3 python3-boto3 || fail "python3-boto3 cannot be installed: $(errors_of_install)"
 if ! mountpoint -q "$EFS_MOUNT" && [ ! -x /sbin/mount.efs ] && [ ! -x /sbin/mount.nfs4 ]; then
-  install nfs-common nfs-utils || fail 'the NFS client cannot be installed'
+  install nfs-common nfs-utils || fail "the NFS client cannot be installed: $(errors_of_install)"
 fi
 mkdir -p "$EFS_MOUNT" || fail "no folder $EFS_MOUNT"
 mount_efs || fail "$EFS_FILE_SYSTEM_ID cannot be mounted at $EFS_MOUNT: does port 2049 of its mount target let this host in?"

@@ -32,7 +32,7 @@ TOKEN = "the-token-of-the-metadata-service"
 
 
 class Web(ThreadingHTTPServer):
-    """At /<host>/latest/ the metadata of a host, by version 2 of the protocol; at /handle what is PUT there is kept; at /files/
+    """At /<host>/latest/ the metadata of a host, by version 2 of the protocol; at /handle a wait handle, which keeps signals; at /files/
     what `files` has: a status and bytes."""
 
     daemon_threads = True
@@ -53,6 +53,19 @@ class Web(ThreadingHTTPServer):
         return f"{self.url}/{name}"
 
 
+def signal_faults(signal):
+    """What CloudFormation would not take as a signal of a wait condition: sentences."""
+    if not isinstance(signal, dict):
+        return ["a signal is an object"]
+    found = [f"unknown field {name}" for name in signal.keys() - {"Status", "UniqueId", "Reason", "Data"}]
+    found += [f"{name} is missing, or no text" for name in ("Status", "UniqueId", "Reason", "Data") if not isinstance(signal.get(name), str)]
+    if signal.get("Status") not in ("SUCCESS", "FAILURE"):
+        found.append("Status is SUCCESS or FAILURE")
+    if not found and len(signal["Reason"]) + len(signal["Data"]) > 4096:
+        found.append("Reason and Data have 4096 characters at most")
+    return found
+
+
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -64,23 +77,45 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_PUT(self):
-        body = self.rfile.read(int(self.headers["Content-Length"])) if "Content-Length" in self.headers else self.chunks()
+        if self.headers.get("Transfer-Encoding"):
+            self.close_connection = True  # the chunks stay unread
+            return self.refuse(501, "NotImplemented", "A header you provided implies functionality that is not implemented: Transfer-Encoding")
+        if not self.headers.get("Content-Length", "").isdecimal():
+            return self.refuse(411, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path.startswith("/handle"):
-            if self.headers.get("Content-Type"):
-                return self.answer(403)
-            self.server.signals.append(json.loads(body))
-            return self.answer(200 if self.path.endswith(HANDLE_SECRET) else 403)
-        if self.path.endswith("/latest/api/token") and self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "").isdecimal():
-            return self.answer(200, TOKEN.encode())
-        return self.answer(400)
+            return self.put_signal(body)
+        if self.path.endswith("/latest/api/token"):
+            return self.put_token()
+        return self.refuse(403, "AccessDenied", "Access Denied")
 
-    def chunks(self):
-        body = b""
-        while size := int(self.rfile.readline(), 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return body
+    def refuse(self, status, code, message):
+        self.answer(status, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode())
+
+    def put_signal(self, body):
+        """A wait handle: a pre-signed address of S3, whose signature covers an empty Content-Type."""
+        if self.path != f"/handle?{HANDLE_SECRET}":
+            return self.refuse(403, "SignatureDoesNotMatch", "The request signature we calculated does not match")
+        if self.headers.get("Content-Type"):
+            return self.refuse(403, "SignatureDoesNotMatch", "Content-Type was not signed")
+        try:
+            signal = json.loads(body)
+            faults = signal_faults(signal)
+        except ValueError as e:
+            faults = [str(e)]
+        if faults:
+            return self.refuse(400, "InvalidSignal", "; ".join(faults))
+        self.server.signals.append(signal)
+        return self.answer(200)
+
+    def put_token(self):
+        """The token of IMDSv2: it lasts 1 s to 6 hours, and none is given to a proxy."""
+        if self.headers.get("X-Forwarded-For"):
+            return self.answer(403)
+        seconds = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
+        if not seconds.isdecimal() or not 1 <= int(seconds) <= 21600:
+            return self.answer(400)
+        return self.answer(200, TOKEN.encode())
 
     def do_GET(self):
         self.server.asked.append(self.path)
