@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
+#include <tutti/backends/cuda/library_folders.hpp>
 #include <tutti/core/error.hpp>
 
 namespace tutti::cuda {
 
+// The major version of the CUDA that the program is built with: 13.
+inline constexpr int cuda_major = CUDART_VERSION / 1000;
+
 // One of CUDA's libraries, opened when the first of its functions is called: a program with this backend starts on
-// machines that have none of them, and says which one it lacks when it needs it.
+// machines that have none of them, and names the missing one when it needs it.
 class Library {
  public:
-  // file: "libcudnn.so.9"; package: what to install for it. companion: how the names of libraries begin that this one
-  // opens by name; where it was found in a folder that the loader does not search, they are opened there first.
-  Library(std::string file, std::string package, const std::string& companion = {})
+  // file: "libcudnn.so.9"; package: what to install for it. companion: the prefix of the names of libraries that this
+  // one opens by name; if it was found in a folder that the loader does not search, they are opened from there.
+  // Tries the folder that an archive brings, then the loader's search, then library_folders().
+  Library(std::string file, std::string package, const std::string& companion = {},
+          const LibraryPlaces& places = LibraryPlaces::of_process(cuda_major))
       : file_(std::move(file)), package_(std::move(package)) {
-    std::vector<std::string> places{file_};
-    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
-      if (const char* root = std::getenv(variable); root != nullptr && *root != 0)
-        for (const char* folder : {"/lib64/", "/lib/"}) places.push_back(root + std::string(folder) + file_);
-    for (const char* folder : {"/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"}) places.push_back(folder + file_);
-    for (const std::string& place : places) {
-      handle_ = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle_ != nullptr) {
-        if (place != file_ && !companion.empty()) open_companions(place, companion);
-        return;
-      }
-      // The first reason is the loader's own search, which finds what is installed.
-      if (why_.empty())
-        if (const char* e = ::dlerror()) why_ = e;
-    }
+    if (const auto packaged = places.packaged(); !packaged.empty() && open(packaged, companion)) return;
+    handle_ = ::dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_ != nullptr) return;
+    if (why_.empty())
+      if (const char* e = ::dlerror()) why_ = e;
+    for (const auto& folder : library_folders(places))
+      if (open(folder, companion)) return;
+    package_ += "; it is looked for in the loader's folders, in $CUDA_HOME, in $CUDA_PATH, in " +
+                (places.toolkits / "cuda").string() + "-" + std::to_string(places.major) + "* and in " +
+                (places.toolkits / "cuda").string();
   }
   // Never closed: CUDA's libraries hold threads and memory of their own until the process ends.
   Library(const Library&) = delete;
@@ -57,18 +57,32 @@ class Library {
   }
 
  private:
-  // The loader takes an open library for any that is asked for by the same name. What does not open is missed later, by
-  // who needs it.
-  static void open_companions(const std::filesystem::path& place, const std::string& companion) {
+  // Opens the file in `folder` if there is one. A file that does not open is the reason that function() reports: it
+  // says more than the loader's "no such file".
+  bool open(const std::filesystem::path& folder, const std::string& companion) {
+    const std::filesystem::path place = folder / file_;
     std::error_code ignored;
-    for (const auto& e : std::filesystem::directory_iterator(place.parent_path(), ignored)) {
-      const std::string name = e.path().filename();
-      if (name.starts_with(companion)) (void)::dlopen(e.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!std::filesystem::exists(place, ignored)) return false;
+    handle_ = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_ == nullptr) {
+      if (const char* e = ::dlerror(); e != nullptr && !unusable_) why_ = e;
+      unusable_ = true;
+      return false;
     }
+    if (!companion.empty()) open_companions(folder, companion);
+    return true;
+  }
+
+  // The loader takes an open library for any that is asked for by the same name. A companion that does not open is
+  // reported by the library that needs it.
+  static void open_companions(const std::filesystem::path& folder, const std::string& companion) {
+    for (const std::string& name : detail::names_in(folder))
+      if (name.starts_with(companion)) (void)::dlopen((folder / name).c_str(), RTLD_NOW | RTLD_LOCAL);
   }
 
   std::string file_, package_, why_;
   void* handle_ = nullptr;
+  bool unusable_ = false;  // a file was there and did not open
 };
 
 }  // namespace tutti::cuda

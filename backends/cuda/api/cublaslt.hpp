@@ -14,7 +14,7 @@
 namespace tutti::cuda {
 
 inline const Library& cublaslt_library() {
-  static const std::string major = std::to_string(CUDART_VERSION / 1000);
+  static const std::string major = std::to_string(cuda_major);
   static const Library library("libcublasLt.so." + major, "CUDA " + major + "'s cuBLAS (package libcublas-" + major +
                                                               "-x, or pip's nvidia-cublas)");
   return library;

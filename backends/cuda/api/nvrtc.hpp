@@ -17,7 +17,7 @@ inline void open_nvrtc() {}
 namespace tutti::cuda {
 
 inline const Library& nvrtc_library() {
-  static const std::string major = std::to_string(CUDART_VERSION / 1000);
+  static const std::string major = std::to_string(cuda_major);
   // It opens its builtins by their bare name, and has no path of its own to look for them.
   static const Library library(
       "libnvrtc.so." + major,
@@ -25,7 +25,7 @@ inline const Library& nvrtc_library() {
       "libnvrtc-builtins.so.");
   return library;
 }
-// Where it is there. For other libraries that open and close it: as long as it is open here, it costs them nothing.
+// Opens NVRTC if there is one. Other libraries that open and close it find it open, and it costs them nothing.
 inline void open_nvrtc() { (void)nvrtc_library().found(); }
 
 }  // namespace tutti::cuda

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+// The folders in which NVRTC, cuBLASLt, cuDNN and NCCL are looked for, besides those that the loader searches.
+namespace tutti::cuda {
+
+// The places from which these folders follow. Tests give trees of their own.
+struct LibraryPlaces {
+  int major = 0;                             // of the build's CUDA; 0: no toolkit of a certain version
+  std::filesystem::path program;             // the folder of the program, empty if unknown
+  std::vector<std::filesystem::path> homes;  // toolkits that the environment names
+  std::filesystem::path toolkits = "/usr/local";
+
+  // Those of this process: $CUDA_HOME and $CUDA_PATH name toolkits.
+  [[nodiscard]] static LibraryPlaces of_process(int major) {
+    LibraryPlaces p;
+    p.major = major;
+    std::error_code e;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", e);
+    if (!e) p.program = self.parent_path();
+    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
+      if (const char* root = std::getenv(variable); root != nullptr && *root != 0) p.homes.emplace_back(root);
+    return p;
+  }
+
+  // Where an archive of the programs has the libraries that it brings. Empty if the program's folder is unknown.
+  [[nodiscard]] std::filesystem::path packaged() const {
+    return program.empty() ? std::filesystem::path() : program.parent_path() / "lib" / "tutti" / "cuda";
+  }
+};
+
+namespace detail {
+
+// Numbers of "12.9" or "12.9-old"; empty if the text does not begin with one.
+[[nodiscard]] inline std::vector<int> version_numbers(std::string_view text) {
+  std::vector<int> numbers;
+  while (!text.empty()) {
+    int n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc() || n < 0) break;
+    numbers.push_back(n);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.starts_with('.')) break;
+    text.remove_prefix(1);
+  }
+  return numbers;
+}
+
+// Names in a folder, sorted; none if it cannot be read.
+[[nodiscard]] inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code e;
+  for (std::filesystem::directory_iterator at(folder, e), end; !e && at != end; at.increment(e))
+    names.push_back(at->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Appends the folders of a toolkit that may hold libraries.
+inline void add_toolkit(std::vector<std::filesystem::path>& list, const std::filesystem::path& root) {
+  list.push_back(root / "lib64");
+  list.push_back(root / "lib");
+  for (const std::string& target : names_in(root / "targets")) list.push_back(root / "targets" / target / "lib");
+}
+
+}  // namespace detail
+
+// Folders of toolkits in the order in which they are tried: those of the environment; `toolkits`/cuda-<major>*, the
+// newest minor version first; `toolkits`/cuda. A folder need not exist.
+[[nodiscard]] inline std::vector<std::filesystem::path> library_folders(const LibraryPlaces& places) {
+  std::vector<std::filesystem::path> list;
+  for (const auto& root : places.homes) detail::add_toolkit(list, root);
+  std::vector<std::pair<std::vector<int>, std::string>> versions;
+  for (const std::string& name : detail::names_in(places.toolkits)) {
+    constexpr std::string_view prefix = "cuda-";
+    if (!name.starts_with(prefix)) continue;
+    auto numbers = detail::version_numbers(std::string_view(name).substr(prefix.size()));
+    if (!numbers.empty() && numbers[0] == places.major) versions.emplace_back(std::move(numbers), name);
+  }
+  std::stable_sort(versions.begin(), versions.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& version : versions) detail::add_toolkit(list, places.toolkits / version.second);
+  detail::add_toolkit(list, places.toolkits / "cuda");
+  return list;
+}
+
+}  // namespace tutti::cuda
