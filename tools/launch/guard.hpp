@@ -44,7 +44,7 @@ class Guard {
   int run(const std::string& frame) {
     SignalQueue signals{SIGTERM, SIGINT, SIGHUP};
     folder_ = make_job_folder(order_.job);
-    if (order_.generation == 0) write_aside(order_file(folder_), frame);
+    if (order_.generation == 0) write_order(frame);
     link_.say("hello " + std::to_string(protocol) + " " + version + " " + own_node());
     std::error_code error;
     if (!fs::is_directory(order_.folder, error)) {
@@ -104,6 +104,10 @@ class Guard {
     end_recorded(read_records(folder_), stop_grace, meanwhile);
     watch();
   }
+  // The first file of this host in the job's folder.
+  void write_order(const std::string& frame) const {
+    with_job_folder(order_.job, [&](const fs::path& folder) { write_aside(order_file(folder), frame); });
+  }
   void begin_generation(const std::vector<std::string>& words) {
     const auto number = [&](std::size_t i) { return tutti::detail::number_between(words[i], 0, 1 << 30).value_or(0); };
     remove_files();
@@ -114,7 +118,7 @@ class Guard {
     order_.processes.clear();
     for (std::size_t i = 4; i < words.size(); i += 4)
       order_.processes.push_back({"worker", number(i), number(i + 1), number(i + 2), number(i + 3)});
-    write_aside(order_file(folder_), encode(order_));
+    write_order(encode(order_));
     link_.say("members " + words[1]);
   }
 

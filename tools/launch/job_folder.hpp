@@ -23,8 +23,10 @@ class JobFolder {
   void make(const Plan& plan, const Options& o) {
     if (!path_.empty()) return;
     for (const auto& folder : job_folders("")) remove_files_of_lost_launcher(folder);
-    path_ = make_job_folder(plan.job);
-    record_launcher(path_);
+    path_ = with_job_folder(plan.job, [](const fs::path& folder) {
+      record_launcher(folder);
+      return folder;
+    });
     std::vector<Host> hosts;
     for (const auto& s : plan.sites) hosts.push_back(s.host);
     write_rsh_agent(path_, own_program(), ssh_settings(o), hosts);

@@ -26,6 +26,7 @@
 #include <tutti/core/printable.hpp>
 #include <tutti/io/aside.hpp>
 #include <tutti/io/file.hpp>
+#include <tutti/io/file_error.hpp>
 
 #include "process.hpp"
 #include "wire.hpp"
@@ -38,11 +39,13 @@ namespace tutti::launch {
 
 namespace fs = std::filesystem;
 
-// The folder, if it is this user's alone.
+// Whether a path is a folder that only this user may open; `status` is lstat's.
+[[nodiscard]] inline bool is_private_folder(const struct stat& status) {
+  return S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 0077) == 0;
+}
 [[nodiscard]] inline bool is_private_folder(const fs::path& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
-         (status.st_mode & 0077) == 0;
+  return ::lstat(path.c_str(), &status) == 0 && is_private_folder(status);
 }
 
 [[nodiscard]] inline std::vector<fs::path> possible_state_folders() {
@@ -60,20 +63,22 @@ namespace fs = std::filesystem;
   return folders;
 }
 
-// Makes the folder of a job; UsageError where somebody else could have put it there.
+// Makes the folder of a job; UsageError if another user could have put it there.
 [[nodiscard]] inline fs::path make_job_folder(const std::string& job) {
   const fs::path state = possible_state_folders().front();
   const fs::path folders[] = {state, state / "jobs", state / "jobs" / job};
   for (int made = 0, tries = 0; made < 3;) {
     const fs::path& folder = folders[made];
     const int error = ::mkdir(folder.c_str(), 0700) != 0 ? errno : 0;
-    if ((error == 0 || error == EEXIST) && is_private_folder(folder)) {
+    // One look decides: another agent may remove the folder, and make it again, between two of them.
+    struct stat status {};
+    const bool there = (error == 0 || error == EEXIST) && ::lstat(folder.c_str(), &status) == 0;
+    if (there && is_private_folder(status)) {
       ++made;
       continue;
     }
-    std::error_code ignored;
-    const bool gone = error == ENOENT || (error == EEXIST && !fs::exists(fs::symlink_status(folder, ignored)));
-    // The end of another job may remove folders that were empty; then from the first one again.
+    // The end of another job may remove folders that are empty. Begins with the first one again.
+    const bool gone = error == ENOENT || ((error == 0 || error == EEXIST) && !there && errno == ENOENT);
     if (gone && ++tries < 100) {
       made = 0;
       continue;
@@ -83,6 +88,22 @@ namespace fs = std::filesystem;
                      "remove it, or set XDG_RUNTIME_DIR");
   }
   return folders[2];
+}
+
+// Makes the folder of a job, calls `make_first` with it, which makes a file there, and returns what `make_first`
+// returns. Repeats both if the folder is removed in between: agents of several hosts that share a state folder remove
+// the folder of their job whenever they find it empty. Once the file is there, the folder stays.
+template <class F>  // f(folder); throws FileError if it cannot make its file
+auto with_job_folder(const std::string& job, F&& make_first) {
+  for (int tries = 1;; ++tries) {
+    const fs::path folder = make_job_folder(job);
+    try {
+      return make_first(folder);
+    } catch (const io::FileError& e) {
+      const bool removed = e.error_number() == ENOENT || e.error_number() == ESTALE;
+      if (!removed || tries == 100) throw;
+    }
+  }
 }
 
 [[nodiscard]] inline bool is_job(const std::string& job) {

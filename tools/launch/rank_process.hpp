@@ -148,7 +148,7 @@ class RankProcess {
   [[nodiscard]] Started start(bool with_control) {
     remove_process_files(folder_, record_);
     const fs::path slot = folder_ / (record_.stem() + ".progress");
-    slot_ = ProgressFile::create(slot, order_.job);
+    slot_ = with_job_folder(order_.job, [&](const fs::path&) { return ProgressFile::create(slot, order_.job); });
     open_log();
     Pipe out = make_pipe(), err = make_pipe();
     Start s;
