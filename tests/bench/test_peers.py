@@ -226,7 +226,7 @@ sys.exit()""")
 
     def test_wrong_use_of_it(self):
         for wrong, code in ((["--precisions", "f64"], 2), (["--repeats", "0"], 2), (["--nice", "30"], 2), ([], 3)):
-            done = subprocess.run([sys.executable, PEERS.parent / "cost_per_flop.py", *wrong], capture_output=True, timeout=60,
+            done = subprocess.run([sys.executable, PEERS.parent / "cost_per_flop.py", *wrong], capture_output=True, timeout=300,
                                   env={**os.environ, "TUTTI_STEP": str(self.folder / "none")}, check=False)
             self.assertEqual(done.returncode, code, wrong)
 

@@ -75,7 +75,7 @@ class Model(unittest.TestCase):
 
 class CommandLine(unittest.TestCase):
     def run_it(self, *arguments):
-        return subprocess.run([sys.executable, SIMULATE, *arguments], text=True, capture_output=True, timeout=60)
+        return subprocess.run([sys.executable, SIMULATE, *arguments], text=True, capture_output=True, timeout=300)
 
     def test_trace_file(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -127,7 +127,7 @@ class OneProcess(TraceCase):
         for steps in ("5:4", "0:3", "5", ":", "1:x", "-1:2", "1:2:3", "1:99999999999999999999"):
             self.assertIn("--trace-steps", self.run_program("--trace-steps", steps, code=2))
         done = subprocess.run([TRAIN, *TINY, "--run-dir", "run", "--trace-steps", "1:2"], cwd=self.folder, env=self.environment,
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--trace FILE beside it", done.stderr)
         self.assertIn("folder/", self.run_program("--trace", "folder/", code=3))

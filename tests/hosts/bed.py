@@ -56,7 +56,7 @@ def _base36(n):
             return digits
 
 
-def _call(*argv, check=True, timeout=30):
+def _call(*argv, check=True, timeout=300):
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=timeout)
     if check and done.returncode != 0:
@@ -280,7 +280,7 @@ class Bed(Whole):
             start_new_session=True)
 
     def _wait_for_sshd(self, host):
-        for _ in range(200):
+        for _ in range(2400):
             if self.sshds[host].poll() is not None:
                 said = self.sshds[host].stdout.read().strip()
                 kind = Unavailable if "ermitted" in said or "denied" in said else RuntimeError

@@ -18,7 +18,7 @@ LONG = 4 * EPOCHS  # lasts until what is to happen to the job has happened, also
 
 def check_audit(run, *options):
     """What tutti-check-audit makes of a run: its exit code, and what it says."""
-    done = subprocess.run([CHECK_AUDIT, *map(str, options), str(run)], text=True, capture_output=True, timeout=60)
+    done = subprocess.run([CHECK_AUDIT, *map(str, options), str(run)], text=True, capture_output=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -27,7 +27,7 @@ class HostsCase(LaunchCase):
 
     def kill(self, *arguments):
         return subprocess.run([LAUNCH, "--kill", "--ssh-config", self.bed.ssh_config, *arguments], text=True,
-                              env=self.environment, capture_output=True, timeout=60)
+                              env=self.environment, capture_output=True, timeout=300)
 
     def marked_on(self, host):
         """The marked processes inside a host, by its network namespace."""

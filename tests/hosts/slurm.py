@@ -102,7 +102,7 @@ class Slurm(Whole):
     def close(self):
         """Ends what was started here, the last first; processes of jobs end with the bed's hosts."""
         if self.running:
-            subprocess.run(["scancel", "--full", "--user=root"], env=self.environment, capture_output=True, timeout=30)
+            subprocess.run(["scancel", "--full", "--user=root"], env=self.environment, capture_output=True, timeout=300)
         for process in reversed(self.running):
             process.terminate()
         for process in reversed(self.running):

@@ -35,7 +35,7 @@ class Mpi(HostsCase):
             except FileNotFoundError as e:  # it is being removed
                 return [str(e)]
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not left(), 20)
+            wait_until(lambda: not left())
         self.assertEqual(left(), [])
 
     def options(self):

@@ -28,7 +28,7 @@ class Ssh(HostsCase):
         word = "it's \"$HOME\" `x`; * \\"
         done = self.launch("-H", hosts, "-n", 7, "--env", f"W={word}", "--log-dir", "logs", "sh", "-c",
                            'echo "$TUTTI_RANK/$TUTTI_SIZE $(hostname) $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_HOST '
-                           '$TUTTI_ROOT|$W|$1|$(pwd)"', "sh", word, timeout=90)
+                           '$TUTTI_ROOT|$W|$1|$(pwd)"', "sh", word, timeout=300)
         host = [0, 0, 1, 2, 2, 0, 0]
         local = ["0/4", "1/4", "0/1", "0/2", "1/2", "2/4", "3/4"]
         names = [self.bed.address(0), self.bed.names[1], self.bed.address(2)]
@@ -330,7 +330,7 @@ class Sync(HostsCase):
         shutil.copy(LAUNCH, work / "tutti-launch")
         target = f"{PRIVATE}/it's a $(touch copy)"
         job = subprocess.run([str(work / "tutti-launch"), *self.options(), "-H", self.bed.hosts_file(), "--sync-dst-dir",
-                              target, "./say"], cwd=work, env=self.environment, capture_output=True, text=True, timeout=90)
+                              target, "./say"], cwd=work, env=self.environment, capture_output=True, text=True, timeout=300)
         self.assertEqual(job.returncode, 0, job.stderr)
         for rank in range(3):
             for line in ("of this host", target, self.bed.names[rank]):

@@ -42,14 +42,14 @@ class Scripts(HostsCase):
              "--trainer_script_dir", self.folder / "scripts", "--log_dir", self.folder / "logs", "--training_script",
              TRAIN, "--dataset=synthetic", "--num_examples=240", "--image_shape=3,16,16", "--depth=8", "--batch_size=8",
              "--threads=1", "--seed=3", f"--train_dir={self.folder / 'train'}", *more],
-            cwd=self.folder, text=True, capture_output=True, timeout=20)
+            cwd=self.folder, text=True, capture_output=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def run_scripts(self):
         """As the article does, in a loop over the hosts."""
         for host in range(2):
             done = subprocess.run(self.bed.ssh(host, f"bash {self.folder}/scripts/{self.bed.address(host)}.sh"),
-                                  text=True, capture_output=True, timeout=30)
+                                  text=True, capture_output=True, timeout=300)
             self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
     def processes(self):
@@ -183,7 +183,7 @@ class Scripts(HostsCase):
         script = (self.folder / "scripts" / f"{self.bed.address(1)}.sh").read_text().splitlines()
         again = [line for line in script if "--job_name=worker" in line]
         self.assertEqual(len(again), 1)
-        subprocess.run(self.bed.ssh(1, again[0]), timeout=30, check=True)
+        subprocess.run(self.bed.ssh(1, again[0]), timeout=300, check=True)
         self.until(lambda: "is back" in self.log("ps0") and "step 10," in self.log("worker1"))
         os.kill(running["ps1"], signal.SIGKILL)
         self.named(rf"server 1 (on|at) {self.bed.address(1)}", ["ps0", "worker0", "worker1"])

@@ -14,7 +14,7 @@ from launch_case import wait_until
 
 
 def without_zeromq():
-    said = subprocess.run([TRAIN, "--strategy", "ps"], capture_output=True, text=True, timeout=60).stderr
+    said = subprocess.run([TRAIN, "--strategy", "ps"], capture_output=True, text=True, timeout=300).stderr
     return "install libzmq3-dev" in said
 
 

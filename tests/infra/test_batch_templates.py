@@ -302,13 +302,13 @@ class UserData(unittest.TestCase):
         (self.folder / "etc" / "ecs").mkdir(parents=True)
         (self.folder / "dev").mkdir()
         text = re.sub(r"(?<![\w@}])/(fsx|scratch|etc|dev/console)\b", rf"{self.folder}/\1", self.script)
-        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=20,
+        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=300,
                               env={"PATH": f"{bin_folder}:/usr/bin:/bin"})
         return done.returncode, (self.folder / "calls").read_text()
 
     def test_shellcheck(self):
         try:
-            done = subprocess.run(["shellcheck", "-s", "bash", "-"], input=self.script, text=True, capture_output=True, timeout=60)
+            done = subprocess.run(["shellcheck", "-s", "bash", "-"], input=self.script, text=True, capture_output=True, timeout=300)
         except FileNotFoundError:
             self.skipTest("no shellcheck (Debian: apt-get install shellcheck)")
         self.assertEqual(done.stdout, "")

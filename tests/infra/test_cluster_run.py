@@ -153,7 +153,7 @@ class Elastic(Run):
         self.assertEqual((self.bed.efs / "host_worker").read_text(), "deeplearning-worker1\ndeeplearning-worker2\n")
         self.assertFalse((self.bed.efs / f"prepare_data_success_{ip}").exists())
         # Every sample of every epoch was seen once, whoever was there.
-        done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.bed.efs / "run"], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([BUILD / "tools/tutti-check-audit", "--epochs", "4", self.bed.efs / "run"], capture_output=True, text=True, timeout=300,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
@@ -164,7 +164,7 @@ class Agent(Run):
         options = ["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
         *more, command = options_and_command
         done = subprocess.run(["ssh", *options, *more, f"root@{self.bed.address(0)}", command], env=self.agent, stdin=subprocess.DEVNULL,
-                              text=True, capture_output=True, timeout=60)
+                              text=True, capture_output=True, timeout=300)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 

@@ -205,14 +205,14 @@ class Pods(Commands):
         # The other one first, whose rank is in the midst of it.
         for pod in (other, first):
             pod.send_signal(signal.SIGTERM)
-        said = first.communicate(timeout=60)[0]
+        said = first.communicate(timeout=300)[0]
         self.assertEqual(first.returncode, 143, said)
         self.assertEqual(other.wait(30), 0)
         self.assertTrue(list((self.folder / "run" / "checkpoints").glob("step-*")), said)
 
     def test_a_pod_that_does_not_come_is_named(self):
         first = self.pod(0, JOIN_TIMEOUT="2")
-        said = first.communicate(timeout=60)[0]
+        said = first.communicate(timeout=300)[0]
         self.assertEqual(first.returncode, 5, said)
         self.assertIn(f"[tutti-{self.bed.id}-1] expected it to answer by ssh", said)
 

@@ -13,7 +13,7 @@ from cloud import BOOTSTRAP, CloudCase
 class PrepareData(CloudCase):
     def prepare(self, *arguments):
         return subprocess.run([sys.executable, BOOTSTRAP / "prepare-data.py", *map(str, arguments)], cwd=self.efs, text=True, capture_output=True,
-                              timeout=60)
+                              timeout=300)
 
     def test_record_files(self):
         files, url = self.cloud.web.files, f"{self.cloud.web.url}/files/rec"

@@ -36,7 +36,7 @@ class Notice(CloudCase):
         self.assertEqual(json.loads(file.read_text())["action"], "terminate")
         self.assertIn("this instance ends: terminate at 2026-11-22T08:22:00Z", said)
         # Questions have a token: without one the service answers 401, and the notice would not have come.
-        bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=30, check=False)
+        bad = subprocess.run([sys.executable, BOOTSTRAP / "spot_notice.py", "--poll", "0", file], capture_output=True, timeout=300, check=False)
         self.assertEqual(bad.returncode, 2)
 
 

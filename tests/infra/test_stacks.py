@@ -77,7 +77,7 @@ class Stacks(unittest.TestCase):
             found = [i["InstanceId"] for r in ec2("describe_instances", "Reservations", Filters=filters) for i in r["Instances"]]
             self.assertEqual(found, [i["InstanceId"] for i in instances_of(stack, "Master")])
             fake = 'aws() { if [ "$1" = ec2 ]; then echo "$FOUND"; else echo "$*"; fi; }; eval "$COMMAND"'
-            done = subprocess.run(["bash", "-euc", fake], env={"FOUND": found[0], "COMMAND": command}, text=True, capture_output=True, timeout=10)
+            done = subprocess.run(["bash", "-euc", fake], env={"FOUND": found[0], "COMMAND": command}, text=True, capture_output=True, timeout=300)
             self.assertEqual(done.stdout, f"ssm start-session --region us-east-1 --target {found[0]}\n", done.stderr)
 
     def test_parameters_that_are_refused(self):

@@ -22,7 +22,7 @@ ZONE = {"AvailabilityZone": "us-east-1b"}
 
 
 def generate(folder, *options):
-    return subprocess.run([sys.executable, folder / "source/generate.py", *options], text=True, capture_output=True, timeout=60)
+    return subprocess.run([sys.executable, folder / "source/generate.py", *options], text=True, capture_output=True, timeout=300)
 
 
 class Generated(unittest.TestCase):

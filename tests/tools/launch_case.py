@@ -20,7 +20,7 @@ CONTROL_RANK = str(BUILD / "tests" / "tools" / "control_rank")
 ELASTIC_RANK = str(BUILD / "tests" / "tools" / "elastic_rank")
 
 
-def wait_until(condition, seconds=90):
+def wait_until(condition, seconds=300):
     """The first true value of condition(); fails after so many seconds, which are many: other tests may have the processors."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -80,7 +80,7 @@ class ReportCase(unittest.TestCase):
             assert done.returncode == 0, done.stdout + done.stderr
 
     def report(self, code, *words, cwd=None):
-        done = subprocess.run([REPORT, *map(str, words)], text=True, capture_output=True, timeout=60, cwd=cwd or self.folder)
+        done = subprocess.run([REPORT, *map(str, words)], text=True, capture_output=True, timeout=300, cwd=cwd or self.folder)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 

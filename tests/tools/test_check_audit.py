@@ -27,7 +27,7 @@ class CheckAudit(unittest.TestCase):
     def check(self, text, code, *options, runs=None):
         if text is not None:
             self.file.write_text(text)
-        done = subprocess.run([CHECK, *options, *map(str, runs or [self.run_dir])], text=True, capture_output=True, timeout=60)
+        done = subprocess.run([CHECK, *options, *map(str, runs or [self.run_dir])], text=True, capture_output=True, timeout=300)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 

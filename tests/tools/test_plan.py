@@ -23,7 +23,7 @@ class Plan(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def plan(self, *arguments, code=0, tells=""):
-        done = subprocess.run([sys.executable, PLAN, *[str(a) for a in arguments]], text=True, capture_output=True, timeout=60)
+        done = subprocess.run([sys.executable, PLAN, *[str(a) for a in arguments]], text=True, capture_output=True, timeout=300)
         self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout}{done.stderr}")
         self.assertIn(tells, done.stdout if code == 0 else done.stderr)
         self.assertNotIn("Traceback", done.stderr)

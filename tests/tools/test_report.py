@@ -156,7 +156,7 @@ class Report(ReportCase):
         # A name that is no UTF-8.
         odd = os.fsencode(self.folder) + b"/odd\xff"
         shutil.copytree(os.fsencode(self.folder / "first"), odd)
-        done = subprocess.run([REPORT, "--out", "page.html", odd], cwd=self.folder, capture_output=True, timeout=60)
+        done = subprocess.run([REPORT, "--out", "page.html", odd], cwd=self.folder, capture_output=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(b"<title>odd?</title>", (self.folder / "page.html").read_bytes())
 
