@@ -145,7 +145,7 @@ class OneProcess(TraceCase):
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.05)
             process.send_signal(number)
-            return process.wait(timeout=120)
+            return process.wait(timeout=900)
         finally:
             process.kill()
             process.wait()
@@ -208,7 +208,7 @@ class SeveralProcesses(TraceCase):
                 time.sleep(0.05)
             for child in self.trainings(process.pid):
                 os.kill(child, signal.SIGKILL)
-            out, _ = process.communicate(timeout=120)
+            out, _ = process.communicate(timeout=900)
         finally:
             process.kill()
             process.wait()

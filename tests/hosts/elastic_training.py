@@ -32,7 +32,7 @@ class OutputInFiles:
         process.stdout, process.stderr = (open(self.folder / name, encoding="utf-8", errors="replace") for name in ("out", "err"))
         return process
 
-    def finish(self, process, timeout=240):
+    def finish(self, process, timeout=900):
         process.wait(timeout)
         for stream in (process.stdout, process.stderr):
             stream.seek(0)

@@ -118,7 +118,7 @@ class Rules(unittest.TestCase):
                         done = subprocess.run(["shellcheck", "-s", shell, "-e", "SC2154", "-"], input=rest, text=True, capture_output=True)
                         self.assertEqual(done.stdout, "")
         scripts = [str(p) for p in (ROOT / "infra" / "batch").glob("*.sh")]
-        done = subprocess.run(["shellcheck", *scripts], text=True, capture_output=True, timeout=120)
+        done = subprocess.run(["shellcheck", *scripts], text=True, capture_output=True, timeout=900)
         self.assertEqual(done.stdout, "")
 
 
@@ -158,7 +158,7 @@ class Steps(unittest.TestCase):
     @classmethod
     def inside(cls, argv, **more):
         return subprocess.run(["chroot", cls.root, *argv], env={**cls.environment, **more}, text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=120)
+                              stdin=subprocess.DEVNULL, timeout=900)
 
     @classmethod
     def build(cls, all_stages):
@@ -168,7 +168,7 @@ class Steps(unittest.TestCase):
                 for part in rest.split(" && "):
                     if part.startswith("cmake --install"):
                         words = shlex.split(part.replace("/build", str(BUILD), 1).replace("/opt/tutti", f"{cls.folder}/tutti"))
-                        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+                        done = subprocess.run(words, capture_output=True, text=True, timeout=900)
                         assert done.returncode == 0, done.stdout + done.stderr
         cls.packages, cls.entry = [], None
         for word, rest in all_stages[1]:

@@ -204,7 +204,7 @@ JOB_REFUSED = {"TemplateUrl": ["http://bucket.s3.amazonaws.com/x", "https://exam
 class Templates(unittest.TestCase):
     def test_cfn_lint(self):
         done = subprocess.run([Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1", "--", BATCH, JOB], text=True,
-                              capture_output=True, timeout=120)
+                              capture_output=True, timeout=900)
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stdout)
 
     def test_text(self):

@@ -126,7 +126,7 @@ class Commands(unittest.TestCase):
         return [w for w in words if not w.startswith("--data-dir")] + SMALL + list(more)
 
     def run_command(self, argv):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.folder, env=self.environment)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=900, cwd=self.folder, env=self.environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -186,7 +186,7 @@ class Pods(Commands):
 
     def test_a_job_trains_on_all_pods(self):
         first, other = self.pod(0, "--epochs=1"), self.pod(1)
-        said = first.communicate(timeout=120)[0]
+        said = first.communicate(timeout=900)[0]
         self.assertEqual(first.returncode, 0, said)
         self.assertIn("2 workers on 2 hosts", said)
         self.assertIn('"world":2,', (self.folder / "run" / "log.jsonl").read_text())

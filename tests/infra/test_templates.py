@@ -263,7 +263,7 @@ class UserData(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
             file.write(text)
             file.flush()
-            done = subprocess.run([*command, file.name], text=True, capture_output=True, timeout=120)
+            done = subprocess.run([*command, file.name], text=True, capture_output=True, timeout=900)
             return done.returncode, done.stdout + done.stderr
 
     def test_bash_reads_it(self):

@@ -68,13 +68,13 @@ class LaunchCase(unittest.TestCase):
         self.addCleanup(self.end, process)
         return process
 
-    def finish(self, process, timeout=120):
+    def finish(self, process, timeout=900):
         """Waits for it; the result has returncode, out and err."""
         process.out, process.err = process.communicate(timeout=timeout)
         self.jobs += re.findall(r"job ([0-9a-f]{16})", process.err)
         return process
 
-    def launch(self, *arguments, code=0, timeout=120, **more):
+    def launch(self, *arguments, code=0, timeout=900, **more):
         """Runs tutti-launch and expects its exit code."""
         done = self.finish(self.start(*arguments, **more), timeout)
         self.assertEqual(done.returncode, code, f"stdout:\n{done.out}\nstderr:\n{done.err}")
