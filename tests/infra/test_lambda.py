@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The function of the templates, cut out of them and run against stacks in moto with what Auto Scaling publishes: launches, failures,
 repeated, late, foreign and senseless events."""
+import datetime
 import functools
 import itertools
 import json
@@ -14,6 +15,7 @@ import unittest.mock
 import boto3
 from moto.autoscaling.models import autoscaling_backends
 
+from service_models import check
 from stand import ACCOUNT, REGION, stand
 from templates import INFRA, load
 
@@ -43,16 +45,22 @@ class Boto:
 
     def client(self, service):
         overridden = {"cloudformation": {"signal_resource": self.signal_resource},
-                      "autoscaling": {"describe_scaling_activities": lambda AutoScalingGroupName: {"Activities": self.activities},
+                      "autoscaling": {"describe_scaling_activities": self.describe_scaling_activities,
                                       "set_desired_capacity": self.set_desired_capacity}}
         return Client(client_of(service), overridden.get(service, {}))
 
     def signal_resource(self, **arguments):
+        check("cloudformation", "SignalResource", arguments)
         if self.fails:
             raise RuntimeError("ValidationError: the stack is complete")
         self.signals.append(arguments)
 
+    def describe_scaling_activities(self, **arguments):
+        check("autoscaling", "DescribeScalingActivities", arguments)
+        return {"Activities": self.activities}
+
     def set_desired_capacity(self, **arguments):
+        check("autoscaling", "SetDesiredCapacity", arguments)
         self.changes.append(arguments["DesiredCapacity"])
         return client_of("autoscaling").set_desired_capacity(**arguments)
 
@@ -87,6 +95,40 @@ TEST = ('{"AccountId":"123456789012","RequestId":"a1b2c3d4-1c3a-11e8-9d9a-2d6ba0
         '"AutoScalingGroupARN":"arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/GROUP",'
         '"AutoScalingGroupName":"GROUP","Service":"AWS Auto Scaling","Event":"autoscaling:TEST_NOTIFICATION",'
         '"Time":"2018-11-18T13:01:35.123Z"}')
+
+# Messages as Auto Scaling hands them on from EC2, and what of them a signal holds.
+REFUSALS = {
+    "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket that the specified instance "
+    "type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit. Launching EC2 "
+    "instance failed.": "You have requested more vCPU capacity than your current vCPU lim",
+    "You have requested more instances (1) than your current instance limit of 0 allows for the specified instance type. Launching EC2 "
+    "instance failed.": "You have requested more instances (1) than your current instance",
+    "Your requested instance type (g5.xlarge) is not supported in your requested Availability Zone (us-east-1e). Please retry your request "
+    "by not specifying an Availability Zone or choosing us-east-1a. Launching EC2 instance failed.":
+        "Your requested instance type (g5.xlarge) is not supported in you",
+    "The requested Availability Zone is no longer supported. Launching EC2 instance failed.":
+        "The requested Availability Zone is no longer supported. Launchin",
+    "The requested configuration is currently not supported. Please check the documentation for supported configurations. Launching EC2 "
+    "instance failed.": "The requested configuration is currently not supported. Please c",
+    "The image id '[ami-0123456789abcdef0]' does not exist. Launching EC2 instance failed.":
+        "The image id '[ami-0123456789abcdef0]' does not exist. Launching",
+    "Volume of size 75GB is smaller than snapshot 'snap-1', expect size >= 100GB. Launching EC2 instance failed.":
+        "Volume of size 75GB is smaller than snapshot 'snap-1', expect si",
+    "The specified instance type is not eligible for Free Tier. Launching EC2 instance failed.":
+        "The specified instance type is not eligible for Free Tier. Launc",
+    "The key pair 'mine' does not exist. Launching EC2 instance failed.":
+        "The key pair 'mine' does not exist. Launching EC2 instance faile",
+    "In order to use this AWS Marketplace product you need to accept terms and subscribe. Launching EC2 instance failed.":
+        "In order to use this AWS Marketplace product you need to accept ",
+    "VcpuLimitExceeded": "VcpuLimitExceeded", "Unsupported": "Unsupported", "InvalidAMIID.NotFound": "InvalidAMIID.NotFound"}
+REFUSALS = {message: words.strip() for message, words in REFUSALS.items()}
+TRANSIENT = {
+    "We currently do not have sufficient g5.xlarge capacity in the Availability Zone you requested (us-east-1a). Launching EC2 instance "
+    "failed.": "We currently do not have sufficient g5.xlarge capacity in the Av",
+    "Invalid IAM Instance Profile name. Launching EC2 instance failed.": "Invalid IAM Instance Profile name. Launching EC2 instance failed",
+    "Request limit exceeded. Launching EC2 instance failed.": "Request limit exceeded. Launching EC2 instance failed.",
+    "The security group 'sg-1' does not exist. Launching EC2 instance failed.": "The security group 'sg-1' does not exist. Launching EC2 instance",
+    "Something new": "Something new"}
 
 
 class Function(unittest.TestCase):
@@ -193,12 +235,55 @@ class Function(unittest.TestCase):
         self.nothing_happened()
         self.assertEqual(self.groups["Worker"].desired_capacity, 4)
 
-    def test_the_master_cannot_be_had(self):
+    def refused(self, message):
+        """The event of a launch of the master that EC2 refuses, in its words."""
         self.launched("Master", 0)
-        for _ in range(2):
-            self.send(LAUNCH_ERROR, "Master")
-        self.nothing_happened()
+        self.send(LAUNCH_ERROR.replace('"StatusMessage":"There is no capacity."', f'"StatusMessage":{json.dumps(message)}'), "Master")
+
+    def test_refused_launch_of_the_master_is_told_to_the_stack(self):
+        for message, words in REFUSALS.items():
+            with self.subTest(message):
+                self.boto.signals.clear()
+                self.refused(message)
+                self.assertEqual(self.boto.signals, [{"StackName": self.stack.name, "LogicalResourceId": "MasterAutoScalingGroup",
+                                                      "UniqueId": words, "Status": "FAILURE"}])
+        self.assertEqual((self.sent(), self.boto.changes), ([], []))
         self.assertEqual(self.groups["Master"].desired_capacity, 1)
+
+    def test_group_may_try_again_what_may_pass(self):
+        """Within the first minutes; if the launches go on failing, the stack hears of the last one before it gives up by itself."""
+        begin = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+        for message, words in TRANSIENT.items():
+            with self.subTest(message):
+                self.boto.signals.clear()
+                for seconds in (0, 100, 299):
+                    self.boto.activities = [{"ActivityId": f"a-{n}", "StatusCode": "Failed", "StartTime": begin + datetime.timedelta(seconds=n),
+                                             "Description": "Launching a new EC2 instance."} for n in (seconds, 0)]
+                    self.refused(message)
+                self.nothing_happened()
+                self.boto.activities[0]["StartTime"] = begin + datetime.timedelta(seconds=300)
+                self.refused(message)
+                self.assertEqual([(s["Status"], s["UniqueId"]) for s in self.boto.signals], [("FAILURE", words)])
+
+    def test_refused_launch_of_a_worker_is_not_told_to_the_stack(self):
+        self.launched("Worker", 2)
+        self.send(LAUNCH_ERROR.replace("There is no capacity.", next(iter(REFUSALS))))
+        self.assertEqual((self.boto.signals, self.boto.changes), ([], [2]))
+
+    def test_words_that_no_signal_can_have(self):
+        """A signal has 1 to 64 characters."""
+        for message in ("vCPU limit \u2603\x00\n" + 100 * "x", "\u2603 vCPU limit"):
+            self.refused(message)
+        self.assertEqual([s["UniqueId"] for s in self.boto.signals], ["vCPU limit " + 53 * "x", "vCPU limit"])
+        self.launched("Master", 0)
+        for text in ("null", "7", "{}", '""'):
+            self.send(LAUNCH_ERROR.replace('"StatusMessage":"There is no capacity."', f'"StatusMessage":{text}'), "Master")
+        self.assertEqual(len(self.boto.signals), 2)
+
+    def test_stack_that_takes_no_signal(self):
+        self.boto.fails = True
+        self.refused(next(iter(REFUSALS)))
+        self.nothing_happened()
 
     def test_unhealthy_instances_do_not_count(self):
         one, two = self.states["Worker"][:2]

@@ -2,7 +2,7 @@
 """Hears what the Auto Scaling groups of the stack launch and tells the master's queue which group is complete.
 
 A group that cannot launch all it wants is made smaller, never below its minimum, so that the stack goes on without what
-cannot be had. Events may come late, twice and in any order: what is done follows from the group as it is now.
+cannot be had. If EC2 refuses to launch the master, the stack is told why, and rolls back. Events may come late, twice and in any order: what is done follows from the group as it is now.
 """
 import json
 import logging
@@ -14,6 +14,10 @@ log = logging.getLogger()
 log.setLevel(logging.INFO)
 NOT_YET_LISTED = ("PendingSpotBidPlacement", "WaitingForSpotInstanceRequestId", "WaitingForSpotInstanceId",
                   "WaitingForInstanceId", "PreInService", "InProgress")
+# Words of a refusal that stays one however often the group tries again: quotas, types that a zone does not have, images.
+REFUSED = ("vcpu limit", "vcpulimit", "instance limit", "instancelimit", "not supported", "longer supported", "unsupported", "image id",
+           "invalidami", "smaller than snapshot", "not eligible", "key pair", "subscribe")
+PATIENCE = 300  # seconds of launches that fail for other reasons; the stack itself gives up after 600
 
 
 def role_of(group_name):
@@ -52,6 +56,30 @@ def is_launching(group, event):
                for a in activities)
 
 
+def signal_stack(status, unique_id):
+    """Ends the stack's wait for its master. Its events show the id of the signal."""
+    try:
+        boto3.client("cloudformation").signal_resource(
+            StackName=os.environ["AWS_DL_STACK_ID"], LogicalResourceId="MasterAutoScalingGroup", UniqueId=unique_id, Status=status)
+    except Exception as e:  # Expects none after the first signal: the stack no longer waits.
+        log.info("no signal: %s", e)
+
+
+def on_refusal(group, event):
+    """Tells the stack, in EC2's words, that the master cannot be launched."""
+    message = event.get("StatusMessage")
+    words = " ".join("".join(c if " " <= c <= "~" else " " for c in message).split()) if isinstance(message, str) else ""
+    if not any(word in words.lower() for word in REFUSED):
+        activities = boto3.client("autoscaling").describe_scaling_activities(
+            AutoScalingGroupName=group["AutoScalingGroupName"])["Activities"]
+        times = [a["StartTime"] for a in activities if a["StatusCode"] == "Failed"]
+        if not times or (max(times) - min(times)).total_seconds() < PATIENCE:
+            log.info("the group may try again")
+            return
+    if words:
+        signal_stack("FAILURE", words[:64].strip())  # 64 characters are the most that a signal's id may have
+
+
 def on_launch(group, role, event):
     launched = len(healthy_instances(group))
     if launched != group["DesiredCapacity"]:
@@ -61,12 +89,7 @@ def on_launch(group, role, event):
     if role == "Worker":
         keep_size(group)
         return
-    try:
-        boto3.client("cloudformation").signal_resource(
-            StackName=os.environ["AWS_DL_STACK_ID"], LogicalResourceId="MasterAutoScalingGroup",
-            UniqueId=event["EC2InstanceId"], Status="SUCCESS")
-    except Exception as e:  # Expects none after the first signal: the stack no longer waits.
-        log.info("no signal: %s", e)
+    signal_stack("SUCCESS", event["EC2InstanceId"])
 
 
 def on_launch_error(group, role, event):
@@ -74,6 +97,8 @@ def on_launch_error(group, role, event):
     log.info("launch failed: %s", event.get("StatusMessage"))
     if launched < group["MinSize"]:
         log.info("%d is below the minimum of %d", launched, group["MinSize"])
+        if role == "Master":
+            on_refusal(group, event)
         return
     if launched < group["DesiredCapacity"]:
         if is_launching(group, event):
