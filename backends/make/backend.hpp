@@ -15,8 +15,8 @@ namespace tutti {
 // What this program was linked with, fastest first: "cuda", "onednn", "eigen", "reference".
 [[nodiscard]] std::vector<std::string> built_backends();
 
-// The backend that "auto" stands for here: that of a GPU where there is one that will do, else the fastest on the
-// processor.
+// The backend that "auto" stands for here: that of a GPU if the build has it and a GPU will do, else the fastest on the
+// processor. Calls options.warn if the host has a GPU that it does not take.
 [[nodiscard]] std::string automatic_backend(const BackendOptions& options = {});
 // A backend by name, or "auto". UsageError for one that was not linked.
 [[nodiscard]] std::unique_ptr<Backend> make_backend(std::string_view word = "auto", const BackendOptions& options = {});

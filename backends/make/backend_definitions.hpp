@@ -9,6 +9,7 @@
 #include <tutti/backends/make/backend.hpp>
 #include <tutti/backends/make/backend_rows.hpp>
 #include <tutti/backends/make/table.hpp>
+#include <tutti/backends/make/unused_gpu.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/launch_environment.hpp>
 
@@ -25,6 +26,11 @@ TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const Backend
     if (!gpu.why.empty() && o.warn && read_launch_environment().local_rank == 0)
       o.warn(o.where + " auto trains on the processor, because the GPU will not do: " + gpu.why);
   }
+#else
+  // A GPU that this program cannot use is no silent reason either.
+  if (o.gpu && o.warn && read_launch_environment().local_rank == 0)
+    if (const std::string shown = detail::nvidia_gpu_of_host(); !shown.empty())
+      o.warn(detail::unused_gpu(o.where, shown));
 #endif
   for (const detail::BackendRow& r : detail::backend_rows())
     if (r.make != nullptr && std::string_view(r.word) != "cuda") return r.word;

@@ -17,7 +17,7 @@ struct BackendOptions {              // what make_backend() can be told
   bool graph = true;
   std::string fusion = "auto";         // or "on", "off"; see CudaFusion
   std::string where = "make_backend";  // what errors name, such as the option that the word comes from
-  // Says why "auto" does without a GPU that is there, and what convolution "tune" chose.
+  // Called with the reason if "auto" does not take a GPU that the host has, and with what convolution "tune" chose.
   std::function<void(const std::string&)> warn = [](const std::string& w) { std::fprintf(stderr, "%s\n", w.c_str()); };
 };
 

@@ -36,6 +36,7 @@ struct StartedJob {
   int servers = 0;                         // that were started beside them
   bool elastic = false;                    // processes come and go
   bool over_mpi = false;                   // mpirun starts them
+  bool cuda_built = true;                  // the build has the backend for GPUs
 };
 
 namespace detail {
@@ -255,8 +256,13 @@ inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
     fail<UsageError>("--gpus", o.strategy == "nccl" ? "GPUs for strategy nccl" : "a GPU for --backend cuda", "none",
                      "name them, e.g. --gpus 0, or leave --gpus out to take what there is");
   if (!o.gpus->empty() && o.backend != "cuda")
-    fail<UsageError>("--gpus", "no GPUs, because the cuda backend was not chosen", *o.gpus,
-                     "give --backend cuda, or --gpus '' to train on the processor");
+    fail<UsageError>("--gpus",
+                     job.cuda_built ? "no GPUs, because the cuda backend was not chosen"
+                                    : "no GPUs, because this build has no CUDA backend",
+                     *o.gpus,
+                     job.cuda_built ? "give --backend cuda, or --gpus '' to train on the processor"
+                                    : "give --gpus '' to train on the processor, or build where CUDA's and cuDNN's "
+                                      "headers are");
   (void)gpu_numbers(*o.gpus);
 }
 
@@ -312,7 +318,7 @@ inline void check_elastic(RunOptions& o, const StartedJob& job) {
 }
 
 inline void check_distribution(RunOptions& o, const StartedJob& job) {
-  const auto& [processes, built, gpu, servers, elastic, over_mpi] = job;
+  const auto& [processes, built, gpu, servers, elastic, over_mpi, cuda_built] = job;
   if (!o.kv_store.empty())
     word("--kv-store", o.kv_store,
          {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "nccl"});

@@ -199,9 +199,14 @@ int schedule(const RunOptions& o, const Started& start) {
 
 // Whether --backend auto takes the GPU of this process.
 bool has_gpu(const RunOptions& o, const Started& start) {
-  if (o.backend != "auto" || detail::wants_no_gpu(o) || !is_built("cuda")) return false;
+  if (o.backend != "auto" || detail::wants_no_gpu(o)) return false;
+  const bool built = is_built("cuda");
+  // Without the backend, check() refuses the GPUs that --gpus names.
+  if (!built && o.gpus) return false;
   BackendOptions as = backend_options(o);
-  as.device = gpu_of(o, start);
+  if (built) as.device = gpu_of(o, start);
+  // The process that trains says why, not the one that only answers the launcher.
+  if (launcher_asks()) as.warn = nullptr;
   return automatic_backend(as) == "cuda";
 }
 
@@ -271,7 +276,8 @@ int train(RunOptions& o, const Task& task) {
   if (start.new_worker && job.channel != nullptr) take_run(*job.channel, o);
   if (!start.kept.empty()) take_kept_run(o, start.kept);
   naming_variables(o, [&] {
-    check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic, start.mpi});
+    check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic, start.mpi,
+              is_built("cuda")});
   });
   const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
   if (start.servers_restart && keeps && o.run_dir.empty())

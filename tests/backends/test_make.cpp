@@ -12,6 +12,9 @@
 #include <vector>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/backends/make/unused_gpu.hpp>
+
+#include "data/temp_folder.hpp"
 
 using namespace tutti;
 
@@ -63,6 +66,20 @@ TEST_CASE("a backend that there is not") {
           (void)make_backend("tpu", o);
         }).starts_with("[--backend] expected auto or a backend of this build: "));
   CHECK(error_of([] { (void)make_backend(""); }).starts_with("[make_backend] "));
+}
+
+TEST_CASE("an NVIDIA GPU of the host is known by its device file, or by the driver's list") {
+  const test::TempFolder folder;
+  const auto& root = folder.path();
+  CHECK(detail::nvidia_gpu_of_host(root).empty());
+  for (const char* other : {"dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia", "dev/null", "proc/driver/nvidia/version"})
+    test::write_text(root / other, "");
+  CHECK(detail::nvidia_gpu_of_host(root).empty());
+  for (const char* place : {"0000:af:00.0", "0000:3b:00.0"})
+    test::write_text(root / "proc/driver/nvidia/gpus" / place / "information", "");
+  CHECK(detail::nvidia_gpu_of_host(root) == root / "proc/driver/nvidia/gpus/0000:3b:00.0");
+  for (const char* device : {"dev/nvidia3", "dev/nvidia0", "dev/nvidia12"}) test::write_text(root / device, "");
+  CHECK(detail::nvidia_gpu_of_host(root) == root / "dev/nvidia0");
 }
 
 TEST_CASE("a strategy by its name, by MXNet's words and by the launcher") {

@@ -248,6 +248,16 @@ TEST_CASE("an empty value takes nothing of what stands after it") {
   }
 }
 
+TEST_CASE("--gpus in a build without the CUDA backend: the error says that it is the build") {
+  auto o = parse({"--dataset", "synthetic", "--gpus", "0,1"});
+  REQUIRE(o);
+  StartedJob job;
+  job.cuda_built = false;
+  const std::string message = message_of<UsageError>([&] { check(*o, job); });
+  CHECK(contains(message, "[--gpus] expected no GPUs, because this build has no CUDA backend, got 0,1"));
+  CHECK(contains(message, "hint: give --gpus '' to train on the processor"));
+}
+
 TEST_CASE("a preset sets defaults, which options override") {
   RunOptions o = options("--preset cifar-resnet50-28");
   CHECK(o.network == "resnet_preact");
