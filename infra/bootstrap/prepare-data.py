@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Fetches CIFAR-10 on a host that is to join a job: an example of a script for PrepareDataScriptPath.
 
-    prepare-data.py [--format recordio|binary] [--out DIR] [--url URL]
+    prepare-data.py [--format binary|recordio] [--out DIR] [--url URL]
 
-recordio (the default): DIR/cifar10_train.rec and DIR/cifar10_val.rec, for train_cifar10 --data-train and --data-val; URL is the
-folder that has them. binary: DIR/cifar-10-batches-bin, for train_cifar10 --data DIR; URL is the archive. DIR is ./data if none is
-given; the working folder of a host that is prepared is the shared file system. What is there already is not fetched again, and
+binary (the default): fetches DIR/cifar-10-batches-bin, for train_cifar10 --data DIR; URL is the archive. recordio: fetches
+DIR/cifar10_train.rec and DIR/cifar10_val.rec, for train_cifar10 --data-train and --data-val; URL is the folder that has them, and
+the project that published them has ended. DIR is ./data if none is given; the working folder of a host that is prepared is the shared file system. What is there already is not fetched again, and
 a file is there whole or not at all. Ends with 0 once all is there, with 3 after any answer but 200, 2 usage. Python 3.9.
 """
 import argparse
@@ -105,7 +105,7 @@ def prepare_binary(out, url, work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--format", choices=("recordio", "binary"), default="recordio")
+    parser.add_argument("--format", choices=("binary", "recordio"), default="binary")
     parser.add_argument("--out", type=Path, default=Path("data"), help="the folder [data]")
     parser.add_argument("--url", help="where it is fetched from, in place of the original")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # What a host of the cluster runs when it first boots. The template puts lines `export NAME=value` before it:
-#   AWS_DL_NODE_TYPE (Master, Worker or ElasticWorker), AWS_DL_DEFAULT_USER, AWS_DL_STACK_ID, AWS_REGION, EFS_FILE_SYSTEM_ID,
+#   AWS_DL_NODE_TYPE (Master, Worker or ElasticWorker), AWS_DL_DEFAULT_USER, AWS_DL_STACK_ID, AWS_REGION, AWS_DL_URL_SUFFIX, EFS_FILE_SYSTEM_ID,
 #   EFS_MOUNT, TUTTI_PACKAGE (s3://bucket/key, or a path, which begins at EFS_MOUNT unless it begins with /), and what
 #   setup_host.py asks for.
 # No `set -x`: the address of the wait handle is a secret. No braces after a dollar sign: the template may not have them.
@@ -58,7 +58,7 @@ install() {
 errors_of_install() { grep -E '^(E|Error): ' "$log" | tail -n 1; }
 
 mount_efs() {
-  kind=nfs4 source=$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.amazonaws.com:/
+  kind=nfs4 source=$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.$AWS_DL_URL_SUFFIX:/
   options=nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2
   if [ -x /sbin/mount.efs ]; then
     kind=efs source=$EFS_FILE_SYSTEM_ID:/ options=tls
@@ -94,7 +94,7 @@ PYTHON
 }
 
 mkdir -p "$(dirname "$log")" /opt/deeplearning && touch "$log" || exit 1
-for name in AWS_DL_NODE_TYPE AWS_DL_DEFAULT_USER AWS_DL_STACK_ID AWS_REGION EFS_FILE_SYSTEM_ID EFS_MOUNT TUTTI_PACKAGE; do
+for name in AWS_DL_NODE_TYPE AWS_DL_DEFAULT_USER AWS_DL_STACK_ID AWS_REGION AWS_DL_URL_SUFFIX EFS_FILE_SYSTEM_ID EFS_MOUNT TUTTI_PACKAGE; do
   [ -n "$(printenv "$name")" ] || fail "the environment has no $name"
 done
 say "$AWS_DL_NODE_TYPE of $AWS_DL_STACK_ID"

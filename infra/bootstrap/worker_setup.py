@@ -8,12 +8,22 @@ from queue_messages import check_worker_setup
 class WorkerSetup(HostSetup):
     NEEDED = CLUSTER
 
+    def check_member(self, ips):
+        if self.ip not in ips:
+            raise Failure(f"the cluster began without {self.ip}, which answered too late or was launched later: it has {' '.join(ips)}. "
+                          "hint: workers join later only by elastic.yaml's AddWorkerCommand; else delete the stack and create it anew "
+                          "with EFSFileSystemId")
+
     def set_up(self):
         self.let_master_in()
         self.answer()
         url = self.queue("AWS_DL_WORKER_QUEUE")
 
         def hear():
+            # The queue forgets its messages after four days; the shared folder does not.
+            begun, master = read_json(self.shared / "cluster.json"), read_json(self.shared / "master.json")
+            if begun and master and begun.get("master-ip") == master.get("ip"):
+                self.check_member(begun["worker-ips"])
             # Everyone reads the same message: it stays visible, and nobody deletes it.
             for message, receipt in self.messages(url, check_worker_setup, 0):
                 if message["master-ip"] != (read_json(self.shared / "master.json") or {}).get("ip"):
@@ -25,8 +35,7 @@ class WorkerSetup(HostSetup):
         message = self.until("worker-setup", hear)
         if not message:
             raise Failure(f"no worker-setup within {self.budget:.0f} s; the master's log tells why")
-        if self.ip not in message["worker-ips"]:
-            raise Failure(f"the cluster began without {self.ip}, which answered too late: it has {' '.join(message['worker-ips'])}")
+        self.check_member(message["worker-ips"])
         # The master may have been replaced meanwhile.
         self.let_master_in()
         self.leave_files(message["master-ip"], message["worker-ips"])

@@ -207,7 +207,7 @@ class Stack:
     def environment(self, role, name, instance, ip, efs, **more):
         """What user data exports, beside this process's own environment."""
         return {
-            **os.environ, "AWS_ENDPOINT_URL": self.cloud.endpoint, "AWS_REGION": REGION, "AWS_DL_POLL_SECONDS": "0.3",
+            **os.environ, "AWS_ENDPOINT_URL": self.cloud.endpoint, "AWS_REGION": REGION, "AWS_DL_URL_SUFFIX": "amazonaws.com", "AWS_DL_POLL_SECONDS": "0.3",
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.cloud.web.add_host(name, instance, ip), "AWS_DL_PYTHON": sys.executable,
             "AWS_DL_NODE_TYPE": role, "AWS_DL_MASTER_QUEUE": f"{self.name}-aws-dl-cfn-master",
             "AWS_DL_WORKER_QUEUE": f"{self.name}-aws-dl-cfn-worker", "AWS_DL_WAITCONDITION_TIMEOUT": "700",

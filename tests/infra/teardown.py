@@ -3,6 +3,7 @@
 calls, which refuse what is in use. moto's delete_stack leaves half of these types and asks for little: what AWS asks is asked here.
 
     teardown(created, template, parameters, random.Random(1))     in one of the orders that may be, by its choice(); StillInUse
+    teardown(..., rollback=True)                                  as after a creation that failed
 """
 import functools
 import re
@@ -60,7 +61,8 @@ def nat_gateways():
 
 
 class Teardown:
-    def __init__(self, created, template, parameters):
+    def __init__(self, created, template, parameters, rollback):
+        self.kept = ("Retain",) if rollback else ("Retain", "RetainExceptOnCreate")
         self.stack = Stack(template, **parameters)
         self.ids = {name: physical for name, physical in created.resources.items() if name in self.stack.resources}
         self.needs = {}
@@ -92,7 +94,7 @@ class Teardown:
             free = sorted(name for name in left if not any(name in self.needs[other] for other in left))
             name = generator.choice(free)
             resource = self.stack.resources[name]
-            if resource.get("DeletionPolicy") != "Retain":
+            if resource.get("DeletionPolicy") not in self.kept:
                 kind = resource["Type"].replace("AWS::", "").replace("::", "_").lower()
                 getattr(self, kind)(name, self.ids[name])
             left.remove(name)
@@ -102,6 +104,7 @@ class Teardown:
         refuse([s["SubnetId"] for s in aws("ec2").describe_subnets(Filters=[{"Name": "vpc-id", "Values": [i]}])["Subnets"]], i)
         refuse([g["GroupId"] for g in aws("ec2").describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [i]}])["SecurityGroups"]
                 if g["GroupName"] != "default"], i)
+        refuse([e["VpcEndpointId"] for e in aws("ec2").describe_vpc_endpoints()["VpcEndpoints"] if e["VpcId"] == i and e["State"] != "deleted"], i)
         refuse([g["InternetGatewayId"] for g in aws("ec2").describe_internet_gateways()["InternetGateways"]
                 if i in [a["VpcId"] for a in g["Attachments"]]], i)
         aws("ec2").delete_vpc(VpcId=i)
@@ -121,6 +124,8 @@ class Teardown:
         aws("ec2").detach_internet_gateway(InternetGatewayId=p["InternetGatewayId"], VpcId=p["VpcId"])
 
     def ec2_routetable(self, _, i):
+        refuse([e["VpcEndpointId"] for e in aws("ec2").describe_vpc_endpoints()["VpcEndpoints"]
+                if i in e.get("RouteTableIds", []) and e["State"] != "deleted"], i)
         aws("ec2").delete_route_table(RouteTableId=i)
 
     def ec2_route(self, name, _):
@@ -164,6 +169,13 @@ class Teardown:
 
     def ec2_launchtemplate(self, _, i):
         aws("ec2").delete_launch_template(LaunchTemplateId=i)
+
+    def ec2_vpcendpoint(self, _, i):
+        aws("ec2").delete_vpc_endpoints(VpcEndpointIds=[i])
+
+    def efs_filesystem(self, _, i):
+        refuse([t["MountTargetId"] for t in mount_targets() if t["FileSystemId"] == i], i)
+        aws("efs").delete_file_system(FileSystemId=i)
 
     def efs_mounttarget(self, _, i):
         # Hosts that have it mounted would hang.
@@ -219,5 +231,5 @@ class Teardown:
         pass
 
 
-def teardown(created, template, parameters, generator):
-    Teardown(created, template, parameters).run(generator)
+def teardown(created, template, parameters, generator, rollback=False):
+    Teardown(created, template, parameters, rollback).run(generator)

@@ -132,13 +132,15 @@ def check_job(stack):
 def check_roles(stack):
     found = []
     looks = re.compile(r"[a-z0-9]+:(Describe|List)\w+$")
+    sessions = {"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+                "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"}
     deliveries = {"logs:CreateLogDelivery", "logs:GetLogDelivery", "logs:UpdateLogDelivery", "logs:DeleteLogDelivery",
                   "logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies", "logs:DescribeLogGroups"}
     for role, s in statements(stack):
         actions = as_list(s["Action"])
         if any("*" in a for a in actions):
             found.append(f"{role}: {actions}")
-        if "*" in as_list(s["Resource"]) and not all(looks.match(a) or a in deliveries for a in actions):
+        if "*" in as_list(s["Resource"]) and not all(looks.match(a) or a in deliveries | sessions for a in actions):
             found.append(f"{role}: {actions} on everything")
         if "iam:PassRole" in actions and "iam:PassedToService" not in str(s.get("Condition")):
             found.append(f"{role} passes roles to whomever")
@@ -275,8 +277,29 @@ class Templates(unittest.TestCase):
             ("s3:PutObject", "arn:aws:s3:::output/y*"), ("s3:AbortMultipartUpload", "arn:aws:s3:::output/y*")})
         stack = Stack(load(BATCH), **GIVEN, **SETTINGS[5])
         self.assertNotIn("JobKey", stack.resources)
-        self.assertEqual([(s["Action"], s["Resource"]) for role, s in statements(stack)],
+        self.assertEqual([(s["Action"], s["Resource"]) for role, s in statements(stack) if role == "JobRole"],
                          [("secretsmanager:GetSecretValue", SETTINGS[5]["SshKeySecretArn"])])
+
+
+    def test_no_host_reads_parameters_of_ssm(self):
+        stack = Stack(load(BATCH), **GIVEN)
+        given = stack.resources["InstanceRole"]["Properties"]
+        self.assertEqual(given["ManagedPolicyArns"], ["arn:aws:iam::aws:policy/service-role/AmazonEC2ContainerServiceforEC2Role"])
+        self.assertFalse([a for role, s in statements(stack) for a in as_list(s["Action"]) if role == "InstanceRole" and "Parameter" in a])
+
+    def test_the_stack_role_covers_what_the_providers_ask_for(self):
+        """The permissions that CloudFormation's schemas list for the handlers of these types."""
+        role = {a for name, s in statements(Stack(load(JOB), **JOB_GIVEN)) if name == "StackRole" for a in as_list(s["Action"])}
+        log_group = {"logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource", "logs:ListTagsForResource",
+                     "logs:GetDataProtectionPolicy", "logs:DescribeLogGroups"}
+        association = {"fsx:CreateDataRepositoryAssociation", "fsx:DescribeDataRepositoryAssociations", "fsx:DeleteDataRepositoryAssociation",
+                       "fsx:TagResource", "s3:GetBucketPolicy", "s3:PutBucketPolicy", "s3:GetBucketNotification", "s3:PutBucketNotification",
+                       "s3:GetBucketAcl", "s3:ListBucket", "s3:GetObject", "s3:PutObject", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy",
+                       "iam:AttachRolePolicy"}
+        self.assertEqual((log_group | association) - role, set())
+
+    def test_a_creation_that_failed_leaves_no_log_group(self):
+        self.assertEqual(load(BATCH)["Resources"]["LogGroup"]["DeletionPolicy"], "RetainExceptOnCreate")
 
 
 class UserData(unittest.TestCase):

@@ -110,8 +110,13 @@ class Cluster(Boot):
         self.assertEqual(self.read(0, "opt/deeplearning/workers").count("\n"), 2)
         self.assertEqual(self.signals(), [("SUCCESS", self.instances[0])])
         # It comes when the others have begun: it says so, and takes nothing away from them.
-        self.assertIn(f"the cluster began without {self.ip(2)}", self.finish(self.boot("Worker", 2), 1))
+        said = self.finish(self.boot("Worker", 2), 1)
+        self.assertIn(f"the cluster began without {self.ip(2)}", said)
+        self.assertIn("launched later", said)
         self.assertEqual(self.stack.left("Worker"), 1)
+        # Also after the days that a queue keeps its messages.
+        self.stack.sqs.purge_queue(QueueUrl=self.stack.queues["Worker"])
+        self.assertIn(f"the cluster began without {self.ip(2)}", self.finish(self.boot("Worker", 2), 1))
 
     def test_too_few_workers_end_it(self):
         for k, role in enumerate(("Master", "Worker")):

@@ -11,13 +11,22 @@ from templates import DELETE, INFRA, Stack
 questions = Questions()
 
 
+# What the agent of Session Manager asks for. AmazonSSMManagedInstanceCore would also let a host read every parameter of SSM.
+SESSIONS = {"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"}
+
+
 @questions.ask
 def session_manager_is_the_way_in(stack):
     for role in ("MasterRole", "WorkerRole"):
-        if stack.resources[role]["Properties"].get("ManagedPolicyArns") != ["arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"]:
+        if not any(SESSIONS == set(actions) for name, _, actions in statements(stack) if name == role):
             yield role
+
+
+@questions.ask
+def no_policy_of_aws_gives_more(stack):
     for name, p in of_type(stack, "AWS::IAM::Role").items():
-        if name not in ("MasterRole", "WorkerRole") and p.get("ManagedPolicyArns"):
+        if p.get("ManagedPolicyArns"):
             yield name
 
 
@@ -30,7 +39,7 @@ def actions_are_named_one_by_one(stack):
 
 @questions.ask
 def all_resources_only_where_aws_knows_no_other(stack):
-    lists = {"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"}
+    lists = {"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"} | SESSIONS
     for name, statement, actions in statements(stack):
         if "*" in as_list(statement["Resource"]) and not set(actions) <= lists:
             yield name
@@ -51,6 +60,8 @@ def hosts_may_do_what_they_need_and_no_more(stack):
     allowed["LambdaExecutionRole"] |= {("autoscaling:SetDesiredCapacity", workers), ("autoscaling:SuspendProcesses", workers)}
     allowed["MasterRole"] |= {("cloudformation:DescribeStackResource", stack.reference("AWS::StackId")),
                               ("autoscaling:DescribeAutoScalingGroups", "*"), ("ec2:DescribeInstances", "*")}
+    for role in ("MasterRole", "WorkerRole"):
+        allowed[role] |= {(action, "*") for action in SESSIONS}
     if elastic:
         instances = "arn:aws:ec2:us-east-1:123456789012:instance/*"
         allowed["MasterRole"] |= {("ec2:TerminateInstances", instances), ("ec2:CreateTags", instances)}
@@ -98,15 +109,17 @@ def the_function_is_called_by_this_topic_alone(stack):
 
 
 class Posture(questions.case([
-    ("session_manager_is_the_way_in", "elastic", "Resources/WorkerRole/Properties/ManagedPolicyArns", DELETE),
-    ("session_manager_is_the_way_in", "cluster", "Resources/LambdaExecutionRole/Properties/ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"]),
+    ("session_manager_is_the_way_in", "elastic", f"Resources/WorkerRole/{STATEMENTS}/1/Action/2", DELETE),
+    ("no_policy_of_aws_gives_more", "cluster", "Resources/WorkerRole/Properties/ManagedPolicyArns",
+     ["arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"]),
+    ("no_policy_of_aws_gives_more", "cluster", "Resources/LambdaExecutionRole/Properties/ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"]),
     ("actions_are_named_one_by_one", "cluster", f"Resources/WorkerRole/{STATEMENTS}/0/Action", "sqs:*"),
     ("actions_are_named_one_by_one", "cluster", f"Resources/WorkerRole/{STATEMENTS}/0/NotResource", "x"),
     ("all_resources_only_where_aws_knows_no_other", "cluster", f"Resources/LambdaExecutionRole/{STATEMENTS}/2/Resource", "*"),
     ("hosts_may_do_what_they_need_and_no_more", "elastic", f"Resources/MasterRole/{STATEMENTS}/3/Action/2", "ec2:RunInstances"),
     ("hosts_may_do_what_they_need_and_no_more", "cluster", "Resources/PackagePolicy/Properties/PolicyDocument/Statement/0/Resource", "arn:aws:s3:::my-bucket/*"),
-    ("only_elastic_workers_are_tagged_and_terminated", "elastic", f"Resources/MasterRole/{STATEMENTS}/4/Condition", DELETE),
-    ("only_elastic_workers_are_tagged_and_terminated", "elastic", f"Resources/MasterRole/{STATEMENTS}/5/Condition/ForAllValues:StringEquals", DELETE),
+    ("only_elastic_workers_are_tagged_and_terminated", "elastic", f"Resources/MasterRole/{STATEMENTS}/5/Condition", DELETE),
+    ("only_elastic_workers_are_tagged_and_terminated", "elastic", f"Resources/MasterRole/{STATEMENTS}/6/Condition/ForAllValues:StringEquals", DELETE),
     ("roles_are_taken_by_their_service_alone", "cluster", "Resources/WorkerRole/Properties/AssumeRolePolicyDocument/Statement/0/Principal", {"AWS": "*"}),
     ("names_of_iam_are_left_to_aws", "cluster", "Resources/MasterRole/Properties/RoleName", "master"),
     ("the_function_is_called_by_this_topic_alone", "cluster", "Resources/PermissionForSNSToInvokeLambda/Properties/SourceArn", DELETE),
@@ -118,7 +131,8 @@ class Bootstrap(unittest.TestCase):
     """What hosts run and what their roles allow fit together."""
 
     def actions(self, which, role):
-        return {action for name, _, actions in statements(Stack(TEMPLATES[which], **PLAIN)) if name == role for action in actions}
+        """Without those of Session Manager, whose agent is not ours."""
+        return {action for name, _, actions in statements(Stack(TEMPLATES[which], **PLAIN)) if name == role for action in actions} - SESSIONS
 
     def test_hosts_ask_for_what_their_role_allows_and_the_role_for_nothing_else(self):
         asked = {}

@@ -43,12 +43,20 @@ def a_new_file_system_is_encrypted(stack):
 
 
 @questions.ask
-def a_new_file_system_outlives_the_stack(stack):
+def a_new_file_system_outlives_a_stack_that_was_created(stack):
     for name in of_type(stack, "AWS::EFS::FileSystem"):
-        if {stack.resources[name].get(key) for key in ("DeletionPolicy", "UpdateReplacePolicy")} != {"Retain"}:
+        r = stack.resources[name]
+        if (r.get("DeletionPolicy"), r.get("UpdateReplacePolicy")) != ("RetainExceptOnCreate", "Retain"):
             yield name
     if ("FileSystem" in stack.resources) == bool(stack.values["EFSFileSystemId"]):
         yield "FileSystem"
+
+
+@questions.ask
+def a_new_file_system_has_the_throughput_that_was_asked_for(stack):
+    for name, p in of_type(stack, "AWS::EFS::FileSystem").items():
+        if p.get("ThroughputMode") != stack.values["EFSThroughputMode"]:
+            yield name
 
 
 @questions.ask
@@ -72,11 +80,13 @@ class Posture(questions.case([
     ("logs_do_not_stay_for_ever", "cluster", "Resources/ResourceMetadataLambdaFunction/Properties/LoggingConfig", DELETE),
     ("queues_are_encrypted", "cluster", "Resources/WorkerQueue/Properties/SqsManagedSseEnabled", False),
     ("a_new_file_system_is_encrypted", "cluster", "Resources/FileSystem/Properties/Encrypted", DELETE),
-    ("a_new_file_system_outlives_the_stack", "cluster", "Resources/FileSystem/DeletionPolicy", "Delete"),
-    ("a_new_file_system_outlives_the_stack", "cluster", "Resources/FileSystem/Condition", DELETE),
+    ("a_new_file_system_outlives_a_stack_that_was_created", "cluster", "Resources/FileSystem/DeletionPolicy", "Delete"),
+    ("a_new_file_system_outlives_a_stack_that_was_created", "cluster", "Resources/FileSystem/DeletionPolicy", "Retain"),
+    ("a_new_file_system_outlives_a_stack_that_was_created", "cluster", "Resources/FileSystem/Condition", DELETE),
+    ("a_new_file_system_has_the_throughput_that_was_asked_for", "cluster", "Resources/FileSystem/Properties/ThroughputMode", DELETE),
     ("what_goes_with_the_stack_says_so", "cluster", "Resources/MasterQueue/DeletionPolicy", DELETE),
     ("it_works_in_every_region_and_partition", "cluster", "Resources/PrivateSubnet/Properties/AvailabilityZone", "us-east-1a"),
-    ("it_works_in_every_region_and_partition", "cluster", "Resources/MasterRole/Properties/ManagedPolicyArns/0", "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"),
+    ("it_works_in_every_region_and_partition", "cluster", "Resources/MasterRole/Properties/ManagedPolicyArns", ["arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"]),
 ])):
     pass
 

@@ -20,18 +20,18 @@ class PrepareData(CloudCase):
         record = setup_record = (0xCED7230A).to_bytes(4, "little") + bytes(12)
         files["rec/cifar10_train.rec"] = (200, record)
         files["rec/cifar10_val.rec"] = (404, b"")
-        done = self.prepare("--url", url)
+        done = self.prepare("--format", "recordio", "--url", url)
         self.assertEqual(done.returncode, 3, done)
         self.assertIn("cifar10_val.rec: expected status 200, got 404", done.stderr)
         for status in (204, 206, 500):
             files["rec/cifar10_val.rec"] = (status, record)
-            self.assertEqual(self.prepare("--url", url).returncode, 3)
+            self.assertEqual(self.prepare("--format", "recordio", "--url", url).returncode, 3)
         files["rec/cifar10_val.rec"] = (200, b"<html>")
-        self.assertIn("another kind of file", self.prepare("--url", url).stderr)
+        self.assertIn("another kind of file", self.prepare("--format", "recordio", "--url", url).stderr)
         files["rec/cifar10_val.rec"] = (200, setup_record)
-        self.assertEqual(self.prepare("--url", url).returncode, 0)
+        self.assertEqual(self.prepare("--format", "recordio", "--url", url).returncode, 0)
         files.clear()
-        self.assertEqual(self.prepare("--url", url).returncode, 0)  # all is there
+        self.assertEqual(self.prepare("--format", "recordio", "--url", url).returncode, 0)  # all is there
         self.assertEqual(sorted(p.name for p in (self.efs / "data").iterdir()), ["cifar10_train.rec", "cifar10_val.rec"])
 
     def test_binary_files(self):
@@ -50,19 +50,19 @@ class PrepareData(CloudCase):
         good = archive([f"cifar-10-batches-bin/{n}" for n in names] + ["../../evil.bin", "/evil.bin"])
         for bad in (b"no archive", good[:len(good) // 2], archive(names, 10)):
             files["cifar.tar.gz"] = (200, bad)
-            done = self.prepare("--format", "binary", "--out", "out", "--url", url)
+            done = self.prepare("--out", "out", "--url", url)
             self.assertEqual(done.returncode, 3, done)
             self.assertFalse(folder.exists())
         files["cifar.tar.gz"] = (200, good)
         for _ in range(2):
-            done = self.prepare("--format", "binary", "--out", "out", "--url", url)
+            done = self.prepare("--out", "out", "--url", url)
             self.assertEqual(done.returncode, 0, done)
             self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
             files.clear()
         self.assertEqual([p.name for p in (self.efs / "out").iterdir()], ["cifar-10-batches-bin"])
         self.assertEqual([p.name for p in self.efs.iterdir()], ["out"])
         (folder / "test_batch.bin").write_bytes(b"")
-        self.assertEqual(self.prepare("--format", "binary", "--out", "out").returncode, 3)
+        self.assertEqual(self.prepare("--out", "out").returncode, 3)
         self.assertEqual(self.prepare("--format", "tfrecord").returncode, 2)
 
 

@@ -82,6 +82,12 @@ class Readme(unittest.TestCase):
         self.assertIn("-aws-dl-cfn-elastic-worker", (INFRA / "cloudformation/elastic.yaml").read_text())
         self.assertIn("StackRemains", (INFRA / "batch/job.yaml").read_text())
 
+    def test_every_page_spells_the_mount_point_alike(self):
+        mount = "/" + template("cloudformation/cluster.yaml")["Parameters"]["EFSMountPoint"]["Default"]
+        for page in (*(ROOT / "docs").rglob("*.md"), INFRA / "README.md"):
+            for word in re.findall(r"/myefsvolume", page.read_text(), re.I):
+                self.assertEqual(word, mount, page)
+
     def test_files(self):
         for path in re.findall(r"(?:^|[\s`=/])(infra/[\w./-]+\w)", TEXT):
             self.assertTrue((ROOT / path).exists(), path)

@@ -11,7 +11,7 @@ import boto3
 
 import stand as moto_stand
 from stand import IMAGE, REGION, Refused, WaitCondition, WaitConditionHandle, stand
-from templates import INFRA
+from templates import INFRA, load
 
 CLUSTER, ELASTIC = INFRA / "cloudformation/cluster.yaml", INFRA / "cloudformation/elastic.yaml"
 LOCATION = "203.0.113.7/32"
@@ -28,7 +28,7 @@ def setUpModule():
     plain = aws.create("plain", CLUSTER, WorkerCount=3, TuttiPackage="s3://my-bucket/tutti.tar")
     ssh = aws.create("ssh", CLUSTER, WorkerCount=1, TuttiPackage="tutti.tar", KeyName="my-key", SSHLocation=LOCATION,
                      EFSFileSystemId=old_file_system, EFSMountPoint="efs", InstanceType="c5.large", ImageType="AmazonLinux2023",
-                     AvailabilityZone="us-east-1c", RootVolumeSize=80)
+                     AvailabilityZone="us-east-1c", RootVolumeSize=120)
     grows = aws.create("grows", ELASTIC, WorkerCount=1, TuttiPackage="s3://my-bucket/tutti.tar", InstanceType="c5.large")
 
 
@@ -69,6 +69,13 @@ class Stacks(unittest.TestCase):
         self.assertEqual(grows.outputs["ElasticWorkerLaunchTemplate"], grows.resources["ElasticWorkerLaunchTemplate"])
         self.assertIn(grows.outputs["ElasticWorkerLaunchTemplate"], grows.outputs["AddWorkerCommand"])
         self.assertNotIn("ElasticWorkerLaunchTemplate", plain.outputs)
+        # EC2 would take the default version, which stays the first one.
+        self.assertRegex(grows.outputs["AddWorkerCommand"], r"'LaunchTemplateId=lt-\w+,Version=\$Latest'")
+
+    def test_outputs_are_what_a_batch_job_asks_for(self):
+        for stack in (plain, ssh, grows):
+            self.assertEqual((stack.outputs["VpcId"], stack.outputs["SubnetId"]), (stack.resources["Vpc"], stack.resources["PrivateSubnet"]))
+        self.assertLessEqual({"VpcId", "SubnetId"}, set(load(INFRA / "batch/batch.yaml")["Parameters"]))
 
     def test_the_login_command_finds_the_master(self):
         for stack in (plain, ssh, grows):
@@ -119,6 +126,13 @@ class Network(unittest.TestCase):
                 out = [r for r in table["Routes"] if r.get("DestinationCidrBlock") == "0.0.0.0/0"]
                 self.assertEqual([r[target] for r in out], [stack.resources[gateway]])
 
+    def test_s3_is_reached_without_the_nat_gateway(self):
+        for stack in (plain, ssh, grows):
+            endpoint, = ec2("describe_vpc_endpoints", "VpcEndpoints", VpcEndpointIds=[stack.resources["S3Endpoint"]])
+            self.assertEqual((endpoint["VpcEndpointType"], endpoint["ServiceName"], endpoint["VpcId"]),
+                             ("Gateway", "com.amazonaws.us-east-1.s3", stack.resources["Vpc"]))
+            self.assertEqual(set(endpoint["RouteTableIds"]), {stack.resources[f"{n}RouteTable"] for n in ("Public", "Private")})
+
     def rules(self, stack, name):
         names = {v: k for k, v in stack.resources.items() if k.endswith("SecurityGroup")}
         group, = ec2("describe_security_groups", "SecurityGroups", GroupIds=[stack.resources[name]])
@@ -152,6 +166,7 @@ class FileSystem(unittest.TestCase):
             found = self.described(stack)
             self.assertEqual((found["Encrypted"], found["PerformanceMode"], found["FileSystemId"]),
                              (True, "generalPurpose", stack.outputs["FileSystemID"]))
+            self.assertEqual(found["ThroughputMode"], "elastic")
 
     def test_an_old_one_is_used(self):
         self.assertEqual(self.described(ssh)["FileSystemId"], old_file_system)
@@ -181,7 +196,7 @@ class Hosts(unittest.TestCase):
                 self.assertEqual(data["MetadataOptions"]["HttpTokens"], "required")
                 self.assertEqual(data.get("KeyName"), "my-key" if stack is ssh else None)
                 self.assertTrue(data["BlockDeviceMappings"][0]["Ebs"]["Encrypted"])
-                self.assertEqual(data["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"], 80 if stack is ssh else 100)
+                self.assertEqual(data["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"], 120 if stack is ssh else 100)
                 self.assertEqual(data["BlockDeviceMappings"][0]["DeviceName"], "/dev/xvda" if stack is ssh else "/dev/sda1")
                 card, = data["NetworkInterfaces"]
                 public = role == "Master" and stack is ssh

@@ -28,6 +28,7 @@ def inventory():
         "tables": ids("ec2", "describe_route_tables", "RouteTables", "RouteTableId"),
         "groups": ids("ec2", "describe_security_groups", "SecurityGroups", "GroupId"),
         "templates": ids("ec2", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"),
+        "endpoints": ids("ec2", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", lambda e: e["State"] != "deleted"),
         "hosts": {h["InstanceId"] for h in hosts()}, "targets": {t["MountTargetId"] for t in model.mount_targets()},
         "files": ids("efs", "describe_file_systems", "FileSystems", "FileSystemId"),
         "queues": set(model.aws("sqs").list_queues().get("QueueUrls", [])),
@@ -63,6 +64,19 @@ class Deleted(unittest.TestCase):
                     new_files = {created.outputs["FileSystemID"]} - {old}
                     self.assertEqual({k: v - before[k] for k, v in after.items() if v - before[k]}, {"files": new_files} if new_files else {})
                     self.assertEqual({k: before[k] - v for k, v in after.items() if before[k] - v}, {})
+
+    def test_a_creation_that_failed_leaves_nothing(self):
+        for which in TEMPLATES:
+            with self.subTest(which), stand() as aws:
+                before = inventory()
+                created = aws.create("train", PATHS[which], **PLAIN)
+                teardown(created, TEMPLATES[which], PLAIN, HostsLast(), rollback=True)
+                self.assertEqual(inventory(), before)
+                # A policy that keeps the file system always is noticed.
+                created = aws.create("again", PATHS[which], **PLAIN)
+                kept = changed(TEMPLATES[which], "Resources/FileSystem/DeletionPolicy", "Retain")
+                teardown(created, kept, PLAIN, HostsLast(), rollback=True)
+                self.assertEqual(inventory()["files"] - before["files"], {created.outputs["FileSystemID"]})
 
     def test_an_elastic_worker_keeps_the_network(self):
         with stand() as aws:

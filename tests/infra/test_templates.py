@@ -88,13 +88,15 @@ PARAMETERS = {
     "WorkerCount": ("1", ["1", "31"], ["0", "-1", "many", ""]),
     "InstanceType": ("g5.xlarge", ["g4dn.xlarge", "p4d.24xlarge", "c5.18xlarge", "t3.large"],
                      ["p3.2xlarge", "x1.16large", "p2.xlarge", "g5g.xlarge", "", "G5.xlarge"]),
-    "ImageType": ("Ubuntu", ["Ubuntu", "AmazonLinux", "AmazonLinux2023"], ["AmazonLinux2", "ubuntu", "Windows", ""]),
+    "ImageType": ("Ubuntu", ["Ubuntu", "Ubuntu2204", "AmazonLinux", "AmazonLinux2023"],
+                  ["AmazonLinux2", "ubuntu", "Ubuntu2004", "Windows", ""]),
     "AmiId": ("", ["", "ami-12345678", "ami-0123456789abcdef0"], ["ami-1234567", "ami-0123456789ABCDEF0", "latest", "ami-"]),
-    "RootVolumeSize": ("100", ["75", "16384"], ["74", "16385", "big"]),
+    "RootVolumeSize": ("100", ["100", "16384"], ["99", "16385", "big"]),
     "AvailabilityZone": ("", ["", "us-east-1a", "ap-southeast-2c", "us-gov-west-1b"], ["us-east-1", "a", "us-east-1a,us-east-1b"]),
     "SSHLocation": ("", ["", "203.0.113.7/32", "10.0.0.0/8", "0.0.0.0/0"],
                     ["203.0.113.7", "1.2.3/24", "256.0.0.1/32", "10.0.0.0/33", "::/0", "my house", "1.2.3.4/32; rm -r /"]),
     "EFSFileSystemId": ("", ["", "fs-12345678", "fs-0123456789abcdef0"], ["fs-1234567", "fs-123456789", "12345678", "fs-1234567G"]),
+    "EFSThroughputMode": ("elastic", ["elastic", "bursting"], ["provisioned", "Elastic", ""]),
     "EFSMountPoint": ("myEFSvolume", ["myEFSvolume", "mnt/efs", "data_1"],
                       ["", "/efs", "../etc", "a//b", "a/", "it's", "a b", "$(reboot)", "a/../b", "x" * 201, *SYSTEM_FOLDERS]),
     "TuttiPackage": (None, ["s3://my-bucket/tutti.tar", "s3",  "s3://my.bucket/a/b+c=d/tutti-1.0.tar.xz", "tutti.tar", "/myEFSvolume/tutti.tar"],
@@ -162,7 +164,7 @@ class Parameters(unittest.TestCase):
     def test_every_parameter_has_an_effect(self):
         other = {"KeyName": "my-key", "WorkerCount": "3", "InstanceType": "c5.large", "ImageType": "AmazonLinux", "AmiId": "ami-12345678",
                  "RootVolumeSize": "200", **ZONE, "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678",
-                 "EFSMountPoint": "efs", "TuttiPackage": "tutti.tar", "EnableElasticTraining": "false",
+                 "EFSThroughputMode": "bursting", "EFSMountPoint": "efs", "TuttiPackage": "tutti.tar", "EnableElasticTraining": "false",
                  "PrepareDataScriptPath": "/efs/other.py"}
         for template, expected in self.each():
             plain = Stack(template, **PACKAGE).resources
@@ -180,9 +182,12 @@ class Images(unittest.TestCase):
     def test_one_for_each_type_of_host(self):
         prefix = "{{resolve:ssm:/aws/service/"
         gpu = prefix + "deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-"
-        self.assertEqual(self.image(), gpu + "ubuntu-22.04/latest/ami-id}}")
+        self.assertEqual(self.image(), gpu + "ubuntu-24.04/latest/ami-id}}")
+        self.assertEqual(self.image(ImageType="Ubuntu2204"), gpu + "ubuntu-22.04/latest/ami-id}}")
         self.assertEqual(self.image(ImageType="AmazonLinux", InstanceType="p5.48xlarge"), gpu + "amazon-linux-2023/latest/ami-id}}")
         self.assertEqual(self.image(InstanceType="c5.large"),
+                         prefix + "canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id}}")
+        self.assertEqual(self.image(InstanceType="c5.large", ImageType="Ubuntu2204"),
                          prefix + "canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id}}")
         self.assertEqual(self.image(ImageType="AmazonLinux2023", InstanceType="t3.large"),
                          prefix + "ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64}}")
@@ -215,12 +220,12 @@ def exports(script):
 
 class UserData(unittest.TestCase):
     CASES = [dict(zip(("ImageType", "InstanceType", "EFSFileSystemId", "KeyName", "TuttiPackage"), values))
-             for values in itertools.product(("Ubuntu", "AmazonLinux2023"), ("g5.xlarge", "c5.large"), ("", "fs-12345678"), ("", "my-key"),
+             for values in itertools.product(("Ubuntu", "Ubuntu2204", "AmazonLinux2023"), ("g5.xlarge", "c5.large"), ("", "fs-12345678"), ("", "my-key"),
                                              ("s3://my-bucket/tutti.tar", "tutti.tar"))]
 
     def test_what_it_exports(self):
         common = {"AWS_DL_DEFAULT_USER": "ubuntu", "AWS_DL_STACK_ID": Stack(TEMPLATES["cluster"], **PACKAGE).reference("AWS::StackId"),
-                  "AWS_DL_FORWARD_AGENT": "false", "AWS_REGION": "us-east-1", "EFS_FILE_SYSTEM_ID": "<FileSystem>",
+                  "AWS_DL_FORWARD_AGENT": "false", "AWS_REGION": "us-east-1", "AWS_DL_URL_SUFFIX": "amazonaws.com", "EFS_FILE_SYSTEM_ID": "<FileSystem>",
                   "EFS_MOUNT": "/myEFSvolume", "TUTTI_PACKAGE": PACKAGE["TuttiPackage"]}
         queues = {"AWS_DL_MASTER_QUEUE": "<MasterQueue.QueueName>", "AWS_DL_WORKER_QUEUE": "<WorkerQueue.QueueName>",
                   "AWS_DL_WAITCONDITION_TIMEOUT": "3300", "AWS_DL_MASTERLAUNCH_TIMEOUT": "600"}
@@ -240,7 +245,7 @@ class UserData(unittest.TestCase):
         for case, template in itertools.product(self.CASES, TEMPLATES.values()):
             for text in user_data(Stack(template, **case)).values():
                 found = exports(text)
-                self.assertEqual(found["AWS_DL_DEFAULT_USER"], "ubuntu" if case["ImageType"] == "Ubuntu" else "ec2-user")
+                self.assertEqual(found["AWS_DL_DEFAULT_USER"], "ubuntu" if case["ImageType"].startswith("Ubuntu") else "ec2-user")
                 self.assertEqual(found["AWS_DL_FORWARD_AGENT"], "true" if case["KeyName"] else "false")
                 self.assertEqual(found["EFS_FILE_SYSTEM_ID"], case["EFSFileSystemId"] or "<FileSystem>")
                 self.assertEqual(found["TUTTI_PACKAGE"], case["TuttiPackage"])
@@ -253,6 +258,12 @@ class UserData(unittest.TestCase):
                 self.assertTrue(text.startswith("#!/bin/bash\nexport "))
                 self.assertEqual([line for line in text.splitlines() if not line.startswith(("#", "export AWS_", "export EFS_", "export TUTTI_",
                                   "export WORKER_", "export ELASTIC_", "export PREPARE_"))], code)
+
+    def test_names_of_aws_follow_the_partition(self):
+        for template in TEMPLATES.values():
+            for text in user_data(Stack(template, **PACKAGE)).values():
+                self.assertEqual([line for line in text.splitlines() if "amazonaws.com" in line], ["export AWS_DL_URL_SUFFIX='amazonaws.com'"])
+                self.assertIn("$EFS_FILE_SYSTEM_ID.efs.$AWS_REGION.$AWS_DL_URL_SUFFIX:/", text)
 
     def test_ec2_takes_it(self):
         for name, template in TEMPLATES.items():
