@@ -19,7 +19,8 @@ TUTTI_CORE_FUNCTION std::vector<std::string> built_backends() { return detail::b
 
 TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
 #ifdef TUTTI_HAS_CUDA
-  if (o.gpu) {
+  // A server computes updates on the host and leaves the GPUs to the workers.
+  if (o.gpu && !read_launch_environment().is_server()) {
     const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
     if (gpu.will_do) return "cuda";
     // One that is there and will not do is no silent reason to train on the processor.

@@ -32,9 +32,12 @@ struct KnownStrategy {
 // The strategy that a word of MXNet's elastic scripts stands for ("local", "device", "dist_sync", "dist_async", ...).
 // gpus: the processes have one each. servers: that were started beside them.
 [[nodiscard]] std::string strategy_of_kv_store(std::string_view word, int processes, bool gpus, int servers = 0);
-// A strategy by name, by a word of those scripts, or "auto": one process trains alone, several over NCCL where each has
-// a GPU, else over MPI. It has as many ranks as `start` says were started; UsageError where that does not go together.
-// Where tutti-launch only asks how to start the program, the answer is given and the program ends.
+// Returns a strategy by name, by a word of those scripts, or by "auto": one process trains alone, several train over
+// NCCL if each has a GPU, otherwise over MPI; with servers they train with "ps". It has as many ranks as `start` says
+// were started; UsageError if that does not go together. Does not return in a process that trains nothing: if
+// tutti-launch only asks how to start the program, gives the answer and exits; in a server or a scheduler of the
+// strategy, serves until the workers are done and exits with 0, or with 128 + N if signal N ended it. What goes wrong
+// there is an Error, as elsewhere.
 [[nodiscard]] AnyStrategy make_strategy(std::string_view word, const StrategyOptions& options,
                                         const LaunchEnvironment& start);
 [[nodiscard]] AnyStrategy make_strategy(std::string_view word = "auto", const StrategyOptions& options = {});

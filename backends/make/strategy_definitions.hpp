@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/job/launch_answer.hpp>
+#include <tutti/job/server_process.hpp>
 
 namespace tutti {
 
@@ -34,6 +36,24 @@ TUTTI_CORE_FUNCTION std::string strategy_of_kv_store(std::string_view word, int 
   if (word.starts_with("dist")) return gpus ? "nccl" : "mpi";
   return word == "device" && gpus && processes > 1 ? "nccl" : "solo";
 }
+
+namespace detail {
+
+// Serves the workers of the job, or arbitrates between its processes, and ends the program.
+[[noreturn]] inline void serve_and_exit(const std::string& strategy, StrategyOptions o,
+                                        const LaunchEnvironment& start) {
+  std::shared_ptr<ps::WeightStore> made;
+  if (start.is_server() && strategy == "ps_async" && o.weights == nullptr && o.make_weights) {
+    made = o.make_weights(start);
+    o.weights = made.get();
+  }
+  std::exit(run_server_process([&](const std::function<bool()>& stop_requested) {
+    start.is_server() ? serve_workers(strategy, o, start, stop_requested)
+                      : schedule_workers(strategy, o, start, stop_requested);
+  }));
+}
+
+}  // namespace detail
 
 TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o,
                                               const LaunchEnvironment& start) {
@@ -58,6 +78,7 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
     std::exit(answer_launcher({name, row->over_mpi, row->serve != nullptr, false,
                                row->make_elastic != nullptr && (!row->over_mpi || o.goes_on_from_checkpoint),
                                name == "ps_async"}));
+  if (start.is_server() || start.is_scheduler()) detail::serve_and_exit(name, o, start);
   if (start.elastic) {
     if (row->make_elastic == nullptr)
       fail<UsageError>(o.where,
@@ -70,7 +91,10 @@ TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const Strat
   return strategy;
 }
 TUTTI_CORE_FUNCTION AnyStrategy make_strategy(std::string_view word, const StrategyOptions& o) {
-  return make_strategy(word, o, launched());
+  const LaunchEnvironment start = read_launch_environment();
+  // A scheduler has a job of scripts to keep; without one require_worker() says what is missing.
+  if (!start.is_server() && !(start.is_scheduler() && o.job != nullptr)) require_worker(start);
+  return make_strategy(word, o, start);
 }
 
 TUTTI_CORE_FUNCTION bool changes_members(std::string_view strategy) {

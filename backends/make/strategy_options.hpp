@@ -17,6 +17,7 @@
 namespace tutti {
 
 class Backend;
+struct LaunchEnvironment;
 namespace ps {
 class WeightStore;
 struct ServerState;
@@ -29,7 +30,10 @@ struct StrategyOptions {                                              // what ma
   bool ps_plain = false;                                              // nothing is encrypted between hosts
   // Of ps and ps_async: above 0 gradients travel to the servers in two bits, see ps::WorkerOptions.
   float threshold = 0;
-  // Of a server of "ps_async": the weights that it owns, and the steps that a worker may be ahead of the slowest one.
+  // Makes the weights that a server of "ps_async" owns; called in a server's process alone. server_weights() returns
+  // such a function (train/server_weights.hpp).
+  std::function<std::shared_ptr<ps::WeightStore>(const LaunchEnvironment&)> make_weights{};
+  // Weights of such a server that the caller has made, and the steps that a worker may be ahead of the slowest one.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> ps_staleness{};
   // Whether this program goes on from its last checkpoint where its processes are started anew, and ends with 75 after

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "training_main.hpp"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -26,8 +24,10 @@
 #include <tutti/io/file.hpp>
 #include <tutti/job/launch_answer.hpp>
 #include <tutti/job/launch_environment.hpp>
+#include <tutti/job/server_process.hpp>
 #include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/train/server_snapshots.hpp>
+#include <tutti/train/server_weights.hpp>
 #include "check.hpp"
 #include "cli.hpp"
 #include "environment.hpp"
@@ -35,7 +35,6 @@
 #include "kept_run.hpp"
 #include "program.hpp"
 #include "scripted.hpp"
-#include "serve_weights.hpp"
 #include "trace.hpp"
 
 namespace tutti::examples {
@@ -124,28 +123,7 @@ BackendOptions backend_options(const RunOptions& o) {
   return as;
 }
 
-// A process that is no worker but one of the job's servers. Asked to stop it waits for its workers, which finish their
-// step and save, unless they have not come yet; asked again it ends at once.
-volatile std::sig_atomic_t server_signal = 0;
-void note_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int number) { server_signal = number; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-}
-// Returns the exit code.
-int until_workers_end(const std::function<void(const std::function<bool()>& stop_requested)>& serves) {
-  bool stopped = false;
-  try {
-    serves([&] { return stopped = server_signal != 0; });
-  } catch (const CommunicationError&) {
-    if (!stopped) throw;  // else it was the signal
-  }
-  return stopped ? 128 + server_signal : 0;
-}
-
 int serve(RunOptions& o, const Task& task, const Started& start, const Job& job) {
-  note_signals();
   const std::string which = start.numbered ? "server " + std::to_string(start.rank) : "one of the servers,";
   std::printf("%s of %d, for %d %s\n", which.c_str(), start.servers, start.workers,
               start.workers == 1 ? "worker" : "workers");
@@ -153,7 +131,7 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
   StrategyOptions as = strategy_options(o, start);
   as.channel = job.channel;
   std::unique_ptr<Backend> backend;
-  std::optional<ServedWeights> weights;
+  std::optional<ServerWeights> weights;
   std::optional<ServerSnapshots> snapshots;
   std::optional<ps::ServerState> kept;
   // Where nobody trains, workers come and go.
@@ -164,9 +142,14 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
     on.gpu = false;
     // Servers have no GPU, whatever the workers have.
     backend = make_backend(o.backend == "cuda" ? "auto" : o.backend, on);
-    weights.emplace(*backend, o, task, start.workers, start.elastic);
+    // The net, the options and the data of the workers, so that a worker with others is refused.
+    const Loaded loaded = load(o, task);
+    const std::int64_t images = loaded.images.train.size();
+    TrainerOptions t = trainer_options(o);
+    t.must_agree = as.facts = facts(o, loaded.images);
+    weights.emplace(*backend, make_model(o, loaded.seen, &loaded.images.train), t, fit_options(o, images),
+                    ServedSteps{images, start.workers, start.elastic, epoch_end_of(o)});
     as.weights = &weights->store();
-    as.facts = weights->facts();
     as.ps_staleness = o.ps_staleness;
     if (start.servers_restart && o.ps_snapshot_seconds > 0) {
       const std::string name = "server-" + std::to_string(start.rank);
@@ -181,18 +164,17 @@ int serve(RunOptions& o, const Task& task, const Started& start, const Job& job)
       as.ps_keep_every = std::chrono::milliseconds(static_cast<std::int64_t>(o.ps_snapshot_seconds * 1000));
     }
   }
-  return until_workers_end([&](const std::function<bool()>& stop_requested) {
+  return run_server_process([&](const std::function<bool()>& stop_requested) {
     serve_workers(owns ? "ps_async" : "ps", as, start, stop_requested);
     if (snapshots) snapshots->remove();
   });
 }
 
 int schedule(const RunOptions& o, const Started& start) {
-  note_signals();
   std::printf("scheduler at %s, for %s\n", start.scheduler.c_str(),
               start.scripted->terms(start.workers, start.servers).c_str());
   std::fflush(stdout);
-  return until_workers_end([&](const std::function<bool()>& stop_requested) {
+  return run_server_process([&](const std::function<bool()>& stop_requested) {
     schedule_workers(o.strategy, strategy_options(o, start), start, stop_requested);
   });
 }

@@ -208,8 +208,8 @@ inline void require_worker(const LaunchEnvironment& e) {
   if (e.role != "worker")
     fail<UsageError>(
         "environment " + e.role_variable,
-        "worker, because " +
-            std::string(e.is_server() ? "strategy ps alone has servers" : "workers and servers need no scheduler"),
+        "worker, because " + std::string(e.is_server() ? "this strategy has no servers, as ps and ps_async have"
+                                                       : "workers and servers need no scheduler"),
         "'" + e.role + "'",
         "tutti-launch -n N without -s starts N workers, which sum their gradients themselves; of processes "
         "that are started one by one DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT name the scheduler");

@@ -105,7 +105,7 @@ TUTTI_CORE_FUNCTION bool Checkpoints::resume(Trainer& trainer, const Warn& warn)
     else
       std::fprintf(stderr, "warning: %s\n", c.c_str());
   if (loaded) resume_from(trainer, *loaded);
-  if (trainer.strategy().size() > 1) trainer.synchronise();
+  if (trainer.strategy().size() > 1 || trainer.strategy().owns_weights()) trainer.synchronise();
   return trainer.counters().step > 0;
 }
 

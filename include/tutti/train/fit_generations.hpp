@@ -70,7 +70,10 @@ inline void FitRun::name_generation() {
 }
 
 inline void FitRun::take_place() {
-  if (!strategy_.owns_weights() || !strategy_.came_late()) return;
+  if (!strategy_.owns_weights()) return;
+  // Servers take no gradients before rank 0 has brought them weights.
+  if (members_ == nullptr && !trainer_.synchronised()) trainer_.synchronise();
+  if (!strategy_.came_late()) return;
   const Placement of = train().placement();
   const std::int64_t size = train().size();
   Position p{at_.epoch, at_.consumed};

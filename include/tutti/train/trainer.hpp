@@ -57,6 +57,8 @@ class Trainer {
   // Where servers own the weights: steps of all workers that are in these and not in the epoch and position of the
   // counters, as synchronise() has brought both.
   [[nodiscard]] std::int64_t steps_behind() const noexcept { return behind_; }
+  // False before the first synchronise().
+  [[nodiscard]] bool synchronised() const noexcept { return synchronised_; }
   // Writes down each step from now on, which the host then ends; null: no more. Waits for what runs.
   void trace(StepTrace* t);
   [[nodiscard]] const CommittedState& committed() const noexcept { return committed_; }
@@ -196,6 +198,7 @@ class Trainer {
   std::vector<BatchView> micro_batches_;
   Counters counters_;
   std::int64_t behind_ = 0;
+  bool synchronised_ = false;
   CommittedState committed_;
 };
 

@@ -170,6 +170,7 @@ TUTTI_CORE_FUNCTION std::vector<StateSpan> Trainer::committed_tensors(bool optim
 }
 
 TUTTI_CORE_FUNCTION void Trainer::synchronise(std::span<const StateSpan> beside) {
+  synchronised_ = true;
   if (s_.owns_weights()) {
     detail::HostSpans arenas_here(b_.memory(), arena_spans());
     std::vector<StateSpan> state(arenas_here.spans().begin(), arenas_here.spans().end());

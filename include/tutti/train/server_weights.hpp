@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <tutti/data/sampler.hpp>
+#include <tutti/engine/backend.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/job/launch_environment.hpp>
+#include <tutti/optim/schedule.hpp>
+#include <tutti/strategy/parameter_server/weight_store.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/tensor/arena.hpp>
+#include <tutti/train/fit.hpp>
+#include <tutti/train/optimizer_state.hpp>
+#include <tutti/train/server_update.hpp>
+#include <tutti/train/trainer.hpp>
+#include <tutti/train/trainer_options.hpp>
+
+// The weights of a job with strategy ps_async, which its servers own and update.
+namespace tutti {
+
+// The steps of such a job, which the servers' learning rate follows.
+struct ServedSteps {
+  std::int64_t images = 0;                    // of the training set
+  int workers = 1;                            // that begin the job
+  bool elastic = false;                       // workers come and go; a step is one worker's then
+  EpochEnd epoch_end = EpochEnd::short_step;  // as the workers' loaders have it
+};
+
+// The weights that a server owns, and how a push of gradients changes them. Net and options are the workers' own: a
+// worker with others is refused when it attaches.
+class ServerWeights {
+ public:
+  // backend: on the host; outlives this.
+  ServerWeights(Backend& backend, const Graph& model, const TrainerOptions& t, const FitOptions& how,
+                const ServedSteps& steps) {
+    Solo solo;
+    Trainer as_workers(backend, solo, model, t);
+    const ArenaLayout& layout = as_workers.executor().parameters();
+    const auto trainable = static_cast<std::size_t>(
+        std::count_if(layout.slices.begin(), layout.slices.end(), [](const Slice& s) { return s.trainable; }));
+    update_ = std::make_unique<ServerUpdate>(backend, make_update_rules(layout, t, trainable), t.loss_scale,
+                                             [schedule = how.schedule, at = point_of(how, steps)](std::int64_t step) {
+                                               SchedulePoint p = at;
+                                               p.step = step;
+                                               return schedule(p);
+                                             });
+    store_ = std::make_unique<ps::WeightStore>(layout, t.optimizer.slots(), as_workers.facts(), std::cref(*update_));
+  }
+  [[nodiscard]] ps::WeightStore& store() noexcept { return *store_; }
+
+ private:
+  // Counts the steps of all workers together.
+  static SchedulePoint point_of(const FitOptions& how, const ServedSteps& s) {
+    const std::int64_t batch = s.elastic ? how.global_batch / s.workers : how.global_batch;
+    const std::int64_t times = s.elastic ? 1 : s.workers;
+    const std::int64_t per_epoch = steps_per_epoch(s.images, batch, s.epoch_end);
+    const std::int64_t total =
+        how.total_steps > 0 ? how.total_steps : steps_left({}, s.images, batch, s.epoch_end, how.epochs) * times;
+    return {0, per_epoch * times, total, how.global_batch, s.workers};
+  }
+
+  std::unique_ptr<ServerUpdate> update_;
+  std::unique_ptr<ps::WeightStore> store_;
+};
+
+// For StrategyOptions::make_weights: makes the weights in a server's process from what the program trains with.
+// `images` is the size of the training set. Backend and net outlive the strategy.
+[[nodiscard]] inline auto server_weights(Backend& backend, const Graph& model, TrainerOptions options, FitOptions how,
+                                         std::int64_t images, EpochEnd epoch_end = EpochEnd::short_step) {
+  return [&backend, &model, options = std::move(options), how = std::move(how), images,
+          epoch_end](const LaunchEnvironment& start) {
+    const auto made = std::make_shared<ServerWeights>(backend, model, options, how,
+                                                      ServedSteps{images, start.workers, start.elastic, epoch_end});
+    return std::shared_ptr<ps::WeightStore>(made, &made->store());
+  };
+}
+
+}  // namespace tutti
