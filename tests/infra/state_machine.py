@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Walks through a state machine of Step Functions: the part of the Amazon States Language that our definitions use, and
-an error for any other. Time passes without waiting."""
+an error for any other. A definition or a call that Step Functions or the called service would not take is refused. Time passes
+without waiting."""
 import copy
 import fnmatch
 import json
 import re
+
+from service_models import Refusal, check, operation_model
+from states_language import check_definition, parse_call, split_resource, task_shape, upper
 
 
 class TaskError(Exception):
@@ -16,16 +20,44 @@ class TaskError(Exception):
 
 
 KEYS = {"Pass": {"Result", "ResultPath", "Parameters", "Next", "End"},
-        "Task": {"Resource", "Parameters", "ResultSelector", "ResultPath", "Retry", "Catch", "TimeoutSecondsPath", "Next"},
-        "Choice": {"Choices", "Default"}, "Wait": {"Seconds", "Next"}, "Succeed": set(),
+        "Task": {"Resource", "Parameters", "ResultSelector", "ResultPath", "Retry", "Catch", "Next"},
+        "Choice": {"Choices", "Default"}, "Wait": {"Seconds", "SecondsPath", "Next"}, "Succeed": set(),
         "Fail": {"Error", "Cause", "ErrorPath", "CausePath"}, "Map": {"ItemsPath", "ItemProcessor", "ResultPath", "Next"}}
 COMMENTS = {"Type", "Comment"}
+# Entries in the history of an execution, which may have 25,000.
+EVENTS = {"Pass": 2, "Choice": 2, "Wait": 2, "Succeed": 2, "Fail": 2, "Task": 5, "Map": 4}
+
+
+def to_service(shape, value):
+    """A task's parameters with the names that the service's model has."""
+    if shape.type_name == "structure" and isinstance(value, dict):
+        names = {upper(n): n for n in shape.members}
+        return {names.get(k, f"{k} (no name of Step Functions)"): to_service(shape.members[names[k]], v) if k in names else v
+                for k, v in value.items()}
+    if shape.type_name == "list" and isinstance(value, list):
+        return [to_service(shape.member, v) for v in value]
+    return value
+
+
+def check_answer(shape, value, path):
+    """Refuses a stand-in's answer that has other names than the service's."""
+    if shape.type_name == "structure" and isinstance(value, dict):
+        members = {upper(n): s for n, s in shape.members.items()}
+        for name, v in value.items():
+            if name not in members:
+                raise Refusal("InvalidAnswer", f"{path} has no {name}")
+            check_answer(members[name], v, f"{path}.{name}")
+    if shape.type_name == "list" and isinstance(value, list):
+        for v in value:
+            check_answer(shape.member, v, path)
 
 
 class Execution:
     """One run. call(resource, parameters) is AWS: it returns a result or raises TaskError."""
 
-    def __init__(self, definition, call, given, name="run-1", steps=10000):
+    def __init__(self, definition, call, given, name="run-1", steps=20000):
+        check_definition(definition)
+        self.events = 2
         self.states, self.call = definition["States"], call
         self.context = {"Execution": {"Name": name, "Input": given}}
         self.trail, self.seconds = [], 0
@@ -39,6 +71,7 @@ class Execution:
 
     def step(self, state, data):
         kind = state["Type"]
+        self.events += EVENTS[kind]
         unknown = state.keys() - KEYS[kind] - COMMENTS
         if unknown:
             raise AssertionError(f"{self.trail[-1]}: {sorted(unknown)} is not understood")
@@ -51,7 +84,10 @@ class Execution:
             self.cause = self.get(state["CausePath"], data) if "CausePath" in state else state.get("Cause")
             return data, None
         if kind == "Wait":
-            self.seconds += state["Seconds"]
+            seconds = state["Seconds"] if "Seconds" in state else self.get(state["SecondsPath"], data)
+            if type(seconds) is not int or not 0 <= seconds <= 99999999:
+                raise AssertionError(f"{self.trail[-1]}: waits for {seconds!r} seconds, which ends an execution")
+            self.seconds += seconds
             return data, state["Next"]
         if kind == "Choice":
             for choice in state["Choices"]:
@@ -88,11 +124,7 @@ class Execution:
         tries = [0] * len(state.get("Retry", []))
         while True:
             try:
-                if "TimeoutSecondsPath" in state:
-                    limit = self.get(state["TimeoutSecondsPath"], data)
-                    if type(limit) is not int or not 0 < limit <= 99999999:
-                        raise TaskError("States.Runtime", "a time limit is a whole number from 1")
-                result = self.call(state["Resource"], self.filled(state["Parameters"], data))
+                result = self.ask(state["Resource"], self.filled(state["Parameters"], data))
                 if "ResultSelector" in state:
                     result = self.filled(state["ResultSelector"], result)
                 return self.placed(state.get("ResultPath", "$"), data, result), state["Next"]
@@ -102,7 +134,8 @@ class Execution:
                 failure = e
             for i, retry in enumerate(state.get("Retry", [])):
                 if self.matches(failure, retry) and tries[i] < retry["MaxAttempts"]:
-                    self.seconds += retry["IntervalSeconds"] * retry["BackoffRate"] ** tries[i]
+                    self.seconds += min(retry["IntervalSeconds"] * retry["BackoffRate"] ** tries[i], retry.get("MaxDelaySeconds", 99999999))
+                    self.events += 3
                     tries[i] += 1
                     break
             else:
@@ -112,6 +145,26 @@ class Execution:
                         return self.placed(catch.get("ResultPath", "$"), data, said), catch["Next"]
                 self.status, self.error, self.cause = "FAILED", failure.error, failure.cause
                 return data, None
+
+    def ask(self, resource, parameters):
+        """Calls AWS with what its models take."""
+        sdk, service, action, _ = split_resource(resource)
+        shape = task_shape(resource)
+        if not sdk:
+            if parameters.keys() - shape:
+                raise Refusal("InvalidDefinition", f"{resource} does not support {sorted(parameters.keys() - shape)}")
+            return self.call(resource, parameters)
+        try:
+            check(service, upper(action), to_service(shape, parameters))
+        except Refusal as e:
+            # Step Functions itself refuses names and types, and the service values.
+            raise TaskError("States.Runtime" if re.search("no name of Step|is no |unknown|missing", e.message) else
+                            f"{service}.{e.code}", e.message) from None
+        result = self.call(resource, parameters)
+        output = operation_model(service, upper(action)).output_shape
+        if output is not None:
+            check_answer(output, result, upper(action))
+        return result
 
     @staticmethod
     def matches(failure, rule):
@@ -148,34 +201,47 @@ class Execution:
 
     def get(self, path, data):
         """The value of a path, or of an intrinsic function."""
-        call = re.fullmatch(r"States\.(\w+)\((.*)\)", path, re.S)
-        if call:
-            words = re.findall(r"'(?:[^'\\]|\\.)*'|[^,]+", call[2])
-            arguments = [self.argument(w.strip(), data) for w in words if w.strip()]
-            return {"Format": self.format, "MathAdd": lambda a, b: round(a) + round(b), "Array": lambda *a: list(a),
-                    "JsonMerge": lambda a, b, deep: {**a, **b}}[call[1]](*arguments)
+        return self.value(parse_call(path), data)
+
+    def value(self, tree, data):
+        kind, *rest = tree
+        if kind == "text":
+            return re.sub(r"\\(.)", r"\1", rest[0])
+        if kind == "literal":
+            return json.loads(rest[0])
+        if kind == "path":
+            return self.at(rest[0], data)
+        name, arguments = rest
+        known = {"Format": self.format, "MathAdd": lambda a, b: round(a) + round(b), "Array": lambda *a: list(a),
+                 "JsonMerge": lambda a, b, deep: {**a, **b}, "JsonToString": lambda v: json.dumps(v, separators=(",", ":"))}
+        if name not in known:
+            raise AssertionError(f"States.{name} is not understood")
+        return known[name](*(self.value(a, data) for a in arguments))
+
+    def at(self, path, data):
+        """Behind a wildcard, what is absent is left out; before one it is an error."""
+        whole = path
         if path.startswith("$$"):
             data, path = self.context, path[1:]
-        if not re.fullmatch(r"\$((\.\w+)|(\[\d+\]))*", path):
-            raise AssertionError(f"{path} is not understood")
-        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-            if name and (not isinstance(data, dict) or name not in data):
-                raise KeyError(path)
-            if index and len(data) <= int(index):
-                raise KeyError(path)
-            data = data[name] if name else data[int(index)]
-        return copy.deepcopy(data)
-
-    def argument(self, word, data):
-        if word.startswith("'"):
-            return word[1:-1]
-        return self.get(word, data) if word.startswith("$") else json.loads(word)
+        found, many = [data], False
+        for name, index in re.findall(r"\.([\w-]+)|\[(\d+|\*)\]", path):
+            if index == "*":
+                found, many = [v for f in found if isinstance(f, list) for v in f], True
+                continue
+            key = name or int(index)
+            there = [f for f in found if (isinstance(f, dict) and key in f if name else isinstance(f, list) and key < len(f))]
+            if not many and not there:
+                raise KeyError(whole)
+            found = [f[key] for f in there]
+        return copy.deepcopy(found if many else found[0])
 
     @staticmethod
     def format(text, *values):
         parts = text.split("{}")
         if len(parts) != len(values) + 1:
             raise AssertionError(f"{text!r} has other places than values")
+        if any(isinstance(v, (dict, list)) for v in values):
+            raise AssertionError(f"{text!r} takes text and numbers: States.JsonToString makes text of the rest")
         return "".join(a + str(b) for a, b in zip(parts, [*values, ""]))
 
     @staticmethod

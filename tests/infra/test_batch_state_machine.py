@@ -5,22 +5,28 @@ import json
 import re
 import sys
 import unittest
+import unittest.mock
 from pathlib import Path
 
 try:
-    import yaml
-except ImportError:
-    print("SKIP: no PyYAML (./test.sh installs tests/infra/requirements.txt)")
+    import botocore  # noqa: F401
+    import yaml  # noqa: F401
+except ImportError as e:
+    print(f"SKIP: no {e.name} (./test.sh installs tests/infra/requirements.txt)")
     sys.exit(77)
 
+import state_machine
 from state_machine import Execution, TaskError
 from templates import changed, load
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = load(ROOT / "infra" / "batch" / "job.yaml")
 CFN, FSX = "arn:aws:states:::aws-sdk:cloudformation:", "arn:aws:states:::aws-sdk:fsx:"
-SUBMIT = "arn:aws:states:::batch:submitJob.sync"
+BATCH = "arn:aws:states:::aws-sdk:batch:"
 INPUT = {"Parameters": [{"ParameterKey": "NumNodes", "ParameterValue": "2"}]}
+SUBSTITUTIONS = {"Prefix": "tutti-job", "StackRole": "arn:aws:iam::123456789012:role/train-StackRole",
+                 "TemplateUrl": "https://bucket.s3.us-east-1.amazonaws.com/batch.yaml"}
+FILE_SYSTEM, TASK = "fs-0123456789abcdef0", "task-0123456789abcdef0"
 LOST = TaskError("CloudFormation.SdkClientException", "connection reset")
 
 
@@ -28,16 +34,17 @@ def definition(template):
     properties = template["Resources"]["StateMachine"]["Properties"]
     text = json.dumps(properties["Definition"])
     assert set(re.findall(r"\$\{(\w+)\}", text)) == set(properties["DefinitionSubstitutions"])
-    return json.loads(re.sub(r"\$\{(\w+)\}", lambda m: f"<{m[1]}>" if m[1] != "Prefix" else "tutti-job", text))
+    return json.loads(re.sub(r"\$\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], text))
 
 
 class Aws:
     """Stacks, a job and an export, as the state machine meets them. fail: answers of a call in place of its own, the last
-    one for good: an error, None for its own, or a value that it gives."""
+    one for good: an error, or None for its own. job: the statuses of the job, one for each look, the last one for good;
+    once it is terminated it has those of `terminated`."""
 
-    def __init__(self, *, fail=None, job=None, exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False):
+    def __init__(self, *, fail=None, job=("SUBMITTED", "STARTING", "RUNNING", "SUCCEEDED"), terminated=("RUNNING", "FAILED"), exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False):
         self.fail = {k: list(v) for k, v in (fail or {}).items()}
-        self.job, self.exports, self.created, self.kept = job, exports, created, kept
+        self.job, self.terminated, self.reason, self.exports, self.created, self.kept = list(job), list(terminated), None, exports, created, kept
         self.stacks = {"tutti-job-run-1": ["CREATE_COMPLETE"]} if foreign else {}
         self.calls, self.exported_while = [], None
 
@@ -52,15 +59,17 @@ class Aws:
                     self.create(p)  # done, and the answer was lost
                 raise answer
         return {CFN + "createStack": self.create, CFN + "describeStacks": self.describe, CFN + "deleteStack": self.delete,
-                CFN + "describeStackResource": self.describe_resource, SUBMIT: self.submit,
+                CFN + "describeStackResource": self.describe_resource, BATCH + "submitJob": self.submit,
+                BATCH + "describeJobs": self.describe_job, BATCH + "terminateJob": self.terminate,
                 FSX + "createDataRepositoryTask": self.export,
                 FSX + "describeDataRepositoryTasks": self.describe_export}[resource](p)
 
     def create(self, p):
         if p["StackName"] in self.stacks:
             raise TaskError("CloudFormation.AlreadyExistsException", "Stack already exists")
-        assert p["Capabilities"] == ["CAPABILITY_IAM"] and p["TemplateURL"] == "<TemplateUrl>" and p["RoleARN"] == "<StackRole>"
-        self.stacks[p["StackName"]] = ["CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", self.created]
+        assert p["Capabilities"] == ["CAPABILITY_IAM"] and p["TemplateURL"] == SUBSTITUTIONS["TemplateUrl"]
+        assert p["RoleARN"] == SUBSTITUTIONS["StackRole"]
+        self.stacks[p["StackName"]] = ["CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", *([self.created] if isinstance(self.created, str) else self.created)]
         return {"StackId": "arn"}
 
     def describe(self, p):
@@ -84,26 +93,35 @@ class Aws:
 
     def describe_resource(self, p):
         assert p["LogicalResourceId"] == "FileSystem"
-        return {"StackResourceDetail": {"PhysicalResourceId": "fs-1"}}
+        return {"StackResourceDetail": {"PhysicalResourceId": FILE_SYSTEM}}
 
     def submit(self, p):
         assert self.stacks[p["JobQueue"]] == ["CREATE_COMPLETE"] and p["JobDefinition"] == p["JobQueue"]
         self.environment = p["NodeOverrides"]["NodePropertyOverrides"][0]["ContainerOverrides"]["Environment"]
-        if not isinstance(self.environment, list) or not all(
-                isinstance(v, dict) and v.keys() == {"Name", "Value"} and all(isinstance(x, str) for x in v.values()) for v in self.environment):
-            raise TaskError("States.Runtime", "the value of the field Environment")
-        if self.job:
-            raise self.job
-        return {"JobId": "j", "Status": "SUCCEEDED"}
+        return {"JobId": "job-7", "JobName": p["JobName"]}
+
+    def describe_job(self, p):
+        assert p == {"Jobs": ["job-7"]}
+        job = {"JobId": "job-7", "JobName": "job", "Status": self.job[0]}
+        if len(self.job) > 1:
+            self.job.pop(0)
+        if job["Status"] == "FAILED":
+            job.update(StatusReason="Essential container in task exited", Attempts=[{"Container": {"ExitCode": 1}}, {"Container": {"ExitCode": 6}}])
+        return {"Jobs": [job]}
+
+    def terminate(self, p):
+        assert p["JobId"] == "job-7"
+        self.reason, self.job = p["Reason"], self.terminated
+        return {}
 
     def export(self, p):
-        assert p == {"FileSystemId": "fs-1", "Type": "EXPORT_TO_REPOSITORY", "Paths": ["runs"], "Report": {"Enabled": False}}
+        assert p == {"FileSystemId": FILE_SYSTEM, "Type": "EXPORT_TO_REPOSITORY", "Paths": ["runs"], "Report": {"Enabled": False}}
         self.exported_while = list(self.stacks)
         self.lifecycles = ["PENDING", "EXECUTING", self.exports]
-        return {"DataRepositoryTask": {"TaskId": "task-1"}}
+        return {"DataRepositoryTask": {"TaskId": TASK}}
 
     def describe_export(self, p):
-        assert p == {"TaskIds": ["task-1"]}
+        assert p == {"TaskIds": [TASK]}
         state = self.lifecycles[0]
         if len(self.lifecycles) > 1:
             self.lifecycles.pop(0)
@@ -132,21 +150,48 @@ class StateMachine(unittest.TestCase):
         self.assertEqual(aws.calls[0][1]["Parameters"], INPUT["Parameters"])
         self.assertEqual(aws.exported_while, ["tutti-job-run-1"])
         names = self.names(aws)
-        self.assertLess(names.index("submitJob.sync"), names.index("createDataRepositoryTask"))
+        self.assertLess(names.index("submitJob"), names.index("createDataRepositoryTask"))
         self.assertLess(names.index("createDataRepositoryTask"), names.index("deleteStack"))
-        self.assertLess(run.seconds, 400)
+        self.assertLess(run.seconds, 4 * 120 + 400)  # four looks at the job
 
     def test_failing_job(self):
-        for job in (TaskError("States.TaskFailed", '{"StatusReason": "exit code 6"}'), TaskError("States.Timeout")):
-            aws = Aws(job=job)
-            run = self.ends(aws, "FAILED", job.error)
-            self.assertEqual(run.cause, job.cause)
-            self.assertIn("createDataRepositoryTask", self.names(aws))  # what it saved is kept
+        aws = Aws(job=["RUNNABLE", "FAILED"])
+        run = self.ends(aws, "FAILED", "JobFailed")
+        self.assertEqual(run.cause, 'Job job-7 failed with the reason ["Essential container in task exited"]; exit codes of its attempts [1,6].')
+        self.assertIn("createDataRepositoryTask", self.names(aws))  # what it saved is kept
+        self.assertNotIn("terminateJob", self.names(aws))
+
+    def test_time_limit(self):
+        for limit, pace in ((60, 30), (21600, 30), (21601, 120), (86400, 120), (90000, 900), (700000, 3600), (2592000, 3600)):
+            with self.subTest(limit):
+                aws = Aws(job=["RUNNING"])
+                run = self.ends(aws, "FAILED", "TimeLimitReached", given={**INPUT, "TimeLimitSeconds": limit})
+                self.assertEqual(run.cause, "Job job-7 was in RUNNING when TimeLimitSeconds were over, and was terminated.")
+                self.assertEqual((aws.reason, self.names(aws).count("terminateJob")), ("TimeLimitReached", 1))
+                looks = self.names(aws).count("describeJobs") - len(("RUNNING", "FAILED"))
+                self.assertEqual(looks, -(-limit // pace))
+                # It was stopped before its results were exported and its stack was deleted.
+                order = [n for n in self.names(aws) if n in ("terminateJob", "createDataRepositoryTask", "deleteStack")]
+                self.assertEqual(order, ["terminateJob", "createDataRepositoryTask", "deleteStack"])
+        self.ends(Aws(job=["RUNNING"], terminated=["SUCCEEDED"]), "SUCCEEDED")  # it was done at that moment
+        self.ends(Aws(job=["RUNNING"], terminated=["RUNNING"]), "FAILED", "TimeLimitReached")  # it does not stop
+
+    def test_batch_does_not_answer(self):
+        """A job goes on for half an hour of it; then it is stopped, because its stack would cost money without an end."""
+        lost = TaskError("Batch.ServerException", "internal error")
+        aws = Aws(job=["RUNNING", "SUCCEEDED"], fail={"describeJobs": [lost] * 10 + [None]})
+        self.ends(aws, "SUCCEEDED")
+        aws = Aws(job=["RUNNING"], fail={"describeJobs": [lost] * 11 + [None]})
+        run = self.ends(aws, "FAILED", "Batch.ServerException")
+        self.assertEqual((aws.reason, run.cause), ("Batch.ServerException", "internal error"))
+        self.assertGreater(run.seconds, 1800)
+        self.ends(Aws(fail={"describeJobs": [lost]}), "FAILED", "Batch.ServerException")
+        self.ends(Aws(job=["RUNNING"], fail={"terminateJob": [lost]}), "FAILED", "TimeLimitReached")
 
     def test_stack_that_is_not_created(self):
         aws = Aws(created="CREATE_FAILED")
         self.assertIn("CREATE_FAILED", self.ends(aws, "FAILED", "StackWasNotCreated").cause)
-        self.assertNotIn("submitJob.sync", self.names(aws))
+        self.assertNotIn("submitJob", self.names(aws))
         aws = Aws(created="CREATE_IN_PROGRESS")
         run = self.ends(aws, "FAILED", "StackWasNotCreated")
         self.assertLess(run.seconds, 3 * 3600)
@@ -162,8 +207,8 @@ class StateMachine(unittest.TestCase):
 
     def test_each_call_fails(self):
         names = {n for n in self.names_of_tasks()}
-        self.assertEqual(len(names), 7)
-        for name in names - {"deleteStack"}:
+        self.assertEqual(len(names), 9)
+        for name in names - {"deleteStack", "terminateJob"}:
             with self.subTest(name):
                 aws = Aws(fail={name: [LOST]})
                 if name == "describeStacks":
@@ -178,7 +223,7 @@ class StateMachine(unittest.TestCase):
         return [s["Resource"].rsplit(":", 1)[1] for s in definition(TEMPLATE)["States"].values() if s["Type"] == "Task"]
 
     def test_each_call_fails_for_a_while(self):
-        for name in set(self.names_of_tasks()) - {"createStack", "submitJob.sync"}:
+        for name in set(self.names_of_tasks()) - {"createStack", "submitJob"}:
             with self.subTest(name):
                 self.ends(Aws(fail={name: [LOST, LOST, None]}), "SUCCEEDED")
 
@@ -192,7 +237,7 @@ class StateMachine(unittest.TestCase):
             self.assertIn(state, self.ends(Aws(exports=state), "FAILED", "ResultsWereNotExported").cause)
         self.assertLess(self.ends(Aws(exports="EXECUTING"), "FAILED", "ResultsWereNotExported").seconds, 5 * 3600)
         # What the job says goes before it.
-        self.ends(Aws(exports="FAILED", job=TaskError("States.TaskFailed")), "FAILED", "States.TaskFailed")
+        self.ends(Aws(exports="FAILED", job=["FAILED"]), "FAILED", "JobFailed")
 
     def test_stubborn_stack(self):
         self.ends(Aws(kept=3), "SUCCEEDED")
@@ -209,7 +254,7 @@ class StateMachine(unittest.TestCase):
 
     def test_input_that_the_submission_could_not_take(self):
         """No Catch catches that, so it must be seen before there is a stack."""
-        for name, values in (("TimeLimitSeconds", ("86400", 0, -1, 59.4, 1e9, None, [60], True)),
+        for name, values in (("TimeLimitSeconds", ("86400", 0, -1, 59.4, 2592001, 1e9, None, [60], True)),
                              ("Environment", ([{"name": "A", "value": "b"}], [{"Name": "A", "Value": 1}], [{"Name": "A"}], [7], ["A=b"], {"A": "b"},
                                               "A=b", None))):
             for value in values:
@@ -218,7 +263,7 @@ class StateMachine(unittest.TestCase):
                     run = walk(aws, given={**INPUT, name: value})
                     self.assertEqual((run.status, aws.calls), ("FAILED", []), run.trail)
                     self.assertIn(run.error, ("NoTimeLimit", "NoVariable", "States.Runtime"))
-        aws = Aws()
+        aws = Aws(job=["SUCCEEDED"])
         self.ends(aws, "SUCCEEDED", given={**INPUT, "TimeLimitSeconds": 90.5, "Environment": [{"Name": "A", "Value": "b", "Type": "x"}]})
         self.assertEqual(aws.environment, [{"Name": "A", "Value": "b"}])
 
@@ -233,22 +278,31 @@ class StateMachine(unittest.TestCase):
     def test_no_limit_that_would_skip_the_deletion(self):
         d = definition(TEMPLATE)
         self.assertNotIn("TimeoutSeconds", d)
-        # Step Functions ends an execution at 25,000 events; a state makes five at most.
-        for aws in (Aws(created="CREATE_IN_PROGRESS"), Aws(exports="EXECUTING"), Aws(kept=10 ** 6)):
-            self.assertLess(5 * len(walk(aws).trail), 25000)
+        # Step Functions ends an execution at 25,000 events. Every loop goes to its limit here.
+        for limit in (21600, 86400, 648000, 2592000):
+            aws = Aws(created=["CREATE_IN_PROGRESS"] * 178 + ["CREATE_COMPLETE"], job=["RUNNING"], terminated=["RUNNING"], exports="EXECUTING",
+                      kept=10 ** 6)
+            run = self.ends(aws, "FAILED", "StackRemains", left=["tutti-job-run-1"], given={**INPUT, "TimeLimitSeconds": limit})
+            self.assertGreater(run.events, 15000)  # the loops were all there
+            self.assertLess(run.events, 25000)
+            self.assertLess(run.seconds, 365 * 86400)
         # A retry of the submission would train again.
         self.assertNotIn("Retry", d["States"]["SubmitJob"])
 
     def test_broken_copies(self):
         states = "Resources/StateMachine/Properties/Definition/States"
         for path, value, aws in (
-                ("SubmitJob/Catch/0/Next", "Failed", Aws(job=TaskError("States.TaskFailed"))),
+                ("SubmitJob/Catch/0/Next", "Failed", Aws(fail={"submitJob": [LOST]})),
+                ("DescribeJob/Catch/0/Next", "Failed", Aws(fail={"describeJobs": [LOST]})),
+                ("JobFailed/Next", "HowDidItEnd", Aws(job=["FAILED"])),
+                ("TimeLimitReached/Next", "HowDidItEnd", Aws(job=["RUNNING"])),
                 ("DescribeCreation/Catch", [], Aws(fail={"describeStacks": [LOST] * 6 + [None]})),
                 ("Export/Catch/0/Next", "HowDidItEnd", Aws(fail={"createDataRepositoryTask": [LOST]})),
                 ("CreateStack/Catch/1/Next", "Failed", Aws(fail={"createStack": [LOST]})),
                 ("ExportFailed/Next", "HowDidItEnd", Aws(exports="FAILED")),
-                ("SubmitJob/Next", "HowDidItEnd", Aws())):
-            run = walk(aws, changed(TEMPLATE, f"{states}/{path}", value))
+                ("IsJobFinished/Choices/0/Next", "HowDidItEnd", Aws())):
+            with unittest.mock.patch.object(state_machine, "check_definition"):  # it would refuse states that are not reached
+                run = walk(aws, changed(TEMPLATE, f"{states}/{path}", value))
             self.assertEqual((run.status is not None, list(aws.stacks)), (True, ["tutti-job-run-1"]), path)
 
 
