@@ -103,6 +103,14 @@ class ControlLink final : public control::FrameLink {
     return text(e.message.head());
   }
   void wake() override { end_->wake(); }
+  // Nothing else watches the arbiter's process.
+  void unanswered() override {
+    gone_ = true;
+    fail<CommunicationError>("control channel",
+                             job_.arbiter_name() + ", the arbiter of the job, to answer within " +
+                                 std::to_string(job_.rank_timeout.count()) + " ms",
+                             "nothing", "was it stopped, or its host cut off?");
+  }
 
  private:
   [[nodiscard]] static std::span<const std::byte> bytes(std::string_view frame) noexcept {
@@ -290,6 +298,7 @@ class ArbiterDoor {
   }
   void lose(const control::Decision& d, bool worker) {
     const bool ends = d.fatal;
+    seats_.erase(d.seat);  // the end of its connection may never be heard of
     const std::string said = error_message(d.member.name(), "a process of the job until its end", d.why, "");
     const std::lock_guard lock(mutex_);
     if (!fatal_.empty()) return;  // what follows, follows from that

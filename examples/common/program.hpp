@@ -334,7 +334,7 @@ template <class F>
       return true;
     } catch (const CommunicationError&) {
       ChangingMembers* const members = strategy.members();
-      if (members == nullptr || members->joining() || !members->may_write()) throw;
+      if (members == nullptr || members->joining() || !members->await_right()) throw;
       if (!members->next_generation({.step = 0, .broken = true, .preparing = true})) return false;
       if (strategy.size() >= ranks) throw;  // it was no loss
     }

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -294,6 +295,35 @@ TEST_CASE("beats keep a busy process in the job, and the lease ends when nobody 
   wait_until([&] { return c->may_write(); });
   office.deaf(true);
   wait_until([&] { return !c->may_write(); });
+}
+
+TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal or the time-out") {
+  auto o = options(1);
+  o.rank_timeout = 1200ms;
+  for (const bool answers : {true, false}) {
+    CAPTURE(answers);
+    Office office(o);
+    auto c = office.channel();
+    (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
+    CHECK(c->await_right());
+    office.deaf(true);
+    wait_until([&] { return !c->may_write(); });
+    auto right = std::async(std::launch::async, [&] { return c->await_right(); });
+    CHECK(right.wait_for(100ms) == std::future_status::timeout);
+    if (answers) office.deaf(false);
+    CHECK(right.get() == answers);
+    CHECK(c->may_write() == answers);
+    office.deaf(false);
+  }
+  Office office(o);
+  auto c = office.channel();
+  (void)c->enrol(control::Role::worker, 0, "h", facts("a"), 20s);
+  CHECK(c->await_right());
+  office.deaf(true);
+  wait_until([&] { return !c->may_write(); });
+  auto right = std::async(std::launch::async, [&] { return c->await_right(); });
+  office.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
+  CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no sign of life"), CommunicationError);
 }
 
 TEST_CASE("there is a channel where TUTTI_CONTROL names a socket that keeps frames apart") {

@@ -28,6 +28,20 @@ TEST_CASE("a lease remembers what could still give one, and counts beats from 1"
   CHECK(beat_every == 500ms);
 }
 
+TEST_CASE("patience counts the time that passes between looks, and a pause as one slice") {
+  Patience p(2s);
+  CHECK_FALSE(p.is_over(100s));
+  CHECK(p.next_wait() == 100ms);
+  CHECK_FALSE(p.is_over(101s));
+  // The process did not look for 40 s: it was paused.
+  CHECK_FALSE(p.is_over(141s));
+  CHECK_FALSE(p.is_over(141s + 899ms));
+  CHECK(p.next_wait() == 1ms);
+  CHECK(p.is_over(141s + 900ms));
+  CHECK(p.is_over(141s + 900ms));
+  CHECK(Patience(0s).is_over(5s));
+}
+
 TEST_CASE("the clock is the one that goes on while a machine is suspended") {
   const auto read = [] {
     timespec t{};

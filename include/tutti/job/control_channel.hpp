@@ -151,6 +151,14 @@ class ControlChannel {
     const std::lock_guard lock(mutex_);
     return lease_.holds(control::now());
   }
+  // Blocks until this process may write: the arbiter may be late, because it or this process was paused. Returns false
+  // if the arbiter has not answered within the rank time-out. Throws what ended the channel, such as a refusal.
+  [[nodiscard]] bool await_right() {
+    std::unique_lock lock(mutex_);
+    return wait(lock, std::chrono::ceil<std::chrono::milliseconds>(lease_.timeout()),
+                [&] { return left_ || !enrolled_ || lease_.holds(control::now()); }) &&
+           lease_.holds(control::now());
+  }
   // What is known of a change of the generation that next_assignment() returned last; nothing where it stands.
   [[nodiscard]] std::optional<control::Changing> change() const {
     const std::lock_guard lock(mutex_);
@@ -244,15 +252,13 @@ class ControlChannel {
   // Whether `done` held before the time was over. Throws what ended the channel.
   template <class F>
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, F&& done) {
-    const auto end = Clock::now() + timeout;
-    while (!done()) {
+    control::Patience patience(timeout);
+    for (;;) {
+      if (done()) return true;
       if (error_) std::rethrow_exception(error_);
-      if (news_.wait_until(lock, end) == std::cv_status::timeout && !done()) {
-        if (error_) std::rethrow_exception(error_);
-        return false;
-      }
+      if (patience.is_over(control::now())) return false;
+      news_.wait_for(lock, patience.next_wait());
     }
-    return true;
   }
   [[nodiscard]] std::optional<control::Value> answer_to(std::uint64_t request, std::chrono::milliseconds timeout,
                                                         const std::string& key,
@@ -283,6 +289,7 @@ class ControlChannel {
   void run() {
     try {
       auto next_beat = Clock::now();
+      control::Patience silence(control::Time::max());
       for (;;) {
         std::uint64_t beat = 0;
         Clock::duration pause = control::beat_every;
@@ -296,8 +303,10 @@ class ControlChannel {
               next_beat = now + every_;
             }
             pause = next_beat - now;
+            if (std::exchange(answered_, false) && assignment_) silence = control::Patience(assignment_->rank_timeout);
           }
         }
+        if (silence.is_over(control::now())) link_->unanswered();
         if (beat != 0) send(control::Beat{beat});
         const auto frame = link_->receive(std::chrono::ceil<std::chrono::milliseconds>(pause));
         if (!frame) continue;
@@ -330,7 +339,10 @@ class ControlChannel {
     {
       const std::lock_guard lock(mutex_);
       if (const auto* m = std::get_if<control::Answered>(&message)) {
+        const bool held = lease_.holds(control::now());
         lease_.answered(m->number);
+        answered_ = true;
+        if (!held) news_.notify_all();
         return;
       }
       if (const auto* m = std::get_if<control::Waiting>(&message)) missing_ = m->missing;
@@ -373,6 +385,7 @@ class ControlChannel {
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
   std::string missing_;
+  bool answered_ = false;  // a beat, since the thread looked
   bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
   std::exception_ptr error_;
   Clock::duration every_ = control::beat_every;

@@ -78,6 +78,9 @@ class FrameLink {
   [[nodiscard]] virtual std::optional<std::string> receive(std::chrono::milliseconds wait) = 0;
   // Makes a receive() that waits, or the next one, return.
   virtual void wake() = 0;
+  // Called by the thread that receives if the arbiter has answered no beat within the rank time-out. Throws
+  // CommunicationError if this ends the process's part: if nothing else watches the arbiter.
+  virtual void unanswered() {}
 };
 
 // Over a socket that keeps frames apart (SOCK_SEQPACKET), such as the one that tutti-launch gives to a process.

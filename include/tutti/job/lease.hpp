@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,35 @@ using Time = std::chrono::nanoseconds;  // since any moment; never goes back
 
 inline constexpr std::chrono::milliseconds beat_every{500};
 
+// The time that a thread spends waiting, up to a limit. A pause of the process itself does not count: the thread looks
+// at least once in each slice, so a longer gap between two looks counts as one slice.
+class Patience {
+ public:
+  static constexpr std::chrono::milliseconds slice{100};
+  static constexpr std::chrono::seconds longest_gap{1};  // of a thread that waits for a processor
+
+  explicit Patience(Time limit) : limit_(limit) {}
+
+  // Call it once before each wait.
+  [[nodiscard]] bool is_over(Time now) noexcept {
+    if (begun_) {
+      const Time gap = now - looked_;
+      spent_ += gap > longest_gap ? Time(slice) : gap;
+    }
+    begun_ = true;
+    looked_ = now;
+    return spent_ >= limit_;
+  }
+  // How long to wait until the next look.
+  [[nodiscard]] std::chrono::nanoseconds next_wait() const noexcept {
+    return std::min<std::chrono::nanoseconds>(slice, limit_ - spent_);
+  }
+
+ private:
+  Time limit_, looked_{}, spent_{};
+  bool begun_ = false;
+};
+
 // The process's side of the lease that keeps one whom the arbiter has given up from writing: it holds for three
 // quarters of the rank's time-out from when the last beat that was answered was sent. The arbiter heard that beat later
 // than it was sent, waits the whole time-out, and its clock is no third faster: so it gives nobody up who may still
@@ -30,6 +60,7 @@ class Lease {
  public:
   explicit Lease(Time timeout = {}) : timeout_(timeout) {}
   void set_timeout(Time timeout) noexcept { timeout_ = timeout; }
+  [[nodiscard]] Time timeout() const noexcept { return timeout_; }
 
   // The number of a beat that is sent now.
   [[nodiscard]] std::uint64_t beat(Time now) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include <tutti/core/error.hpp>
 #include <tutti/strategy/dealt_steps.hpp>
 
 namespace tutti {
@@ -67,11 +68,20 @@ class ChangingMembers {
   [[nodiscard]] virtual bool stop_requested() const = 0;
   // False once this process might have been given up: then it must not write what others read.
   [[nodiscard]] virtual bool may_write() const = 0;
+  // Blocks until this process may write. Returns false if it cannot learn within the rank time-out whether it may: then
+  // it must end. CommunicationError if it was given up.
+  [[nodiscard]] virtual bool await_right() { return may_write(); }
   // Said by rank 0, for whoever starts further processes.
   virtual void epoch_begins(std::int64_t epoch) = 0;
 
  protected:
   ~ChangingMembers() = default;  // nobody owns one by this name
 };
+
+// The error of a process for which await_right() has returned false.
+[[noreturn]] inline void fail_without_right() {
+  fail<CommunicationError>("this process", "an answer of the job's arbiter within the time-out", "none",
+                           "was its host cut off, or the launcher stopped? --rank-timeout sets the time");
+}
 
 }  // namespace tutti

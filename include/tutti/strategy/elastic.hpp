@@ -174,9 +174,7 @@ class Elastic final : public ElasticMember {
     while (!channel_->await_assignment(std::chrono::milliseconds(200))) {
       if (founds() && std::chrono::steady_clock::now() - began > options_.meeting)
         break;  // the next line says who lacks
-      if (!may_write())
-        fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long",
-                                 "is its host cut off, or was it stopped?");
+      if (!await_right()) fail_without_right();
     }
     auto next = channel_->next_assignment_unless_released(std::chrono::milliseconds(0));
     if (!next) return false;

@@ -61,7 +61,8 @@ class Chief {
   // chief writes the samples of all its ranks into the audit, for some of these may be gone, and had not come to it.
   TUTTI_CORE_FUNCTION void follow(const ClosedStep* closed = nullptr);
 
-  // Throws CommunicationError in a process that was given up, or may have been: it must write nothing that others read.
+  // Blocks until this process may write what others read. Throws CommunicationError if it was given up, or if it cannot
+  // learn within the rank time-out that it was not.
   TUTTI_CORE_FUNCTION void require_right() const;
 
   // Whether anybody hears what is told here.

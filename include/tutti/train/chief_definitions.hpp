@@ -26,10 +26,8 @@ TUTTI_CORE_FUNCTION Chief::~Chief() {
 }
 
 TUTTI_CORE_FUNCTION void Chief::require_right() const {
-  const ChangingMembers* members = trainer_.strategy().members();
-  if (members == nullptr || members->may_write()) return;
-  fail<CommunicationError>("this process", "answers of the job's arbiter", "none for too long: the others go on",
-                           "is its host cut off, or was it stopped?");
+  ChangingMembers* const members = trainer_.strategy().members();
+  if (members != nullptr && !members->await_right()) fail_without_right();
 }
 
 TUTTI_CORE_FUNCTION void Chief::follow(const ClosedStep* closed) {

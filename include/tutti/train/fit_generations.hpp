@@ -34,7 +34,7 @@ inline bool FitRun::found() {
     foresee();
     return true;
   } catch (const CommunicationError&) {
-    if (members_ == nullptr || !members_->may_write()) throw;
+    if (members_ == nullptr || !members_->await_right()) throw;
     return change_members(true);
   }
 }
@@ -113,7 +113,7 @@ inline bool FitRun::change_members(bool broken) {
       place();
       return true;
     } catch (const CommunicationError&) {
-      if (!members_->may_write()) throw;
+      if (!members_->await_right()) throw;
       broken = true;
     }
   }
@@ -140,7 +140,7 @@ inline bool FitRun::sum_up() {
     skipped_before_ = train().skipped();
     return true;
   } catch (const CommunicationError&) {
-    if (!members_->may_write()) throw;
+    if (!members_->await_right()) throw;
     return false;
   }
 }

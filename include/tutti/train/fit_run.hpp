@@ -87,7 +87,7 @@ class FitRun {
       } catch (const CommunicationError&) {
         if (deals_ != nullptr && left_in_order()) return left();
         // One that was given up itself ends here.
-        if (members_ == nullptr || deals_ != nullptr || members_->starts_anew() || !members_->may_write()) throw;
+        if (members_ == nullptr || deals_ != nullptr || members_->starts_anew() || !members_->await_right()) throw;
         if (!change_members(true)) return left();
       }
     }

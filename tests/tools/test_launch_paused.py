@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# waits
+"""A training job that is paused for longer than its time-outs: all its processes, as when a machine is suspended, or the
+launcher alone. It goes on, or the message says what was lost."""
+import contextlib
+import json
+import os
+import pty
+import shlex
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from launch_case import BUILD, LAUNCH, LaunchCase, main, state, wait_until
+
+PROGRAM = str(BUILD / "examples" / "train_cifar10")
+
+
+class Paused(LaunchCase):
+    TIMEOUT = 2  # --rank-timeout
+
+    def begin(self, *options, strategy, elastic=False, timeout=TIMEOUT, **more):
+        self.run_dir = self.folder / "run"
+        (self.folder / "elastic").mkdir()
+        self.out, self.err = (open(self.folder / name, "w+", encoding="utf-8") for name in ("out", "err"))
+        self.addCleanup(self.out.close)
+        self.addCleanup(self.err.close)
+        words = ("--elastic", "--elastic-dir", self.folder / "elastic", "--restart-budget", 0) if elastic else ()
+        self.job = self.start("--rank-timeout", timeout, *words, *options, PROGRAM, "--strategy", strategy, "--dataset",
+                              "synthetic", "--num-examples", 960, "--image-shape", "3,16,16", "--depth", 8, "--batch-size", 8,
+                              "--epochs", 100000, "--threads", 1, "--run-dir", self.run_dir, "--disp-batches", 1, "--audit",
+                              **{"stdout": self.out, "stderr": self.err, **more})
+        self.job.stdout, self.job.stderr = self.out, self.err
+        self.wait_for_steps(5)
+
+    def said(self):
+        return (self.folder / "out").read_text()[-2000:] + (self.folder / "err").read_text()
+
+    def events(self):
+        log = self.run_dir / "log.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def wait_for_steps(self, more):
+        def step():
+            return max((e["step"] for e in self.events() if e["event"] == "step"), default=0)
+        goal = step() + more
+        wait_until(lambda: self.job.poll() is not None or step() >= goal)
+        self.assertIsNone(self.job.poll(), self.said())
+
+    def pause(self, pids, seconds):
+        """Stops these one after the other for so long, which is longer than a time-out of the job, and lets them go on in the
+        reverse order: those that were stopped last have asked the others in vain."""
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+                wait_until(lambda: state(pid) == "T")
+                time.sleep(0.2)
+            time.sleep(seconds)
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+
+    def check_goes_on(self):
+        """All that were there train on, and end in order when they are told to."""
+        self.wait_for_steps(20)
+        self.job.send_signal(signal.SIGINT)
+        self.job.wait(120)
+        said = self.said()
+        self.assertEqual(self.job.returncode, 130, said)
+        self.assertIn("state saved", said)
+        self.assertNotIn("warning: worker", said)
+        self.assertEqual([e for e in self.events() if e["event"] == "members"], [], said)
+
+    def all_paused(self, *options, strategy, elastic=False, seconds=1.8 * TIMEOUT):
+        self.begin(*options, strategy=strategy, elastic=elastic)
+        servers = [pid for pid in self.marked() if b"TUTTI_ROLE=server" in Path(f"/proc/{pid}/environ").read_bytes()]
+        self.pause([*servers, *(pid for pid in self.marked() if pid not in servers)], seconds)
+        self.check_goes_on()
+
+    def launcher_paused(self, *options, strategy, elastic=False):
+        """A lease of 3/4 of the time-out has ended by then."""
+        self.begin(*options, strategy=strategy, elastic=elastic, timeout=4)
+        self.pause([self.job.pid], 5)
+        self.check_goes_on()
+
+    def test_all_elastic_gloo(self):
+        self.all_paused("-n", 3, strategy="gloo", elastic=True)
+
+    def test_all_fixed_gloo(self):
+        self.all_paused("-n", 2, strategy="gloo")
+
+    def test_all_elastic_ps(self):
+        self.all_paused("-n", 2, "-s", 2, strategy="ps", elastic=True)
+
+    def test_all_fixed_ps(self):
+        self.all_paused("-n", 2, "-s", 2, strategy="ps", seconds=12)
+
+    def test_all_elastic_ps_async(self):
+        self.all_paused("-n", 2, "-s", 1, strategy="ps_async", elastic=True)
+
+    def test_all_fixed_ps_async(self):
+        self.all_paused("-n", 2, "-s", 1, strategy="ps_async", seconds=12)
+
+    def test_launcher_elastic_gloo(self):
+        self.launcher_paused("-n", 2, strategy="gloo", elastic=True)
+
+    def test_launcher_elastic_ps(self):
+        self.launcher_paused("-n", 2, "-s", 1, strategy="ps", elastic=True)
+
+    def test_launcher_fixed_ps(self):
+        self.launcher_paused("-n", 2, "-s", 1, strategy="ps")
+
+    def test_launcher_too_long(self):
+        """A worker that cannot know whether it may still write ends, and says why; the others go on, if there are any."""
+        self.begin("-n", 2, strategy="gloo", elastic=True, timeout=1)
+        self.pause([self.job.pid], 6)
+        wait_until(lambda: "warning: worker" in self.said())
+        self.assertIn("[this process] expected an answer of the job's arbiter within the time-out, got none", self.said())
+        self.job.send_signal(signal.SIGINT)
+        self.job.wait(120)
+        self.assertIn(self.job.returncode, (130, 5), self.said())
+
+    def test_ctrl_z(self):
+        """At a terminal, in a shell with job control: Ctrl-Z stops the launcher, fg lets it go on."""
+        shell, terminal = pty.fork()
+        if shell == 0:
+            os.chdir(self.folder)
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], dict(self.environment, PS1="", HISTFILE=""))
+        screen = threading.Thread(target=self.read_all, args=(terminal,))
+        screen.start()
+
+        def end_shell():
+            os.kill(shell, signal.SIGKILL)
+            os.waitpid(shell, 0)
+            screen.join()
+            os.close(terminal)
+        self.addCleanup(end_shell)
+
+        def start(*arguments, **_):
+            words = [LAUNCH, *self.options(), *map(str, arguments)]
+            os.write(terminal, f"{shlex.join(words)} >out 2>err\n".encode())
+            return Shelled(shell)
+        self.start = start
+        self.begin("-n", 2, strategy="gloo", elastic=True, timeout=4)
+        launcher = self.job.pid
+        os.write(terminal, b"\x1a")
+        wait_until(lambda: state(launcher) == "T")
+        time.sleep(5)
+        os.write(terminal, b"fg\n")
+        self.wait_for_steps(20)
+        os.write(terminal, b"\x03")
+        wait_until(lambda: state(launcher) is None)
+        self.assertIn("state saved", self.said())
+        self.assertNotIn("warning: worker", self.said())
+        self.assertEqual([e for e in self.events() if e["event"] == "members"], [], self.said())
+
+    @staticmethod
+    def read_all(terminal):
+        """What a shell shows has to be read, or it waits."""
+        with contextlib.suppress(OSError):
+            while os.read(terminal, 4096):
+                pass
+
+
+class Shelled:
+    """A launcher that a shell has started."""
+
+    def __init__(self, shell):
+        def launcher():
+            for child in Path(f"/proc/{shell}/task/{shell}/children").read_text().split():
+                with contextlib.suppress(OSError):
+                    if os.path.samefile(f"/proc/{child}/exe", LAUNCH):
+                        return int(child)
+            return None
+        self.pid = wait_until(launcher)
+
+    def poll(self):
+        return None if state(self.pid) else 0
+
+
+if __name__ == "__main__":
+    if not os.access(PROGRAM, os.X_OK):
+        print(f"SKIP: no {PROGRAM}; CLI11 is missing")
+        sys.exit(77)
+    main()
