@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What infra/batch/batch.yaml needs and moto lacks: file systems, their repositories, placement groups, key pairs and
-multi-node jobs, which refuse what AWS would refuse."""
+"""What infra/batch/batch.yaml needs and moto lacks: file systems, their repositories, key pairs and multi-node jobs, which refuse
+what AWS would refuse."""
 import re
 
 import boto3
@@ -90,19 +90,6 @@ class DataRepositoryAssociation(Model):
             raise Refused("; ".join(association_faults(FileSystem.ASSOCIATIONS)))
 
 
-class PlacementGroup(Model):
-    __module__ = Model.__module__
-    TYPE, OPTIONAL = "AWS::EC2::PlacementGroup", {"Strategy", "Tags"}
-
-    @staticmethod
-    def cloudformation_type():
-        return PlacementGroup.TYPE
-
-    def check(self):
-        if self.properties.get("Strategy") not in ("cluster", "spread", "partition"):
-            raise Refused(f"no strategy {self.properties.get('Strategy')}")
-
-
 class KeyPair(Model):
     __module__ = Model.__module__
     TYPE, REQUIRED, OPTIONAL = "AWS::EC2::KeyPair", {"KeyName"}, {"KeyType", "KeyFormat", "PublicKeyMaterial", "Tags"}
@@ -114,20 +101,6 @@ class KeyPair(Model):
 
     def check(self):
         self.physical_resource_id = self.properties["KeyName"]
-
-
-class SecurityGroupEgress(Model):
-    __module__ = Model.__module__
-    TYPE, REQUIRED = "AWS::EC2::SecurityGroupEgress", {"GroupId", "IpProtocol"}
-    OPTIONAL = {"Description", "FromPort", "ToPort", "CidrIp", "DestinationSecurityGroupId"}
-
-    @staticmethod
-    def cloudformation_type():
-        return SecurityGroupEgress.TYPE
-
-    def check(self):
-        if ("CidrIp" in self.properties) == ("DestinationSecurityGroupId" in self.properties):
-            raise Refused(f"{self.TYPE}: one destination")
 
 
 def job_faults(p):
@@ -215,4 +188,4 @@ class JobDefinition(Model):
         self.physical_resource_id = answer["jobDefinitionArn"]
 
 
-MODELS = [FileSystem, DataRepositoryAssociation, PlacementGroup, KeyPair, SecurityGroupEgress, ComputeEnvironment, JobDefinition]
+MODELS = [FileSystem, DataRepositoryAssociation, KeyPair, ComputeEnvironment, JobDefinition]

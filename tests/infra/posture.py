@@ -19,6 +19,7 @@ from templates import INFRA, Stack, changed, load
 TEMPLATES = {name: load(INFRA / f"cloudformation/{name}.yaml") for name in ("cluster", "elastic")}
 PLAIN = {"TuttiPackage": "s3://my-bucket/tutti.tar"}
 WITH_SSH = {"TuttiPackage": "tutti.tar", "KeyName": "my-key", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678"}
+WITH_EFA = {"TuttiPackage": "s3://my-bucket/tutti.tar", "InstanceType": "p4d.24xlarge"}
 # Places of the templates.
 MASTER = "Resources/MasterLaunchTemplate/Properties/LaunchTemplateData"
 STATEMENTS = "Properties/Policies/0/PolicyDocument/Statement"
@@ -34,6 +35,10 @@ def launch_templates(stack):
 
 def has_ssh(stack):
     return bool(stack.values["SSHLocation"])
+
+
+def has_efa(stack):
+    return stack.values["Efa"] == "true" and stack.values["InstanceType"].startswith("p")
 
 
 def as_list(value):
@@ -72,7 +77,7 @@ class Questions:
         return question
 
     def faults(self, name, template):
-        return [fault for parameters in (PLAIN, WITH_SSH) for fault in self.all[name](Stack(template, **parameters))]
+        return [fault for parameters in (PLAIN, WITH_SSH, WITH_EFA) for fault in self.all[name](Stack(template, **parameters))]
 
     def case(self, broken):
         """broken: question, template, path and what stands there then."""

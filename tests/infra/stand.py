@@ -98,6 +98,33 @@ class WaitCondition(Model):
             raise Refused(f"{self.TYPE}: Timeout is at most 43200, not {self.properties['Timeout']}")
 
 
+class PlacementGroup(Model):
+    __module__ = Model.__module__
+    TYPE, OPTIONAL = "AWS::EC2::PlacementGroup", {"Strategy", "Tags"}
+
+    @staticmethod
+    def cloudformation_type():
+        return PlacementGroup.TYPE
+
+    def check(self):
+        if self.properties.get("Strategy") not in ("cluster", "spread", "partition"):
+            raise Refused(f"no strategy {self.properties.get('Strategy')}")
+
+
+class SecurityGroupEgress(Model):
+    __module__ = Model.__module__
+    TYPE, REQUIRED = "AWS::EC2::SecurityGroupEgress", {"GroupId", "IpProtocol"}
+    OPTIONAL = {"Description", "FromPort", "ToPort", "CidrIp", "DestinationSecurityGroupId"}
+
+    @staticmethod
+    def cloudformation_type():
+        return SecurityGroupEgress.TYPE
+
+    def check(self):
+        if ("CidrIp" in self.properties) == ("DestinationSecurityGroupId" in self.properties):
+            raise Refused(f"{self.TYPE}: one destination")
+
+
 class Created:
     """A stack that moto holds."""
 
@@ -133,14 +160,14 @@ class Stand:
 
 @contextlib.contextmanager
 def stand(models=()):
-    """AWS as moto has it, empty, with WaitCondition, its handle and further models."""
+    """AWS as moto has it, empty, with the models above and further ones."""
     tables = (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map)
     known = [m for m in CloudFormationModel.__subclasses__() if m is not Model]
     for table in tables:
         table.cache_clear()
     with contextlib.ExitStack() as patches:
         for owner, name, value in ((parsing, "NULL_MODELS", []),
-                                   (parsing, "get_model_list", lambda: [*known, WaitConditionHandle, WaitCondition, *models]),
+                                   (parsing, "get_model_list", lambda: [*known, WaitConditionHandle, WaitCondition, PlacementGroup, SecurityGroupEgress, *models]),
                                    (Subnet, "get_cfn_attribute", lambda self, name: getattr(self, ATTRIBUTES_OF_SUBNETS[name]))):
             patches.enter_context(unittest.mock.patch.object(owner, name, value))
         patches.enter_context(mock_aws(config={"lambda": {"use_docker": False}, "iam": {"load_aws_managed_policies": True}}))

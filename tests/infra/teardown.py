@@ -82,11 +82,14 @@ class Teardown:
             return self.ids[match[1]] if match else v
         return filled(self.stack.resources[name].get("Properties", {}))
 
-    def groups_of(self, host):
-        """The security groups of an instance: moto forgets those of its launch template."""
+    def template_of(self, host):
+        """The data of the launch template of an instance: moto forgets half of it."""
         template = next((t["Value"] for t in host.get("Tags", []) if t["Key"] == "aws:ec2launchtemplate:id"), None)
-        return [g for name, physical in self.ids.items() if physical == template
-                for card in self.properties(name)["LaunchTemplateData"]["NetworkInterfaces"] for g in card["Groups"]]
+        return next((self.properties(name)["LaunchTemplateData"] for name, physical in self.ids.items() if physical == template), {})
+
+    def groups_of(self, host):
+        """The security groups of an instance."""
+        return [g for card in self.template_of(host).get("NetworkInterfaces", []) for g in card["Groups"]]
 
     def run(self, generator):
         left = set(self.stack.resources)
@@ -152,11 +155,17 @@ class Teardown:
     def ec2_natgateway(self, _, i):
         aws("ec2").delete_nat_gateway(NatGatewayId=i)
 
+    def ec2_placementgroup(self, _, i):
+        refuse([h["InstanceId"] for h in hosts() if self.template_of(h).get("Placement", {}).get("GroupName") == i], i)
+
+    def ec2_securitygroupegress(self, *_):
+        pass  # only a model
+
     def ec2_securitygroupingress(self, name, _):
         p = self.properties(name)
+        ports = {k: p[k] for k in ("FromPort", "ToPort") if k in p}
         aws("ec2").revoke_security_group_ingress(GroupId=p["GroupId"], IpPermissions=[{
-            "IpProtocol": p["IpProtocol"], "FromPort": p["FromPort"], "ToPort": p["ToPort"],
-            "UserIdGroupPairs": [{"GroupId": p["SourceSecurityGroupId"]}]}])
+            "IpProtocol": p["IpProtocol"], **ports, "UserIdGroupPairs": [{"GroupId": p["SourceSecurityGroupId"]}]}])
 
     def ec2_securitygroup(self, _, i):
         refuse([h["InstanceId"] for h in hosts() if i in self.groups_of(h)], i)

@@ -193,6 +193,7 @@ class Hosts(unittest.TestCase):
         for stack in (plain, ssh, grows):
             for role in ("Master", "Worker") + (("ElasticWorker",) if stack is grows else ()):
                 data = template_data(stack, f"{role}LaunchTemplate")
+                self.assertEqual(data["Placement"], {"GroupName": stack.resources["HostsPlacement"]})
                 self.assertEqual(data["MetadataOptions"]["HttpTokens"], "required")
                 self.assertEqual(data.get("KeyName"), "my-key" if stack is ssh else None)
                 self.assertTrue(data["BlockDeviceMappings"][0]["Ebs"]["Encrypted"])

@@ -15,6 +15,7 @@ from templates import INFRA, changed, load
 PATHS = {name: INFRA / f"cloudformation/{name}.yaml" for name in ("cluster", "elastic")}
 TEMPLATES = {name: load(path) for name, path in PATHS.items()}
 PLAIN = {"TuttiPackage": "s3://my-bucket/tutti.tar", "WorkerCount": 2, "AmiId": IMAGE}
+WITH_EFA = {**PLAIN, "InstanceType": "p4d.24xlarge", "WorkerCount": 1}
 
 
 def inventory():
@@ -54,7 +55,7 @@ class Deleted(unittest.TestCase):
             old = boto3.client("efs", REGION).create_file_system(CreationToken="old")["FileSystemId"]
             with_ssh = {"TuttiPackage": "tutti.tar", "KeyName": "my-key", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": old, "AmiId": IMAGE}
             for k, (which, parameters, order) in enumerate([("cluster", PLAIN, HostsLast()), ("elastic", with_ssh, HostsLast()),
-                                                            ("elastic", PLAIN, random.Random(1))]):
+                                                            ("elastic", PLAIN, random.Random(1)), ("cluster", WITH_EFA, HostsLast())]):
                 with self.subTest(template=which, parameters=parameters):
                     before = inventory()
                     created = aws.create(f"stack-{k}", PATHS[which], **parameters)
@@ -86,6 +87,17 @@ class Deleted(unittest.TestCase):
                 SubnetId=created.resources["PrivateSubnet"])["Instances"]
             with self.assertRaisesRegex(StillInUse, worker["InstanceId"]):
                 teardown(created, TEMPLATES["elastic"], PLAIN, HostsLast())
+
+    def test_hosts_keep_their_placement_group(self):
+        with stand() as aws:
+            created = aws.create("train", PATHS["cluster"], **PLAIN)
+            # Without the names in the launch templates nothing says that they go first.
+            apart = TEMPLATES["cluster"]
+            for name in ("MasterLaunchTemplate", "WorkerLaunchTemplate"):
+                apart = changed(apart, f"Resources/{name}/Properties/LaunchTemplateData/Placement/Fn::If/1/GroupName",
+                                created.resources["HostsPlacement"])
+            with self.assertRaisesRegex(StillInUse, r"HostsPlacement-\w+ is used by"):
+                teardown(created, apart, PLAIN, HostsLast())
 
     def test_without_its_order_a_template_is_refused(self):
         order = "Resources/{}/DependsOn"

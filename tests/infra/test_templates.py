@@ -11,11 +11,16 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
-from templates import INFRA, Stack, all_templates, load, refusals, unproved_constraints
+import yaml
+from templates import INFRA, Loader, Stack, all_templates, load, refusals, unproved_constraints
 
 FOLDER = INFRA / "cloudformation"
+sys.path.insert(0, str(FOLDER / "source"))
+import generate as generator  # noqa: E402
+
 TEMPLATES = {name: load(FOLDER / f"{name}.yaml") for name in ("cluster", "elastic")}
 PACKAGE = {"TuttiPackage": "s3://my-bucket/tutti-1.0.tar.xz"}
 ZONE = {"AvailabilityZone": "us-east-1b"}
@@ -45,6 +50,16 @@ class Generated(unittest.TestCase):
             self.assertIn("expected cluster.yaml and elastic.yaml as generated", generate(copied, "--check").stderr)
             script.write_text(script.read_text() + "echo\n" * 10000)
             self.assertIn("expected at most 51200 bytes", generate(copied).stderr)
+
+    def test_narrow_lines_say_the_same(self):
+        for name in TEMPLATES:
+
+            with unittest.mock.patch.object(generator, "narrowed", lambda lines: lines), unittest.mock.patch.object(generator, "LARGEST", 1 << 20):
+                wide = generator.generate(name)
+            narrow = generator.generate(name)
+            self.assertLess(len(narrow), 0.95 * len(wide))
+            self.assertEqual(yaml.load(narrow, Loader), yaml.load(wide, Loader))
+            self.assertNotIn("#:", narrow)
 
     def test_a_directive_that_is_wrong_is_told(self):
         for wrong in ("#: end", "#: if batch", "#: if elastic\n#: if elastic", "#: nothing"):
@@ -93,6 +108,10 @@ PARAMETERS = {
     "AmiId": ("", ["", "ami-12345678", "ami-0123456789abcdef0"], ["ami-1234567", "ami-0123456789ABCDEF0", "latest", "ami-"]),
     "RootVolumeSize": ("100", ["100", "16384"], ["99", "16385", "big"]),
     "AvailabilityZone": ("", ["", "us-east-1a", "ap-southeast-2c", "us-gov-west-1b"], ["us-east-1", "a", "us-east-1a,us-east-1b"]),
+    "PlacementGroup": ("true", ["true", "false"], ["True", ""]),
+    "Efa": ("true", ["true", "false"], ["yes", ""]),
+    "PurchaseOption": ("on-demand", ["on-demand", "spot-workers", "capacity-block"], ["spot", ""]),
+    "CapacityReservationId": ("", ["", "cr-12345678", "cr-0123456789abcdef0"], ["cr-1234567", "ami-12345678", "cr-0123456789ABCDEF0"]),
     "SSHLocation": ("", ["", "203.0.113.7/32", "10.0.0.0/8", "0.0.0.0/0"],
                     ["203.0.113.7", "1.2.3/24", "256.0.0.1/32", "10.0.0.0/33", "::/0", "my house", "1.2.3.4/32; rm -r /"]),
     "EFSFileSystemId": ("", ["", "fs-12345678", "fs-0123456789abcdef0"], ["fs-1234567", "fs-123456789", "12345678", "fs-1234567G"]),
@@ -135,6 +154,10 @@ class Parameters(unittest.TestCase):
                     given = {**PACKAGE, name: value}
                     if name == "SSHLocation" and value:
                         given["KeyName"] = "my-key"
+                    if name == "CapacityReservationId" and value:
+                        given.update(ZONE)
+                    if value == "capacity-block":
+                        given.update(ZONE, CapacityReservationId="cr-12345678")
                     self.assertEqual(refusals(template, given), [], f"{name}={value}")
                     Stack(template, **given)  # its functions can be computed
 
@@ -163,13 +186,14 @@ class Parameters(unittest.TestCase):
 
     def test_every_parameter_has_an_effect(self):
         other = {"KeyName": "my-key", "WorkerCount": "3", "InstanceType": "c5.large", "ImageType": "AmazonLinux", "AmiId": "ami-12345678",
-                 "RootVolumeSize": "200", **ZONE, "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678",
+                 "RootVolumeSize": "200", **ZONE, "PlacementGroup": "false", "Efa": "false", "PurchaseOption": "spot-workers",
+                 "CapacityReservationId": "cr-12345678", "SSHLocation": "203.0.113.7/32", "EFSFileSystemId": "fs-12345678",
                  "EFSThroughputMode": "bursting", "EFSMountPoint": "efs", "TuttiPackage": "tutti.tar", "EnableElasticTraining": "false",
                  "PrepareDataScriptPath": "/efs/other.py"}
         for template, expected in self.each():
-            plain = Stack(template, **PACKAGE).resources
+            plain = {**PACKAGE, "InstanceType": "p4d.24xlarge"}
             for name in expected:
-                self.assertNotEqual(Stack(template, **{**PACKAGE, name: other[name]}).resources, plain, name)
+                self.assertNotEqual(Stack(template, **{**plain, name: other[name]}).resources, Stack(template, **plain).resources, name)
 
 
 class Images(unittest.TestCase):
@@ -197,11 +221,28 @@ class Images(unittest.TestCase):
 
     def test_every_allowed_type_has_one(self):
         for template in TEMPLATES.values():
-            types = template["Parameters"]["InstanceType"]["AllowedValues"]
-            self.assertEqual(types, list(template["Mappings"]["InstanceTypes"]))
-            self.assertEqual(len(types), len(set(types)))
-            for name in types:
-                self.assertEqual(template["Mappings"]["InstanceTypes"][name]["Kind"], "gpu" if name[0] in "gp" else "cpu")
+            for name, kind in generator.instance_types():
+                self.assertEqual(refusals(template, {**PACKAGE, "InstanceType": name}), [])
+                self.assertEqual(Stack(template, **PACKAGE, InstanceType=name).condition("HasGpus"), kind == "gpu", name)
+
+    def test_types_are_taken_by_family(self):
+        types = [name for name, _ in generator.instance_types()]
+        self.assertEqual(len(types), len(set(types)))
+        sizes = {name.split(".")[1] for name in types}
+        families = {name.split(".")[0] for name in types}
+        self.assertLessEqual({"p6-b200", "p6-b300", "g7", "g7e", "c7a", "m8i"}, families)
+        for template in TEMPLATES.values():
+            taken = [name for name in (f"{f}.{s}" for f in families | {"p3", "g5g", "c8g", "x1"} for s in sizes | {"16large", "nano", ""})
+                     if not refusals(template, {**PACKAGE, "InstanceType": name})]
+            self.assertEqual(sorted(taken), sorted(types))
+            for family in families:
+                self.assertRegex(template["Parameters"]["InstanceType"]["ConstraintDescription"], rf"[ ,]{family}\b")
+
+    def test_aws_has_every_type(self):
+        """By the list that botocore has of EC2's API."""
+        import botocore.session
+        known = botocore.session.get_session().get_service_model("ec2").shape_for("InstanceType").enum
+        self.assertEqual([name for name, _ in generator.instance_types() if name not in known], [])
 
 
 def user_data(stack):

@@ -8,15 +8,19 @@
 Directives stand on lines of their own in template.yaml:
 
     #: if elastic | cluster ... #: end      lines of one template only; not nested
-    #: include FILE [without first line]    the file, a path from this folder, indented like the directive; without the
-                                            lines that are nothing but a comment, for a template that is sent with the
-                                            request has at most 51,200 bytes
-    #: allowed-instance-types               AllowedValues of instance_types.txt
-    #: instance-kinds                       lines of a mapping, instance type to gpu or cpu
+    #: include FILE [without first line]    the file, a path from this folder, indented like the directive; without comments and
+                                            docstrings
+    #: allowed-instance-types               AllowedPattern of the types of instance_types.txt
+    #: is-no-p-type                         an assertion that refuses the types that begin with p
+    #: efa-cards GROUP [of SUBNET]          a network interface for each further network card, if the type has it
+
+A template that is sent with the request has at most 51,200 bytes, so comments and empty lines stay here, and the indentation is
+as narrow as YAML allows.
 """
 import argparse
+import ast
+import re
 import sys
-import textwrap
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent
@@ -25,13 +29,45 @@ LARGEST = 51200  # bytes of a template that is sent with the request
 
 
 def instance_types():
-    """Pairs (instance type, "gpu" or "cpu")."""
+    """Returns pairs (instance type, "gpu" or "cpu")."""
+    return [(f"{family}.{size}", kind) for kind, family, sizes in families() for size in sizes]
+
+
+def families():
+    """Returns triples ("gpu" or "cpu", family, its sizes)."""
     found = []
     for line in (SOURCE / "instance_types.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             kind, family, *sizes = line.split()
-            found += [(f"{family}.{size}", kind) for size in sizes]
+            found.append((kind, family, sizes))
     return found
+
+
+def alternatives(words):
+    return words[0] if len(words) == 1 else f"({'|'.join(words)})"
+
+
+def pattern_of_types():
+    """Returns a regular expression that matches the types alone: families that have the same sizes share an alternative."""
+    by_sizes = {}
+    for _, family, sizes in families():
+        by_sizes.setdefault(tuple(sizes), []).append(family)
+    found = []
+    for sizes, names in by_sizes.items():
+        factors = [size[:-len("xlarge")] for size in sizes if size.endswith("xlarge")]
+        others = [size for size in sizes if not size.endswith("xlarge")]
+        found.append(alternatives(names) + r"\." + alternatives(others + ([f"{alternatives(factors)}xlarge"] if factors else [])))
+    return f"^{alternatives(found)}$"
+
+
+def without_docstrings(lines):
+    """Returns the lines of a Python program without docstrings, and with narrow indentation. It has no text of several lines."""
+    tree, gone = ast.parse("\n".join(lines)), set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+            gone.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    # One column for each level: continued lines may stand anywhere.
+    return [re.sub("^ +", lambda blank: " " * -(-len(blank[0]) // 4), line) for number, line in enumerate(lines, 1) if number not in gone]
 
 
 def included(arguments):
@@ -41,18 +77,67 @@ def included(arguments):
         lines = lines[1:]
     elif rest:
         raise SystemExit(f"[generate] expected 'without first line' after {name}, got '{rest[0]}'")
+    if name.endswith(".py"):
+        lines = without_docstrings(lines)
     return [line for line in lines if not line.lstrip().startswith("#") or "SPDX" in line]
 
 
-def expanded(directive, arguments):
+# Network cards of an instance type after the first one, and the condition of the template that says that a type has them.
+CARDS = [(range(1, 4), "Cards4"), (range(4, 8), "Cards8"), (range(8, 16), "Cards16"), (range(16, 17), "Cards17"), (range(17, 32), "Cards32")]
+
+
+# So many fit into a template: elastic.yaml has three launch templates.
+MOST_CARDS = {"cluster": 32, "elastic": 8}
+
+
+def efa_cards(which, arguments):
+    """AWS's layout: the first card has an interface with an address (device 0), EFA next to it (device 1); the others EFA alone."""
+    group, _, subnet = arguments.partition(" of ")
+    place = f"SubnetId: !Ref {subnet}, " if subnet else ""
+    cards = [(0, 1, "EfaOnFirstCard")] + [(card, 0, name) for cards, name in CARDS for card in cards if card < MOST_CARDS[which]]
+    return [f"- !If [{name}, {{NetworkCardIndex: {card}, DeviceIndex: {device}, InterfaceType: efa-only, {place}Groups: [!Ref {group}]}}, "
+            "!Ref AWS::NoValue]" for card, device, name in cards]
+
+
+def expanded(which, directive, arguments):
     if directive == "include":
         return included(arguments)
     if directive == "allowed-instance-types":
-        names = textwrap.wrap(", ".join(name for name, _ in instance_types()), 110)
-        return ["AllowedValues: [", *("  " + line for line in names), "]"]
-    if directive == "instance-kinds":
-        return [f"{name}: {{Kind: {kind}}}" for name, kind in instance_types()]
+        return [f"AllowedPattern: {pattern_of_types()}"]
+    if directive == "is-no-p-type":
+        types = [name for name, _ in instance_types() if name.startswith("p")]
+        return [f"!Not [!Contains [[{', '.join(types)}], !Ref InstanceType]]"]
+    if directive == "efa-cards":
+        return efa_cards(which, arguments)
     raise SystemExit(f"[generate] expected a directive, got '#: {directive}'")
+
+
+def narrowed(lines):
+    """Returns the same YAML with one column for each level, and none for a list below its key, without comments and empty lines after
+    the head. Text keeps its own indentation."""
+    found, levels, text = [], [(-1, -1)], None  # levels: the columns of the levels around a line, as (before, now)
+    for line in lines:
+        column, rest = len(line) - len(line.lstrip()), line.lstrip()
+        if text and (not rest or column > text[0]):
+            text[1] = text[1] or column
+            found.append(" " * (text[2] + 1) + line[text[1]:] if rest else "")
+            continue
+        text = None
+        if not rest or (rest.startswith("#") and len(found) >= 2):
+            continue
+        while levels[-1][0] > column:
+            levels.pop()
+        if levels[-1][0] < column:
+            below_key = rest.startswith("- ") and found[-1].endswith(":")
+            levels.append((column, levels[-1][1] + (0 if below_key else 1)))
+        now = levels[-1][1]
+        found.append(" " * now + rest)
+        if re.search(r"(: |- )\|$", rest):
+            text = [column, None, now]
+        while rest.startswith("- "):
+            rest, column, now = rest[2:], column + 2, now + 2
+            levels.append((column, now))
+    return found
 
 
 def generate(which):
@@ -73,8 +158,8 @@ def generate(which):
             raise SystemExit(f"[generate] expected blocks '#: if cluster|elastic' ... '#: end' in turns, got '{stripped}'")
         elif only in (None, which):
             indent = line[:line.index("#")]
-            lines += [indent + text if text else "" for text in expanded(directive, arguments)]
-    text = "\n".join(lines) + "\n"
+            lines += [indent + text if text else "" for text in expanded(which, directive, arguments)]
+    text = "\n".join(narrowed(lines)) + "\n"
     if len(text.encode()) > LARGEST:
         raise SystemExit(f"[generate] expected at most {LARGEST} bytes in {which}.yaml, got {len(text.encode())}")
     return text
