@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """tutti-plan: its table against numbers worked out by hand, a real run's log, and what it refuses."""
+import csv
 import json
 import os
 import re
@@ -28,6 +29,10 @@ class Plan(unittest.TestCase):
         self.assertIn(tells, done.stdout if code == 0 else done.stderr)
         self.assertNotIn("Traceback", done.stderr)
         return done.stdout
+
+    def one_card(self, text):
+        """The last column of types with several network cards: efficiency with one of them."""
+        return [float(row) for row in re.findall(r"^\| \d+ \|.*\| (\S+) % \|$", text, re.M)]
 
     def rows(self, text):
         found = re.findall(r"^\| (\d+) \| (\S+) \| (\S+) \| (\S+) % \| (\S+) \| (\S+) \|$", text, re.M)
@@ -99,6 +104,44 @@ class Plan(unittest.TestCase):
                      head + "x,1,1,nan\n", head + "x,1,1,1\nx,1,1,1\n"):
             self.plan("668:256", "--type", "x", "--types", self.file("bad.csv", text), code=2, tells="expected")
         self.plan("668:256", "--type", "x", "--types", self.folder, code=2, tells="[--types] expected a file")
+
+    def test_one_network_card(self):
+        several = self.file("several.csv", "type,price_per_hour,devices,network_gbit,card_gbit\nbox,0.5,8,400,100\nsmall,0.5,8,10,10\nold,0.5,1,100,\n")
+        text = self.plan("2500:256", "--type", "box", "--types", several, "--nodes", "1,8", tells="400 Gbit/s (100 a network card)")
+        one = self.one_card(text)
+        self.assertEqual([one[0], len(one)], [100, 2])
+        # As if the type had no more than that.
+        alone = self.rows(self.plan("2500:256", "--price", 1, "--devices", 8, "--network-gbit", 100, "--nodes", "1,8"))
+        self.assertEqual(one, [row[2] for row in alone.values()])
+        for name in ("small", "old"):
+            self.assertEqual(self.one_card(self.plan("2500:256", "--type", name, "--types", several, "--nodes", "1,8")), [])
+        self.assertEqual(self.one_card(self.plan("2500:256", "--type", "box", "--types", several, "--network-gbit", 50)), [])
+        for bad in ("x,1,1,1,0", "x,1,1,1,2", "x,1,1,1,nan", "x,1,1,1,1,1"):
+            path = self.file("bad.csv", "type,price_per_hour,devices,network_gbit,card_gbit\n" + bad + "\n")
+            self.plan("668:256", "--type", "x", "--types", path, code=2, tells="expected")
+
+    def test_a_price_that_is_not_known(self):
+        path = self.file("own.csv", "type,price_per_hour,devices,network_gbit\nbox,,2,10\n")
+        self.plan("668:256", "--type", "box", "--types", path, code=2, tells="[--price] expected the price of box")
+        self.plan("668:256", "--type", "box", "--types", path, "--price", 3, tells="box at 3 an hour")
+
+    def test_it_knows_every_type_that_a_template_offers(self):
+        sys.path.insert(0, str(ROOT / "infra" / "cloudformation" / "source"))
+        import generate
+        offered = {name: kind for name, kind in generate.instance_types()}
+        batch = (ROOT / "infra" / "batch" / "batch.yaml").read_text()
+        for name, gpus in re.findall(r'^    ([a-z0-9-]+\.\w+): \{Vcpus: .*Gpus: "(\d+)"\}$', batch, re.M):
+            offered[name] = "gpu" if gpus != "0" else "cpu"
+        self.assertGreater(len(offered), 100)
+        with open(ROOT / "tools" / "instance-types.csv", encoding="utf-8", newline="") as file:
+            known = {row["type"]: row for row in csv.DictReader(line for line in file if not line.startswith("#"))}
+        self.assertEqual(sorted(set(offered) - set(known)), [])
+        for name, kind in offered.items():
+            self.assertTrue(kind == "gpu" or known[name]["devices"] == "1", name)
+        for name, cards in (("p4d.24xlarge", 4), ("p4de.24xlarge", 4), ("p5.48xlarge", 32), ("p5e.48xlarge", 32), ("p5en.48xlarge", 16),
+                            ("p6-b200.48xlarge", 8)):
+            self.assertEqual(float(known[name]["network_gbit"]), cards * float(known[name]["card_gbit"]), name)
+        self.plan("2500:256", "--type", "p6-b300.48xlarge", "--nodes", "1,8", tells="6400 Gbit/s")
 
     def test_log(self):
         log = self.log([1, 100, 100, 100, 100, 90, 110, 100, 100, 100])  # the first line is of a program that warms up
