@@ -18,6 +18,8 @@ import bed as bed_module  # noqa: E402
 try:
     import boto3
     from moto.server import ThreadedMotoServer
+
+    from strict_moto import strict
 except ImportError as e:
     bed_module.skip(f"no {e.name} (./test.sh installs tests/infra/requirements.txt)")
 
@@ -145,7 +147,7 @@ def run():
             sys.exit(f"{program} has not been built")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     try:
-        with bed_module.Bed(3) as BatchCase.bed:
+        with strict(), bed_module.Bed(3) as BatchCase.bed:
             BatchCase.server = ThreadedMotoServer(ip_address=BatchCase.bed.here, port=0, verbose=False)
             BatchCase.server.start()
             program = unittest.main(module="__main__", argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False)

@@ -24,6 +24,7 @@ BOOTSTRAP = ROOT / "infra" / "bootstrap"
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 
 import bed as bed_module  # noqa: E402
+from strict_moto import strict  # noqa: E402
 
 REGION = "us-east-1"
 SECRET = "the-secret-key-of-the-role"
@@ -111,10 +112,10 @@ class Handler(BaseHTTPRequestHandler):
     def put_token(self):
         """The token of IMDSv2: it lasts 1 s to 6 hours, and none is given to a proxy."""
         if self.headers.get("X-Forwarded-For"):
-            return self.answer(403)
+            return self.refuse(403, "Forbidden", "no token is given to a proxy")
         seconds = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
         if not seconds.isdecimal() or not 1 <= int(seconds) <= 21600:
-            return self.answer(400)
+            return self.refuse(400, "BadRequest", "X-aws-ec2-metadata-token-ttl-seconds is 1 to 21600")
         return self.answer(200, TOKEN.encode())
 
     def do_GET(self):
@@ -123,9 +124,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(*self.server.files.get(self.path[7:], (404, b"")))
         name, _, path = self.path[1:].partition("/latest/meta-data/")
         if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
-            return self.answer(401)
+            return self.refuse(401, "Unauthorized", "no token of version 2")
         found = self.server.hosts.get(name, {}).get(path)
-        return self.answer(404) if found is None else self.answer(200, found.encode())
+        return self.refuse(404, "NotFound", path) if found is None else self.answer(200, found.encode())
 
 
 class Cloud:
@@ -133,12 +134,15 @@ class Cloud:
         os.environ.update(AWS_ACCESS_KEY_ID="an-access-key", AWS_SECRET_ACCESS_KEY=SECRET, AWS_DEFAULT_REGION=REGION)
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.web = Web(address)
+        self.strict = strict()
+        self.strict.__enter__()
         self.moto = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
         self.moto.start()
         self.endpoint = "http://%s:%s" % self.moto.get_host_and_port()
 
     def close(self):
         self.moto.stop()
+        self.strict.__exit__(None, None, None)
         self.web.shutdown()
         self.web.server_close()
 

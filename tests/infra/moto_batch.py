@@ -4,6 +4,7 @@ what AWS would refuse."""
 import re
 
 import boto3
+from resource_schemas import without_none
 from stand import REGION, Model, Refused
 
 
@@ -128,13 +129,6 @@ def job_faults(p):
         if any(not isinstance(v.get("Value"), (str, int)) for v in c.get("Environment", [])):
             found.append("a variable without a value")
     return found
-
-
-def without_none(v):
-    """moto leaves the place of AWS::NoValue in a list."""
-    if isinstance(v, list):
-        return [without_none(x) for x in v if x is not None]
-    return {k: without_none(x) for k, x in v.items() if x is not None} if isinstance(v, dict) else v
 
 
 def lowered(v):

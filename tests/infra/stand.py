@@ -18,6 +18,9 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.common_models import CloudFormationModel
 from moto.ec2.models.subnets import Subnet
 
+from resource_schemas import check_resource, check_template
+from service_models import Refusal
+from strict_moto import strict
 from templates import load, refusals
 
 REGION = "us-east-1"
@@ -149,6 +152,10 @@ class Stand:
         said = refusals(template, parameters)
         if said:
             raise Refused("\n".join(said))
+        try:
+            check_template(template)
+        except Refusal as e:
+            raise Refused(e.message) from None
         with warnings.catch_warnings():
             # Each type must have a model: moto would otherwise skip it.
             warnings.filterwarnings("error", message="Tried to parse")
@@ -156,6 +163,19 @@ class Stand:
                 StackName=stack_name, TemplateBody=json.dumps(template), Capabilities=["CAPABILITY_IAM"],
                 Parameters=[{"ParameterKey": k, "ParameterValue": str(v)} for k, v in parameters.items()])
         return Created(stack_name)
+
+
+def checked(parse):
+    """moto's reader of a resource, which refuses properties that its provider's schema does not have."""
+    def parse_and_check(logical_id, resource, resources):
+        found = parse(logical_id, resource, resources)
+        if found:
+            try:
+                check_resource(resource["Type"], found[1].get("Properties", {}))
+            except Refusal as e:
+                raise Refused(f"{logical_id}: {e.message}") from None
+        return found
+    return parse_and_check
 
 
 @contextlib.contextmanager
@@ -166,8 +186,10 @@ def stand(models=()):
     for table in tables:
         table.cache_clear()
     with contextlib.ExitStack() as patches:
+        patches.enter_context(strict())
         for owner, name, value in ((parsing, "NULL_MODELS", []),
                                    (parsing, "get_model_list", lambda: [*known, WaitConditionHandle, WaitCondition, PlacementGroup, SecurityGroupEgress, *models]),
+                                   (parsing, "parse_resource_and_generate_name", checked(parsing.parse_resource_and_generate_name)),
                                    (Subnet, "get_cfn_attribute", lambda self, name: getattr(self, ATTRIBUTES_OF_SUBNETS[name]))):
             patches.enter_context(unittest.mock.patch.object(owner, name, value))
         patches.enter_context(mock_aws(config={"lambda": {"use_docker": False}, "iam": {"load_aws_managed_policies": True}}))

@@ -11,6 +11,8 @@ import unittest.mock
 from boot import Boot, setup_host
 from cloud import BOOTSTRAP, HANDLE_SECRET, SECRET, TOKEN
 
+from service_models import check
+
 import queue_messages
 from instance_metadata import Metadata
 
@@ -160,22 +162,25 @@ class GivesUp(Boot):
         import botocore.exceptions
 
         class Denies:
-            def send_message(self, **_):
+            def send_message(self, **parameters):
+                check("sqs", "SendMessage", parameters)
                 raise botocore.exceptions.ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "SendMessage")
         env = self.stack.environment("Worker", "x", "i-1", "10.99.0.7", self.efs, AWS_DL_POLL_SECONDS="0.1")
         setup = setup_host.role_of(env)(self.folder, env)
         setup.clients["sqs"] = Denies()
         with self.assertRaisesRegex(setup_host.Failure, "the role of this instance needs sqs:SendMessage"):
-            setup.call("sqs", "SendMessage")
+            setup.call("sqs", "SendMessage", QueueUrl="q", MessageBody="m")
 
     def test_more_instances_than_a_filter_takes_values(self):
         class Many:
-            def describe_auto_scaling_groups(self, **_):
+            def describe_auto_scaling_groups(self, **parameters):
+                check("autoscaling", "DescribeAutoScalingGroups", parameters)
                 return {"AutoScalingGroups": [{"AutoScalingGroupName": name, "Instances": [
                     {"InstanceId": i, "HealthStatus": "Healthy", "LifecycleState": "InService"} for i in ids]}
                     for name, ids in (("m", ["i-m"]), ("w", [f"i-{k}" for k in range(300)]))]}
 
             def describe_instances(self, Filters, NextToken="0"):
+                check("ec2", "DescribeInstances", {"Filters": Filters, "NextToken": NextToken})
                 if any(len(f["Values"]) > 200 for f in Filters):
                     raise ValueError("FilterLimitExceeded")
                 page = int(NextToken)

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import templates  # noqa: E402
+from aws_command import check_command, commands_of  # noqa: E402
 
 INFRA = ROOT / "infra"
 TEXT = (INFRA / "README.md").read_text()
@@ -87,6 +88,15 @@ class Readme(unittest.TestCase):
         for page in (*(ROOT / "docs").rglob("*.md"), INFRA / "README.md"):
             for word in re.findall(r"/myefsvolume", page.read_text(), re.I):
                 self.assertEqual(word, mount, page)
+
+    def test_commands_of_aws(self):
+        """Each has a service, an operation and options that AWS's models have."""
+        whole, named = commands_of(TEXT)
+        self.assertGreater(len(whole), 15)
+        self.assertGreater(len(named), 3)
+        for command in whole + named:
+            with self.subTest(command):
+                check_command(command, whole=command in whole)
 
     def test_files(self):
         for path in re.findall(r"(?:^|[\s`=/])(infra/[\w./-]+\w)", TEXT):

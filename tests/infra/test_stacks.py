@@ -10,6 +10,7 @@ import unittest
 import boto3
 
 import stand as moto_stand
+from aws_command import check_command
 from stand import IMAGE, REGION, Refused, WaitCondition, WaitConditionHandle, stand
 from templates import INFRA, load
 
@@ -69,6 +70,7 @@ class Stacks(unittest.TestCase):
         self.assertEqual(grows.outputs["ElasticWorkerLaunchTemplate"], grows.resources["ElasticWorkerLaunchTemplate"])
         self.assertIn(grows.outputs["ElasticWorkerLaunchTemplate"], grows.outputs["AddWorkerCommand"])
         self.assertNotIn("ElasticWorkerLaunchTemplate", plain.outputs)
+        check_command(grows.outputs["AddWorkerCommand"])
         # EC2 would take the default version, which stays the first one.
         self.assertRegex(grows.outputs["AddWorkerCommand"], r"'LaunchTemplateId=lt-\w+,Version=\$Latest'")
 
@@ -83,6 +85,9 @@ class Stacks(unittest.TestCase):
             filters = [{"Name": name, "Values": [value]} for name, value in re.findall(r"Name=(\S+),Values=(\S+)", command)]
             found = [i["InstanceId"] for r in ec2("describe_instances", "Reservations", Filters=filters) for i in r["Instances"]]
             self.assertEqual(found, [i["InstanceId"] for i in instances_of(stack, "Master")])
+            inner = re.search(r"\$\((.*)\)", command)
+            check_command(inner[1])
+            check_command(command.replace(inner[0], "INSTANCE"))
             fake = 'aws() { if [ "$1" = ec2 ]; then echo "$FOUND"; else echo "$*"; fi; }; eval "$COMMAND"'
             done = subprocess.run(["bash", "-euc", fake], env={"FOUND": found[0], "COMMAND": command}, text=True, capture_output=True, timeout=300)
             self.assertEqual(done.stdout, f"ssm start-session --region us-east-1 --target {found[0]}\n", done.stderr)

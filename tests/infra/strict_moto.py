@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""moto that refuses what the services' published models do not list: operations, parameters, types, values, missing parameters.
+
+    with strict(): ...      the same for moto in this process and for its server
+"""
+import contextlib
+import functools
+import json
+import unittest.mock
+from xml.sax.saxutils import escape
+
+import botocore.exceptions
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.request import determine_request_protocol
+from moto.core.responses import BaseResponse
+from moto.core.routing import get_service_router
+from moto.core.utils import get_service_model
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+
+from service_models import shape_faults
+
+router_of = functools.lru_cache(maxsize=None)(get_service_router)
+# Of the query protocol itself, and of addresses that are signed.
+ENVELOPE = {"Action", "Version", "AWSAccessKeyId", "Signature", "SignatureMethod", "SignatureVersion", "Timestamp", "SecurityToken", "Expires"}
+JSON_TYPES = {"structure": dict, "map": dict, "list": list, "string": str, "boolean": bool, "integer": int, "long": int,
+              "float": (int, float), "double": (int, float), "blob": str, "timestamp": (int, float, str)}
+
+
+class Answer(HTTPException):
+    """An error in the form of the service's protocol."""
+
+    def __init__(self, service, protocol, status, code, message):
+        super().__init__(message)
+        self.code, self.json = status, "json" in protocol
+        error = f"<Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
+        if self.json:
+            self.body = json.dumps({"__type": code, "message": message, "Message": message})
+        elif protocol == "ec2":
+            self.body = f"<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>"
+        else:
+            self.body = error if service == "s3" else f"<ErrorResponse>{error}<RequestId>r</RequestId></ErrorResponse>"
+        self.headers = [("Content-Type", "application/x-amz-json-1.1" if self.json else "text/xml"), ("x-amzn-errortype", code)]
+
+    def get_headers(self, *_, **__):
+        return self.headers
+
+    def get_body(self, *_, **__):
+        return self.body
+
+
+class Asked:
+    """The parameters of a query, and which of them the service's model has asked for."""
+
+    def __init__(self, values):
+        self.values, self.names = values, set()
+
+    def get(self, name, default=None):
+        self.names.add(name)
+        return self.values.get(name, default)
+
+    def getlist(self, name):
+        self.names.add(name)
+        return self.values.getlist(name)
+
+    def to_dict(self, **options):
+        self.names.update(self.values)
+        return self.values.to_dict(**options)
+
+    def __iter__(self):
+        return iter(self.values)
+
+    def left(self):
+        return [n for n in self.values if n not in self.names and n not in ENVELOPE and not n.lower().startswith("x-amz-") and n != "x-id"]
+
+
+def json_faults(shape, value, path):
+    """What a body of JSON has that its model has not: names, and types that a parser would turn into others."""
+    if value is None or getattr(shape, "is_document_type", False):
+        return []
+    wanted = JSON_TYPES[shape.type_name]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and shape.type_name != "boolean"):
+        return [f"{path or shape.name} is no {shape.type_name}, but {str(value)[:100]!r}"]
+    found = []
+    if shape.type_name == "structure":
+        members = {s.serialization.get("name", n): s for n, s in shape.members.items() if s.serialization.get("location") is None}
+        for name, v in value.items():
+            if name not in members:
+                found.append(f"unknown parameter {path + '.' if path else ''}{name}")
+            else:
+                found += json_faults(members[name], v, f"{path}.{name}" if path else name)
+    elif shape.type_name == "list":
+        found += [f for v in value for f in json_faults(shape.member, v, path)]
+    elif shape.type_name == "map":
+        found += [f for v in value.values() for f in json_faults(shape.value, v, path)]
+    return found
+
+
+def operation_of(response, request, service, protocol):
+    """The name of the operation and what of its parameters is in the address."""
+    if not protocol.startswith("rest"):
+        return response._get_action(), {}
+    try:
+        operation, parameters = router_of(service.service_name).match(request)
+    except (NotFound, MethodNotAllowed):
+        return None, {}
+    return operation.name, parameters
+
+
+def request_faults(url_parameters, request, protocol, operation):
+    """Sentences, none for a request that the model has."""
+    shape, values = operation.input_shape, Asked(request.values)
+    if shape is None:
+        return [f"unknown parameter {n}" for n in values.left()]
+    found = []
+    if "json" in protocol and request.data and "payload" not in shape.serialization:
+        try:
+            found += json_faults(shape, json.loads(request.data), "")
+        except ValueError as e:
+            return [f"the body is no JSON: {e}"]
+    if found:
+        return found
+    parser = PROTOCOL_PARSERS[protocol](operation, map_type=dict)
+    try:
+        parsed = parser.parse({"method": request.method, "values": values, "headers": request.headers, "body": request.data,
+                               "url_path": request.path, "url_params": url_parameters})
+    except (ValueError, TypeError) as e:
+        return [f"a value of another type: {e}"]
+    if protocol in ("query", "ec2"):
+        found += [f"unknown parameter {n}" for n in values.left()]
+    return found + shape_faults(shape, parsed, "")
+
+
+def check_request(response, request):
+    try:
+        service = get_service_model(response.boto3_service_name)
+    except botocore.exceptions.UnknownServiceError:
+        return  # a page of moto's own
+    protocol = determine_request_protocol(service, request.content_type)
+    length = request.headers.get("Content-Length")
+    error = functools.partial(Answer, service.service_name, protocol)
+    if service.service_name == "s3":
+        if "chunked" in request.headers.get("Transfer-Encoding", "") and not request.headers.get("X-Amz-Decoded-Content-Length"):
+            raise error(501, "NotImplemented", "A header you provided implies functionality that is not implemented: Transfer-Encoding")
+        if request.method == "PUT" and length is None and not request.headers.get("Transfer-Encoding"):
+            raise error(411, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+    name, url_parameters = operation_of(response, request, service, protocol)
+    if name not in service.operation_names:
+        raise error(404 if protocol.startswith("rest") else 400, "InvalidAction" if protocol in ("query", "ec2") else "UnknownOperationException",
+                    f"there is no operation {name or request.method + ' ' + request.path}")
+    faults = request_faults(url_parameters, request, protocol, service.operation_model(name))
+    if faults:
+        raise error(400, "ValidationError" if "json" not in protocol else "ValidationException", f"{name}: {'; '.join(faults)}")
+
+
+def _setup_class(original):
+    @functools.wraps(original)
+    def setup_class(self, request, *arguments, **named):
+        try:
+            return original(self, request, *arguments, **named)
+        finally:
+            # Also if moto has failed to read it: the answer is a refusal then, not status 500.
+            check_request(self, request)
+    return setup_class
+
+
+@contextlib.contextmanager
+def strict():
+    with unittest.mock.patch.object(BaseResponse, "setup_class", _setup_class(BaseResponse.setup_class)):
+        yield
