@@ -78,7 +78,7 @@ class UserData(unittest.TestCase):
         self.environment = {
             **os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "ROOT": str(self.root), "CALLS": str(self.root / "calls"),
             "SCRIPT": str(BOOTSTRAP / "user_data.sh"), "EFS_MOUNT": str(self.root / "efs"), "EFS_FILE_SYSTEM_ID": "fs-1",
-            "AWS_REGION": "us-east-1", "AWS_DL_NODE_TYPE": "Master", "AWS_DL_DEFAULT_USER": "root", "AWS_DL_STACK_ID": "a-stack",
+            "AWS_REGION": "us-east-1", "AWS_DL_URL_SUFFIX": "amazonaws.com", "AWS_DL_NODE_TYPE": "Master", "AWS_DL_DEFAULT_USER": "root", "AWS_DL_STACK_ID": "a-stack",
             "AWS_DL_WAIT_HANDLE": self.web.handle, "AWS_DL_PYTHON": str(self.root / "bin/python"), "TUTTI_PACKAGE": "s3://none/none"}
 
     def boot(self, **changed):
