@@ -23,8 +23,8 @@ if [[ -z ${TUTTI_DATA:-} && -f ../shared/data/cifar10_bin.sh ]]; then
   fi
 fi
 
-# Packages of the tests of infra, interchange, of Conan and of TensorBoard, from PyPI, anew when their list changed. Without them these
-# tests are skipped.
+# Packages of the tests of infra, interchange, of Conan, of TensorBoard and CUDA 12's NVRTC for those of backends, from PyPI. They are
+# installed again when their list changes. Without them these tests are skipped.
 # shellcheck disable=SC2317  # xargs calls it
 environment_of() {
   local area=$1 venv=build/venv/$1 list=tests/$1/requirements.txt deps=()
@@ -44,7 +44,7 @@ environment_of() {
 export -f environment_of say
 export me
 # shellcheck disable=SC2016  # the inner shell expands it
-printf '%s\n' infra interchange packaging tensorboard | xargs -P "$(nproc)" -n 1 bash -c 'environment_of "$0"'
+printf '%s\n' backends infra interchange packaging tensorboard | xargs -P "$(nproc)" -n 1 bash -c 'environment_of "$0"'
 
 configure -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_BENCH=ON
 cmake --build build --parallel "$(nproc)"

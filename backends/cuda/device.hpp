@@ -15,9 +15,10 @@
 
 namespace tutti::cuda {
 
-// The oldest architecture that is supported: compute capability 7.5, the oldest that CUDA 13 compiles for. bf16 and
-// TF32 begin with 8.0; before it, 16 bits are f16.
-inline constexpr int oldest_architecture = 75;
+// The oldest architecture that is supported, by the version of the CUDA runtime: the oldest that its NVRTC compiles for
+// and that libraries of it compute on. CUDA 12: compute capability 7.0 (Volta); 13: 7.5 (Turing). bf16 and TF32 begin
+// with 8.0; before it, 16 bits are f16.
+[[nodiscard]] constexpr int oldest_architecture(int runtime) noexcept { return runtime < 13000 ? 70 : 75; }
 [[nodiscard]] constexpr bool has_bf16(int architecture) noexcept { return architecture >= 80; }
 [[nodiscard]] constexpr bool has_tf32(int architecture) noexcept { return architecture >= 80; }
 
@@ -46,17 +47,30 @@ inline void require_device(int id) {
                       "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
 }
 
+// DeviceError for a GPU that is older than oldest_architecture(runtime). gpu: as Device::name_and_capability() has it.
+inline void require_architecture(int architecture, int runtime, const std::string& gpu) {
+  if (architecture >= oldest_architecture(runtime)) return;
+  const bool volta = architecture >= oldest_architecture(12000);
+  fail<DeviceError>("cuda",
+                    runtime < 13000
+                        ? "a GPU of compute capability 7.0 or newer (Volta, 2017)"
+                        : "a GPU of compute capability 7.5 or newer (Turing, 2018), because this is a build "
+                          "with CUDA " +
+                              version_text(runtime),
+                    gpu, volta ? "build with CUDA 12.8 or 12.9, or use another --backend" : "use another --backend");
+}
+
 // One GPU and the stream that computes on it. Not copied and not moved: everything made for it refers to it.
 class Device {
  public:
-  // DeviceError: no driver, one that is too old, no such GPU, one that is older than oldest_architecture.
+  // DeviceError: no driver, one that is too old, no such GPU, one that is older than oldest_architecture().
   explicit Device(int id = 0) : id_(id) {
     require_device(id);
     use();
     check(cudaGetDeviceProperties(&properties_, id), "the GPU's properties");
-    if (architecture() < oldest_architecture)
-      fail<DeviceError>("cuda", "a GPU of compute capability 7.5 or newer (Turing, 2018)", name_and_capability(),
-                        "use another --backend");
+    int runtime = 0;
+    check(cudaRuntimeGetVersion(&runtime), "the version of the CUDA runtime");
+    require_architecture(architecture(), runtime, name_and_capability());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
   }
   // Never throws: a device that is lost cannot be cleaned up.

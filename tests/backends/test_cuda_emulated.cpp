@@ -182,15 +182,27 @@ TEST_CASE("machines that will not do") {
   CHECK(cuda::check_gpu(0).why.empty());
   device.count = 1;
   CHECK(cuda::check_gpu(0).will_do);
-  for (const auto& [major, minor] : {std::pair(3, 7), std::pair(5, 2), std::pair(7, 0)}) {
+  for (const auto& [major, minor] : {std::pair(3, 7), std::pair(5, 2), std::pair(6, 1), std::pair(7, 0)}) {
     device.major = major;
     device.minor = minor;
-    const std::string capability = std::to_string(major) + "." + std::to_string(minor);
-    CHECK(message().find("compute capability 7.5 or newer (Turing, 2018), got emulated GPU of compute capability " +
-                         capability) != std::string::npos);
+    const std::string got =
+        "got emulated GPU of compute capability " + std::to_string(major) + "." + std::to_string(minor);
+    device.runtime = 13000;
+    CHECK(message().find("compute capability 7.5 or newer (Turing, 2018), because this is a build with CUDA 13.0, " +
+                         got) != std::string::npos);
+    // What a build with CUDA 12 would train on is told so.
+    CHECK((message().find("hint: build with CUDA 12.8 or 12.9") != std::string::npos) == (major == 7));
     CHECK_FALSE(cuda::check_gpu(0).will_do);
-    CHECK(cuda::check_gpu(0).why.find("got emulated GPU of compute capability " + capability) != std::string::npos);
+    CHECK(cuda::check_gpu(0).why.find(got) != std::string::npos);
+    device.runtime = 12090;
+    if (major < 7) {
+      CHECK(message().find("compute capability 7.0 or newer (Volta, 2017), " + got) != std::string::npos);
+    } else {
+      CHECK(message().empty());
+      CHECK(cuda::check_gpu(0).will_do);
+    }
   }
+  device.runtime = CUDART_VERSION;
   device.major = 9;
   device.minor = 0;
   device.driver = 11040;
@@ -198,23 +210,33 @@ TEST_CASE("machines that will not do") {
   device.driver = 13000;
   CHECK_THROWS_WITH_AS(cuda::Device(3), doctest::Contains("a GPU number in 0..0, got 3"), DeviceError);
 }
-TEST_CASE("a GPU of compute capability 7.5 computes in f16 and f32") {
+TEST_CASE("GPUs of compute capability 7.0 (with CUDA 12) and 7.5 compute in f16 and f32") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
-  device.major = 7;
-  device.minor = 5;
-  {
-    Emulated backend(options());
-    CHECK(backend.description().find("(sm_75)") != std::string::npos);
-    CHECK_THROWS_WITH_AS(backend.launcher().require(DType::bf16),
-                         doctest::Contains("emulated GPU of compute capability 7.5, which has no bf16, got bf16. hint: "
-                                           "use --precision f16"),
-                         UsageError);
-    backend.launcher().require(DType::f16);
-    CudaOptions tf32 = options();
-    tf32.tf32 = true;
-    CHECK_THROWS_WITH_AS(Emulated{tf32}, doctest::Contains("[--tf32] expected a GPU of compute capability 8.0"),
-                         UsageError);
+  const Graph net = testing::little_net();
+  for (const int minor : {0, 5}) {
+    device.major = 7;
+    device.minor = minor;
+    if (minor == 0) device.runtime = 12090;
+    const std::string capability = "7." + std::to_string(minor);
+    CAPTURE(capability);
+    {
+      Emulated backend(options());
+      CHECK(backend.description().find("(sm_7" + std::to_string(minor) + ")") != std::string::npos);
+      const std::string refusal = "emulated GPU of compute capability " + capability +
+                                  ", which has no bf16, got bf16. hint: use --precision f16";
+      CHECK_THROWS_WITH_AS(backend.launcher().require(DType::bf16), doctest::Contains(refusal.c_str()), UsageError);
+      for (const DType precision : {DType::f32, DType::f16}) {
+        Executor e(backend, net, {precision});
+        testing::randomize(e, 1);
+        CHECK(e.train(testing::random_batch(net, 4, 1).view(), {1, 0.25}).rows == 4);
+      }
+      CudaOptions tf32 = options();
+      tf32.tf32 = true;
+      CHECK_THROWS_WITH_AS(Emulated{tf32}, doctest::Contains("[--tf32] expected a GPU of compute capability 8.0"),
+                           UsageError);
+    }
+    device.runtime = CUDART_VERSION;
   }
   device.major = 9;
   device.minor = 0;

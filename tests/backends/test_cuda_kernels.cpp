@@ -61,6 +61,12 @@ void compile_all(int architecture) {
 
 }  // namespace
 
+TEST_CASE("every kernel compiles for sm_70, in a build with CUDA 12") {
+  if (cuda::oldest_architecture(CUDART_VERSION) <= 70)
+    compile_all(70);
+  else
+    std::puts("SKIP: CUDA 13 does not compile for sm_70; test_cuda_kernels_volta does it with CUDA 12's NVRTC");
+}
 TEST_CASE("every kernel compiles for sm_75") { compile_all(75); }
 TEST_CASE("every kernel compiles for sm_80") { compile_all(80); }
 TEST_CASE("every kernel compiles for sm_90") { compile_all(90); }

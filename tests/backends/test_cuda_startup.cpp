@@ -67,7 +67,10 @@ class Makers {
 
 }  // namespace
 
+std::size_t cudnn_version = 91900;
+
 extern "C" {
+std::size_t cudnnGetVersion() { return cudnn_version; }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* h) {
   *h = nullptr;
   if (!makers.enter("cudnn")) return CUDNN_STATUS_NOT_INITIALIZED;
@@ -237,6 +240,44 @@ TEST_CASE("an error reaches who needs what was not made, and the others come to 
     CHECK(e.train(batch.view(), {1, 0.25}).rows == 4);
     CHECK(makers.begun[program + ".cu"] == 2);
   }
+}
+
+TEST_CASE("a cuDNN that does not compute on the GPU is refused, with the versions that do") {
+  if (skipped()) return;
+  const End end;
+  const Graph graph = net(false);
+  auto& device = emulator::Device::instance();
+  // What the step's preparation says, empty if it succeeds.
+  const auto message = [&](int major, int minor, std::size_t version) {
+    const CudaOptions o = options();
+    device.major = major;
+    device.minor = minor;
+    device.runtime = 12090;
+    cudnn_version = version;
+    std::string said;
+    try {
+      Started backend(o);
+      Executor e(backend, graph);
+      e.prepare(4, true);
+    } catch (const DeviceError& e) {
+      said = e.what();
+    }
+    device.major = 9;
+    device.minor = 0;
+    device.runtime = CUDART_VERSION;
+    cudnn_version = 91900;
+    return said;
+  };
+  for (const std::size_t version : {std::size_t{90800}, std::size_t{91002}}) CHECK(message(7, 0, version).empty());
+  for (const std::size_t version : {std::size_t{90701}, std::size_t{91100}, std::size_t{91900}}) {
+    const std::string said = message(7, 0, version);
+    CAPTURE(said);
+    CHECK(said.starts_with("[cudnn] expected cuDNN 9.8 to 9.10 for emulated GPU of compute capability 7.0, got 9."));
+    CHECK(said.find("hint: install cuDNN 9.10 (pip's nvidia-cudnn-cu12==9.10.2.21)") != std::string::npos);
+  }
+  CHECK(message(7, 5, 91900).empty());
+  CHECK(message(9, 0, 91100).empty());
+  CHECK(message(9, 0, 90701).starts_with("[cudnn] expected cuDNN 9.8 or newer, got 9.7.1"));
 }
 
 TEST_CASE("cuBLASLt is opened for nets with a fully connected layer, and not before there is one") {

@@ -45,10 +45,10 @@ constexpr std::size_t table_version = 919;  // of cuDNN, for what is said here o
 // The GPUs, in the order of every table here.
 constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
 constexpr std::size_t h200 = 0;
-// Beside the tables: before compute capability 8.0 there is neither bf16 nor a fusion.
-constexpr std::size_t t4 = gpus.size();
-constexpr std::size_t described = gpus.size() + 1;
-const char* name_of_gpu(std::size_t gpu) { return gpu == t4 ? "t4" : gpus[gpu]; }
+// Not in the tables: before compute capability 8.0 there is neither bf16 nor a fusion.
+constexpr std::size_t t4 = gpus.size(), v100 = t4 + 1;
+constexpr std::size_t described = gpus.size() + 2;
+const char* name_of_gpu(std::size_t gpu) { return gpu == t4 ? "t4" : gpu == v100 ? "v100" : gpus[gpu]; }
 
 std::string description_of(std::size_t gpu) {
   const std::filesystem::path folder = std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/backends/devices";
@@ -187,18 +187,34 @@ TEST_CASE("cuDNN plans every f16 convolution of our nets for every GPU") {
   if (!no_stand_in()) check_convolutions(DType::f16, false);
 }
 
-TEST_CASE("cuDNN plans the f32 and f16 convolutions of ResNet-50 for a T4") {
-  if (no_stand_in()) return;
+namespace {
+
+void check_resnet50_without_bf16(std::size_t gpu) {
   for (const DType type : {DType::f32, DType::f16})
     for (const ConvProblem& p : testing::resnet50_shapes(64, type).convolutions)
       for (const ConvPass pass : passes) {
         OpGraph graph = cudnn::convolution_graph(pass, p, type);
         cudnn::Refusal refusal;
-        const auto plans = plan(t4, graph, refusal, false, {false, type == DType::f32});
+        const auto plans = plan(gpu, graph, refusal, false, {false, type == DType::f32});
         INFO(graph.name(), ": ", refusal.why);
         CHECK(plans.size() == 1);
       }
 }
+
+}  // namespace
+
+TEST_CASE("cuDNN plans the f32 and f16 convolutions of ResNet-50 for a T4") {
+  if (!no_stand_in()) check_resnet50_without_bf16(t4);
+}
+TEST_CASE("cuDNN before 9.11 plans the f32 and f16 convolutions of ResNet-50 for a V100") {
+  if (no_stand_in()) return;
+  if (cudnnGetVersion() >= 91100)
+    std::printf("SKIP: cuDNN %s does not know compute capability 7.0\n",
+                cudnn::version_text(cudnnGetVersion()).c_str());
+  else
+    check_resnet50_without_bf16(v100);
+}
+
 // Of the heuristics' first guesses the exact ones stand behind two dozen that round to TF32; what is left without them
 // is the first of the fallbacks.
 TEST_CASE("exact f32 convolutions on an H200 have engines that the heuristics guess") {

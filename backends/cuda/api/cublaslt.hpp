@@ -10,7 +10,11 @@
 #include <tutti/backends/cuda/library.hpp>
 
 // cuBLASLt, opened at its first use.
-#if !defined(TUTTI_CUDA_LINK_LIBRARIES)
+#if defined(TUTTI_CUDA_LINK_LIBRARIES)
+namespace tutti::cuda {
+inline void open_cublaslt() {}
+}  // namespace tutti::cuda
+#else
 namespace tutti::cuda {
 
 inline const Library& cublaslt_library() {
@@ -19,6 +23,9 @@ inline const Library& cublaslt_library() {
                                                               "-x, or pip's nvidia-cublas)");
   return library;
 }
+// Opens cuBLASLt if there is one. Other libraries that open it by name find it, even if the loader does not search its
+// folder.
+inline void open_cublaslt() { (void)cublaslt_library().found(); }
 
 }  // namespace tutti::cuda
 

@@ -22,6 +22,18 @@
 
 namespace tutti::cuda::cudnn {
 
+// DeviceError for a cuDNN that does not compute on this GPU: tutti needs 9.8, and 9.11 dropped what is older than
+// Turing.
+inline void require_version(std::size_t version, const Device& device) {
+  constexpr std::size_t oldest = 90800, first_without_volta = 91100;
+  const bool volta = device.architecture() < 75;
+  if (version >= oldest && !(volta && version >= first_without_volta)) return;
+  fail<DeviceError>("cudnn", volta ? "cuDNN 9.8 to 9.10 for " + device.name_and_capability() : "cuDNN 9.8 or newer",
+                    version_text(version),
+                    volta ? "install cuDNN 9.10 (pip's nvidia-cudnn-cu12==9.10.2.21); newer ones do not know this GPU"
+                          : "update cuDNN");
+}
+
 // cuDNN's handle of a device; made when it is first needed, or from begin() on, because that takes a while.
 class Handle {
  public:
@@ -32,6 +44,7 @@ class Handle {
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   void begin() {
     made_.begin([&d = device_] {
+      require_version(cudnnGetVersion(), d);
       d.use();
       auto h = std::make_unique<Owned>();
       check(cudnnCreate(&h->raw), "handle", "a handle of " + d.name());

@@ -62,8 +62,9 @@ class Planner {
         return {};
       }
 
-    // cuDNN 9 opens and closes it for every plan that it makes, which takes longer than all the rest; stored ones take
-    // none.
+    // cuDNN 9 opens both by name, and needs them to make plans; NVRTC it opens and closes for every plan, which takes
+    // longer than all the rest. Stored plans take neither.
+    open_cublaslt();
     open_nvrtc();
     const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
     cudnn::Refusal refusal;

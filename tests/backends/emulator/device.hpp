@@ -124,6 +124,7 @@ class Device {
   std::map<std::string, std::size_t> kernels;           // started or captured, by name
   std::size_t stream_waits = 0, event_waits = 0;        // of the host, for all that was started and for a point of it
   int count = 1, driver = 13000, major = 9, minor = 0;  // what is said of the machine
+  int runtime = CUDART_VERSION;                         // the version of CUDA that programs think they are built with
   cudaError_t fault = cudaSuccess;                      // what waiting for the stream answers
   cudaError_t last_error = cudaSuccess;                 // what cudaGetLastError() answers
   // Asked by NVRTC's stand-in on the thread that compiles: whether a program of this name does; null: as it is.

@@ -55,10 +55,10 @@ const char* cudaGetErrorName(cudaError_t e) {
 cudaError_t cudaGetLastError() { return std::exchange(Device::instance().last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return Device::instance().last_error; }
 cudaError_t cudaDriverGetVersion(int* v) { return *v = Device::instance().driver, cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* v) { return *v = Device::instance().runtime, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) {
   *n = Device::instance().count;
-  if (Device::instance().driver < CUDART_VERSION / 1000 * 1000) return done(cudaErrorInsufficientDriver);
+  if (Device::instance().driver < Device::instance().runtime / 1000 * 1000) return done(cudaErrorInsufficientDriver);
   return done(*n == 0 ? cudaErrorNoDevice : cudaSuccess);
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
