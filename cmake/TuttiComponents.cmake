@@ -37,7 +37,10 @@ function(tutti_add_backend name)
   endif()
 
   find_package(${arg_PACKAGE} ${arg_VERSION} QUIET)
+  # Scripts read from the cache what a build has.
+  set(TUTTI_BUILT_${upper} "" CACHE INTERNAL "Version of the library that the component is built with; empty: not built")
   if(${arg_PACKAGE}_FOUND)
+    set_property(CACHE TUTTI_BUILT_${upper} PROPERTY VALUE "${${arg_PACKAGE}_VERSION}")
     tutti_make_global(${arg_TARGETS})
     add_library(tutti::${name} ALIAS ${target})
     message(STATUS "tutti: component ${name}: ${arg_PACKAGE} ${${arg_PACKAGE}_VERSION}")

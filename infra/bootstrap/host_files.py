@@ -50,6 +50,11 @@ def gpu_count():
     return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
+def package_lacks_cuda(about=Path(__file__).resolve().parent.parent / "package" / "about"):
+    """Whether the archive that this script lies in has programs without the CUDA backend. Other installations do not say."""
+    return "cuda none" in text_of(about).splitlines()
+
+
 class Files:
     """What the set-up leaves on a host. It may be called again: nothing is there twice."""
 

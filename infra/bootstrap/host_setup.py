@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from host_files import Files, gpu_count, read_json, text_of, write_aside
+from host_files import Files, gpu_count, package_lacks_cuda, read_json, text_of, write_aside
 from instance_metadata import Metadata
 
 log = logging.getLogger("setup_host")
@@ -151,10 +151,14 @@ class HostSetup:
         self.files.write_workers(len(worker_ips))
         self.files.link_programs()
         self.files.know_hosts(text_of(self.shared / "known_hosts"))
+        gpus = gpu_count()
+        if gpus and package_lacks_cuda():
+            log.warning("this host has %s GPUs, but the archive's programs have no CUDA backend and train on the processor: make the "
+                        "archive with make_package.sh --cuda 12", gpus)
         variables = {
             "DEEPLEARNING_WORKERS_COUNT": len(worker_ips),
             "DEEPLEARNING_WORKERS_PATH": "/opt/deeplearning/workers",
-            "DEEPLEARNING_WORKER_GPU_COUNT": gpu_count(),
+            "DEEPLEARNING_WORKER_GPU_COUNT": gpus,
             "DEEPLEARNING_CLUSTER_PATH": self.shared,
             "EFS_MOUNT": self.env["EFS_MOUNT"],
             "AWS_REGION": self.env["AWS_REGION"],

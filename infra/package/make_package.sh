@@ -2,11 +2,17 @@
 # SPDX-License-Identifier: MIT
 # Makes an archive of the programs that runs on a host which has Linux on x86-64 and nothing else: with its shared
 # libraries, the C library and its loader, and Open MPI.
-#   make_package.sh [--out FILE] [--build DIR] [--native]
+#   make_package.sh [--out FILE] [--build DIR] [--native] [--cuda 12|13 [--wheels DIR]]
 # --out FILE    the archive                        tutti-<version>-linux-x86_64.tar.gz
 # --build DIR   takes the programs of this build; without it they are built, in build/package/build
 # --native      allows a build whose Eigen kernels are compiled for this machine's processor (TUTTI_EIGEN_NATIVE), which
 #               then runs on processors of that kind alone
+# --cuda 12|13  brings CUDA's libraries for hosts that have an NVIDIA GPU and its driver alone: NVRTC, cuBLASLt, cuDNN and
+#               NCCL, of PyPI's wheels (cuda-12.txt, cuda-13.txt; 1.7 GB to fetch). Programs that are built here take their
+#               headers from there too. 12 is for V100 and newer, 13 for T4 and newer
+# --wheels DIR  where these wheels lie; those that are missing are fetched into it     build/package/wheels
+# Without --cuda programs that are built with CUDA look for its libraries on the host, and programs that are built without
+# it train on processors only: a line says so.
 # It unpacks to one folder, tutti, and runs as it is in /opt. Elsewhere, and where the host's C library is to be taken,
 # tutti/setup.sh says so to the programs. It asks for patchelf and Open MPI's programs (Debian: patchelf, openmpi-bin).
 set -euo pipefail
@@ -19,12 +25,21 @@ fail() {
   exit "$1"
 }
 
-out='' build='' native=0
+out='' build='' native=0 built_here=0 cuda='' wheels=$root/build/package/wheels
 while (($#)); do
   case $1 in
-    --out | --build)
+    --out | --build | --wheels)
       [[ -n ${2:-} ]] || fail 2 "$1" "a path after it" none
-      if [[ $1 == --out ]]; then out=$2; else build=$2; fi
+      case $1 in
+        --out) out=$2 ;;
+        --build) build=$2 ;;
+        *) wheels=$2 ;;
+      esac
+      shift
+      ;;
+    --cuda)
+      [[ ${2:-} == 12 || ${2:-} == 13 ]] || fail 2 --cuda "12 or 13, the major version of CUDA" "${2:-none}"
+      cuda=$2
       shift
       ;;
     --native) native=1 ;;
@@ -32,7 +47,7 @@ while (($#)); do
       sed -n '3,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) fail 2 arguments "--out FILE, --build DIR or --native" "$1" ;;
+    *) fail 2 arguments "--out FILE, --build DIR, --native, --cuda 12|13 or --wheels DIR" "$1" ;;
   esac
   shift
 done
@@ -45,19 +60,88 @@ out=${out:-tutti-$version-linux-x86_64.tar.gz}
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in a folder that is there" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 
+# Unpacks CUDA's wheels as a toolkit, $toolkit with include and lib; fetches what is missing.
+unpack_toolkit() {
+  mkdir -p "$wheels"
+  wheels=$(cd "$wheels" && pwd)
+  toolkit=$wheels/cuda-$cuda
+  local list=$root/infra/package/cuda-$cuda.txt pin file missing=()
+  if cmp -s "$list" "$toolkit/wheels.txt"; then return; fi
+  command -v python3 >/dev/null || fail 2 python3 "the program, to unpack wheels" none "Debian: apt-get install python3"
+  # wheel_of NAME==VERSION: the wheel's file, empty if it is not there.
+  wheel_of() {
+    local name=${1%%==*}
+    compgen -G "$wheels/${name//[-.]/_}-${1#*==}-*.whl" | head -n 1 || true
+  }
+  while read -r pin; do
+    [[ -n $(wheel_of "$pin") ]] || missing+=("$pin")
+  done < <(grep -v '^#' "$list")
+  if ((${#missing[@]})); then
+    say "fetching from PyPI: ${missing[*]}"
+    pip=(python3 -m pip)
+    if ! "${pip[@]}" --version >/dev/null 2>&1; then
+      python3 -m venv "$wheels/venv" >&2 || fail 2 pip "Python's pip or venv" none "Debian: apt-get install python3-venv"
+      pip=("$wheels/venv/bin/pip")
+    fi
+    "${pip[@]}" download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$wheels" "${missing[@]}" >&2 ||
+      fail 1 --cuda "wheels from PyPI: ${missing[*]}" "an error of pip" "put them into a folder and give --wheels"
+  fi
+  rm -rf "$toolkit" "$toolkit.new"
+  mkdir -p "$toolkit.new/all" "$toolkit.new/include" "$toolkit.new/lib" "$toolkit.new/licenses"
+  while read -r pin; do
+    file=$(wheel_of "$pin")
+    [[ -n $file ]] || fail 1 --wheels "the wheel of $pin in $wheels" none
+    python3 -m zipfile -e "$file" "$toolkit.new/all/${pin%%==*}" || fail 1 "$file" "a wheel" "a file that is none"
+    local folder
+    for folder in include lib; do
+      # nvidia/cudnn/lib of CUDA 12's wheels, nvidia/cu13/lib of 13's.
+      for part in "$toolkit.new/all/${pin%%==*}"/nvidia/*/"$folder"; do
+        [[ ! -d $part ]] || cp -alf "$part/." "$toolkit.new/$folder"
+      done
+    done
+    find "$toolkit.new/all/${pin%%==*}" -path '*.dist-info/*' -iname '*licen[sc]e*' -type f \
+      -exec cp {} "$toolkit.new/licenses/${pin%%==*}.txt" \;
+  done < <(grep -v '^#' "$list")
+  rm -rf "$toolkit.new/all"
+  cp "$list" "$toolkit.new/wheels.txt"
+  mv "$toolkit.new" "$toolkit"
+}
 if [[ -z $build ]]; then
-  build=$root/build/package/build
-  generator=()
+  build=$root/build/package/build${cuda:+-cuda-$cuda}
+  generator=() headers=()
+  if [[ -n $cuda ]]; then
+    unpack_toolkit
+    headers=("-DCUDAdnn_INCLUDE_DIR=$toolkit/include" "-DCUDAdnn_nvrtc_INCLUDE_DIR=$toolkit/include"
+      "-DCUDAdnn_cublasLt_INCLUDE_DIR=$toolkit/include" "-DCUDAdnn_cudnn_INCLUDE_DIR=$toolkit/include"
+      "-DCUDAdnn_LIBRARY=$toolkit/lib/libcudart_static.a" "-DNCCL_INCLUDE_DIR=$toolkit/include")
+  fi
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF \
-    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF >&2
-  cmake --build "$build" --parallel "$(nproc)" >&2
+    -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_EIGEN_NATIVE=OFF "${headers[@]}" >&2
+  built_here=1
 fi
 [[ -f $build/CMakeCache.txt ]] || fail 2 --build "a folder that CMake has configured" "$build"
 if grep -q '^TUTTI_EIGEN_NATIVE:BOOL=\(ON\|1\|TRUE\|YES\)$' "$build/CMakeCache.txt" && ((!native)); then
   fail 2 --build "programs for any x86-64 processor" "$build, configured with TUTTI_EIGEN_NATIVE=ON" \
     "configure it with -DTUTTI_EIGEN_NATIVE=OFF, or say --native"
 fi
+built_cuda=$(sed -n 's/^TUTTI_BUILT_CUDA:INTERNAL=//p' "$build/CMakeCache.txt")
+built_with="without CUDA"
+[[ -z $built_cuda ]] || built_with="with CUDA $built_cuda"
+if [[ -n $cuda && ${built_cuda%%.*} != "$cuda" ]]; then
+  fail 2 --cuda "a build with CUDA $cuda" "$build, configured $built_with" \
+    "leave --build out, and the programs are built with CUDA $cuda"
+fi
+[[ -z $cuda ]] || unpack_toolkit
+if [[ -z $built_cuda ]]; then
+  trains="trains on processors only, because its programs are built without CUDA: no headers of CUDA and cuDNN were found; --cuda 12 or 13 fetches them"
+elif [[ -z $cuda ]]; then
+  trains="trains on GPUs of hosts that have CUDA ${built_cuda%%.*}'s NVRTC and cuBLAS, and cuDNN; --cuda ${built_cuda%%.*} brings them along"
+else
+  trains="trains on GPUs of hosts that have NVIDIA's driver: it brings CUDA $cuda's libraries"
+fi
+say "the archive $trains"
+if ((built_here)); then cmake --build "$build" --parallel "$(nproc)" >&2; fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -142,12 +226,40 @@ WRAPPER
   done
 fi
 
+# CUDA's libraries, as NVIDIA made them, in a folder of their own: programs look there first. What they need by name lies
+# next to them, because their own search path is that folder.
+if [[ -n $cuda ]]; then
+  mkdir "$libraries/cuda"
+  for pattern in "libnvrtc.so.$cuda" "libnvrtc-builtins.so.$cuda.[0-9]*" "libcublasLt.so.$cuda" 'libcudnn*.so.9' libnccl.so.2; do
+    compgen -G "$toolkit/lib/$pattern" >/dev/null || fail 1 --cuda "$pattern in the wheels" none
+    compgen -G "$toolkit/lib/$pattern" | xargs -d '\n' cp -L --reflink=auto -t "$libraries/cuda"
+  done
+  for file in "$libraries"/cuda/*.so*; do
+    while read -r name; do
+      [[ ! -e $libraries/cuda/$name ]] || continue
+      if [[ -e $c/$name ]]; then
+        ln -sf "../c/$name" "$libraries/cuda/$name"
+      elif [[ -e $libraries/$name ]]; then
+        ln -sf "../$name" "$libraries/cuda/$name"
+      else
+        path=$(ldd "$file" | sed -n "s/^\s*$name => \(\/[^ ]*\) .*/\1/p")
+        [[ -n $path ]] || fail 1 "$(basename "$file")" "its library $name on this machine" none
+        cp -L "$path" "$libraries/cuda/$name"
+      fi
+    done < <(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+  done
+  mkdir -p "$top/share/tutti/package/licenses"
+  cp "$toolkit"/licenses/* "$top/share/tutti/package/licenses"
+  say "CUDA $cuda's libraries take $(du -shL "$libraries/cuda" | cut -f1):$(cd "$libraries/cuda" && find . -type f -size +0 -printf '%s %f\n' |
+    sort -rn | awk '{ printf "%s %s %.0f MB", (NR > 1 ? "," : ""), $2, $1 / 1e6 }')"
+fi
+
 # Search paths: programs look in the archive alone, first; libraries and plugins look where the program does.
 while IFS= read -r -d '' file; do
   [[ -L $file ]] || case $(head -c 4 "$file" | tr -d '\0') in
     $'\177ELF') elf+=("$file") ;;
   esac
-done < <(find "$top" -type f -print0)
+done < <(find "$top" -path "$libraries/cuda" -prune -o -type f -print0)
 room=256 # characters for the loader's path, wherever the archive is unpacked
 for file in "${elf[@]}"; do
   [[ $file != "$c"/* ]] || continue
@@ -174,6 +286,8 @@ install -D -m 644 "$work/interpreters" "$top/share/tutti/package/interpreters"
   echo "c_library $c_version"
   echo "loader $(basename "$loader")"
   echo "room $room"
+  echo "cuda ${built_cuda:-none}"
+  if [[ -n $cuda ]]; then echo "cuda_libraries own"; else echo "cuda_libraries host"; fi
 } >"$top/share/tutti/package/about"
 install -m 755 "$root/infra/package/setup.sh" "$top/setup.sh"
 
@@ -182,3 +296,4 @@ chmod -R u+w,go-w,a+rX "$top"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-0}" -cf - tutti | gzip -n -6 >"$out.new"
 mv "$out.new" "$out"
 say "$out: $(du -h "$out" | cut -f1), C library $c_version, $(wc -l <"$work/interpreters") programs, ${#elf[@]} programs and libraries"
+say "the archive $trains"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/cuda/api/cublaslt.hpp>
 #include <tutti/backends/cuda/api/nvrtc.hpp>
 #include <tutti/backends/cuda/cudnn/graph.hpp>
 #include <tutti/backends/cuda/cudnn/plan.hpp>
