@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # The first process of a node's container: ssh between the nodes, and mpi-run.sh, whose code is the container's.
-#   entry-point.sh [--key NAME] [PROGRAM ARGUMENT...]
+#   entry-point.sh [--one-node] [--key NAME] [PROGRAM ARGUMENT...]
+# --one-node is for a job of a single container, to which Batch gives no number of nodes: its container shares the host's network,
+# so that sshd listens at port 2222, and the interface is that of the default route.
 # NAME is the job's private ssh key: a parameter of SSM, its ARN, or the ARN of a secret of Secrets Manager; or the
 # variable SSH_KEY says it. PROGRAM and the variables of the job: see mpi-run.sh.
 #   BATCH_STATE_DIR  where hostfile and batch-exit-code are written        /tmp
-#   SSH_PORT         of the nodes                                          22
+#   SSH_PORT         of the nodes                                          22, or 2222 with --one-node
 # Exit codes: the training's, or 1 where none was left, 2 usage, 3 a key or a file that could not be read, 5 a node that
 # did not come, 143 stopped by Batch with the state saved.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 say() { printf 'entry-point: %s\n' "$*" >&2; }
 
-export BATCH_STATE_DIR=${BATCH_STATE_DIR:-/tmp} SSH_PORT=${SSH_PORT:-22} BATCH_SSH_DIR=/run/batch-ssh
+export BATCH_STATE_DIR=${BATCH_STATE_DIR:-/tmp} BATCH_SSH_DIR=/run/batch-ssh
+one_node=
 key=${SSH_KEY:-}
 while (($#)); do
   case $1 in
@@ -21,12 +24,21 @@ while (($#)); do
       key=$2
       shift 2
       ;;
+    --one-node) one_node=1 && shift ;;
     --key=*) key=${1#--key=} && shift ;;
     --) shift && break ;;
-    -*) say "[$1] expected --key NAME or a program, got an option that does not exist." && exit 2 ;;
+    -*) say "[$1] expected --key NAME, --one-node or a program, got an option that does not exist." && exit 2 ;;
     *) break ;;
   esac
 done
+export SSH_PORT=${SSH_PORT:-${one_node:+22}22}
+if [[ -n $one_node ]]; then
+  export AWS_BATCH_JOB_NODE_INDEX=0 AWS_BATCH_JOB_NUM_NODES=1 AWS_BATCH_JOB_MAIN_NODE_INDEX=0
+  if [[ -z ${INTERFACE:-} ]]; then
+    route=$(ip -4 route show default 2>/dev/null | head -n 1) || true
+    if [[ $route =~ \ dev\ ([^\ ]+) ]]; then export INTERFACE=${BASH_REMATCH[1]}; fi
+  fi
+fi
 if [[ -z $key || $key == Ref::* ]]; then
   say "[key] expected the name of the job's ssh key, got none." \
     "hint: give the job definition's parameter SshKey, or the variable SSH_KEY, a parameter of SSM or the ARN of a secret."

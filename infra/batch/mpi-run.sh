@@ -6,7 +6,7 @@
 # Variables of the job's definition:
 #   MPI_GPUS         processes                                             all slots: GPUs, else processors
 #   BATCH_SIZE       images per process                                    the program's
-#   JOB_DIR          the data set                                          the program's
+#   JOB_DIR          the data set, a folder that is there                  the program's
 #   SCRATCH_DIR      working folder, and where S3_INPUT goes                /tmp
 #   RUNS_DIR         shared by the nodes; the job's checkpoints, logs and TensorBoard files go to RUNS_DIR/<job id>
 #                                                                          $SCRATCH_DIR/runs
@@ -146,15 +146,24 @@ report() {
   done
 }
 
+# fetch: sets code to 3 if the data set is not there, because the node could not mount its file system, or gets S3_INPUT.
+fetch() {
+  if [[ -n ${JOB_DIR:-} && ! -d $JOB_DIR ]]; then
+    say "[JOB_DIR] expected the folder $JOB_DIR, got none." \
+      "hint: this node could not mount the file system; the system log of its instance says why."
+    code=3
+  elif [[ -n ${S3_INPUT:-} ]]; then
+    files fetch "$S3_INPUT" "$scratch" || code=$?
+  fi
+}
+
 child() {
   local code=0 seen=$SECONDS main=${AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS:-} sshd
   is_address "$main" ||
     usage "[AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS] expected the main node's IPv4 address, got \"$main\"."
-  if [[ -n ${S3_INPUT:-} ]]; then
-    files fetch "$S3_INPUT" "$scratch" || code=$?
-    stop_where_asked
-    ((code == 0)) || { report "$address failed=$code" && finish "$code"; }
-  fi
+  fetch
+  stop_where_asked
+  ((code == 0)) || { report "$address failed=$code" && finish "$code"; }
   report "$address slots=$slots"
   say "reported $address slots=$slots to the main node"
   # Batch stops the children when the main node has ended; where it does not, they end by themselves.
@@ -184,7 +193,7 @@ read_nodes() {
       [[ -n ${complained[$line]:-} ]] || say "[hostfile] expected \"ADDRESS slots=N\", got \"${line:0:80}\": left out."
       complained[$line]=1
     elif [[ $rest == failed=* ]]; then
-      say "[node $node] expected its part of S3_INPUT, got exit code ${rest#*=}; its own log says more."
+      say "[node $node] expected its data, got exit code ${rest#*=}; its own log says more."
       finish "$((10#${rest#*=} & 255))"
     elif [[ -z ${seen[$node]:-} ]]; then
       seen[$node]=1
@@ -223,11 +232,9 @@ main() {
   command -v "${program[0]}" >/dev/null || usage "[program] expected ${program[0]}, got nothing of that name."
   command -v mpirun >/dev/null || usage "[start] expected mpirun, got nothing of that name."
   touch "$hosts"
-  if [[ -n ${S3_INPUT:-} ]]; then
-    files fetch "$S3_INPUT" "$scratch" || code=$?
-    stop_where_asked
-    ((code == 0)) || finish "$code"
-  fi
+  fetch
+  stop_where_asked
+  ((code == 0)) || finish "$code"
   end=$((SECONDS + JOIN_TIMEOUT))
   while :; do
     read_nodes

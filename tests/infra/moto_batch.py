@@ -105,8 +105,12 @@ class KeyPair(Model):
 
 
 def job_faults(p):
-    """What is wrong with a multi-node job definition."""
-    nodes, found = p["NodeProperties"], []
+    """What is wrong with a job definition, of several nodes or of one container."""
+    found = []
+    if p["Type"] == "container":
+        nodes = {"MainNode": 0, "NumNodes": 1, "NodeRangeProperties": [{"Container": p["ContainerProperties"]}]}
+    else:
+        nodes = p["NodeProperties"]
     if p.get("PlatformCapabilities", ["EC2"]) != ["EC2"]:
         found.append("multi-node jobs run on EC2 alone")
     if not 0 <= int(nodes["MainNode"]) < int(nodes["NumNodes"]) <= 1000:
@@ -165,8 +169,8 @@ class ComputeEnvironment(Model):
 class JobDefinition(Model):
     """Registers the job by Batch's API, which moto has; its CloudFormation makes every job one of a single container."""
     __module__ = Model.__module__
-    TYPE, REQUIRED = "AWS::Batch::JobDefinition", {"Type", "NodeProperties", "JobDefinitionName"}
-    OPTIONAL = {"Parameters", "RetryStrategy", "Timeout"}
+    TYPE, REQUIRED = "AWS::Batch::JobDefinition", {"Type", "JobDefinitionName"}
+    OPTIONAL = {"NodeProperties", "ContainerProperties", "Parameters", "RetryStrategy", "Timeout"}
 
     @staticmethod
     def cloudformation_type():
@@ -174,8 +178,8 @@ class JobDefinition(Model):
 
     def check(self):
         self.properties = without_none(self.properties)
-        if self.properties["Type"] != "multinode" or job_faults(self.properties):
-            raise Refused("; ".join(job_faults(self.properties)) or "not multinode")
+        if ("NodeProperties" in self.properties) == ("ContainerProperties" in self.properties) or job_faults(self.properties):
+            raise Refused("; ".join(job_faults(self.properties)) or "nodes or a container")
 
         answer = boto3.client("batch", REGION).register_job_definition(
             **{**lowered(self.properties), "jobDefinitionName": self.properties["JobDefinitionName"]})

@@ -107,6 +107,22 @@ class Nodes(BatchCase):
         self.assertIn("[program] expected no-such-program", self.ends(self.start(0, "no-such-program"), 2))
         self.assertIn("[MPI_GPUS] expected at most", self.ends(self.start(0, *WHERE, nodes=1, MPI_GPUS="999"), 2))
 
+    def test_data_that_is_not_there(self):
+        """As on a node that could not mount its file system."""
+        log = self.ends(self.start(0, "true", nodes=1, JOB_DIR="/no/such/folder"), 3)
+        self.assertIn("[JOB_DIR] expected the folder /no/such/folder, got none.", log)
+        child, main = self.start(1, JOB_DIR="/no/such/folder"), self.start(0, "true")
+        self.assertIn(f"[node {self.bed.address(1)}] expected its data, got exit code 3", self.ends(main, 3))
+        self.assertIn("[JOB_DIR] expected the folder", self.ends(child, 3))
+
+    def test_one_node(self):
+        """A job of a single container, to which Batch tells no number of nodes."""
+        none = {f"AWS_BATCH_JOB_{name}": None for name in ("NODE_INDEX", "NUM_NODES", "MAIN_NODE_INDEX")}
+        log = self.ends(self.start(0, "sh", "-c", "echo it runs", nodes=1, key=("--one-node", "--key", "/job/key", "--"), **none), 0)
+        self.assertIn("it runs", log)
+        self.assertIn("node 0 of 1, the main node", log)
+        self.assertIn("usage:", self.ends(self.start(0, "true", nodes=1, **none), 2))
+
     def test_program_that_was_killed(self):
         self.ends(self.start(0, "sh", "-c", "kill -KILL $$", nodes=1), 137)
 

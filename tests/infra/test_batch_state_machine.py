@@ -42,11 +42,12 @@ class Aws:
     one for good: an error, or None for its own. job: the statuses of the job, one for each look, the last one for good;
     once it is terminated it has those of `terminated`."""
 
-    def __init__(self, *, fail=None, job=("SUBMITTED", "STARTING", "RUNNING", "SUCCEEDED"), terminated=("RUNNING", "FAILED"), exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False):
+    def __init__(self, *, fail=None, job=("SUBMITTED", "STARTING", "RUNNING", "SUCCEEDED"), terminated=("RUNNING", "FAILED"), exports="SUCCEEDED", created="CREATE_COMPLETE", kept=0, foreign=False,
+                 kind="multinode"):
         self.fail = {k: list(v) for k, v in (fail or {}).items()}
         self.job, self.terminated, self.reason, self.exports, self.created, self.kept = list(job), list(terminated), None, exports, created, kept
         self.stacks = {"tutti-job-run-1": ["CREATE_COMPLETE"]} if foreign else {}
-        self.calls, self.exported_while = [], None
+        self.calls, self.exported_while, self.kind = [], None, kind
 
     def __call__(self, resource, p):
         name = resource.rsplit(":", 1)[1]
@@ -60,6 +61,7 @@ class Aws:
                 raise answer
         return {CFN + "createStack": self.create, CFN + "describeStacks": self.describe, CFN + "deleteStack": self.delete,
                 CFN + "describeStackResource": self.describe_resource, BATCH + "submitJob": self.submit,
+                BATCH + "describeJobDefinitions": self.describe_definition,
                 BATCH + "describeJobs": self.describe_job, BATCH + "terminateJob": self.terminate,
                 FSX + "createDataRepositoryTask": self.export,
                 FSX + "describeDataRepositoryTasks": self.describe_export}[resource](p)
@@ -95,9 +97,16 @@ class Aws:
         assert p["LogicalResourceId"] == "FileSystem"
         return {"StackResourceDetail": {"PhysicalResourceId": FILE_SYSTEM}}
 
+    def describe_definition(self, p):
+        assert p == {"JobDefinitionName": "tutti-job-run-1", "Status": "ACTIVE"}
+        return {"JobDefinitions": [{"JobDefinitionName": "tutti-job-run-1", "Type": self.kind}]}
+
     def submit(self, p):
         assert self.stacks[p["JobQueue"]] == ["CREATE_COMPLETE"] and p["JobDefinition"] == p["JobQueue"]
-        self.environment = p["NodeOverrides"]["NodePropertyOverrides"][0]["ContainerOverrides"]["Environment"]
+        if ("NodeOverrides" in p) != (self.kind == "multinode"):
+            raise TaskError("Batch.ClientException", f"these overrides are not for a {self.kind} job")
+        of_node = p["NodeOverrides"]["NodePropertyOverrides"][0] if "NodeOverrides" in p else p
+        self.environment = of_node["ContainerOverrides"]["Environment"]
         return {"JobId": "job-7", "JobName": p["JobName"]}
 
     def describe_job(self, p):
@@ -154,6 +163,16 @@ class StateMachine(unittest.TestCase):
         self.assertLess(names.index("createDataRepositoryTask"), names.index("deleteStack"))
         self.assertLess(run.seconds, 4 * 120 + 400)  # four looks at the job
 
+    def test_one_node(self):
+        aws = Aws(kind="container")
+        given = {**INPUT, "Environment": [{"Name": "TUTTI_LR", "Value": "0.2"}]}
+        run = self.ends(aws, "SUCCEEDED", given=given)
+        self.assertEqual(aws.environment, given["Environment"])
+        self.assertIn("SubmitOneNode", run.trail)
+        self.assertEqual(aws.exported_while, ["tutti-job-run-1"])
+        aws = Aws(kind="container", fail={"submitJob": [LOST]})
+        self.ends(aws, "FAILED", LOST.error)
+
     def test_failing_job(self):
         aws = Aws(job=["RUNNABLE", "FAILED"])
         run = self.ends(aws, "FAILED", "JobFailed")
@@ -207,7 +226,7 @@ class StateMachine(unittest.TestCase):
 
     def test_each_call_fails(self):
         names = {n for n in self.names_of_tasks()}
-        self.assertEqual(len(names), 9)
+        self.assertEqual(len(names), 10)
         for name in names - {"deleteStack", "terminateJob"}:
             with self.subTest(name):
                 aws = Aws(fail={name: [LOST]})

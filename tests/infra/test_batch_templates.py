@@ -3,6 +3,8 @@
 """infra/batch/batch.yaml and job.yaml: cfn-lint, what cfn-lint does not see, and stacks of them. Each assertion fails on a broken copy."""
 import base64
 import email
+import gzip
+import json
 import re
 import subprocess
 import sys
@@ -30,7 +32,16 @@ JOB_GIVEN = {"TemplateUrl": "https://bucket.s3.us-east-1.amazonaws.com/batch.yam
 R = "Resources/"
 SETTINGS = ({}, {"Efa": "true"}, {"InstanceType": "c6i.8xlarge"}, {"S3Input": "s3://input/x.tar.gz", "S3Output": "s3://output/y"},
             {"FileSystemType": "PERSISTENT_2", "FileSystemThroughput": "250", "FileSystemGiB": "4800"},
-            {"SshKeySecretArn": "arn:aws:secretsmanager:us-east-1:123456789012:secret:ssh-AbCdEf"})
+            {"SshKeySecretArn": "arn:aws:secretsmanager:us-east-1:123456789012:secret:ssh-AbCdEf"},
+            {"PurchaseOption": "spot", "NumNodes": 1, "InstanceType": "g5.xlarge"},
+            {"PurchaseOption": "capacity-block", "CapacityReservationId": "cr-12345678", "Efa": "true", "InstanceType": "p5en.48xlarge"},
+            {"CapacityReservationId": "cr-12345678"})
+SPOT, BLOCK = SETTINGS[6:8]
+
+
+def container_of(stack):
+    p = stack.resources["JobDefinition"]["Properties"]
+    return p["ContainerProperties"] if p["Type"] == "container" else p["NodeProperties"]["NodeRangeProperties"][0]["Container"]
 
 
 def statements(stack):
@@ -80,10 +91,19 @@ def check_network(stack):
 def check_nodes(stack):
     found, c = [], stack.resources["ComputeEnvironment"]["Properties"]
     r, data = c["ComputeResources"], stack.resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
-    if r["Type"] != "EC2" or c["Type"] != "MANAGED":
-        found.append("multi-node jobs run on On-Demand instances of a managed environment")
-    if stack.resources["PlacementGroup"]["Properties"]["Strategy"] != "cluster" or r.get("PlacementGroup") != "<PlacementGroup>":
+    spot = stack.values["PurchaseOption"] == "spot"
+    if (r["Type"], c["Type"]) != ("SPOT" if spot else "EC2", "MANAGED") or (spot and r["AllocationStrategy"] != "SPOT_CAPACITY_OPTIMIZED"):
+        found.append("multi-node jobs run on On-Demand instances of a managed environment, and one node on Spot where it was asked for")
+    # One node needs no placement group, and a reservation has its own place.
+    close = not spot and not stack.values["CapacityReservationId"]
+    if ("PlacementGroup" in stack.resources, r.get("PlacementGroup")) != (close, "<PlacementGroup>" if close else None):
         found.append("one placement group")
+    if close and stack.resources["PlacementGroup"]["Properties"]["Strategy"] != "cluster":
+        found.append("one placement group")
+    target = {"CapacityReservationTarget": {"CapacityReservationId": stack.values["CapacityReservationId"]}} if stack.values["CapacityReservationId"] else None
+    block = {"MarketType": "capacity-block"} if stack.values["PurchaseOption"] == "capacity-block" else None
+    if (data.get("CapacityReservationSpecification"), data.get("InstanceMarketOptions")) != (target, block):
+        found.append("the reservation")
     if len(r["Subnets"]) != 1:
         found.append("one zone")
     if (r["MinvCpus"], r["DesiredvCpus"]) != (0, 0):
@@ -92,13 +112,14 @@ def check_nodes(stack):
         found.append("instance metadata without a token")
     if not all(b["Ebs"]["Encrypted"] for b in data["BlockDeviceMappings"]):
         found.append("a disk in clear")
-    efa = [i for i in data.get("NetworkInterfaces", []) if i["InterfaceType"] == "efa"]
-    container = stack.resources["JobDefinition"]["Properties"]["NodeProperties"]["NodeRangeProperties"][0]["Container"]
+    efa = [i for i in data.get("NetworkInterfaces", []) if i["InterfaceType"].startswith("efa")]
+    container = container_of(stack)
     # The groups stand in the interface where there is one, else in the environment: both are refused.
     if bool(efa) != (stack.values["Efa"] == "true") or bool(efa) == ("SecurityGroupIds" in r):
         found.append("groups in two places, or in none")
-    if bool(efa) != ("/dev/infiniband/uverbs0" in str(container.get("LinuxParameters", {}).get("Devices"))):
-        found.append("the adapter's device")
+    devices = [d["HostPath"] for d in container.get("LinuxParameters", {}).get("Devices", [])]
+    if devices != [f"/dev/infiniband/uverbs{i}" for i in range(len(efa))]:
+        found.append("a device for each adapter")
     gpus = stack.template["Mappings"]["Instances"][stack.values["InstanceType"]]["Gpus"]
     image = r["Ec2Configuration"][0]["ImageType"]
     given = [q["Value"] for q in container["ResourceRequirements"] if q["Type"] == "GPU"]
@@ -109,24 +130,39 @@ def check_nodes(stack):
 
 def check_job(stack):
     p = stack.resources["JobDefinition"]["Properties"]
-    found, c = moto_batch.job_faults(p), p["NodeProperties"]["NodeRangeProperties"][0]["Container"]
-    if p["NodeProperties"]["NodeRangeProperties"][0]["TargetNodes"] != "0:":
+    found, c = moto_batch.job_faults(p), container_of(stack)
+    one = p["Type"] == "container"
+    if one != (stack.values["PurchaseOption"] == "spot") or one == ("NodeProperties" in p):
+        found.append("one container on Spot, nodes elsewhere")
+    if not one and p["NodeProperties"]["NodeRangeProperties"][0]["TargetNodes"] != "0:":
         found.append("all nodes")
-    if c["Command"][:3] != ["--key", "Ref::SshKey", "--"]:
+    if c["Command"][:3 + one] != ["--one-node"] * one + ["--key", "Ref::SshKey", "--"]:
         found.append("the key by a parameter")
     variables = {v["Name"]: v["Value"] for v in c["Environment"]}
     if (variables.get("JOB_DIR"), variables.get("RUNS_DIR"), variables.get("SCRATCH_DIR")) != ("/fsx/data", "/fsx/runs", "/scratch"):
         found.append("folders")
     if any(re.search("(?i)secret|password|private|key", v) for v in variables):
         found.append("a secret in the job's definition")
-    ends = {e["OnExitCode"] for e in p["RetryStrategy"]["EvaluateOnExit"] if e["Action"] == "EXIT"}
+    first, *others = p["RetryStrategy"]["EvaluateOnExit"]
+    if first != {"OnStatusReason": "Host EC2*", "Action": "RETRY"}:
+        found.append("an instance that AWS takes away is no fault of the job, whatever code its end had")
+    ends = {e["OnExitCode"] for e in others if e["Action"] == "EXIT"}
     if not {"2", "3", "6"} <= ends:
         found.append("errors that the same start repeats are tried again")
+    actions = stack.resources["JobQueue"]["Properties"].get("JobStateTimeLimitActions", [])
+    if {(a["State"], a["Action"], str(a["MaxTimeSeconds"]), a["Reason"]) for a in actions} != {
+            ("RUNNABLE", "CANCEL", stack.values["RunnableSeconds"], reason) for reason in REASONS}:
+        found.append("a job that can never run waits for its time limit")
     if c.get("Privileged") or c.get("User"):
         found.append("more rights than it needs")
     if not any(u["Name"] == "memlock" and u["HardLimit"] == -1 for u in c["Ulimits"]):
         found.append("memory that is not locked")
     return found
+
+
+# The reasons for which Batch cancels a job that waits: https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
+REASONS = ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY", "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE",
+           "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT")
 
 
 def check_roles(stack):
@@ -174,14 +210,24 @@ BROKEN = [
     (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/Ec2Configuration/0/ImageType", "ECS_AL2023", {}),
     (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/MetadataOptions/HttpTokens", "optional", {}),
     (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/BlockDeviceMappings/0/Ebs/Encrypted", False, {}),
-    (check_job, R + "JobDefinition/Properties/NodeProperties/MainNode", 20, {}),
-    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/LinuxParameters/SharedMemorySize", DELETE, {}),
-    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/MountPoints/1", DELETE, {}),
-    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/Vcpus", 62, {}),
-    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/TargetNodes", "0:19", {}),
-    (check_job, R + "JobDefinition/Properties/NodeProperties/NodeRangeProperties/0/Container/Environment/0", {"Name": "SSH_KEY", "Value": "x"}, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/Fn::If/2/MainNode", 20, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/Fn::If/2/NodeRangeProperties/0/Container/LinuxParameters/SharedMemorySize", DELETE, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/Fn::If/2/NodeRangeProperties/0/Container/MountPoints/1", DELETE, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/Fn::If/2/NodeRangeProperties/0/Container/Vcpus", 62, {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/Fn::If/2/NodeRangeProperties/0/TargetNodes", "0:19", {}),
+    (check_job, R + "JobDefinition/Properties/NodeProperties/Fn::If/2/NodeRangeProperties/0/Container/Environment/0", {"Name": "SSH_KEY", "Value": "x"}, {}),
     (check_job, R + "JobDefinition/Properties/Parameters", {}, {}),
     (check_job, R + "JobDefinition/Properties/RetryStrategy/EvaluateOnExit/1", DELETE, {}),
+    (check_job, R + "JobDefinition/Properties/RetryStrategy/EvaluateOnExit/0", DELETE, SPOT),
+    (check_job, R + "JobDefinition/Properties/ContainerProperties/Fn::If/1/Command", ["--key", "Ref::SshKey", "--", "train_imagenet"], SPOT),
+    (check_job, R + "JobDefinition/Properties/ContainerProperties/Fn::If/1/MountPoints/0", DELETE, SPOT),
+    (check_job, R + "JobQueue/Properties/JobStateTimeLimitActions", DELETE, {}),
+    (check_job, R + "JobQueue/Properties/JobStateTimeLimitActions/2", DELETE, {}),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/Type", "EC2", SPOT),
+    (check_nodes, R + "ComputeEnvironment/Properties/ComputeResources/PlacementGroup", {"Ref": "PlacementGroup"}, BLOCK),
+    (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/InstanceMarketOptions", DELETE, BLOCK),
+    (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/CapacityReservationSpecification", DELETE, SETTINGS[8]),
+    (check_nodes, R + "LaunchTemplate/Properties/LaunchTemplateData/NetworkInterfaces/Fn::If/1/3", DELETE, BLOCK),
     (check_roles, R + "JobRole/Properties/Policies/0/PolicyDocument/Statement/0", {"Effect": "Allow", "Action": "ssm:GetParameter", "Resource": "*"}, {}),
     (check_roles, R + "JobRole/Properties/Policies/0/PolicyDocument/Statement/0", {"Effect": "Allow", "Action": "s3:*", "Resource": "arn"}, {}),
 ]
@@ -198,7 +244,8 @@ REFUSED = {"NumNodes": ["0", "1001", "many"], "InstanceType": ["p3.16xlarge", ""
            "Image": ["tutti", "tutti; reboot", "x.com/tutti"], "TimeLimitSeconds": ["30", "1209601"], "JoinTimeoutSeconds": ["1", "86401"],
            "S3Input": ["/data", "s3://B/x", "s3://bucket/*"], "S3Output": ["http://x/y"], "SshKeySecretArn": ["mine", "arn:aws:ssm:x"],
            "DataRepository": ["data", ""], "RunsRepository": ["s3://", "s3://data/imagenet"], "FileSystemType": ["SCRATCH_1"],
-           "FileSystemGiB": ["3600", "1000"], "FileSystemThroughput": ["125", "50"]}
+           "FileSystemGiB": ["3600", "1000"],
+           "PurchaseOption": ["reserved", ""], "CapacityReservationId": ["cr-1", "ami-12345678"], "RunnableSeconds": ["599", "86401"], "FileSystemThroughput": ["125", "50"]}
 JOB_REFUSED = {"TemplateUrl": ["http://bucket.s3.amazonaws.com/x", "https://example.com/x"], "TemplateArn": ["arn:aws:s3:::bucket"],
                "DataBucket": ["s3://b"], "RunsBucket": ["A"], "Prefix": ["9", "UP", "a" * 31]}
 
@@ -247,6 +294,12 @@ class Templates(unittest.TestCase):
         self.assertEqual(said, ["Efa true needs an InstanceType that has an Elastic Fabric Adapter"])
         said = refusals(load(BATCH), {**GIVEN, "FileSystemType": "PERSISTENT_2"})
         self.assertEqual(said, ["PERSISTENT_2 needs a FileSystemThroughput of 125, 250, 500 or 1000"])
+        for given, sentence in (({**SPOT, "NumNodes": 2}, "must have NumNodes 1"), ({**SPOT, "CapacityReservationId": "cr-12345678"}, "Spot instances cannot run"),
+                                ({**SPOT, "InstanceType": "p5.48xlarge", "Efa": "true"}, "Efa must be false"),
+                                ({**BLOCK, "CapacityReservationId": ""}, "must have the CapacityReservationId")):
+            said = refusals(load(BATCH), {**GIVEN, **given})
+            self.assertEqual(len(said), 1, said)
+            self.assertIn(sentence, said[0])
 
     def test_every_parameter_has_an_effect(self):
         other = {"VpcId": "vpc-2", "SubnetId": "subnet-2", "NumNodes": 3, "InstanceType": "c6i.2xlarge", "MaxvCpus": 64, "AmiId": "ami-12345678",
@@ -254,7 +307,7 @@ class Templates(unittest.TestCase):
                  "BatchSize": 32, "ExtraMpiParams": "-x A=b", "Attempts": 1, "TimeLimitSeconds": 60, "JoinTimeoutSeconds": 60,
                  "S3Input": "s3://input/x", "S3Output": "s3://output/x", "SshKeySecretArn": SETTINGS[5]["SshKeySecretArn"],
                  "DataRepository": "s3://other", "RunsRepository": "s3://others", "FileSystemType": "PERSISTENT_2", "FileSystemGiB": 2400,
-                 "FileSystemThroughput": "500"}
+                 "FileSystemThroughput": "500", "PurchaseOption": "spot", "CapacityReservationId": "cr-12345678", "RunnableSeconds": 600}
         job = {"TemplateUrl": "https://other.s3.amazonaws.com/x", "TemplateArn": "arn:aws:s3:::other/x", "DataBucket": "other", "RunsBucket": "other",
                "Prefix": "other"}
         for path, given, values in ((BATCH, {**GIVEN, **SETTINGS[4]}, other), (JOB, JOB_GIVEN, job)):
@@ -267,6 +320,28 @@ class Templates(unittest.TestCase):
     def test_all_instance_types(self):
         template = load(BATCH)
         self.assertEqual(set(template["Parameters"]["InstanceType"]["AllowedValues"]), set(template["Mappings"]["Instances"]))
+
+    def test_adapters_are_those_of_the_type(self):
+        """By what DescribeInstanceTypes says, as moto has it."""
+        with gzip.open(Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz") as file:
+            types = json.load(file)
+        template = load(BATCH)
+        for name in template["Mappings"]["Instances"]:
+            network, mapped = types[name]["NetworkInfo"], template["Mappings"]["Instances"][name]
+            said = refusals(template, {**GIVEN, "InstanceType": name, "Efa": "true"})
+            self.assertEqual(said == [], network["EfaSupported"], name)
+            self.assertEqual(int(mapped["Vcpus"]), types[name]["VCpuInfo"]["DefaultVCpus"])
+            self.assertEqual(int(mapped["Gpus"]), sum(g["Count"] for g in types[name].get("GpuInfo", {}).get("Gpus", [])))
+            self.assertTrue(0.8 < int(mapped["MemoryMiB"]) / types[name]["MemoryInfo"]["SizeInMiB"] < 0.97, name)
+            if said:
+                continue
+            stack = Stack(template, **GIVEN, InstanceType=name, Efa="true")
+            self.assertEqual(check_nodes(stack), [], name)
+            cards = stack.resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["NetworkInterfaces"]
+            adapters = [c for c in cards if c["InterfaceType"] != "interface"]
+            if name.startswith("p"):
+                self.assertEqual((len(cards), len(adapters)), (network["MaximumNetworkCards"], network["EfaInfo"]["MaximumEfaInterfaces"]), name)
+            self.assertEqual([c.get("NetworkCardIndex", 0) for c in cards], list(range(len(cards))), name)
 
     def test_job_may_read_and_write_what_it_was_given(self):
         stack = Stack(load(BATCH), **GIVEN, **SETTINGS[3])
@@ -344,11 +419,13 @@ class UserData(unittest.TestCase):
         self.assertRegex(line, r"^<FileSystem>\.fsx\.us-east-1\.amazonaws\.com@tcp:/<FileSystem\.LustreMountName> \S*/fsx lustre "
                                r"defaults,noatime,flock,_netdev 0 0\n$")
 
-    def test_node_without_the_file_system_stops(self):
+    def test_a_node_without_the_file_system_shows_an_empty_folder(self):
+        """It stays: one that shut down would be replaced, for as long as the job waits."""
         code, calls = self.run_script(mount=1, mountpoint=1)
         self.assertNotEqual(code, 0)
-        self.assertIn("shutdown -h now", calls)
-        self.assertEqual(calls.count("mount "), 5)
+        self.assertNotIn("shutdown", calls)
+        self.assertEqual(calls.count("mount "), 6)
+        self.assertRegex(calls, r"mount -t tmpfs -o ro,size=4k none \S+/fsx\n$")
 
 
 class Stacks(unittest.TestCase):
@@ -358,7 +435,7 @@ class Stacks(unittest.TestCase):
         return {"VpcId": vpc, "SubnetId": ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]}
 
     def test_batch(self):
-        for setting in ({}, {**SETTINGS[3], **SETTINGS[4], "Efa": "true"}):
+        for setting in ({}, {**SETTINGS[3], **SETTINGS[4], "Efa": "true"}, SPOT, BLOCK):
             with self.subTest(str(setting)), stand(moto_batch.MODELS) as aws:
                 stack = aws.create("tutti-job-run-1", BATCH, **{**GIVEN, **self.network(), **setting})
                 self.assertEqual(stack.status, "CREATE_COMPLETE")
@@ -370,7 +447,7 @@ class Stacks(unittest.TestCase):
                 queue, = batch.describe_job_queues(jobQueues=["tutti-job-run-1"])["jobQueues"]
                 self.assertEqual(len(queue["computeEnvironmentOrder"]), 1)
                 job, = batch.describe_job_definitions(jobDefinitionName="tutti-job-run-1")["jobDefinitions"]
-                self.assertEqual(job["type"], "multinode")
+                self.assertEqual(job["type"], "container" if setting is SPOT else "multinode")
                 key = "/ec2/keypair/key-0123456789abcdef0"
                 self.assertEqual(job["parameters"], {"SshKey": key})
                 environment, = batch.describe_compute_environments()["computeEnvironments"]
