@@ -131,6 +131,34 @@ TEST_CASE("decoding a region gives what cropping the whole image gives, exactly"
   if (!all_decoders().empty()) CHECK(cases >= 840);
 }
 
+TEST_CASE("a JPEG is turned as its EXIF orientation says, whole and in regions") {
+  Rng rng(5, Purpose::user);
+  const auto below = [&](int n) { return static_cast<int>(rng.below(static_cast<std::uint32_t>(n))); };
+  for (const ImageDecoders& d : all_decoders())
+    for (const char* name : {"420.jpg", "grey.jpg", "cmyk.jpg", "progressive.jpg", "1x37.jpg", "41x1.jpg"})
+      for (const DecodeQuality quality : {DecodeQuality::fast, DecodeQuality::accurate}) {
+        const Picture stored = decode(d, image_fixture(name), quality);
+        for (int orientation = 1; orientation <= 8; ++orientation) {
+          CAPTURE(d.names());
+          CAPTURE(name);
+          CAPTURE(orientation);
+          const Bytes bytes = with_segment(image_fixture(name), exif_segment(orientation, orientation % 2 == 0));
+          const Picture want = turned(stored, orientation), got = decode(d, bytes, quality);
+          REQUIRE(got.width == want.width);
+          REQUIRE(got.height == want.height);
+          REQUIRE(got.pixels == want.pixels);
+          for (int k = 0; k < 8; ++k) {
+            ImageRegion r;
+            r.x = below(want.width);
+            r.y = below(want.height);
+            r.width = 1 + below(want.width - r.x);
+            r.height = 1 + below(want.height - r.y);
+            REQUIRE(decode(d, bytes, r, quality).pixels == crop(want, r).pixels);
+          }
+        }
+      }
+}
+
 TEST_CASE("regions that are empty or leave the image are refused") {
   for (const ImageDecoders& d : all_decoders())
     for (const ImageRegion r : {ImageRegion{0, 0, 0, 1},
@@ -185,6 +213,51 @@ TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an e
   CHECK(image.y + image.height * 4 >= 145);
   for (int y = 0; y < image.height; ++y)
     for (int x = 0; x < image.width * 3; ++x) REQUIRE(image.row(y)[x] == all.row(image.y / 4 + y)[image.x / 4 * 3 + x]);
+}
+
+TEST_CASE("a turned JPEG that is decoded at a fraction of its size shows the same pixels in the same place") {
+  const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
+  const Bytes upright = image_fixture("large.jpg");
+  const ImageHeader h = d.header(upright, "large");
+  DecodedImage all, image;
+  for (const int wanted : {75, 37, 18}) {
+    d.decode(upright, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::fast}, "large", all);
+    const Picture stored{
+        all.width, all.height, {all.pixels.begin(), all.pixels.begin() + std::ptrdiff_t{3} * all.width * all.height}};
+    for (int orientation = 2; orientation <= 8; ++orientation) {
+      CAPTURE(wanted);
+      CAPTURE(orientation);
+      const Bytes bytes = with_segment(upright, exif_segment(orientation, true));
+      const ImageHeader turned_header = d.header(bytes, "turned");
+      const Picture want = turned(stored, orientation);
+      // The picture's left and top edge in its reduced pixels: a pixel at the stored right or bottom edge may cover
+      // more than the image.
+      const bool side = orientation >= 5;
+      const bool from_right = ImageTurn(orientation).from_right, from_bottom = ImageTurn(orientation).from_bottom;
+      const int over_u = from_right ? h.width - all.width * all.reduction : 0;
+      const int over_v = from_bottom ? h.height - all.height * all.reduction : 0;
+      const int left = side ? over_v : over_u, top = side ? over_u : over_v;
+      // The whole, then a part of it.
+      for (const bool part : {false, true}) {
+        const int w = turned_header.width, height = turned_header.height;
+        const ImageRegion r =
+            part ? ImageRegion{w / 8, height / 9, w * 3 / 4, height * 3 / 4} : ImageRegion{0, 0, w, height};
+        const int of_part = part ? wanted * 3 / 4 : wanted;
+        d.decode(bytes, turned_header, {r, of_part, of_part, DecodeQuality::fast}, "turned", image);
+        REQUIRE(image.reduction == all.reduction);
+        REQUIRE(image.x <= r.x);
+        REQUIRE(image.y <= r.y);
+        REQUIRE(image.x + image.width * image.reduction >= r.x + r.width);
+        REQUIRE(image.y + image.height * image.reduction >= r.y + r.height);
+        REQUIRE((image.x - left) % image.reduction == 0);
+        REQUIRE((image.y - top) % image.reduction == 0);
+        const int x0 = (image.x - left) / image.reduction, y0 = (image.y - top) / image.reduction;
+        for (int y = 0; y < image.height; ++y)
+          for (int x = 0; x < image.width * 3; ++x)
+            REQUIRE(image.row(y)[x] == want.pixels[static_cast<std::size_t>(((y0 + y) * want.width + x0) * 3 + x)]);
+      }
+    }
+  }
 }
 
 TEST_CASE("without stb a PNG is refused with the package that reads it") {

@@ -78,6 +78,59 @@ inline Bytes jpeg_of_size(int width, int height, int components = 3) {
   return b;
 }
 
+// The EXIF segment of a JPEG, marker included, with an orientation between two other entries.
+inline Bytes exif_segment(int orientation, bool little) {
+  Bytes tiff;
+  const auto number = [&](std::uint32_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i)
+      tiff.push_back(static_cast<std::uint8_t>(value >> (8 * (little ? i : bytes - 1 - i))));
+  };
+  const auto entry = [&](std::uint32_t tag, std::uint32_t value) {
+    number(tag, 2);
+    number(3, 2);  // SHORT
+    number(1, 4);
+    number(value, 2);
+    number(0, 2);
+  };
+  for (int i = 0; i < 2; ++i) tiff.push_back(little ? 'I' : 'M');
+  number(42, 2);
+  number(10, 4);  // where the directory begins
+  number(0, 2);
+  number(3, 2);
+  entry(0x0100, 640);
+  entry(0x0112, static_cast<std::uint32_t>(orientation));
+  entry(0x0213, 1);
+  number(0, 4);
+  Bytes segment{0xff, 0xe1, 0, static_cast<std::uint8_t>(tiff.size() + 8), 'E', 'x', 'i', 'f', 0, 0};
+  for (const std::uint8_t byte : tiff) segment.push_back(byte);
+  return segment;
+}
+
+// The JPEG with a segment after its start marker.
+inline Bytes with_segment(Bytes jpeg, const Bytes& segment) {
+  jpeg.insert(jpeg.begin() + 2, segment.begin(), segment.end());
+  return jpeg;
+}
+
+// What a stored picture looks like in an EXIF orientation, pixel by pixel after the table of the specification: which
+// side of the picture the first stored row and the first stored column are.
+inline Picture turned(const Picture& p, int orientation) {
+  const bool on_side = orientation >= 5;
+  Picture out{on_side ? p.height : p.width, on_side ? p.width : p.height, Bytes(p.pixels.size())};
+  for (int v = 0; v < p.height; ++v)
+    for (int u = 0; u < p.width; ++u) {
+      const int right = p.width - 1 - u, below = p.height - 1 - v;
+      // Orientation k: where the stored column u and the stored row v are seen.
+      const int places[8][2] = {{u, v}, {right, v}, {right, below}, {u, below},
+                                {v, u}, {below, u}, {below, right}, {v, right}};
+      const int x = places[orientation - 1][0], y = places[orientation - 1][1];
+      for (int c = 0; c < 3; ++c)
+        out.pixels[static_cast<std::size_t>((y * out.width + x) * 3 + c)] =
+            p.pixels[static_cast<std::size_t>((v * p.width + u) * 3 + c)];
+    }
+  return out;
+}
+
 // The encoded images of imagenet-sample.tar (ustar); empty where it is absent.
 inline std::vector<Bytes> imagenet_sample() {
   std::vector<Bytes> images;

@@ -187,6 +187,28 @@ TEST_CASE("evaluation of a real picture shows the picture") {
 #endif
 }
 
+TEST_CASE("a picture that was taken with the camera on its side is seen upright") {
+#if defined(TUTTI_HAS_TURBOJPEG) || defined(TUTTI_HAS_STB)
+  ImageAugment a;
+  a.height = a.width = 28;
+  a.crop = CropRule::central;  // the same part of the image from all sides
+  InMemory records;
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    records.images.push_back(with_segment(image_fixture("large.jpg"), exif_segment(orientation, orientation % 2 != 0)));
+    records.labels.push_back(0);
+  }
+  const EncodedImages set("test", records, real_decoders(), a);
+  const Picture upright{28, 28, read(set, 0)};
+  for (int orientation = 2; orientation <= 8; ++orientation) {
+    CAPTURE(orientation);
+    CHECK(difference(read(set, orientation - 1), turned(upright, orientation).pixels).most <= 2);
+    CHECK(difference(read(set, orientation - 1), upright.pixels).share > 0.5);
+  }
+#else
+  std::puts("SKIP: no decoder");
+#endif
+}
+
 TEST_CASE("damaged images and labels that are no class are named; other images still come") {
   Bytes cut = image_fixture("420.jpg");
   cut.resize(cut.size() / 2);

@@ -46,6 +46,55 @@ TEST_CASE("format, extents and components of every kind of image") {
   CHECK(cmyk.adobe);
 }
 
+TEST_CASE("the EXIF orientation of a JPEG is read in both byte orders, and its extents are those of the picture") {
+  for (const bool little : {true, false})
+    for (int orientation = 1; orientation <= 8; ++orientation) {
+      CAPTURE(little);
+      CAPTURE(orientation);
+      const Bytes bytes = with_segment(image_fixture("420.jpg"), exif_segment(orientation, little));
+      const ImageHeader h = read_image_header(bytes, "turned");
+      CHECK(h.orientation == orientation);
+      CHECK(h.width == (orientation >= 5 ? 38 : 53));
+      CHECK(h.height == (orientation >= 5 ? 53 : 38));
+      CHECK(h.as_stored().width == 53);
+      CHECK(h.as_stored().height == 38);
+      CHECK(h.as_stored().orientation == 1);
+    }
+  CHECK(read_image_header(image_fixture("420.jpg"), "plain").orientation == 1);
+  // An APP1 segment of another kind, as XMP is, may come first; the first EXIF counts.
+  const Bytes xmp{0xff, 0xe1, 0, 7, 'h', 't', 't', 'p', ':'};
+  Bytes several = with_segment(image_fixture("420.jpg"), exif_segment(3, true));
+  several = with_segment(with_segment(several, exif_segment(6, false)), xmp);
+  CHECK(read_image_header(several, "several").orientation == 6);
+}
+
+TEST_CASE("EXIF that is damaged, cut off or hostile leaves the picture as it is stored") {
+  const auto orientation = [](const Bytes& segment) {
+    return read_image_header(with_segment(image_fixture("420.jpg"), segment), "odd").orientation;
+  };
+  for (const bool little : {true, false}) {
+    for (const int value : {0, 9, 255, 65535}) CHECK(orientation(exif_segment(value, little)) == 1);
+    const Bytes whole = exif_segment(6, little);
+    // Cut at any byte; the segment's own length is right.
+    for (std::size_t n = 4; n < whole.size(); ++n) {
+      Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
+      cut[3] = static_cast<std::uint8_t>(n - 2);
+      const int found = orientation(cut);
+      CHECK((found == 1 || found == 6));
+    }
+    // Each byte with each of some values, in memory that ends where the segment ends.
+    for (std::size_t at = 4; at < whole.size(); ++at)
+      for (const int value : {0, 1, 2, 4, 127, 128, 254, 255}) {
+        Bytes body(whole.begin() + 4, whole.end());
+        body[at - 4] = static_cast<std::uint8_t>(value);
+        body.shrink_to_fit();
+        const int found = exif_orientation(body);
+        REQUIRE(found >= 0);
+        REQUIRE(found <= 8);
+      }
+  }
+}
+
 TEST_CASE("a bomb is refused by its header, with record and size named") {
   const std::string m = refusal(jpeg_of_size(65500, 65500));
   CHECK(contains(m, "[a.tfrecord, record 7]"));

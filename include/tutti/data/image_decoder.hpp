@@ -69,8 +69,9 @@ class ImageDecoder {
   virtual ~ImageDecoder() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual bool reads(ImageFormat format) const noexcept = 0;
-  // Grey and CMYK become RGB, alpha is dropped. `header` is that of `bytes`, the region lies within it. Throws
-  // DataError with `where` for damaged data; rows below the region may go unread.
+  // Decodes pixels as they are stored: grey and CMYK become RGB, alpha is dropped. `header` is ImageHeader::as_stored()
+  // of `bytes`, the region lies within it. Throws DataError with `where` for damaged data; rows below the region may go
+  // unread.
   virtual void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const DecodeRequest& request,
                       std::string_view where, DecodedImage& out) const = 0;
 };
@@ -101,7 +102,8 @@ class ImageDecoders {
     return h;
   }
 
-  // See ImageDecoder::decode; throws UsageError for a region that is empty or leaves the image.
+  // Decodes the region, turned as the EXIF orientation of a JPEG says. See ImageDecoder::decode; throws UsageError for
+  // a region that is empty or leaves the image.
   void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const DecodeRequest& request,
               std::string_view where, DecodedImage& out) const {
     const ImageRegion& r = request.region;
@@ -111,10 +113,40 @@ class ImageDecoders {
           where, "a region within " + std::to_string(header.width) + "x" + std::to_string(header.height) + " pixels",
           std::to_string(r.width) + "x" + std::to_string(r.height) + " at (" + std::to_string(r.x) + ", " +
               std::to_string(r.y) + ")");
-    decoder_of(header.format, where).decode(bytes, header, request, where, out);
+    const ImageDecoder& decoder = decoder_of(header.format, where);
+    if (header.orientation == 1) return decoder.decode(bytes, header, request, where, out);
+    const ImageHeader stored = header.as_stored();
+    const ImageTurn turn(header.orientation);
+    decoder.decode(bytes, stored, as_stored(request, turn, stored), where, out);
+    turn_to_picture(turn, stored, out);
   }
 
  private:
+  // The request in stored pixels.
+  [[nodiscard]] static DecodeRequest as_stored(DecodeRequest r, ImageTurn turn, const ImageHeader& stored) noexcept {
+    if (turn.transposed) {
+      std::swap(r.region.x, r.region.y);
+      std::swap(r.region.width, r.region.height);
+      std::swap(r.wanted_width, r.wanted_height);
+    }
+    if (turn.from_right) r.region.x = stored.width - r.region.x - r.region.width;
+    if (turn.from_bottom) r.region.y = stored.height - r.region.y - r.region.height;
+    return r;
+  }
+
+  // Turns what was decoded. (x, y) may become negative: the last reduced pixel of a row covers more than the image.
+  static void turn_to_picture(ImageTurn turn, const ImageHeader& stored, DecodedImage& out) {
+    thread_local std::vector<std::uint8_t> turned;
+    if (turned.size() < out.pixels.size()) turned.resize(out.pixels.size());
+    turn_pixels(turn, out.pixels.data(), out.width, out.height, turned.data());
+    out.pixels.swap(turned);
+    if (turn.from_right) out.x = stored.width - out.x - out.width * out.reduction;
+    if (turn.from_bottom) out.y = stored.height - out.y - out.height * out.reduction;
+    if (!turn.transposed) return;
+    std::swap(out.x, out.y);
+    std::swap(out.width, out.height);
+  }
+
   [[nodiscard]] const ImageDecoder& decoder_of(ImageFormat format, std::string_view where) const {
     for (const auto& d : decoders_)
       if (d->reads(format)) return *d;

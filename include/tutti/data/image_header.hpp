@@ -8,8 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <tutti/core/error.hpp>
+#include <tutti/data/image_orientation.hpp>
 
 // What an encoded image says of itself, read without a decoder and before anything is allocated.
 namespace tutti {
@@ -24,12 +26,21 @@ struct ImageLimits {
   std::int64_t pixels = 100'000'000;
 };
 
-struct ImageHeader {  // what stands at its beginning
+struct ImageHeader {  // what an image's first bytes say
   ImageFormat format = ImageFormat::jpeg;
-  int width = 0, height = 0;
+  int width = 0, height = 0;  // of the picture that people see; orientations 5 to 8 store it lying on its side
   int components = 0;  // as stored: 1 grey, 2 grey and alpha (PNG), 3 colour, 4 CMYK (JPEG) or colour and alpha (PNG)
   bool adobe = false;  // JPEG: an Adobe marker, so CMYK is stored inverted
   int adobe_transform = -1;
+  int orientation = 1;  // JPEG: of its EXIF, 1 to 8; 1: stored as it is seen
+
+  // The same header with the extents of the stored pixels.
+  [[nodiscard]] ImageHeader as_stored() const noexcept {
+    ImageHeader h = *this;
+    if (ImageTurn(orientation).transposed) std::swap(h.width, h.height);
+    h.orientation = 1;
+    return h;
+  }
 };
 
 namespace detail {
@@ -54,6 +65,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
                     "the record is truncated");
   };
   ImageHeader header;
+  int orientation = 0;  // 0: no EXIF yet
   for (std::size_t at = 2;;) {
     // Bytes that belong to no marker are skipped, as all decoders do; a marker may be preceded by many 0xff.
     while (at < b.size() && b[at] != 0xff) ++at;
@@ -70,7 +82,9 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
     if (length > b.size() - at) truncated("a complete JPEG segment");
     const auto segment = b.subspan(at + 2, length - 2);
     at += length;
-    if (marker == 0xee && segment.size() >= 12 && std::memcmp(segment.data(), "Adobe", 5) == 0) {
+    if (marker == 0xe1 && orientation == 0) {
+      orientation = exif_orientation(segment);
+    } else if (marker == 0xee && segment.size() >= 12 && std::memcmp(segment.data(), "Adobe", 5) == 0) {
       header.adobe = true;
       header.adobe_transform = segment[11];
     } else if (marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc) {
@@ -92,7 +106,11 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
       // Within a scan 0xff is followed by 0 or a restart marker, so an end marker behind it is the image's own. Without
       // this check a cut below the rows that are wanted would go unseen.
       for (std::size_t end = b.size(); end >= at + 2; --end)
-        if (b[end - 1] == 0xd9 && b[end - 2] == 0xff) return header;
+        if (b[end - 1] == 0xd9 && b[end - 2] == 0xff) {
+          if (orientation != 0) header.orientation = orientation;
+          if (ImageTurn(header.orientation).transposed) std::swap(header.width, header.height);
+          return header;
+        }
       truncated("an end marker");
     }
   }
