@@ -57,6 +57,7 @@ struct Opened {  // a split that was found
   Form form = Form::packed;
   io::Path folder;                       // where it was found
   std::vector<std::string> class_names;  // one per class, or empty
+  image_folder::LeftOut left_out{};      // of an image folder: files that are no images
 };
 
 namespace detail {
@@ -118,7 +119,7 @@ namespace detail {
   const bool fits = split == Split::train ? !is_named(place, Split::test) : is_named(place, Split::test);
   if (!fits || !is_folder(place)) return std::nullopt;
   const auto opened = [&](const ImageFolder& f) {
-    return Opened{AnyRecords(f), f.classes(), Form::image_folder, place, f.class_names()};
+    return Opened{AnyRecords(f), f.classes(), Form::image_folder, place, f.class_names(), f.left_out()};
   };
   if (has_class_folders(place)) {
     // Any folder may have folders in it; class folders have images.

@@ -109,7 +109,11 @@ struct Imagenet {
     std::optional<AnyDataset> tests;
     if (test) tests = encoded(*test, Split::test);
     // An evaluation has no use for training images, whose place must not be empty.
-    return {train ? encoded(*train, Split::train) : *tests, tests};
+    Images all{train ? encoded(*train, Split::train) : *tests, tests};
+    for (const auto* opened : {&train, &test})
+      if (*opened && !(*opened)->left_out.empty())
+        all.notes.push_back((*opened)->folder.string() + ": " + image_folder::describe((*opened)->left_out));
+    return all;
   }
 };
 

@@ -20,6 +20,7 @@ namespace tutti::examples {
 struct Images {
   AnyDataset train;
   std::optional<AnyDataset> test;
+  std::vector<std::string> notes{};  // lines that rank 0 prints at the start
 };
 
 // What a run is about.
@@ -60,7 +61,7 @@ struct Task {
   std::function<void(const RunOptions&, std::int64_t images)> evaluating;
   std::function<void(const EvaluationReport&, const EvaluatedCheckpoint&)> evaluated;
   std::function<void()> evaluation_done;
-  bool shows_progress = true;  // in the common form
+  bool shows_progress = true;  // in the common form, also if RunOptions::as_table
 };
 
 }  // namespace tutti::examples

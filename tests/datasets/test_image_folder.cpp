@@ -42,11 +42,32 @@ TEST_CASE("images of class folders are read, sorted by class and name") {
     CHECK(std::string(bytes.begin(), bytes.end()) == "bytes of " + expected[k]);
     CHECK(f.where(i) == (folder / expected[k]).string());
   }
+  // Files that are neither JPEG nor PNG are counted; those beside the class folders and hidden ones are not.
+  CHECK(f.left_out() == image_folder::LeftOut{{".txt", 1}, {"", 1}});
+  CHECK(image_folder::describe(f.left_out()) == "2 files are no JPEG or PNG: without extension 1, .txt 1");
   // The same with a slash at the end, and by way of links.
   CHECK(ImageFolder(folder.path() / "").where(0) == (folder / expected[0]).string());
   std::filesystem::create_directory_symlink(folder / "n01", folder / "n00");
   std::filesystem::create_symlink(folder / "n01" / "x.Png", folder / "n01" / "link.png");
   CHECK(ImageFolder(folder.path()).size() == 8);
+}
+
+TEST_CASE("files that are left out are described by kind, the most frequent first") {
+  CHECK(image_folder::describe({}).empty());
+  CHECK(image_folder::describe({{".gif", 1}}) == "1 file is no JPEG or PNG: .gif 1");
+  CHECK(image_folder::describe({{".gif", 1}, {".webp", 3}}) == "4 files are no JPEG or PNG: .webp 3, .gif 1");
+  image_folder::LeftOut many{{".z", 5}};
+  for (char c = 'a'; c < 'k'; ++c) many[std::string(".") + c] = 1;
+  CHECK(image_folder::describe(many) ==
+        "15 files are no JPEG or PNG: .z 5, .a 1, .b 1, .c 1, .d 1, .e 1, .f 1, .g 1 and 3 other kinds");
+  // Names in capitals, in folders of folders, and a flat folder.
+  const TempFolder folder;
+  for (const char* name : {"n01/a.jpg", "n01/b.WebP", "n01/deep/c.webp", "n01/.hidden.gif"})
+    write_text(folder / name, "x");
+  CHECK(image_folder::describe(ImageFolder(folder.path()).left_out()) == "2 files are no JPEG or PNG: .webp 2");
+  write_text(folder / "labels.txt", "n01\n");
+  CHECK(image_folder::describe(ImageFolder::flat(folder / "n01/deep/..", folder / "labels.txt").left_out()) ==
+        "2 files are no JPEG or PNG: .webp 2");
 }
 
 TEST_CASE("what is wrong with a folder of class folders is told by name") {

@@ -38,6 +38,7 @@ inline void convert(const Options& o) {
   for (const Split split : splits_of(o.split)) {
     const bool train = split == Split::train;
     Conversion c{Source(o.in, split, o.from, o.classes), o.out, word_of(split)};
+    print_left_out(c.source.folder(), split, c.source.left_out());
     c.form = form;
     c.shards = train ? o.shards : o.validation_shards;
     if (c.shards == 0) c.shards = form == Form::recordio ? 1 : train ? 1024 : 128;
@@ -142,6 +143,7 @@ inline void info(const Options& o) {
       std::printf(m->rules.stretch ? ", stretched to %d" : ", short side at most %d", m->rules.size);
     if (m && m->shuffled) std::printf(", shuffled with seed %llu", static_cast<unsigned long long>(m->seed));
     std::printf("\n");
+    print_left_out(s.folder(), split, s.left_out());
   }
   if (!any) (void)open_imagenet(o.in, Split::train);
 }

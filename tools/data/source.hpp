@@ -78,6 +78,7 @@ class Source {
   [[nodiscard]] const io::Path& folder() const noexcept { return opened_.folder; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return opened_.class_names; }
   [[nodiscard]] const std::vector<io::Path>& files() const noexcept { return files_; }
+  [[nodiscard]] const image_folder::LeftOut& left_out() const noexcept { return opened_.left_out; }
   [[nodiscard]] std::string where(std::int64_t i) const { return opened_.records.where(i); }
 
   // Safe from several threads at once. Throws DataError naming file and record.

@@ -296,6 +296,12 @@ inline void compare_files(const FoundSplit& found, const std::vector<FileReport>
                       std::to_string(records)));
 }
 
+// Prints one line about the files of an image folder that are no images by their names, if there are any.
+inline void print_left_out(const io::Path& place, Split split, const image_folder::LeftOut& left_out) {
+  const std::string text = image_folder::describe(left_out);
+  if (!text.empty()) std::printf("%s: %s: %s\n", place.c_str(), word_of(split).c_str(), text.c_str());
+}
+
 // Prints what there is, and each thing that is wrong; returns how many are.
 [[nodiscard]] inline std::size_t verify_split(const VerifyOptions& o, Split split, const FoundSplit& found) {
   const std::string word = word_of(split);
@@ -339,6 +345,7 @@ inline void compare_files(const FoundSplit& found, const std::vector<FileReport>
               folder ? static_cast<std::size_t>(folder->records.size()) : found.files.size(),
               static_cast<long long>(records), bad.size(), verifier.classes_seen(), classes, bytes_text(bytes).c_str(),
               progress.rate(), o.decode ? ", all decoded" : "");
+  if (folder) print_left_out(found.place, split, folder->left_out);
   return bad.size();
 }
 

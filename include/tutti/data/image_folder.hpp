@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,15 +28,43 @@ namespace tutti {
 
 namespace image_folder {
 
-// JPEG and PNG files by their names' ends, in capitals or not; hidden ones are none.
-[[nodiscard]] inline bool is_image_name(std::string_view name) {
-  if (name.starts_with('.')) return false;
+// Returns the end of a file's name from its last dot on, in small letters; empty if there is none.
+[[nodiscard]] inline std::string extension_of(std::string_view name) {
   const auto dot = name.rfind('.');
-  if (dot == std::string_view::npos) return false;
-  std::string end(name.substr(dot + 1));
+  if (dot == std::string_view::npos) return {};
+  std::string end(name.substr(dot));
   std::transform(end.begin(), end.end(), end.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return end == "jpeg" || end == "jpg" || end == "png";
+  return end;
+}
+
+// JPEG and PNG files by their names' ends, in capitals or not; hidden ones are none.
+[[nodiscard]] inline bool is_image_name(std::string_view name) {
+  const std::string end = name.starts_with('.') ? "" : extension_of(name);
+  return end == ".jpeg" || end == ".jpg" || end == ".png";
+}
+
+// Files that are not read because their names are no image's: how many there are of each extension.
+using LeftOut = std::map<std::string, std::int64_t>;
+
+// Returns e.g. "4 files are no JPEG or PNG: .gif 2, .webp 1, without extension 1", the most frequent kind first and at
+// most eight of them; empty if nothing is left out.
+[[nodiscard]] inline std::string describe(const LeftOut& left_out) {
+  std::vector<std::pair<std::string, std::int64_t>> kinds(left_out.begin(), left_out.end());
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::int64_t files = 0;
+  std::string text;
+  constexpr std::size_t most = 8;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    files += kinds[i].second;
+    if (i >= most) continue;
+    text += i == 0 ? ": " : ", ";
+    text += kinds[i].first.empty() ? "without extension" : kinds[i].first;
+    text += " " + std::to_string(kinds[i].second);
+  }
+  if (kinds.size() > most) text += " and " + std::to_string(kinds.size() - most) + " other kinds";
+  if (files == 0) return {};
+  return std::to_string(files) + (files == 1 ? " file is" : " files are") + " no JPEG or PNG" + text;
 }
 
 // Names of the folders in `folder`, hidden ones left out, sorted by their bytes; links to folders count. Throws
@@ -52,9 +81,9 @@ namespace image_folder {
   return names;
 }
 
-// The images below `folder`, as paths relative to it, sorted by their bytes. Folders in it are searched too, hidden
-// ones not. Throws DataError.
-[[nodiscard]] inline std::vector<std::string> images_in(const io::Path& folder) {
+// Returns the images below `folder`, as paths relative to it, sorted by their bytes. Folders in it are searched too,
+// hidden ones not. Adds other files that are not hidden to `left_out`. Throws DataError.
+[[nodiscard]] inline std::vector<std::string> images_in(const io::Path& folder, LeftOut* left_out = nullptr) {
   std::vector<std::string> names;
   const std::size_t prefix = (folder / "").string().size();
   std::error_code error, ignored;
@@ -65,6 +94,8 @@ namespace image_folder {
       it.disable_recursion_pending();
     } else if (is_image_name(name) && it->is_regular_file(ignored)) {
       names.push_back(it->path().string().substr(prefix));
+    } else if (left_out != nullptr && it->is_regular_file(ignored)) {
+      ++(*left_out)[extension_of(name)];
     }
   }
   if (error) io::fail_file("list the folder", folder, error.value());
@@ -114,7 +145,7 @@ class ImageFolder {
         fail<DataError>("image folder " + folder.string(),
                         "folders of the " + std::to_string(names.size()) + " classes known", name,
                         "a class that there is nothing to train with");
-      const auto images = image_folder::images_in(folder / name);
+      const auto images = image_folder::images_in(folder / name, &shared_->left_out);
       if (images.empty())
         fail<DataError>("image folder", "images (.jpeg, .jpg, .png) in the class folder " + (folder / name).string(),
                         contents_of(folder / name), "remove the folder or copy its images again");
@@ -141,7 +172,7 @@ class ImageFolder {
     auto& names = set.shared_->class_names;
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
-    const auto images = image_folder::images_in(folder);
+    const auto images = image_folder::images_in(folder, &set.shared_->left_out);
     if (images.empty()) fail<DataError>("image folder", "images in " + folder.string(), contents_of(folder));
     if (images.size() != lines.size())
       fail<DataError>(labels.string(), "a line for each of " + std::to_string(images.size()) + " images",
@@ -160,6 +191,8 @@ class ImageFolder {
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }
   [[nodiscard]] std::int64_t block() const noexcept { return 1; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->class_names; }
+  // Files in the class folders that are no images by their names.
+  [[nodiscard]] const image_folder::LeftOut& left_out() const noexcept { return shared_->left_out; }
   [[nodiscard]] std::int32_t label(std::int64_t i) const { return shared_->labels[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::string where(std::int64_t i) const { return path(i).string(); }
   [[nodiscard]] io::Path path(std::int64_t i) const { return shared_->folder / shared_->name(i); }
@@ -175,6 +208,7 @@ class ImageFolder {
     std::string names;                // relative paths, one after the other
     std::vector<std::uint64_t> ends;  // where each of them ends
     std::vector<std::int32_t> labels;
+    image_folder::LeftOut left_out;
     void add(std::string_view prefix, std::string_view name, std::int32_t label) {
       if (labels.size() >= most_records)
         fail<DataError>("image folder " + folder.string(), "at most 2^32 - 1 images", "more");
