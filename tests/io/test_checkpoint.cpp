@@ -177,7 +177,7 @@ TEST_CASE("a folder without the right to write") {
   }
   const std::string message = message_of<FileError>([&] { save(store, 2); });
   if (user == 0) REQUIRE(::seteuid(0) == 0);
-  CHECK(contains(message, "to make the folder " + (store.folder() / ".tmp-step-000000002@").string()));
+  CHECK(contains(message, "to make the folder " + (store.folder() / "step-000000002").string()));
   CHECK(contains(message, "Permission denied. hint: the folder"));
   ::chmod(store.folder().c_str(), 0755);
   CHECK(names_in(store.folder()) == std::vector<std::string>{"step-000000001"});
@@ -201,7 +201,7 @@ TEST_CASE("a full disk") {
     FAIL("it was saved");
   } catch (const FileError& e) {
     CHECK(e.error_number() == ENOSPC);
-    CHECK(contains(e.what(), (store.folder() / ".tmp-step-000000002@").string()));
+    CHECK(contains(e.what(), "to write " + (store.folder() / "step-000000002" / "model.safetensors").string()));
     CHECK(contains(e.what(), "bytes free"));
   }
   CHECK(names_in(store.folder()) == std::vector<std::string>{"step-000000001"});

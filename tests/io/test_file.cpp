@@ -104,11 +104,17 @@ TEST_CASE("atomic_write_file replaces the file or leaves it, and leaves nothing 
   {
     const SizeLimit limit(1000);
     const std::string message = message_of<FileError>([&] { atomic_write_file(folder / "a", std::string(5000, 'x')); });
-    CHECK(contains(message, "to write " + (folder / ".tmp-a@").string()));
+    CHECK(contains(message, "to write " + (folder / "a").string() + ", got"));
     CHECK(contains(message, "ulimit"));
   }
   CHECK(read_text_file(folder / "a", 10) == "two");
   CHECK(entries(folder.path()) == 1);
+  // Messages name the file that was asked for, not the one that is written first.
+  const auto refusal = [](const Path& path) { return message_of<FileError>([&] { atomic_write_file(path, "x"); }); };
+  CHECK(contains(refusal(folder / "none" / "b"), "to create " + (folder / "none" / "b").string() + ", got"));
+  std::filesystem::create_directories(folder / "c" / "full");
+  CHECK(contains(refusal(folder / "c"), "to replace " + (folder / "c").string() + ", got"));
+  CHECK(entries(folder.path()) == 2);
 }
 
 TEST_CASE("AppendFile cuts off what could not be written whole") {

@@ -96,7 +96,7 @@ class RecordWriter final : public ShardWriter {
 
 class TfWriter final : public ShardWriter {
  public:
-  explicit TfWriter(io::Path path) : path_(std::move(path)), aside_(io::aside_path(path_)), out_(aside_) {}
+  explicit TfWriter(io::Path path) : path_(std::move(path)), aside_(io::aside_path(path_)), out_(aside_, path_) {}
   ~TfWriter() override {
     if (!finished_) ::unlink(aside_.c_str());
   }

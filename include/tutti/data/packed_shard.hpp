@@ -263,7 +263,7 @@ class PackedShardWriter {
         classes_(info.classes),
         header_(packed::header(info)),
         aside_(io::aside_path(path_)),
-        out_(aside_) {
+        out_(aside_, path_) {
     out_.write(header_);
   }
   PackedShardWriter(const PackedShardWriter&) = delete;

@@ -198,7 +198,7 @@ class RecordIoWriter {
       : rec_(std::move(rec)),
         list_path_(io::Path(rec_).replace_extension(".idx")),
         aside_(io::aside_path(rec_)),
-        out_(aside_) {}
+        out_(aside_, rec_) {}
   RecordIoWriter(const RecordIoWriter&) = delete;
   RecordIoWriter& operator=(const RecordIoWriter&) = delete;
   ~RecordIoWriter() {

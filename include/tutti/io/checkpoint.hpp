@@ -74,7 +74,7 @@ class CheckpointStore {
     Path target = folder_ / CheckpointName{data.step, data.generation}.text();
     const Path aside = aside_path(target);
     try {
-      write_aside(aside, data);
+      write_aside(aside, target, data);
       require_right_();
       set_aside_same_step(target);
       rename_path(aside, target);
@@ -225,28 +225,29 @@ class CheckpointStore {
     fsync_directory(folder_of(folder_of(folder_)));
   }
 
-  static void write_aside(const Path& aside, const CheckpointData& data) {
-    if (::mkdir(aside.c_str(), 0777) != 0) fail_file("make the folder", aside, errno);
+  // Writes to `aside`, which becomes `target`: messages name the latter.
+  static void write_aside(const Path& aside, const Path& target, const CheckpointData& data) {
+    if (::mkdir(aside.c_str(), 0777) != 0) fail_file("make the folder", target, errno);
     CheckpointManifest manifest{data.step, data.counters, data.options, {}, {}};
-    manifest.model = write_tensors(aside / "model.safetensors", span_of(data.model), data.metadata);
-    manifest.optimizer = write_tensors(aside / "optimizer.safetensors", span_of(data.optimizer), {});
+    manifest.model =
+        write_tensors({aside / "model.safetensors", target / "model.safetensors"}, span_of(data.model), data.metadata);
+    manifest.optimizer =
+        write_tensors({aside / "optimizer.safetensors", target / "optimizer.safetensors"}, span_of(data.optimizer), {});
     const std::string text = write_manifest(manifest);
     if (text.size() > detail::most_manifest_bytes)
       fail<UsageError>("checkpoint", "counters and options of at most 16 MiB", std::to_string(text.size()) + " bytes");
-    write_synced(aside / "manifest.json", text);
-    write_synced(aside / "COMPLETE", crc_text(crc32c(text)) + "\n");
+    write_synced({aside / "manifest.json", target / "manifest.json"}, text);
+    write_synced({aside / "COMPLETE", target / "COMPLETE"}, crc_text(crc32c(text)) + "\n");
     fsync_directory(aside);
   }
-  static CheckpointFile write_tensors(const Path& path, std::span<const TensorRecord> records,
+  static CheckpointFile write_tensors(FileWriter writer, std::span<const TensorRecord> records,
                                       const SafetensorsMetadata& metadata) {
-    FileWriter writer(path);
     write_safetensors(writer, records, metadata);
     writer.sync();
     writer.close();
     return {writer.size(), writer.crc()};
   }
-  static void write_synced(const Path& path, std::string_view text) {
-    FileWriter writer(path);
+  static void write_synced(FileWriter writer, std::string_view text) {
     writer.write(text);
     writer.sync();
     writer.close();

@@ -40,15 +40,20 @@ inline void write_fully(int fd, std::span<const std::byte> bytes, const Path& pa
 // part of the file.
 class FileWriter {
  public:
-  explicit FileWriter(Path path)
-      : path_(std::move(path)), fd_(Descriptor::open(path_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {}
+  explicit FileWriter(Path path) : FileWriter(path, path) {}
+  // `named`: the path in messages, for a file that is written under another name first.
+  FileWriter(const Path& path, Path named) : path_(path), named_(std::move(named)) {
+    do fd_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    while (fd_.get() < 0 && errno == EINTR);
+    if (fd_.get() < 0) fail_file("create", named_, errno);
+  }
 
   void write(std::span<const std::byte> bytes) {
     crc_ = crc32c(bytes, crc_);
     size_ += bytes.size();
     if (buffer_.size() + bytes.size() > buffer_bytes) flush();
     if (bytes.size() >= buffer_bytes) {
-      detail::write_fully(fd_.get(), bytes, path_);
+      detail::write_fully(fd_.get(), bytes, named_);
     } else {
       buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
     }
@@ -59,17 +64,17 @@ class FileWriter {
   void flush() {
     // Emptied first: after an error a second attempt would write a part twice.
     const auto pending = std::exchange(buffer_, {});
-    detail::write_fully(fd_.get(), span_of(pending), path_);
+    detail::write_fully(fd_.get(), span_of(pending), named_);
   }
   // Hands everything to the disk.
   void sync() {
     flush();
-    if (::fsync(fd_.get()) != 0) fail_file("sync", path_, errno);
+    if (::fsync(fd_.get()) != 0) fail_file("sync", named_, errno);
   }
   void close() {
     flush();
     // Linux closes the descriptor even when it answers EINTR.
-    if (::close(fd_.release()) != 0 && errno != EINTR) fail_file("close", path_, errno);
+    if (::close(fd_.release()) != 0 && errno != EINTR) fail_file("close", named_, errno);
   }
 
   // Of all that write() was given.
@@ -80,7 +85,7 @@ class FileWriter {
  private:
   static constexpr std::size_t buffer_bytes = std::size_t{1} << 16;
 
-  Path path_;
+  Path path_, named_;
   Descriptor fd_;
   std::vector<std::byte> buffer_;
   std::uint64_t size_ = 0;
@@ -92,12 +97,12 @@ namespace detail {
 template <class Fill>
 void replace_file(const Path& path, bool synced, Fill&& fill) {
   const Path aside = aside_path(path);
-  FileWriter writer(aside);
+  FileWriter writer(aside, path);
   try {
     fill(writer);
     if (synced) writer.sync();
     writer.close();
-    rename_path(aside, path);
+    if (::rename(aside.c_str(), path.c_str()) != 0) fail_file("replace", path, errno);
   } catch (...) {
     ::unlink(aside.c_str());
     throw;

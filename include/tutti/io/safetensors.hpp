@@ -81,6 +81,12 @@ class Safetensors {
 
   [[nodiscard]] std::string where() const { return "safetensors " + name_; }
 
+  // Does a file that begins with these 8 bytes come from torch.save()? It writes a ZIP archive, in its older form a
+  // pickle of protocol 2.
+  [[nodiscard]] static bool is_pytorch_file(std::uint64_t begin) {
+    return (begin & 0xffffffffU) == 0x04034b50U || (begin & 0xffffU) == 0x0280U;
+  }
+
   void parse(std::span<const std::byte> bytes) {
     static_assert(std::endian::native == std::endian::little, "tensors are viewed in place");
     std::uint64_t header_bytes = 0;
@@ -90,7 +96,9 @@ class Safetensors {
     bytes = bytes.subspan(sizeof header_bytes);
     if (header_bytes > most_header_bytes)
       fail<DataError>(where(), "a header of at most 100000000 bytes", std::to_string(header_bytes),
-                      "this is no safetensors file");
+                      is_pytorch_file(header_bytes)
+                          ? "this is a file of torch.save(); tools/pytorch_weights.py converts it"
+                          : "this is no safetensors file");
     if (header_bytes > bytes.size())
       fail<DataError>(where(), "a header of " + std::to_string(header_bytes) + " bytes",
                       std::to_string(bytes.size()) + " bytes after its length", "the file is truncated");
