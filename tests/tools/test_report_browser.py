@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """What a browser makes of tutti-report's page: no error of its script, all curves, nothing that a run has smuggled in."""
+import json
+import re
 import sys
 
 from report_case import BROWSER, EVIL, Page, ReportCase, main
@@ -24,6 +26,19 @@ class ReportBrowser(ReportCase):
             self.assertGreater(len(faces), 4)
             self.assertTrue(all(a["alt"] and a["src"].startswith("data:image/png;base64,") for a in faces))
             self.assertEqual(sum(a.get("class") == "matrix" for _, a in dom.tags), 2)
+        # Options that only one run's program has are folded.
+        other = self.folder / "other"
+        other.mkdir()
+        log = (self.folder / "second" / "log.jsonl").read_text().splitlines()
+        start = json.loads(log[0])
+        start["options"] = {"depth": 8, **{f"another-{i}": i for i in range(40)}}
+        (other / "log.jsonl").write_text("\n".join([json.dumps(start), *log[1:]]) + "\n")
+        self.page(0, "first", other)
+        dom = self.dom(self.folder / "page.html")
+        differs, folded = re.search(r"What differs between the runs.*?</table>", dom, re.S), re.search(r'<details class="lone">.*?</details>', dom, re.S)
+        self.assertNotIn("(not told)", differs[0] if differs else "")
+        self.assertIn("options that only some of the runs have", folded[0])
+        self.assertEqual(folded[0].count("another-"), 40)
         self.page(0, self.evil_run())
         evil = self.dom(self.folder / "page.html")
         self.assertNotIn("<title>caught", evil)

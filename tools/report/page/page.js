@@ -405,9 +405,16 @@
   const rows = (names, from) => names.map((name) => [name, ...data.runs.map((run) => value(run, name, from))]);
   if (keys.length || facts.length) {
     const head = ["", ...data.runs.map((r) => r.name)];
-    const different = [...rows(facts.filter((n) => differs(n, "facts")), "facts"), ...rows(keys.filter((n) => differs(n, "options")).map((n) => n), "options")];
+    // Runs of different programs: what only some of them have tells little, and there are a hundred such options.
+    const everywhere = (name, from) => data.runs.every((run) => !run[from] || Object.prototype.hasOwnProperty.call(run[from], name));
+    const apart = (names, from, shared) => rows(names.filter((n) => differs(n, from) && everywhere(n, from) === shared), from);
+    const different = [...apart(facts, "facts", true), ...apart(keys, "options", true)];
+    const lone = [...apart(facts, "facts", false), ...apart(keys, "options", false)];
     section("Configuration",
-      ...(several ? [different.length ? table("What differs between the runs", head, different, "text") : el("p", {}, "All runs have the same options.")] : []),
+      ...(several ? [different.length ? table("What differs between the runs", head, different, "text")
+        : el("p", {}, lone.length ? "All options that all runs have are the same." : "All runs have the same options.")] : []),
+      ...(several && lone.length ? [el("details", { class: "lone" }, el("summary", {}, lone.length + " options that only some of the runs have, because their programs differ"),
+        table("Options of some of the runs", head, lone, "text"))] : []),
       el("details", {}, el("summary", {}, "All " + (facts.length + keys.length) + " facts and options"), table("Facts and options", head, [...rows(facts, "facts"), ...rows(keys, "options")], "text")));
   }
 
