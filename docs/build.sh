@@ -51,4 +51,15 @@ if [[ -s $work/wrong ]]; then
   echo "$me: $(wc -l <"$work/wrong") complaints of Doxygen" >&2
   exit 1
 fi
+# Doxygen says nothing of a comment whose escapes it prints as they are, nor of a main page without contents.
+if grep -rlE --include='*.html' '&amp;#[0-9]+;' "$out/reference" | grep -v '_source\.html$' >"$work/escapes"; then
+  sed "s|^|$me: an escaped entity in |" "$work/escapes" >&2
+  exit 1
+fi
+for link in classtutti_1_1Builder.html classtutti_1_1Trainer.html classtutti_1_1Loader.html; do
+  grep -qF "href=\"$link" "$out/reference/index.html" || {
+    echo "$me: expected a link to $link on the reference's main page, got none" >&2
+    exit 1
+  }
+done
 echo "$me: $out/index.html"

@@ -17,12 +17,13 @@ WHOLE = re.compile(r"^(\s*enum class [^;]*\};)\s+// (.*)$")
 OPENING = re.compile(r"^(\s*(?:class|struct|enum|enum class|union) \w[^;]*\{|(?:\[\[nodiscard\]\] )?\w[\w:<>,&* ]* \w+\(.*\) ?(?:noexcept )?\{)\s+// (.*)$")
 # Between a comment and these nothing is said.
 NO_DECLARATION = re.compile(r"^\s*($|#|//|\}|namespace\b|public:|private:|protected:|extern \"C\")")
-# Doxygen's commands, HTML and its Markdown must not be read into plain text.
-SPECIAL = re.compile(r"([\\@<>#&$%])")
+# Doxygen's commands and HTML must not be read into plain text. Its Markdown is off, so that * _ [ | are plain already.
+# Doxygen does not know numeric entities: it would print them.
+SPECIAL = re.compile(r"([\\@<>#&$%]|::)")
 
 
 def escape(text):
-    return SPECIAL.sub(r"\\\1", text).replace("|", "&#124;").replace("*", "&#42;").replace("_", "&#95;").replace("[", "&#91;").replace("::", "&#58;&#58;")
+    return SPECIAL.sub(r"\\\1", text)
 
 
 def filtered(lines):

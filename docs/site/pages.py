@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><link rel="stylesheet" href="{up}site.css"></head>
+<title>{title}</title><meta name="description" content="{about}">
+<meta property="og:title" content="{title}"><meta property="og:description" content="{about}"><meta property="og:type" content="website">
+<link rel="icon" type="image/svg+xml" href="{up}favicon.svg"><link rel="stylesheet" href="{up}site.css"></head>
 <body><header><a class="name" href="{up}index.html">tutti</a><span class="version">{version}</span>
 <a href="{up}docs/index.html">Pages</a> <a href="{up}reference/index.html">Reference</a></header>
 <div class="columns"><nav><details><summary>Contents</summary>{nav}</details></nav><main>
@@ -136,14 +138,39 @@ class Site:
         file = self.out / where
         file.parent.mkdir(parents=True, exist_ok=True)
         up = os.path.relpath(".", where.parent) + "/"
-        file.write_text(TEMPLATE.format(title=html.escape(title), up=up, version=self.version, nav=self.contents(where, page), body=body))
+        full = title if title == "tutti" else f"{title} - tutti"
+        file.write_text(TEMPLATE.format(title=html.escape(full), about=html.escape(self.about(body, title)), up=up, version=self.version,
+                                        nav=self.contents(where, page), body=body))
+
+    @staticmethod
+    def about(body, title):
+        """What a search engine shows of a page: its first paragraph without marks, at most 160 characters, whole words."""
+        found = re.search(r"<p>(?!<img)(.+?)</p>", body, re.S)
+        text = " ".join(html.unescape(re.sub(r"<[^>]+>", "", found[1])).split()) if found else f"{title}, a file of tutti"
+        return text if len(text) <= 160 else text[:157].rsplit(" ", 1)[0] + " ..."
+
+    def linked_title(self, page, text, href):
+        """The title of the page that a link leads to, if the link's text is the file's name; else nothing."""
+        path, _, heading = href.partition("#")
+        to = Path(os.path.normpath(page.parent / path)) if path else page
+        if to not in self.titles or not re.fullmatch(r"[\w./-]+\.md", text):
+            return None
+        for line in re.findall(r"^#+ +(.+?) *$", to.read_text(), re.M) if heading else ():
+            if slug(line) == heading:
+                return self.titles[to] + ": " + line.replace("`", "")
+        return self.titles[to]
 
     def render(self, page):
         tokens = self.md.parse(re.sub(r"^<!--.*?-->\n", "", page.read_text(), flags=re.M))
         for i, token in enumerate(tokens):
             if token.type == "heading_open":
                 token.attrSet("id", slug(tokens[i + 1].content))
-            for child in token.children or []:
+            children = token.children or []
+            for k, child in enumerate(children):
+                if child.type == "link_open" and children[k + 1].type in ("text", "code_inline"):
+                    title = self.linked_title(page, children[k + 1].content, child.attrGet("href"))
+                    if title:
+                        children[k + 1].type, children[k + 1].tag, children[k + 1].content = "text", "", title
                 for name in ("href", "src"):
                     if child.attrGet(name):
                         child.attrSet(name, self.link(page, child.attrGet(name)))
@@ -177,6 +204,7 @@ class Site:
         css = (HERE / "site.css").read_text() + "\n".join(plain) + \
             "\n@media (prefers-color-scheme: dark) {\n" + "\n".join(at_night) + "\n}\n"
         (self.out / "site.css").write_text(css)
+        shutil.copy(HERE / "favicon.svg", self.out / "favicon.svg")
         print("\n".join(self.wrong))
         print(f"{len(self.pages)} pages, {len(self.sources)} files, {len(self.wrong)} links that lead nowhere")
         return 1 if self.wrong else 0

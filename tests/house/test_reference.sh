@@ -21,6 +21,12 @@ done
 # The comments of the headers are in it.
 grep -q 'Reads batches ahead' "$work/site/reference/classtutti_1_1Loader.html" || { echo "Loader's comment is not in the reference" && exit 1; }
 
+# The page that the site's header leads to names what one meets first, and no escape of a comment is shown.
+grep -q 'href="classtutti_1_1Checkpoints.html"' "$work/site/reference/index.html" || { echo "the reference has no main page" && exit 1; }
+! grep -rlE --include='*.html' '&amp;#[0-9]+;' "$work/site/reference" | grep -v '_source\.html$' || { echo "escaped entities" && exit 1; }
+grep -qE 'Images of \[channels, height, width\]|\[height, width' "$work/site/reference/classtutti_1_1EncodedImages.html" \
+  "$work/site/reference/namespacetutti.html" || { echo "brackets of comments are not shown" && exit 1; }
+
 # It refuses what it would destroy, and says so.
 mkdir "$work/mine" && touch "$work/mine/file"
 status=0

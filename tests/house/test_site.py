@@ -20,6 +20,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.links, self.ids, self.open = [], set(), []
+        self.tags, self.title, self.texts = [], "", []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -27,6 +28,34 @@ class Page(HTMLParser):
         self.links += [attributes[k] for k in ("href", "src") if k in attributes]
         if "id" in attributes:
             self.ids.add(attributes["id"])
+        self.tags.append((tag, attributes))
+        self.open = [tag, attributes.get("href"), ""] if tag in ("a", "title") else self.open
+
+    def handle_data(self, data):
+        if self.open:
+            self.open[2] += data
+
+    def handle_endtag(self, tag):
+        if not self.open or tag != self.open[0]:
+            return
+        if tag == "title":
+            self.title = self.open[2]
+        else:
+            self.texts.append((self.open[1], self.open[2]))
+        self.open = []
+
+    def complaints(self):
+        """What a page lacks that a search engine, a browser's tab or a reader looks for."""
+        if not (self.title == "tutti" or self.title.endswith(" - tutti")):
+            yield f"its title is '{self.title}', without the project's name"
+        about = [a.get("content", "") for t, a in self.tags if t == "meta" and a.get("name") == "description"]
+        if len(about) != 1 or not 10 <= len(about[0]) <= 160:
+            yield f"its description is {about}"
+        if not any(t == "link" and a.get("rel") == "icon" for t, a in self.tags):
+            yield "it has no icon"
+        for href, text in self.texts:
+            if re.fullmatch(r"[\w./-]+\.md", text) and (href or "").partition("#")[0].endswith(".html") and "source/" not in href:
+                yield f"a link to {href} reads as the file's name, {text}, not as the page's title"
 
 
 def main():
@@ -44,6 +73,7 @@ def main():
             return 1
         pages = {p: Page(p.read_text()) for p in site.rglob("*.html")}
         for path, page in pages.items():
+            wrong += [f"{path.relative_to(site)}: {c}" for c in page.complaints()]
             for link in page.links:
                 to, _, heading = link.partition("#")
                 if re.match(r"[a-z]+:", link) or to.endswith("reference/index.html"):
