@@ -10,6 +10,7 @@
 #include <string>
 
 #include <tutti/backends/make.hpp>
+#include <tutti/core/error.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/job/job_facts.hpp>
@@ -18,6 +19,7 @@
 #include <tutti/train/data_facts.hpp>
 #include <tutti/train/while_ranks_work.hpp>
 
+#include "recipe.hpp"
 #include "run_folder.hpp"
 #include "task.hpp"
 
@@ -44,8 +46,14 @@ inline JobFacts facts(const RunOptions& o) {
 inline JobFacts facts(const RunOptions& o, const Images& images) {
   JobFacts f = facts(o);
   const bool may_skip = o.on_bad_record != "fail";
-  add_data(f, "training data", images.train, may_skip);
-  if (images.test) add_data(f, "test data", *images.test, may_skip);
+  try {
+    add_data(f, "training data", images.train, may_skip);
+    if (images.test) add_data(f, "test data", *images.test, may_skip);
+  } catch (const DataError& e) {
+    const std::string message = e.what(), hint = bad_record_hint(o);
+    if (hint.empty()) throw;
+    throw DataError(message + (message.find(" hint: ") == std::string::npos ? " hint: " : " ") + hint + ".");
+  }
   return f;
 }
 

@@ -140,6 +140,11 @@ inline void check_schedule(RunOptions& o) {
 }
 
 inline void check_backend(RunOptions& o) {
+  const auto means = [&](const char* said, const char* hint) {
+    if (o.backend == said) fail<UsageError>("--backend", "auto, reference, eigen, onednn or cuda", o.backend, hint);
+  };
+  means("gpu", "did you mean cuda?");
+  means("cpu", "did you mean auto? it takes the fastest backend; --gpus '' leaves GPUs alone");
   word("--backend", o.backend, {"auto", "reference", "eigen", "onednn", "cuda"});
   word("--data-on-device", o.data_on_device, {"auto", "yes", "no"});
   word("--cuda-fusion", o.cuda_fusion, {"auto", "on", "off"});

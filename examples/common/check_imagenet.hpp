@@ -45,6 +45,13 @@ inline void check_imagenet_model(RunOptions& o) {
   word("--model", o.model, {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"});
   o.network = "resnet_imagenet";
   o.depth = std::stoll(o.model.substr(6));
+  word("--stem", o.stem, {"auto", "imagenet", "small"});
+  const bool chosen = o.stem != "auto";
+  if (!chosen) o.stem = o.image_size < 64 ? "small" : "imagenet";
+  if (o.stem == "small")
+    o.notes.push_back(std::string("the net has the stem for small images, a 3x3 convolution of stride 1 without "
+                                  "pooling (--stem small") +
+                      (chosen ? ")" : ", because --image-size is below 64; --stem imagenet has the 7x7 of stride 2)"));
   if (!o.bn_eps) o.bn_eps = o.augmentation == "horovod" ? 1e-4 : 1e-5;
   number("--bn-eps", *o.bn_eps, 1e-12, 1);
   number("--bn-momentum", o.bn_momentum, 0, 0.999999);

@@ -253,6 +253,11 @@ std::optional<RunOptions> parse_command_line(int argc, char** argv, Program prog
     std::fputs(config_text(parsed.options).c_str(), stdout);
     return std::nullopt;
   }
+  // Scripts of the Horovod trainer write '_' in its options, as its parser asks for, and read its table.
+  parsed.options.as_table = std::any_of(argv + std::min(argc, 1), argv + argc, [](const char* argument) {
+    const std::string_view name = std::string_view(argument).substr(0, std::string_view(argument).find('='));
+    return name.starts_with("--") && name.find('_') != name.npos;
+  });
   return parsed.options;
 }
 

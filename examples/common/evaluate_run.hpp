@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include <tutti/io/checkpoint.hpp>
@@ -83,8 +84,12 @@ inline void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoint
   double count = static_cast<double>(before.size());
   trainer.strategy().sum({&count, 1});
   if (chief && task.evaluating) task.evaluating(o, images);
+  std::unordered_set<std::string> named;  // records that were skipped
   const auto shown = [&](const EvaluatedCheckpoint& c) {
     const EvaluationReport e = evaluate(trainer, test);
+    for (const auto& m : test.take_skip_messages())
+      if (named.insert(m).second)
+        std::fprintf(stderr, "warning: rank %d skips a record: %s\n", trainer.strategy().rank(), m.c_str());
     if (!chief) return;
     if (task.evaluated)
       task.evaluated(e, c);

@@ -46,6 +46,9 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("preset", o.preset, "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30",
     Names{});
   v("model", o.model, "resnet18, resnet34, resnet50, resnet101 or resnet152", Names{}, Scope::training);
+  v("stem", o.stem,
+    "imagenet (7x7 of stride 2 and pooling) or small (3x3 of stride 1); auto: small below 64 pixels, else imagenet",
+    Names{}, Scope::training);
   v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Names{}, Scope::training);
   v("pretrained", o.pretrained,
     "weights to begin with, a .safetensors file with torchvision's names; the classifier only where it fits", Names{});

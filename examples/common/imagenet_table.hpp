@@ -26,9 +26,14 @@ class TextLog {
   TextLog(const RunOptions& o, const std::string& prefix)
       : file_(io::Path(o.run_dir) / (prefix + o.log_name), io::AppendFile::Mode::continue_file) {}
 
+  // Does the terminal show what is logged?
+  void set_shown(bool shown) { shown_ = shown; }
+
   void line(const std::string& text) {
-    std::printf("%s\n", text.c_str());
-    std::fflush(stdout);
+    if (shown_) {
+      std::printf("%s\n", text.c_str());
+      std::fflush(stdout);
+    }
     try {
       file_.append(text + "\n");
     } catch (const Error& e) {
@@ -40,7 +45,7 @@ class TextLog {
 
  private:
   io::AppendFile file_;
-  bool failed_ = false;
+  bool failed_ = false, shown_ = true;
 };
 
 [[nodiscard]] inline std::string imagenet_row(const StepReport& r, double epoch, double l2_penalty) {
@@ -56,13 +61,15 @@ class TextLog {
          static_cast<double>(images * steps_of_all(o));
 }
 
-// Speed is that of the whole job since the row before; FinLoss has the term of weight decay; LR is lr(Step), which the
-// next update will have.
+// Shown on the terminal if RunOptions::as_table, and always in the log file. Speed is that of the whole job since the
+// row before; FinLoss has the term of weight decay; LR is lr(Step), which the next update will have.
 class ImagenetTable : public FitListener {
  public:
   ImagenetTable(const RunOptions& o, const RunStart& start, std::function<double()> l2_penalty)
       : log_(o, ""), o_(o), images_(start.images), l2_penalty_(std::move(l2_penalty)) {
-    log_.line(start.versions);
+    log_.set_shown(false);
+    log_.line(start.versions);  // the program has printed it
+    log_.set_shown(o.as_table);
     log_.line("Horovod size: " + std::to_string(start.ranks));
     log_.line("Using data from: " + (o.benchmark ? std::string("synthetic images") : o.data_dir));
     log_.line("Found  " + std::to_string(start.images) + " training samples");
@@ -81,6 +88,9 @@ class ImagenetTable : public FitListener {
     log_.line(line);
   }
   void epoch(const EpochReport& r) override {
+    if (r.skipped > 0)
+      log_.line("Epoch " + std::to_string(r.epoch) + ": " + std::to_string(r.skipped) +
+                (r.skipped == 1 ? " record" : " records") + " skipped");
     if (!r.test) return;
     char line[160];
     std::snprintf(line, sizeof line, "Evaluation after epoch %lld: top1 %.3f top5 %.3f loss %.4f",

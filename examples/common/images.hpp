@@ -14,6 +14,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
+#include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/interchange/image_preparation.hpp>
 #include <tutti/optim/schedule_parse.hpp>
@@ -65,6 +66,22 @@ inline std::filesystem::path data_folder(const RunOptions& o) {
   const std::filesystem::path folder = o.data_dir.empty() ? "data" : o.data_dir;
   if (o.dataset == "fashion_mnist" && !asked && !holds_fashion_mnist(folder)) return fashion_mnist::debian_folder;
   return folder;
+}
+
+// Throws DataError if --dataset cifar10 is to read a folder of another data set that a program of tutti trains on.
+inline void refuse_other_data(const RunOptions& o, const std::filesystem::path& folder) {
+  for (const auto& place : {folder, folder / "cifar-10-batches-bin"})
+    if (is_file(place / "data_batch_1.bin") || is_file(place / "test_batch.bin")) return;
+  if (holds_fashion_mnist(folder))
+    fail<DataError>("--data", "CIFAR-10 in " + folder.string(), "Fashion-MNIST", "add --dataset fashion_mnist");
+  std::error_code ignored;
+  for (const auto& place : {folder / "train", folder}) {
+    if (!std::filesystem::is_directory(place, ignored)) continue;
+    for (const auto& name : image_folder::folders_in(place))
+      if (imagenet::detail::has_image(place / name))
+        fail<DataError>("--data", "CIFAR-10 in " + folder.string(), "class folders of images",
+                        "train_imagenet --data-dir " + o.data_dir + " -m resnet18 --image-size 64 trains on these");
+  }
 }
 
 // --data-train or --data-val.
@@ -182,6 +199,7 @@ inline Images load_images(const RunOptions& o, const Schema& seen) {
   }
   const auto folder = detail::data_folder(o);
   if (o.dataset == "cifar10") {
+    detail::refuse_other_data(o, folder);
     return both(first(load_cifar10(folder, Split::train)), load_cifar10(folder, Split::test));
   }
   if (o.dataset == "fashion_mnist")

@@ -64,7 +64,7 @@ struct RunOptions {
   bool zero_gamma = false;
   double label_smoothing = 0;
   std::int64_t top_k = 5;
-  std::string model = "resnet50", pretrained;
+  std::string model = "resnet50", stem = "auto", pretrained;
   bool v1 = false, adv_conv_init = true;
   std::optional<double> bn_eps;
   double bn_momentum = 0.9;
@@ -137,6 +137,7 @@ struct RunOptions {
   bool run_once = false;
 
   // Not options: how the above was understood, for the user to read.
+  bool as_table = false;  // train_imagenet prints the Horovod trainer's table: an option was written as there, with '_'
   bool data_dir_from_environment = false;
   std::vector<std::pair<std::string, std::string>> from_environment;  // options, and the variables that set them
   std::vector<std::string> notes;

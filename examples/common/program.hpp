@@ -66,6 +66,8 @@ class Run {
     const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
     if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
     if (here()) print_net(model_, memory, o, loaded.seen);
+    for (const auto& note : images_.notes)
+      if (here()) std::printf("note: %s\n", note.c_str());
     make_sources();
     io::make_directories(o.run_dir);
     io::Json saved_with = options_json(o);
@@ -111,7 +113,7 @@ class Run {
     };
     ChiefDuties duties;
     duties.checkpoints = &*checkpoints_;
-    if (task_.shows_progress) duties.listeners.push_back(&progress);
+    if (task_.shows_progress || !o_.as_table) duties.listeners.push_back(&progress);
     std::optional<RunKeeper> keeper;
     if (anew && here()) duties.listeners.push_back(&keeper.emplace(o_));
     duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over || o_.kept); };
@@ -126,7 +128,7 @@ class Run {
         of_views = evaluate_views_of(trainer_, *test_, o_);
       chief.tell([&](FitListener& l) {
         if (of_views) l.views(*of_views);
-        if (!result.changes) l.ended({result.interrupted ? "interrupted" : "finished", result.counters.step});
+        if (!result.changes) l.ended(run_end(result));
       });
       if (keeper && result.changes) keeper->ended();
       return end(result, of_views);
@@ -263,6 +265,13 @@ class Run {
     return all;
   }
 
+  // What the log says at the end: a run whose state is not saved has failed, as its exit code says.
+  [[nodiscard]] static RunEnd run_end(const FitResult& result) {
+    if (result.lost || (result.interrupted && !result.saved))
+      return {"failed", result.counters.step, "the last checkpoint could not be written"};
+    return {result.interrupted ? "interrupted" : "finished", result.counters.step};
+  }
+
   int end(const FitResult& result, const std::optional<ViewsReport>& of_views) {
     // The signal may have come to another rank only.
     const int interrupted =
@@ -280,10 +289,8 @@ class Run {
     if (!here()) return result.interrupted ? interrupted : 0;
     const auto steps = static_cast<long long>(result.counters.step);
     if (result.interrupted) {
-      const io::Path logs = log_folder(o_);
-      std::printf("interrupted after step %lld, state %s; --run-dir %s%s --resume goes on\n", steps,
-                  result.saved ? "saved" : "NOT SAVED", o_.run_dir.c_str(),
-                  logs == o_.run_dir ? "" : (" --log-dir " + logs.string()).c_str());
+      std::printf("interrupted after step %lld, state %s; %s\n", steps, result.saved ? "saved" : "NOT SAVED",
+                  how_to_resume(o_).c_str());
       return result.saved ? interrupted : static_cast<int>(ExitCode::data);
     }
     if (result.last && result.last->test) print_evaluation("test", *result.last->test, o_.top_k);
@@ -319,6 +326,8 @@ inline void dry_run(Backend& backend, AnyStrategy& strategy, const RunOptions& o
   const MemoryEstimate memory = memory_of(trainer, o, seen);
   if (strategy.rank() != 0) return;
   print_net(model, memory, o, seen);
+  if (trainer.executor().backend().memory().on_host())
+    if (const auto shortage = memory_shortage(memory, o, 1)) std::printf("will not fit here: %s\n", shortage->c_str());
   for (const std::string& f : trainer.executor().fallbacks(std::min<std::int64_t>(o.batch_size, 4)))
     std::printf("on one thread, by the loops of backend reference: %s\n", f.c_str());
 }

@@ -96,6 +96,12 @@ inline TrainerOptions trainer_options(const RunOptions& o) {
   return o.traits().as_horovod ? EpochEnd::run_on : EpochEnd::short_step;
 }
 
+// How to continue without a damaged image, for messages; empty for programs whose images are in memory.
+inline std::string bad_record_hint(const RunOptions& o) {
+  if (!o.traits().as_horovod) return {};
+  return "--on-bad-record skip trains without such images; tutti-data verify " + o.data_dir + " --decode names all";
+}
+
 // How a rank's images of the whole are read.
 inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank, int world) {
   LoaderOptions l;
@@ -106,6 +112,7 @@ inline LoaderOptions loader_options(const RunOptions& o, bool training, int rank
   l.one_pass = !training;
   l.threads = static_cast<int>(o.data_nthreads);
   l.skip_bad_records = o.on_bad_record == "skip";
+  l.bad_record_hint = bad_record_hint(o);
   return l;
 }
 
@@ -143,7 +150,7 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   if (o.traits().as_horovod) {
     // The rows of its table: step 1 and every --display-every'th; and its intervals, which are steps.
     f.report_first = true;
-    f.report_epochs = false;
+    f.report_epochs = !o.as_table;
     const std::int64_t steps = steps_per_epoch * steps_of_all(o);
     if (f.save_every_steps == 0) f.save_every_steps = steps;
     f.save_last = true;
@@ -198,7 +205,7 @@ inline Graph make_model(const RunOptions& o, const Schema& schema, const AnyData
     models::ResnetOptions r;
     r.depth = depth;
     r.classes = schema.classes;
-    r.cifar_stem = schema.height < 64;
+    r.cifar_stem = o.stem == "small" || (o.stem == "auto" && schema.height < 64);
     r.zero_gamma = o.zero_gamma;
     r.glorot = !o.adv_conv_init;
     r.decay_bias = o.decay_biases;

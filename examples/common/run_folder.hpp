@@ -77,6 +77,14 @@ inline void clear_run(const io::Path& folder) {
 // Where log.jsonl and the event files go.
 [[nodiscard]] inline io::Path log_folder(const RunOptions& o) { return o.log_dir.empty() ? o.run_dir : o.log_dir; }
 
+// Which command continues a run that was interrupted.
+[[nodiscard]] inline std::string how_to_resume(const RunOptions& o) {
+  if (o.traits().as_horovod)
+    return "--log-dir " + o.run_dir + " continues it" + (o.clear_log ? " without --clear-log" : "");
+  const io::Path logs = log_folder(o);
+  return "--run-dir " + o.run_dir + (logs == o.run_dir ? "" : " --log-dir " + logs.string()) + " --resume goes on";
+}
+
 // Settles which folder the run writes to; makes nothing yet. A path given to --resume may be a run: then its newest
 // checkpoint counts. Throws UsageError for a folder that is in use and not to be resumed.
 inline void settle_run_folder(RunOptions& o) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include <tutti/backends/make.hpp>
@@ -39,16 +40,22 @@ inline void print_start(const Backend& backend, const RunOptions& o, int world) 
   for (const auto& note : o.notes) std::printf("note: %s\n", note.c_str());
 }
 
-// Says before the first step, not in the middle of it, that the memory will not do. Ranks of a host share it.
-inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
+// Returns the error message if the host's memory, which its ranks share, does not hold what the run takes.
+[[nodiscard]] inline std::optional<std::string> memory_shortage(const MemoryEstimate& m, const RunOptions& o,
+                                                                int ranks_here) {
   const auto need = static_cast<std::int64_t>(m.total()) - resident_memory(), there = available_memory() / ranks_here;
-  if (need <= there) return;
+  if (need <= there) return std::nullopt;
   const auto each = static_cast<std::int64_t>(m.activations + m.batches) / std::max<std::int64_t>(o.batch_size, 1);
   const std::int64_t fits =
       std::max<std::int64_t>(o.batch_size - (need - there) / std::max<std::int64_t>(each, 1) - 1, 0);
-  fail<DeviceError>("memory", format_bytes(static_cast<double>(m.total())) + " for this rank",
-                    format_bytes(static_cast<double>(there + resident_memory())),
-                    fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
+  return error_message("memory", format_bytes(static_cast<double>(m.total())) + " for this rank",
+                       format_bytes(static_cast<double>(there + resident_memory())),
+                       fits > 0 ? "--batch-size " + std::to_string(fits) + " fits" : "no batch fits");
+}
+
+// Throws DeviceError before the first step, not in the middle of it, if the memory is too small.
+inline void check_memory(const MemoryEstimate& m, const RunOptions& o, int ranks_here) {
+  if (const auto shortage = memory_shortage(m, o, ranks_here)) throw DeviceError(*shortage);
 }
 
 // What the run takes; its largest plans are made, unless they are more than the host has and --dry-run only asks.
@@ -67,7 +74,19 @@ inline MemoryEstimate memory_of(Trainer& trainer, const RunOptions& o, const Sch
 
 // Rank 0's; the others take them from it.
 inline void load_pretrained(Trainer& trainer, const RunOptions& o) {
-  const LoadedWeights w = load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
+  const LoadedWeights w = [&] {
+    try {
+      return load_weights(trainer, o.pretrained, {.skip_classifier = !o.eval_only});
+    } catch (const DataError& e) {
+      const std::string message = e.what();
+      const std::string other = o.stem == "small" ? "imagenet" : "small";
+      // conv1 tells the stems apart: [64, 3, 7, 7] and [64, 3, 3, 3].
+      const bool is_stem = message.find("conv1.weight [64, 3, 7, 7] for [64, 3, 3, 3]") != std::string::npos ||
+                           message.find("conv1.weight [64, 3, 3, 3] for [64, 3, 7, 7]") != std::string::npos;
+      if (!is_stem) throw;
+      throw DataError(message + " These weights have the other stem: --stem " + other + ".");
+    }
+  }();
   std::printf("%zu tensors from %s%s\n", w.loaded, o.pretrained.c_str(),
               w.skipped.empty() ? "" : "; the classifier begins anew, for another number of classes");
 }

@@ -64,8 +64,9 @@ void train(const std::string& folder, const std::string& run_folder, std::int64_
 
   const std::int64_t batch = std::min<std::int64_t>(64, images.size());
   const Placement all{.global_batch = batch, .rank = strategy.rank(), .world = strategy.size()};
-  Loader training(images, {.placement = all, .seed = 1, .threads = 2});
-  Loader test(held_out, {.placement = all, .shuffle = false, .one_pass = true});
+  // An image that cannot be read is left out and named once; without skip_bad_records it ends the training.
+  Loader training(images, {.placement = all, .seed = 1, .threads = 2, .skip_bad_records = true});
+  Loader test(held_out, {.placement = all, .shuffle = false, .one_pass = true, .skip_bad_records = true});
 
   Checkpoints checkpoints(run_folder);
   checkpoints.resume(trainer);  // goes on where the folder has a run
@@ -78,6 +79,7 @@ void train(const std::string& folder, const std::string& run_folder, std::int64_
 
   FitOptions how{.epochs = epochs, .global_batch = batch, .schedule = schedule::Cosine(0.1)};
   how.mistakes = true;
+  how.record_skipped = [&](const std::string& what) { progress.warning("skipped: " + what); };
   const FitResult result = fit(trainer, training, &test, chief, how);
   if (strategy.rank() == 0 && result.last && result.last->test)
     std::printf("test top-1 %.1f %%; the weights are in %s/checkpoints\n", 100 * result.last->test->top1,

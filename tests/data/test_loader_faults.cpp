@@ -45,6 +45,21 @@ TEST_CASE("what read() throws comes out of next() with data set and index") {
     }
 }
 
+TEST_CASE("the message of a damaged record says how to continue") {
+  Troubled data;
+  data.bad = 3;
+  const auto message = [&](int kind, const std::string& hint) {
+    data.kind = kind;
+    LoaderOptions o = options_of(10, 0, 1, 0);
+    if (!hint.empty()) o.bad_record_hint = hint;
+    Loader loader(data, o);
+    return message_of<Error>([&] { (void)loader.next(); });
+  };
+  CHECK(message(0, "").ends_with("garbage. hint: LoaderOptions::skip_bad_records continues without the record."));
+  CHECK(message(0, "--on-bad-record skip").ends_with("garbage. hint: --on-bad-record skip."));
+  CHECK(!contains(message(1, ""), "hint"));  // an error of the program, not of the data
+}
+
 TEST_CASE("samples that cannot be read are skipped on request and keep their place") {
   Troubled data;
   data.several = {3, 4, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 29, 55};

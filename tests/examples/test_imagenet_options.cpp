@@ -29,7 +29,7 @@ namespace {
 // Parsed and checked; synthetic images and 90 epochs unless the line says something else.
 RunOptions options(const std::string& line, int processes = 1, bool gpu = false) {
   ::unsetenv("TUTTI_DATA");
-  std::istringstream in("train_imagenet --synthetic --num_epochs 90 " + line);
+  std::istringstream in("train_imagenet --synthetic --num-epochs 90 " + line);
   std::vector<std::string> list;
   for (std::string w; in >> w;) list.push_back(w);
   std::vector<char*> argv;
@@ -130,6 +130,16 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
        [](const auto& o) { return o.dry_run && o.global_batch_size == 8192 && o.lr == 3.2; }},
       {"--preset torchvision",
        [](const auto& o) { return o.augmentation == "torchvision" && o.lr_schedule == "steps" && *o.bn_eps < 2e-5; }},
+      {"", [](const auto& o) { return o.stem == "imagenet"; }},
+      {"--image_size 64", [](const auto& o) { return o.stem == "imagenet"; }},
+      {"--image_size 63",
+       [](const auto& o) { return o.stem == "small" && o.notes.back().find("below 64") != std::string::npos; }},
+      {"--image_size 63 --stem imagenet", [](const auto& o) { return o.stem == "imagenet"; }},
+      {"--stem small",
+       [](const auto& o) { return o.stem == "small" && o.notes.back().find("(--stem small)") != std::string::npos; }},
+      // The table of the Horovod trainer is for those who write its options as there.
+      {"--num_epochs 2", [](const auto& o) { return o.as_table && !fit_options(o, 1000).report_epochs; }},
+      {"--num-epochs 2 --log-dir a_b", [](const auto& o) { return !o.as_table && fit_options(o, 1000).report_epochs; }},
       {"--v1 --label_smoothing 0.1", [](const auto& o) { return o.v1 && o.label_smoothing == 0.1; }},
   };
   for (const auto& c : cases) {
@@ -145,6 +155,10 @@ TEST_CASE("what train_imagenet refuses") {
     const char* part;
   } cases[] = {
       {"--model vgg16", "[--model]"},
+      {"--stem 7x7", "[--stem] expected auto, imagenet or small"},
+      {"--backend gpu",
+       "[--backend] expected auto, reference, eigen, onednn or cuda, got gpu. hint: did you mean cuda"},
+      {"--backend cpu", "did you mean auto"},
       {"-m", "[-m]"},
       {"--nosynthetic", "[--data-dir]"},
       {"--num_epochs 0", "[--num-epochs]"},

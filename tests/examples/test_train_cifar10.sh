@@ -12,6 +12,11 @@ expect 2 "--no-such-option" --no-such-option
 expect 2 "[--gpus]" --gpus 0
 expect 2 "bf16" --dtype float16
 expect 3 "datasets/cifar10/prepare" --data "$work/nowhere"
+# The folder of another data set: which option or program it is for.
+mkdir -p classes/train/cat fashion && touch classes/train/cat/a.jpg fashion/train-images-idx3-ubyte
+expect 3 "train_imagenet --data-dir classes -m resnet18 --image-size 64 trains on these" --data classes
+expect 3 "add --dataset fashion_mnist" --data fashion
+rm -r classes fashion
 expect 3 "nothing at" --resume=nowhere
 expect 2 "[--config] expected a file that can be read, got nothing at 'nowhere'" --config nowhere
 expect 2 "[--config] expected a file that can be read, got none at '.'" --config .
@@ -122,6 +127,7 @@ expect 6 "[step " "${tiny[@]}" --run-dir n --lr 1e6 --warmup-epochs 0 --epochs 2
 ) || complain "a full disk stops the training"
 [[ $(key f epoch epoch | paste -sd' ') == "1 2" ]] || complain "a full disk stops the training: $(cat f/log.jsonl)"
 grep -q '"event":"warning"' f/log.jsonl || complain "no warning in the log"
+[[ $(key f end status | paste -sd' ') == '"finished" "failed"' ]] || complain "the log's end: $(tail -n 1 f/log.jsonl)"
 expect 0 "going on from f/checkpoints/step-000000003" "${tiny[@]}" --epochs 2 --run-dir f --resume
 
 # Signals finish the step, save and leave.

@@ -32,6 +32,17 @@ expect 4 "[memory]" --synthetic --num_batches 1 -b 100000 --log_dir huge
 rm -rf huge
 [[ $(ls -A) == out ]] || complain "files without a run: $(ls -A)"
 
+# The stem of the net: by the size of the images, or as asked for; a run that will not fit.
+expect 0 "note: the net has the stem for small images, a 3x3 convolution of stride 1 without pooling (--stem small, because --image-size is below 64" \
+  --dry-run -m resnet18 -b 1 --image-size 32
+expect 0 "11681832 parameters" --dry-run -m resnet18 -b 1 --image-size 32
+expect 0 "11689512 parameters" --dry-run -m resnet18 -b 1 --image-size 32 --stem imagenet
+! grep -q "stem" out || complain "a stem is told of that is the usual one: $(cat out)"
+expect 0 "(--stem small)" --dry-run -m resnet18 -b 1 --image-size 64 --stem small
+expect 0 "will not fit here: [memory] expected" --dry-run -m resnet50 -b 100000
+expect 0 "parameters" --dry-run -m resnet18 -b 1 --image-size 32
+! grep -q "will not fit" out || complain "a run that fits will not fit: $(cat out)"
+
 # schedule WANTED ARGUMENT...: the program's rows of a run of ImageNet, without training, hold all of WANTED.
 schedule() {
   local row wanted=$1
@@ -76,6 +87,13 @@ Using preprocessing threads per GPU: X
   Step Epoch Speed   Loss  FinLoss   LR
 Finished in X" ]] || complain "messages: $(cat a/hvd_train.log)"
 [[ $(rows a/hvd_train.log) == "$(rows out)" ]] || complain "hvd_train.log: $(cat a/hvd_train.log)"
+[[ $(grep -c "^tutti " out) == 1 ]] || complain "the first line comes twice: $(cat out)"
+# Without the Horovod trainer's spelling: progress, accuracy and the time left in place of its table, which the file has.
+expect 0 "epoch 2/2  train loss" --synthetic --num-examples 48 --image-size 32 --num-classes 4 -m resnet18 -b 8 \
+  --num-epochs 2 --log-dir plain --seed 3
+grep -q "^epoch 1 step 1/6 (1)  .* images/s  loss .*  top-1 .* %  .*  left " out || complain "no progress: $(cat out)"
+! grep -q "FinLoss\|Horovod" out || complain "the table of the Horovod trainer: $(cat out)"
+grep -q "FinLoss" plain/hvd_train.log || complain "no table in hvd_train.log"
 [[ $(key a step step | paste -sd' ') == "1 2 4 6 8" ]] || complain "log.jsonl: $(key a step step | paste -sd' ')"
 expect 0 "Using a learning rate of 0.003125" "${tiny[@]}" --num_batches 1 --log_dir b
 expect 0 "Using a learning rate of 3.7" "${tiny[@]}" --num_batches 1 --log_dir b2 --use_larc
@@ -87,6 +105,19 @@ expect 0 "done: 2 steps" "${tiny[@]}" --num_batches 2 --log_dir a --clear_log
 mkdir other && touch other/file
 expect 2 "[--clear-log]" "${tiny[@]}" --num_batches 2 --log_dir other --clear_log
 [[ -e other/file ]] || complain "--clear_log removed a folder that is no run"
+
+# A signal: the state is saved, and the last line says which command continues.
+"$program" "${tiny[@]}" --num_epochs 100000 --log_dir sig >out 2>&1 &
+pid=$!
+for ((i = 0; i < 1200; ++i)); do
+  (($(rows out | wc -l) > 0)) && break
+  sleep 0.1
+done
+kill -INT "$pid"
+got=0
+wait "$pid" || got=$?
+[[ $got == 130 ]] || complain "SIGINT: status $got: $(tail -n 3 out)"
+grep -q "^interrupted after step .*, state saved; --log-dir sig continues it$" out || complain "SIGINT: $(tail -n 3 out)"
 
 # A stopped run goes on with the same bits.
 expect 0 done "${tiny[@]}" --num_epochs 2 --log_dir whole --loss_scale dynamic --use_larc --warmup_epochs 1 --save_checkpoints_steps 0
@@ -111,6 +142,13 @@ weights=$(ls -d whole/checkpoints/step-* | tail -n 1)/model.safetensors
 expect 0 "102 tensors from" "${tiny[@]}" --num_batches 2 --log_dir tuned --pretrained "$weights"
 expect 0 "the classifier begins anew" "${tiny[@]}" --num-classes 7 --num_batches 2 --log_dir tuned7 --pretrained "$weights"
 expect 3 "missing" "${tiny[@]}" -m resnet34 --num_batches 2 --log_dir tuned34 --pretrained "$weights"
+expect 0 done "${tiny[@]}" --num_batches 1 --log_dir stem --stem imagenet
+expect 3 "These weights have the other stem: --stem imagenet." "${tiny[@]}" --num_batches 1 --log_dir stem2 \
+  --pretrained "$(ls -d stem/checkpoints/step-* | tail -n 1)"
+expect 3 "These weights have the other stem: --stem small." "${tiny[@]}" --num_batches 1 --log_dir stem3 --stem imagenet \
+  --pretrained "$weights"
+printf 'PK\3\4 an archive that torch.save() has written' >net.pth
+expect 3 "tools/pytorch_weights.py" "${tiny[@]}" --num_batches 1 --log_dir stem4 --pretrained net.pth
 expect 3 "nowhere" "${tiny[@]}" --num_batches 2 --log_dir tuned0 --pretrained nowhere.safetensors
 
 # Several ranks.
@@ -207,8 +245,15 @@ if [[ -f $sample ]]; then
   bad=$(find data/train -name '*.JPEG' | sort | sed -n 3p)
   truncate -s 2000 "$bad"
   expect 3 "$(basename "$bad")" "${real[@]}" --num_epochs 1 --log_dir bad
-  expect 0 "$(basename "$bad")" "${real[@]}" --num_epochs 1 --log_dir skipped --on-bad-record skip
-  [[ $(key skipped epoch skipped) == 1 ]] || complain "skipped: $(cat skipped/log.jsonl)"
+  grep -q "hint: .*--on-bad-record skip.*tutti-data verify data --decode" out || complain "no hint: $(tail -n 2 out)"
+  expect 0 "$(basename "$bad")" "${real[@]}" --num_epochs 2 --log_dir skipped --on-bad-record skip
+  [[ $(key skipped epoch skipped) == 1$'\n'1 ]] || complain "skipped: $(cat skipped/log.jsonl)"
+  # Named once, then counted.
+  [[ $(grep -c "skips a record" out) == 1 ]] || complain "skipped records named again: $(cat out)"
+  grep -q "^Epoch 2: 1 record skipped" out || complain "skipped records are not counted: $(cat out)"
+  # Files that are no images by their names are counted at the start.
+  for class in data/train/*/; do touch "${class}photo.webp"; done
+  expect 0 "data/train: 12 files are no JPEG or PNG: .webp 12" "${real[@]}" --num_epochs 1 --log_dir left --on-bad-record skip
   # Validation images that are there and damaged are not taken for none.
   touch data/validation-00001-of-00002
   expect 3 "validation-" "${real[@]}" --num_epochs 1 --log_dir lost --on-bad-record skip

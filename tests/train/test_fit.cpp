@@ -209,6 +209,45 @@ TEST_CASE("callbacks after each step and each epoch, and resume by all ranks") {
   CHECK(second.bits() == first.bits());
 }
 
+namespace {
+
+// A data set of which some samples cannot be read.
+struct Damaged {
+  Synthetic whole;
+  std::vector<std::int64_t> bad;
+  [[nodiscard]] std::int64_t size() const { return whole.size(); }
+  [[nodiscard]] const Schema& schema() const { return whole.schema(); }
+  void read(std::int64_t i, Rng& rng, Sample sample) const {
+    if (std::find(bad.begin(), bad.end(), i) != bad.end())
+      fail<DataError>("file " + std::to_string(i), "an image", "none");
+    whole.read(i, rng, sample);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("records that are skipped are named once and then counted, training and test images alike") {
+  Run run;
+  const Damaged train{run.train, {7, 41}}, held{run.held, {20}};
+  Loader training(train, {.placement = {batch, 0, 1}, .seed = 9, .threads = 2, .skip_bad_records = true});
+  Loader test(held, {.placement = {10, 0, 1}, .shuffle = false, .one_pass = true, .skip_bad_records = true});
+  std::vector<std::string> named;
+  FitOptions o{.epochs = 4, .global_batch = batch};
+  o.record_skipped = [&](const std::string& m) { named.push_back(m); };
+  Chief chief(run.trainer, {.listeners = {&run.recorder}});
+  fit(run.trainer, training, &test, chief, o);
+  std::sort(named.begin(), named.end());
+  REQUIRE(named.size() == 3);
+  CHECK(named[0].find("[file 20]") != std::string::npos);
+  CHECK(named[1].find("[file 41]") != std::string::npos);
+  CHECK(named[2].find("[file 7]") != std::string::npos);
+  REQUIRE(run.recorder.epochs.size() == 4);
+  for (const EpochReport& e : run.recorder.epochs) {
+    CHECK(e.skipped == 2);
+    CHECK(e.test->images == 32);
+  }
+}
+
 TEST_CASE("a metric of one's own is a mean over all rows, and picks the best checkpoint") {
   const BatchMetric hits = [](std::span<const float> logits, std::span<const std::int32_t> labels) {
     double right = 0;

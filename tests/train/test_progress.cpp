@@ -143,6 +143,11 @@ TEST_CASE("the epoch's line") {
         "1234.5 images/s", "lr 0.02", "1:01", "best so far"})
     CHECK_MESSAGE(contains(line, part), part, " in ", line);
   CHECK(contains(epoch_line(r, 3), "top-3 99.00 %"));
+  CHECK_FALSE(contains(line, "skipped"));
+  r.skipped = 1;
+  CHECK(contains(epoch_line(r), "  1 record skipped  best so far"));
+  r.skipped = 12;
+  CHECK(contains(epoch_line(r), "  12 records skipped"));
   r.test_ema = EvaluationReport{0.7, 0.7345, 0.99, 100, 1000};
   CHECK(contains(epoch_line(r), "averaged weights loss 0.7000 top-1 73.45 %"));
 }

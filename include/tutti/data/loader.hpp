@@ -42,6 +42,8 @@ struct LoaderOptions {  // what a Loader can be told
   // ignored_label and the next readable image of this rank's part of the batch, so that batch norm sees a real one
   // (zeros if there is none). Batches stay the same for any number of threads.
   bool skip_bad_records = false;
+  // Added to the message of a damaged record that is not skipped; a program names its own option here.
+  std::string bad_record_hint = "LoaderOptions::skip_bad_records continues without the record";
   // Memory for the images of one slot, aligned to 64 bytes or more; a backend may hand in pinned memory.
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
   // Called before a batch that was given out may be written over: a device may still be reading it.

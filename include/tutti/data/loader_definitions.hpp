@@ -222,7 +222,10 @@ TUTTI_CORE_FUNCTION std::exception_ptr Loader::explain(std::int64_t index) const
     try {
       throw;
     } catch (const DataError& e) {
-      throw DataError(where + e.what());
+      std::string message = where + e.what();
+      if (!options_.skip_bad_records && !options_.bad_record_hint.empty())
+        message += (message.find(" hint: ") == std::string::npos ? " hint: " : " ") + options_.bad_record_hint + ".";
+      throw DataError(message);
     } catch (const Error& e) {
       throw Error(where + e.what(), static_cast<ExitCode>(e.exit_code()));
     } catch (const std::bad_alloc&) {

@@ -70,7 +70,7 @@ struct FitOptions {  // what fit() can be told
   std::function<bool()> stop_requested = [] { return false; };
   // This process is to leave the job, where its members may change; the others go on.
   std::function<bool()> leave_requested{};
-  // What was wrong with a record of this rank that was skipped.
+  // Called with the reason for each record of this rank, training or test, that was skipped; once for each record.
   std::function<void(const std::string&)> record_skipped = [](const std::string&) {};
 };
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -210,8 +212,7 @@ class FitRun {
     // Who leaves behind an epoch leaves behind its last step.
     if (members_ != nullptr && batch.last_of_epoch) flags |= pending.wait().flags;
     skipped_rows_ += static_cast<double>(batch.skipped);
-    if (batch.skipped > 0)
-      for (const auto& m : train().take_skip_messages()) o_.record_skipped(m);
+    if (batch.skipped > 0) name_skipped(train());
     chief_.audit(batch, at_.step);
     at_.epoch = batch.after.epoch;
     at_.consumed = batch.after.consumed;
@@ -275,6 +276,8 @@ class FitRun {
   bool end_epoch();
   void tell_mistakes(MistakeSum& seen, const EpochReport& r);
   [[nodiscard]] double skipped_by_all();
+  // Calls record_skipped() for each bad record of the source that has not been named yet.
+  void name_skipped(BatchSource& source);
   // Where workers wait for no other one, what is evaluated and saved at the end has the steps of all of them.
   void wait_for_pushes();
   void begin_epoch();
@@ -369,8 +372,9 @@ class FitRun {
   ReportWindow steps_, summaries_;
   double epoch_waited_ = 0, epoch_exchanged_ = 0;
   std::int64_t skipped_before_ = 0;
-  double skipped_rows_ = 0;  // that no metrics were reduced by yet
-  bool holds_state_;         // false: of a newcomer that has not taken it over yet
+  double skipped_rows_ = 0;                // that no metrics were reduced by yet
+  std::unordered_set<std::string> named_;  // messages about skipped records
+  bool holds_state_;                       // false: of a newcomer that has not taken it over yet
 };
 
 }  // namespace tutti::detail

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <tutti/core/math.hpp>
 #include <tutti/graph/graph.hpp>
@@ -111,6 +112,7 @@ inline bool FitRun::end_epoch() {
     if (trainer_.has_ema())
       trainer_.with_ema([&] { r.test_ema = evaluate(trainer_, *sources_.test(), o_.metric, wanted); });
     if (o_.mistakes) tell_mistakes(seen, r);
+    name_skipped(*sources_.test());
   }
   const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
                      (o_.save_last && last_epoch) || saves_by_steps();
@@ -132,6 +134,11 @@ inline void FitRun::tell_mistakes(MistakeSum& seen, const EpochReport& r) {
   m.step = r.step;
   m.averaged = r.test_ema.has_value();
   chief_.tell([&](FitListener& l) { l.mistakes(m); });
+}
+
+inline void FitRun::name_skipped(BatchSource& source) {
+  for (auto& m : source.take_skip_messages())
+    if (const auto [at, is_new] = named_.insert(std::move(m)); is_new) o_.record_skipped(*at);
 }
 
 inline double FitRun::skipped_by_all() {

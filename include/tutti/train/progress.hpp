@@ -143,6 +143,7 @@ class TimeEstimate {
     if (r.comm_wait && *r.comm_wait > 0) part("communication", *r.comm_wait);
     if (r.gpu_utilisation) part("GPU", *r.gpu_utilisation);
   }
+  if (r.skipped > 0) line += "  " + std::to_string(r.skipped) + (r.skipped == 1 ? " record" : " records") + " skipped";
   if (r.best) line += "  best so far";
   return line;
 }
@@ -195,7 +196,7 @@ class ProgressDisplay : public FitListener {
     open_ = true;
     // The last column stays free: some terminals begin a new line when it is written.
     const std::size_t columns = o_.columns();
-    o_.write("\r" + progress_line(r, left, columns > 1 ? columns - 1 : 1) + "\x1b[K");
+    o_.write(rewritten(progress_line(r, left, columns > 1 ? columns - 1 : 1)));
   }
   void epoch(const EpochReport& r) override {
     estimate_.epoch_done(o_.clock() - clock_offset_);
@@ -215,7 +216,7 @@ class ProgressDisplay : public FitListener {
 
   // A line of its own.
   void line(const std::string& text) {
-    o_.write((open_ ? "\r" + text + "\x1b[K" : text) + "\n");
+    o_.write((open_ ? rewritten(text) : text) + "\n");
     open_ = false;
   }
   // Goes to the start of a new line, e.g. before the program ends or writes itself.
@@ -225,6 +226,16 @@ class ProgressDisplay : public FitListener {
   }
 
  private:
+  // The text in the place of the terminal's last line. Appended piece by piece: GCC 12 warns of "\r" + text.
+  [[nodiscard]] static std::string rewritten(const std::string& text) {
+    std::string line;
+    line.reserve(text.size() + 4);
+    line += '\r';
+    line += text;
+    line += "\x1b[K";
+    return line;
+  }
+
   ProgressOptions o_;
   TimeEstimate estimate_;
   double shown_ = 0, clock_offset_ = 0;

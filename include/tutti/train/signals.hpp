@@ -59,7 +59,7 @@ class StopSignals {
     if (received().compare_exchange_strong(none, number)) {
       say("\nstopping after this step; interrupt again to end at once\n");
     } else if (number == SIGINT) {
-      say("\nended at once; the last checkpoint is whole\n");
+      say("\nended at once; what was computed since the last checkpoint, if there is one, is lost\n");
       ::_exit(static_cast<int>(ExitCode::interrupted));
     }
   }
