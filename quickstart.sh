@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what is missing, builds, finds data, trains a ResNet-20 and prints its test accuracy.
+# Installs what is missing, builds, finds data, trains a ResNet-20, prints its test accuracy and the commands that come next.
 #   ./quickstart.sh [--data DIR] [options of train_cifar10]
 # Data: --data, else $TUTTI_DATA, else data/ beside this script, else CIFAR-10 is fetched into it, else Debian's
 # Fashion-MNIST is taken.
@@ -49,10 +49,12 @@ if [[ -z $data ]] && ! given dataset; then
 fi
 install "${packages[@]}"
 
+# What trains, and what the commands at the end need.
+programs=(train_cifar10 tutti-report tutti-predict save_images train_imagenet)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 say "building"
-if ! { configure -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF && cmake --build "$root/build" --target train_cifar10 --parallel; } \
+if ! { configure -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF && cmake --build "$root/build" --target "${programs[@]}" --parallel; } \
   >"$log" 2>&1; then
   tail -n 60 "$log"
   say "the build failed"
@@ -98,4 +100,21 @@ say "$root/build/examples/train_cifar10 ${arguments[*]}"
 if [[ -f $run_dir/log.jsonl ]]; then
   accuracy=$(sed -n 's/.*"test_top1": *\([0-9.eE+-]*\).*/\1/p' "$run_dir/log.jsonl" | tail -n 1)
   say "test accuracy ${accuracy:-not measured}; the run's files are in $run_dir"
+
+  # next WHAT COMMAND...: prints a command that can be pasted as it is.
+  next() {
+    printf '\n%s\n ' "$1"
+    shift
+    printf ' %q' "$@"
+    printf '\n'
+  }
+  next "The run's curves and its confusion matrix, as one page:" \
+    "$root/build/tools/tutti-report" "$run_dir" --out "$run_dir/report.html"
+  if [[ -n $data ]] && "$root/build/examples/save_images" "$run_dir/images" 3 "$data"; then
+    next "What the net sees in three test images, whose names tell the class:" \
+      "$root/build/tools/tutti-predict" "$run_dir" "$run_dir"/images/*.png
+  fi
+  next "A net of your own images, in images/train/CLASS/ and images/validation/CLASS/ (docs/how-to/own-images.md):" \
+    "$root/build/examples/train_imagenet" --data-dir images -m resnet18 --image-size 64 --augmentation torchvision \
+    --batch-size 32 --num-epochs 20 --optimizer adamw --lr 0.002 --warmup-epochs 1 --evaluate-every 1 --log-dir runs/own
 fi
