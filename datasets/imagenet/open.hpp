@@ -20,6 +20,7 @@
 #include <tutti/data/records.hpp>
 #include <tutti/data/shard_files.hpp>
 #include <tutti/datasets/imagenet/recordio.hpp>
+#include <tutti/datasets/imagenet/set_facts.hpp>
 #include <tutti/datasets/imagenet/tfrecords.hpp>
 #include <tutti/io/file.hpp>
 
@@ -47,8 +48,11 @@ enum class Form { packed, tfrecord, recordio, image_folder };   // in which an i
 
 struct OpenOptions {           // what open_imagenet() can be told
   std::optional<Form> form{};  // only this one; otherwise the first there is, in the order of Form
-  // Of TFRecord and RecordIO files, which do not tell how many classes there are.
-  int classes = 1000;
+  // Of TFRecord and RecordIO files, which do not tell how many classes there are; 0: what tutti-data-*.json next to
+  // them says, else 1000.
+  int classes = 0;
+  // Takes a TFRecord set of which files are missing.
+  bool missing_shards = false;
 };
 
 struct Opened {  // a split that was found
@@ -58,6 +62,7 @@ struct Opened {  // a split that was found
   io::Path folder;                       // where it was found
   std::vector<std::string> class_names;  // one per class, or empty
   image_folder::LeftOut left_out{};      // of an image folder: files that are no images
+  std::string missing{};                 // of a set that lacks files: which
 };
 
 namespace detail {
@@ -134,24 +139,44 @@ namespace detail {
   return std::nullopt;
 }
 
+// The classes of a set of files that do not tell them, and their names.
+[[nodiscard]] inline SetFacts facts_of(const io::Path& place, Split split, Form form, int asked) {
+  SetFacts facts;
+  // The classes of both splits are the same.
+  for (const Split s : {split, split == Split::train ? Split::test : Split::train}) {
+    auto told = read_set_facts(place, s);
+    if (!told || told->form != (form == Form::tfrecord ? "tfrecord" : "recordio")) continue;
+    facts = std::move(*told);
+    break;
+  }
+  const int classes = asked > 0 ? asked : facts.classes > 0 ? facts.classes : 1000;
+  if (classes != facts.classes) facts.class_names.clear();
+  facts.classes = classes;
+  return facts;
+}
+
 [[nodiscard]] inline std::optional<Opened> open_form(Form form, const io::Path& place, Split split,
                                                      const OpenOptions& o) {
   if (form == Form::image_folder) return open_image_folder(place, split, o.form.has_value());
   if (form == Form::recordio) {
     const auto paths = find_recordio(place, split);
     if (paths.empty()) return std::nullopt;
-    RecordIoFiles r(paths, place / (std::string(tutti::name_of(split)) + "-rec.tutti-index"), o.classes);
-    return Opened{AnyRecords(r), o.classes, form, place, {}};
+    const SetFacts facts = facts_of(place, split, form, o.classes);
+    RecordIoFiles r(paths, place / (std::string(tutti::name_of(split)) + "-rec.tutti-index"), facts.classes);
+    return Opened{AnyRecords(r, facts.class_names), facts.classes, form, place, facts.class_names};
   }
   for (const auto word : words_of(split)) {
-    const auto paths = find_shards(place, word, form == Form::packed ? ".tutti" : "");
+    std::string missing;
+    const bool may_lack = o.missing_shards && form == Form::tfrecord;
+    const auto paths = find_shards(place, word, form == Form::packed ? ".tutti" : "", may_lack ? &missing : nullptr);
     if (paths.empty()) continue;
     if (form == Form::packed) {
       PackedShards p(paths);
       return Opened{AnyRecords(p), p.classes(), form, place, p.class_names()};
     }
-    TfRecords t(paths, place / (std::string(word) + ".tutti-index"), o.classes);
-    return Opened{AnyRecords(t), o.classes, form, place, {}};
+    const SetFacts facts = facts_of(place, split, form, o.classes);
+    TfRecords t(paths, place / (std::string(word) + ".tutti-index"), facts.classes);
+    return Opened{AnyRecords(t, facts.class_names), facts.classes, form, place, facts.class_names, missing};
   }
   return std::nullopt;
 }
@@ -166,8 +191,8 @@ namespace detail {
 [[nodiscard]] inline std::optional<imagenet::Opened> find_imagenet(const io::Path& folder, Split split,
                                                                    const imagenet::OpenOptions& options = {}) {
   using imagenet::Form;
-  if (options.classes < 1 || options.classes > (1 << 24))
-    fail<UsageError>("imagenet", "1 to 2^24 classes", std::to_string(options.classes));
+  if (options.classes < 0 || options.classes > (1 << 24))
+    fail<UsageError>("imagenet", "0 to 2^24 classes", std::to_string(options.classes));
   const auto places = imagenet::detail::places(folder, split);
   for (const Form form : {Form::packed, Form::tfrecord, Form::recordio, Form::image_folder}) {
     if (options.form && form != *options.form) continue;

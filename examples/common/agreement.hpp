@@ -19,6 +19,7 @@
 #include <tutti/train/data_facts.hpp>
 #include <tutti/train/while_ranks_work.hpp>
 
+#include "option_values.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
 #include "task.hpp"
@@ -74,6 +75,19 @@ inline JobFacts facts(const RunOptions& o, const Images& images) {
 inline void agree_on_run_folder(AnyStrategy& strategy, RunOptions& o) {
   if (strategy.rank() == 0) settle_run_folder(o);
   o.run_dir = broadcast_text(strategy, "--run-dir", o.run_dir);
+}
+
+// An evaluation shows the averaged weights of a checkpoint that has them, whether the options name them or not.
+inline void take_average(AnyStrategy& strategy, RunOptions& o) {
+  std::string decay;
+  while_ranks_work(strategy, "reading a checkpoint", [&] {
+    if (strategy.rank() != 0) return;
+    const auto found = find_checkpoint(o, [](const std::string&) {});
+    const io::Json* const was = found ? found->options().find("ema-decay") : nullptr;
+    if (was != nullptr) decay = io::write_json(*was);
+  });
+  decay = broadcast_text(strategy, "--ema-decay", decay);
+  if (!decay.empty() && o.ema_decay == 0) detail::assign("--ema-decay", decay, o.ema_decay);
 }
 
 // With --local-ckpt the first rank on every host saves beside rank 0, in that host's own folder. Ranks whose folder is

@@ -190,7 +190,7 @@ inline void check_run(RunOptions& o) {
   number("--save-period", o.save_period, 0, 10'000'000);
   number("--save-seconds", o.save_seconds, 0, 1e9);
   number("--save-steps", o.save_steps, 0, std::int64_t{1} << 40);
-  number("--evaluate-every", o.evaluate_every, 0, 10'000'000);
+  if (o.evaluate_every) number("--evaluate-every", *o.evaluate_every, 0, 10'000'000);
   if (!o.evaluation_batch) {
     o.evaluation_batch = o.batch_size;
     o.derived.emplace_back("evaluation-batch");

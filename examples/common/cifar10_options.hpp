@@ -61,6 +61,10 @@ void describe_cifar10(RunOptions& o, V& v) {
     Names{}, Scope::training);
   v("depth", o.depth, "layers of the net", Names{"num-layers"}, Scope::training);
   v("width", o.width, "channels of cifar_fast as a share of 64, 256 and 256", Names{});
+  v("pretrained", o.pretrained,
+    "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
+    ".safetensors file with the net's names; the classifier only if it has as many outputs",
+    Names{});
   v("initializer", o.initializer, "he or xavier", Names{});
   v("zero-gamma", o.zero_gamma, "residual branches start at zero", Names{"last-gamma"}, Scope::training);
   v("label-smoothing", o.label_smoothing, "0..1", Names{}, Scope::training);

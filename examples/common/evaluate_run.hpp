@@ -109,7 +109,7 @@ inline void evaluate_checkpoints(Trainer& trainer, BatchSource& test, Checkpoint
     if (trainer.has_ema()) trainer.with_ema([&] { shown(c); });
   };
   const auto load = [&](const io::LoadedCheckpoint* loaded) {
-    if (loaded != nullptr) checkpoints.resume_from(trainer, *loaded);
+    if (loaded != nullptr) checkpoints.load_weights(trainer, *loaded);
     if (trainer.strategy().size() > 1) trainer.synchronise();
   };
   for (std::int64_t k = 0; k < static_cast<std::int64_t>(count); ++k) {

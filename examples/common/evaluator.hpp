@@ -92,7 +92,7 @@ class Judge {
   }
   // The share of images whose first answer is right, by the averaged weights where there are any.
   double precision(const io::LoadedCheckpoint& checkpoint) {
-    checkpoints_.resume_from(trainer_, checkpoint);
+    checkpoints_.load_weights(trainer_, checkpoint);
     EvaluationReport r;
     const auto judge = [&] { r = evaluate(trainer_, *source_); };
     if (trainer_.has_ema())

@@ -19,7 +19,9 @@
 #include <tutti/data/memory_dataset.hpp>
 #include <tutti/data/recordio_reader.hpp>
 #include <tutti/data/shard_files.hpp>
+#include <tutti/datasets/cifar10/cifar10.hpp>
 #include <tutti/datasets/imagenet/recordio.hpp>
+#include <tutti/datasets/imagenet/set_facts.hpp>
 
 // Small images of one size as RecordIO (cifar10_train.rec, as im2rec packs PNG or JPEG), decoded once and kept in
 // memory.
@@ -38,6 +40,16 @@ class ImageRecords {
   }
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(places_.size()); }
+
+  // What the files say of their classes: what tutti-data wrote next to them, or CIFAR-10's if their names say so.
+  [[nodiscard]] std::optional<imagenet::SetFacts> facts(Split split) const {
+    const io::Path& first = files_.path(0);
+    auto told = imagenet::read_set_facts(first.parent_path(), split);
+    if (told && told->form == "recordio") return told;
+    if (!first.filename().string().starts_with("cifar10")) return std::nullopt;
+    const Schema cifar = cifar10::schema(split);
+    return imagenet::SetFacts{"recordio", cifar.classes, cifar.class_names};
+  }
 
   // Height and width of the first image.
   [[nodiscard]] std::pair<int, int> extents(const ImageDecoders& decoders) const {

@@ -58,6 +58,7 @@ struct Imagenet {
   void open(const RunOptions& o) {
     if (train || test) return;
     imagenet::OpenOptions as;
+    as.missing_shards = o.allow_missing_shards;
     if (o.num_classes > 0) as.classes = static_cast<int>(o.num_classes);
     if (o.eval_only) {
       test = open_imagenet(o.data_dir, Split::test, as);
@@ -65,6 +66,8 @@ struct Imagenet {
     }
     train = open_imagenet(o.data_dir, Split::train, as);
     if (o.test_io) return;
+    const bool tells = train->form == imagenet::Form::packed || train->form == imagenet::Form::image_folder;
+    if (!tells) as.classes = train->classes;
     test = find_imagenet(o.data_dir, Split::test, as);  // training goes without
   }
   [[nodiscard]] int classes(const RunOptions& o) {
@@ -108,11 +111,17 @@ struct Imagenet {
     };
     std::optional<AnyDataset> tests;
     if (test) tests = encoded(*test, Split::test);
+    // Scripts of the Horovod trainer evaluate checkpoints after the run.
+    const bool evaluates_later = o.eval_interval > 0 || o.num_gpus;
+    const bool own = train && train->form == imagenet::Form::image_folder && !evaluates_later;
     // An evaluation has no use for training images, whose place must not be empty.
-    Images all{train ? encoded(*train, Split::train) : *tests, tests};
-    for (const auto* opened : {&train, &test})
-      if (*opened && !(*opened)->left_out.empty())
+    Images all{train ? encoded(*train, Split::train) : *tests, tests, own, {}};
+    for (const auto* opened : {&train, &test}) {
+      if (!*opened) continue;
+      if (!(*opened)->left_out.empty())
         all.notes.push_back((*opened)->folder.string() + ": " + image_folder::describe((*opened)->left_out));
+      if (!(*opened)->missing.empty()) all.notes.push_back("--allow-missing-shards: " + (*opened)->missing);
+    }
     return all;
   }
 };

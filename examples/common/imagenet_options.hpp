@@ -40,6 +40,9 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("decoder", o.decoder, "auto, turbojpeg or stb", Names{}, Scope::rank);
   v("on-bad-record", o.on_bad_record, "fail, or skip: a damaged record counts with weight 0 and is named in the log",
     Names{});
+  v("allow-missing-shards", o.allow_missing_shards,
+    "train on the files of a TFRecord or packed set that are there, though its names say that some are missing",
+    Names{});
   v("test-io", o.test_io, "only read the images and print the speed", Names{});
 
   v.group("Model");
@@ -51,7 +54,9 @@ void describe_imagenet(RunOptions& o, V& v) {
     Names{}, Scope::training);
   v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Names{}, Scope::training);
   v("pretrained", o.pretrained,
-    "weights to begin with, a .safetensors file with torchvision's names; the classifier only where it fits", Names{});
+    "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
+    ".safetensors file with torchvision's names; the classifier only if it has as many outputs",
+    Names{});
   v("adv-bn-init", o.zero_gamma, "residual branches start at zero", Names{"zero-gamma", "last-gamma"}, Scope::training);
   v("adv-conv-init", o.adv_conv_init, "convolutions start as He et al. 2015 say, else as Glorot and Bengio 2010",
     Names{}, Scope::training);
@@ -113,7 +118,10 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("local-ckpt", o.local_ckpt, "a rank of every host saves in that host's own --log-dir, not rank 0 alone", Names{});
   v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch",
     Names{});
-  v("evaluate-every", o.evaluate_every, "epochs between evaluations while training, and at the end; 0: none", Names{});
+  v("evaluate-every", o.evaluate_every,
+    "epochs between evaluations while training, and at the end; 0: none; default: 1 with class folders, unless "
+    "--eval-interval or --num-gpus is given, else 0",
+    Names{});
   v("eval", o.eval_only,
     "evaluate the newest checkpoint, or the one of --resume, or the weights of --pretrained, instead of training",
     Names{"eval-only"});
@@ -154,7 +162,7 @@ inline RunOptions imagenet_defaults() {
   o.save_steps = 1000;
   o.disp_batches = 50;
   o.decay_biases = true;
-  o.evaluate_every = 0;
+  o.evaluate_every.reset();
   o.loss_scale = "1024";
   o.fp16 = true;
   return o;

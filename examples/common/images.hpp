@@ -91,14 +91,20 @@ inline ImageRecords records_of(const RunOptions& o, Split split) {
 }
 inline bool reads_records(const RunOptions& o) { return !o.data_train.empty() || !o.data_val.empty(); }
 
-// CIFAR-10's, with the size of the images that there are.
+// Of the images that there are. Mean and deviation are CIFAR-10's; so is the number of classes if the files do not tell
+// it.
 inline Schema records_schema(const RunOptions& o) {
   const Split split = o.data_train.empty() ? Split::test : Split::train;
   Schema s = cifar10::schema(split);
-  std::tie(s.height, s.width) = records_of(o, split).extents(make_decoders(o.decoder));
-  if (o.num_classes > 0 && o.num_classes != s.classes) {
+  const ImageRecords records = records_of(o, split);
+  std::tie(s.height, s.width) = records.extents(make_decoders(o.decoder));
+  s.name = "the records";
+  s.class_names.clear();
+  if (auto told = records.facts(split)) {
+    s.classes = told->classes;
+    s.class_names = std::move(told->class_names);
+  } else if (o.num_classes > 0) {
     s.classes = static_cast<int>(o.num_classes);
-    s.class_names.clear();
   }
   return s;
 }

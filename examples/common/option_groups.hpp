@@ -47,7 +47,10 @@ void describe_checkpoints(RunOptions& o, V& v) {
   v("save-seconds", o.save_seconds,
     "seconds between checkpoints, after a step that all ranks have done; 0: none by time",
     Names{"save-secs", "save-checkpoint-secs"});
-  v("keep", o.keep, "newest checkpoints kept, the best beside them; default: 2", Names{}, Scope::rank);
+  v("keep", o.keep,
+    o.program == Program::train_imagenet ? "newest checkpoints that are kept, and the best one; default: all"
+                                         : "newest checkpoints that are kept, and the best one; default: 2",
+    Names{}, Scope::rank);
   v("evaluation-batch", o.evaluation_batch, "images per rank in one pass of an evaluation; default: --batch-size",
     Names{});
 }

@@ -53,6 +53,7 @@ struct RunOptions {
   // Data of train_imagenet
   std::int64_t image_size = 224, eval_size = 0;
   std::string augmentation = "horovod", decoder = "auto", on_bad_record = "fail";
+  bool allow_missing_shards = false;
   bool increased_aug = false;
   double contrast = 0.6, saturation = 0.6, hue = 0.13, brightness = 0.3, pca_noise = 0;
   // Model
@@ -98,7 +99,8 @@ struct RunOptions {
   std::int64_t save_period = 1, save_steps = 0;
   double save_seconds = 0;
   std::optional<std::int64_t> keep;
-  std::int64_t evaluate_every = 1, disp_batches = 20, tta = 0;
+  std::optional<std::int64_t> evaluate_every = 1;
+  std::int64_t disp_batches = 20, tta = 0;
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "auto", backend = "auto";
   bool any_half = false;  // nobody asked for bf16 itself: f16 where a GPU has no bf16

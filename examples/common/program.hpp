@@ -63,6 +63,7 @@ class Run {
         model_(make_model(o, loaded.seen, &images_.train)),
         trainer_(backend, strategy, model_, options()),
         joins_(strategy.rank() < 0) {
+    if (!o.evaluate_every) o.evaluate_every = images_.evaluate_each_epoch ? 1 : 0;
     const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
     if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
     if (here()) print_net(model_, memory, o, loaded.seen);
@@ -185,9 +186,10 @@ class Run {
       test_ = std::make_unique<WatchedSource>(source(*images_.test, false),
                                               WatchOptions{.shows = [this] { return here(); }});
     if (!here()) return;
-    std::printf("%lld training and %lld test images; files in %s%s\n", static_cast<long long>(size),
-                static_cast<long long>(tests()), o_.run_dir.c_str(),
-                log_folder(o_) == o_.run_dir ? "" : (", log in " + o_.log_dir).c_str());
+    for (const std::string& note : images_.notes) std::printf("note: %s\n", note.c_str());
+    const std::string training = o_.eval_only ? "" : std::to_string(size) + " training and ";
+    std::printf("%s%lld test images; files in %s%s\n", training.c_str(), static_cast<long long>(tests()),
+                o_.run_dir.c_str(), log_folder(o_) == o_.run_dir ? "" : (", log in " + o_.log_dir).c_str());
     if (resident > 0)
       std::printf("the device's memory holds their %s\n", format_bytes(static_cast<double>(resident)).c_str());
   }
@@ -206,7 +208,10 @@ class Run {
       // Not after plain --resume: what could not be read just now may be readable later.
       const bool chosen = !o_.resume.empty() ? o_.resume != "latest" : o_.load_epoch.has_value();
       if (!o_.eval_only && chosen) give_up_later_checkpoints(o_, found_->step(), warn);
-      checkpoints_->resume_from(trainer_, *found_);
+      if (o_.eval_only)
+        checkpoints_->load_weights(trainer_, *found_);
+      else
+        checkpoints_->resume_from(trainer_, *found_);
       std::printf("going on from %s\n", found_->path().c_str());
     } else if (!o_.resume.empty() && here()) {
       if (o_.eval_only) fail<DataError>("--eval-only", "a checkpoint in " + o_.run_dir, "none");
@@ -375,6 +380,7 @@ inline int run(Backend& backend, AnyStrategy& strategy, RunOptions& o, const Tas
   const bool stays = together(strategy, [&] {
     run.reset();
     if (strategy.rank() >= 0) agree_on_run_folder(strategy, o);
+    if (o.eval_only) take_average(strategy, o);
     // Where nobody waits for another one, rank 0 may be lost before it has come to it, and nobody told.
     if (channel != nullptr && (strategy.rank() == 0 || strategy.owns_weights())) publish_run(*channel, o);
     if (!before) before = Loaded{seen, task.images(o, seen)};

@@ -128,7 +128,7 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
   f.global_batch = o.global_batch_size;
   f.schedule = make_schedule(o, steps_per_epoch * steps_of_all(o));
   f.report_every = o.disp_batches;
-  f.evaluate_every = o.evaluate_every;
+  f.evaluate_every = o.evaluate_every.value_or(0);
   f.mistakes = true;
   f.save_every = o.save_period;
   f.save_every_steps = o.save_steps;

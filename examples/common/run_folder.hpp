@@ -6,8 +6,10 @@
 #include <ctime>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/io/checkpoint.hpp>
@@ -168,11 +170,15 @@ inline std::optional<io::LoadedCheckpoint> find_checkpoint(const RunOptions& o, 
   return best;
 }
 
-// Names the options that shape the training and differ from those the checkpoint was made with.
+// Names the options that shape the training and differ from those the checkpoint was made with. An evaluation needs the
+// net and its images alone.
 inline void compare_options(const io::Json& before, const RunOptions& o, const Warn& warn) {
+  constexpr std::string_view of_net[] = {"augmentation", "bn-eps",  "dataset",  "depth",   "image-shape", "image-size",
+                                         "model",        "network", "rgb-mean", "rgb-std", "v1",          "width"};
   const io::Json now = options_json(o);
   for (const auto& [name, scope] : scopes_of(o)) {
     const io::Json *was = before.find(name), *is = now.find(name);
+    if (o.eval_only && std::find(std::begin(of_net), std::end(of_net), name) == std::end(of_net)) continue;
     if (scope == Scope::training && was != nullptr && is != nullptr && !(*was == *is))
       warn("--" + name + " was " + io::write_json(*was) + " when the checkpoint was made and is " +
            io::write_json(*is) + " now");

@@ -20,7 +20,9 @@ namespace tutti::examples {
 struct Images {
   AnyDataset train;
   std::optional<AnyDataset> test;
-  std::vector<std::string> notes{};  // lines that rank 0 prints at the start
+  // Each epoch ends with an evaluation, unless the options say otherwise.
+  bool evaluate_each_epoch = false;
+  std::vector<std::string> notes{};  // that the user sees at the start
 };
 
 // What a run is about.

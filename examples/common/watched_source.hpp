@@ -62,6 +62,7 @@ class WatchedSource final : public BatchSource {
   [[nodiscard]] std::int64_t skipped() const override { return source_->skipped(); }
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return source_->take_skip_messages(); }
   [[nodiscard]] double seconds_waited() const override { return source_->seconds_waited(); }
+  [[nodiscard]] std::shared_ptr<const Schema> schema() const override { return source_->schema(); }
   [[nodiscard]] std::int64_t size() const override { return source_->size(); }
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // ctest:
-// A net of one's own, trained on made-up images: what a program that uses tutti looks like.
+// A net of one's own, trained on made-up images and saved: first_net [RUN_FOLDER].
 #include <cstdio>
+#include <string>
 
 #include <tutti/datasets/synthetic/synthetic.hpp>
 #include <tutti/tutti.hpp>
@@ -18,7 +19,8 @@ void small_net(tutti::Builder& b) {
 }
 // [/net]
 
-int main() try {
+int main(int argc, char** argv) try {
+  const std::string run_folder = argc > 1 ? argv[1] : "runs/first_net";
   // [train]
   tutti::Builder builder(3, 12, 12);  // channels, height, width
   small_net(builder);
@@ -38,6 +40,8 @@ int main() try {
     const auto result = trainer.step(batch, lr).wait();
     if (step % 8 == 7) std::printf("step %d: loss %.3f\n", step + 1, result.metrics.mean_loss());
   }
+  trainer.commit();
+  tutti::Checkpoints(run_folder).save(trainer);  // what tutti-predict and tutti-export read
   // [/train]
 } catch (const tutti::Error& e) {
   std::fprintf(stderr, "%s\n", e.what());

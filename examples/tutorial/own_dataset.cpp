@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest:
-// A data set of one's own: where a dot stands in the image is what is to be learnt.
+// A data set of one's own: where a dot stands in the image is what is to be learnt. own_dataset [RUN_FOLDER].
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -24,6 +24,7 @@ class Dots {
     schema_.classes = 4;  // quarters of the image
     schema_.mean = {32};
     schema_.stddev = {64};
+    schema_.class_names = {"top left", "top right", "bottom left", "bottom right"};
   }
   std::int64_t size() const { return 512; }
   const Schema& schema() const { return schema_; }
@@ -40,7 +41,8 @@ class Dots {
 static_assert(Dataset<Dots>);
 // [/dataset]
 
-int main() try {
+int main(int argc, char** argv) try {
+  const std::string run_folder = argc > 1 ? argv[1] : "runs/own_dataset";
   // [train]
   const Dots dots;
   Builder b(1, 8, 8);
@@ -55,7 +57,8 @@ int main() try {
   auto strategy = make_strategy("solo");
   Trainer trainer(*backend, strategy, b.graph(), {.optimizer = Sgd{0.9, true}});
   const FitOptions how{.epochs = 4, .global_batch = 32, .schedule = schedule::Constant{0.05}};
-  const double accuracy = fit(trainer, training, &test, how).last->test->top1;
+  Checkpoints checkpoints(run_folder);
+  const double accuracy = fit(trainer, training, test, checkpoints, how).last->test->top1;
   // [/train]
   std::printf("accuracy %.2f\n", accuracy);
   return accuracy > 0.5 ? 0 : 1;

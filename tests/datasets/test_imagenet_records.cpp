@@ -219,7 +219,7 @@ TEST_CASE("where there is nothing, what was looked for and what is there is told
   CHECK(contains(e, "readme.txt"));
   CHECK(contains(error_of(folder / "readme.txt", Split::test), "not a folder"));
   CHECK(contains(error_of(folder.path(), Split::train, {.form = Form::recordio}), "RecordIO"));
-  CHECK_THROWS_AS((void)open_imagenet(folder.path(), Split::train, {.form = {}, .classes = 0}), UsageError);
+  CHECK_THROWS_AS((void)open_imagenet(folder.path(), Split::train, {.form = {}, .classes = -1}), UsageError);
 }
 
 TEST_CASE("RecordIO files are found by their names") {

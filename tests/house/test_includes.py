@@ -20,8 +20,8 @@ BELOW = {
     "comm": {"io", "core"},
     "job": {"comm", "io", "core"},
     "strategy": {"job", "comm", "tensor", "core"},
-    "train": {"engine", "optim", "data", "strategy", "job", "comm", "graph", "tensor", "io", "core"},
-    "interchange": {"train", "engine", "strategy", "data", "models", "nn", "graph", "tensor", "io", "core"},
+    "interchange": {"strategy", "data", "models", "nn", "graph", "tensor", "io", "core"},
+    "train": {"interchange", "engine", "optim", "data", "strategy", "job", "comm", "graph", "tensor", "io", "core"},
 }
 EVERYTHING = set(BELOW) | {"backends", "datasets"}
 

@@ -174,6 +174,7 @@ TEST_CASE("checkpoints by steps alone, at the end too, and no evaluation that no
   o.save_last = true;
   CHECK(saved(o) == "6 12 15 ");
   o.evaluate_every = 1;
+  o.save_best = false;
   o.save_every_steps = 100;
   CHECK(saved(o) == "15 ");
 }

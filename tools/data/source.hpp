@@ -62,13 +62,7 @@ class Source {
       const auto index = opened_.folder / (name.substr(0, name.find('-')) + ".tutti-index");
       examples_ = std::make_shared<const TfRecordFiles>(files_, index);
     }
-    if (opened_.class_names.empty()) {
-      if (const auto m = Manifest::load(Manifest::path_in(opened_.folder, word_of(split)));
-          m && m->class_names.size() == static_cast<std::size_t>(opened_.classes))
-        opened_.class_names = m->class_names;
-      else if (opened_.form == Form::tfrecord)
-        learn_names();
-    }
+    if (opened_.class_names.empty() && opened_.form == Form::tfrecord) learn_names();
   }
 
   [[nodiscard]] std::int64_t size() const { return opened_.records.size(); }
@@ -143,12 +137,10 @@ class Source {
  private:
   [[nodiscard]] static imagenet::Opened open(const io::Path& folder, Split split, std::optional<Form> form,
                                              int classes) {
-    const auto with = [&](int n) { return open_imagenet(folder, split, {form, n}); };
-    if (classes > 0) return with(classes);
-    imagenet::Opened opened = with(1000);
-    if (opened.form != Form::tfrecord && opened.form != Form::recordio) return opened;
-    const auto m = Manifest::load(Manifest::path_in(opened.folder, word_of(split)));
-    return m && m->classes != 1000 ? with(m->classes) : opened;
+    imagenet::OpenOptions as;
+    as.form = form;
+    as.classes = classes;
+    return open_imagenet(folder, split, as);
   }
 
   // The synsets of TFRecord files as names of the classes, if some tens of records a class tell all of them.

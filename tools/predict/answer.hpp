@@ -12,7 +12,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/io/json.hpp>
-#include <tutti/train/run_log.hpp>
+#include <tutti/io/utf8.hpp>
 
 #include "model_options.hpp"
 

@@ -101,8 +101,10 @@ namespace detail {
   } else if (m.file.card) {
     m.card = *m.file.card;
   } else {
-    fail<DataError>("model " + m.file.path.string(), "a file that says which net it is of", "one that does not",
-                    "--model resnet50 and so on says it; what tutti has trained says it by itself");
+    fail<DataError>(
+        "model " + m.file.path.string(), "a file that says which net it is of", "one that does not",
+        "--model resnet18 to resnet152 names the net of other programs' files; checkpoints of tutti name it "
+        "themselves");
   }
   if (!m.card.graph)
     fail<DataError>("model " + m.file.path.string(), "a net of tutti's own ops",

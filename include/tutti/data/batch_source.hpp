@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include <tutti/data/sampler.hpp>
 
 namespace tutti {
+
+struct Schema;  // data/dataset.hpp
 
 // This rank's part of one step. `count` may be 0 in the short last step of an epoch.
 struct Batch {
@@ -30,6 +33,8 @@ struct Batch {
   const ResidentImages* resident = nullptr;
   std::span<const ImageWindow> windows{};  // [count]
   std::span<const std::int64_t> epochs{};  // [count], in a step that runs on into another epoch; else empty
+
+  std::shared_ptr<const Schema> schema{};  // of the data set; null: the source does not tell
 
   [[nodiscard]] std::int64_t epoch_of(std::size_t sample) const { return epochs.empty() ? epoch : epochs[sample]; }
 };
@@ -69,6 +74,8 @@ class BatchSource {
   [[nodiscard]] virtual std::vector<std::string> take_skip_messages() = 0;
   // Seconds that next() has waited for data, in all.
   [[nodiscard]] virtual double seconds_waited() const = 0;
+  // What its images are; null: it does not tell.
+  [[nodiscard]] virtual std::shared_ptr<const Schema> schema() const { return nullptr; }
   // Samples of an epoch.
   [[nodiscard]] virtual std::int64_t size() const = 0;
 

@@ -20,6 +20,8 @@ enum class Split { train, test };  // what is trained on, what is held out
 
 [[nodiscard]] constexpr const char* name_of(Split s) noexcept { return s == Split::train ? "train" : "test"; }  // word
 
+struct ImagePreparation;  // data/image_preparation.hpp
+
 // What every image of a data set has in common.
 struct Schema {
   std::string name;  // for messages, e.g. "cifar10 train"
@@ -28,6 +30,8 @@ struct Schema {
   std::vector<float> mean, stddev;       // per channel, on the 0..255 scale
   std::vector<std::string> class_names;  // one per class, or empty
   std::int64_t block = 1;                // neighbouring samples that are best read together
+  // How an image that is not in the set is made ready to be predicted; null: it has the size of these already.
+  std::shared_ptr<const ImagePreparation> preparation{};
 
   // Bytes of one image, [height, width, channels] of u8.
   [[nodiscard]] std::int64_t image_bytes() const noexcept { return channels * height * width; }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/image_augment.hpp>
 #include <tutti/data/image_decoder.hpp>
+#include <tutti/data/image_preparation.hpp>
 #include <tutti/data/records.hpp>
 
 namespace tutti {
@@ -31,6 +34,9 @@ class EncodedImages {
     schema_.block = records_.block();
     schema_.mean = a.mean.empty() ? std::vector<float>(3, 0.0F) : a.mean;
     schema_.stddev = a.stddev.empty() ? std::vector<float>(3, 1.0F) : a.stddev;
+    if (auto names = records_.class_names(); names.size() == static_cast<std::size_t>(schema_.classes))
+      schema_.class_names = std::move(names);
+    schema_.preparation = std::make_shared<const ImagePreparation>(preparation_of(a));
     schema_.check();
   }
 

@@ -93,6 +93,7 @@ class Loader final : public BatchSource {
 
   // With no threads: the time it took to read.
   [[nodiscard]] double seconds_waited() const noexcept override { return waited_; }
+  [[nodiscard]] std::shared_ptr<const Schema> schema() const override { return schema_; }
   [[nodiscard]] std::int64_t size() const noexcept override { return sampler_.size(); }
   [[nodiscard]] const AnyDataset& dataset() const noexcept { return dataset_; }
   [[nodiscard]] const LoaderOptions& options() const noexcept { return options_; }
@@ -157,6 +158,7 @@ class Loader final : public BatchSource {
   void work();
 
   AnyDataset dataset_;
+  std::shared_ptr<const Schema> schema_;  // its, which batches tell
   LoaderOptions options_;
   Sampler sampler_;
   std::size_t row_bytes_, rows_ = 0;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@ namespace tutti {
 
 TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
     : dataset_(std::move(dataset)),
+      schema_(std::make_shared<const Schema>(dataset_.schema())),
       options_(std::move(options)),
       sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block),
       row_bytes_(static_cast<std::size_t>(dataset_.schema().image_bytes())) {
@@ -131,6 +133,7 @@ TUTTI_CORE_FUNCTION void Loader::open() {
   r.bad.clear();
   r.pending = static_cast<std::int64_t>(n);
   r.batch = batch_at(position_, share, sampler_.size(), options_.placement);
+  r.batch.schema = schema_;
   r.epochs.assign(share.epochs.begin(), share.epochs.end());
   r.batch.epochs = span_of(r.epochs);
   r.batch.images = {r.images, n * row_bytes_};

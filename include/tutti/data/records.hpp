@@ -17,6 +17,7 @@ namespace tutti {
 // label, from 0; it throws DataError naming file and record where the record is damaged. where(i) is that name, for
 // messages. classes() is one more than the largest label there can be. block() is how many neighbouring records are
 // best read together: 1 where every record costs the same wherever it lies (a folder of files, an own index in memory).
+// A set may have class_names(), a std::vector<std::string> with one name per class or none.
 template <class R>
 concept Records = requires(const R& r, std::int64_t i, std::vector<std::uint8_t>& bytes) {
   { r.size() } -> std::same_as<std::int64_t>;
@@ -32,7 +33,11 @@ class AnyRecords {
   template <Records R>
   requires(!std::same_as<R, AnyRecords>)
       AnyRecords(R records)  // NOLINT(google-explicit-constructor): a set of records is one
-      : self_(std::make_shared<const Model<R>>(std::move(records))) {}
+      : self_(std::make_shared<const Model<R>>(std::move(records), std::vector<std::string>{})) {}
+  // Records that do not tell the names of their classes themselves: one per class, or none.
+  template <Records R>
+  AnyRecords(R records, std::vector<std::string> class_names)
+      : self_(std::make_shared<const Model<R>>(std::move(records), std::move(class_names))) {}
 
   [[nodiscard]] std::int64_t size() const { return self_->size(); }
   [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const {
@@ -43,6 +48,8 @@ class AnyRecords {
   [[nodiscard]] std::string where(std::int64_t i) const { return self_->where(i); }
   [[nodiscard]] int classes() const { return self_->classes(); }
   [[nodiscard]] std::int64_t block() const { return self_->block(); }
+  // One per class, or empty.
+  [[nodiscard]] std::vector<std::string> class_names() const { return self_->class_names(); }
 
  private:
   struct Interface {
@@ -52,10 +59,11 @@ class AnyRecords {
     [[nodiscard]] virtual std::string where(std::int64_t i) const = 0;
     [[nodiscard]] virtual int classes() const = 0;
     [[nodiscard]] virtual std::int64_t block() const = 0;
+    [[nodiscard]] virtual std::vector<std::string> class_names() const = 0;
   };
   template <class R>
   struct Model final : Interface {
-    explicit Model(R r) : records(std::move(r)) {}
+    Model(R r, std::vector<std::string> c) : records(std::move(r)), names(std::move(c)) {}
     [[nodiscard]] std::int64_t size() const override { return records.size(); }
     [[nodiscard]] std::int32_t read(std::int64_t i, std::vector<std::uint8_t>& bytes) const override {
       return records.read(i, bytes);
@@ -63,7 +71,14 @@ class AnyRecords {
     [[nodiscard]] std::string where(std::int64_t i) const override { return records.where(i); }
     [[nodiscard]] int classes() const override { return records.classes(); }
     [[nodiscard]] std::int64_t block() const override { return records.block(); }
+    [[nodiscard]] std::vector<std::string> class_names() const override {
+      if constexpr (requires { records.class_names(); })
+        return records.class_names();
+      else
+        return names;
+    }
     R records;
+    std::vector<std::string> names;
   };
   std::shared_ptr<const Interface> self_;
 };

@@ -170,8 +170,9 @@ struct ShardName {
 
 // The files PREFIX-<number>-of-<count>SUFFIX of a folder in order; numbers go from 0 or, as some tools count, from 1.
 // Empty if there is none, or no folder. Throws DataError that names what is missing or does not belong to the set.
+// lacking: a set that lacks files is taken, and this text says which; it stays as it is for a whole set.
 [[nodiscard]] inline std::vector<io::Path> find_shards(const io::Path& folder, std::string_view prefix,
-                                                       std::string_view suffix) {
+                                                       std::string_view suffix, std::string* lacking = nullptr) {
   std::map<std::uint64_t, io::Path> found;
   std::uint64_t of = 0;
   io::Path first;
@@ -214,11 +215,17 @@ struct ShardName {
     // What a name claims costs no time.
     if (missing > 4 && of > 1'000'000) break;
   }
+  if (missing > 0 && lacking != nullptr) {
+    *lacking = std::to_string(found.size()) + " of " + std::to_string(of) + " files in " + folder.string() +
+               "; missing: " + names + (missing > 4 ? ", ..." : "");
+    return paths;
+  }
   if (missing > 0)
     fail<DataError>("records " + folder.string(),
                     "all " + std::to_string(of) + " shards, like " + first.filename().string(),
                     std::to_string(found.size()) + " of them; missing: " + names + (missing > 4 ? ", ..." : ""),
-                    "copy or prepare the missing files again");
+                    "copy or prepare the missing files again; train_imagenet --allow-missing-shards trains on part of "
+                    "a TFRecord set");
   if (found.size() != of)
     fail<DataError>("records " + folder.string(), std::to_string(of) + " shards", std::to_string(found.size()),
                     "the numbers of some do not belong to the set");

@@ -15,19 +15,12 @@
 #include <tutti/data/augment.hpp>
 #include <tutti/data/image_augment.hpp>
 #include <tutti/data/image_decoder.hpp>
+#include <tutti/data/image_preparation.hpp>
 #include <tutti/io/json.hpp>
 
 namespace tutti::interchange {
 
-// How an evaluation makes the input of a net of an encoded image of any size: it is decoded and scaled as `scale` says,
-// and then, for sets of small images that are kept decoded, `window` is cut out of that.
-struct ImagePreparation {
-  ImageAugment scale{};
-  // An image of just the scaled size is taken as it is: that of a set whose images all have it.
-  bool stored = false;
-  std::int64_t height = 224, width = 224;  // of the net
-  Augment window{};                        // pad, pad_mode and fill
-};
+using tutti::ImagePreparation;  // data/image_preparation.hpp
 
 [[nodiscard]] inline io::Json json_of(const ImagePreparation& p) {
   io::Json::Array fill;

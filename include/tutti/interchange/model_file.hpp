@@ -15,10 +15,11 @@
 #include <tutti/core/error.hpp>
 #include <tutti/graph/weighted_graph.hpp>
 #include <tutti/interchange/model_card.hpp>
+#include <tutti/interchange/weight_match.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/safetensors.hpp>
-#include <tutti/train/weight_match.hpp>
+#include <tutti/strategy/strategy.hpp>
 
 namespace tutti::interchange {
 
@@ -61,29 +62,43 @@ namespace detail {
 
 }  // namespace detail
 
+// Where weights lie: the safetensors file, and the checkpoint's folder that it is in; empty: it is in none.
+struct WeightsPlace {
+  io::Path file, checkpoint;
+};
+
 // what: a safetensors file; a checkpoint's folder, which is read back whole; or a run's folder, of which the best
 // checkpoint is taken, else the newest. DataError for what is none of them or damaged.
-[[nodiscard]] inline ModelFile open_model(const std::string& what) {
+[[nodiscard]] inline WeightsPlace find_weights(const std::string& what) {
   const std::string where = "model " + what;
   io::Path path = what;
   while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // a '/' at the end
   if (!io::path_exists(path)) fail<DataError>(where, "a checkpoint, a run or a safetensors file", "nothing there");
-  ModelFile m;
+  WeightsPlace found;
   if (detail::is_folder(path)) {
     if (!io::path_exists(path / "model.safetensors") && io::path_exists(path / "checkpoints"))
       path = detail::checkpoint_of_run(path);
     if (!io::path_exists(path / "model.safetensors"))
       fail<DataError>(where, "model.safetensors, as a checkpoint has, or checkpoints, as a run has",
                       "a folder without them");
-    if (io::path_exists(path / "manifest.json")) m.checkpoint = io::load_checkpoint(path).path();
+    if (io::path_exists(path / "manifest.json")) found.checkpoint = io::load_checkpoint(path).path();
     path /= "model.safetensors";
   } else if (detail::is_of_torch(path)) {
     fail<DataError>(where, "a safetensors file", "one of torch.save()",
                     "pytorch_weights.py FILE.pth FILE.safetensors converts it");
   }
-  m.path = path;
-  m.file = io::Safetensors::open(path);
-  m.card = read_model_card(m.file->metadata(), path.string());
+  found.file = path;
+  return found;
+}
+
+// The same, opened.
+[[nodiscard]] inline ModelFile open_model(const std::string& what) {
+  const WeightsPlace found = find_weights(what);
+  ModelFile m;
+  m.path = found.file;
+  m.checkpoint = found.checkpoint;
+  m.file = io::Safetensors::open(m.path);
+  m.card = read_model_card(m.file->metadata(), m.path.string());
   return m;
 }
 

@@ -51,3 +51,17 @@ inline void append_utf8(std::string& out, std::uint32_t point) {
 }
 
 }  // namespace tutti::io
+
+namespace tutti {
+
+// Replaces each byte that is no UTF-8 by '?': JSON allows UTF-8 only, paths and messages may be any bytes.
+[[nodiscard]] inline std::string utf8_text(std::string s) {
+  for (std::size_t at = 0; at < s.size();) {
+    const std::size_t length = io::utf8_length(s, at);
+    if (length == 0) s[at] = '?';
+    at += length == 0 ? 1 : length;
+  }
+  return s;
+}
+
+}  // namespace tutti

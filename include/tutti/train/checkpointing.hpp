@@ -19,7 +19,9 @@ class LoadedCheckpoint;  // io/checkpoint_load.hpp
 }  // namespace io
 
 // What a checkpoint is made of, put together: the trainer's committed tensors by name, its counters, the run's options.
-// It depends neither on the number of ranks nor on the backend.
+// It depends neither on the number of ranks nor on the backend. model.safetensors says which net it is, how its images
+// are made ready and what its classes are called, as the trainer and its batches tell: enough for tutti-predict,
+// tutti-export and interchange::open_model().
 class Checkpoints {
  public:
   using Warn = std::function<void(const std::string&)>;
@@ -27,7 +29,8 @@ class Checkpoints {
   // In run_dir/checkpoints. The newest `keep` stay, and the best.
   TUTTI_CORE_FUNCTION explicit Checkpoints(const std::string& run_dir, int keep = 2);
   // options: of the run, to be read in each checkpoint.
-  // metadata: of model.safetensors, such as interchange::model_metadata(), which is enough to predict with the file.
+  // metadata: further entries of model.safetensors. interchange::model_metadata() there takes the place of what the
+  // trainer tells, for another name or another preparation of images.
   TUTTI_CORE_FUNCTION Checkpoints(const std::string& run_dir, int keep, io::Json options,
                                   std::vector<std::pair<std::string, std::string>> metadata = {});
   TUTTI_CORE_FUNCTION ~Checkpoints();
@@ -41,6 +44,8 @@ class Checkpoints {
   // Writes the committed state; returns the checkpoint's folder. Throws without touching earlier checkpoints.
   TUTTI_CORE_FUNCTION std::string save(Trainer& trainer);
 
+  // Whether the metric beats those of all checkpoints before.
+  [[nodiscard]] TUTTI_CORE_FUNCTION bool is_best(double metric) const;
   // Remembers the checkpoint of `step` as the best if its metric beats all before it.
   TUTTI_CORE_FUNCTION bool mark_if_best(std::int64_t step, double metric, const Warn& warn);
 
@@ -62,9 +67,13 @@ class Checkpoints {
   TUTTI_CORE_FUNCTION void resume_best(Trainer& trainer);
   TUTTI_CORE_FUNCTION void resume_from(Trainer& trainer, const std::string& path);
   TUTTI_CORE_FUNCTION void resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded);
+  // Puts the weights, their average if the trainer has one, and the counters into the trainer, and starts the optimizer
+  // afresh: an evaluation needs no more, whatever the run's optimizer was.
+  TUTTI_CORE_FUNCTION void load_weights(Trainer& trainer, const io::LoadedCheckpoint& loaded);
 
  private:
   struct Parts;  // checkpointing_definitions.hpp
+  static void begin_restore(Trainer& trainer, const io::LoadedCheckpoint& loaded);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,11 +21,13 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/checkpoint.hpp>
 #include <tutti/train/checkpointing.hpp>
+#include <tutti/train/run_card.hpp>
 #include <tutti/train/while_ranks_work.hpp>
 
 namespace tutti {
 
 struct Checkpoints::Parts {
+  std::string run_dir;
   io::CheckpointStore store;
   io::Json options;
   io::SafetensorsMetadata metadata;
@@ -90,7 +93,7 @@ TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int kee
     : Checkpoints(run_dir, keep, io::Json::object()) {}
 TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep, io::Json options,
                                              std::vector<std::pair<std::string, std::string>> metadata)
-    : parts_(new Parts{io::CheckpointStore(run_dir, keep), std::move(options), std::move(metadata)}) {}
+    : parts_(new Parts{run_dir, io::CheckpointStore(run_dir, keep), std::move(options), std::move(metadata)}) {}
 TUTTI_CORE_FUNCTION Checkpoints::~Checkpoints() = default;
 
 TUTTI_CORE_FUNCTION bool Checkpoints::resume(Trainer& trainer, const Warn& warn) {
@@ -128,14 +131,15 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
         .set("rate_to", c.rate_to)
         .set("rate_step", c.rate_step);
   data.options = parts_->options;
-  data.metadata = parts_->metadata;
+  data.metadata = detail::with_card(parts_->metadata, trainer, parts_->run_dir);
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
   data.optimizer = detail::records(trainer.committed_tensors(true), c.batches);
   return parts_->store.save(data).string();
 }
 
+TUTTI_CORE_FUNCTION bool Checkpoints::is_best(double metric) const { return !parts_->best || metric > *parts_->best; }
 TUTTI_CORE_FUNCTION bool Checkpoints::mark_if_best(std::int64_t step, double metric, const Warn& warn) {
-  if (parts_->best && *parts_->best >= metric) return false;
+  if (!is_best(metric)) return false;
   parts_->best = metric;
   try {
     parts_->store.mark_best(step, metric, parts_->generation);
@@ -178,7 +182,7 @@ TUTTI_CORE_FUNCTION void Checkpoints::resume_best(Trainer& trainer) {
 TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const std::string& path) {
   resume_from(trainer, io::load_checkpoint(path));
 }
-TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
+TUTTI_CORE_FUNCTION void Checkpoints::begin_restore(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
   const auto number = [&](const char* key) {
     const std::string where = "checkpoint " + loaded.path().string() + " counters";
     return loaded.counters().at(key, where).as_integer(where);
@@ -204,10 +208,25 @@ TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const io::Lo
   }
   c.batches = loaded.counters().find("batches") != nullptr ? number("batches") : c.step;
   trainer.prepare_restore(c);
+}
+TUTTI_CORE_FUNCTION void Checkpoints::resume_from(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
+  begin_restore(trainer, loaded);
   detail::fill_tensors(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
   detail::fill_tensors(loaded, "optimizer.safetensors", loaded.optimizer(), trainer.committed_tensors(true));
   trainer.restore();
   if (const auto metric = parts_->store.best_metric()) parts_->best = metric;
+}
+TUTTI_CORE_FUNCTION void Checkpoints::load_weights(Trainer& trainer, const io::LoadedCheckpoint& loaded) {
+  begin_restore(trainer, loaded);
+  detail::fill_tensors(loaded, "model.safetensors", loaded.model(), trainer.committed_tensors(false));
+  std::vector<StateSpan> averages = trainer.committed_tensors(true);
+  const auto is_average = [](const auto& tensor) { return tensor.name.starts_with("ema."); };
+  std::erase_if(averages, [&](const StateSpan& s) { return !is_average(s); });
+  std::vector<io::TensorRecord> saved;
+  if (!averages.empty())
+    std::copy_if(loaded.optimizer().begin(), loaded.optimizer().end(), std::back_inserter(saved), is_average);
+  detail::fill_tensors(loaded, "optimizer.safetensors", saved, averages);
+  trainer.restore();
 }
 
 }  // namespace tutti

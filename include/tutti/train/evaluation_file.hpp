@@ -39,7 +39,11 @@ class EvaluationFile : public FitListener {
  private:
   [[nodiscard]] io::Json json_of(const Mistakes& m) const {
     io::Json::Array names, confusion, worst;
-    for (const std::string& name : test_.schema().class_names) names.emplace_back(utf8_text(name));
+    const std::vector<std::string>& known = test_.schema().class_names;
+    // The net may have more outputs than the data set has classes: these have numbers.
+    if (!known.empty())
+      for (std::size_t k = 0; k < static_cast<std::size_t>(m.classes); ++k)
+        names.emplace_back(k < known.size() ? utf8_text(known[k]) : std::to_string(k));
     for (std::size_t at = 0; at < m.confusion.size(); ++at) {
       if (m.confusion[at] == 0) continue;
       const auto label = static_cast<std::int64_t>(at) / m.classes, said = static_cast<std::int64_t>(at) % m.classes;

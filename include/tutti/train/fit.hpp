@@ -45,6 +45,7 @@ struct FitOptions {  // what fit() can be told
   std::int64_t save_every_steps = 0;  // 0: never
   double save_every_seconds = 0;      // since the last checkpoint, by the clock of rank 0; 0: never
   bool save_last = false;             // at the end of the run, whatever the intervals
+  bool save_best = true;              // after an evaluation that is the best so far, if anything above saves
   std::int64_t max_steps = 0;         // stop after this many updates in all; 0: run all epochs. See EpochEnd for theirs
   std::int64_t total_steps = 0;       // that the schedule spans; 0: those of all epochs
   // Where members come and go: the images of a step that each of them has, so that the global batch and with it the

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/clock.hpp>
@@ -33,6 +34,7 @@ TUTTI_CORE_FUNCTION EvaluationReport evaluate(Trainer& trainer, BatchSource& sou
     if (mistakes != nullptr) mistakes->add(z, b.labels, b.indices);
   });
   const bool wants_logits = metric || mistakes != nullptr;
+  if (auto images = source.schema()) trainer.set_test_images(std::move(images));
   PiecewiseWork pass(trainer.strategy());
   source.start({0, 0});
   for (bool last = false; !last;) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -69,6 +70,8 @@ class FitRun {
       result_.counters = at_;
       return result_;
     }
+    if (sources_.test() != nullptr)
+      if (auto images = sources_.test()->schema()) trainer_.set_test_images(std::move(images));
     begin();
     while (!over_ && (share_.unended != 0 || !ends())) {
       try {
@@ -256,6 +259,13 @@ class FitRun {
     return due || (epoch_done() && (o_.report_epochs || ends()));
   }
   [[nodiscard]] bool summarises() const { return o_.summary_every > 0 && (passed(o_.summary_every) || ends()); }
+  // Whether any of the options saves checkpoints.
+  [[nodiscard]] bool keeps_checkpoints() const {
+    return o_.save_every > 0 || o_.save_every_steps > 0 || o_.save_every_seconds > 0 || o_.save_last;
+  }
+  // Whether a checkpoint of this metric would be the best; all ranks call it, and all get the answer of those that
+  // save.
+  [[nodiscard]] bool beats_all(double metric);
   [[nodiscard]] bool saves_by_steps() const {
     return (o_.save_every_steps > 0 && passed(o_.save_every_steps)) || (share_.flags & step_flag::save) != 0;
   }

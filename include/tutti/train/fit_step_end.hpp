@@ -114,10 +114,12 @@ inline bool FitRun::end_epoch() {
     if (o_.mistakes) tell_mistakes(seen, r);
     name_skipped(*sources_.test());
   }
-  const bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
-                     (o_.save_last && last_epoch) || saves_by_steps();
+  bool saves = (o_.save_every > 0 && (last_epoch || share_.epoch_number % o_.save_every == 0)) ||
+               (o_.save_last && last_epoch) || saves_by_steps();
   std::optional<double> metric;
   if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
+  // Where each worker goes its own way, the one that evaluates saves alone.
+  if (!saves && o_.save_best && metric && keeps_checkpoints()) saves = beats_all(*metric);
   if (saves) {
     save(metric);
     r.best = best_;
@@ -126,6 +128,13 @@ inline bool FitRun::end_epoch() {
   chief_.tell([&](FitListener& l) { l.epoch(r); });
   result_.last = r;
   return reached;
+}
+
+inline bool FitRun::beats_all(double metric) {
+  const Checkpoints* const mine = chief_.checkpoints();
+  double beats = mine != nullptr && mine->is_best(metric) ? 1 : 0;
+  if (!strategy_.owns_weights()) strategy_.sum({&beats, 1});
+  return beats > 0;
 }
 
 inline void FitRun::tell_mistakes(MistakeSum& seen, const EpochReport& r) {

@@ -3,23 +3,23 @@
 
 // What load_weights.hpp declares.
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/interchange/model_file.hpp>
+#include <tutti/interchange/weight_match.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 #include <tutti/train/load_weights.hpp>
-#include <tutti/train/weight_match.hpp>
 
 namespace tutti {
 
 TUTTI_CORE_FUNCTION LoadedWeights load_weights(Trainer& trainer, const std::string& where,
                                                const LoadWeightsOptions& o) {
-  const io::Path path(where);
-  const auto file = io::Safetensors::open(std::filesystem::is_directory(path) ? path / "model.safetensors" : path);
+  const io::Path path = interchange::find_weights(where).file;
+  const auto file = io::Safetensors::open(path);
   trainer.commit();
   const std::vector<StateSpan> model = trainer.committed_tensors(false);
   std::vector<StateSpan> averages = trainer.committed_tensors(true);

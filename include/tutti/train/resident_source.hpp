@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,6 +41,7 @@ class ResidentSource final : public BatchSource {
   // not do. Of the options those of the loader's ring do not matter.
   ResidentSource(Backend& backend, AnyDataset dataset, LoaderOptions options)
       : dataset_(std::move(dataset)),
+        schema_(std::make_shared<const Schema>(dataset_.schema())),
         options_(std::move(options)),
         sampler_(dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block) {
     const Schema& seen = dataset_.schema();
@@ -119,6 +121,7 @@ class ResidentSource final : public BatchSource {
     batch_.labels = std::span<const std::int32_t>(labels_of_batch_).first(batch_.indices.size());
     batch_.windows = std::span<const ImageWindow>(windows_).first(batch_.indices.size());
     batch_.resident = &resident_;
+    batch_.schema = schema_;
     position_ = batch_.after;
     exhausted_ = options_.one_pass && batch_.last_of_epoch;
     waited_ += watch.seconds();
@@ -129,6 +132,7 @@ class ResidentSource final : public BatchSource {
   [[nodiscard]] std::int64_t skipped() const override { return 0; }
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return {}; }
   [[nodiscard]] double seconds_waited() const override { return waited_; }
+  [[nodiscard]] std::shared_ptr<const Schema> schema() const override { return schema_; }
   [[nodiscard]] std::int64_t size() const noexcept override { return sampler_.size(); }
   [[nodiscard]] const ResidentImages& images() const noexcept { return resident_; }
 
@@ -164,6 +168,7 @@ class ResidentSource final : public BatchSource {
   }
 
   AnyDataset dataset_;
+  std::shared_ptr<const Schema> schema_;
   LoaderOptions options_;
   Sampler sampler_;
   Buffer images_, labels_, fill_;

@@ -18,16 +18,6 @@
 
 namespace tutti {
 
-// Paths and messages may be any bytes, JSON may not: what is no UTF-8 becomes '?'.
-[[nodiscard]] inline std::string utf8_text(std::string s) {
-  for (std::size_t at = 0; at < s.size();) {
-    const std::size_t length = io::utf8_length(s, at);
-    if (length == 0) s[at] = '?';
-    at += std::max<std::size_t>(length, 1);
-  }
-  return s;
-}
-
 namespace detail {
 
 // JSON has no NaN and no infinity; they become null.

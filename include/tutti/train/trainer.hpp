@@ -45,6 +45,13 @@ class Trainer {
   [[nodiscard]] Executor& executor() noexcept { return *executor_; }
   [[nodiscard]] const TrainerOptions& options() const noexcept { return o_; }
   [[nodiscard]] AnyStrategy& strategy() noexcept { return s_; }
+  // The model as it was built, with its loss and without a gradient.
+  [[nodiscard]] const Graph& model() const noexcept;
+  // The images of the last step() that was given a Batch, and of the last evaluate(): what Checkpoints write into a
+  // checkpoint about classes and image preparation. Null: not known.
+  [[nodiscard]] const std::shared_ptr<const Schema>& training_images() const noexcept { return training_images_; }
+  [[nodiscard]] const std::shared_ptr<const Schema>& test_images() const noexcept { return test_images_; }
+  void set_test_images(std::shared_ptr<const Schema> schema) noexcept { test_images_ = std::move(schema); }
   // What the loss is multiplied by in this step.
   [[nodiscard]] double loss_scale() {
     return o_.dynamic_loss_scale ? LossScale{counters().scale_exponent}.value() : o_.loss_scale;
@@ -200,6 +207,7 @@ class Trainer {
   std::int64_t behind_ = 0;
   bool synchronised_ = false;
   CommittedState committed_;
+  std::shared_ptr<const Schema> training_images_, test_images_;
 };
 
 }  // namespace tutti

@@ -33,8 +33,12 @@ namespace tutti {
 // What the pieces of a step need. They refer to each other.
 struct Trainer::Parts {
   Parts(Backend& b, AnyStrategy& s, const TrainerOptions& o, const Graph& model)
-      : exchange(b, s, o), executor(exchange.make_executor(model)), optimizer(b, o, *executor, exchange.trainable()) {}
+      : as_built(model),
+        exchange(b, s, o),
+        executor(exchange.make_executor(model)),
+        optimizer(b, o, *executor, exchange.trainable()) {}
 
+  Graph as_built;
   GradientExchange exchange;
   std::unique_ptr<Executor> executor;
   OptimizerState optimizer;
@@ -85,6 +89,8 @@ TUTTI_CORE_FUNCTION Trainer::Trainer(Erased, Backend& backend, AnyStrategy strat
 }
 TUTTI_CORE_FUNCTION Trainer::~Trainer() = default;
 
+TUTTI_CORE_FUNCTION const Graph& Trainer::model() const noexcept { return parts_->as_built; }
+
 TUTTI_CORE_FUNCTION void Trainer::initialize() {
   fill(executor_->parameters(), executor_->parameter_data());
   fill(executor_->states(), executor_->state_data());
@@ -96,6 +102,7 @@ TUTTI_CORE_FUNCTION void Trainer::initialize() {
 }
 
 TUTTI_CORE_FUNCTION Trainer::Pending Trainer::step(const Batch& batch, double lr, std::uint32_t flags) {
+  if (batch.schema != nullptr) training_images_ = batch.schema;
   const std::int64_t n = micro_batches(batch.count);
   micro_batches_.clear();
   for (std::int64_t i = 0; i < n; ++i)

@@ -15,9 +15,9 @@
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/span_of.hpp>
+#include <tutti/interchange/load_weights_options.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
-#include <tutti/train/load_weights_options.hpp>
 
 // A file's tensors beside those of a net.
 namespace tutti {

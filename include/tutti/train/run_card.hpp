@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/image_preparation.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/interchange/model_card.hpp>
+#include <tutti/io/file.hpp>
+#include <tutti/io/utf8.hpp>
+#include <tutti/train/trainer.hpp>
+
+// The card that Checkpoints write into model.safetensors: the trainer's model, and what its batches tell of the images.
+namespace tutti::detail {
+
+// The run folder's name, which stands for the model where it has no other.
+[[nodiscard]] inline std::string name_of_run(const std::string& run_dir) {
+  io::Path path = io::Path(run_dir).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();  // a '/' at the end
+  const std::string name = path.filename().string();
+  return name.empty() || name == "." || name == ".." ? "net" : utf8_text(name);
+}
+
+// How images are made ready for this net, as the first of these data sets says that has images of the net's size. Else
+// images are scaled to that size.
+[[nodiscard]] inline ImagePreparation preparation_for(const Shape& input, const Schema* test, const Schema* training) {
+  for (const Schema* s : {test, training}) {
+    if (s == nullptr || s->preparation == nullptr) continue;
+    if (s->preparation->height == input[2] && s->preparation->width == input[3]) return *s->preparation;
+  }
+  return preparation_of_stored(input[2], input[3]);
+}
+
+// `given` with what it lacks of a model's card.
+[[nodiscard]] inline interchange::Metadata with_card(interchange::Metadata given, const Trainer& trainer,
+                                                     const std::string& run_dir) {
+  for (const auto& [key, text] : given)
+    if (key == interchange::ModelCard::key) return given;
+  const Graph& model = trainer.model();
+  const Schema *const test = trainer.test_images().get(), *const training = trainer.training_images().get();
+  std::vector<std::string> names;
+  for (const Schema* s : {training, test})
+    if (s != nullptr && names.empty() &&
+        static_cast<std::int64_t>(s->class_names.size()) == model[model.logits].shape[1])
+      names = s->class_names;
+  const ImagePreparation image = preparation_for(model[model.images].shape, test, training);
+  for (auto& entry : interchange::model_metadata(name_of_run(run_dir), model, image, names)) {
+    bool there = false;
+    for (const auto& [key, text] : given) there = there || key == entry.first;
+    if (!there) given.push_back(std::move(entry));
+  }
+  return given;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+// What a checkpoint says of its net without being told: the graph, how images are made ready, and the classes' names.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/data/augment.hpp>
+#include <tutti/data/encoded_images.hpp>
+#include <tutti/data/image_preparation.hpp>
+#include <tutti/data/memory_dataset.hpp>
+#include <tutti/engine/cpu/cpu.hpp>
+#include <tutti/interchange/image_preparation.hpp>
+#include <tutti/interchange/model_card.hpp>
+#include <tutti/interchange/model_file.hpp>
+#include <tutti/io/checkpoint.hpp>
+#include <tutti/strategy/solo.hpp>
+#include <tutti/train/fit.hpp>
+
+#include "fit_run.hpp"
+
+using namespace tutti;
+using namespace tutti::testing;
+
+namespace {
+
+const std::vector<std::string> kinds{"sun", "moon", "star & comet", "planet"};
+
+// Eight images of 12x10 with a class each.
+MemoryDataset stored(std::vector<std::string> names = kinds) {
+  Schema s;
+  s.name = "sky";
+  s.channels = 3;
+  s.height = 12;
+  s.width = 10;
+  s.classes = 4;
+  s.mean = {128, 128, 128};
+  s.stddev = {64, 64, 64};
+  s.class_names = std::move(names);
+  std::vector<std::uint8_t> pixels(8 * 12 * 10 * 3);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 7);
+  return {s, std::move(pixels), {0, 1, 2, 3, 0, 1, 2, 3}};
+}
+Augment windows(bool training) {
+  Augment a;
+  a.height = a.width = 8;
+  a.pad = training ? 2 : 0;
+  a.random_crop = a.mirror = training;
+  return a;
+}
+
+interchange::ModelCard card_of(const io::Path& run) {
+  const auto file = interchange::open_model(run.string());
+  REQUIRE(file.card);
+  REQUIRE(file.card->graph);
+  return *file.card;
+}
+bool is_of_torch(const io::Path& run) {
+  const auto file = interchange::open_model(run.string());
+  for (const auto& [key, text] : file.file->metadata())
+    if (key == "format") return text == "pt";
+  return false;
+}
+
+std::vector<float> values(Trainer& t, const std::string& name) {
+  const Tensor<float> all = t.parameter(name);
+  return {all.begin(), all.end()};
+}
+
+struct Training {
+  CpuBackend backend{CpuOptions{1}};
+  Solo solo;
+  Trainer trainer{backend, solo, net(), {}};
+};
+
+}  // namespace
+
+TEST_CASE("a loop written by hand leaves checkpoints that say their net, its images and its classes") {
+  Folder folder;
+  Training t;
+  Loader loader(Augmented(stored(), windows(true)), {.placement = {.global_batch = 4}, .seed = 1});
+  (void)t.trainer.step(loader.next(), 0.1).wait();
+  t.trainer.commit();
+  Checkpoints checkpoints((folder.path / "night").string());
+  checkpoints.save(t.trainer);
+  const auto card = card_of(folder.path / "night");
+  CHECK(card.name == "night");
+  CHECK(card.classes == kinds);
+  CHECK((*card.graph)[card.graph->images].shape == Shape{1, 3, 8, 8});
+  CHECK(card.image.stored);
+  CHECK(card.image.scale.height == 12);
+  CHECK(card.image.scale.width == 10);
+  CHECK(card.image.window.pad == 0);
+  CHECK(is_of_torch(folder.path / "night"));
+  // The weights fit the net that the file tells of, and it predicts what the trainer does.
+  const auto file = interchange::open_model((folder.path / "night").string());
+  CHECK_NOTHROW((void)interchange::load_model(file, *card.graph, interchange::Averaged::automatic));
+}
+
+TEST_CASE("without a step there is a card all the same: the net, and images of its size") {
+  Folder folder;
+  Training t;
+  t.trainer.commit();
+  Checkpoints checkpoints(folder.path.string() + "/");
+  checkpoints.save(t.trainer);
+  const auto card = card_of(folder.path);
+  CHECK(card.name == folder.path.filename().string());
+  CHECK(card.classes.empty());
+  CHECK(card.image.stored);
+  CHECK(card.image.height == 8);
+  CHECK(card.image.scale.height == 8);
+}
+
+TEST_CASE("fit() tells of the test images, from its first checkpoint on") {
+  Folder folder;
+  Training t;
+  Loader training(Augmented(stored({}), windows(true)), {.placement = {.global_batch = 4}, .seed = 1});
+  Augment padded = windows(false);
+  padded.fill = {7};
+  Schema small = stored().schema();
+  small.height = small.width = 6;
+  small.name = "small sky";
+  const MemoryDataset held(small, std::vector<std::uint8_t>(2 * 6 * 6 * 3), {0, 1});
+  padded.pad = 1;
+  Loader test(Augmented(held, padded), {.placement = {.global_batch = 2}, .shuffle = false, .one_pass = true});
+  Checkpoints checkpoints(folder.path.string(), 100);
+  FitOptions how{.epochs = 1, .global_batch = 4, .schedule = schedule::Constant{0.01}};
+  how.save_every_steps = 1;
+  fit(t.trainer, training, test, checkpoints, how);
+  const auto all = io::CheckpointStore(folder.path).list();
+  REQUIRE(all.size() == 2);
+  for (const auto& path : all) {
+    const auto card = card_of(path);
+    CHECK(card.classes == kinds);  // the training images have no names
+    CHECK(card.image.scale.height == 6);
+    CHECK(card.image.window.pad == 1);
+    CHECK(card.image.window.fill == std::vector<std::uint8_t>{7});
+  }
+}
+
+TEST_CASE("what a program says of its net stands before what the trainer tells") {
+  Folder folder;
+  Training t;
+  t.trainer.commit();
+  auto metadata = interchange::model_metadata("mine", net(), preparation_of_stored(8, 8), {"a", "b", "c", "d"});
+  metadata.emplace_back("author", "me");
+  Checkpoints checkpoints(folder.path.string(), 2, io::Json::object(), metadata);
+  checkpoints.save(t.trainer);
+  CHECK(card_of(folder.path).name == "mine");
+  CHECK(card_of(folder.path).classes.size() == 4);
+  SUBCASE("further entries alone leave the card to the trainer") {
+    Folder other;
+    Checkpoints more(other.path.string(), 2, io::Json::object(), {{"author", "me"}});
+    more.save(t.trainer);
+    CHECK(card_of(other.path).name == other.path.filename().string());
+    const auto file = interchange::open_model(other.path.string());
+    bool there = false;
+    for (const auto& [key, text] : file.file->metadata()) there = there || (key == "author" && text == "me");
+    CHECK(there);
+  }
+}
+
+TEST_CASE("encoded images are prepared as an evaluation does it, whatever is random in training") {
+  ImageAugment a = ImageAugment::torchvision(Split::train);
+  a.height = a.width = 64;
+  a.short_side = 72;
+  a.colour = ColourJitter::torchvision(0.4, 0.4, 0.4, 0.1);
+  const ImagePreparation p = preparation_of(a);
+  CHECK(p.scale.crop == CropRule::centre);
+  CHECK(p.scale.short_side == 72);
+  CHECK_FALSE(p.scale.mirror);
+  CHECK(p.scale.quality == DecodeQuality::accurate);
+  CHECK_FALSE(p.stored);
+  CHECK(p.height == 64);
+  a.height = a.width = 448;  // larger than the short side
+  CHECK(preparation_of(a).scale.short_side == 512);
+  CHECK(preparation_of(ImageAugment::horovod(Split::train)).scale.crop == CropRule::central);
+  CHECK_NOTHROW((void)interchange::ImagePreparer(preparation_of(a), 3));
+}
+
+TEST_CASE("an evaluation that is the best so far saves a checkpoint, whatever the interval") {
+  Folder folder;
+  Run run;
+  Checkpoints checkpoints(folder.path, 2, io::Json::object());
+  FitOptions how{.epochs = 4, .save_every = 100};
+  // 3 is the best of four epochs, and not the last.
+  how.metric = [seen = std::size_t{0}](std::span<const float>, std::span<const std::int32_t> labels) mutable {
+    // The 33 test images, with the weights and with their average.
+    static constexpr double of_epoch[] = {1, 0.5, 3, 2};
+    seen += labels.size();
+    return of_epoch[(seen - 1) / 66] * static_cast<double>(labels.size());
+  };
+  run.go(&checkpoints, how);
+  std::vector<std::int64_t> steps;
+  for (const auto& path : io::CheckpointStore(folder.path).list()) steps.push_back(io::load_checkpoint(path).step());
+  CHECK(steps == std::vector<std::int64_t>{20, 15, 5});
+  CHECK(io::CheckpointStore(folder.path).best()->step == 15);
+  CHECK(io::CheckpointStore(folder.path).best()->metric == doctest::Approx(3));
+  CHECK(run.recorder.epochs[2].best);
+  CHECK_FALSE(run.recorder.epochs[3].best);
+  SUBCASE("unless nothing is to be saved, or not the best") {
+    for (const bool never : {true, false}) {
+      Folder other;
+      Run again;
+      Checkpoints none(other.path, 2, io::Json::object());
+      FitOptions o{.epochs = 2, .save_every = never ? 0 : 100, .save_best = never};
+      again.go(&none, o);
+      CHECK(again.recorder.paths.size() == (never ? 0 : 1));
+    }
+  }
+}
+
+TEST_CASE("weights are loaded whatever optimizer the run had") {
+  Folder folder;
+  {
+    Checkpoints checkpoints(folder.path, 2, io::Json::object());
+    Run run;  // momentum and an average
+    run.go(&checkpoints, {.epochs = 1});
+  }
+  const auto saved = io::CheckpointStore(folder.path).load_newest_valid();
+  REQUIRE(saved);
+  CpuBackend backend;
+  Solo solo;
+  Trainer plain(backend, solo, net(), {.optimizer = Adamw{}});
+  Checkpoints checkpoints(folder.path.string());
+  CHECK_THROWS_AS(checkpoints.resume_from(plain, *saved), DataError);
+  checkpoints.load_weights(plain, *saved);
+  Run same;
+  checkpoints.resume_from(same.trainer, *saved);
+  CHECK(values(plain, "conv1.weight") == values(same.trainer, "conv1.weight"));
+  CHECK(plain.counters().step == 5);
+  Trainer averaged(backend, solo, net(), {.optimizer = Adamw{}, .ema_decay = 0.5});
+  checkpoints.load_weights(averaged, *saved);
+  std::vector<float> theirs, ours;
+  same.trainer.with_ema([&] { theirs = values(same.trainer, "fc.weight"); });
+  averaged.with_ema([&] { ours = values(averaged, "fc.weight"); });
+  CHECK(ours == theirs);
+}
