@@ -105,6 +105,22 @@ TEST_CASE("a centre crop of a made-up image has the pixels that its place says")
     }
 }
 
+TEST_CASE("the schema has the names of the records' classes, and how an evaluation makes images ready") {
+  ImageAugment a = ImageAugment::horovod(Split::train);
+  a.height = a.width = 20;
+  const InMemory records{{jpeg_of_size(100, 80)}, {3}};
+  const EncodedImages unnamed("test", records, made_up(), a);
+  CHECK(unnamed.schema().class_names.empty());
+  REQUIRE(unnamed.schema().preparation != nullptr);
+  CHECK(unnamed.schema().preparation->scale.crop == CropRule::central);
+  CHECK_FALSE(unnamed.schema().preparation->scale.mirror);
+  CHECK(unnamed.schema().preparation->height == 20);
+  std::vector<std::string> names(10, "star & moon");
+  CHECK(EncodedImages("test", AnyRecords(records, names), made_up(), a).schema().class_names == names);
+  names.pop_back();  // not one per class
+  CHECK(EncodedImages("test", AnyRecords(records, names), made_up(), a).schema().class_names.empty());
+}
+
 TEST_CASE("a random crop is a part of the image, mirrored or not, and changes from epoch to epoch") {
   for (const bool horovod : {false, true}) {
     ImageAugment a = horovod ? ImageAugment::horovod(Split::train) : ImageAugment::torchvision(Split::train);

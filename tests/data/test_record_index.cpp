@@ -249,7 +249,17 @@ TEST_CASE("shards are found by their names") {
   auto message = message_of<DataError>([&] { (void)names("train"); });
   CHECK(contains(message, "missing: train-00001-of-00003"));
   CHECK(contains(message, folder.path().string()));
+  CHECK(contains(message, "--allow-missing-shards"));
+  std::string lacking;
+  CHECK(find_shards(folder.path(), "train", "", &lacking).size() == 2);
+  CHECK(lacking == "2 of 3 files in " + folder.path().string() + "; missing: train-00001-of-00003");
+  touch("train-00003-of-00003");  // belongs to no set of 0 to 2
+  CHECK_THROWS_AS((void)find_shards(folder.path(), "train", "", &lacking), DataError);
+  std::filesystem::remove(folder / "train-00003-of-00003");
   touch("train-00001-of-00003");
+  lacking.clear();
+  CHECK(find_shards(folder.path(), "train", "", &lacking).size() == 3);
+  CHECK(lacking.empty());
   touch("train-00003-of-00003");
   CHECK(contains(message_of<DataError>([&] { (void)names("train"); }), "do not belong"));
   std::filesystem::remove(folder / "train-00003-of-00003");

@@ -205,6 +205,57 @@ TEST_CASE("an image folder for evaluation has the labels of training") {
   CHECK(contains(error_of(folder.path(), Split::train), "train/n0"));
 }
 
+TEST_CASE("classes and their names are those of tutti-data's file next to records") {
+  const TempFolder folder;
+  const auto tell = [&](const std::string& split, const std::string& form, const std::string& names) {
+    write_text(folder / ("tutti-data-" + split + ".json"), R"({"format": "tutti-data", "version": 1, "form": ")" +
+                                                               form + R"(", "classes": 3, "class_names": )" + names +
+                                                               "}");
+  };
+  write_records(folder / "train-00000-of-00001", {example(2)});
+  write_recordio(folder / "val.rec", 1);
+  CHECK(open_imagenet(folder.path(), Split::train).classes == 1000);
+  tell("train", "tfrecord", R"(["x", "y & z", "ä"])");
+  auto o = open_imagenet(folder.path(), Split::train);
+  const std::vector<std::string> names{"x", "y & z", "ä"};
+  CHECK(o.classes == 3);
+  CHECK(o.class_names == names);
+  CHECK(o.records.class_names() == names);
+  // Another number that is asked for leaves the names out.
+  o = open_imagenet(folder.path(), Split::train, {.classes = 5});
+  CHECK(o.classes == 5);
+  CHECK(o.class_names.empty());
+  // The file tells of another form.
+  CHECK(open_imagenet(folder.path(), Split::test).classes == 1000);
+  tell("validation", "recordio", "[]");
+  o = open_imagenet(folder.path(), Split::test);
+  CHECK(o.classes == 3);
+  CHECK(o.class_names.empty());
+  // The other split's file does as well.
+  std::filesystem::remove(folder / "tutti-data-validation.json");
+  tell("train", "recordio", R"(["x", "y", "z"])");
+  CHECK(open_imagenet(folder.path(), Split::test).class_names == std::vector<std::string>{"x", "y", "z"});
+  for (const char* bad :
+       {"{", R"({"format": "other", "version": 1})",
+        R"({"format": "tutti-data", "version": 1, "form": "recordio", "classes": 0, "class_names": []})"}) {
+    write_text(folder / "tutti-data-train.json", bad);
+    CHECK(contains(error_of(folder.path(), Split::test), "tutti-data-train.json"));
+  }
+}
+
+TEST_CASE("a TFRecord set of which files are missing is taken where that is asked for") {
+  const TempFolder folder;
+  write_records(folder / "train-00001-of-00002", {example(7)});
+  CHECK(contains(error_of(folder.path(), Split::train), "missing: train-00000-of-00002"));
+  const auto o = open_imagenet(folder.path(), Split::train, {.missing_shards = true});
+  CHECK(o.records.size() == 1);
+  CHECK(first_label(o) == 6);
+  CHECK(contains(o.missing, "train-00000-of-00002"));
+  std::filesystem::remove(folder / "train-00001-of-00002");
+  write_packed(folder / "train-00000-of-00002.tutti");
+  CHECK(contains(error_of(folder.path(), Split::train, {.missing_shards = true}), "missing"));
+}
+
 TEST_CASE("where there is nothing, what was looked for and what is there is told") {
   const TempFolder folder;
   std::string e = error_of(folder / "none", Split::train);

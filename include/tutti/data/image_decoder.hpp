@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/data/image_augment_options.hpp>
 #include <tutti/data/image_header.hpp>
 
 namespace tutti {
@@ -20,11 +21,6 @@ namespace tutti {
 struct ImageRegion {
   int x = 0, y = 0, width = 0, height = 0;
 };
-
-// fast: integer DCT of lower precision, chroma repeated and not interpolated, and where the region is far larger than
-// what is wanted, fewer DCT coefficients. For training. accurate: the slower integer DCT, chroma interpolated, full
-// size.
-enum class DecodeQuality : std::uint8_t { fast, accurate };
 
 struct DecodeRequest {  // what of an image is wanted
   ImageRegion region;

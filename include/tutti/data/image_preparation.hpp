@@ -8,7 +8,7 @@
 
 #include <tutti/data/augment_options.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/data/image_augment.hpp>
+#include <tutti/data/image_augment_options.hpp>
 
 // How an image of any size becomes the input of a net: data sets say it in their schemas, checkpoints keep it.
 namespace tutti {

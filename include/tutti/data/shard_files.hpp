@@ -215,7 +215,7 @@ struct ShardName {
     // What a name claims costs no time.
     if (missing > 4 && of > 1'000'000) break;
   }
-  if (missing > 0 && lacking != nullptr) {
+  if (missing > 0 && lacking != nullptr && paths.size() == found.size()) {
     *lacking = std::to_string(found.size()) + " of " + std::to_string(of) + " files in " + folder.string() +
                "; missing: " + names + (missing > 4 ? ", ..." : "");
     return paths;

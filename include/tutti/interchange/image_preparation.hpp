@@ -16,28 +16,10 @@
 #include <tutti/data/image_augment.hpp>
 #include <tutti/data/image_decoder.hpp>
 #include <tutti/data/image_preparation.hpp>
+#include <tutti/interchange/preparation_json.hpp>
 #include <tutti/io/json.hpp>
 
 namespace tutti::interchange {
-
-using tutti::ImagePreparation;  // data/image_preparation.hpp
-
-[[nodiscard]] inline io::Json json_of(const ImagePreparation& p) {
-  io::Json::Array fill;
-  for (const std::uint8_t f : p.window.fill) fill.emplace_back(f);
-  return io::Json::object({{"height", p.height},
-                           {"width", p.width},
-                           {"scaled", io::Json::array({p.scale.height, p.scale.width})},
-                           {"crop", p.scale.crop == CropRule::central ? "central" : "centre"},
-                           {"short_side", p.scale.short_side},
-                           {"share", p.scale.share},
-                           {"antialias", p.scale.antialias},
-                           {"fast", p.scale.quality == DecodeQuality::fast},
-                           {"stored", p.stored},
-                           {"pad", p.window.pad},
-                           {"pad_mode", p.window.pad_mode == PadMode::reflect ? "reflect" : "constant"},
-                           {"fill", std::move(fill)}});
-}
 
 // Each thread keeps a scaled image.
 inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;

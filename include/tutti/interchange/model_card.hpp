@@ -11,39 +11,12 @@
 #include <tutti/core/error.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/interchange/image_preparation.hpp>
+#include <tutti/interchange/model_metadata.hpp>
 #include <tutti/interchange/net_json.hpp>
 #include <tutti/io/json.hpp>
 #include <tutti/io/utf8.hpp>
 
 namespace tutti::interchange {
-
-// What a file of weights says of itself, so that it is enough to predict: the net, how its images are made ready and
-// what its classes are called. It stands in a safetensors file's metadata under the key "tutti", as JSON.
-struct ModelCard {
-  static constexpr std::string_view key = "tutti";
-  static constexpr std::int64_t version = 1;
-
-  std::string name;            // for people, such as "resnet_imagenet-50"
-  std::optional<Graph> graph;  // without a loss; nothing for a net with an op that no file can tell of
-  ImagePreparation image;
-  std::vector<std::string> classes;  // one name per class, or empty
-};
-
-using Metadata = std::vector<std::pair<std::string, std::string>>;
-
-// Of a model as a Builder has recorded it. "format" is what Hugging Face's readers ask for.
-[[nodiscard]] inline Metadata model_metadata(const std::string& name, const Graph& model, const ImagePreparation& image,
-                                             const std::vector<std::string>& classes) {
-  io::Json::Array names;
-  for (const std::string& c : classes) names.emplace_back(utf8_text(c));
-  const auto net = net_to_json(model);
-  return {{"format", "pt"},
-          {std::string(ModelCard::key), io::write_json(io::Json::object({{"version", ModelCard::version},
-                                                                         {"name", name},
-                                                                         {"net", net ? *net : io::Json()},
-                                                                         {"image", json_of(image)},
-                                                                         {"classes", std::move(names)}}))}};
-}
 
 // Nothing where the file says nothing; DataError names what is wrong. where: the file.
 [[nodiscard]] inline std::optional<ModelCard> read_model_card(const Metadata& metadata, const std::string& where) {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <tutti/core/error.hpp>
 #include <tutti/graph/weighted_graph.hpp>
+#include <tutti/interchange/find_weights.hpp>
 #include <tutti/interchange/model_card.hpp>
 #include <tutti/interchange/weight_match.hpp>
 #include <tutti/io/checkpoint.hpp>
@@ -34,64 +32,7 @@ struct ModelFile {
   std::optional<ModelCard> card;        // where it says what it is
 };
 
-namespace detail {
-
-[[nodiscard]] inline bool is_folder(const io::Path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
-
-// The checkpoint of a run that is marked as its best, else the newest that is whole.
-[[nodiscard]] inline io::Path checkpoint_of_run(const io::Path& run) {
-  const io::CheckpointStore store(run);
-  if (const auto best = store.load_best()) return best->path();
-  std::vector<std::string> complaints;
-  if (const auto newest = store.load_newest_valid(&complaints)) return newest->path();
-  fail<DataError>("model " + run.string(), "a whole checkpoint in " + store.folder().string(),
-                  complaints.empty() ? "none" : complaints.front());
-}
-
-// What torch.save() writes: a ZIP archive or, in former times, a pickle. A safetensors file may begin with the same
-// bytes, which are its header's length; the header begins with a brace.
-[[nodiscard]] inline bool is_of_torch(const io::Path& path) {
-  const io::MappedFile file(path);
-  const auto bytes = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 9));
-  const std::string_view begin(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return (begin.starts_with("PK") || begin.starts_with("\x80")) && !begin.ends_with('{');
-}
-
-}  // namespace detail
-
-// Where weights lie: the safetensors file, and the checkpoint's folder that it is in; empty: it is in none.
-struct WeightsPlace {
-  io::Path file, checkpoint;
-};
-
-// what: a safetensors file; a checkpoint's folder, which is read back whole; or a run's folder, of which the best
-// checkpoint is taken, else the newest. DataError for what is none of them or damaged.
-[[nodiscard]] inline WeightsPlace find_weights(const std::string& what) {
-  const std::string where = "model " + what;
-  io::Path path = what;
-  while (path.has_parent_path() && path.filename().empty()) path = path.parent_path();  // a '/' at the end
-  if (!io::path_exists(path)) fail<DataError>(where, "a checkpoint, a run or a safetensors file", "nothing there");
-  WeightsPlace found;
-  if (detail::is_folder(path)) {
-    if (!io::path_exists(path / "model.safetensors") && io::path_exists(path / "checkpoints"))
-      path = detail::checkpoint_of_run(path);
-    if (!io::path_exists(path / "model.safetensors"))
-      fail<DataError>(where, "model.safetensors, as a checkpoint has, or checkpoints, as a run has",
-                      "a folder without them");
-    if (io::path_exists(path / "manifest.json")) found.checkpoint = io::load_checkpoint(path).path();
-    path /= "model.safetensors";
-  } else if (detail::is_of_torch(path)) {
-    fail<DataError>(where, "a safetensors file", "one of torch.save()",
-                    "pytorch_weights.py FILE.pth FILE.safetensors converts it");
-  }
-  found.file = path;
-  return found;
-}
-
-// The same, opened.
+// Of what find_weights() takes.
 [[nodiscard]] inline ModelFile open_model(const std::string& what) {
   const WeightsPlace found = find_weights(what);
   ModelFile m;

@@ -259,13 +259,8 @@ class FitRun {
     return due || (epoch_done() && (o_.report_epochs || ends()));
   }
   [[nodiscard]] bool summarises() const { return o_.summary_every > 0 && (passed(o_.summary_every) || ends()); }
-  // Whether any of the options saves checkpoints.
-  [[nodiscard]] bool keeps_checkpoints() const {
-    return o_.save_every > 0 || o_.save_every_steps > 0 || o_.save_every_seconds > 0 || o_.save_last;
-  }
-  // Whether a checkpoint of this metric would be the best; all ranks call it, and all get the answer of those that
-  // save.
-  [[nodiscard]] bool beats_all(double metric);
+  // Whether a checkpoint of this metric is to be saved as the best so far. All ranks call it and get the same answer.
+  [[nodiscard]] bool saves_as_best(double metric);
   [[nodiscard]] bool saves_by_steps() const {
     return (o_.save_every_steps > 0 && passed(o_.save_every_steps)) || (share_.flags & step_flag::save) != 0;
   }

@@ -119,7 +119,7 @@ inline bool FitRun::end_epoch() {
   std::optional<double> metric;
   if (r.test) metric = r.test_ema ? std::max(r.test->judged_by(), r.test_ema->judged_by()) : r.test->judged_by();
   // Where each worker goes its own way, the one that evaluates saves alone.
-  if (!saves && o_.save_best && metric && keeps_checkpoints()) saves = beats_all(*metric);
+  if (!saves && metric) saves = saves_as_best(*metric);
   if (saves) {
     save(metric);
     r.best = best_;
@@ -130,7 +130,9 @@ inline bool FitRun::end_epoch() {
   return reached;
 }
 
-inline bool FitRun::beats_all(double metric) {
+inline bool FitRun::saves_as_best(double metric) {
+  if (!o_.save_best) return false;
+  if (o_.save_every <= 0 && o_.save_every_steps <= 0 && o_.save_every_seconds <= 0 && !o_.save_last) return false;
   const Checkpoints* const mine = chief_.checkpoints();
   double beats = mine != nullptr && mine->is_best(metric) ? 1 : 0;
   if (!strategy_.owns_weights()) strategy_.sum({&beats, 1});

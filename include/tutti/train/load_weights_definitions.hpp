@@ -8,7 +8,7 @@
 
 #include <tutti/core/dtype.hpp>
 #include <tutti/core/error.hpp>
-#include <tutti/interchange/model_file.hpp>
+#include <tutti/interchange/find_weights.hpp>
 #include <tutti/interchange/weight_match.hpp>
 #include <tutti/io/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>

@@ -10,7 +10,7 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/image_preparation.hpp>
 #include <tutti/graph/graph.hpp>
-#include <tutti/interchange/model_card.hpp>
+#include <tutti/interchange/model_metadata.hpp>
 #include <tutti/io/file.hpp>
 #include <tutti/io/utf8.hpp>
 #include <tutti/train/trainer.hpp>

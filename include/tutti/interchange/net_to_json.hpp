@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/shape.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/io/json.hpp>
+
+// A net as JSON: what a file says of it, so that it can be made again without the program that trained it.
+//
+//   {"input": [3, 32, 32], "tensors": {"conv1.weight": [16, 3, 3, 3], ...}, "states": {"bn1.running_mean": [16], ...},
+//    "nodes": [{"op": "conv2d", "name": "conv1", "in": [0, "conv1.weight"], "kernel": [3, 3], "stride": 1,
+//    "padding": 1}, ...]}
+//
+// A node's input is the place of an earlier node in the list, or the name of a tensor; the images are the first node's.
+// The last node makes the logits. What only training needs (initial values, rates, the loss) is left out.
+namespace tutti::interchange {
+
+namespace detail {
+
+[[nodiscard]] inline io::Json json_of(const Shape& s) {
+  io::Json::Array list;
+  for (const std::int64_t d : s.dims()) list.emplace_back(d);
+  return list;
+}
+[[nodiscard]] inline io::Json json_of(std::span<const float> values) {
+  io::Json::Array list;
+  for (const float v : values) list.emplace_back(v);
+  return list;
+}
+// What an op has beside its inputs; false where it cannot be told in JSON.
+inline bool add_attributes(const Op& op, io::Json& to) {
+  const auto window = [&](const op::Window& w) {
+    to.set("kernel", io::Json::array({w.kernel_h, w.kernel_w})).set("stride", w.stride).set("padding", w.padding);
+  };
+  if (const auto* o = std::get_if<op::Normalize>(&op)) {
+    to.set("mean", json_of(o->mean)).set("inverse_stddev", json_of(o->inv_std));
+  } else if (const auto* c = std::get_if<op::Conv2d>(&op)) {
+    window(*c);
+  } else if (const auto* p = std::get_if<op::MaxPool>(&op)) {
+    window(*p);
+  } else if (const auto* n = std::get_if<op::BatchNorm>(&op)) {
+    to.set("eps", n->eps).set("relu", n->relu).set("residual", n->residual);
+  } else {
+    return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Gelu>(op) ||
+           std::holds_alternative<op::Add>(op) || std::holds_alternative<op::Bias>(op) ||
+           std::holds_alternative<op::GlobalAvgPool>(op) || std::holds_alternative<op::Linear>(op);
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// Of a graph as a Builder has recorded it. Nothing where it has an op that no file can tell of, such as a user's own.
+[[nodiscard]] inline std::optional<io::Json> net_to_json(const Graph& g) {
+  std::vector<std::int64_t> place(g.values.size(), -1);  // of the node that makes a value
+  io::Json::Array nodes;
+  io::Json tensors = io::Json::object(), states = io::Json::object();
+  if (g.logits == no_value) return std::nullopt;
+  for (const Node& n : g.nodes) {
+    if (std::holds_alternative<op::SoftmaxCrossEntropy>(n.op)) continue;
+    io::Json node = io::Json::object({{"op", name_of(n.op)}, {"name", n.name}});
+    io::Json::Array in;
+    for (const ValueId v : n.inputs) {
+      const Value& value = g[v];
+      if (value.storage == Storage::parameter || value.storage == Storage::state) {
+        (value.storage == Storage::state ? states : tensors).set(value.name, detail::json_of(value.shape));
+        in.emplace_back(value.name);
+      } else if (place[static_cast<std::size_t>(v)] >= 0) {
+        in.emplace_back(place[static_cast<std::size_t>(v)]);
+      } else if (v != g.images) {
+        return std::nullopt;
+      }
+    }
+    node.set("in", std::move(in));
+    if (!detail::add_attributes(n.op, node)) return std::nullopt;
+    place[static_cast<std::size_t>(n.outputs[0])] = static_cast<std::int64_t>(nodes.size());
+    nodes.push_back(std::move(node));
+  }
+  if (nodes.empty() || place[static_cast<std::size_t>(g.logits)] != static_cast<std::int64_t>(nodes.size()) - 1)
+    return std::nullopt;
+  const Shape& image = g[g.images].shape;
+  return io::Json::object({{"input", io::Json::array({image[1], image[2], image[3]})},
+                           {"tensors", std::move(tensors)},
+                           {"states", std::move(states)},
+                           {"nodes", std::move(nodes)}});
+}
+
+}  // namespace tutti::interchange
