@@ -124,7 +124,7 @@ TEST_CASE("every flag of the Horovod trainer, with its published default") {
       {"--lr 6.4 --lr_decay_mode steps --lr_decay_factor 0.1",
        [](const auto& o) { return o.lr == 6.4 && o.lr_schedule == "steps" && o.lr_factor == 0.1; }},
       {"", [](const auto& o) { return o.lr_schedule == "poly" && o.notes.size() <= 1; }},
-      {"", [](const auto& o) { return o.decay_biases && !o.decay_all && o.evaluate_every == 0; }},
+      {"", [](const auto& o) { return o.decay_biases && !o.decay_all && !o.evaluate_every; }},
       {"--preset torchvision", [](const auto& o) { return !o.decay_biases && o.evaluate_every == 1; }},
       {"--print-schedule --dry-run-ranks 32",
        [](const auto& o) { return o.dry_run && o.global_batch_size == 8192 && o.lr == 3.2; }},
