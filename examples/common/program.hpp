@@ -67,8 +67,6 @@ class Run {
     const MemoryEstimate memory = memory_of(trainer_, o, loaded.seen);
     if (!o.pretrained.empty() && here()) load_pretrained(trainer_, o);
     if (here()) print_net(model_, memory, o, loaded.seen);
-    for (const auto& note : images_.notes)
-      if (here()) std::printf("note: %s\n", note.c_str());
     make_sources();
     io::make_directories(o.run_dir);
     io::Json saved_with = options_json(o);
