@@ -204,6 +204,7 @@ class ArbiterDoor {
     const HostPort at = parse_host_list(job.arbiter, "arbiter").at(0);
     end_ = std::make_unique<ServerEnd>((is_loopback(at.host) ? "127.0.0.1:" : "*:") + std::to_string(at.port),
                                        detail::channel_options(job, true));
+    end_->log_refusals("the arbiter", o_.log);
     // Whoever asks gets it.
     control::split_message(control::encode(control::Publish{0, detail::terms_key, terms}),
                            [&](std::string_view f) { (void)desk_.receive(own_seat, f, control::now()); });

@@ -214,6 +214,7 @@ inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_
   const auto form = [&](const Assignment& a, ControlChannel&, InterruptFlag& flag) {
     others.meet(a, flag);
     auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(a));
+    end->log_refusals("server " + std::to_string(a.rank), o.log);
     others.publish_door(a, end->port());
     ps::ServerOptions s = detail::server_options(o);
     s.index = a.rank;

@@ -169,6 +169,7 @@ inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::s
   const std::shared_ptr<InterruptFlag> flag = flags.renew();
   others.meet_for_good(*a, *flag);
   auto end = std::make_unique<ServerEnd>(others.one_host() ? "127.0.0.1:0" : "*:0", others.options(*a));
+  end->log_refusals("server " + std::to_string(a->rank), o.log);
   const ServerEnd& door = *end;
   const std::string host = others.one_host() ? "127.0.0.1" : others.host();
   channel->publish(detail::key("address", a->rank),

@@ -335,6 +335,7 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
                              "a state that it kept, because it was started again in the middle of a job", "none",
                              "--resume goes on from the workers' checkpoint");
   auto end = std::make_unique<ServerEnd>(meeting.door(), meeting.options());
+  end->log_refusals("server " + std::to_string(start.rank), o.log);
   const ServerEnd& door = *end;
   meeting.publish_address(start.rank, end->port());
   ps::ServerOptions s = detail::server_options(o);

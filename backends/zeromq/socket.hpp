@@ -181,11 +181,12 @@ class Monitor {
     int event = 0;
     std::uint32_t value = 0;
   };
-  Monitor(const Context& context, Socket& of, const std::string& name) : socket_(context, ZMQ_PAIR) {
+  // more: events besides the ends of connections and of handshakes.
+  Monitor(const Context& context, Socket& of, const std::string& name, int more = 0) : socket_(context, ZMQ_PAIR) {
     const std::string at = "inproc://monitor-" + name;
     if (zmq_socket_monitor(of.get(), at.c_str(),
                            ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
+                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | more) != 0)
       fail_zmq("watch a socket");
     socket_.set(ZMQ_LINGER, 0);
     if (zmq_connect(socket_.get(), at.c_str()) != 0) fail_zmq("watch a socket");

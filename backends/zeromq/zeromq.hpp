@@ -20,10 +20,12 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/zeromq/refused_connections.hpp>
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/socket.hpp>
 #include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/io/descriptor_limit.hpp>
 #include <tutti/strategy/parameter_server/frames.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 
@@ -194,11 +196,13 @@ class ServerEnd {
 
   // address: "host:port" of this host; port 0: one that is free. CommunicationError where it is taken.
   ServerEnd(const std::string& address, const Options& o) : context_(2), keeper_(context_, o.security) {
+    // Strangers hold connections until their handshake times out.
+    io::raise_descriptor_limit();
     detail::set_up(socket_, o);
     socket_.set(ZMQ_ROUTER_MANDATORY, 1);
     socket_.set(ZMQ_HANDSHAKE_IVL, 5000);
     if (o.security.kind != Security::Kind::none) keeper_.secure(socket_, o.security);
-    monitor_.emplace(context_, socket_, "server");
+    monitor_.emplace(context_, socket_, "server", ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
     std::string at = address;
     if (at.ends_with(":0")) at.replace(at.size() - 1, 1, "*");
     if (zmq_bind(socket_.get(), ("tcp://" + at).c_str()) != 0)
@@ -222,8 +226,13 @@ class ServerEnd {
   // Workers who come and go, by their open keys: on the thread that receives.
   void admit(std::uint32_t worker, const std::string& key) { keeper_.admit(worker, key); }
   void dismiss(std::uint32_t worker) { keeper_.dismiss(worker); }
+  // Says in the name of `server` which connections are refused, a line a kind and minute at most: on the thread that
+  // receives.
+  void log_refusals(const std::string& server, const std::function<void(const std::string&)>& log) {
+    refused_.log_to(server, log);
+  }
   // Connections that were not let in.
-  [[nodiscard]] std::uint64_t turned_away() const noexcept { return keeper_.refused(); }
+  [[nodiscard]] std::uint64_t turned_away() const noexcept { return refused_.total(); }
 
   bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data,
             ps::SendsUnderWay* kept) {
@@ -254,10 +263,18 @@ class ServerEnd {
 
   // A connection is known by its descriptor, which the next one may get.
   void note_ends() {
+    const auto now = RefusedConnections::Clock::now();
+    refused_.say(now);
     while (const auto said = monitor_->next()) {
-      if (said->event != ZMQ_EVENT_DISCONNECTED) continue;
+      if (said->event != ZMQ_EVENT_DISCONNECTED) {
+        refused_.hear(said->event, now);
+        continue;
+      }
       const auto found = by_fd_.find(static_cast<int>(said->value));
-      if (found == by_fd_.end()) continue;
+      if (found == by_fd_.end()) {
+        refused_.ended_unknown(now);
+        continue;
+      }
       ending_.push_back(found->second);
       by_fd_.erase(found);
     }
@@ -294,6 +311,7 @@ class ServerEnd {
     if (found != by_id_.end() && peers_.at(found->second).fd == fd) return found->second;
     // A new connection, of somebody new or of one who comes again.
     const std::int64_t number = next_++;
+    refused_.became_known();
     const auto forget = [&](std::int64_t old) {
       if (std::find(ending_.begin(), ending_.end(), old) == ending_.end()) ending_.push_back(old);
     };
@@ -313,6 +331,7 @@ class ServerEnd {
   DoorKeeper keeper_;  // before the socket that asks it
   Socket socket_{context_, ZMQ_ROUTER};
   std::optional<Monitor> monitor_;
+  RefusedConnections refused_;
   std::map<std::int64_t, Peer> peers_;
   std::map<std::string, std::int64_t> by_id_;
   std::map<int, std::int64_t> by_fd_;

@@ -2,9 +2,14 @@
 // Parameter servers over ZeroMQ: the conformance cases, encrypted and not, and who is not let in.
 #include <doctest/doctest.h>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -16,6 +21,7 @@
 
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/tcp.hpp>
+#include <tutti/io/file.hpp>
 
 #include "comm/conformance.hpp"
 #include "strategy/server_ranks.hpp"
@@ -197,9 +203,106 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
   }
 }
 
+TEST_CASE("zeromq: connections that a server refuses are counted, and said once a kind") {
+  for (const auto kind : {Kind::password, Kind::curve}) {
+    CAPTURE(static_cast<int>(kind));
+    Job job(kind, 1, 1);
+    const auto server = job.server(0);
+    std::vector<std::string> said;
+    server->log_refusals("server 0", [&](const std::string& line) { said.push_back(line); });
+    const auto until = [&](const std::function<bool()>& done) {
+      for (const auto end = std::chrono::steady_clock::now() + 60s; !done() && std::chrono::steady_clock::now() < end;)
+        (void)server->receive(std::chrono::steady_clock::now() + 20ms);
+      CHECK(done());
+    };
+    const auto count = [&](const char* what) {
+      return std::count_if(said.begin(), said.end(),
+                           [&](const std::string& line) { return line.find(what) != std::string::npos; });
+    };
+    // Bytes of another protocol; and not one.
+    const auto raw = [&](const std::string& bytes) {
+      const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_in to{};
+      to.sin_family = AF_INET;
+      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      to.sin_port = htons(static_cast<std::uint16_t>(server->port()));
+      REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+      if (!bytes.empty()) CHECK(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
+      return io::Descriptor(fd);
+    };
+    {
+      const auto http = raw("GET / HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nUser-Agent: a browser of some kind\r\n\r\n");
+      until([&] { return server->turned_away() == 1; });
+    }
+    CHECK(said.size() == 1);
+    for (int i = 0; i < 5; ++i) (void)raw("");
+    until([&] { return server->turned_away() == 6; });
+    CHECK(count("server 0 refused 1 connection: closed, or without a word") == 1);
+    // Another mechanism, and one who has none of the job's keys.
+    const auto stranger = [&](const zeromq::Options& o, const zeromq::KeyPair& key) {
+      auto with_key = o;
+      with_key.security.own = key;
+      return std::make_unique<zeromq::WorkerEnd>(0, job.doors, with_key);
+    };
+    auto plain = job.options(), wrong = job.options();
+    plain.security.kind = Kind::none;
+    wrong.security.password = "open barley";
+    {
+      const auto other = stranger(plain, {});
+      until([&] { return count("without the job's encryption") == 1; });
+    }
+    {
+      const auto other = stranger(wrong, zeromq::KeyPair::draw());
+      until([&] { return count("with a key that is not one of the job's") == 1; });
+    }
+    // One more of each, within the minute: counted, not said.
+    const auto lines = said.size();
+    const auto total = server->turned_away();
+    (void)raw("");
+    until([&] { return server->turned_away() > total; });
+    CHECK(said.size() == lines);
+  }
+}
+
+TEST_CASE("zeromq: what a server refuses is said once a minute and kind") {
+  using zeromq::RefusedConnections;
+  std::vector<std::string> said;
+  RefusedConnections refused;
+  refused.log_to("server 1", [&](const std::string& line) { said.push_back(line); });
+  auto now = RefusedConnections::Clock::time_point{} + 1h;
+  for (int i = 0; i < 1000; ++i) refused.count(RefusedConnections::Kind::silent, now += 10ms);
+  CHECK((refused.total() == 1000 && said.size() == 1));
+  refused.count(RefusedConnections::Kind::identity, now);
+  CHECK(said.size() == 2);
+  refused.say(now + 20s);
+  CHECK(said.size() == 2);
+  refused.say(now + 1min);
+  REQUIRE(said.size() == 3);
+  CHECK(said[0] == "server 1 refused 1 connection: closed, or without a word, before the end of the handshake");
+  CHECK(said[2] == "server 1 refused 999 connections: closed, or without a word, before the end of the handshake");
+
+  // Connections that were let in, and left before they said anything, are not refused.
+  RefusedConnections ends;
+  ends.hear(ZMQ_EVENT_HANDSHAKE_SUCCEEDED, now);
+  ends.ended_unknown(now);
+  CHECK(ends.total() == 0);
+  ends.hear(ZMQ_EVENT_HANDSHAKE_FAILED_AUTH, now);
+  ends.ended_unknown(now);
+  CHECK(ends.total() == 1);
+  ends.ended_unknown(now);
+  CHECK(ends.total() == 2);
+}
+
 TEST_CASE("zeromq: a port that is taken is named") {
   Job ends(Kind::password, 1, 1);
+  rlimit few{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &few) == 0);
+  few.rlim_cur = std::min<rlim_t>(few.rlim_max, 200);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto first = ends.server(0);
+  // A server may have as many descriptors as the system allows.
+  rlimit now{};
+  CHECK((::getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == few.rlim_max));
   CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.doors[0].address, ends.options()),
                        doctest::Contains(("to listen at " + ends.doors[0].address).c_str()), CommunicationError);
 }

@@ -145,6 +145,28 @@ TEST_CASE("who comes again where only servers may, or nobody") {
   CHECK_FALSE(u.decisions.back().fatal);
 }
 
+TEST_CASE("servers are released when the last worker is lost, if no other one can come") {
+  for (const bool hold : {false, true})
+    for (const char* end : {"stopping", "finished", "lost before the stop", "neither"}) {
+      CAPTURE(hold);
+      CAPTURE(end);
+      const std::string how = end;
+      auto o = options(2, 1, true);
+      o.servers_hold = hold;
+      o.reports = !hold;
+      Scene s = standing(o);
+      if (how == "stopping") s.arbiter.stop_all();
+      if (how == "finished") s.tell(0, Leave{true});
+      s.ended(1);
+      CHECK(times<Released>(s, 100) == (how == "finished" ? 1 : 0));
+      if (how != "finished") s.ended(0);
+      if (how == "lost before the stop") s.arbiter.stop_all();
+      s.beat(100);  // takes what was said
+      // Otherwise other workers may come, or the job is over and hears so.
+      CHECK(times<Released>(s, 100) == (how == "neither" ? 0 : 1));
+    }
+}
+
 TEST_CASE("who comes to a job that is over, or stops, hears so and nothing else") {
   Scene s(options(3));
   s.enrol(0, Role::worker, 0);

@@ -21,6 +21,7 @@
 #include "tools/launch/job_folder.hpp"
 #include "tools/launch/job_members.hpp"
 #include "tools/launch/job_state.hpp"
+#include "tools/launch/job_verdict.hpp"
 #include "tools/launch/link.hpp"
 #include "tools/launch/mpi.hpp"
 #include "tools/launch/mpi_verdict.hpp"
@@ -58,7 +59,9 @@ TEST_CASE("whose fault it was") {
   };
   using Endings = std::vector<Ending>;
   const auto blamed = [](const Endings& e) {
-    const Ending* c = culprit(e);
+    JobEnd job;
+    job.endings = e;
+    const Ending* c = culprit(job);
     return c == nullptr ? std::string("nobody") : c->name;
   };
   CHECK(blamed({ending("0", false, 0, "own"), ending("1", true, 15, "stopped")}) == "nobody");
@@ -192,14 +195,40 @@ TEST_CASE("the end of a worker, as the launcher takes it") {
   SUBCASE("killed when another one has done the work, and before") {
     members.finishes = true;
     CHECK(elastic.meaning_of({"worker 1", "h", killed}) == Meaning::noted);
-    CHECK(elastic.meaning_of({"worker 0", "h", good}) == Meaning::noted);
+    CHECK(elastic.meaning_of({"worker 0", "h", good, true}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 2", "h", killed}) == Meaning::none);
     CHECK(said.find("warning: worker 2 on h: its end by SIGKILL; the work was done") != std::string::npos);
   }
   SUBCASE("failed by itself when another one has done the work") {
     members.finishes = true;
-    CHECK(elastic.meaning_of({"worker 0", "h", good}) == Meaning::noted);
+    CHECK(elastic.meaning_of({"worker 0", "h", good, true}) == Meaning::noted);
     CHECK(elastic.meaning_of({"worker 2", "h", failed}) == Meaning::noted);
+  }
+  SUBCASE("a loss that is not finite: others could only repeat it") {
+    const End not_finite{false, static_cast<int>(ExitCode::not_finite), "own"};
+    CHECK_FALSE(elastic.ends_job({"worker 0", "h", killed}));
+    CHECK_FALSE(elastic.ends_job({"worker 0", "h", failed}));
+    CHECK_FALSE(elastic.ends_job({"worker 7", "h", not_finite}));
+    CHECK_FALSE(elastic.ends_job({"worker 0", "h", {false, not_finite.code, "stopped"}}));
+    CHECK(elastic.ends_job({"worker 1", "h", not_finite}));
+    elastic.hear({lost, "worker 1"});
+    elastic.hear({lost, "worker 2"});
+    CHECK(said.find("go on") == std::string::npos);
+  }
+  SUBCASE("servers that the launcher ended are not lost") {
+    lost.member.role = control::Role::server;
+    elastic.job_ends();
+    elastic.hear({lost, "server 0"});
+    CHECK(said.find("server 0") == std::string::npos);
+  }
+  SUBCASE("done is who did the work to its end, not who left") {
+    control::Decision left;
+    left.kind = control::Decision::Kind::left;
+    elastic.hear({left, "worker 1"});
+    left.work_done = true;
+    elastic.hear({left, "worker 2"});
+    CHECK_FALSE((elastic.did_work("worker 0") || elastic.did_work("worker 1") || elastic.did_work("server 0")));
+    CHECK(elastic.did_work("worker 2"));
   }
 }
 

@@ -119,6 +119,24 @@ TEST_CASE("who started a process, and whether it may train") {
   CHECK_NOTHROW(require_worker(environment(V{{"SLURM_STEP_NUM_TASKS", "1"}})));
   CHECK_NOTHROW(require_worker(
       environment(V{{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})));
+  // A launcher of PyTorch's jobs: the variables of other launchers come first, and one variable alone started no
+  // process.
+  const V torchrun{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  CHECK(contains(said(torchrun), "[environment WORLD_SIZE] expected tutti-launch or mpirun to start the 2 processes"));
+  CHECK(contains(said(torchrun), "tutti-launch -n 2 starts as many"));
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR"}) {
+    V stray = torchrun;
+    stray.erase(name);
+    CHECK_NOTHROW(require_worker(environment(stray)));
+  }
+  for (const char* size : {"1", "two", "0"}) {
+    V other = torchrun;
+    other["WORLD_SIZE"] = size;
+    CHECK_NOTHROW(require_worker(environment(other)));
+  }
+  V launched = torchrun;
+  launched.insert({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}});
+  CHECK_NOTHROW(require_worker(environment(launched)));
   const V through_mpi{{"TUTTI_RANK", "1"},
                       {"TUTTI_SIZE", "2"},
                       {"OMPI_COMM_WORLD_RANK", "1"},

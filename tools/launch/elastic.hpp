@@ -71,7 +71,7 @@ class Elastic : ElasticAdditions {
     if (!stood_) return e.good() || !begins_without({w}, describe(e.end)) ? Meaning::fails : Meaning::noted;
     write_log();
     if (given_up && (w->done_without || over())) return Meaning::none;
-    if (over()) return meaning_at_the_end(*w, e);
+    if (over() || ends_now_) return meaning_at_the_end(*w, e);
     if (w->asked || w->released) {
       say_(w->name() + " on " + e.host + " has left" + (e.good() ? "" : ", but with " + describe(e.end)));
       return Meaning::none;
@@ -105,6 +105,22 @@ class Elastic : ElasticAdditions {
     const ElasticWorker* w = find(name);
     return w != nullptr && w->given_up;
   }
+  // Whether the worker, a member, was heard to have done its work.
+  [[nodiscard]] bool did_work(const std::string& name) {
+    const ElasticWorker* w = find(name);
+    return w != nullptr && w->did_work;
+  }
+  // Whether others could only repeat the failure of this worker: a member whose weights or loss are not finite has got
+  // them from all. Then nothing is said of the others, and no other worker is started for it.
+  [[nodiscard]] bool ends_job(const Ending& e) {
+    ElasticWorker* w = find(e.name);
+    const bool not_finite =
+        e.is_own_failure() && !e.end.by_signal && e.end.code == static_cast<int>(ExitCode::not_finite);
+    if (w == nullptr || !w->member || !stood_ || !not_finite) return false;
+    w->ended = true;
+    job_ends();
+    return true;
+  }
   // A worker that came, and with which nothing worked.
   void drop(const std::string& name, const std::string& why) {
     if (ElasticWorker* w = find(name)) {
@@ -129,7 +145,7 @@ class Elastic : ElasticAdditions {
       return lose_server(news);
     ElasticWorker* w = find(news.name);
     if (w == nullptr || !stood_) return;
-    if (news.decision.kind == Kind::lost && !w->ended && !std::exchange(w->given_up, true)) {
+    if (news.decision.kind == Kind::lost && !w->ended && !ends_now_ && !std::exchange(w->given_up, true)) {
       say_("warning: " + w->name() + " on " + host_of(*w) + ": " + news.decision.why + "; the others go on");
       // What still runs of it may not come back; its agent is told, as soon as it can be reached.
       if (w->link != nullptr) w->link->say("signal 9 " + w->name());
@@ -138,13 +154,14 @@ class Elastic : ElasticAdditions {
     }
     if (news.decision.kind == Kind::left) {
       w->released = true;
+      w->did_work = news.decision.work_done;
       if (w->asked || over()) return;
       ++stations_[w->key].unused;
       say_(w->name() + " on " + host_of(*w) + " leaves; its place is not used until the host is listed anew");
     }
   }
-  // The job ends, whatever of it there is.
-  void job_ends() noexcept { ending_ = true; }
+  // The launcher ends all processes of the job.
+  void job_ends() noexcept { ending_ = ends_now_ = true; }
   // The job is to stop, as its user says.
   void stop() {
     ending_ = true;
@@ -224,14 +241,15 @@ class Elastic : ElasticAdditions {
   // Who is killed when another one has done the whole work takes nothing of that with it.
   [[nodiscard]] Meaning meaning_at_the_end(const ElasticWorker& w, const Ending& e) {
     if (!w.member) return Meaning::none;
-    work_is_done_ = work_is_done_ || (e.good() && members_.finished());
+    work_is_done_ = work_is_done_ || (e.good() && e.did_work);
     if (!work_is_done_ || !e.end.by_signal || e.end.why != "own") return Meaning::noted;
     say_("warning: " + w.name() + " on " + e.host + ": " + describe(e.end) + "; the work was done");
     return Meaning::none;
   }
 
-  // A server that still runs may not come back.
+  // A server that still runs may not come back. One that the launcher itself ended is not lost.
   void lose_server(const JobControl::News& news) {
+    if (ends_now_) return;
     lost_servers_.insert(news.name);
     for (Link& l : links_) {
       if (!stood_ || over() || !l.has(news.name)) continue;
@@ -318,7 +336,8 @@ class Elastic : ElasticAdditions {
   std::optional<std::vector<ListedHost>> wanted_;
   std::set<std::string> lost_servers_;
   std::optional<Clock::time_point> too_few_;
-  bool ending_ = false;
+  bool ending_ = false;        // no worker is to come any more
+  bool ends_now_ = false;      // by the launcher, which ends all processes
   bool work_is_done_ = false;  // by a worker whose end was good
 };
 

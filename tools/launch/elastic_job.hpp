@@ -104,7 +104,7 @@ class ElasticJob : protected RunningJob {
     if (generations_->give_up(name)) say("warning: " + why + "; it is ended, and the others go on");
   }
 
-  // What was lost before is not what the job ends by.
+  // The members stand: what was lost before does not decide how the job ends.
   void made_good() {
     if (failing_) return;
     endings_.clear();

@@ -37,6 +37,7 @@ struct ElasticWorker {
   bool member = false;                   // of a generation that stood
   bool asked = false;                    // to leave
   bool released = false, given_up = false, ended = false;
+  bool did_work = false;      // to the end of the job, as its last word said
   bool done_without = false;  // it was given up, and the others stand again without it
   int edit = 0;               // of the hosts file, for which it leaves
   Clock::time_point since{};  // a member

@@ -21,6 +21,7 @@
 
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
+#include <tutti/io/descriptor_limit.hpp>
 #include <tutti/job/progress_report.hpp>
 
 #include "blame.hpp"
@@ -51,7 +52,7 @@ class Launcher : ElasticJob {
 
   // The exit code.
   int run() {
-    allow_many_descriptors();
+    io::raise_descriptor_limit();  // three a host
     SignalQueue signals{SIGCHLD, SIGTERM, SIGINT, SIGHUP};
     try {
       if (!o_.sync_dir.empty()) {
@@ -209,12 +210,13 @@ class Launcher : ElasticJob {
   }
   void ended(Link& l, const std::string& name, const End& end) {
     board_.ended(name);
-    const Ending ending{name, l.host(), end};
+    Ending ending{name, l.host(), end};
     if (generations_ && name.starts_with("worker")) {
       unended_.erase(name);
       return generations_->ended(ending);
     }
     const bool given_up = elastic_ && elastic_->has_given_up(name);
+    const bool hopeless = elastic_ && elastic_->ends_job(ending);
     control_->ended(name, ending.good(), describe(end));
     if (may_start_again(ending)) {
       say("warning: " + name + " on " + l.host() + ": " + describe(end) + "; it is started again under its number, " +
@@ -222,9 +224,10 @@ class Launcher : ElasticJob {
       return l.say("again " + name);
     }
     unended_.erase(name);
-    // Who finishes its work has made good what others left.
-    if (elastic_ && ending.good() && control_->arbiter().finished()) endings_.clear();
-    const auto meaning = elastic_ && !fatal_news() ? elastic_->meaning_of(ending, given_up) : Elastic::Meaning::fails;
+    const bool fatal = elastic_ && fatal_news();
+    ending.did_work = elastic_ && elastic_->did_work(name);
+    const auto meaning =
+        elastic_ && !fatal && !hopeless ? elastic_->meaning_of(ending, given_up) : Elastic::Meaning::fails;
     if (meaning == Elastic::Meaning::none) return;
     endings_.push_back(ending);
     if (meaning == Elastic::Meaning::noted) return;
@@ -347,6 +350,8 @@ class Launcher : ElasticJob {
   // Servers serve workers. One that has a channel is told when they are done, and saves what it has.
   void watch_servers() {
     if (plan_.first().order.servers == 0 || mpirun_ || endings_.empty()) return;
+    // Other workers may come.
+    if (elastic_ && elastic_->waits()) return workers_done_.reset();
     const auto worker = [](const auto& e) { return e.first.starts_with("worker"); };
     if (std::any_of(unended_.begin(), unended_.end(), worker)) return;
     if (interrupted_ != 0 && !unended_.empty()) return;

@@ -299,10 +299,13 @@ class MpiGenerations final : public JobMembers {
       everyone = everyone && w.end.has_value();
       if (w.end) all.push_back(*w.end);
     }
-    if (stop_) return over(done_in_order(all));
-    if (everyone && !host_lost_ && !all.empty() &&
-        std::all_of(all.begin(), all.end(), [](const Ending& e) { return e.good(); }))
+    const bool did_work = everyone && !host_lost_ && !all.empty() &&
+                          std::all_of(all.begin(), all.end(), [](const Ending& e) { return e.good(); });
+    if (did_work) {
+      for (Ending& e : all) e.did_work = true;
       return finish(all);
+    }
+    if (stop_) return over(done_in_order(all));
     // What fails before anything works does so again, unless it was killed.
     const bool early = !ever_stood_ && !host_lost_ &&
                        (culprits_of(all).empty() || std::any_of(all.begin(), all.end(), [](const Ending& e) {

@@ -18,6 +18,7 @@
 #include "job_control.hpp"
 #include "job_folder.hpp"
 #include "job_output.hpp"
+#include "job_verdict.hpp"
 #include "link.hpp"
 #include "mpi_generations.hpp"
 #include "mpirun_words.hpp"
@@ -67,31 +68,46 @@ class RunningJob {
     for (const std::string& why : end_left_over(hosts, o_, plan_.job, signals)) say(why);
   }
 
+  // Decides how the job ended, says it, and returns the exit code.
   [[nodiscard]] int verdict() {
-    constexpr int lost_another = static_cast<int>(ExitCode::communication);
-    const Ending* blamed = culprit(endings_);
-    const bool only_lost =
-        blamed != nullptr && (blamed->end.why != "own" || exit_code_for(blamed->end) == lost_another);
-    // A host that does not answer explains why others lost it.
-    if (problems_.empty() && only_lost)
-      for (const Link& l : links_)
-        if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
-    if (problems_.empty() && interrupted_ != 0 && !(blamed != nullptr && failed_despite_signal(*blamed))) {
-      say("ended by " + signal_text(interrupted_));
-      return 128 + (interrupted_ == SIGINT ? SIGINT : SIGTERM);
+    const bool mpirun_failed = mpirun_ && mpirun_->code() != 0;
+    const auto problem_of_mpirun = [&] {
+      return mpirun_said_.problem(*mpirun_, generations_ ? generations_->plan() : plan_,
+                                  [&](const auto& name) { return board_.last_report(name); });
+    };
+    JobEnd end;
+    end.endings = endings_;
+    end.elastic = o_.elastic.on;
+    end.interrupted = interrupted_;
+    end.problem = problems_.empty() ? 0 : problems_.front().code;
+    end.lost_host = std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.lost; });
+    end.mpirun = mpirun_failed ? problem_of_mpirun().code : 0;
+    const Verdict v = judge(end);
+    switch (v.cause) {
+      case Verdict::Cause::done:
+      case Verdict::Cause::problem:
+        break;
+      case Verdict::Cause::interrupted:
+        say("ended by " + signal_text(interrupted_));
+        return v.code;
+      case Verdict::Cause::lost_host:
+        // A host that does not answer explains why others lost it.
+        for (const Link& l : links_)
+          if (l.lost) problems_.push_back(lost_host(l, unended_, board_, "no answer"));
+        break;
+      case Verdict::Cause::process:
+        problems_.push_back(problem_of(*v.blamed, board_.last_report(v.blamed->name), end.elastic));
+        break;
+      case Verdict::Cause::mpirun:
+        problems_.push_back(problem_of_mpirun());
+        mpirun_said_.repeat(output_.err);
+        break;
+      case Verdict::Cause::outside:
+        problems_.push_back(problem_of_outside(*v.blamed, plan_.first().order.host_timeout));
+        break;
     }
-    if (problems_.empty() && blamed != nullptr)
-      problems_.push_back(problem_of(*blamed, board_.last_report(blamed->name)));
-    if (problems_.empty() && mpirun_ && mpirun_->code() != 0) {
-      problems_.push_back(mpirun_said_.problem(*mpirun_, generations_ ? generations_->plan() : plan_,
-                                               [&](const auto& name) { return board_.last_report(name); }));
-      mpirun_said_.repeat(output_.err);
-    }
-    if (problems_.empty())
-      if (auto ended = problem_of_outside(endings_, plan_.first().order.host_timeout))
-        problems_.push_back(*std::move(ended));
     output_.say(problems_);
-    return problems_.empty() ? 0 : problems_.front().code;
+    return v.code;
   }
 
   Options o_;

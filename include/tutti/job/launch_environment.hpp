@@ -43,6 +43,7 @@ struct LaunchEnvironment {
   bool mpi = false;               // mpirun started it, alone or for tutti-launch, or srun did: MPI finds the others
   bool srun = false;              // srun did
   std::optional<SlurmStep> step;  // of srun, in which this process runs, whoever started it
+  int torch_size = 1;             // processes that torchrun or another launcher of PyTorch's jobs started
 
   [[nodiscard]] bool is_server() const noexcept { return role == "server"; }
   [[nodiscard]] bool is_scheduler() const noexcept { return role == "scheduler"; }
@@ -139,6 +140,15 @@ void read_scheduler(const Get& get, LaunchEnvironment& e) {
     fail<UsageError>("environment DMLC_NODE_HOST", "this host's name or address", "'" + printable(e.node_host) + "'");
 }
 
+// WORLD_SIZE of a launcher of PyTorch's jobs, such as torchrun --no-python, which also sets RANK and MASTER_ADDR; 1
+// otherwise. One of these alone may be left in a shell.
+template <class Get>
+[[nodiscard]] int read_torch_size(const Get& get) {
+  for (const char* name : {"RANK", "MASTER_ADDR"})
+    if (text_variable(get, name).empty()) return 1;
+  return number_between(text_variable(get, "WORLD_SIZE"), 1, 1 << 24).value_or(1);
+}
+
 }  // namespace detail
 
 // Reads the variables through `get`, which answers like std::getenv. UsageError names a variable that makes no sense.
@@ -150,6 +160,7 @@ template <class Get>
   LaunchEnvironment e = ours ? *ours : mpi.value_or(LaunchEnvironment{});
   e.mpi = mpi.has_value();
   e.step = read_slurm_step(get);
+  e.torch_size = detail::read_torch_size(get);
   detail::read_role(get, e);
   // A role is said by scripts, which number their processes themselves.
   if (!ours && !mpi && e.step && e.step->pmix && e.role_variable != "DMLC_ROLE") {
@@ -204,6 +215,13 @@ inline void require_worker(const LaunchEnvironment& e) {
                      "srun without it",
                      "'srun --mpi=pmix -n " + n + "' and, within the allocation, 'mpirun -np " + n +
                          "' start ranks of MPI, 'tutti-launch -n " + n + "' there those of any strategy");
+  }
+  if (!e.launched && e.torch_size > 1) {
+    const std::string n = std::to_string(e.torch_size);
+    fail<UsageError>("environment WORLD_SIZE",
+                     "tutti-launch or mpirun to start the " + n + " processes, which would train a net each",
+                     "torchrun or another launcher of PyTorch's jobs",
+                     "tutti-launch -n " + n + " starts as many; alone: unset WORLD_SIZE");
   }
   if (e.role != "worker")
     fail<UsageError>(

@@ -83,6 +83,7 @@ class Arbiter {
     stopping_ = true;
     for (const Process& p : processes_)
       if (p.state != State::gone) send(p, Stop{});
+    release_servers();
     try_issue();
   }
   // Gives up whoever has been silent for too long. To be called often.
@@ -254,6 +255,8 @@ class Arbiter {
     send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
     if (fatal) end_job(p.member.name() + " is gone: " + why);
+    // No other worker comes to a job that is at its end.
+    if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
     if (!was_member) return try_issue();
     lost_stayer_ = lost_stayer_ || (o_.lost_are_replaced && p.member.role == Role::worker && !p.leaving);
     lost_.push_back(p.member);
@@ -265,10 +268,12 @@ class Arbiter {
   }
   // It has done its work, and so has the job, where it did not leave before the others.
   void done(Process& p) {
-    finished_ = finished_ || (p.state == State::member && p.is(Role::worker) && !p.leaving);
+    const bool work_done = p.state == State::member && p.is(Role::worker) && !p.leaving;
+    finished_ = finished_ || work_done;
     p.state = State::gone;
     p.done = true;
     decide(Decision::Kind::left, p);
+    decisions_.back().work_done = work_done;
     if (p.member.role == Role::worker) release_servers();
     if (finished_)
       for (Process& q : processes_)
@@ -288,7 +293,7 @@ class Arbiter {
     p.leaves_at_epoch = at_epoch;
     change();
   }
-  // Servers serve workers: when the last of these is done, they are let go.
+  // Releases the servers if no worker is left. Call when no other worker can come.
   void release_servers() {
     if (!founded_ || any([](const Process& p) { return p.is(Role::worker); })) return;
     for (Process& p : processes_)

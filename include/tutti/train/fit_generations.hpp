@@ -90,6 +90,8 @@ inline void FitRun::make_way() {
 }
 
 inline bool FitRun::all_leave() {
+  // The wish may have come after this step began: processes that are started anew would not know it.
+  ask_to_leave();
   double leaving = asked_to_leave_ ? 1 : 0;
   strategy_.sum({&leaving, 1});
   return math::llround(leaving) == strategy_.size();

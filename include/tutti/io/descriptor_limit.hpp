@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/resource.h>
+
+namespace tutti::io {
+
+// Raises the limit on open descriptors of this process and its children to the hard limit, as far as the system allows.
+// For processes that serve as many connections as others open.
+inline void raise_descriptor_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace tutti::io
