@@ -18,18 +18,23 @@ namespace tutti {
 TUTTI_CORE_FUNCTION std::vector<std::string> built_backends() { return detail::built(detail::backend_rows()); }
 
 TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const BackendOptions& o) {
-#ifdef TUTTI_HAS_CUDA
   // A server computes updates on the host and leaves the GPUs to the workers.
-  if (o.gpu && !read_launch_environment().is_server()) {
+  [[maybe_unused]] const bool gpus = o.gpu && !read_launch_environment().is_server();
+#ifdef TUTTI_HAS_CUDA
+  if (gpus) {
     const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
     if (gpu.will_do) return "cuda";
     // One that is there and will not do is no silent reason to train on the processor.
-    if (!gpu.why.empty() && o.warn && read_launch_environment().local_rank == 0)
+    const auto speaks = [&] {
+      // One process of a host speaks for all, and each that the host has no further GPU for.
+      return read_launch_environment().local_rank == 0 || (detail::device_of(o) > 0 && cuda::check_gpu(0).will_do);
+    };
+    if (!gpu.why.empty() && o.warn && speaks())
       o.warn(o.where + " auto trains on the processor, because the GPU will not do: " + gpu.why);
   }
 #else
   // A GPU that this program cannot use is no silent reason either.
-  if (o.gpu && o.warn && read_launch_environment().local_rank == 0)
+  if (gpus && o.warn && read_launch_environment().local_rank == 0)
     if (const std::string shown = detail::nvidia_gpu_of_host(); !shown.empty())
       o.warn(detail::unused_gpu(o.where, shown));
 #endif

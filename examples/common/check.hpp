@@ -157,9 +157,10 @@ inline void choose_precision(RunOptions& o) {
   if (o.precision != "auto") return;
   o.precision = "f32";
   if (!o.fp16) return;
+  // Each process chooses for its own device.
+  o.any_half = true;
   if (o.backend == "cuda") {
     o.precision = "bf16";
-    o.any_half = true;
   } else if (cpu::detect_isa() >= cpu::Isa::avx512_bf16) {
     o.precision = "bf16";
   } else {
@@ -241,11 +242,27 @@ inline void check_strategy(RunOptions& o, const std::vector<std::string>& built,
   fail<UsageError>(option, list_of(built), "'" + said + "'");
 }
 
+// Says why --backend auto trains on the processor of a host that has a GPU.
+inline void leave_gpu(RunOptions& o, const StartedJob& job) {
+  const bool nccl = std::find(job.built.begin(), job.built.end(), "nccl") != job.built.end();
+  std::string packages;
+  for (const KnownStrategy& w : known_strategies())
+    if (std::string_view(w.word) == "nccl") packages = w.packages;
+  o.warnings.push_back("--backend auto trains on the processor and leaves the GPU alone, because strategy " +
+                       o.strategy + " sums what lies in the host's memory. hint: " +
+                       (nccl ? "--strategy nccl takes the GPUs; "
+                             : "strategy nccl takes the GPUs (install " + packages +
+                                   " and build again), and so do parameter servers (tutti-launch -s M); ") +
+                       "--gpus '' asks for the processor.");
+}
+
 // A GPU's gradients are summed by NCCL, or pass through the host's memory to servers; NCCL sums nothing else.
 inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
   const int processes = job.processes;
   const bool gpu = job.gpu;
   const bool servers = has_servers(o.strategy);
+  // Each process answers for its own host, so that hosts with a GPU and hosts without one train together.
+  if (o.backend == "auto") o.derived.emplace_back("backend");
   if (o.strategy == "nccl") {
     if (o.backend == "auto") o.backend = "cuda";
     if (o.backend != "cuda")
@@ -253,8 +270,11 @@ inline void match_backend_and_strategy(RunOptions& o, const StartedJob& job) {
                        "use --strategy mpi for the backends on the processor");
   } else if (o.backend == "cuda" && o.strategy != "solo" && !servers && (processes > 1 || job.elastic)) {
     fail<UsageError>("--strategy", "nccl, ps or ps_async with --backend cuda and several processes", o.strategy);
-  } else if (o.backend == "auto" && gpu && (o.strategy == "solo" || processes == 1) && !servers && !job.elastic) {
-    o.backend = "cuda";
+  } else if (o.backend == "auto" && gpu) {
+    if (servers || ((o.strategy == "solo" || processes == 1) && !job.elastic))
+      o.backend = "cuda";
+    else
+      leave_gpu(o, job);
   }
   if (!o.gpus) return;
   if (o.gpus->empty() && o.backend == "cuda")
@@ -361,7 +381,7 @@ inline void check_distribution(RunOptions& o, const StartedJob& job) {
   word("--comm-wire", o.comm_wire, {"same", "bf16"}, {{"f32", "same"}, {"float32", "same"}, {"bfloat16", "bf16"}});
   word("--gc-type", o.gc_type, {"none", "2bit"});
   number("--gc-threshold", o.gc_threshold, 1e-12, 1e12);
-  check_strategy_options(o, said);
+  check_strategy_options(o, said, processes == 1 && !elastic);
 }
 
 }  // namespace detail

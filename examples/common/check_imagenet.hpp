@@ -91,10 +91,10 @@ inline void check_imagenet_run(RunOptions& o) {
     fail<UsageError>("--intra-op-parallelism-threads", "what --threads says, " + std::to_string(o.threads),
                      std::to_string(o.intra_op_threads), "give one of the two");
   if (o.intra_op_threads > 0) o.threads = o.intra_op_threads;
-  if (o.inter_op_threads != 0 && o.inter_op_threads != 1)
-    fail<UsageError>("--inter-op-parallelism-threads", "0 or 1, because ops run one after the other",
-                     std::to_string(o.inter_op_threads),
-                     "leave it out; --threads is how many threads compute each op, --num-parallel-calls decode images");
+  number("--inter-op-parallelism-threads", o.inter_op_threads, 0, 4096);
+  if (o.inter_op_threads > 1)
+    o.notes.push_back("nothing is done with --inter-op-parallelism-threads " + std::to_string(o.inter_op_threads) +
+                      ": ops run one after the other, each on all threads (--threads)");
   if (o.loss_scale == "dynamic") return;
   try {
     const auto values = schedule::parse_numbers("--loss-scale", o.loss_scale);

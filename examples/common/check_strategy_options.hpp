@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,8 +59,8 @@ inline void check_asynchronous(const RunOptions& o) {
     refuse("--eval-only", "given", "because nobody trains", "one process evaluates: leave out the servers");
 }
 
-// said: the strategy as it was asked for, "auto" where it was not.
-inline void check_strategy_options(RunOptions& o, const std::string& said) {
+// said: the strategy as it was asked for, "auto" if it was not. lone: there is one worker, and no other one may join.
+inline void check_strategy_options(RunOptions& o, const std::string& said, bool lone) {
   const bool servers = o.strategy == "ps" || o.strategy == "ps_async";
   if (o.gc_type == "none" && o.gc_threshold != RunOptions().gc_threshold)
     fail<UsageError>("--gc-threshold", "--gc-type 2bit with it", "--gc-type none", "leave it out");
@@ -100,6 +101,12 @@ inline void check_strategy_options(RunOptions& o, const std::string& said) {
   if (o.ps_staleness) number("--ps-staleness", *o.ps_staleness, 0, 1'000'000'000);
   if (o.strategy == "ps_async") check_asynchronous(o);
   if (!idle.empty()) o.notes.push_back("one process trains alone: nothing is done with " + idle);
+  if (lone && o.strategy == "ps")
+    for (const auto& [option, given] :
+         {std::pair{"--gc-type 2bit", o.gc_type == "2bit"}, {"--comm-wire bf16", o.comm_wire == "bf16"}})
+      if (given)
+        o.notes.push_back("nothing is done with " + std::string(option) +
+                          ": the only worker of strategy ps sends no gradients to its servers");
 }
 
 // What it takes to send a gradient in two bits, in the measure of what is sent, which are gradients of the mean loss of
@@ -147,6 +154,23 @@ inline void apply_horovod_variables(RunOptions& o, const std::vector<std::pair<s
     }
   }
   if (!idle.empty()) o.notes.push_back("nothing is done with " + idle + " (strategy " + o.strategy + ")");
+}
+
+// Names the variables of MXNet's parameter servers that mean nothing here, after check(). `set`: by name, of all that
+// are set.
+inline void note_ps_variables(RunOptions& o, const std::vector<std::string>& set) {
+  static constexpr const char* idle[] = {"DMLC_INTERFACE",        "DMLC_LOCAL",    "DMLC_PS_VAN_TYPE",
+                                         "PS_DROP_MSG",           "PS_RESEND",     "PS_RESEND_TIMEOUT",
+                                         "PS_HEARTBEAT_INTERVAL", "PS_VERBOSE",    "PS_HEARTBEAT_TIMEOUT",
+                                         "DMLC_USE_KUBERNETES",   "PS_WATER_MARK", "MXNET_KVSTORE_SIZE_LOWER_BOUND"};
+  std::string found, hint;
+  for (const std::string& name : set) {
+    if (std::find(std::begin(idle), std::end(idle), name) == std::end(idle)) continue;
+    found += (found.empty() ? "" : ", ") + name;
+    if (name == "DMLC_INTERFACE") hint += "; DMLC_NODE_HOST or the hosts file names a host's address";
+    if (name == "PS_HEARTBEAT_TIMEOUT") hint += "; --rank-timeout, of this program or of tutti-launch, is the limit";
+  }
+  if (!found.empty()) o.notes.push_back("nothing is done with " + found + hint);
 }
 
 }  // namespace tutti::examples

@@ -140,8 +140,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("print-schedule", o.print_schedule, "print step, epoch and rate of every line of the table, and stop", Names{});
   v("intra-op-parallelism-threads", o.intra_op_threads, "another name of --threads, for the processor", Names{},
     Scope::rank);
-  v("inter-op-parallelism-threads", o.inter_op_threads, "0 or 1: ops run one after the other, each on all threads",
-    Names{});
+  v("inter-op-parallelism-threads", o.inter_op_threads,
+    "any number, which changes nothing: ops run one after the other, each on all threads", Names{});
 
   describe_distribution(o, v);
 }

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "options.hpp"
+#include "strategy_help.hpp"
 
 // Options that all training programs have, as parts of their tables: v.group(title) and v(name, field, help, further
 // names, scope), names without their dashes.
@@ -95,10 +96,7 @@ void describe_machine(RunOptions& o, V& v) {
 template <class V>
 void describe_distribution(RunOptions& o, V& v) {
   v.group("Distribution");
-  v("strategy", o.strategy,
-    "solo (one process), mpi or nccl (as many as mpirun or tutti-launch started, nccl with a GPU each), ps or "
-    "ps_async (with the servers of tutti-launch -s); default: by their number, servers and GPUs",
-    Names{});
+  v("strategy", o.strategy, strategy_help().c_str(), Names{});
   v("kv-store", o.kv_store,
     "local or device: solo; dist_sync, dist_device_sync, dist_sync_device: with servers ps, else mpi, with GPUs nccl, "
     "as nccl; dist_async: ps_async",

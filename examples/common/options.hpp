@@ -103,7 +103,7 @@ struct RunOptions {
   std::int64_t disp_batches = 20, tta = 0;
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "auto", backend = "auto";
-  bool any_half = false;  // nobody asked for bf16 itself: f16 where a GPU has no bf16
+  bool any_half = false;  // bf16 was not asked for itself: a GPU without it computes in f16
   std::string data_on_device = "auto", cuda_fusion = "auto", convolution = "auto";
   bool tf32 = false, autotune = false, deterministic = false, recompute = false, cuda_graph = true;
   std::int64_t threads = 0, intra_op_threads = 0, inter_op_threads = 0;
@@ -143,6 +143,7 @@ struct RunOptions {
   bool data_dir_from_environment = false;
   std::vector<std::pair<std::string, std::string>> from_environment;  // options, and the variables that set them
   std::vector<std::string> notes;
+  std::vector<std::string> warnings;  // for standard error, by one process of a host
   // Options that follow from others and from the number of ranks: no facts that ranks need to compare.
   std::vector<std::string> derived;
   std::int64_t founders = 1;      // processes that began the job, where others may come and go

@@ -229,6 +229,17 @@ std::vector<std::pair<std::string, std::string>> horovod_variables() {
   return found;
 }
 
+// The names of all variables of the environment, in alphabetical order.
+std::vector<std::string> names_of_variables() {
+  std::vector<std::string> names;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry(*e);
+    names.emplace_back(entry.substr(0, entry.find('=')));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 // By one process alone.
 int evaluate_elsewhere(const RunOptions& o, const Task& task) {
   const LaunchEnvironment start = read_launch_environment();
@@ -261,6 +272,8 @@ int train(RunOptions& o, const Task& task) {
     check(o, {static_cast<int>(o.founders), built_strategies(), gpu, start.servers, start.elastic, start.mpi,
               is_built("cuda")});
   });
+  if (trains && start.local_rank == 0 && !launcher_asks())
+    for (const std::string& w : o.warnings) warn(w);
   const bool keeps = o.strategy == "ps_async" && o.ps_snapshot_seconds > 0;
   if (start.servers_restart && keeps && o.run_dir.empty())
     fail<UsageError>("--run-dir", "a folder, where servers that are started again find what they kept", "none");
@@ -280,6 +293,7 @@ int train(RunOptions& o, const Task& task) {
     return serve(o, task, start, job);
   }
   apply_horovod_variables(o, horovod_variables(), start.size);
+  note_ps_variables(o, names_of_variables());
   // Ranks of one host share its cores.
   if (o.threads == 0) o.threads = std::max(1, usable_cores() / start.local_size);
   if (o.backend == "cuda" && is_built("cuda")) return run_on_gpu(o, task, start, job);

@@ -84,7 +84,9 @@ run_mpi() {
   shift 2
   local command=("$mpirun" -np "$n" -mca plm_rsh_no_tree_spawn 1 -bind-to socket -map-by slot
     -mca pml ob1 -mca btl "^openib" -mca btl_tcp_if_exclude "${TCP_IF_EXCLUDE:-lo,docker0}"
-    -x PATH -x LD_LIBRARY_PATH)
+    -x PATH)
+  # mpirun warns of a variable that is not set.
+  [[ -z ${LD_LIBRARY_PATH+set} ]] || command+=(-x LD_LIBRARY_PATH)
   # What is set for NCCL or Horovod holds on every host; EXTRA_MPI_PARAMS is the caller's last word.
   for name in "${!NCCL_@}" "${!HOROVOD_@}"; do command+=(-x "$name"); done
   read -ra more <<<"${EXTRA_MPI_PARAMS:-}" || true

@@ -2,11 +2,13 @@
 // Which strategy and backend the words of a command line mean, by the number of processes and the GPUs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <tutti/backends/make.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/launch_environment.hpp>
 
@@ -57,6 +59,47 @@ TEST_CASE("the strategy by the number of processes and the backend") {
   CHECK(meant("mpi", "", "auto", alone_gpu) == "mpi on cuda");
   CHECK(meant("nccl", "", "auto", alone) == "nccl on cuda");
   CHECK(meant("NCCL", "", "CUDA", four) == "nccl on cuda");
+}
+
+TEST_CASE("auto takes a GPU beside servers, or says why not") {
+  const auto checked = [](const std::string& line, const examples::StartedJob& job) {
+    RunOptions o;
+    o.strategy = line;
+    check(o, job);
+    return o;
+  };
+  const std::vector<std::string> all{"solo", "mpi", "nccl", "gloo", "ps", "ps_async"},
+      no_nccl{"solo", "mpi", "ps", "ps_async"};
+  const bool servers = has_servers("ps");  // a build without ZeroMQ knows none
+  for (const char* word : {"auto", "ps", "ps_async"})
+    for (const int workers : {1, 4})
+      for (const auto& built : {all, no_nccl}) {
+        CAPTURE(word);
+        if (!servers) continue;
+        const RunOptions o = checked(word, {.processes = workers, .built = built, .gpu = true, .servers = 1});
+        CHECK(o.backend == "cuda");
+        CHECK(o.warnings.empty());
+      }
+  // What is not taken is named, with what to do.
+  const auto said = [](const RunOptions& o) { return o.warnings.size() == 1 ? o.warnings[0] : "nothing"; };
+  CHECK(said(checked("auto", {.processes = 4, .built = no_nccl, .gpu = true}))
+            .find("strategy mpi sums what lies in the host's memory. "
+                  "hint: strategy nccl takes the GPUs (install") != std::string::npos);
+  CHECK(said(checked("mpi", {.processes = 4, .built = all, .gpu = true}))
+            .find("hint: --strategy nccl takes the GPUs; --gpus ''") != std::string::npos);
+  // Nothing is said where there is no GPU, where it was not asked for, or where it is taken.
+  CHECK(checked("mpi", {.processes = 4, .built = all}).warnings.empty());
+  RunOptions processor;
+  processor.gpus = "";
+  check(processor, {.processes = 4, .built = no_nccl, .gpu = true});
+  CHECK(processor.warnings.empty());
+  CHECK(checked("auto", {.processes = 4, .built = all, .gpu = true}).warnings.empty());
+  // Workers with a GPU and servers without one agree on the facts of the job.
+  const auto fact = [](const RunOptions& o, const char* name) {
+    return std::find(o.derived.begin(), o.derived.end(), name) != o.derived.end();
+  };
+  CHECK(fact(checked("ps", {.processes = 2, .built = all, .gpu = true, .servers = 1}), "backend"));
+  CHECK(fact(checked("ps", {.processes = 2, .built = all, .servers = 1}), "backend"));
 }
 
 TEST_CASE("words of the elastic MXNet scripts") {

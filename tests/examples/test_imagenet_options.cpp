@@ -175,7 +175,7 @@ TEST_CASE("what train_imagenet refuses") {
       {"--lr_decay_mode poly --lr_decay_factor 0.5", "[--lr-decay-factor]"},
       {"--lr_decay_steps 1 --lr_decay_lrs 1,2 --lr_decay_factor 0.5", "[--lr-decay-factor]"},
       {"--eval", "[--eval] expected --data-dir"},
-      {"--inter_op_parallelism_threads 5", "[--inter-op-parallelism-threads] expected 0 or 1"},
+      {"--inter_op_parallelism_threads -1", "[--inter-op-parallelism-threads] expected 0 to 4096"},
       {"--intra_op_parallelism_threads 2 --threads 3", "[--intra-op-parallelism-threads]"},
       {"--dry-run-ranks 4", "[--dry-run-ranks]"},
       {"--print-schedule --num_epochs 0", "[--num-epochs]"},
@@ -225,6 +225,19 @@ TEST_CASE("--fp16 is what the backend computes in, whatever the processor beside
   const bool has = cpu::detect_isa() >= cpu::Isa::avx512_bf16;
   CHECK(o.precision == (has ? "bf16" : "f32"));
   CHECK(o.notes.size() == (has ? 0 : 1));
+}
+
+TEST_CASE("threads between ops: any number is taken, and a note says what it does") {
+  CHECK(options("--inter_op_parallelism_threads 5").inter_op_threads == 5);
+  const auto said = [](const std::string& line) {
+    for (const std::string& n : options(line).notes)
+      if (contains(n, "--inter-op-parallelism-threads")) return n;
+    return std::string();
+  };
+  CHECK(said("--inter_op_parallelism_threads 5") ==
+        "nothing is done with --inter-op-parallelism-threads 5: ops run one after the other, each on all threads "
+        "(--threads)");
+  CHECK(said("--inter_op_parallelism_threads 1").empty());
 }
 
 TEST_CASE("--use_larc is LARC round Nesterov momentum") {

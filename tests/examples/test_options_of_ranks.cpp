@@ -75,6 +75,36 @@ TEST_CASE("two bits a gradient go to servers alone, and with a fixed loss scale"
   }
 }
 
+TEST_CASE("one worker sends no gradients to servers that only add, and a note says so") {
+  const auto notes = [](const std::string& line, int workers, bool elastic = false) {
+    auto o = parse(words("--dataset synthetic " + line));
+    check(*o, {workers, {"solo", "ps", "ps_async"}, false, 1, elastic});
+    return o->notes;
+  };
+  CHECK(notes("--strategy ps --gc-type 2bit", 1) ==
+        std::vector<std::string>{
+            "nothing is done with --gc-type 2bit: the only worker of strategy ps sends no gradients to its servers"});
+  CHECK(notes("--kv-store dist_sync --gc-type 2bit", 1).size() == 1);
+  CHECK(notes("--strategy ps --comm-wire bf16", 1).size() == 1);
+  CHECK(notes("--strategy ps --gc-type 2bit", 2).empty());
+  CHECK(notes("--strategy ps_async --gc-type 2bit", 1).empty());
+  if (changes_members("ps")) CHECK(notes("--strategy ps --gc-type 2bit", 1, true).empty());
+}
+
+TEST_CASE("variables of MXNet's servers that mean nothing here are named once") {
+  const auto notes = [](const std::vector<std::string>& set) {
+    RunOptions o;
+    note_ps_variables(o, set);
+    return o.notes;
+  };
+  CHECK(notes({"HOME", "DMLC_ROLE", "DMLC_NODE_HOST", "PS_KEY"}).empty());
+  CHECK(
+      notes({"DMLC_INTERFACE", "PS_HEARTBEAT_INTERVAL", "PS_VERBOSE"}) ==
+      std::vector<std::string>{"nothing is done with DMLC_INTERFACE, PS_HEARTBEAT_INTERVAL, PS_VERBOSE; DMLC_NODE_HOST "
+                               "or the hosts file names a host's address"});
+  CHECK(contains(notes({"PS_HEARTBEAT_TIMEOUT"}).at(0), "--rank-timeout"));
+}
+
 TEST_CASE("Horovod's variables act, or are named") {
   using Variables = std::vector<std::pair<std::string, std::string>>;
   const auto applied = [](RunOptions o, const std::string& strategy, const Variables& v, int processes = 2) {

@@ -7,6 +7,15 @@ tiny=(--dataset synthetic --num-examples 96 --image-shape "3,16,16" --depth 8 --
 
 expect 0 "Optimisation:" --help
 expect 0 "per rank" --help
+# --help lists the strategies of this build, and what a build needs for the others.
+words=$("$program" --help | tr -s ' \n' '  ')
+for strategy in mpi nccl gloo ps ps_async; do
+  if "$program" --strategy $strategy 2>&1 | grep -q "and build again"; then
+    [[ $words == *"not in this build:"*" $strategy needs "* ]] || complain "--help does not say what $strategy needs"
+  else
+    [[ $words == *"--strategy TEXT"*" $strategy ("*"default: by the number"* ]] || complain "--help does not list $strategy"
+  fi
+done
 expect 0 "train_cifar10 of tutti" --version
 expect 2 "--no-such-option" --no-such-option
 expect 2 "[--gpus]" --gpus 0

@@ -20,7 +20,7 @@ expect 2 "[--eval-size]" "${tiny[@]}" --num_batches 1 --eval-size 64
 expect 2 "[--hue]" "${tiny[@]}" --num_batches 1 --hue 2
 expect 2 "[--lr-decay-lrs]" "${tiny[@]}" --num_batches 1 --lr_decay_mode steps --lr_decay_steps 1,2 --lr_decay_lrs 1,2
 expect 2 "[--eval] expected --data-dir" --synthetic --eval
-expect 2 "[--inter-op-parallelism-threads]" "${tiny[@]}" --num_batches 1 --inter_op_parallelism_threads 5
+expect 2 "[--inter-op-parallelism-threads]" "${tiny[@]}" --num_batches 1 --inter_op_parallelism_threads -1
 expect 2 "[--batch-size] expected" "${tiny[@]}" --num_epochs 1 -b 49 --log_dir none
 expect 2 "[--log-name]" "${tiny[@]}" --num_batches 1 --log_name ../elsewhere
 expect 3 "nowhere" --data_dir "$work/nowhere" --num_epochs 1

@@ -97,12 +97,14 @@ done
 
 run() { "$scripts/$@" 2>/dev/null; }
 base="-mca plm_rsh_no_tree_spawn 1 -bind-to socket -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_if_exclude lo,docker0 -x PATH -x LD_LIBRARY_PATH"
-export DATA_DIR=/d LOG_DIR=/l
+export DATA_DIR=/d LOG_DIR=/l LD_LIBRARY_PATH=/libraries
 memory() { stand_in nvidia-smi <<<"echo $1; echo $1"; }
 memory 16160
 check "train.sh on large devices, evaluation on this host" \
   "-np 6 $base -hostfile hosts train_imagenet --batch_size 256 --log_dir /l --data_dir /d --num_epochs 90 --lr_decay_mode poly --warmup_epochs 10 --clear_log 
 -np 2 $base train_imagenet --batch_size 256 --log_dir /l --data_dir /d --eval --num_gpus 6 --num_epochs 90 " "$(run train.sh 6)"
+check "mpirun is not told of LD_LIBRARY_PATH if it is not set" 0 \
+  "$(unset LD_LIBRARY_PATH && run train.sh 6 | grep -c LD_LIBRARY_PATH)"
 memory 11441
 check "small devices" 2 "$(run train.sh 6 | grep -c -- '--batch_size 128 ')"
 stand_in nvidia-smi <<<'exit 9'

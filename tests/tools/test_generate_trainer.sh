@@ -27,7 +27,7 @@ for _ in $(seq 100); do [[ $(cat lo\"gs/{ps1,worker2,worker3} 2>/dev/null | grep
 [[ $(ls lo\"gs) == $'ps1\nworker2\nworker3' ]] || complain "logs: $(ls lo\"gs)"
 # expect FILE GPU KIND INDEX
 expect() {
-  printf '%s\n' "<$2>" first 'a$b `c`; *' --batch_size 128 --train_dir=x --neg -1 "--ps_hosts=a.example:2222,[fe80::1]:2222" \
+  printf '%s\n' "<$2>" first 'a$b `c`; *' --batch_size 128 --train_dir=x --neg -1 --backend=cuda "--ps_hosts=a.example:2222,[fe80::1]:2222" \
     "--worker_hosts=a.example:2230,a.example:2231,[fe80::1]:2230,[fe80::1]:2231" --job_name=$3 --task_index=$4 \
     "--ps_key_file=$work/to/sh ared/job.key" >want
   diff want "lo\"gs/$1" || complain "$1 was started otherwise"
@@ -43,11 +43,18 @@ cp hosts before
   complain "again: $(cat out)"
 [[ -f "to/sh ared/job.key" && ! -L "to/sh ared/job.key" && $(cat "to/sh ared/job.key") != "$key" ]] || complain "the same key"
 cmp -s hosts before || complain "it wrote through a link"
+# The caller's own choice of a backend stands.
+for own in --backend=onednn --gpus=; do
+  "$generate" --workers_file_path hosts --worker_count 2 --worker_gpu_count 2 --trainer_script_dir own --training_script p "$own" >out 2>&1 ||
+    complain "$own: $(cat out)"
+  grep -q "backend=cuda" own/*.sh && complain "$own: --backend=cuda all the same"
+done
 # Without a GPU one worker on the processor; no key where the program has its own say.
 printf 'b\n' >one
 "$generate" --workers_file_path one --worker_count 1 --worker_gpu_count 0 --trainer_script_dir cpu --training_script p --ps-plain >out 2>&1 ||
   complain "no GPU: $(cat out)"
 [[ $(grep -c "CUDA_VISIBLE_DEVICES='' 'p'" cpu/b.sh) == 2 && $(grep -c . cpu/b.sh) == 7 ]] || complain "no GPU: $(cat cpu/b.sh)"
+grep -q "backend" cpu/b.sh && complain "no GPU: a backend in $(cat cpu/b.sh)"
 [[ ! -e cpu/job.key ]] && ! grep -q ps_key_file cpu/b.sh || complain "a key without need"
 
 # refused CODE WHAT TEXT ARGUMENTS...

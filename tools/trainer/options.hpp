@@ -25,7 +25,8 @@ GPU, or one on the processor, in the background:
 
   --workers_file_path FILE   hosts, one a line, as tutti-launch's hosts files
   --worker_count N           how many FILE has
-  --worker_gpu_count N       GPUs of each host; 0: one worker on the processor
+  --worker_gpu_count N       GPUs of each host; 0: one worker on the processor. With 1 or more, --backend=cuda is added
+                             to the program's arguments unless they have --backend or --gpus
   --trainer_script_dir DIR   for the scripts and the key of the job (job.key, of mode 0600); on a file system that all
                              hosts share, or to be copied to each of them
   --log_dir DIR              for what each process prints: ps0, worker0, ...; default: /tmp/

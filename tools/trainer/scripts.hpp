@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -85,12 +86,21 @@ inline void replace_file(const io::Path& path, std::string_view text, mode_t mod
   if (::rename(aside.c_str(), path.c_str()) != 0) io::fail_file("make", path, errno);
 }
 
-// The program has its own say about keys.
-[[nodiscard]] inline bool has_own_key(const std::vector<std::string>& command) {
-  return std::any_of(command.begin(), command.end(), [](std::string word) {
+// Whether the program's arguments hold one of these options, with - or with _.
+[[nodiscard]] inline bool has_option(const std::vector<std::string>& command,
+                                     std::initializer_list<std::string_view> names) {
+  return std::any_of(command.begin(), command.end(), [&](const std::string& argument) {
+    std::string word = argument.substr(0, argument.find('='));
     std::replace(word.begin(), word.end(), '_', '-');
-    return word == "--ps-key-file" || word.starts_with("--ps-key-file=") || word == "--ps-plain";
+    return std::find(names.begin(), names.end(), word) != names.end();
   });
+}
+[[nodiscard]] inline bool has_own_key(const std::vector<std::string>& command) {
+  return has_option(command, {"--ps-key-file", "--ps-plain"});
+}
+// The caller chooses where workers compute. --gpus '' asks for the processor.
+[[nodiscard]] inline bool says_backend(const std::vector<std::string>& command) {
+  return has_option(command, {"--backend", "--gpus"});
 }
 
 }  // namespace detail
@@ -103,6 +113,9 @@ inline void replace_file(const io::Path& path, std::string_view text, mode_t mod
   if (command[0].find('/') != std::string::npos) command[0] = detail::absolute(command[0]);
   const auto start = [&](const std::string& gpu, const std::string& kind, std::size_t index) {
     std::vector<std::string> words = command;
+    // A worker that has no GPU after all ends with an error and does not share the processor with the others. Servers
+    // are told the same: all processes of a job have the same options.
+    if (o.gpus > 0 && !detail::says_backend(o.command)) words.emplace_back("--backend=cuda");
     words.push_back("--ps_hosts=" + job.servers);
     words.push_back("--worker_hosts=" + job.workers);
     words.push_back("--job_name=" + kind);

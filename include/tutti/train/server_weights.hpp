@@ -11,6 +11,7 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/engine/backend.hpp>
 #include <tutti/graph/graph.hpp>
+#include <tutti/job/job_facts.hpp>
 #include <tutti/job/launch_environment.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/strategy/parameter_server/weight_store.hpp>
@@ -51,11 +52,18 @@ class ServerWeights {
                                                p.step = step;
                                                return schedule(p);
                                              });
-    store_ = std::make_unique<ps::WeightStore>(layout, t.optimizer.slots(), as_workers.facts(), std::cref(*update_));
+    store_ = std::make_unique<ps::WeightStore>(layout, t.optimizer.slots(), facts_of(as_workers), std::cref(*update_));
   }
   [[nodiscard]] ps::WeightStore& store() noexcept { return *store_; }
 
  private:
+  // What must be the same at the workers. They compute in a precision of their own: GPUs in another than processors.
+  static JobFacts facts_of(const Trainer& as_workers) {
+    JobFacts f;
+    for (const auto& [name, value] : as_workers.facts().facts())
+      if (name != "precision") f.add(name, value);
+    return f;
+  }
   // Counts the steps of all workers together.
   static SchedulePoint point_of(const FitOptions& how, const ServedSteps& s) {
     const std::int64_t batch = s.elastic ? how.global_batch / s.workers : how.global_batch;

@@ -31,13 +31,20 @@ namespace tutti::ps {
 class WeightStore {
  public:
   using Update = std::function<void(const ServerPart&)>;
-  // slots: of the optimizer. facts: what must be the same on all workers. update: changes the weights by a push.
+  // slots: of the optimizer. facts: what must be the same at each worker. update: changes the weights by a push.
   WeightStore(ArenaLayout layout, int slots, JobFacts facts, Update update)
       : layout_(std::move(layout)), update_(std::move(update)), slots_(slots), facts_(std::move(facts)) {}
 
-  // What is otherwise at a worker that says this, or nothing.
+  // What differs at a worker with these facts, among those that the servers have too; empty if none does.
   [[nodiscard]] std::string compare(std::span<const std::byte> text) const {
-    const auto d = facts_.first_difference(JobFacts::parse({reinterpret_cast<const char*>(text.data()), text.size()}));
+    const auto named_here = [&](const std::string& name) {
+      return std::any_of(facts_.facts().begin(), facts_.facts().end(), [&](const auto& f) { return f.first == name; });
+    };
+    JobFacts theirs;
+    const JobFacts all = JobFacts::parse({reinterpret_cast<const char*>(text.data()), text.size()});
+    for (const auto& [name, value] : all.facts())
+      if (named_here(name)) theirs.add(name, value);
+    const auto d = facts_.first_difference(theirs);
     return d.name.empty() ? "" : d.name + " is " + d.mine + " on the servers and " + d.other + " here";
   }
 
