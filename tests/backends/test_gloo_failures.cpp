@@ -235,7 +235,8 @@ class Stall final : public ::gloo::transport::tcp::Handler {
   std::atomic<bool> over_{false};
 };
 
-// Looks at memory that Gloo's thread may be writing at the moment: the only way to see from outside that a message has begun.
+// Looks at memory that Gloo's thread may be writing at the moment: the only way to see from outside that a message has
+// begun.
 #if defined(TUTTI_TEST_TSAN)
 __attribute__((no_sanitize("thread"), noinline))
 #endif
