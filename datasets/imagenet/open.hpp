@@ -176,7 +176,7 @@ namespace detail {
     }
     const SetFacts facts = facts_of(place, split, form, o.classes);
     TfRecords t(paths, place / (std::string(word) + ".tutti-index"), facts.classes);
-    return Opened{AnyRecords(t, facts.class_names), facts.classes, form, place, facts.class_names, missing};
+    return Opened{AnyRecords(t, facts.class_names), facts.classes, form, place, facts.class_names, {}, missing};
   }
   return std::nullopt;
 }

@@ -44,6 +44,35 @@ class Readme(unittest.TestCase):
             self.assertEqual(sorted({n for n, p in known.items() if "Default" not in p} - set(named)), [], "not named, and needed")
         self.has(re.findall(r"`((?:Enable|Prepare)\w+)`", section("A cluster whose workers come and go")), known, "parameters")
 
+    def test_it_begins_with_three_commands_on_a_processor_type(self):
+        """The command that shows the quota comes before them, and CloudFormation takes what they say."""
+        quota, commands = re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S)[:2]
+        self.assertIn("aws service-quotas get-service-quota", quota)
+        lines = commands.replace("\\\n", " ").strip().splitlines()
+        self.assertEqual([re.match(r"\S+( \w\S* \S+)?", line)[0].split()[0] for line in lines],
+                         ["infra/package/make_package.sh", "aws", "aws"])
+        self.assertIn("cloudformation create-stack", lines[2])
+        given = dict(re.findall(r"ParameterKey=(\w+),ParameterValue=(\S+)", lines[2]))
+        given["TuttiPackage"] = given["TuttiPackage"].replace("BUCKET", "my-bucket")
+        cluster = template(re.search(r"file://infra/(\S+)", lines[2])[1])
+        self.assertEqual(templates.refusals(cluster, given), [])
+        self.assertFalse(templates.Stack(cluster, **given).condition("HasGpus"), given["InstanceType"])
+        self.assertIn(f"Values={given['InstanceType']}", quota)
+
+    def test_the_table_has_every_parameter_of_the_cluster(self):
+        rows = re.search(r"^\| parameter .*?\n\n", section("A cluster"), re.M | re.S)[0]
+        known = template("cloudformation/cluster.yaml")["Parameters"]
+        self.assertEqual(sorted(set(known) - set(re.findall(r"`(\w+)`", rows))), [])
+        for name in ("InstanceType", "EFSThroughputMode", "PurchaseOption", "RootVolumeSize"):
+            self.assertRegex(rows, rf"`{name}`.*\| [^|]*{known[name]['Default']}", name)
+
+    def test_what_a_user_looks_for_and_does_not_find(self):
+        for word in ("ParallelCluster", "PCS", "HyperPod", "Trainium", "update-stack"):
+            self.assertIn(word, TEXT)
+        for name in ("PurchaseOption", "CapacityReservationId", "RunnableSeconds", "Efa"):
+            self.assertIn(f"`{name}`", section("One job on many hosts, by Batch"))
+            self.assertIn(name, template("batch/batch.yaml")["Parameters"])
+
     def test_parameters_of_the_job(self):
         text = section("One job on many hosts, by Batch")
         job = template("batch/job.yaml")["Parameters"]
@@ -60,7 +89,7 @@ class Readme(unittest.TestCase):
 
     def test_outputs(self):
         cluster, elastic = (template(f"cloudformation/{n}.yaml")["Outputs"] for n in ("cluster", "elastic"))
-        for word in ("LoginCommand", "FileSystemID"):
+        for word in ("LoginCommand", "FileSystemID", "VpcId", "SubnetId"):
             self.assertIn(word, TEXT)
             self.assertIn(word, cluster)
         for word in ("AddWorkerCommand", "ElasticWorkerLaunchTemplate"):
