@@ -60,8 +60,7 @@ class ServerWeights {
   // What must be the same at the workers. They compute in a precision of their own: GPUs in another than processors.
   static JobFacts facts_of(const Trainer& as_workers) {
     JobFacts f;
-    const JobFacts all = as_workers.facts();
-    for (const auto& [name, value] : all.facts())
+    for (const auto& [name, value] : as_workers.facts().facts())
       if (name != "precision") f.add(name, value);
     return f;
   }
