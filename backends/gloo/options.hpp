@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <tutti/comm/reach_watch.hpp>
 #include <tutti/comm/wire_type.hpp>
 #include <tutti/comm/work.hpp>
 
@@ -25,7 +24,6 @@ struct GlooOptions {  // what GlooCommunicator can be told
   WireType wire = WireType::same;
   std::chrono::milliseconds deadline = usual_deadline;            // of every operation
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until the group stands
-  ReachWatch* reach = nullptr;  // is told when this rank waits for others, and outlives the group; null: nothing is
 };
 
 }  // namespace tutti

@@ -24,12 +24,10 @@
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
-#include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
-#include <tutti/job/job_reach.hpp>
 #include <tutti/job/launch_environment.hpp>
 #include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
@@ -83,7 +81,6 @@ class Meeting {
     facts.add("tutti", version);
     for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
     assigned_ = channel_->enrol(start, facts, o_.meeting);
-    reach_.emplace(*channel_);
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
     // The first server draws the word that workers show where keys do not speak for them.
@@ -100,7 +97,6 @@ class Meeting {
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
   // Leaves, its work done; the arbiter's process stays until the others have.
   void leave() {
-    reach_.reset();
     channel_.reset();
     if (arbiter_) arbiter_->wait_until_empty(std::chrono::seconds(10));
   }
@@ -140,10 +136,6 @@ class Meeting {
       list.push_back(door_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
     return list;
   }
-  // Ends this worker's part, once its channel has ended.
-  [[nodiscard]] InterruptFlag& flag() noexcept { return flag_; }
-  // Watches for servers that this worker does not reach, as long as this lives.
-  [[nodiscard]] ReachWatch* watch_servers() { return reach_->begin_servers(assigned_, addresses_of(doors())); }
   // Where a server listens now, as far as it has said.
   [[nodiscard]] std::optional<Door> find(int server) {
     const auto text = channel_->find(key("address", server));
@@ -203,10 +195,8 @@ class Meeting {
     const auto i = static_cast<std::size_t>(number);
     return i < list.size() ? " at " + list[i].text() : "";
   }
-  // Whoever is lost before training begins is not waited for. A worker whose channel ends was given up, or is cut off.
+  // Whoever is lost before training begins is not waited for.
   void watch_losses() {
-    if (!start_.is_server())
-      channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
     // The channel's thread may be here while leave() takes channel_ away.
     channel_->on_change([this, &channel = *channel_](const control::Changing& c) {
       for (const control::Member& m : c.lost) {
@@ -240,11 +230,9 @@ class Meeting {
   LaunchEnvironment start_;
   std::mutex losses_;
   std::string lost_;
-  std::atomic<bool> stopped_{false};  // somebody was lost
-  InterruptFlag flag_;
+  std::atomic<bool> stopped_{false};    // somebody was lost
   std::optional<ArbiterDoor> arbiter_;  // behind the channel of this process too
   std::unique_ptr<ControlChannel> channel_;
-  std::optional<JobReach> reach_;
   std::string host_, word_;
   KeyPair keys_;
   std::vector<Said> workers_, servers_;
@@ -267,7 +255,8 @@ class JobStrategy : public Strategy {
                                              // Holds it until the last connection is over.
                                              [meeting](int server) { return meeting->find(server); }),
                  options(*meeting, meeting->start(), o)) {}
-  static ps::WorkerOptions options(detail::Meeting& meeting, const LaunchEnvironment& start, const JobOptions& o) {
+  static ps::WorkerOptions options(const detail::Meeting& meeting, const LaunchEnvironment& start,
+                                   const JobOptions& o) {
     ps::WorkerOptions w = detail::worker_options(o);
     w.rank = start.rank;
     w.workers = start.workers;
@@ -281,8 +270,6 @@ class JobStrategy : public Strategy {
     if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
     w.neighbours = meeting.neighbours();
     w.one_host = meeting.one_host();
-    w.flag = &meeting.flag();
-    w.reach = meeting.watch_servers();
     return w;
   }
 };

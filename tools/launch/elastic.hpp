@@ -150,9 +150,6 @@ class Elastic : ElasticAdditions {
       // What still runs of it may not come back; its agent is told, as soon as it can be reached.
       if (w->link != nullptr) w->link->say("signal 9 " + w->name());
       failed(*w);
-      // Another one there would be cut from the others as well, and hold them up until it is given up.
-      if (news.decision.unreached)
-        stations_[w->key].failures = std::max(stations_[w->key].failures, o_.elastic.restart_budget + 1);
       write_log();
     }
     if (news.decision.kind == Kind::left) {

@@ -48,7 +48,7 @@ struct Decision {
   std::string why{};
   std::uint64_t generation = 0;
   bool fatal = false;
-  bool unreached = false;  // lost because it and another member do not reach each other
+  bool work_done = false;  // left: a member has done the work of the job, and was not on its way out before
 };
 
 }  // namespace tutti::control

@@ -18,7 +18,6 @@
 #include <tutti/job/control_store.hpp>
 #include <tutti/job/lease.hpp>
 #include <tutti/job/next_generation.hpp>
-#include <tutti/job/unreached.hpp>
 
 // Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
 // generation of members behind the other.
@@ -51,7 +50,6 @@ class Arbiter {
     }
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
     if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
-    if (const auto* u = std::get_if<Unreached>(&message)) unreached(*p, *u, now);
     if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
     if (const auto* e = std::get_if<EpochBegins>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
@@ -96,12 +94,10 @@ class Arbiter {
         lose(p, "no sign of life for " + std::to_string(ms / 1000) +
                     (ms % 1000 == 0 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s");
       }
-    if (now >= separate_at_) separate();
   }
   // The arbiter was itself not able to hear: nobody's silence until now counts.
   void forgive(Time now) {
     for (Process& p : processes_) p.heard = now;
-    if (separate_at_ != Time::max()) separate_at_ = now + settling();
   }
 
   [[nodiscard]] std::vector<Outgoing> take_messages() { return std::exchange(out_, {}); }
@@ -129,8 +125,8 @@ class Arbiter {
     return at == processes_.end() ? nullptr : &*at;
   }
   void send(const Process& p, Message m) { out_.push_back({p.seat, std::move(m)}); }
-  void decide(Decision::Kind kind, const Process& p, std::string why = {}, bool fatal = false, bool unreached = false) {
-    decisions_.push_back({kind, p.seat, p.member, std::move(why), generation_, fatal, unreached});
+  void decide(Decision::Kind kind, const Process& p, std::string why = {}, bool fatal = false) {
+    decisions_.push_back({kind, p.seat, p.member, std::move(why), generation_, fatal});
   }
 
   // ---- being let in ----
@@ -249,7 +245,7 @@ class Arbiter {
       if (p.state == State::member && !p.reported) send(p, c);
     try_issue();
   }
-  void lose(Process& p, const std::string& why, bool unreached = false) {
+  void lose(Process& p, const std::string& why) {
     const bool was_member = p.state == State::member;
     p.state = State::gone;
     // With the last one goes what was trained, unless servers have it.
@@ -257,7 +253,7 @@ class Arbiter {
     const bool fatal = last || !can_lose(p);
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
     send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
-    decide(Decision::Kind::lost, p, why, fatal, unreached);
+    decide(Decision::Kind::lost, p, why, fatal);
     if (fatal) end_job(p.member.name() + " is gone: " + why);
     // No other worker comes to a job that is at its end.
     if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
@@ -335,38 +331,7 @@ class Arbiter {
         q.holds = q.is(Role::worker);
         send(q, Go{generation_});
       }
-    decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_});
-  }
-
-  // ---- members that do not reach each other ----
-  // All whom a cut concerns say so at nearly the same time; the rule needs the words of all.
-  [[nodiscard]] Time settling() const noexcept {
-    return std::min<Time>(o_.rank_timeout / 10, std::chrono::milliseconds(500));
-  }
-  void unreached(Process& p, const Unreached& u, Time now) {
-    // Where members change over each for itself, what one waits for outlasts a generation.
-    if (p.state != State::member || (o_.reports && (u.generation != generation_ || p.reported))) return;
-    p.operation = u.members.empty() ? 0 : u.operation;
-    p.unreached = u.members;
-    if (separate_at_ == Time::max() && !u.members.empty()) separate_at_ = now + settling();
-  }
-  void separate() {
-    separate_at_ = Time::max();
-    // One after the other: whether the job can lose a member depends on those that are left.
-    while (over_.empty()) {
-      std::vector<Waiter> all;
-      for (const Process& p : processes_)
-        if (p.state == State::member)
-          all.push_back({p.member.id, p.member.role, can_lose(p), p.operation, p.unreached});
-      const auto cut = choose_given_up(all);
-      if (!cut) return;
-      const auto of = [&](ProcessId id) {
-        return std::find_if(processes_.begin(), processes_.end(),
-                            [&](const Process& p) { return p.state == State::member && p.member.id == id; });
-      };
-      const std::string other = of(cut->other)->member.name();
-      lose(*of(cut->id), "it and " + other + " do not reach each other", true);
-    }
+    decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
   }
 
   // ---- the next generation ----
@@ -410,13 +375,9 @@ class Arbiter {
     for (Process* p : next) {
       p->state = State::member;
       p->reported = p->standing = p->epoch_end = p->preparing = false;
-      if (o_.reports) {
-        p->operation = 0;
-        p->unreached.clear();
-      }
       send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
-    decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_});
+    decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
     // Those for whom it was not the end of an epoch wait for the next one.
     change();
   }
@@ -424,8 +385,7 @@ class Arbiter {
   ArbiterOptions o_;
   ProcessId next_id_ = 0, authority_ = 0;
   std::uint64_t generation_ = 0, epoch_ = 0;
-  Time separate_at_ = Time::max();  // when members that do not reach each other are looked at
-  Urgency level_ = Urgency::none;   // of the next generation
+  Urgency level_ = Urgency::none;  // of the next generation
   bool founded_ = false, stopping_ = false, too_few_ = false;
   bool going_ = false;                                // the generation stood
   bool finished_ = false;                             // a member has done its work

@@ -122,10 +122,6 @@ class Elastic final : public ElasticMember {
     Leaving leaving = how;
     for (;;) {
       drop_group(leaving.broken);
-      // If it broke for want of a way to a member, the arbiter is to hear of that first: the same members would fail
-      // again.
-      if constexpr (requires { factory_.await_peers(); })
-        if (leaving.broken) factory_.await_peers();
       if (!next_assignment(leaving)) return false;
       try {
         form_group();

@@ -10,7 +10,6 @@
 #include <tutti/comm/communicator.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/process_windows.hpp>
-#include <tutti/comm/reach_watch.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 
@@ -39,7 +38,6 @@ struct WorkerOptions {  // what a worker of servers can be told
   bool late = false;  // others have begun before it
   // Ends it, while it is made too; outlives it. Null: nothing does.
   InterruptFlag* flag = nullptr;
-  ReachWatch* reach = nullptr;  // is told when this worker waits for servers, and outlives it; null: nothing is
 };
 
 }  // namespace tutti::ps

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include <tutti/comm/interrupt_flag.hpp>
-#include <tutti/comm/reach_watch.hpp>
 #include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
@@ -48,10 +47,7 @@ class WorkerThread {
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
     away_ = AwayServers(o_.servers);
     if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
-    {
-      const ReachWatch::Operation waits(o_.reach);
-      meet();
-    }
+    meet();
     thread_ = start_thread("communication", [this] { serve(); });
   }
   // end() was called.
@@ -162,7 +158,6 @@ class WorkerThread {
       while (!over()) {
         begin_new();
         send_parts();
-        note_waiting();
         const auto e = t_.receive(std::chrono::steady_clock::now() + (away_.any() ? away_.look_every : longest_wait));
         if (gave_up_) continue;
         if (e.what == Event<Message>::What::message) take(e);
@@ -173,7 +168,6 @@ class WorkerThread {
     } catch (...) {
       error = std::current_exception();
     }
-    if (o_.reach != nullptr) o_.reach->waits_no_more();
     if (error) operations_.fail_all(running_, error);
     running_.clear();
     try {
@@ -182,12 +176,6 @@ class WorkerThread {
     } catch (...) {  // the servers learn of it by the connection's end
     }
     told_ = true;
-  }
-  // Until the oldest operation is over the servers are waited for.
-  void note_waiting() {
-    if (o_.reach == nullptr) return;
-    if (running_.empty()) return o_.reach->waits_no_more();
-    o_.reach->waits(running_.front()->round + 2);
   }
   void lose(std::int64_t s, const std::string& why) {
     unreached_ = -1;
