@@ -60,7 +60,8 @@ class ServerWeights {
   // What must be the same at the workers. They compute in a precision of their own: GPUs in another than processors.
   static JobFacts facts_of(const Trainer& as_workers) {
     JobFacts f;
-    for (const auto& [name, value] : as_workers.facts().facts())
+    const JobFacts all = as_workers.facts();  // a temporary would end before the loop
+    for (const auto& [name, value] : all.facts())
       if (name != "precision") f.add(name, value);
     return f;
   }
