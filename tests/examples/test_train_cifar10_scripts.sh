@@ -58,7 +58,7 @@ ended() {
 }
 # until FILE TEXT: waits until it stands there.
 until_said() {
-  for _ in $(seq 300); do grep -qs -- "$2" "$1" && return || sleep 0.1; done
+  for _ in $(seq 1800); do grep -qsF -- "$2" "$1" && return || sleep 0.1; done
   complain "$1 does not say '$2': $(tail -n 5 "$1")"
 }
 said() { grep -qF -- "$2" "$1" || complain "$1 does not say '$2': $(tail -n 5 "$1")"; }
@@ -127,7 +127,7 @@ lists
 start stopped --max_steps 100000000 --rank-timeout 1
 until_said stopped.worker1 "step 10,"
 kill -STOP "${pids[3]}"
-until_said stopped.ps0 "rank 1 on localhost is gone"
+until_said stopped.ps0 "[worker 1 on localhost] expected a process of the job until its end, got no sign of life"
 kill -9 "${pids[3]}" "${pids[0]}"
 ended "the first server killed" "137 5 5 137" stopped
 said stopped.ps1 "server 0 at localhost:$first, the arbiter of the job"
@@ -265,7 +265,12 @@ all=(ps0 worker0 worker1)
 start few --comm-deadline 3
 ended "too few servers" "5 5 5" few
 all=(ps0 ps1 worker0 worker1)
-for each in ps0 worker0 worker1; do said few.$each "expected server 1 at localhost:$second within 3000 ms"; done
+said few.ps0 "expected server 1 at localhost:$second within 3000 ms"
+# A worker waits as long, or hears first that server 0 has ended.
+for each in worker0 worker1; do
+  grep -qF "expected server 0 at localhost:$first, the arbiter of the job, got the end of the connection" "few.$each" ||
+    said few.$each "expected server 1 at localhost:$second within 3000 ms"
+done
 # A server whose port is taken, of several.
 lists
 hold

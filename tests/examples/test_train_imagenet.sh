@@ -148,7 +148,7 @@ expect 3 "These weights have the other stem: --stem imagenet." "${tiny[@]}" --nu
 expect 3 "These weights have the other stem: --stem small." "${tiny[@]}" --num_batches 1 --log_dir stem3 --stem imagenet \
   --pretrained "$weights"
 printf 'PK\3\4 an archive that torch.save() has written' >net.pth
-expect 3 "tools/pytorch_weights.py" "${tiny[@]}" --num_batches 1 --log_dir stem4 --pretrained net.pth
+expect 3 "pytorch_weights.py" "${tiny[@]}" --num_batches 1 --log_dir stem4 --pretrained net.pth
 expect 3 "nowhere" "${tiny[@]}" --num_batches 2 --log_dir tuned0 --pretrained nowhere.safetensors
 
 # Several ranks.
