@@ -30,7 +30,7 @@ class HowTo(PredictCase):
             said, _ = self.predict("runs/own-net", file)
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                exec(compile(block.replace("images/validation/cat/420.jpg", file), "own-images.md", "exec"), {})
+                exec(compile(block.replace("images/validation/circle/0.png", file), "own-images.md", "exec"), {})
             self.assertEqual(out.getvalue().strip(), said[file]["classes"][0]["class"])
 
 
