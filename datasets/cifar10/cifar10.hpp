@@ -34,7 +34,8 @@ inline constexpr std::int64_t channels = 3, height = 32, width = 32;
 inline constexpr std::size_t plane = 1024, image_bytes = 3 * plane, record_bytes = 1 + image_bytes;
 inline constexpr std::size_t records_per_file = 10000;
 inline constexpr std::size_t most_records = 1'000'000;  // of a file that is not the official one
-inline constexpr std::string_view fetch_hint = "datasets/cifar10/prepare --out DIR fetches and checks the data";
+inline constexpr std::string_view fetch_hint =
+    "prepare-data --out DIR, in a source tree datasets/cifar10/prepare --out DIR, fetches and checks the data";
 
 // Per channel on the 0..255 scale, averages over the training images: of the mean and of each image's own standard
 // deviation, the numbers of most published recipes (over all pixels the deviations are larger, about 63, 62, 67).

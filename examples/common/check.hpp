@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -18,6 +17,7 @@
 #include <tutti/job/launch_answer.hpp>
 #include <tutti/optim/schedule_parse.hpp>
 
+#include "check_batch.hpp"
 #include "check_cifar10.hpp"
 #include "check_imagenet.hpp"
 #include "check_strategy_options.hpp"
@@ -40,31 +40,6 @@ struct StartedJob {
 };
 
 namespace detail {
-
-inline void check_batch(RunOptions& o, std::int64_t world) {
-  constexpr std::int64_t most = 1'000'000;
-  number("--batch-size", o.batch_size, 1, most);
-  number("--accumulate", o.accumulate, 1, most);
-  number("--macrobatch-size", o.macrobatch_size, 0, most);
-  number("--global-batch-size", o.global_batch_size, 0, most);
-  if (o.macrobatch_size > 0) {
-    const std::int64_t pass = o.batch_size * world;
-    o.accumulate = std::max<std::int64_t>((o.macrobatch_size + pass - 1) / pass, 1);
-    o.derived.emplace_back("accumulate");
-    o.macrobatch_size = 0;
-  }
-  if (o.global_batch_size > 0) {
-    if (o.global_batch_size < world * o.accumulate)
-      fail<UsageError>("--global-batch-size", "an image per rank and pass, " + std::to_string(world * o.accumulate),
-                       std::to_string(o.global_batch_size));
-    o.batch_size = (o.global_batch_size + world * o.accumulate - 1) / (world * o.accumulate);
-    o.derived.emplace_back("batch-size");
-  } else {
-    o.global_batch_size = o.batch_size * world * o.accumulate;
-    o.derived.emplace_back("global-batch-size");
-    number("--batch-size times ranks times --accumulate", o.global_batch_size, 1, most);
-  }
-}
 
 inline void check_optimizer(RunOptions& o) {
   if (o.optimizer == "adam")
@@ -211,26 +186,6 @@ inline void check_run(RunOptions& o) {
   // Gradients of f16 vanish and overflow without.
   if (o.precision == "f16" && o.loss_scale == "1") o.loss_scale = "dynamic";
 }
-
-// The GPUs of --gpus: numbers with commas between.
-inline std::vector<int> gpu_numbers(const std::string& text) {
-  std::vector<int> list;
-  const char *at = text.data(), *const end = at + text.size();
-  while (at != end) {
-    int n = -1;
-    const auto [after, error] = std::from_chars(at, end, n);
-    const bool more = error == std::errc{} && after != end && *after == ',' && after + 1 != end;
-    if (error != std::errc{} || n < 0 || n > 1023 || (after != end && !more) ||
-        std::find(list.begin(), list.end(), n) != list.end())
-      fail<UsageError>("--gpus", "numbers of different GPUs, e.g. 0,1", "'" + text + "'", "see nvidia-smi -L");
-    list.push_back(n);
-    at = more ? after + 1 : after;
-  }
-  return list;
-}
-
-// --gpus with an empty list: the processor, whatever there is.
-inline bool wants_no_gpu(const RunOptions& o) { return o.gpus && o.gpus->empty(); }
 
 inline void check_strategy(RunOptions& o, const std::vector<std::string>& built, const char* option,
                            const std::string& said) {
@@ -410,6 +365,10 @@ inline void check(RunOptions& o, StartedJob job = {}) {
   if (o.dry_run_ranks > 0 && !o.dry_run)
     fail<UsageError>("--dry-run-ranks", "--dry-run or --print-schedule beside it", std::to_string(o.dry_run_ranks));
   const std::int64_t ranks = o.strategy == "solo" ? 1 : job.processes;
+  detail::number("--batch-size", o.batch_size, 1, 1'000'000);
+  detail::number("--accumulate", o.accumulate, 1, 1'000'000);
+  detail::check_batch_of(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
+  detail::word("--log-lines", o.log_lines, {"tutti", "mxnet"});
   detail::check_batch(o, o.dry_run_ranks > 0 ? o.dry_run_ranks : ranks);
   detail::fill_recipe(o);
   detail::check_optimizer(o);

@@ -83,7 +83,8 @@ inline double image_side(const RunOptions& o) {
 }
 
 inline void check_cifar10_model(RunOptions& o) {
-  word("--network", o.network, {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast"});
+  word("--network", o.network, {"resnet", "resnet_postact", "resnet_preact", "resnet_imagenet", "cifar_fast"}, {},
+       "docs/how-to/own-model.md shows how to train another net");
   number("--width", o.width, 1e-3, 64.0);
   number("--tta", o.tta, 0, 2);
   if (o.network != "cifar_fast" && o.width != 1)

@@ -8,17 +8,21 @@
 #include <tutti/optim/schedule_parse.hpp>
 
 #include "check_values.hpp"
+#include "mxnet_options.hpp"
 #include "options.hpp"
 
 namespace tutti::examples::detail {
 
 inline void check_imagenet_data(RunOptions& o) {
   if (o.benchmark) o.dataset = "synthetic";
-  if (!o.benchmark && o.data_dir.empty() && (!o.dry_run || o.print_schedule))
+  check_mxnet_data(o);
+  const bool records = !o.data_train.empty() || !o.data_val.empty();
+  if (!o.benchmark && !records && o.data_dir.empty() && (!o.dry_run || o.print_schedule))
     fail<UsageError>("--data-dir", "the folder of the images, or --synthetic", "neither",
                      "class folders, TFRecords, RecordIO and packed shards are read as they are");
   number("--num-examples", o.num_examples, 0, std::int64_t{1} << 40);
-  if (!o.benchmark && o.num_examples > 0)
+  // MXNet's scripts tell how many images their records hold.
+  if (!o.benchmark && o.num_examples > 0 && !records)
     fail<UsageError>("--num-examples", "--synthetic beside it", "a data set, of which all images are used");
   number("--image-size", o.image_size, 32, 4096);
   number("--eval-size", o.eval_size, 0, 4096);
@@ -42,6 +46,7 @@ inline void check_imagenet_data(RunOptions& o) {
 }
 
 inline void check_imagenet_model(RunOptions& o) {
+  check_mxnet_model(o);
   word("--model", o.model, {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"});
   o.network = "resnet_imagenet";
   o.depth = std::stoll(o.model.substr(6));
@@ -85,7 +90,10 @@ inline void check_imagenet_run(RunOptions& o) {
   if (!o.wd) o.wd = o.optimizer == "adamw" ? 0.05 : 1e-4;
   if (!o.warmup_epochs) o.warmup_epochs = 0;
   if (!o.keep) o.keep = 1'000'000;
-  o.save_period = 0;  // fit_options() turns --save-checkpoints-steps 0 into steps
+  // fit_options() turns --save-checkpoints-steps 0 into the steps of an epoch.
+  o.save_period = o.save_frequency.value_or(0);
+  number("--save-frequency", o.save_period, 0, 10'000'000);
+  if (o.save_period > 0) o.save_steps = 0;
   number("--intra-op-parallelism-threads", o.intra_op_threads, 0, 4096);
   if (o.intra_op_threads > 0 && o.threads > 0 && o.threads != o.intra_op_threads)
     fail<UsageError>("--intra-op-parallelism-threads", "what --threads says, " + std::to_string(o.threads),

@@ -23,13 +23,13 @@ inline std::string list_of(const std::vector<std::string>& words) {
 
 // Brings a word into its first spelling. Upper case counts as lower case, '-' as '_'.
 inline void word(const char* option, std::string& value, const std::vector<std::string>& words,
-                 const std::vector<std::pair<std::string, std::string>>& synonyms = {}) {
+                 const std::vector<std::pair<std::string, std::string>>& synonyms = {}, const char* hint = "") {
   std::string w = value;
   for (char& c : w) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const auto& [other, first] : synonyms)
     if (w == other) w = first;
   if (std::find(words.begin(), words.end(), w) == words.end())
-    fail<UsageError>(option, list_of(words), "'" + value + "'");
+    fail<UsageError>(option, list_of(words), "'" + value + "'", hint);
   value = w;
 }
 

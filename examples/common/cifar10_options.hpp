@@ -49,7 +49,9 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("test-io", o.test_io, "only read the images and print the speed", Names{});
 
   v.group("Model");
-  v("preset", o.preset, "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation",
+  v("preset", o.preset,
+    "cifar-resnet50-28: defaults for the depth-50 net on 28x28 images without augmentation; mxnet: those of MXNet's "
+    "train_cifar10.py --network resnet --num-layers 50, with its log lines",
     Names{});
   v("recipe", o.recipe, "fast: defaults after the record recipes for CIFAR-10, 10 epochs of --network cifar_fast",
     Names{});
@@ -71,7 +73,8 @@ void describe_cifar10(RunOptions& o, V& v) {
   v("top-k", o.top_k, "the second accuracy reported; 0: 5", Names{});
 
   v.group("Optimisation");
-  v("batch-size", o.batch_size, "images per rank in one pass", Names{});
+  v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise", Names{});
+  describe_batch_of(o, v);
   v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{},
     Scope::training);
   v("accumulate", o.accumulate, "passes per update", Names{}, Scope::training);
@@ -123,6 +126,7 @@ void describe_cifar10(RunOptions& o, V& v) {
     "views of each test image at the end of the run: 0 as it is, 1 mirrored too, 2 shifted by a pixel too", Names{});
   v("disp-batches", o.disp_batches, "steps between progress lines and log entries",
     Names{"log-interval", "display-every"}, Scope::rank);
+  describe_log_lines(o, v);
   v("precision", o.precision, "f32 (auto), bf16 (bfloat16 with f32 master weights) or, with cuda, f16", Names{"dtype"},
     Scope::training);
   describe_machine(o, v);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include <tutti/data/encoded_images.hpp>
+#include <tutti/data/find_files.hpp>
 #include <tutti/data/image_augment.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
@@ -50,6 +52,21 @@ inline ImageAugment imagenet_augment(const RunOptions& o, Split split) {
   return a;
 }
 
+// A .rec file, or a folder with those of the split. The list of records is not needed: the program makes its own.
+inline imagenet::Opened recordio_of(const char* option, const std::string& given, const std::string& list, Split split,
+                                    const imagenet::OpenOptions& as) {
+  if (!list.empty() && !is_file(list)) fail<DataError>(std::string(option) + "-idx", "a file", "nothing at " + list);
+  if (!is_file(given)) {
+    if (auto found = find_imagenet(given, split, as)) return std::move(*found);
+    fail<DataError>(
+        option, std::string("a .rec file, or a folder with *") + (split == Split::train ? "train" : "val") + "*.rec",
+        std::filesystem::is_directory(given) ? contents_of(given) : "nothing at " + given);
+  }
+  const io::Path file = given;
+  const RecordIoFiles records({file}, file.parent_path() / (file.stem().string() + "-rec.tutti-index"), as.classes);
+  return {AnyRecords(records), as.classes, imagenet::Form::recordio, file.parent_path(), {}};
+}
+
 // The records are opened once, by whoever needs them first.
 struct Imagenet {
   std::optional<imagenet::Opened> train, test;
@@ -60,6 +77,8 @@ struct Imagenet {
     imagenet::OpenOptions as;
     as.missing_shards = o.allow_missing_shards;
     if (o.num_classes > 0) as.classes = static_cast<int>(o.num_classes);
+    if (!o.data_train.empty() || !o.data_val.empty()) return open_records(o, as);
+    if (o.use_rec) as.form = imagenet::Form::recordio;
     if (o.eval_only) {
       test = open_imagenet(o.data_dir, Split::test, as);
       return;
@@ -70,8 +89,22 @@ struct Imagenet {
     if (!tells) as.classes = train->classes;
     test = find_imagenet(o.data_dir, Split::test, as);  // training goes without
   }
+  // --data-train and --data-val.
+  void open_records(const RunOptions& o, imagenet::OpenOptions as) {
+    as.form = imagenet::Form::recordio;
+    if (!o.data_train.empty() && !o.eval_only)
+      train = recordio_of("--data-train", o.data_train, o.data_train_idx, Split::train, as);
+    if (!o.data_val.empty() && !o.test_io)
+      test = recordio_of("--data-val", o.data_val, o.data_val_idx, Split::test, as);
+    if (o.eval_only && !test) fail<UsageError>("--eval", "--data-val, the images to evaluate on", "none");
+    if (train && o.num_examples > train->records.size())
+      fail<UsageError>("--num-examples",
+                       std::to_string(train->records.size()) + ", the images of " + o.data_train + ", or 0",
+                       std::to_string(o.num_examples), "all images are used; leave it out");
+  }
   [[nodiscard]] int classes(const RunOptions& o) {
-    if (o.benchmark || o.data_dir.empty()) return o.num_classes > 0 ? static_cast<int>(o.num_classes) : 1000;
+    if (o.benchmark || (o.data_dir.empty() && o.data_train.empty() && o.data_val.empty()))
+      return o.num_classes > 0 ? static_cast<int>(o.num_classes) : 1000;
     open(o);
     const int found = std::max(train ? train->classes : 0, test ? test->classes : 0);
     if (o.num_classes > 0 && o.num_classes < found)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "mxnet_options.hpp"
 #include "option_groups.hpp"
 
 // The options of train_imagenet: the names of the TensorFlow and Horovod ResNet-50 trainer, with train_cifar10's beside
@@ -16,10 +17,12 @@ void describe_imagenet(RunOptions& o, V& v) {
     "folder with training and validation images as class folders, TFRecords, RecordIO or packed shards, or its parent; "
     "default: $TUTTI_DATA",
     Names{"data"}, Scope::rank);
+  describe_mxnet_data(o, v);
   v("synthetic", o.benchmark, "train on synthetic images", Names{"benchmark"});
   v("num-examples", o.num_examples, "synthetic images; 0: 1281167", Names{}, Scope::training);
   v("image-size", o.image_size, "height and width of what the net sees", Names{}, Scope::training);
-  v("eval-size", o.eval_size, "the same in an evaluation; 0: --image-size", Names{});
+  v("eval-size", o.eval_size,
+    "the same in an evaluation, where the net takes no other size: 0, or what --image-size says", Names{});
   v("augmentation", o.augmentation,
     "horovod (a random part of a square canvas; the central 80 % in an evaluation) or torchvision (a random part; "
     "short "
@@ -46,12 +49,18 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("test-io", o.test_io, "only read the images and print the speed", Names{});
 
   v.group("Model");
-  v("preset", o.preset, "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30",
+  v("preset", o.preset,
+    "torchvision: its recipe for ResNet-50, 90 epochs with the rate divided by 10 every 30; mxnet: the defaults of "
+    "train_resnet.py, with MXNet's log lines",
     Names{});
-  v("model", o.model, "resnet18, resnet34, resnet50, resnet101 or resnet152", Names{}, Scope::training);
+  v("model", o.model,
+    "resnet18, resnet34, resnet50, resnet101 or resnet152; GluonCV's resnet50_v1b is the same net, its resnet50_v1 has "
+    "--v1 too",
+    Names{}, Scope::training);
   v("stem", o.stem,
     "imagenet (7x7 of stride 2 and pooling) or small (3x3 of stride 1); auto: small below 64 pixels, else imagenet",
     Names{}, Scope::training);
+  describe_mxnet_model(o, v);
   v("v1", o.v1, "stride in the first 1x1 of a bottleneck, not in its 3x3", Names{}, Scope::training);
   v("pretrained", o.pretrained,
     "weights to begin with: a run's folder, of which the best checkpoint is taken, else the newest; a checkpoint; or a "
@@ -65,7 +74,8 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("label-smoothing", o.label_smoothing, "0..1", Names{}, Scope::training);
 
   v.group("Optimisation");
-  v("batch-size", o.batch_size, "images per rank in one pass", Names{});
+  v("batch-size", o.batch_size, "images in one pass: per rank, unless --batch-of says otherwise", Names{});
+  describe_batch_of(o, v);
   v("global-batch-size", o.global_batch_size, "images per update, all ranks together; overrides --batch-size", Names{},
     Scope::training);
   v("accumulate", o.accumulate, "passes per update", Names{}, Scope::training);
@@ -94,13 +104,13 @@ void describe_imagenet(RunOptions& o, V& v) {
   v("lr-decay-mode", o.lr_schedule,
     "poly, poly_cycle, cosine, cosine_decay_restarts, linear_cosine, steps, linear or constant; auto: poly, or steps "
     "where one of its three options below is given",
-    Names{"lr-schedule"}, Scope::training);
+    Names{"lr-schedule", "lr-mode"}, Scope::training);
   v("lr-decay-steps", o.lr_step_epochs, "epochs at which the rate of steps changes; default: 30,60,80",
-    Names{"lr-step-epochs"}, Scope::training);
+    Names{"lr-step-epochs", "lr-decay-epoch"}, Scope::training);
   v("lr-decay-lrs", o.lr_step_lrs, "rates of steps, one more than its epochs; none: by --lr-decay-factor", Names{},
     Scope::training);
   v("lr-decay-factor", o.lr_factor, "what the rate of steps is multiplied by at each of its epochs; default: 0.1",
-    Names{"lr-factor"});
+    Names{"lr-factor", "lr-decay"});
   v("poly-power", o.poly_power, "power of poly", Names{"lr-poly-power"}, Scope::training);
   v("lr-end", o.lr_end, "last rate of poly (default 1e-5) and linear (default 0)", Names{}, Scope::training);
   v("warmup-epochs", o.warmup_epochs, "epochs over which the rate rises; default: 0", Names{}, Scope::training);
@@ -109,12 +119,15 @@ void describe_imagenet(RunOptions& o, V& v) {
 
   v.group("Run");
   v("log-dir", o.run_dir, "folder of the logs and checkpoints; a run in it is gone on with",
-    Names{"run-dir", "train-dir"}, Scope::rank);
+    Names{"run-dir", "train-dir", "save-dir"}, Scope::rank);
+  v("logging-dir", o.log_dir, "folder of log.jsonl and the event files; default: --log-dir", Names{}, Scope::rank);
   v("clear-log", o.clear_log, "remove the run that --log-dir holds, and begin anew", Names{});
   v("log-name", o.log_name, "the log as text, in --log-dir; eval_ stands before it with --eval", Names{}, Scope::rank);
   describe_checkpoints(o, v);
   v("save-checkpoints-steps", o.save_steps, "steps between checkpoints, and at the end; 0: those of an epoch",
     Names{"save-steps"});
+  v("save-frequency", o.save_frequency, "epochs between checkpoints, in place of --save-checkpoints-steps; 0: by steps",
+    Names{"save-period"});
   v("local-ckpt", o.local_ckpt, "a rank of every host saves in that host's own --log-dir, not rank 0 alone", Names{});
   v("save-summary-steps", o.save_summary_steps, "steps between points of TensorBoard's curves; 0: those of an epoch",
     Names{});
@@ -132,6 +145,7 @@ void describe_imagenet(RunOptions& o, V& v) {
     "ranks that made the checkpoints, for the column epoch of --eval; default: what the checkpoint tells", Names{});
   v("display-every", o.disp_batches, "steps between lines of the table and log entries",
     Names{"disp-batches", "log-interval"}, Scope::rank);
+  describe_log_lines(o, v);
   v("fp16", o.fp16,
     "half precision with f32 master weights: bf16, f16 on GPUs without it; f32 on processors without AVX512-BF16",
     Names{});

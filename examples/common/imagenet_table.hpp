@@ -71,7 +71,9 @@ class ImagenetTable : public FitListener {
     log_.line(start.versions);  // the program has printed it
     log_.set_shown(o.as_table);
     log_.line("Horovod size: " + std::to_string(start.ranks));
-    log_.line("Using data from: " + (o.benchmark ? std::string("synthetic images") : o.data_dir));
+    log_.line("Using data from: " + (o.benchmark            ? std::string("synthetic images")
+                                     : o.data_train.empty() ? o.data_dir
+                                                            : o.data_train));
     log_.line("Found  " + std::to_string(start.images) + " training samples");
     log_.line("Using a learning rate of " + text(o.lr.value_or(0)));
     log_.line("Checkpointing every " + std::to_string(start.save_every_steps) + " steps");

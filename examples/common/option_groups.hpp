@@ -42,6 +42,20 @@ void describe_curves(RunOptions& o, V& v) {
 }
 
 template <class V>
+void describe_batch_of(RunOptions& o, V& v) {
+  v("batch-of", o.batch_of,
+    "what --batch-size counts: rank (the images of each rank), worker (of the ranks of one --gpus list together, as "
+    "MXNet's scripts count) or job (of all ranks together); default: rank",
+    Names{});
+}
+
+template <class V>
+void describe_log_lines(RunOptions& o, V& v) {
+  v("log-lines", o.log_lines, "progress on standard output: tutti, or mxnet: the lines that MXNet's parse_log.py reads",
+    Names{}, Scope::rank);
+}
+
+template <class V>
 void describe_checkpoints(RunOptions& o, V& v) {
   v("resume", o.resume, "go on: --resume or --resume=latest, --resume=best, --resume=PATH of a checkpoint or run",
     Names{}, Scope::rank);

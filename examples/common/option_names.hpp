@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/nearest_word.hpp>
 #include <tutti/core/printable.hpp>
 
 #include "environment.hpp"
@@ -61,31 +62,14 @@ inline KnownNames all_names(Program program) {
   return names;
 }
 
-inline std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t swapped = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, swapped});
-    }
-  }
-  return row.back();
-}
-
-// The name that is meant, as far as one can tell; else nothing.
+// Returns the name that was probably meant; empty if none is near.
 inline std::string nearest_name(const std::string& name, const KnownNames& names) {
-  std::string nearest;
-  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
-  for (const auto& known : names.all)
-    if (const std::size_t d = distance(name, known.first); d < least) {
-      least = d;
-      nearest = known.first;
-    }
-  return nearest;
+  // Names of other trainers, which are near to a wrong one here.
+  for (const auto& [other, ours] : {std::pair{"learning-rate", "lr"}, {"batch", "batch-size"}})
+    if (name == other && names.all.contains(ours)) return ours;
+  std::vector<std::string> known;
+  for (const auto& [word, first] : names.all) known.push_back(word);
+  return nearest_word(name, known);
 }
 
 [[noreturn]] inline void unknown(const std::string& where, const std::string& name, const KnownNames& names) {
@@ -119,9 +103,11 @@ inline std::vector<std::string> normalised(int argc, char** argv, const KnownNam
       out.emplace_back("--help");
       continue;
     }
-    if ((argument == "-m" && names.all.contains("model")) || (argument == "-b" && names.all.contains("batch-size"))) {
+    static const std::map<std::string, std::string> letters{
+        {"-m", "model"}, {"-b", "batch-size"}, {"-j", "num-data-workers"}};
+    if (const auto letter = letters.find(argument); letter != letters.end() && names.all.contains(letter->second)) {
       if (i + 1 == argc) fail<UsageError>(argument, "a value", "none");
-      add(argument == "-m" ? "model" : "batch-size", argv[++i]);
+      add(letter->second, argv[++i]);
       continue;
     }
     if (!argument.starts_with("--"))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -15,15 +16,17 @@ enum class Program : std::uint8_t { train_cifar10, train_imagenet };
 
 // How a program differs beyond its table of options.
 struct ProgramTraits {
-  const char *name, *title, *preset;
+  const char *name, *title;
+  std::array<const char*, 2> presets;
   double batch_of_rate;  // images of the batch that its default learning rate is for
   // Counts as the TensorFlow and Horovod trainer does: the length of a run, its reports and its checkpoints in steps,
   // which run on from one epoch into the next; and goes on with a run that its folder holds.
   bool as_horovod;
 };
 [[nodiscard]] constexpr ProgramTraits traits_of(Program p) noexcept {
-  if (p == Program::train_imagenet) return {"train_imagenet", "Trains a ResNet on ImageNet.", "torchvision", 256, true};
-  return {"train_cifar10", "Trains a ResNet on small images.", "cifar-resnet50-28", 64, false};
+  if (p == Program::train_imagenet)
+    return {"train_imagenet", "Trains a ResNet on ImageNet.", {"torchvision", "mxnet"}, 256, true};
+  return {"train_cifar10", "Trains a ResNet on small images.", {"cifar-resnet50-28", "mxnet"}, 64, false};
 }
 [[nodiscard]] constexpr const char* name_of(Program p) noexcept { return traits_of(p).name; }
 
@@ -50,6 +53,10 @@ struct RunOptions {
   std::int64_t num_examples = 0, num_classes = 0;
   std::int64_t data_nthreads = 1;
   bool benchmark = false, test_io = false;
+  // Names of MXNet's scripts on train_imagenet, see mxnet_options.hpp
+  bool use_rec = false;
+  std::string mode, symbol;  // --network
+  std::optional<std::int64_t> layers, save_frequency;
   // Data of train_imagenet
   std::int64_t image_size = 224, eval_size = 0;
   std::string augmentation = "horovod", decoder = "auto", on_bad_record = "fail";
@@ -71,6 +78,7 @@ struct RunOptions {
   double bn_momentum = 0.9;
   // Optimisation
   std::int64_t batch_size = 64, global_batch_size = 0, accumulate = 1, macrobatch_size = 0;
+  std::string batch_of;  // whose images --batch-size counts: a rank's, a worker's, or the job's
   std::string optimizer = "nag";
   std::optional<double> lr;
   double mom = 0.9;
@@ -101,6 +109,7 @@ struct RunOptions {
   std::optional<std::int64_t> keep;
   std::optional<std::int64_t> evaluate_every = 1;
   std::int64_t disp_batches = 20, tta = 0;
+  std::string log_lines = "tutti";
   std::optional<std::int64_t> evaluation_batch;
   std::string precision = "auto", backend = "auto";
   bool any_half = false;  // bf16 was not asked for itself: a GPU without it computes in f16

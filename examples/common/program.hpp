@@ -35,6 +35,7 @@
 #include "elastic_member.hpp"
 #include "evaluate_run.hpp"
 #include "kept_run.hpp"
+#include "mxnet_lines.hpp"
 #include "recipe.hpp"
 #include "run_folder.hpp"
 #include "run_lock.hpp"
@@ -100,19 +101,22 @@ class Run {
     };
     const ProgressOptions shown{.terminal = stdout_is_terminal(), .top_k = o_.top_k, .max_steps = o_.max_steps};
     const bool lines = is_scripted(o_);
-    const auto display = lines ? std::make_unique<SparseDisplay>(shown) : std::make_unique<ProgressDisplay>(shown);
+    const bool mxnet = o_.log_lines == "mxnet";
+    const std::unique_ptr<ProgressDisplay> display = mxnet   ? std::make_unique<MxnetDisplay>(shown)
+                                                     : lines ? std::make_unique<SparseDisplay>(shown)
+                                                             : std::make_unique<ProgressDisplay>(shown);
     ProgressDisplay& progress = *display;
     StepLines step_lines;
     std::int64_t shown_at = trainer_.counters().step;
     how.after_step = [&](const FitStep& s) {
-      if (lines) step_lines(s);
+      if (lines && !mxnet) step_lines(s);
       const std::int64_t before = std::exchange(shown_at, s.step);
       if (tensorboard_ != nullptr && o_.histograms > 0 && s.step / o_.histograms > before / o_.histograms)
         tensorboard_->histograms(trainer_, s.step);
     };
     ChiefDuties duties;
     duties.checkpoints = &*checkpoints_;
-    if (task_.shows_progress || !o_.as_table) duties.listeners.push_back(&progress);
+    if (task_.shows_progress || !o_.as_table || mxnet) duties.listeners.push_back(&progress);
     std::optional<RunKeeper> keeper;
     if (anew && here()) duties.listeners.push_back(&keeper.emplace(o_));
     duties.open = [&](bool takes_over) { return open_logs(progress, how, takes_over || o_.kept); };
@@ -256,7 +260,7 @@ class Run {
     all.push_back(std::move(log));
     const RunStart start{versions(backend_, o_, world), images_.train.size(), world, how.save_every_steps,
                          how.summary_every};
-    if (task_.listeners)
+    if (task_.listeners && o_.log_lines != "mxnet")
       for (auto& l : task_.listeners(o_, start, [this] { return trainer_.l2_penalty(); })) all.push_back(std::move(l));
     if (images_.test) all.push_back(std::make_unique<EvaluationFile>(folder, *images_.test, complain));
     if (!o_.tensorboard) return all;

@@ -152,7 +152,7 @@ inline FitOptions fit_options(const RunOptions& o, std::int64_t images) {
     f.report_first = true;
     f.report_epochs = !o.as_table;
     const std::int64_t steps = steps_per_epoch * steps_of_all(o);
-    if (f.save_every_steps == 0) f.save_every_steps = steps;
+    if (f.save_every_steps == 0 && f.save_every == 0) f.save_every_steps = steps;
     f.save_last = true;
     f.summary_every = o.save_summary_steps > 0 ? o.save_summary_steps : steps;
   }

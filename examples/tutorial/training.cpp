@@ -6,6 +6,7 @@
 
 #include <tutti/backends/make.hpp>
 #include <tutti/datasets/synthetic/synthetic.hpp>
+#include <tutti/train/server_weights.hpp>
 #include <tutti/tutti.hpp>
 
 using namespace tutti;

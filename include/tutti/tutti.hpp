@@ -26,7 +26,6 @@
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/fit.hpp>
 #include <tutti/train/load_weights.hpp>
-#include <tutti/train/server_weights.hpp>
 #include <tutti/train/tensor_files.hpp>
 #include <tutti/train/trainer.hpp>
 #include <tutti/version.hpp>

@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -225,6 +226,52 @@ TEST_CASE("--fp16 is what the backend computes in, whatever the processor beside
   const bool has = cpu::detect_isa() >= cpu::Isa::avx512_bf16;
   CHECK(o.precision == (has ? "bf16" : "f32"));
   CHECK(o.notes.size() == (has ? 0 : 1));
+}
+
+TEST_CASE("the names of MXNet's scripts") {
+  // train_resnet.py, as its run.sh has it; the images are made up.
+  RunOptions o = options(
+      "--use-rec --batch-size 4096 --model resnet50_v1b --mode hybrid --num-epochs 90 --lr 1.6 --lr-mode poly "
+      "--warmup-epochs 5 "
+      "--warmup-lr 0.001 --last-gamma --kvstore dist_sync_device --save-frequency 10 --save-dir params --logging-dir "
+      "logs "
+      "--log-interval 50 -j 8 --momentum 0.9 --wd 0.0001 --lr-poly-power 2",
+      16);
+  CHECK(o.model == "resnet50");
+  CHECK_FALSE(o.v1);
+  CHECK(o.global_batch_size == 4096);
+  CHECK(o.batch_size == 256);
+  CHECK(o.lr == 1.6);
+  CHECK(o.lr_schedule == "poly");
+  CHECK(o.run_dir == "params");
+  CHECK(o.log_dir == "logs");
+  CHECK(o.data_nthreads == 8);
+  CHECK(o.zero_gamma);
+  const FitOptions f = fit_options(o, 1'281'167);
+  CHECK(f.save_every == 10);
+  CHECK(f.save_every_steps == 0);
+  o = options("--use-rec --lr-mode step --lr-decay 0.5 --lr-decay-epoch 40,60 --lr 6.4");
+  CHECK(o.lr_schedule == "steps");
+  CHECK(make_schedule(o, 100)(SchedulePoint{40 * 100, 100, 9000, 256, 1}) == doctest::Approx(3.2));
+  // train_imagenet.py with fit.py and data.py.
+  o = options("--network resnet --num-layers 101 --image-shape 3,128,128 --disp-batches 20");
+  CHECK(o.model == "resnet101");
+  CHECK(o.image_size == 128);
+  CHECK(options("--model resnet34_v1").v1);
+  CHECK(options("--preset mxnet").global_batch_size == 128);
+  CHECK(options("--preset mxnet").log_lines == "mxnet");
+  for (const auto& c :
+       {std::pair{"--network vgg", "[--network] expected resnet, got 'vgg'. hint: this program trains ResNets"},
+        {"--num-layers 20", "[--num-layers] expected 18, 34, 50, 101 or 152"},
+        {"--model resnet50_v2", "[--model]"},
+        {"--image-shape 3,224,128", "[--image-shape] expected 3,N,N"},
+        {"--mode eager", "[--mode]"},
+        {"--data-train a.rec", "[--data-train] expected no --synthetic beside it"},
+        {"--rec-val-idx a.idx", "[--data-val-idx] expected --data-val"},
+        {"--save-dir a --log-dir b", "another name of this option"}}) {
+    CAPTURE(c.first);
+    CHECK_MESSAGE(contains(error(c.first), c.second), error(c.first));
+  }
 }
 
 TEST_CASE("threads between ops: any number is taken, and a note says what it does") {

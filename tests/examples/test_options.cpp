@@ -10,6 +10,7 @@
 
 #include "data/temp_folder.hpp"
 #include "examples/common/check.hpp"
+#include "examples/common/mxnet_lines.hpp"
 #include "examples/common/recipe.hpp"
 #include "option_lines.hpp"
 
@@ -156,7 +157,7 @@ TEST_CASE("bad command lines name the option") {
       {"--mom 1", "[--mom]"},
       {"--depth 21", "[--depth]"},
       {"--depth 2", "[--depth]"},
-      {"--network vgg", "[--network]"},
+      {"--network vgg", "got 'vgg'. hint: docs/how-to/own-model.md shows how to train another net"},
       {"--network resnet_imagenet --depth 20", "[--depth]"},
       {"--preset resnet", "[--preset]"},
       {"--batch-size 0", "[--batch-size]"},
@@ -270,6 +271,85 @@ TEST_CASE("a preset sets defaults, which options override") {
   CHECK(o.depth == 110);
   CHECK(o.random_mirror);
   CHECK(o.network == "resnet_preact");
+}
+
+TEST_CASE("--preset mxnet has the numbers of MXNet's train_cifar10.py, which options override") {
+  RunOptions o = options("--preset mxnet");
+  CHECK(o.network == "resnet_preact");
+  CHECK(o.depth == 50);
+  CHECK(o.image_shape == "3,28,28");
+  CHECK_FALSE(o.random_crop);
+  CHECK_FALSE(o.random_mirror);
+  CHECK(o.batch_size == 128);
+  CHECK(o.global_batch_size == 128);
+  CHECK(o.epochs == 300);
+  CHECK(o.optimizer == "sgd");
+  CHECK(o.lr == 0.05);
+  CHECK(o.wd == 1e-4);
+  CHECK(o.log_lines == "mxnet");
+  const Schedule lr = make_schedule(o, 391);
+  const auto at = [&](std::int64_t step) { return lr(SchedulePoint{step, 391, 391 * 300, 128, 1}); };
+  CHECK(at(0) == 0.05);
+  CHECK(at(200 * 391) == doctest::Approx(0.005));
+  CHECK(at(250 * 391) == doctest::Approx(0.0005));
+  // As it is typed in MXNet's tutorials.
+  o = options("--preset mxnet --network resnet --num-layers 110 --kv-store dist_device_sync --num-epochs 10 --lr 0.1");
+  CHECK(o.depth == 110);
+  CHECK(o.epochs == 10);
+  CHECK(o.lr == 0.1);
+  CHECK(contains(error("--preset mx"), "[--preset] expected cifar-resnet50-28 or mxnet, got 'mx'"));
+  CHECK(contains(error("--log-lines tensorflow"), "[--log-lines] expected tutti or mxnet"));
+}
+
+TEST_CASE("--batch-size counts a rank's images, a worker's, or the job's") {
+  const auto checked = [](const std::string& line, int processes) {
+    auto o = parse(words("--dataset synthetic --strategy nccl --backend cuda --batch-size 128 " + line));
+    check(*o, {processes, {"solo", "mpi", "nccl"}, true});
+    return *o;
+  };
+  CHECK(checked("", 8).global_batch_size == 1024);
+  CHECK(checked("--batch-of rank", 8).batch_size == 128);
+  // Two workers of MXNet with four GPUs each.
+  RunOptions o = checked("--batch-of machine --gpus 0,1,2,3", 8);
+  CHECK(o.global_batch_size == 256);
+  CHECK(o.batch_size == 32);
+  CHECK(checked("--batch-of worker", 8).global_batch_size == 1024);
+  o = checked("--batch-of job --accumulate 2", 8);
+  CHECK(o.global_batch_size == 256);
+  CHECK(o.batch_size == 16);
+  CHECK(checked("--batch-of job --global-batch-size 512", 8).global_batch_size == 512);
+  const auto said = [&](const std::string& line, int n) {
+    return message_of<UsageError>([&] { (void)checked(line, n); });
+  };
+  CHECK(contains(said("--batch-of worker --gpus 0,1,2", 8), "[--batch-of] expected as many ranks for each worker"));
+  CHECK(contains(said("--batch-of cluster", 8), "[--batch-of] expected rank, worker or job"));
+  CHECK(contains(said("--batch-of job --macrobatch-size 512", 8), "[--macrobatch-size]"));
+}
+
+TEST_CASE("the lines of MXNet's logs") {
+  StepReport s;
+  s.epoch = 3;
+  s.step_in_epoch = 20;
+  s.images_per_second = 1234.567;
+  s.train_top1 = 0.25;
+  CHECK(mxnet_step_line(s) == "Epoch[2] Batch [20]\tSpeed: 1234.57 samples/sec\taccuracy=0.250000");
+  EpochReport e;
+  e.epoch = 1;
+  e.train_top1 = 0.5;
+  e.seconds = 12;
+  CHECK(mxnet_epoch_lines(e) == "Epoch[0] Train-accuracy=0.500000\nEpoch[0] Time cost=12.000");
+  e.test = EvaluationReport{.top1 = 0.75, .images = 100, .images_per_second = 50};
+  CHECK(mxnet_epoch_lines(e) ==
+        "Epoch[0] Train-accuracy=0.500000\nEpoch[0] Time cost=10.000\nEpoch[0] Validation-accuracy=0.750000");
+}
+
+TEST_CASE("an unknown option that begins like a known one, or is a word of it, is recognised") {
+  CHECK(contains(error("--batch 3"), "did you mean --batch-size"));
+  CHECK(contains(error("--learning-rate 3"), "did you mean --lr"));
+  CHECK(contains(error("--frobnicate 3"), "--help lists all options"));
+  CHECK(contains(error("--smoothing 3"), "did you mean --label-smoothing"));
+  CHECK(contains(error("--epoch 3"), "did you mean --epochs"));
+  CHECK(contains(error("--weightdecay 3"), "did you mean --weight-decay"));
 }
 
 TEST_CASE("the preset's net has the published number of parameters") {

@@ -20,7 +20,7 @@ expect 0 "train_cifar10 of tutti" --version
 expect 2 "--no-such-option" --no-such-option
 expect 2 "[--gpus]" --gpus 0
 expect 2 "bf16" --dtype float16
-expect 3 "datasets/cifar10/prepare" --data "$work/nowhere"
+expect 3 "prepare-data --out DIR, in a source tree datasets/cifar10/prepare --out DIR, fetches" --data "$work/nowhere"
 # The folder of another data set: which option or program it is for.
 mkdir -p classes/train/cat fashion && touch classes/train/cat/a.jpg fashion/train-images-idx3-ubyte
 expect 3 "train_imagenet --data-dir classes -m resnet18 --image-size 64 trains on these" --data classes

@@ -86,7 +86,7 @@ class Scenarios(ElasticTrainingCase):
         """Steps that were shown again, by whoever went back."""
         most = again = 0
         for _, _, line in self.lines:
-            if shown := re.search(r"epoch \d+ step \d+/\d+ \((\d+)\)", line):
+            if shown := re.search(r"epoch \d+ step \d+/\d+ \((\d+)(?: in all)?\)", line):
                 again += int(shown[1]) <= most
                 most = max(most, int(shown[1]))
         return again

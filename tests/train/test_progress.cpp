@@ -109,6 +109,9 @@ TEST_CASE("plain lines") {
   for (const char* part : {"epoch 2 ", "step 4/10 (14)", "640.0 images/s", "loss 1.2500", "top-1 50.00 %", "lr 0.1",
                            "data wait 7 %", "left 3:40"})
     CHECK_MESSAGE(contains(line, part), part, " in ", line);
+  StepReport of_workers = at_step(14);
+  of_workers.step = 27;
+  CHECK(contains(step_line(of_workers, {}), "step 4/10 (27 in all)"));
 }
 
 TEST_CASE("the epoch's line") {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tutti/core/error.hpp>
+#include <tutti/core/nearest_word.hpp>
 #include <tutti/core/threads.hpp>
 #include <tutti/datasets/imagenet/open.hpp>
 
@@ -270,9 +271,16 @@ inline void check(Options& o) {
       return std::find(t.names.begin(), t.names.end(), name) != t.names.end() &&
              t.commands.find(letter) != std::string_view::npos;
     });
-    if (option == table.end())
+    if (option == table.end()) {
+      std::vector<std::string> known;
+      for (const auto& t : table)
+        if (t.commands.find(letter) != std::string_view::npos)
+          for (const auto& n : t.names)
+            if (std::string_view(n).size() > 2) known.emplace_back(std::string(n).substr(2));
+      const std::string nearest = name.size() > 2 ? nearest_word(std::string_view(name).substr(2), known) : "";
       fail<UsageError>("command line", "an option of " + words[0], "'" + word.substr(0, 60) + "', which is none",
-                       "--help lists all");
+                       nearest.empty() ? "--help lists all" : "did you mean --" + nearest);
+    }
     if (has_value && !option->takes_value) fail<UsageError>(name, "no value", "'" + value.substr(0, 60) + "'");
     if (option->takes_value && !has_value) {
       if (++i == words.size()) fail<UsageError>(name, "a value", "none");

@@ -15,6 +15,7 @@
 
 #include <tutti/comm/host_name.hpp>
 #include <tutti/core/error.hpp>
+#include <tutti/core/nearest_word.hpp>
 #include <tutti/core/printable.hpp>
 #include <tutti/job/launch_answer.hpp>
 
@@ -362,9 +363,14 @@ inline void check(Options& o, bool job_given) {
       if (has_value) value = argument.substr(2);
     }
     const auto option = std::find_if(table.begin(), table.end(), [&](const auto& t) { return t.name == name; });
-    if (option == table.end())
+    if (option == table.end()) {
+      std::vector<std::string> known;
+      for (const auto& t : table) known.emplace_back(std::string(t.name).substr(2));
+      const std::string nearest = name.size() > 2 ? nearest_word(std::string_view(name).substr(2), known) : "";
       fail<UsageError>("command line", "an option", "'" + printable(argument) + "', which is none",
-                       "the options of the command come after it; --help lists all");
+                       (nearest.empty() ? "" : "did you mean --" + nearest + "; ") +
+                           "the options of the command come after it; --help lists all");
+    }
     if (has_value && !option->takes_value) fail<UsageError>(name, "no value", "'" + printable(value) + "'");
     if (option->takes_value && !has_value) {
       if (++i == arguments.size()) fail<UsageError>(name, "a value", "none");

@@ -97,13 +97,17 @@ class TimeEstimate {
 }
 
 // The same for a file: one line a report, with the step, the share of time that waited for data, the GPU's utilisation.
+// "(27 in all)" is the step of the whole job if that is not what this process has counted, as with asynchronous
+// workers.
 [[nodiscard]] inline std::string step_line(const StepReport& r, const TimeLeft& left) {
   char text[320];
-  std::snprintf(text, sizeof text,
-                "epoch %lld step %lld/%lld (%lld)  %.1f images/s  loss %.4f  top-1 %.2f %%  lr %.4g  data wait %.0f %%",
-                static_cast<long long>(r.epoch), static_cast<long long>(r.step_in_epoch),
-                static_cast<long long>(r.steps_per_epoch), static_cast<long long>(r.step), r.images_per_second,
-                r.train_loss, 100 * r.train_top1, r.lr, 100 * r.data_wait);
+  const bool counted = r.step == (r.epoch - 1) * r.steps_per_epoch + r.step_in_epoch;
+  std::snprintf(
+      text, sizeof text,
+      "epoch %lld step %lld/%lld (%lld%s)  %.1f images/s  loss %.4f  top-1 %.2f %%  lr %.4g  data wait %.0f %%",
+      static_cast<long long>(r.epoch), static_cast<long long>(r.step_in_epoch),
+      static_cast<long long>(r.steps_per_epoch), static_cast<long long>(r.step), counted ? "" : " in all",
+      r.images_per_second, r.train_loss, 100 * r.train_top1, r.lr, 100 * r.data_wait);
   std::string line = text;
   if (r.comm_wait && *r.comm_wait > 0) {
     std::snprintf(text, sizeof text, " communication %.0f %%", 100 * *r.comm_wait);
