@@ -22,6 +22,7 @@ namespace tutti::imagenet {
   return folder / (std::string("tutti-data-") + (split == Split::train ? "train" : "validation") + ".json");
 }
 
+// What such a file says of the classes.
 struct SetFacts {
   std::string form;  // tutti-data's word for it, such as "tfrecord"
   int classes = 0;

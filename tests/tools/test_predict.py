@@ -129,7 +129,7 @@ class Predict(PredictCase):
         (folder / "a\x1b[2J\n.png").write_bytes(good)
         (folder / "b\x1b[2J\n.png").write_bytes(good[:50])
         done = run(PREDICT, "--top", "1", self.small, "odd", cwd=self.folder, code=3)
-        self.assertRegex(done.out, r"^odd/a\?\[2J\?\.png: [a-z]+ \d+\.\d\d %\n$")
+        self.assertRegex(done.out, r"^odd/a\?\[2J\?\.png: class \d \d+\.\d\d %\n$")
         self.assertRegex(done.err, r"^tutti-predict: .*odd/b\?\[2J\?\.png.*\n$")
         self.assertEqual(list(self.predict(self.small, "odd", code=3)[0]), ["odd/a\x1b[2J\n.png", "odd/b\x1b[2J\n.png"])
 

@@ -27,7 +27,6 @@
 namespace tutti {
 
 struct Checkpoints::Parts {
-  std::string run_dir;
   io::CheckpointStore store;
   io::Json options;
   io::SafetensorsMetadata metadata;
@@ -93,7 +92,7 @@ TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int kee
     : Checkpoints(run_dir, keep, io::Json::object()) {}
 TUTTI_CORE_FUNCTION Checkpoints::Checkpoints(const std::string& run_dir, int keep, io::Json options,
                                              std::vector<std::pair<std::string, std::string>> metadata)
-    : parts_(new Parts{run_dir, io::CheckpointStore(run_dir, keep), std::move(options), std::move(metadata)}) {}
+    : parts_(new Parts{io::CheckpointStore(run_dir, keep), std::move(options), std::move(metadata)}) {}
 TUTTI_CORE_FUNCTION Checkpoints::~Checkpoints() = default;
 
 TUTTI_CORE_FUNCTION bool Checkpoints::resume(Trainer& trainer, const Warn& warn) {
@@ -131,7 +130,7 @@ TUTTI_CORE_FUNCTION std::string Checkpoints::save(Trainer& trainer) {
         .set("rate_to", c.rate_to)
         .set("rate_step", c.rate_step);
   data.options = parts_->options;
-  data.metadata = detail::with_card(parts_->metadata, trainer, parts_->run_dir);
+  data.metadata = detail::with_card(parts_->metadata, trainer);
   data.model = detail::records(trainer.committed_tensors(false), c.batches);
   data.optimizer = detail::records(trainer.committed_tensors(true), c.batches);
   return parts_->store.save(data).string();

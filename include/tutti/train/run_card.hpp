@@ -5,25 +5,26 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/image_preparation.hpp>
 #include <tutti/graph/graph.hpp>
+#include <tutti/graph/ops.hpp>
 #include <tutti/interchange/model_metadata.hpp>
-#include <tutti/io/file.hpp>
-#include <tutti/io/utf8.hpp>
 #include <tutti/train/trainer.hpp>
 
 // The card that Checkpoints write into model.safetensors: the trainer's model, and what its batches tell of the images.
 namespace tutti::detail {
 
-// The run folder's name, which stands for the model where it has no other.
-[[nodiscard]] inline std::string name_of_run(const std::string& run_dir) {
-  io::Path path = io::Path(run_dir).lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();  // a '/' at the end
-  const std::string name = path.filename().string();
-  return name.empty() || name == "." || name == ".." ? "net" : utf8_text(name);
+// Returns "net-8" for a net with eight convolutions and fully connected layers. The name says nothing of the run: the
+// same weights make the same bytes.
+[[nodiscard]] inline std::string name_of_net(const Graph& model) {
+  int layers = 0;
+  for (const Node& n : model.nodes)
+    if (std::holds_alternative<op::Conv2d>(n.op) || std::holds_alternative<op::Linear>(n.op)) ++layers;
+  return "net-" + std::to_string(layers);
 }
 
 // How images are made ready for this net, as the first of these data sets says that has images of the net's size. Else
@@ -37,8 +38,7 @@ namespace tutti::detail {
 }
 
 // `given` with what it lacks of a model's card.
-[[nodiscard]] inline interchange::Metadata with_card(interchange::Metadata given, const Trainer& trainer,
-                                                     const std::string& run_dir) {
+[[nodiscard]] inline interchange::Metadata with_card(interchange::Metadata given, const Trainer& trainer) {
   for (const auto& [key, text] : given)
     if (key == interchange::ModelCard::key) return given;
   const Graph& model = trainer.model();
@@ -49,7 +49,7 @@ namespace tutti::detail {
         static_cast<std::int64_t>(s->class_names.size()) == model[model.logits].shape[1])
       names = s->class_names;
   const ImagePreparation image = preparation_for(model[model.images].shape, test, training);
-  for (auto& entry : interchange::model_metadata(name_of_run(run_dir), model, image, names)) {
+  for (auto& entry : interchange::model_metadata(name_of_net(model), model, image, names)) {
     bool there = false;
     for (const auto& [key, text] : given) there = there || key == entry.first;
     if (!there) given.push_back(std::move(entry));
