@@ -18,8 +18,9 @@ void say(const std::string& line) {
   said += line + "\n";
 }
 std::string text_of(const nvtxEventAttributes_t* a) {
-  return std::string(" ") + a->message.ascii +
-         (a->payloadType == NVTX_PAYLOAD_TYPE_INT64 ? " " + std::to_string(a->payload.llValue) : "");
+  std::string text = std::string(" ") + a->message.ascii;
+  if (a->payloadType == NVTX_PAYLOAD_TYPE_INT64) text.append(" ").append(std::to_string(a->payload.llValue));
+  return text;
 }
 
 nvtxDomainHandle_t create(const char* name) {

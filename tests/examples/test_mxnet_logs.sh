@@ -59,11 +59,11 @@ PY
 gluon=(--use-rec --rec-train one.rec --rec-train-idx one.idx --rec-val two.rec --rec-val-idx two.idx --model resnet18_v1b --mode hybrid
   --batch-size 4 --num-classes 2 --image-shape 3,32,32 --num-epochs 2 --lr 0.01 --lr-mode step --lr-decay 0.1 --lr-decay-epoch 1
   --save-frequency 1 --save-dir params --logging-dir curves --log-interval 1 --threads 1 --nofp16 -j 1)
-expect 0 "Found  12 training samples" "${gluon[@]}" --evaluate-every 1
+expect 0 "12 training and 4 test images" "${gluon[@]}" --evaluate-every 1
 grep -qF -e "--batch-size 4 counts the images of all ranks together" out || complain "the note of --use-rec: $(cat out)"
 [[ $(ls params/checkpoints | grep -c '^step-00000000[36]$') == 2 ]] || complain "--save-frequency 1: $(ls params/checkpoints)"
 [[ -e curves/log.jsonl && ! -e params/log.jsonl ]] || complain "--logging-dir: $(ls params curves)"
-grep -q "Evaluation after epoch 2:" out || complain "--rec-val: $(cat out)"
+grep -qE "^epoch 2/2 .* test loss " out || complain "--rec-val: $(cat out)"
 expect 2 "[--num-examples] expected 12, the images of one.rec, or 0, got 13" "${gluon[@]}" --num-examples 13 --save-dir other
 expect 3 "[--data-train] expected a .rec file" "${gluon[@]}" --rec-train none.rec --save-dir other
 expect 3 "[--data-val-idx] expected a file" "${gluon[@]}" --rec-val-idx none.idx --save-dir other

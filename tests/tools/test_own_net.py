@@ -78,7 +78,7 @@ class OwnNet(PredictCase):
     def test_class_folders_are_evaluated_each_epoch_and_the_best_is_kept(self):
         options = [*TINY, "--num-epochs", "4", "--keep", "1", "--lr", "0.02", "--nofp16"]
         done = run(IMAGENET, *options, "--log-dir", "epochs", cwd=self.folder)
-        self.assertEqual(len(re.findall(r"^Evaluation after epoch \d: top1", done.out, re.M)), 4)
+        self.assertEqual(len(re.findall(r"^epoch \d/4 .* test loss .* top-1 ", done.out, re.M)), 4)
         epochs = self.events("epochs", "epoch")
         rates = [e["test_top1"] for e in epochs]
         self.assertEqual(len(rates), 4)
