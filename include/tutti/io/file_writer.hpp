@@ -40,7 +40,7 @@ inline void write_fully(int fd, std::span<const std::byte> bytes, const Path& pa
 // part of the file.
 class FileWriter {
  public:
-  explicit FileWriter(Path path) : FileWriter(path, path) {}
+  explicit FileWriter(const Path& path) : FileWriter(path, path) {}
   // `named`: the path in messages, for a file that is written under another name first.
   FileWriter(const Path& path, Path named) : path_(path), named_(std::move(named)) {
     do fd_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
