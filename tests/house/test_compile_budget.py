@@ -16,7 +16,7 @@ from compile_cost import PROGRAMS, commands, measure
 from sources import skip
 
 # MB taken in all and MB at most that are reached, of each of PROGRAMS; MB at most that are the target.
-REACHED = [(480, 380, 500), (1281, 675, 500), (269, 274, 300)]
+REACHED = [(491, 380, 500), (1297, 675, 500), (269, 274, 300)]
 YARDSTICKS = [264, 207]  # MB taken in all by GCC 12.2
 SLACK_TAKEN, SLACK_PEAK = 1.03, 1.25
 

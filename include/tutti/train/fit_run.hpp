@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -378,7 +378,7 @@ class FitRun {
   double epoch_waited_ = 0, epoch_exchanged_ = 0;
   std::int64_t skipped_before_ = 0;
   double skipped_rows_ = 0;                // that no metrics were reduced by yet
-  std::unordered_set<std::string> named_;  // messages about skipped records
+  std::set<std::string> named_;  // messages about skipped records
   bool holds_state_;                       // false: of a newcomer that has not taken it over yet
 };
 
