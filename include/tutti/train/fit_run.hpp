@@ -377,9 +377,9 @@ class FitRun {
   ReportWindow steps_, summaries_;
   double epoch_waited_ = 0, epoch_exchanged_ = 0;
   std::int64_t skipped_before_ = 0;
-  double skipped_rows_ = 0;                // that no metrics were reduced by yet
+  double skipped_rows_ = 0;      // that no metrics were reduced by yet
   std::set<std::string> named_;  // messages about skipped records
-  bool holds_state_;                       // false: of a newcomer that has not taken it over yet
+  bool holds_state_;             // false: of a newcomer that has not taken it over yet
 };
 
 }  // namespace tutti::detail
