@@ -12,6 +12,7 @@
 #include <tutti/job/channel_store.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
+#include <tutti/job/job_reach.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 
@@ -20,8 +21,9 @@ namespace tutti {
 
 namespace detail {
 struct GlooOfGeneration {
-  GlooOfGeneration(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag)
-      : store(channel), gloo(gloo_options(a, o), store, flag) {}
+  GlooOfGeneration(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
+                   JobReach& reach)
+      : store(channel), gloo(gloo_options(a, o, reach), store, flag) {}
   ChannelStore store;
   GlooCommunicator gloo;
 };
@@ -30,16 +32,25 @@ struct GlooOfGeneration {
 // This process's part in the group of a generation, which the flag ends.
 class GlooMember : private detail::GlooOfGeneration, public AllReduce<GlooCommunicator> {
  public:
-  GlooMember(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag)
-      : detail::GlooOfGeneration(a, o, channel, flag), AllReduce<GlooCommunicator>(detail::GlooOfGeneration::gloo) {}
+  // reach: outlives it.
+  GlooMember(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
+             JobReach& reach)
+      : detail::GlooOfGeneration(a, o, channel, flag, reach),
+        AllReduce<GlooCommunicator>(detail::GlooOfGeneration::gloo) {}
 };
 
 // Forms these groups, for Elastic.
 struct FormGloo {
   GlooJobOptions options{};
+  std::shared_ptr<JobReach> reach{};  // made with the first group
   [[nodiscard]] std::unique_ptr<GlooMember> operator()(const Assignment& a, ControlChannel& channel,
-                                                       InterruptFlag& flag) const {
-    return std::make_unique<GlooMember>(a, options, channel, flag);
+                                                       InterruptFlag& flag) {
+    if (reach == nullptr) reach = std::make_shared<JobReach>(channel);
+    return std::make_unique<GlooMember>(a, options, channel, flag, *reach);
+  }
+  // After a group has failed, see JobReach.
+  void await_peers() const {
+    if (reach != nullptr) reach->await_peers();
   }
   // Where gradients lie that ranks of a host sum in place.
   [[nodiscard]] ProcessWindows* windows() const {

@@ -31,6 +31,7 @@
 #include <tutti/comm/host_routes.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/key_store.hpp>
+#include <tutti/comm/reach_watch.hpp>
 #include <tutti/comm/reduce_op.hpp>
 #include <tutti/comm/shared_host.hpp>
 #include <tutti/core/error.hpp>
@@ -47,6 +48,7 @@ class GlooEngine {
       : options_(checked(options)), store_(store), flag_(flag), places_(options_.rank, options_.hosts) {
     flag_.watch([this] { stop(); });
     try {
+      const ReachWatch::Operation waits(options_.reach);
       form();
     } catch (const std::exception& e) {
       flag_.watch({});
@@ -207,6 +209,7 @@ class GlooEngine {
     if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
     const auto start = std::chrono::steady_clock::now();
     try {
+      const ReachWatch::Operation waits(options_.reach);
       f();
     } catch (const CommunicationError& e) {
       fail_group(what, e);
@@ -324,8 +327,10 @@ class GlooEngine {
   void close() noexcept {
     const auto deadline = std::chrono::steady_clock::now() + options_.deadline;
     try {
+      const ReachWatch::Operation waits(options_.reach);
       routes_->barrier(deadline, "end");
     } catch (const std::exception& e) {
+      if (options_.reach != nullptr) options_.reach->waits_no_more();
       stop();
       // Who is through has closed its connections, and then all have come.
       if (std::chrono::steady_clock::now() >= deadline)

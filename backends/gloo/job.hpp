@@ -17,6 +17,7 @@
 #include <tutti/job/channel_store.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/job_facts.hpp>
+#include <tutti/job/job_reach.hpp>
 #include <tutti/job/launch_environment.hpp>
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/version.hpp>
@@ -48,6 +49,13 @@ struct GlooJobOptions {
   return g;
 }
 
+// The same, with a watch for members that this process does not reach.
+[[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o, JobReach& reach) {
+  GlooOptions g = gloo_options(a, o);
+  g.reach = reach.begin_workers(a, g.address);
+  return g;
+}
+
 namespace detail {
 
 // A worker's channel, and the group that ends when somebody of it is lost.
@@ -65,7 +73,7 @@ class GlooJob {
     channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
     // One of which word came before is not told of again.
     if (const auto c = channel_->change()) follow(*c);
-    communicator_.emplace(gloo_options(a, o), store_, flag_);
+    communicator_.emplace(gloo_options(a, o, reach_), store_, flag_);
   }
 
   [[nodiscard]] GlooCommunicator& communicator() noexcept { return *communicator_; }
@@ -87,6 +95,7 @@ class GlooJob {
   InterruptFlag flag_;
   std::unique_ptr<ControlChannel> channel_;
   ChannelStore store_{*channel_};
+  JobReach reach_{*channel_};
   std::optional<GlooCommunicator> communicator_;
 };
 

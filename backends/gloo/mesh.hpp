@@ -17,6 +17,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,17 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
 
   // From any thread, as often as one likes: what waits and what comes later throws, and the peers' connections end.
   void stop(const std::shared_ptr<::gloo::transport::Device>& device);
+  // Call while the group forms, before it waits for this peer; -1: it waits for none.
+  void waits_for(int peer) {
+    const std::lock_guard lock(pairs_mutex_);
+    waited_for_ = peer;
+    moved_ = std::chrono::steady_clock::now();
+  }
+  // Call when all peers are connected.
+  void is_formed() {
+    const std::lock_guard lock(pairs_mutex_);
+    formed_ = true;
+  }
   void check() const {
     if (stopped_.load(std::memory_order_acquire)) throw ::gloo::IoException("interrupted");
   }
@@ -69,7 +81,9 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
   std::atomic<Deadline::rep> deadline_{0};
   std::mutex mutex_, pairs_mutex_;
   std::set<GlooBuffer*> live_;
-  bool closed_ = false;
+  bool closed_ = false, formed_ = false;
+  int waited_for_ = -1;
+  std::chrono::steady_clock::time_point moved_{};  // when the latest pair was connected
 };
 
 class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
@@ -133,9 +147,24 @@ inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>
       b->abortWaitSend();
     }
   }
-  const std::lock_guard lock(pairs_mutex_);
-  if (std::exchange(closed_, true)) return;
   const GlooHurry hurry(device);
+  std::unique_lock lock(pairs_mutex_);
+  // close() resets a connection. If the peer's kernel has accepted it but the peer's Gloo has not, Gloo's thread there
+  // asks for the address of a peer that is gone, and the exception ends that process. So connections get time to be
+  // accepted. While a group forms, only the pair is closed that this rank waits for; the others end with the group,
+  // without a reset.
+  constexpr std::chrono::milliseconds accepted_within{10};
+  const auto pause = moved_ + accepted_within - std::chrono::steady_clock::now();
+  if (pause > pause.zero()) {
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    lock.lock();
+  }
+  if (!formed_) {
+    if (waited_for_ >= 0 && getPair(waited_for_)) getPair(waited_for_)->close();
+    return;
+  }
+  if (std::exchange(closed_, true)) return;
   for (int peer = 0; peer < size; ++peer)
     if (peer != rank && getPair(peer)) getPair(peer)->close();
 }
@@ -185,6 +214,8 @@ class GlooMesh final : public ::gloo::Context {
       const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
       if (text->size() != mine.size())
         fail<CommunicationError>("gloo", "the addresses of " + name, "other bytes", "run the same build everywhere");
+      transport_->waits_for(peer);
+      transport_->check();
       try {
         transport_->getPair(peer)->connect(
             {text->begin() + static_cast<std::ptrdiff_t>(at), text->begin() + static_cast<std::ptrdiff_t>(at + bytes)});
@@ -194,8 +225,11 @@ class GlooMesh final : public ::gloo::Context {
                                  "GLOO_SOCKET_IFNAME names the network interface to use");
       }
       // One that was closed meanwhile is taken for connected.
+      transport_->waits_for(-1);
       transport_->check();
     }
+    transport_->is_formed();
+    transport_->check();
   }
   void set_deadline(Deadline deadline) { transport_->set_deadline(deadline); }
   // From any thread: what waits and what comes later throws ::gloo::Exception.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/comm/reach_watch.hpp>
 #include <tutti/comm/wire_type.hpp>
 #include <tutti/comm/work.hpp>
 
@@ -24,6 +25,7 @@ struct GlooOptions {  // what GlooCommunicator can be told
   WireType wire = WireType::same;
   std::chrono::milliseconds deadline = usual_deadline;            // of every operation
   std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until the group stands
+  ReachWatch* reach = nullptr;  // told when this rank waits for others; outlives the group; may be null
 };
 
 }  // namespace tutti

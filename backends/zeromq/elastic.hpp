@@ -21,6 +21,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
+#include <tutti/job/job_reach.hpp>
 #include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/elastic.hpp>
 #include <tutti/strategy/parameter_server/parameter_server.hpp>
@@ -177,7 +178,10 @@ class FormServed {
     w.neighbours = detail::neighbours(a);
     w.one_host = others_->one_host();
     w.flag = &flag;
-    auto end = std::make_unique<WorkerEnd>(a.rank, others_->doors(a, flag), others_->options(a));
+    std::vector<Door> doors = others_->doors(a, flag);
+    if (reach_ == nullptr) reach_ = std::make_shared<JobReach>(channel);
+    w.reach = reach_->begin_servers(a, detail::addresses_of(doors));
+    auto end = std::make_unique<WorkerEnd>(a.rank, std::move(doors), others_->options(a));
     return std::make_unique<ParameterServer<WorkerEnd>>(std::move(end), w);
   }
   // Where gradients lie that servers of this host add up in place.
@@ -187,6 +191,7 @@ class FormServed {
  private:
   JobOptions o_;
   std::shared_ptr<detail::Neighbourhood> others_;
+  std::shared_ptr<JobReach> reach_;
 };
 using ElasticServed = Elastic<FormServed>;
 

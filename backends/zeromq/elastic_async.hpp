@@ -22,6 +22,7 @@
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
+#include <tutti/job/job_reach.hpp>
 #include <tutti/strategy/elastic_member.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
 #include <tutti/strategy/parameter_server/elastic_async.hpp>
@@ -65,6 +66,8 @@ class FormAsync {
     w.neighbours = detail::neighbours(a);
     w.one_host = others_->one_host();
     w.flag = &flag;
+    if (reach_ == nullptr) reach_ = std::make_shared<JobReach>(channel);
+    w.reach = reach_->begin_servers(a, detail::addresses_of(doors));
     auto end = std::make_unique<WorkerEnd>(number, std::move(doors), others_->options(a));
     return std::make_unique<AsyncParameterServer<WorkerEnd>>(std::move(end), w);
   }
@@ -90,6 +93,7 @@ class FormAsync {
 
   JobOptions o_;
   std::shared_ptr<detail::Neighbourhood> others_;
+  std::shared_ptr<JobReach> reach_;
 };
 using ElasticAsyncServed = ElasticAsync<FormAsync>;
 

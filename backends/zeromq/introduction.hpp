@@ -4,6 +4,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
@@ -32,6 +33,12 @@ inline constexpr const char* word_key = "ps/word";  // what workers show where n
   if (first == std::string::npos || first == last)
     fail<CommunicationError>("parameter server", "where a server listens", "'" + printable(text) + "'");
   return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
+}
+[[nodiscard]] inline std::vector<std::string> addresses_of(const std::vector<Door>& doors) {
+  std::vector<std::string> list;
+  list.reserve(doors.size());
+  for (const Door& d : doors) list.push_back(d.address);
+  return list;
 }
 inline void require_curve(const KeyPair& own) {
   if (own.open.empty())

@@ -21,13 +21,16 @@
 #include <tutti/backends/zeromq/control.hpp>
 #include <tutti/backends/zeromq/introduction.hpp>
 #include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/backends/zeromq/scheduler.hpp>
 #include <tutti/backends/zeromq/security.hpp>
 #include <tutti/backends/zeromq/zeromq.hpp>
 #include <tutti/comm/host_name.hpp>
+#include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/job/control_channel.hpp>
 #include <tutti/job/control_messages.hpp>
 #include <tutti/job/job_facts.hpp>
+#include <tutti/job/job_reach.hpp>
 #include <tutti/job/launch_environment.hpp>
 #include <tutti/job/scripted_job.hpp>
 #include <tutti/strategy/parameter_server/async_parameter_server.hpp>
@@ -44,18 +47,6 @@ namespace tutti::zeromq {
 namespace detail {
 
 inline constexpr const char* whole_job = "all processes of the job until its end";
-
-// What the arbiter of a job that scripts started goes by. Where workers wait for no other one, they come and go.
-[[nodiscard]] inline ArbiterDoorOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
-  ArbiterDoorOptions a;
-  a.arbiter.workers = start.workers;
-  a.arbiter.servers = start.servers;
-  a.arbiter.rank_timeout = o.job->rank_timeout;
-  a.arbiter.elastic = a.arbiter.servers_hold = o.strategy == "ps_async";
-  a.arbiter.reports = !a.arbiter.elastic;
-  a.log = o.log;
-  return a;
-}
 
 // What each process says of itself before the servers listen: its host, and the key that others know it by.
 class Meeting {
@@ -81,6 +72,7 @@ class Meeting {
     facts.add("tutti", version);
     for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
     assigned_ = channel_->enrol(start, facts, o_.meeting);
+    reach_.emplace(*channel_);
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
     // The first server draws the word that workers show where keys do not speak for them.
@@ -97,6 +89,7 @@ class Meeting {
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
   // Leaves, its work done; the arbiter's process stays until the others have.
   void leave() {
+    reach_.reset();
     channel_.reset();
     if (arbiter_) arbiter_->wait_until_empty(std::chrono::seconds(10));
   }
@@ -136,6 +129,10 @@ class Meeting {
       list.push_back(door_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
     return list;
   }
+  // Ends this worker's part, once its channel has ended.
+  [[nodiscard]] InterruptFlag& flag() noexcept { return flag_; }
+  // Watches for servers that this worker does not reach, as long as this lives.
+  [[nodiscard]] ReachWatch* watch_servers() { return reach_->begin_servers(assigned_, addresses_of(doors())); }
   // Where a server listens now, as far as it has said.
   [[nodiscard]] std::optional<Door> find(int server) {
     const auto text = channel_->find(key("address", server));
@@ -195,8 +192,10 @@ class Meeting {
     const auto i = static_cast<std::size_t>(number);
     return i < list.size() ? " at " + list[i].text() : "";
   }
-  // Whoever is lost before training begins is not waited for.
+  // Whoever is lost before training begins is not waited for. A worker whose channel ends was given up, or is cut off.
   void watch_losses() {
+    if (!start_.is_server())
+      channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
     // The channel's thread may be here while leave() takes channel_ away.
     channel_->on_change([this, &channel = *channel_](const control::Changing& c) {
       for (const control::Member& m : c.lost) {
@@ -230,9 +229,11 @@ class Meeting {
   LaunchEnvironment start_;
   std::mutex losses_;
   std::string lost_;
-  std::atomic<bool> stopped_{false};    // somebody was lost
+  std::atomic<bool> stopped_{false};  // somebody was lost
+  InterruptFlag flag_;
   std::optional<ArbiterDoor> arbiter_;  // behind the channel of this process too
   std::unique_ptr<ControlChannel> channel_;
+  std::optional<JobReach> reach_;
   std::string host_, word_;
   KeyPair keys_;
   std::vector<Said> workers_, servers_;
@@ -255,8 +256,7 @@ class JobStrategy : public Strategy {
                                              // Holds it until the last connection is over.
                                              [meeting](int server) { return meeting->find(server); }),
                  options(*meeting, meeting->start(), o)) {}
-  static ps::WorkerOptions options(const detail::Meeting& meeting, const LaunchEnvironment& start,
-                                   const JobOptions& o) {
+  static ps::WorkerOptions options(detail::Meeting& meeting, const LaunchEnvironment& start, const JobOptions& o) {
     ps::WorkerOptions w = detail::worker_options(o);
     w.rank = start.rank;
     w.workers = start.workers;
@@ -270,6 +270,8 @@ class JobStrategy : public Strategy {
     if (w.servers_return && o.shared_memory) w.no_windows = "servers are started again";
     w.neighbours = meeting.neighbours();
     w.one_host = meeting.one_host();
+    w.flag = &meeting.flag();
+    w.reach = meeting.watch_servers();
     return w;
   }
 };
@@ -369,29 +371,6 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
                                "what the others have learned is saved");
   }
   meeting.leave();
-}
-
-// What the scheduler of a job does that scripts started: it numbers the processes, and is their arbiter until all have
-// ended. CommunicationError names who was lost, or says who has not come.
-inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
-                         const std::function<bool()>& stop_requested) {
-  const ArbiterDoor door(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
-  const auto until = std::chrono::steady_clock::now() + o.meeting;
-  while (!door.founded()) {
-    if (stop_requested && stop_requested()) return;
-    if (std::chrono::steady_clock::now() >= until && door.empty())
-      fail<CommunicationError>(
-          "scheduler",
-          o.job->terms(start.workers, start.servers) + " within " + std::to_string(o.meeting.count()) + " ms",
-          "not all of them", "look whether they were started, and reach that port");
-    if (!door.fatal().empty()) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  while (!door.empty() && door.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  // The others hear of it, too.
-  if (!door.fatal().empty()) door.wait_until_empty(std::chrono::seconds(5));
-  for (const std::string& lost : {door.fatal(), door.lost_workers()})
-    if (!lost.empty()) throw CommunicationError(lost);
 }
 
 }  // namespace tutti::zeromq

@@ -34,8 +34,8 @@ namespace tutti::zeromq {
 
 struct Options {  // what both ends of a transport can be told
   Security security{};
-  // A host that answers no probe of the kernel for so long is lost, as far as nothing is on its way to it. The kernel
-  // answers for a process that computes or is paused: the arbiter of the job notices that one by itself.
+  // A host that answers no probe of the kernel for twice as long is lost, as far as nothing is on its way to it. The
+  // kernel answers for a process that computes or is paused. The arbiter of the job notices all of this earlier.
   std::chrono::milliseconds lost_after = std::chrono::seconds(10);
   // How long what was said last may take to be on its way once this end is closed, where the other one may be gone.
   std::chrono::milliseconds last_words{500};
@@ -45,11 +45,11 @@ namespace detail {
 
 inline void set_up(Socket& s, const Options& o) {
   // Not ZeroMQ's heartbeats: after a pause of both ends their timers run out before anything is read.
-  const int lost = static_cast<int>(o.lost_after.count() / 1000), idle = std::max(lost / 2, 1);
+  const int seconds = std::max(static_cast<int>(o.lost_after.count() / 1000), 1);
   s.set(ZMQ_TCP_KEEPALIVE, 1);
-  s.set(ZMQ_TCP_KEEPALIVE_IDLE, idle);
+  s.set(ZMQ_TCP_KEEPALIVE_IDLE, seconds);
   s.set(ZMQ_TCP_KEEPALIVE_INTVL, 1);
-  s.set(ZMQ_TCP_KEEPALIVE_CNT, std::max(lost - idle, 1));
+  s.set(ZMQ_TCP_KEEPALIVE_CNT, seconds);
   // Nothing is dropped unsaid; what is in flight is bounded by who sends.
   s.set(ZMQ_SNDHWM, 0);
   s.set(ZMQ_RCVHWM, 0);

@@ -53,7 +53,9 @@ constexpr auto most = std::numeric_limits<std::uint64_t>::max();
           Released{},
           Stop{},
           Value{1, true, "text"},
-          Draw{most, "key"}};
+          Draw{most, "key"},
+          Unreached{3, most, {}},
+          Unreached{most, 1, {0, most}}};
 }
 
 [[nodiscard]] bool is_refused(std::string_view bytes) {
@@ -104,6 +106,7 @@ TEST_CASE("bytes that are cut off, too many or of no kind are refused") {
   // A length that promises more than there is takes no memory.
   CHECK(is_refused(std::string("\5") + std::string(8, '\0') + "\xff\xff\xff\xff"));
   CHECK(is_refused(std::string("\x9") + std::string(28, '\0') + "\xff\xff\xff\xff"));
+  CHECK(is_refused(std::string("\x13") + std::string(16, '\0') + "\xff\xff\xff\xff"));
   CHECK_THROWS_AS((void)encode(Publish{1, std::string(257, 'k'), ""}), UsageError);
   CHECK_THROWS_AS((void)encode(Publish{1, "k", std::string(65537, 'k')}), UsageError);
   CHECK_THROWS_AS((void)encode(Enrol{Role::worker, 0, "", std::string(std::size_t{1} << 20, 'f')}), UsageError);

@@ -9,6 +9,7 @@ import os
 import pty
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -186,4 +187,8 @@ if __name__ == "__main__":
     if not os.access(PROGRAM, os.X_OK):
         print(f"SKIP: no {PROGRAM}; CLI11 is missing")
         sys.exit(77)
+    for strategy, package in (("ps", "libzmq3-dev"), ("gloo", "libgloo-dev")):
+        if f"install {package}" in subprocess.run([PROGRAM, "--strategy", strategy], capture_output=True, text=True).stderr:
+            print(f"SKIP: a build without {strategy} (Debian: {package})")
+            sys.exit(77)
     main()

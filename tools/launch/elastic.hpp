@@ -150,6 +150,8 @@ class Elastic : ElasticAdditions {
       // What still runs of it may not come back; its agent is told, as soon as it can be reached.
       if (w->link != nullptr) w->link->say("signal 9 " + w->name());
       failed(*w);
+      // Another worker there would not reach the others either, and would hold them up until it is given up.
+      if (news.decision.unreached) stations_[w->key].unreached = true;
       write_log();
     }
     if (news.decision.kind == Kind::left) {
@@ -313,6 +315,10 @@ class Elastic : ElasticAdditions {
       const std::string name = s.where.host.name;
       if (o_.elastic.only_here && !s.where.here()) {
         say_once(s, "warning: " + name + " does not join: --launcher local starts nothing elsewhere");
+        continue;
+      }
+      if (s.unreached) {
+        say_once(s, "warning: " + name + " is not used until it is listed anew: it does not reach all others");
         continue;
       }
       if (s.failures > o_.elastic.restart_budget) {

@@ -53,10 +53,11 @@ struct ElasticWorker {
 struct Station {
   ListedHost where{};
   bool listed = false;
-  bool logged = false;  // as ADDED, or there from the beginning
-  int edit = 0;         // of the hosts file, that asked for more here
-  int unused = 0;       // slots whose workers left by themselves
-  int failures = 0;     // since it was listed, or worked for long
+  bool logged = false;     // as ADDED, or there from the beginning
+  int edit = 0;            // of the hosts file, that asked for more here
+  int unused = 0;          // slots whose workers left by themselves
+  int failures = 0;        // since it was listed, or worked for long
+  bool unreached = false;  // since it was listed, a worker of it was given up that did not reach another one
   Clock::time_point failed{}, next_try{};
   std::string said{};  // why nobody is started or stopped here, once
 
@@ -156,6 +157,7 @@ class ElasticTable {
       if (!s.listed || l.host.slots > s.where.host.slots) s.edit = edit_;
       if (!s.listed) {
         s.unused = s.failures = 0;
+        s.unreached = false;
         s.next_try = {};
         s.said.clear();
       }

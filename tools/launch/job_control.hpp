@@ -131,6 +131,13 @@ class JobControl final : public JobMembers {
       const auto* entry = board.find(name);
       const bool stopped = entry != nullptr && entry->stopped;
       const Link* const link = processes_[name].link;
+      if (d.unreached) {
+        problems.push_back({static_cast<int>(ExitCode::communication),
+                            error_message(name + " on " + (link == nullptr ? d.member.host : link->host()),
+                                          "to reach the other processes within " + seconds_text(timeout_), d.why,
+                                          "look at the network between these hosts")});
+        continue;
+      }
       problems.push_back(
           {static_cast<int>(ExitCode::communication),
            error_message(name + " on " + (link == nullptr ? d.member.host : link->host()),

@@ -49,6 +49,7 @@ struct Decision {
   std::uint64_t generation = 0;
   bool fatal = false;
   bool work_done = false;  // left: a member has done the work of the job, and was not on its way out before
+  bool unreached = false;  // lost: it and another member do not reach each other
 };
 
 }  // namespace tutti::control

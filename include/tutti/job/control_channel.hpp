@@ -189,6 +189,10 @@ class ControlChannel {
   void report(std::uint64_t step, bool broken, bool epoch_end, bool preparing = false) {
     send(control::Report{taken(), step, broken, epoch_end, preparing});
   }
+  // Says that this process waits in an operation and does not reach these members; with none: it waits no longer.
+  void say_unreached(std::uint64_t operation, const std::vector<std::uint64_t>& members) {
+    send(control::Unreached{taken(), operation, members});
+  }
   // Tells how far the job is. For rank 0, which all others follow.
   void epoch_begins(std::uint64_t epoch) { send(control::EpochBegins{taken(), epoch}); }
   // The group of the generation is formed, as far as this process has a part in it.

@@ -89,6 +89,13 @@ struct Draw {
   std::string key{};
 };
 
+// A process has waited in an operation of its generation for longer than the rank time-out, and does not reach these
+// members; with none: the operation has ended. All members of a generation count operations alike.
+struct Unreached {
+  std::uint64_t generation = 0, operation = 0;
+  std::vector<ProcessId> members{};
+};
+
 // ---- the arbiter to a process ----
 
 // Who is still missing before the first generation.
@@ -143,7 +150,7 @@ struct Value {  // of a key that was asked for
 };
 
 using Message = std::variant<Enrol, Beat, Report, Stands, Leave, Publish, Lookup, Forget, EpochBegins, Waiting, Issued,
-                             Answered, Refused, Changing, Go, Released, Stop, Value, Draw>;
+                             Answered, Refused, Changing, Go, Released, Stop, Value, Draw, Unreached>;
 
 // ---- bytes ----
 
@@ -184,6 +191,8 @@ void visit_fields(C& c, M& m) {
     c(m.code), c(m.reason, longest_value);
   } else if constexpr (std::is_same_v<T, Changing>) {
     c(m.generation), c(m.lost), c(m.joining), c(m.leaving), c(m.broken), c(m.at_epoch);
+  } else if constexpr (std::is_same_v<T, Unreached>) {
+    c(m.generation), c(m.operation), c(m.members);
   } else if constexpr (std::is_same_v<T, Value>) {
     c(m.request), c(m.found), c(m.value, longest_value);
   } else {
@@ -210,6 +219,10 @@ struct Writer {
   void operator()(const std::vector<Member>& members) {
     (*this)(static_cast<std::uint32_t>(members.size()));
     for (const Member& m : members) visit_fields(*this, m);
+  }
+  void operator()(const std::vector<ProcessId>& ids) {
+    (*this)(static_cast<std::uint32_t>(ids.size()));
+    for (const ProcessId id : ids) (*this)(id);
   }
 };
 
@@ -240,6 +253,13 @@ struct Reader {
     if (count > rest.size() / least) broken();
     members.resize(count);
     for (Member& m : members) visit_fields(*this, m);
+  }
+  void operator()(std::vector<ProcessId>& ids) {
+    std::uint32_t count = 0;
+    (*this)(count);
+    if (count > rest.size() / sizeof(ProcessId)) broken();
+    ids.resize(count);
+    for (ProcessId& id : ids) (*this)(id);
   }
   [[noreturn]] static void broken() {
     fail<CommunicationError>("control channel", "a message", "other bytes",

@@ -18,6 +18,7 @@
 #include <tutti/job/control_store.hpp>
 #include <tutti/job/lease.hpp>
 #include <tutti/job/next_generation.hpp>
+#include <tutti/job/unreached.hpp>
 
 // Who is in the job. One arbiter decides it, and nobody else: it lets processes in, gives them up, and issues one
 // generation of members behind the other.
@@ -46,10 +47,11 @@ class Arbiter {
     if (const auto* beat = std::get_if<Beat>(&message)) {
       p->heard = now;
       send(*p, Answered{beat->number});
-      if (!founded_) send(*p, waiting());
+      if (!founded_) send(*p, waiting_for(absent_));
     }
     if (const auto* r = std::get_if<Report>(&message)) report(*p, *r);
     if (const auto* s = std::get_if<Stands>(&message)) stands(*p, *s);
+    if (const auto* u = std::get_if<Unreached>(&message)) unreached(*p, *u, now);
     if (const auto* l = std::get_if<Leave>(&message)) l->done ? done(*p) : leave(*p, false);
     if (const auto* e = std::get_if<EpochBegins>(&message))
       if (p->state == State::member && e->generation == generation_) epoch_ = e->epoch;
@@ -89,15 +91,14 @@ class Arbiter {
   // Gives up whoever has been silent for too long. To be called often.
   void tick(Time now) {
     for (Process& p : processes_)
-      if (p.state != State::gone && now - p.heard >= o_.rank_timeout) {
-        const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
-        lose(p, "no sign of life for " + std::to_string(ms / 1000) +
-                    (ms % 1000 == 0 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s");
-      }
+      if (p.state != State::gone && now - p.heard >= o_.rank_timeout)
+        lose(p, "no sign of life for " + seconds_text(o_.rank_timeout));
+    if (unreached_.ring(now)) separate();
   }
   // The arbiter was itself not able to hear: nobody's silence until now counts.
   void forgive(Time now) {
     for (Process& p : processes_) p.heard = now;
+    unreached_.postpone(now);
   }
 
   [[nodiscard]] std::vector<Outgoing> take_messages() { return std::exchange(out_, {}); }
@@ -117,7 +118,6 @@ class Arbiter {
  private:
   using Process = Candidate;
   using State = Candidate::State;
-  enum class Urgency { none, epoch, step, broken };
 
   [[nodiscard]] Process* find(Seat seat) {
     const auto at =
@@ -166,7 +166,7 @@ class Arbiter {
     if (stopping_) send(processes_.back(), Stop{});
     if (finished_ || unwanted_.erase(seat) > 0) return release(processes_.back());
     if (founded_) return change();
-    if (!absent_.empty()) send(processes_.back(), waiting());
+    if (!absent_.empty()) send(processes_.back(), waiting_for(absent_));
     found();
   }
   void refuse(Process p, const std::string& expected, const std::string& got, const std::string& hint,
@@ -205,7 +205,6 @@ class Arbiter {
   }
 
   // ---- the first generation ----
-  [[nodiscard]] Waiting waiting() const { return waiting_for(absent_); }
   void found() {
     if (!absent_.empty()) return;
     founded_ = true;
@@ -215,13 +214,7 @@ class Arbiter {
   }
   // Refuses those that differ from most.
   void choose_facts(Role role) {
-    const std::string* usual = facts_.choose(processes_, role);
-    std::vector<Process> odd;
-    std::erase_if(processes_, [&](const Process& p) {
-      const bool is_odd = p.is(role) && !(usual != nullptr && p.facts == *usual);
-      if (is_odd) odd.push_back(p);
-      return is_odd;
-    });
+    const auto odd = take_odd(processes_, role, facts_.choose(processes_, role));
     for (const Process& p : odd) (void)differs(p);
   }
 
@@ -231,13 +224,7 @@ class Arbiter {
   void change(Urgency level = Urgency::none) {
     level_ = std::max(level_, level);
     Changing c{generation_, lost_};
-    for (const Process& p : processes_) {
-      const bool joins = p.state == State::waiting, leaves = p.state == State::member && p.leaving;
-      c.joining += joins ? 1 : 0;
-      c.leaving += leaves ? 1 : 0;
-      if (joins) level_ = std::max(level_, o_.at_epoch && p.is(Role::worker) ? Urgency::epoch : Urgency::step);
-      if (leaves) level_ = std::max(level_, p.leaves_at_epoch ? Urgency::epoch : Urgency::step);
-    }
+    level_ = std::max(level_, count_changes(processes_, o_, c));
     c.broken = level_ == Urgency::broken;
     c.at_epoch = level_ == Urgency::epoch;
     if (level_ == Urgency::none) return;
@@ -245,7 +232,7 @@ class Arbiter {
       if (p.state == State::member && !p.reported) send(p, c);
     try_issue();
   }
-  void lose(Process& p, const std::string& why) {
+  void lose(Process& p, const std::string& why, bool unreached = false) {
     const bool was_member = p.state == State::member;
     p.state = State::gone;
     // With the last one goes what was trained, unless servers have it.
@@ -254,6 +241,7 @@ class Arbiter {
     p.why = error_message(p.member.name(), "a process of the job", "one that was given up: " + why, "");
     send(p, Refused{static_cast<int>(ExitCode::communication), p.why});
     decide(Decision::Kind::lost, p, why, fatal);
+    decisions_.back().unreached = unreached;
     if (fatal) end_job(p.member.name() + " is gone: " + why);
     // No other worker comes to a job that is at its end.
     if (p.member.role == Role::worker && (finished_ || stopping_)) release_servers();
@@ -334,6 +322,22 @@ class Arbiter {
     decisions_.push_back({Decision::Kind::standing, 0, {}, {}, generation_, false});
   }
 
+  // ---- members that do not reach each other ----
+  void unreached(Process& p, const Unreached& u, Time now) {
+    // If members change over one by one, an operation outlasts a generation.
+    if (p.state == State::member && (!o_.reports || (u.generation == generation_ && !p.reported)))
+      unreached_.take(p, u, now);
+  }
+  void separate() {
+    // One after the other: whether the job can lose a member depends on those that are left.
+    while (over_.empty()) {
+      const auto cut = choose_given_up(waiters(processes_, [this](const Process& p) { return can_lose(p); }));
+      if (!cut) return;
+      const std::string other = member_of(processes_, cut->other).member.name();
+      lose(member_of(processes_, cut->id), "it and " + other + " do not reach each other", true);
+    }
+  }
+
   // ---- the next generation ----
   void try_issue() {
     if (!founded_ || level_ == Urgency::none || !over_.empty()) return;
@@ -343,13 +347,9 @@ class Arbiter {
     const auto next = next_generation(processes_, o_, stopping_ || finished_ ? 1 : std::max(1, o_.min_workers));
     too_few_ = next.too_few;
     if (too_few_) {
-      // Nobody is kept who wants to leave, where another one has what was trained or the job is at its end: not where
-      // those who were to go on with it are lost, and others may come in their places.
-      const bool kept = any([](const Process& p) { return p.state == State::member && !p.leaving; });
-      const bool ends = (!lost_stayer_ || stopping_ || finished_) &&
-                        !any([](const Process& p) { return p.is(Role::worker) && !p.leaving; });
+      const bool may = may_leave(processes_, lost_stayer_ && !stopping_ && !finished_);
       for (Process& p : processes_)
-        if (p.state == State::member && p.leaving && (kept || ends)) release(p);
+        if (p.state == State::member && p.leaving && may) release(p);
     }
     if (!too_few_ && (o_.elastic || next.servers >= o_.servers)) issue(next.members);
   }
@@ -362,19 +362,13 @@ class Arbiter {
     members_.clear();
     for (Process& p : processes_)
       if (p.state == State::member && std::find(next.begin(), next.end(), &p) == next.end()) release(p);
-    const Process* first = nullptr;  // the authority
-    for (const Process* p : next) {
-      members_.push_back(p->member);
-      if (p->member.role != Role::worker || p->state != State::member) continue;
-      if (first == nullptr || p->step > first->step) first = p;
-    }
-    // The oldest where nobody has anything yet.
-    if (first == nullptr) first = next.front();
-    authority_ = first->member.id;
+    for (const Process* p : next) members_.push_back(p->member);
+    authority_ = authority_of(next);
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(o_.rank_timeout).count();
     for (Process* p : next) {
       p->state = State::member;
       p->reported = p->standing = p->epoch_end = p->preparing = false;
+      if (o_.reports) p->operation = 0, p->unreached.clear();
       send(*p, Issued{generation_, p->member.id, authority_, static_cast<std::uint32_t>(ms), members_});
     }
     decisions_.push_back({Decision::Kind::issued, 0, {}, {}, generation_, false});
@@ -398,6 +392,7 @@ class Arbiter {
   std::set<Seat> unwanted_{};                         // let go as soon as they ask to be let in
   std::vector<Member> members_;
   CommonFacts facts_;
+  UnreachedTimer unreached_{o_.rank_timeout};
   std::vector<Outgoing> out_;
   std::vector<Decision> decisions_;
 };

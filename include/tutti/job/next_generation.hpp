@@ -67,6 +67,43 @@ namespace detail {
   return next;
 }
 
+// How urgent the next generation is: it waits for the end of an epoch, or of a step, or the group is broken.
+enum class Urgency { none, epoch, step, broken };
+
+// Adds to `c` the processes that want to join and to leave. Returns how urgent these are.
+[[nodiscard]] inline Urgency count_changes(const std::vector<Candidate>& all, const ArbiterOptions& o, Changing& c) {
+  Urgency level = Urgency::none;
+  for (const Candidate& p : all) {
+    const bool joins = p.state == Candidate::State::waiting;
+    const bool leaves = p.state == Candidate::State::member && p.leaving;
+    c.joining += joins ? 1 : 0;
+    c.leaving += leaves ? 1 : 0;
+    if (joins) level = std::max(level, o.at_epoch && p.is(Role::worker) ? Urgency::epoch : Urgency::step);
+    if (leaves) level = std::max(level, p.leaves_at_epoch ? Urgency::epoch : Urgency::step);
+  }
+  return level;
+}
+
+// Returns whether members that want to leave may, although too few workers are left for a generation: if another member
+// has what was trained, or if no other worker is left. others_may_come: in the places of workers that were lost.
+[[nodiscard]] inline bool may_leave(const std::vector<Candidate>& all, bool others_may_come) {
+  const bool kept =
+      any_candidate(all, [](const Candidate& c) { return c.state == Candidate::State::member && !c.leaving; });
+  return kept ||
+         (!others_may_come && !any_candidate(all, [](const Candidate& c) { return c.is(Role::worker) && !c.leaving; }));
+}
+
+// Returns the member whose state the others take: the oldest of those that did the most steps, and the oldest of all if
+// none has trained yet.
+[[nodiscard]] inline ProcessId authority_of(const std::vector<Candidate*>& members) {
+  const Candidate* first = nullptr;
+  for (const Candidate* c : members) {
+    if (c->member.role != Role::worker || c->state != Candidate::State::member) continue;
+    if (first == nullptr || c->step > first->step) first = c;
+  }
+  return (first == nullptr ? members.front() : first)->member.id;
+}
+
 // Names some of those that have not come.
 [[nodiscard]] inline Waiting waiting_for(const std::set<std::pair<Role, std::int32_t>>& absent) {
   constexpr std::size_t most = 3;

@@ -122,6 +122,10 @@ class Elastic final : public ElasticMember {
     Leaving leaving = how;
     for (;;) {
       drop_group(leaving.broken);
+      // It may have broken because this process does not reach a member. The arbiter must learn that first, or the same
+      // members would fail again.
+      if constexpr (requires { factory_.await_peers(); })
+        if (leaving.broken) factory_.await_peers();
       if (!next_assignment(leaving)) return false;
       try {
         form_group();

@@ -10,6 +10,7 @@
 #include <tutti/comm/communicator.hpp>
 #include <tutti/comm/interrupt_flag.hpp>
 #include <tutti/comm/process_windows.hpp>
+#include <tutti/comm/reach_watch.hpp>
 #include <tutti/strategy/parameter_server/placement.hpp>
 #include <tutti/strategy/parameter_server/round_table.hpp>
 
@@ -38,6 +39,7 @@ struct WorkerOptions {  // what a worker of servers can be told
   bool late = false;  // others have begun before it
   // Ends it, while it is made too; outlives it. Null: nothing does.
   InterruptFlag* flag = nullptr;
+  ReachWatch* reach = nullptr;  // told when this worker waits for servers; outlives it; may be null
 };
 
 }  // namespace tutti::ps

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <tutti/comm/interrupt_flag.hpp>
+#include <tutti/comm/reach_watch.hpp>
 #include <tutti/comm/work.hpp>
 #include <tutti/core/error.hpp>
 #include <tutti/core/threads.hpp>
@@ -47,7 +48,10 @@ class WorkerThread {
     unanswered_.resize(static_cast<std::size_t>(o_.servers));
     away_ = AwayServers(o_.servers);
     if (o_.flag != nullptr) watch_.emplace(*o_.flag, [this] { interrupt(); });
-    meet();
+    {
+      const ReachWatch::Operation waits(o_.reach);
+      meet();
+    }
     thread_ = start_thread("communication", [this] { serve(); });
   }
   // end() was called.
@@ -158,6 +162,7 @@ class WorkerThread {
       while (!over()) {
         begin_new();
         send_parts();
+        note_waiting();
         const auto e = t_.receive(std::chrono::steady_clock::now() + (away_.any() ? away_.look_every : longest_wait));
         if (gave_up_) continue;
         if (e.what == Event<Message>::What::message) take(e);
@@ -168,6 +173,7 @@ class WorkerThread {
     } catch (...) {
       error = std::current_exception();
     }
+    if (o_.reach != nullptr) o_.reach->waits_no_more();
     if (error) operations_.fail_all(running_, error);
     running_.clear();
     try {
@@ -176,6 +182,12 @@ class WorkerThread {
     } catch (...) {  // the servers learn of it by the connection's end
     }
     told_ = true;
+  }
+  // This worker waits for servers until the oldest operation is over.
+  void note_waiting() {
+    if (o_.reach == nullptr) return;
+    if (running_.empty()) return o_.reach->waits_no_more();
+    o_.reach->waits(running_.front()->round + 2);
   }
   void lose(std::int64_t s, const std::string& why) {
     unreached_ = -1;

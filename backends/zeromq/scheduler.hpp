@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <tutti/backends/zeromq/control.hpp>
+#include <tutti/backends/zeromq/job_options.hpp>
+#include <tutti/core/error.hpp>
+#include <tutti/job/launch_environment.hpp>
+
+// The arbiter of a job that scripts started, which runs in its scheduler or in server 0.
+namespace tutti::zeromq {
+
+namespace detail {
+
+// Returns the options of the arbiter of a job that scripts started. With ps_async, workers come and go.
+[[nodiscard]] inline ArbiterDoorOptions arbiter_options(const LaunchEnvironment& start, const JobOptions& o) {
+  ArbiterDoorOptions a;
+  a.arbiter.workers = start.workers;
+  a.arbiter.servers = start.servers;
+  a.arbiter.rank_timeout = o.job->rank_timeout;
+  a.arbiter.elastic = a.arbiter.servers_hold = o.strategy == "ps_async";
+  a.arbiter.reports = !a.arbiter.elastic;
+  a.log = o.log;
+  return a;
+}
+
+}  // namespace detail
+
+// Runs the scheduler of a job that scripts started: it numbers the processes and is their arbiter until all have ended.
+// CommunicationError names a process that was lost, or says which have not come.
+inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
+                         const std::function<bool()>& stop_requested) {
+  const ArbiterDoor door(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
+  const auto until = std::chrono::steady_clock::now() + o.meeting;
+  while (!door.founded()) {
+    if (stop_requested && stop_requested()) return;
+    if (std::chrono::steady_clock::now() >= until && door.empty())
+      fail<CommunicationError>(
+          "scheduler",
+          o.job->terms(start.workers, start.servers) + " within " + std::to_string(o.meeting.count()) + " ms",
+          "not all of them", "look whether they were started, and reach that port");
+    if (!door.fatal().empty()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  while (!door.empty() && door.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // The others learn of it, too.
+  if (!door.fatal().empty()) door.wait_until_empty(std::chrono::seconds(5));
+  for (const std::string& lost : {door.fatal(), door.lost_workers()})
+    if (!lost.empty()) throw CommunicationError(lost);
+}
+
+}  // namespace tutti::zeromq
