@@ -70,7 +70,7 @@ class ReachWatch {
     auto door = found.empty() ? std::nullopt : tcp::listen_on(found.front(), 128, error);
     if (!door)
       fail<CommunicationError>("reach watch", "to listen at " + address, found.empty() ? why : tcp::error_text(error));
-    const std::string at = host_and_port(address, tcp::port_of(*door));
+    std::string at = host_and_port(address, tcp::port_of(*door));
     {
       const std::lock_guard lock(mutex_);
       door_ = std::move(*door);
