@@ -131,8 +131,10 @@ class Run {
         of_views = evaluate_views_of(trainer_, *test_, o_);
       chief.tell([&](FitListener& l) {
         if (of_views) l.views(*of_views);
-        if (!result.changes) l.ended(run_end(result));
+        // The run of a worker that leaves goes on: its end is for the others to log.
+        if (!result.changes && !result.left) l.ended(run_end(result));
       });
+      if (result.left) progress.ended({});
       if (keeper && result.changes) keeper->ended();
       return end(result, of_views);
     } catch (const Error& e) {
