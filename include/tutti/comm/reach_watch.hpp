@@ -194,11 +194,12 @@ class ReachWatch {
         operation = operation_;
         if (waited >= timeout_ / 2 || failed_) peers = peers_;
       }
-      looked = now;
       follow(std::move(peers), group, operation);
       attempt(polled, now);
       note_reached(group, operation);
       if (waited >= timeout_ && !trials_.empty()) tell(operation);
+      // Not the time before: an address that is looked up may take a second, which is no pause.
+      looked = Clock::now();
     }
   }
   [[nodiscard]] int door_of() {
