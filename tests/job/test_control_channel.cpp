@@ -8,12 +8,16 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <tutti/comm/key_store.hpp>
@@ -324,6 +328,63 @@ TEST_CASE("without a lease a process waits for the arbiter's answer, a refusal o
   auto right = std::async(std::launch::async, [&] { return c->await_right(); });
   office.ask([](control::Arbiter& a) { a.tick(control::now() + 100s); });  // gives it up
   CHECK_THROWS_WITH_AS(right.get(), doctest::Contains("given up: no sign of life"), CommunicationError);
+}
+
+namespace {
+
+// An arbiter that answers the first beat, assigns this process to generation 1 afterwards, and is silent from then on.
+class SilentAfterAssignment final : public control::FrameLink {
+ public:
+  void send(std::string_view frame) override {
+    const std::lock_guard lock(mutex_);
+    const auto m = control::decode(frame.substr(1));
+    if (const auto* beat = std::get_if<control::Beat>(&m); beat != nullptr && !beaten_) {
+      beaten_ = true;
+      frames_.push_back(frame_of(control::Answered{beat->number}));
+      frames_.push_back({});  // the channel looks at what it has heard
+      control::Issued issued{};
+      issued.generation = 1;
+      issued.rank_timeout_ms = 200;
+      issued.members.emplace_back();
+      frames_.push_back(frame_of(issued));
+    }
+  }
+  std::optional<std::string> receive(std::chrono::milliseconds wait) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!frames_.empty()) {
+        auto frame = std::move(frames_.front());
+        frames_.pop_front();
+        return frame.empty() ? std::nullopt : std::optional(frame);
+      }
+    }
+    std::this_thread::sleep_for(std::min(wait, 10ms));
+    return {};
+  }
+  void wake() override {}
+  void unanswered() override { throw CommunicationError("no answer"); }
+
+ private:
+  [[nodiscard]] static std::string frame_of(const control::Message& m) {
+    std::string all;
+    control::split_message(control::encode(m), [&](std::string_view frame) { all = frame; });
+    return all;
+  }
+  std::mutex mutex_;
+  bool beaten_ = false;
+  std::deque<std::string> frames_;
+};
+
+}  // namespace
+
+TEST_CASE("an arbiter that is silent from the assignment on is noticed") {
+  ControlChannel c(std::make_unique<SilentAfterAssignment>());
+  std::promise<std::string> ended;
+  c.on_end([&](const std::string& why) { ended.set_value(why); });
+  CHECK(c.enrol(control::Role::worker, 0, "h", facts("a"), 20s).generation == 1);
+  auto why = ended.get_future();
+  REQUIRE(why.wait_for(60s) == std::future_status::ready);
+  CHECK(why.get() == "no answer");
 }
 
 TEST_CASE("there is a channel where TUTTI_CONTROL names a socket that keeps frames apart") {

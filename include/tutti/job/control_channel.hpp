@@ -371,6 +371,7 @@ class ControlChannel {
   void assign(const control::Issued& m) {
     assignment_ = assignment_of(m);
     lease_.set_timeout(assignment_->rank_timeout);
+    answered_ = true;  // from here on silence is counted, also if no beat is ever answered
     // Several within a short time-out, too.
     every_ = std::min<Clock::duration>(control::beat_every, assignment_->rank_timeout / 5);
   }
@@ -389,7 +390,7 @@ class ControlChannel {
   std::map<std::uint64_t, std::optional<control::Value>> answers_;
   std::uint64_t requests_ = 0, taken_ = 0, going_ = 0;
   std::string missing_;
-  bool answered_ = false;  // a beat, since the thread looked
+  bool answered_ = false;  // a beat or an assignment has come since the thread looked
   bool enrolled_ = false, left_ = false, released_ = false, stop_requested_ = false, stopping_ = false;
   std::exception_ptr error_;
   Clock::duration every_ = control::beat_every;
