@@ -40,7 +40,20 @@ class Slurm(Whole):
         options = {"text": True, "capture_output": True, "timeout": 300, "env": self.environment, **options}
         # Hosts are entered in "/".
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder), *argv]
-        return subprocess.run(inside if host is None else self.bed.inside(host, inside), **options)
+        try:
+            return subprocess.run(inside if host is None else self.bed.inside(host, inside), **options)
+        except subprocess.TimeoutExpired as e:
+            said = "\n".join((t.decode(errors="replace") if isinstance(t, bytes) else t) for t in (e.stdout, e.stderr) if t)
+            raise AssertionError(f"{' '.join(argv)}: no end within {options['timeout']} s\n{said}\n{self.state()}") from None
+
+    def state(self):
+        """Jobs, nodes, logs and the processes of all hosts, for the report of a command that did not end."""
+        def output(*argv):
+            done = subprocess.run(self.bed.inside(0, list(argv)), text=True, capture_output=True, timeout=60, env=self.environment)
+            return done.stdout + done.stderr
+        pids = [str(p) for h in range(self.bed.count) for p in self.bed.pids(h)]
+        return "\n".join([output("squeue", "--steps"), output("squeue", "-l"), output("sinfo", "-N", "-l"), self.logs(),
+                          output("ps", "-o", "pid,ppid,stat,wchan:20,etime,args", "-p", ",".join(pids))])
 
     def logs(self):
         return "\n".join(f"== {f.name}\n{f.read_text(errors='replace')[-3000:]}" for f in sorted(self.folder.glob("*.log")))
