@@ -6,13 +6,13 @@
 
 The least of RUNS (5) counts, because other programs on the machine can only add. What is left of their influence, and of a
 slower processor, is taken out by yardsticks compiled in turn with them. Ends with 1 where the seconds are 25 % over what has
-been reached. tests/house/test_compile_budget.py holds what does not depend on the machine.
+been reached. tests/lint/test_compile_budget.py holds what does not depend on the machine.
 """
 import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "house"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lint"))
 
 from compile_cost import PROGRAMS, commands, measure  # noqa: E402
 

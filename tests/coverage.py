@@ -7,7 +7,7 @@
   tests/coverage.py --lines FILE [--build FOLDER]
 
 Builds the C++ tests with GCC's counters in FOLDER (build-coverage), runs them and reads what gcov says. An area is a
-folder of tests/; without --only all of them. --all: everything is built, and ctest runs the areas' scripts, too; house,
+folder of tests/; without --only all of them. --all: everything is built, and ctest runs the areas' scripts, too; lint,
 packaging, infra, bench and fuzz are left out, which test documents, scripts and other builds. --sanitize address,undefined:
 with GCC's sanitizers too; what they report, in whatever process, is printed at the end and makes it end with 1. --keep:
 what the last runs in that folder counted counts too, so that the areas can be run one by one. --read builds and runs
@@ -40,7 +40,7 @@ DEVICE = re.compile(r"backends/cuda/kernels/")  # strings that NVRTC compiles
 WHOLE, FILE = 90.0, 75.0
 
 
-LEFT_OUT = {"house", "packaging", "infra", "bench", "fuzz"}
+LEFT_OUT = {"lint", "packaging", "infra", "bench", "fuzz"}
 
 
 def areas(everything):
