@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lint"))
 
 from compile_cost import PROGRAMS, commands, measure  # noqa: E402
 
-# Of each of PROGRAMS: the target's seconds and MB, and the seconds reached on the machine of docs/performance.md.
+# Of each of PROGRAMS: the target's seconds and MB, and the seconds reached on the machine of bench/RESULTS.md.
 TARGETS = [(2.0, 500), (9.0, 500), (2.5, 300)]
 REACHED = [3.1, 17.2, 2.0]
 # Seconds of the yardsticks when those were reached; the second by the ratio of tutti.hpp to it.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """What can happen to a job whose workers come and go: each scenario of tests/hosts/elastic_scenarios.py, once, for each
 strategy, and what it took: until somebody noticed, until the next step began, how many steps were done again, how many
-samples of an epoch were lost or seen twice. Prints a table for docs/elasticity.md.
+samples of an epoch were lost or seen twice. Prints a table for bench/RESULTS.md.
 
 usage: bench/elastic_scenarios.py [STRATEGY...]
 

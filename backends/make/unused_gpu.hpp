@@ -35,9 +35,8 @@ namespace tutti::detail {
 // The line for such a host. shown: as nvidia_gpu_of_host() returns it; where: the option, as in "--backend".
 [[nodiscard]] inline std::string unused_gpu(const std::string& where, const std::string& shown) {
   return where + " auto trains on the processor: this host has an NVIDIA GPU (" + shown +
-         "), but this build has no CUDA backend. hint: build where CUDA's and cuDNN's headers are (docs/gpu.md), or "
-         "give "
-         "--gpus '' to train on the processor without this line";
+         "), but this build has no CUDA backend. hint: build where CUDA's and cuDNN's headers are "
+         "(docs/reference/gpu.md), or give --gpus '' to train on the processor without this line";
 }
 
 }  // namespace tutti::detail

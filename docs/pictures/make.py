@@ -5,7 +5,7 @@
     docs/pictures/make.py [--check]
 
 run.svg      from run.jsonl, the log of a training as it was written (log.jsonl)
-scaling.svg  from scaling.json, images a second as docs/performance.md has them
+scaling.svg  from scaling.json, images a second as bench/RESULTS.md has them
 --check ends with 1 where a picture is not what these files give.
 """
 import json

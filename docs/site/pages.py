@@ -36,17 +36,7 @@ TEMPLATE = """<!doctype html>
 if (matchMedia("(min-width: 60em)").matches) document.querySelector("nav details").open = true;
 </script></body></html>
 """
-# What the contents list, in the order of docs/README.md's parts.
-NAV = [
-    ("Begin", ["README.md", "docs/tutorial.md"]),
-    ("How to", ["docs/how-to/own-images.md", "docs/how-to/own-model.md", "docs/how-to/from-pytorch.md", "docs/how-to/cluster.md",
-                "docs/how-to/elastic-job.md", "docs/how-to/batch-job.md", "docs/migrating.md", "docs/troubleshooting.md"]),
-    ("Look up", ["docs/options.md", "docs/environment.md", "docs/errors.md", "docs/data.md", "docs/report.md", "docs/tensorboard.md",
-                 "docs/trace.md", "docs/predict.md", "docs/distributed.md", "docs/clusters.md", "docs/elasticity.md", "docs/parameter_server.md",
-                 "docs/gpu.md", "docs/imagenet.md", "docs/formats.md", "docs/platforms.md", "infra/README.md"]),
-    ("Add", ["docs/add-a-layer.md", "docs/add-an-op.md", "docs/add-a-data-set.md", "docs/add-a-backend.md", "docs/add-a-strategy.md"]),
-    ("Know", ["docs/performance.md", "bench/README.md", "docs/architecture.md", "CHANGELOG.md", "CONTRIBUTING.md"]),
-]
+SHELVES = ROOT / "docs" / "README.md"  # its headings and links are the contents, in this order
 
 
 def slug(title):
@@ -58,16 +48,27 @@ class Site:
     def __init__(self, out):
         self.out, self.wrong, self.sources = out, [], set()
         self.pages = [ROOT / p for p in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", "infra/README.md")]
-        self.pages += [p for p in (ROOT / "SECURITY.md", ROOT / "bench" / "floor" / "RESULTS.md") if p.is_file()]
+        self.pages += [p for p in (ROOT / "SECURITY.md", ROOT / "bench" / "RESULTS.md", ROOT / "bench" / "floor" / "RESULTS.md") if p.is_file()]
         self.pages += sorted((ROOT / "docs").rglob("*.md"))
         header = (ROOT / "include" / "tutti" / "version.hpp").read_text()
         self.version = re.search(r'version = "([^"]+)"', header)[1]
         self.md = MarkdownIt("commonmark", {"highlight": self.code}).enable("table")
         self.titles = {p: self.title(p.read_text()) for p in self.pages}
-        # Pages that the contents do not know come last.
-        known = {ROOT / p for _, group in NAV for p in group}
-        self.nav = [(name, [ROOT / p for p in group]) for name, group in NAV]
-        self.nav[-1][1].extend(p for p in self.pages if p not in known and p != ROOT / "docs" / "README.md")
+        self.nav = self.shelves()
+
+    def shelves(self):
+        """[(heading, pages)] of SHELVES. A page that it does not name is an error: a reader would not find it."""
+        nav = [("Begin", [ROOT / "README.md"])]
+        for part in re.split(r"^## +", SHELVES.read_text(), flags=re.M)[1:]:
+            links = (Path(os.path.normpath(SHELVES.parent / href)) for href in re.findall(r"\]\(([^)#:]+\.md)\)", part))
+            nav.append((part.partition("\n")[0], [page for page in links if page in self.titles]))
+        known = {page for _, group in nav for page in group} | {SHELVES}
+        for page in self.pages:
+            if page not in known and not page.is_relative_to(ROOT / "docs"):
+                nav[-1][1].append(page)
+            elif page not in known:
+                self.wrong.append(f"{page.relative_to(ROOT)}: docs/README.md does not name it")
+        return nav
 
     @staticmethod
     def title(text):

@@ -365,7 +365,7 @@ TEST_CASE("an op of a backend's own has a name, is found by its type, and is nob
                        "[conv1] expected an op that backend 'reference' runs, got conv2d_statistics.", UsageError);
 }
 
-TEST_CASE("bytes of activations a trained image of ResNet-50 moves, as docs/performance.md has them") {
+TEST_CASE("bytes of activations a trained image of ResNet-50 moves, as bench/RESULTS.md has them") {
   const Graph before = differentiate(fuse(resnet50(224)));
   const auto mb = [](const Graph& g) {
     auto sum = testing::activation_traffic(g, 2);

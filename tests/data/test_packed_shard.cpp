@@ -66,7 +66,7 @@ TEST_CASE("packed shards give back what was written") {
     CHECK(e.path().filename().string().size() == 1);
 }
 
-TEST_CASE("the bytes of a packed shard are those of docs/formats.md") {
+TEST_CASE("the bytes of a packed shard are those of docs/reference/formats.md") {
   const TempFolder folder;
   PackedShardWriter w(folder / "x", {2, 0, 1, 0x0807060504030201, {"no", "yes"}});
   w.add(1, Bytes{0xFF, 0xD8, 0xFF});

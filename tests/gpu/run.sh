@@ -10,7 +10,7 @@ usage: tests/gpu/run.sh [--list] [--only STEP,STEP] [--data FOLDER] [--minutes 8
   --list        prints the steps, and which of them would be skipped here and why; runs nothing
   --only        only these steps
   --data        folder of the CIFAR-10 files for the run on real data: the binary version, or train.rec and val.rec
-                (cifar10_train.rec, cifar10_val.rec) with JPEGs, which take a third of the room (docs/gpu.md);
+                (cifar10_train.rec, cifar10_val.rec) with JPEGs, which take a third of the room (docs/reference/gpu.md);
                 without it the images are synthetic
   --minutes     everything ends within so many minutes
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The lines of Python in docs/how-to/own-images.md: ONNX Runtime says of an image what tutti-predict says."""
+"""The lines of Python in docs/how-to/own-images-own-net.md: ONNX Runtime says of an image what tutti-predict says."""
 import contextlib
 import io
 import os
@@ -16,7 +16,7 @@ from predict_case import BUILD, EXPORT, PredictCase, pixels_of, png, run  # noqa
 
 class HowTo(PredictCase):
     def test_own_images(self):
-        block, = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "how-to" / "own-images.md").read_text(), re.M | re.S)
+        block, = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "how-to" / "own-images-own-net.md").read_text(), re.M | re.S)
         for split in ("train", "validation"):
             for label, name in enumerate(("cat", "dog")):
                 (self.folder / "images" / split / name).mkdir(parents=True)
@@ -30,7 +30,7 @@ class HowTo(PredictCase):
             said, _ = self.predict("runs/own-net", file)
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                exec(compile(block.replace("images/validation/circle/0.png", file), "own-images.md", "exec"), {})
+                exec(compile(block.replace("images/validation/circle/0.png", file), "own-images-own-net.md", "exec"), {})
             self.assertEqual(out.getvalue().strip(), said[file]["classes"][0]["class"])
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # processors: 2
-"""docs/add-a*.md followed to the letter, in a copy of the tree.
+"""docs/how-to/add-a*.md followed to the letter, in a copy of the tree.
 
 A block under <!-- file: PATH --> is a new file; one under <!-- add to: PATH before: TEXT --> goes before the one line of the file
 that begins with TEXT, spaces aside; a shell block under <!-- run in the tree --> is run there, with what was built so far in build/;
@@ -111,7 +111,7 @@ def main():
     if not (BUILD / "libtutti_compiled_core.a").is_file():
         skip("no libtutti_compiled_core.a in the build")
     failed, steps, left_out = 0, 0, []
-    for page in sorted((ROOT / "docs").glob("add-a*.md")):
+    for page in sorted((ROOT / "docs" / "how-to").glob("add-a*.md")):
         if sys.argv[1:] and page.name not in sys.argv[1:]:
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@
 A block of C++ or CMake stands under <!-- snippet: path/to/file.cpp#region --> and equals the lines between "// [region]" and
 "// [/region]" of that file ("#" in CMake's), without the indentation that they share. A shell block stands under <!-- run --> and is
 run here, or under <!-- not run: reason -->. Blocks stand at the left margin. A link to a file leads to a file, and one to a
-heading to a heading; every page is reached by links from README.md. Blocks of docs/add-a*.md that change the tree are
+heading to a heading; every page is reached by links from README.md. Blocks of docs/how-to/add-a*.md that change the tree are
 test_add_pages.py's.
 """
 import os
@@ -60,7 +60,7 @@ def shell_complaint(note, text, folder):
 
 def block_complaint(match, folder, document):
     if re.match(r"(file|add to|run in the tree)\b", match["note"] or ""):
-        return None if document.startswith("docs/add-a") else "only the pages that test_add_pages.py follows change the tree"
+        return None if document.startswith("docs/how-to/add-a") else "only the pages that test_add_pages.py follows change the tree"
     language = match["language"].strip().lower()
     if language in ("cpp", "c++", "cxx", "cmake"):
         return snippet_complaint(match["note"], match["text"])
@@ -124,7 +124,7 @@ def check_the_checker():
 
 def main():
     check_the_checker()
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "bench" / "README.md",
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "bench" / "README.md", ROOT / "bench" / "RESULTS.md",
                  ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     found, blocks = [f"{d.relative_to(ROOT)}: no link leads there from README.md" for d in unreached(documents)], 0
     with tempfile.TemporaryDirectory() as folder:

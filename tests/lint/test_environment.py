@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""docs/environment.md names every variable that the programs read, and none that nobody reads."""
+"""docs/reference/environment.md names every variable that the programs read, and none that nobody reads."""
 import re
 import sys
 
@@ -16,7 +16,7 @@ OPTIONS_OF_CMAKE = {"TUTTI_EIGEN_NATIVE", "TUTTI_INSTALL", "TUTTI_FUZZ_SECONDS",
 
 
 def main():
-    page = (ROOT / "docs" / "environment.md").read_text()
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
     named = set(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\bCXX\b|\bHOME\b|\bTERM\b|\bPATH\b", page))
     families = tuple(re.findall(r"`([A-Z]+_)(?:\*|\.\.\.)`", page))
     read = {}
@@ -29,7 +29,7 @@ def main():
     own = re.search(r"own_variables\[\] = \{(.*?)\}", own, re.S)[1]
     for name in re.findall(r'"(TUTTI_[A-Z_]+)"', own):
         read.setdefault(name, "examples/common/environment.hpp")
-    wrong = [f"{file} reads {name}, which docs/environment.md does not name" for name, file in sorted(read.items())
+    wrong = [f"{file} reads {name}, which docs/reference/environment.md does not name" for name, file in sorted(read.items())
              if name not in named | OTHERS | OPTIONS_OF_CMAKE and not name.startswith(families)]
     # What the page names must occur somewhere.
     everything = "\n".join(f.read_text() for f in sources(".hpp", ".cpp", ".py", ".sh", folders=(*FOLDERS, "tests", "infra", "bench")))
@@ -37,7 +37,7 @@ def main():
     for name in sorted(re.findall(r"^\| (`[^|]*)\|", page, re.M)):
         for one in re.findall(r"`([A-Z][A-Z0-9_]+)(?:=\d)?`", name):
             if one not in everything and not one.startswith(families):
-                wrong.append(f"docs/environment.md has {one}, which nobody reads")
+                wrong.append(f"docs/reference/environment.md has {one}, which nobody reads")
     print("\n".join(wrong))
     return 1 if wrong else 0
 

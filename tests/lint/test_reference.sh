@@ -15,7 +15,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$TUTTI_SOURCE_DIR/docs/build.sh" "$work/site"
-for file in index.html docs/tutorial.html reference/index.html reference/classtutti_1_1Trainer.html reference/namespacetutti_1_1nn.html; do
+for file in index.html docs/tutorial/first-net.html reference/index.html reference/classtutti_1_1Trainer.html reference/namespacetutti_1_1nn.html; do
   [[ -s $work/site/$file ]] || { echo "the site has no $file" && exit 1; }
 done
 # The comments of the headers are in it.

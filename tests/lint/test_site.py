@@ -84,7 +84,7 @@ def main():
                 elif heading and target in pages and heading not in pages[target].ids:
                     wrong.append(f"{path.relative_to(site)}: {link} leads to no heading")
         browser = shutil.which("chromium-headless-shell")
-        for name in ("index.html", "docs/tutorial.html", "docs/performance.html", "docs/options.html") if browser else ():
+        for name in ("index.html", "docs/tutorial/first-net.html", "docs/explanation/performance.html", "docs/reference/options.html") if browser else ():
             copy = site / name
             copy.write_text(copy.read_text().replace("</body>", WIDTH))
             shown = subprocess.run([browser, "--no-sandbox", "--disable-gpu", f"--window-size={PHONE},800", "--dump-dom", copy.as_uri()],

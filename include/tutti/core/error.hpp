@@ -11,7 +11,7 @@
 // with.
 namespace tutti {
 
-// Exit codes of tutti's programs (docs/errors.md).
+// Exit codes of tutti's programs (docs/reference/errors.md).
 enum class ExitCode : int {
   ok = 0,
   internal = 1,

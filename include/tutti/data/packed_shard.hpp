@@ -22,9 +22,9 @@
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/tfrecord.hpp>
 
-// tutti's own files of encoded images (docs/formats.md): a header, the images, an index, a footer. Opening a set reads
-// and checks the indexes and keeps nothing of them; an entry is read again when its record is. Every byte of a file is
-// under some CRC.
+// tutti's own files of encoded images (docs/reference/formats.md): a header, the images, an index, a footer. Opening a
+// set reads and checks the indexes and keeps nothing of them; an entry is read again when its record is. Every byte of
+// a file is under some CRC.
 namespace tutti {
 
 // What the shards of one set have in common, and which of them a file is.

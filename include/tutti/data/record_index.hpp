@@ -34,8 +34,8 @@
 #include <tutti/io/tfrecord.hpp>
 
 // Where every record of a set of files lies: TFRecord and RecordIO files say that only to who walks through all of
-// them. So it is done once, and the result kept in an index file (docs/formats.md): beside the data or, where that is
-// read-only, in a cache folder. Positions are read from that file when they are asked for; they take no memory.
+// them. So it is done once, and the result kept in an index file (docs/reference/formats.md): beside the data or, where
+// that is read-only, in a cache folder. Positions are read from that file when they are asked for; they take no memory.
 namespace tutti {
 
 // The bytes of one record in its file, headers and padding included; at most most_record_bytes + 16.

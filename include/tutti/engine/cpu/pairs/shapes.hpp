@@ -36,7 +36,7 @@ struct Problem {
 #endif
 }
 
-// Whether it is faster than a library's, and than Winograd's algorithm, as docs/performance.md has it measured: up to
+// Whether it is faster than a library's, and than Winograd's algorithm, as bench/RESULTS.md has it measured: up to
 // 16 channels. Gradients of the weights of fewer than a register of inputs are not. Nor was the way forward with stride
 // 2, so there is no code for it.
 [[nodiscard]] inline bool is_faster(Isa isa, Pass pass, const Problem& p) {

@@ -46,7 +46,7 @@ struct Problem {
 #endif
 }
 
-// Whether it is faster than direct, in all three passes, as docs/performance.md has it measured. With fewer channels
+// Whether it is faster than direct, in all three passes, as bench/RESULTS.md has it measured. With fewer channels
 // most of the time goes into the transforms. With stride 2 it takes 81 products for 144, so uneven tiles of 4x4 outputs
 // are worth it with many channels only, and products of pairs in bf16 are as fast. Where there are products of pairs in
 // bf16 direct ones are as fast up to 16 channels; on AVX2 there are none, and what a library makes of bf16 there was
