@@ -7,18 +7,20 @@
 
 namespace tutti::cuda {
 
-// What takes a while to make and is not wanted at once: made on a thread of its own, or, where there can be no further
-// thread, when it is asked for. Asked by one thread. Whoever destroys it waits for the making to end.
+// Constructs an object in advance: on a thread of its own, or inside get() if no further thread can be started. For
+// objects that take long to construct and are not needed at once. All calls come from one thread. The destructor waits
+// until the construction has ended.
 template <class T>
 class Ahead {
  public:
   [[nodiscard]] bool begun() const noexcept { return made_ != nullptr || making_.valid(); }
-  // make() -> std::unique_ptr<T>; nothing happens where it is begun already.
+  // Starts make(), which returns std::unique_ptr<T>. Does nothing if the construction has already begun.
   template <class F>
   void begin(F make) {
     if (!begun()) making_ = std::async(std::launch::async | std::launch::deferred, std::move(make));
   }
-  // Waits for what was begun. What its making threw is thrown here; after that it can be begun anew.
+  // Blocks until the object is constructed and returns it. Rethrows what make() threw; after that, begin() may be
+  // called again.
   [[nodiscard]] T& get() {
     if (made_ == nullptr) made_ = making_.get();
     return *made_;

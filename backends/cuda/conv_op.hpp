@@ -13,12 +13,12 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// What stands between an op of the graph and a convolution of the library: channels filled up to whole vectors, weights
-// and their gradient in another order.
+// Maps a convolution of the graph to a convolution of the library: pads the channels to whole vectors, and reorders the
+// weights and their gradient.
 namespace tutti::cuda {
 
-// Channels as the library gets them: whole vectors of 16 bytes, but 4 for images (the stem), for which cuDNN has
-// kernels in f16; in bf16 it would fill them up to 8 itself, in every pass anew.
+// Numbers of channels that the library gets: whole vectors of 16 bytes. Images (the stem) get 4 channels, for which
+// cuDNN has kernels in f16. In bf16 they get 8: cuDNN would otherwise pad them to 8 itself in every pass.
 [[nodiscard]] constexpr std::int64_t padded_out_channels(DType t, std::int64_t channels) noexcept {
   const std::int64_t unit = vector_of(t);
   return (channels + unit - 1) / unit * unit;
@@ -27,7 +27,8 @@ namespace tutti::cuda {
   return channels <= 4 && t != DType::bf16 ? 4 : padded_out_channels(t, channels);
 }
 
-// Weights OIHW f32 -> [padded O, H, W, padded I] in the compute type: the same form forward and backward.
+// Describes packed weights: OIHW f32 -> [padded O, H, W, padded I] in the compute type. Forward and backward passes
+// read the same form.
 struct PackedWeights {
   std::int64_t rows, columns, taps, padded_rows, padded_columns;
 
@@ -37,14 +38,14 @@ struct PackedWeights {
         taps(w[2] * w[3]),
         padded_rows(padded_out_channels(t, w[0])),
         padded_columns(padded_in_channels(t, w[1])) {}
-  // The master weights already are what is wanted.
+  // Returns true if the master weights already have this form, so that no copy is needed.
   [[nodiscard]] bool is_master(DType t) const {
     return t == DType::f32 && taps == 1 && padded_rows == rows && padded_columns == columns;
   }
   [[nodiscard]] std::int64_t count() const { return padded_rows * taps * padded_columns; }
 };
 
-// One convolution of a plan, made ready: the problem with its padded channels, and places in the workspace.
+// A prepared convolution of a plan: the problem with its padded channels, and the offsets in the workspace.
 struct PreparedConv {
   ConvPass pass;
   ConvProblem problem;
@@ -53,7 +54,7 @@ struct PreparedConv {
   std::size_t a_offset = 0, b_offset = 0, out_offset = 0, rest = 0;  // in the workspace
   std::size_t workspace_bytes = 0;
 
-  // x, w, y: of the convolution in the forward direction. x may have the padded channels already.
+  // x, w, y: shapes of the convolution in the forward direction. x may already have the padded channels.
   PreparedConv(ConvPass which, const op::Window& o, DType t, const Shape& x, const Shape& w, const Shape& y)
       : pass(which),
         problem{x[0],
@@ -84,11 +85,11 @@ struct PreparedConv {
   [[nodiscard]] std::size_t taps() const {
     return static_cast<std::size_t>(problem.kernel_h) * static_cast<std::size_t>(problem.kernel_w);
   }
-  // Of the gradient, which the graph wants in f32: the library's type, order or size is another.
+  // Returns true if the library's gradient differs in type, order or size from the f32 gradient that the graph expects.
   [[nodiscard]] bool unpacks() const {
     return problem.type != DType::f32 || taps() > 1 || problem.in_channels != columns || pads_out();
   }
-  // What the library makes of that gradient.
+  // Returns the form in which the library writes that gradient.
   [[nodiscard]] WeightGradients::Form gradient_form() const {
     return {out_channels, static_cast<int>(columns), static_cast<int>(taps()), static_cast<int>(problem.in_channels),
             static_cast<std::size_t>(problem.out_channels * problem.in_channels) * taps() * size_of(problem.type)};
@@ -96,7 +97,7 @@ struct PreparedConv {
   [[nodiscard]] std::int64_t in_pixels() const { return problem.rows * problem.in_height * problem.in_width; }
   [[nodiscard]] std::int64_t out_pixels() const { return problem.rows * problem.out_height * problem.out_width; }
 
-  // Shares out the workspace; `library`: what the library wants for itself.
+  // Assigns the offsets in the workspace. library: bytes that the library needs for itself.
   void lay_out(std::size_t library) {
     const std::size_t unit = size_of(problem.type);
     const std::size_t x =
@@ -124,17 +125,18 @@ struct PreparedConv {
   }
 };
 
-// The steps around the library's part.
+// The conversions before and after the library's convolution.
 class ConvSteps {
  public:
   ConvSteps(Launcher& l, const Workspace& w, const PreparedConv& k) : l_(l), w_(w), k_(k), p_(k.problem) {}
 
-  // Pixels of `old` channels as pixels of `now`.
+  // Copies pixels of `old` channels to pixels of `now` channels.
   void change(const void* from, void* to, std::int64_t old, std::int64_t now, std::int64_t pixels) const {
     l_.op(p_.type, OpKernel::change_channels, l_.blocks(pixels * now), Launcher::block, from, to, static_cast<int>(old),
           static_cast<int>(now), pixels);
   }
-  // An activation as the library wants it, at `offset` in the workspace if it is another than the graph's.
+  // Returns the activation with padded channels. It is a copy at `offset` in the workspace if padding is needed,
+  // otherwise the graph's own buffer.
   [[nodiscard]] const void* padded_in(const void* x, std::size_t offset) const {
     if (!k_.pads_in()) return x;
     change(x, w_.at<void>(offset), k_.in_channels, p_.in_channels, k_.in_pixels());
@@ -145,7 +147,7 @@ class ConvSteps {
     change(y, w_.at<void>(offset), k_.out_channels, p_.out_channels, k_.out_pixels());
     return w_.at<void>(offset);
   }
-  // Where the library writes the gradient of the weights.
+  // Returns the address to which the library writes the gradient of the weights.
   [[nodiscard]] void* gradient(WeightGradients& g, void* dw) const {
     return k_.unpacks() ? g.place(p_.type, k_.gradient_form(), dw) : dw;
   }
@@ -157,7 +159,7 @@ class ConvSteps {
   const ConvProblem& p_;
 };
 
-// Runs what was made ready; a gradient of weights is there after g.finish(). C: a class with the library's run().
+// Runs a prepared convolution. A gradient of weights is complete after g.finish(). C: a class with the library's run().
 template <class C>
 void run_convolution(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedConv& k,
                      cudaStream_t stream, const Call& c) {

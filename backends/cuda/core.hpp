@@ -31,11 +31,12 @@
 
 namespace tutti::cuda {
 
-// The CUDA backend without the ops of graphs (cuda.hpp): what it says of itself, memory, batches, captured runs, packed
-// weights and the ends of steps.
+// The part of the CUDA backend that does not depend on the ops of graphs (those are in cuda.hpp): its properties,
+// memory, batches, captured runs, packed weights and the ends of steps.
 class Core : public Backend, public DeviceMemory {
  public:
-  // DeviceError: no driver, no GPU, one that is too old. UsageError: tf32 where it is not.
+  // DeviceError if there is no driver, no GPU, or only a GPU that is too old. UsageError if tf32 is requested and the
+  // GPU lacks it.
   explicit Core(CudaOptions o)
       : DeviceMemory(o.device),
         options_(std::move(o)),
@@ -57,7 +58,7 @@ class Core : public Backend, public DeviceMemory {
   [[nodiscard]] bool computes_in(DType t) const override {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
   }
-  // In 16 bits the library makes gradients of convolutions' weights in the compute type.
+  // In 16 bits the library computes the gradients of convolution weights in the compute type.
   [[nodiscard]] bool rounds_weight_gradients() const override { return true; }
   [[nodiscard]] std::string description() const override {
     int driver = 0, runtime = 0;
@@ -66,7 +67,7 @@ class Core : public Backend, public DeviceMemory {
     return device().name() + " (sm_" + std::to_string(device().architecture()) + "), CUDA " + version_text(runtime) +
            ", driver for CUDA " + version_text(driver);
   }
-  // See Utilisation; the first call looks for NVML.
+  // See Utilisation. The first call searches for NVML.
   [[nodiscard]] std::optional<double> utilisation() noexcept override {
     if (!utilisation_) utilisation_.emplace(device().properties());
     return (*utilisation_)();
@@ -84,8 +85,8 @@ class Core : public Backend, public DeviceMemory {
     loss_.throw_report();
   }
 
-  // A batch into the slot that steps read (staging.hpp), uploaded while earlier steps go on: from the host, or out of
-  // images on the device. Images in pinned memory must stay as they are until wait_for_uploads().
+  // Uploads a batch into the slot that the steps read (staging.hpp), from the host or from images on the device.
+  // Earlier steps continue meanwhile. Images in pinned memory must not change until wait_for_uploads() has returned.
   void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
               void* image_slot, void* label_slot) override {
     staging_.upload(images, image_bytes, labels, label_bytes, image_slot, label_slot);
@@ -101,19 +102,20 @@ class Core : public Backend, public DeviceMemory {
     return cuda::allocate_pinned(bytes);
   }
 
-  // Runs `f`, which starts ops, by replaying what was captured of an earlier call with the same key: the addresses and
-  // whatever else the ops depend on. Numbers that change from step to step are written before, and host code of custom
-  // ops runs no more once it is captured. scalars: null where `f` sees to the scale of the loss (StepEnd::begin).
+  // Runs `f`, which starts ops. A later call with the same key replays the captured ops of the first. The key holds the
+  // addresses and everything else on which the ops depend. Numbers that change from step to step are written before the
+  // replay. Host code of custom ops does not run in a replay. scalars: null if `f` handles the scale of the loss itself
+  // (StepEnd::begin).
   void replay(std::span<const std::uint64_t> key, const StepScalars* scalars, FunctionRef<void()> f) override {
     if (!options_.graph) return f();
     if (scalars != nullptr) loss_.write_scale(*scalars);
     graphs_.run(key, {workspace_.data(), gradients_.data()}, f);
   }
 
-  // What takes less memory.
+  // Returns the option that reduces the memory needed, or an empty string.
   [[nodiscard]] std::string memory_hint() const override { return options_.recompute ? "" : "--recompute"; }
 
-  // The gradients of convolutions' weights wait for one launch that brings many of them into place.
+  // Gradients of convolution weights are collected: one launch converts many of them to their final layout.
   void begin_gradients() noexcept override { gradients_.begin(); }
   void finish_gradients() override {
     if (!gradients_.waiting()) return;
@@ -133,7 +135,7 @@ class Core : public Backend, public DeviceMemory {
     const PackTarget one{weights, to};
     cuda::PackTable(*this, d.compute, {&one, 1}).run(launcher_, d.compute);
   }
-  // Forward and backward read the same packed weights.
+  // Forward and backward passes read the same packed weights.
   [[nodiscard]] bool packs_once() const override { return true; }
   [[nodiscard]] std::unique_ptr<Backend::PackTable> pack_table(DType compute,
                                                                std::span<const PackTarget> targets) override {
@@ -154,7 +156,7 @@ class Core : public Backend, public DeviceMemory {
     device().set_op("update");
     std::visit([&](const auto& o) { run_update(launcher_, o, u); }, any);
   }
-  // Waits for the result.
+  // Blocks until the result is on the host.
   [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override {
     device().set_op("squared_norms");
     run_squared_norms(launcher_, u, static_cast<double*>(norms_.data()));
@@ -170,7 +172,7 @@ class Core : public Backend, public DeviceMemory {
     device().set_op("accumulate");
     run_accumulate(launcher_, t, to, from, n);
   }
-  // The end of training steps without the host; lives no longer than this.
+  // Returns the end of training steps that runs without the host. It must not outlive this backend.
   [[nodiscard]] std::unique_ptr<StepEnd> step_end(const ModelState& state, const UpdateRules& rules) override {
     return std::make_unique<CudaStepEnd>(
         *this, launcher_, loss_.scale(), [this] { loss_.throw_report(); }, state, rules);

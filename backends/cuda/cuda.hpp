@@ -41,23 +41,23 @@ namespace cuda {
 namespace detail {
 inline thread_local cudaStream_t custom_stream = nullptr;
 }  // namespace detail
-// For kernels of custom ops (CustomOp::forward["cuda"]): the stream to start work on.
+// Returns the stream on which a kernel of a custom op (CustomOp::forward["cuda"]) starts its work.
 [[nodiscard]] inline cudaStream_t stream_in_use() noexcept { return detail::custom_stream; }
 
-// A library that takes a while to open and to make its handle does so on a thread of its own from begin() on.
+// A library that opens slowly. begin() opens it and creates its handle on a thread of its own.
 template <class L>
 concept BeginsAhead = requires(L& library) {
   library.begin();
 };
 
-// One GPU: convolutions by C, matrix products by G, everything else by our own kernels; f32, bf16 and f16. Ops are
-// started in order on one stream and run on their own; copy_out() and synchronise() wait. All calls come from the
-// thread that made it.
+// The backend for one GPU, in f32, bf16 and f16. C computes the convolutions, G the matrix products, and tutti's
+// kernels everything else. Ops are started in order on one stream and run asynchronously; copy_out() and synchronise()
+// wait. All calls must come from the thread that constructed the backend.
 template <class C, class G>
 class BasicCudaBackend : public Core {
  public:
-  // DeviceError: no driver, no GPU, one that is too old. UsageError: tf32 where it is not. A library that is missing is
-  // said by what first needs it.
+  // DeviceError if there is no driver, no GPU, or only a GPU that is too old. UsageError if tf32 is requested and the
+  // GPU lacks it. A missing library is reported by the first operation that needs it.
   explicit BasicCudaBackend(CudaOptions o = {})
       : Core(std::move(o)),
         convolutions_(std::make_unique<C>(device(), convolution_options(options_))),
@@ -67,8 +67,9 @@ class BasicCudaBackend : public Core {
 
   [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
-  // Makes one op of several in a training graph, where that pays (fused_ops.hpp); fused_layers() says of which layers.
-  // From here on it is known which kernels and libraries a run needs: they are made ready while cuDNN's plans are.
+  // Fuses several ops of a training graph into one if that is faster (fused_ops.hpp); fused_layers() returns the layers
+  // concerned. From here on it is known which kernels and libraries a run needs: they are prepared while cuDNN's plans
+  // are built.
   void rewrite(Graph& g, DType compute) override {
     launcher_.begin(compute);
     if constexpr (BeginsAhead<G>)
@@ -82,7 +83,8 @@ class BasicCudaBackend : public Core {
     widen_images(g, compute);
   }
   [[nodiscard]] const FusedLayers& fused_layers() const noexcept { return fused_layers_; }
-  // Of the fused ops in the plans so far: those that the library runs as one, and those that go step by step.
+  // Counts the fused ops in the plans so far: those that the library runs as one kernel, and those that run step by
+  // step.
   [[nodiscard]] std::pair<int, int> fusions() const noexcept { return {as_one_, in_steps_}; }
 
   template <class O>

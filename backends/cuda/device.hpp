@@ -15,14 +15,15 @@
 
 namespace tutti::cuda {
 
-// The oldest architecture that is supported, by the version of the CUDA runtime: the oldest that its NVRTC compiles for
-// and that libraries of it compute on. CUDA 12: compute capability 7.0 (Volta); 13: 7.5 (Turing). bf16 and TF32 begin
-// with 8.0; before it, 16 bits are f16.
+// Returns the oldest supported architecture for a version of the CUDA runtime: the oldest for which its NVRTC compiles
+// and its libraries compute. CUDA 12: compute capability 7.0 (Volta); CUDA 13: 7.5 (Turing). bf16 and TF32 need 8.0 or
+// newer; on older GPUs the 16-bit type is f16.
 [[nodiscard]] constexpr int oldest_architecture(int runtime) noexcept { return runtime < 13000 ? 70 : 75; }
 [[nodiscard]] constexpr bool has_bf16(int architecture) noexcept { return architecture >= 80; }
 [[nodiscard]] constexpr bool has_tf32(int architecture) noexcept { return architecture >= 80; }
 
-// How many GPUs there are, asked without touching one: at least one, else the DeviceError that says what is missing.
+// Returns the number of GPUs, at least one, without initialising any of them. Otherwise throws a DeviceError that names
+// what is missing.
 [[nodiscard]] inline int count_devices() {
   int driver = 0, runtime = 0, count = 0;
   cudaDriverGetVersion(&driver);
@@ -47,7 +48,7 @@ inline void require_device(int id) {
                       "see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
 }
 
-// DeviceError for a GPU that is older than oldest_architecture(runtime). gpu: as Device::name_and_capability() has it.
+// DeviceError if the GPU is older than oldest_architecture(runtime). gpu: in the form of Device::name_and_capability().
 inline void require_architecture(int architecture, int runtime, const std::string& gpu) {
   if (architecture >= oldest_architecture(runtime)) return;
   const bool volta = architecture >= oldest_architecture(12000);
@@ -60,10 +61,12 @@ inline void require_architecture(int architecture, int runtime, const std::strin
                     gpu, volta ? "build with CUDA 12.8 or 12.9, or use another --backend" : "use another --backend");
 }
 
-// One GPU and the stream that computes on it. Not copied and not moved: everything made for it refers to it.
+// One GPU and the stream that computes on it. Neither copyable nor movable: everything created for it holds a reference
+// to it.
 class Device {
  public:
-  // DeviceError: no driver, one that is too old, no such GPU, one that is older than oldest_architecture().
+  // DeviceError if there is no driver or no such GPU, if the driver is too old, or if the GPU is older than
+  // oldest_architecture().
   explicit Device(int id = 0) : id_(id) {
     require_device(id);
     use();
@@ -73,7 +76,7 @@ class Device {
     require_architecture(architecture(), runtime, name_and_capability());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream on " + name());
   }
-  // Never throws: a device that is lost cannot be cleaned up.
+  // Never throws: a lost device cannot be cleaned up.
   ~Device() {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -83,7 +86,7 @@ class Device {
   [[nodiscard]] int id() const noexcept { return id_; }
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
   [[nodiscard]] const cudaDeviceProp& properties() const noexcept { return properties_; }
-  // 90 for compute capability 9.0.
+  // Example: 90 for compute capability 9.0.
   [[nodiscard]] int architecture() const noexcept { return 10 * properties_.major + properties_.minor; }
   [[nodiscard]] int multiprocessors() const noexcept { return properties_.multiProcessorCount; }
   [[nodiscard]] std::string name() const { return properties_.name; }
@@ -93,21 +96,21 @@ class Device {
            std::to_string(properties_.minor);
   }
 
-  // Makes this the calling thread's device.
+  // Makes this GPU the calling thread's current device.
   void use() const { check(cudaSetDevice(id_), "GPU " + std::to_string(id_)); }
 
-  // The op whose kernels are launched from now on, and its layer: what errors name.
+  // Sets the op whose kernels are launched from now on, and its layer. Error messages name both.
   void set_op(std::string_view kind, std::string_view node = {}) noexcept {
     kind_ = {kind_text_.data(), kind.copy(kind_text_.data(), kind_text_.size())};
     node_ = {node_text_.data(), node.copy(node_text_.data(), node_text_.size())};
   }
-  // "conv2d 'layer1.0.conv1'"; empty before the first.
+  // Returns the current op, for example "conv2d 'layer1.0.conv1'". Empty before the first set_op().
   [[nodiscard]] std::string op() const {
     return std::string(kind_) + (node_.empty() ? "" : " '" + std::string(node_) + "'");
   }
 
-  // Throws where a call failed. Kernels run asynchronously: an error may stem from an op before the last one, so the
-  // message says how to find out.
+  // Throws if a call failed. Kernels run asynchronously: the error may stem from an op before the last one. The message
+  // says how to find out.
   void check_op(cudaError_t e, std::string_view what = "success") const {
     if (e == cudaSuccess) return;
     fail<DeviceError>(
@@ -116,35 +119,36 @@ class Device {
             ? "use a smaller --batch-size or --precision bf16"
             : "kernels run asynchronously; with CUDA_LAUNCH_BLOCKING=1 the op named is the one that failed");
   }
-  // Captured steps may hold operations of a communicator, which must not go before them: whoever keeps them says here
-  // how they are forgotten (null: there is nobody), and whoever ends a communicator calls forget_captured() first.
+  // Captured steps may hold operations of a communicator, so they must be discarded before the communicator is
+  // destroyed. The owner of the captured steps registers here how to discard them (null: there is no owner). Code that
+  // destroys a communicator calls forget_captured() first.
   void on_forget(std::function<void()> f) { forget_ = std::move(f); }
   void forget_captured() const {
     if (forget_) forget_();
   }
 
-  // Whether the stream only takes up what it is given, for a graph.
+  // Returns true while the stream records calls for a graph instead of running them.
   [[nodiscard]] bool capturing() const {
     cudaStreamCaptureStatus s = cudaStreamCaptureStatusNone;
     check(cudaStreamIsCapturing(stream_, &s), "whether a graph is captured");
     return s != cudaStreamCaptureStatusNone;
   }
 
-  // Waits for everything started on the stream.
+  // Blocks until everything started on the stream has ended.
   void synchronise() const { check_op(cudaStreamSynchronize(stream_), "the ops to end"); }
 
  private:
   int id_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  // Copies: errors come late, when the graph that held the names may be gone.
+  // Copies: errors arrive late, when the graph that held the names may already be destroyed.
   std::array<char, 40> kind_text_{};
   std::array<char, 96> node_text_{};
   std::string_view kind_, node_;
   std::function<void()> forget_;
 };
 
-// Whether a GPU will do. why: what is the matter with one that is there, its driver or CUDA; empty where there is none.
+// Whether a GPU is usable. why: what is wrong with an existing GPU, its driver or CUDA; empty if there is no GPU.
 struct GpuCheck {
   bool will_do = false;
   std::string why;

@@ -8,19 +8,19 @@
 
 #include <tutti/core/error.hpp>
 
-// Errors of the CUDA libraries as DeviceErrors: "[cuda] expected ..., got ...". Nothing here needs a driver.
+// Turns errors of the CUDA libraries into DeviceErrors: "[cuda] expected ..., got ...". Needs no driver.
 namespace tutti::cuda {
 
 [[nodiscard]] inline std::string error_text(cudaError_t e) {
   return std::string(cudaGetErrorString(e)) + " (" + cudaGetErrorName(e) + ")";
 }
 
-// Of a version number of the runtime or the driver: 13000 is "13.0".
+// Formats a version number of the runtime or the driver: 13000 is "13.0".
 [[nodiscard]] inline std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Throws where a call of the runtime failed; `what` says what it should have done.
+// Throws if a call of the runtime failed. `what`: the expected result.
 inline void check(cudaError_t e, std::string_view what, std::string_view hint = {}) {
   if (e != cudaSuccess) fail<DeviceError>("cuda", what, error_text(e), hint);
 }

@@ -10,19 +10,19 @@
 
 namespace tutti::cuda {
 
-// Which chains of a differentiated graph become ops of our own (private_ops.hpp).
+// Selects which chains of a differentiated graph are fused into tutti's own ops (private_ops.hpp).
 struct NormFusions {
-  bool statistics = true;  // conv -> batch norm: the convolution sums up what the batch norm needs to know
-  // Where `statistics` are: batch norm + relu -> one convolution: what lies between is never in memory, neither forward
-  // nor for the gradient of the weights.
+  bool statistics = true;  // conv -> batch norm: the convolution computes the sums that the batch norm needs
+  // Requires `statistics`. Batch norm + relu -> one convolution: the value between them is never in memory, neither in
+  // the forward pass nor for the gradient of the weights.
   bool activation = true;
-  bool backward = true;  // data gradient -> relu -> batch norm, backward: the sums are taken on the way
-  // Outputs of batch norms stay in memory for the gradient of the weights, where they would be computed again: for
-  // devices whose memory is large and far away.
+  bool backward = true;  // data gradient -> relu -> batch norm, backward: the data gradient computes the sums
+  // Keeps outputs of batch norms in memory for the gradient of the weights instead of computing them again. For devices
+  // whose memory is large and slow.
   bool keep = false;
 };
 
-// The layers whose ops took part: the convolutions of the first two kinds, the batch norms of the last.
+// The layers whose ops were fused: convolutions for the first two kinds, batch norms for the last.
 struct FusedLayers {
   std::vector<std::string> statistics, activation, backward;
   [[nodiscard]] bool any() const { return !statistics.empty() || !backward.empty(); }
@@ -56,7 +56,7 @@ class NormFuser {
       if (!removed_[at(i)]) (this->*pass)(i);
   }
 
-  // A value a channel of `like`.
+  // Adds a value with one element for each channel of `like`.
   ValueId per_channel(const std::string& name, ValueId like, Precision precision) {
     Value v{name, Shape{g_[like].shape[1]}, false};
     v.precision = precision;
@@ -97,7 +97,7 @@ class NormFuser {
       conv = r;
     }
     if (conv < 0) return;
-    // Where the backward pass recomputes y, for the gradient of this convolution's weights and nothing else.
+    // Finds the node of the backward pass that recomputes y only for the gradient of this convolution's weights.
     NodeId recomputed = -1, weights = -1;
     for (NodeId r : readers_[at(x)]) {
       const auto* const made = std::get_if<op::BatchNormInference>(&node(r).op);
@@ -127,7 +127,7 @@ class NormFuser {
     node(weights).inputs = {x, node(weights).inputs[1], scale, bias};
   }
 
-  // Only where the two stand side by side: the order of the parameters' gradients stays what it was.
+  // Fuses only adjacent nodes: the order of the parameters' gradients must not change.
   void backward(NodeId d) {
     const auto* const data = std::get_if<op::Conv2dBackwardData>(&node(d).op);
     if (data == nullptr || at(d) + 1 >= g_.nodes.size() || removed_[at(d) + 1]) return;
@@ -157,7 +157,7 @@ class NormFuser {
   void keep(NodeId recomputed) {
     const auto* const made = std::get_if<op::BatchNormInference>(&node(recomputed).op);
     if (made == nullptr || !made->saved_inv_std) return;
-    // The forward node that left mean and inv_std has the output too, unless that vanished.
+    // The forward node that wrote mean and inv_std also has the output, unless the output was fused away.
     const Node& forward = node(g_[node(recomputed).inputs[3]].producer);
     if (forward.outputs[0] == node(recomputed).inputs[3]) return;
     const ValueId copy = node(recomputed).outputs[0];
@@ -167,8 +167,8 @@ class NormFuser {
     removed_[at(recomputed)] = 1;
   }
 
-  // Takes out what nobody needs any more, and numbers the producers anew. What is taken out stands in the backward
-  // pass, so that forward nodes keep the numbers that they have in the graph of evaluations.
+  // Removes the unused nodes and renumbers the producers. All removed nodes are in the backward pass. Therefore forward
+  // nodes keep the numbers that they have in the graph of evaluations.
   void compact() {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
@@ -185,14 +185,14 @@ class NormFuser {
   Graph& g_;
   NormFusions o_;
   std::vector<char> removed_;
-  std::vector<std::vector<NodeId>> readers_;  // of each value, once an input
+  std::vector<std::vector<NodeId>> readers_;  // of each value that is an input
   FusedLayers fused_;
 };
 
 }  // namespace detail
 
-// Rewrites chains around batch norms of a differentiated graph into ops of our own. Parameters, their gradients, the
-// order of these, and the numbers of the forward nodes stay.
+// Rewrites chains around batch norms of a differentiated graph into tutti's own ops. The parameters, their gradients,
+// the order of the gradients, and the numbers of the forward nodes do not change.
 inline FusedLayers fuse_norms(Graph& g, const NormFusions& o) { return detail::NormFuser(g, o).run(); }
 
 }  // namespace tutti::cuda

@@ -21,14 +21,14 @@
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
 
-// The ops of our own. Each runs as one kernel of the library, or, where that has none, step by step
-// with the plain convolution and our kernels, which passes over memory as often as the graph did before.
+// Runs tutti's own ops. Each runs as one kernel of the library if the library has one. Otherwise it runs step by step
+// with the plain convolution and tutti's kernels, with as many passes over memory as the graph had before the fusion.
 namespace tutti::cuda {
 
-// Which chains are fused. In f16 cuDNN has ready kernels for the way back through batch norm, which has to win by
-// measurement, and on Ampere and Hopper for all the others, with which published work wins. In bf16 it has the
-// statistics alone, by kernels that it compiles for Ampere, which have to win too
-// (tests/backends/test_cudnn_plans.cpp).
+// Selects the chains to fuse. In f16 cuDNN has ready kernels for the backward pass through batch norm, which are used
+// only if a measurement shows them to be faster. On Ampere and Hopper it also has ready kernels for all other chains;
+// published work is faster with them. In bf16 cuDNN has only the statistics, with kernels that it compiles for Ampere;
+// they too must be faster in a measurement (tests/backends/test_cudnn_plans.cpp).
 [[nodiscard]] inline NormFusions norm_fusions(const CudaOptions& o, int architecture, DType t) {
   if (o.fusion == CudaFusion::on) return {true, true, true, !o.recompute};
   const bool may = o.fusion == CudaFusion::automatic && t != DType::f32 && architecture >= 80;
@@ -36,8 +36,8 @@ namespace tutti::cuda {
   return {known || (may && o.autotune), known, may && t == DType::f16 && o.autotune, !o.recompute};
 }
 
-// What the library class C must have beside plain convolutions; without it chains are fused only where the options
-// insist.
+// What the library class C must have in addition to plain convolutions. Without it, chains are fused only if the
+// options force it.
 template <class C>
 concept FusesConvolutions = requires(C& c, FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* w,
                                      cudaStream_t s) {
@@ -49,12 +49,12 @@ concept FusesConvolutions = requires(C& c, FusedPass pass, const ConvProblem& p,
     } -> std::same_as<bool>;
 };
 
-// One fused convolution of a plan, made ready.
+// A prepared fused convolution of a plan.
 struct PreparedFusion {
   FusedPass pass;
   PreparedConv conv;
   bool fused = false;
-  std::size_t activated = 0;  // step by step: where the activated input lies in the workspace
+  std::size_t activated = 0;  // step by step: offset of the activated input in the workspace
   std::size_t workspace_bytes = 0;
 
   PreparedFusion(FusedPass which, const op::Window& o, DType t, const Shape& x, const Shape& w, const Shape& y)
@@ -63,14 +63,14 @@ struct PreparedFusion {
   [[nodiscard]] bool activates() const {
     return pass == FusedPass::activated_statistics || pass == FusedPass::activated_backward_weights;
   }
-  // Channels are not filled up within a fusion, but for the images'.
+  // A fusion does not pad channels, except for those of the images.
   [[nodiscard]] bool may_fuse() const { return !conv.pads_out() && (!conv.pads_in() || pass == FusedPass::statistics); }
   void lay_out_fused(std::size_t library) {
     fused = true;
     conv.lay_out(library);
     workspace_bytes = conv.workspace_bytes;
   }
-  // y: of the forward direction, x too.
+  // x, y: shapes in the forward direction.
   void lay_out_steps(std::size_t library, const Shape& x, const Shape& y) {
     fused = false;
     conv.lay_out(library);
@@ -142,7 +142,7 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, WeightGradients& 
     plain.in[0].data = a;
   }
   run_convolution(library, l, w, g, k.conv, stream, plain);
-  auto* const partial = w.at<float>(0);  // the convolution needs the workspace no more
+  auto* const partial = w.at<float>(0);  // the convolution no longer needs the workspace
   if (k.pass == FusedPass::statistics || k.pass == FusedPass::activated_statistics) {
     const NormTiles n = norm_tiles(t, c.out[0].shape);
     l.op(t, n.of(forms::norm_statistics), n.grid(), 256, c.out[0].data, partial, n.rows, n.channels, n.log_lanes,
@@ -161,7 +161,7 @@ void run_in_steps(C& library, Launcher& l, const Workspace& w, WeightGradients& 
   }
 }
 
-// Memory for the operands of a measurement, as a run would get them; none where the device has too little.
+// Memory for the operands of a measurement, laid out as in a run. call() is null if the device has too little memory.
 class TrialCall {
  public:
   TrialCall(const Device& device, const NodeDesc& d, std::size_t packed_bytes) {
@@ -171,7 +171,7 @@ class TrialCall {
       memory_.emplace_back(bytes);
       void* const data = memory_.back().data();
       there_ = there_ && data != nullptr;
-      // A small number in every type.
+      // The bytes 0x3c are a small number in every type.
       if (data != nullptr) device.check_op(cudaMemsetAsync(data, 0x3c, bytes, device.stream()), "memory for a trial");
       return {data, t.dtype, t.shape};
     };
@@ -190,7 +190,7 @@ class TrialCall {
 
 }  // namespace detail
 
-// Runs what was made ready.
+// Runs a prepared fusion.
 template <class C>
 void run_fusion(C& library, Launcher& l, const Workspace& w, WeightGradients& g, const PreparedFusion& k,
                 cudaStream_t stream, const Call& c) {
@@ -199,8 +199,8 @@ void run_fusion(C& library, Launcher& l, const Workspace& w, WeightGradients& g,
   detail::run_in_steps(library, l, w, g, k, stream, c);
 }
 
-// Makes ready: as one where the library has a plan for these extents and, where that is measured, is the faster for it.
-// x, y: of the convolution in the forward direction.
+// Prepares a fusion. It runs as one kernel if the library has a plan for these extents and, with autotune, if that plan
+// is faster in a measurement. x, y: shapes of the convolution in the forward direction.
 template <class C>
 [[nodiscard]] std::shared_ptr<PreparedFusion> prepare_fusion(C& library, Launcher& l, Workspace& w, WeightGradients& g,
                                                              const Device& device, const CudaOptions& o, FusedPass pass,
@@ -229,7 +229,7 @@ template <class C>
     const auto run = [&](const PreparedFusion& which) {
       return [&] {
         run_fusion(library, l, w, g, which, device.stream(), *trial.call());
-        g.begin();  // what follows is the same either way
+        g.begin();  // the rest of the gradient's work is the same for both
       };
     };
     return library.no_slower(to_string(pass) + " " + to_string(k->conv.problem), run(*k), run(*other)) ? k : other;
@@ -238,7 +238,7 @@ template <class C>
   }
 }
 
-// The last step of batch norm's statistics, and its output where it has one.
+// Runs the last step of batch norm's statistics, and computes its output if it has one.
 inline void run_batch_norm_from_sums(Launcher& l, const BatchNormFromSums& o, const Call& c) {
   const TensorRef& x = c.in[0];
   const NormTiles t = norm_tiles(x.dtype, x.shape);

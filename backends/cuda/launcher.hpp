@@ -48,14 +48,14 @@ class Module {
   std::vector<cudaKernel_t> kernels_;
 };
 
-// Our kernels on one device. Used by one thread.
+// Launches tutti's kernels on one device. Used by one thread.
 class Launcher {
  public:
   static constexpr unsigned block = 256;
 
   Launcher(const Device& device, Compiler compiler) : device_(device), compiler_(std::move(compiler)) {}
 
-  // Begins to compile and load what a run in this type needs, on threads of their own: the first launch waits for it.
+  // Starts to compile and load the kernels for this type, on threads of their own. The first launch waits for them.
   void begin(DType t) {
     if (!is_compute_type(t))
       fail<UsageError>("cuda", "f32 or bf16 or f16", std::string(name_of(t)),
@@ -69,7 +69,7 @@ class Launcher {
   void begin_updates() {
     updates_.begin([this] { return load(update_source()); });
   }
-  // Waits for that; not while a graph is captured.
+  // Blocks until those kernels are loaded. Must not be called while a graph is captured.
   void require(DType t) {
     begin(t);
     (void)ops_[index(t)].get();
@@ -80,8 +80,8 @@ class Launcher {
     (void)updates_.get();
   }
 
-  // Starts a kernel on the device's stream. The arguments' types are exactly those of the kernel's parameters; where
-  // assertions are on, their number and sizes are checked.
+  // Starts a kernel on the device's stream. The types of the arguments must be exactly those of the kernel's
+  // parameters. If assertions are on, their number and sizes are checked.
   template <class... A>
   void op(DType t, OpKernel k, dim3 grid, unsigned threads, A... arguments) {
     require(t);
@@ -93,14 +93,14 @@ class Launcher {
     launch(updates_.made(), update_kernel_names, k, grid, threads, arguments...);
   }
 
-  // Their program is compiled when the first batch wants it, ahead of any capture.
+  // Compiles the program of the input kernels when the first batch needs it, before any capture.
   template <class... A>
   void input(InputKernel k, dim3 grid, unsigned threads, A... arguments) {
     if (!inputs_) inputs_ = load(input_source());
     launch(*inputs_, input_kernel_names, k, grid, threads, arguments...);
   }
 
-  // Blocks for n threads that take strides over what is more than the device holds at once.
+  // Returns the number of blocks for n threads. The kernels use strides if n is more than the device holds at once.
   [[nodiscard]] dim3 blocks(std::int64_t n) const {
     const std::int64_t most = 16 * static_cast<std::int64_t>(device_.multiprocessors());
     return dim3(static_cast<unsigned>(std::clamp<std::int64_t>((n + block - 1) / block, 1, most)));
@@ -109,7 +109,7 @@ class Launcher {
 
  private:
   static std::size_t index(DType t) { return static_cast<std::size_t>(t); }
-  // From several threads at once.
+  // Called from several threads at once.
   [[nodiscard]] std::unique_ptr<Module> load(const Source& s) {
     return std::make_unique<Module>(device_, compiler_.compile(s, device_.architecture()));
   }
@@ -128,15 +128,16 @@ class Launcher {
     device_.check_op(cudaLaunchKernel(kernel, grid, dim3(threads), pointers.data(), 0, device_.stream()),
                      "a kernel started");
   }
-  // The compiler has no idea of a kernel's parameters: an int where it wants 64 bits would compile, and read beyond.
+  // The compiler does not know a kernel's parameters: an int passed for a 64-bit parameter would compile, and the
+  // kernel would read beyond it.
   static void require_parameters(const void* kernel, std::string_view name, std::span<const std::size_t> sizes) {
     std::string expected, got;
     for (std::size_t i = 0;; ++i) {
       std::size_t offset = 0, size = 0;
       const cudaError_t e = cudaFuncGetParamInfo(kernel, i, &offset, &size);
       if (e != cudaSuccess) {
-        cudaGetLastError();                                // an answer and no error
-        if (e != cudaErrorInvalidValue || i == 0) return;  // a driver that does not tell
+        cudaGetLastError();                                // this is the end of the list, not an error
+        if (e != cudaErrorInvalidValue || i == 0) return;  // a driver without this information
         break;
       }
       expected += (i > 0 ? ", " : "") + std::to_string(size);

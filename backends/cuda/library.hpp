@@ -14,16 +14,17 @@
 
 namespace tutti::cuda {
 
-// The major version of the CUDA that the program is built with: 13.
+// The major version of the CUDA with which the program is built, for example 13.
 inline constexpr int cuda_major = CUDART_VERSION / 1000;
 
-// One of CUDA's libraries, opened when the first of its functions is called: a program with this backend starts on
-// machines that have none of them, and names the missing one when it needs it.
+// One of CUDA's libraries, opened when one of its functions is first called. A program with this backend therefore
+// starts on machines without these libraries, and names a missing one when it is needed.
 class Library {
  public:
-  // file: "libcudnn.so.9"; package: what to install for it. companion: the prefix of the names of libraries that this
-  // one opens by name; if it was found in a folder that the loader does not search, they are opened from there.
-  // Tries the folder that an archive brings, then the loader's search, then library_folders().
+  // file: for example "libcudnn.so.9". package: what to install for it. companion: the prefix of the names of libraries
+  // that this one opens by name. If this library was found in a folder that the loader does not search, the companions
+  // are opened from the same folder.
+  // Search order: the folder that an archive of the programs contains, the loader's search, library_folders().
   Library(std::string file, std::string package, const std::string& companion = {},
           const LibraryPlaces& places = LibraryPlaces::of_process(cuda_major))
       : file_(std::move(file)), package_(std::move(package)) {
@@ -38,13 +39,13 @@ class Library {
                 (places.toolkits / "cuda").string() + "-" + std::to_string(places.major) + "* and in " +
                 (places.toolkits / "cuda").string();
   }
-  // Never closed: CUDA's libraries hold threads and memory of their own until the process ends.
+  // Never closed: CUDA's libraries keep threads and memory of their own until the process ends.
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
   [[nodiscard]] bool found() const noexcept { return handle_ != nullptr; }
 
-  // The function F of this name. DeviceError: no such library, or one that lacks it.
+  // Returns the function F with this name. DeviceError if there is no such library, or if it lacks the function.
   template <class F>
   [[nodiscard]] F* function(const char* name) const {
     if (handle_ == nullptr)
@@ -57,8 +58,8 @@ class Library {
   }
 
  private:
-  // Opens the file in `folder` if there is one. A file that does not open is the reason that function() reports: it
-  // says more than the loader's "no such file".
+  // Opens the file in `folder` if it exists. If it does not open, function() reports that reason: it is more specific
+  // than the loader's "no such file".
   bool open(const std::filesystem::path& folder, const std::string& companion) {
     const std::filesystem::path place = folder / file_;
     std::error_code ignored;
@@ -73,8 +74,8 @@ class Library {
     return true;
   }
 
-  // The loader takes an open library for any that is asked for by the same name. A companion that does not open is
-  // reported by the library that needs it.
+  // The loader reuses an open library if another is requested by the same name. The library that needs a companion
+  // reports it if it does not open.
   static void open_companions(const std::filesystem::path& folder, const std::string& companion) {
     for (const std::string& name : detail::names_in(folder))
       if (name.starts_with(companion)) (void)::dlopen((folder / name).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -82,13 +83,13 @@ class Library {
 
   std::string file_, package_, why_;
   void* handle_ = nullptr;
-  bool unusable_ = false;  // a file was there and did not open
+  bool unusable_ = false;  // a file existed and did not open
 };
 
 }  // namespace tutti::cuda
 
-// Defines a function of a C header as a call into `library`, which is opened then. TUTTI_CUDA_LINK_LIBRARIES: the
-// program links CUDA's libraries itself, and nothing is defined.
+// Defines a function of a C header as a call into `library`, which is opened at that call. If TUTTI_CUDA_LINK_LIBRARIES
+// is set, the program links CUDA's libraries itself, and this header defines no functions.
 #define TUTTI_CUDA_FORWARD(library, result, name, parameters, ...)                \
   extern "C" [[gnu::visibility("hidden")]] inline result name parameters {        \
     static auto* const f = library().template function<result parameters>(#name); \

@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
-// The folders in which NVRTC, cuBLASLt, cuDNN and NCCL are looked for, besides those that the loader searches.
+// Returns the folders that are searched for NVRTC, cuBLASLt, cuDNN and NCCL, in addition to those that the loader
+// searches.
 namespace tutti::cuda {
 
-// The places from which these folders follow. Tests give trees of their own.
+// The places from which these folders are derived. Tests pass trees of their own.
 struct LibraryPlaces {
   int major = 0;                             // of the build's CUDA; 0: no toolkit of a certain version
   std::filesystem::path program;             // the folder of the program, empty if unknown
@@ -33,7 +34,8 @@ struct LibraryPlaces {
     return p;
   }
 
-  // Where an archive of the programs has the libraries that it brings. Empty if the program's folder is unknown.
+  // Returns the folder of the libraries that an archive of the programs contains. Empty if the program's folder is
+  // unknown.
   [[nodiscard]] std::filesystem::path packaged() const {
     return program.empty() ? std::filesystem::path() : program.parent_path() / "lib" / "tutti" / "cuda";
   }

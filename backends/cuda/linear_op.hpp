@@ -11,10 +11,12 @@
 #include <tutti/backends/cuda/workspace.hpp>
 #include <tutti/engine/call.hpp>
 
-// Fully connected layers: the library's product and what is left to our kernels. G: a class with the library's calls.
+// Fully connected layers: the library's product, and the remaining work by tutti's kernels. G: a class with the
+// library's calls.
 namespace tutti::cuda {
 
-// x and y of the forward direction. In 16 bits the product comes in f32, so that y is rounded once, with its bias.
+// x and y: tensors of the forward direction. In 16 bits the product is in f32: y is then rounded once, together with
+// its bias.
 [[nodiscard]] inline LinearProblem linear_problem(LinearPass pass, const TensorDesc& x, const TensorDesc& y) {
   return {x.shape[0], x.shape.row_numel(), y.shape.row_numel(), x.dtype,
           pass == LinearPass::forward && x.dtype != DType::f32};
@@ -23,7 +25,8 @@ namespace tutti::cuda {
   return linear_problem(pass, TensorDesc{x.shape, x.dtype}, TensorDesc{y.shape, y.dtype});
 }
 
-// Of y in f32, or of the sums that make the bias's gradient; the library's own comes behind.
+// Returns the bytes for y in f32, or for the partial sums of the bias gradient. The library's own workspace follows
+// them.
 [[nodiscard]] inline std::size_t linear_own_bytes(LinearPass pass, const LinearProblem& p) {
   if (pass == LinearPass::backward_weights)
     return Workspace::round_up(NormTiles(p.type, p.rows, p.outputs).workspace_bytes());

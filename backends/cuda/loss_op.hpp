@@ -17,8 +17,8 @@
 
 namespace tutti::cuda {
 
-// Softmax cross entropy by our kernels. What its gradient is multiplied by lies in device memory, so that a captured
-// step reads this step's; labels that are no class are reported in memory that the host sees.
+// Softmax cross entropy by tutti's kernels. The factor of its gradient is in device memory, so that a captured step
+// reads the value of the current step. Invalid labels are reported in memory that the host can read.
 class LossOp {
  public:
   LossOp(DeviceMemory& memory, Launcher& launcher)
@@ -36,7 +36,7 @@ class LossOp {
   [[nodiscard]] static std::size_t workspace_bytes(std::int64_t rows) {
     return ranks_at(rows) + static_cast<std::size_t>(rows) * sizeof(int);
   }
-  // with_scalars: the scale is that of the call.
+  // with_scalars: takes the scale from the call.
   void run(const Workspace& w, const op::SoftmaxCrossEntropy& o, const Call& c, bool with_scalars) {
     const TensorRef& z = c.in[0];
     const std::int64_t rows = z.shape[0];
@@ -50,7 +50,7 @@ class LossOp {
                  c.out[0].data, report_.get());
   }
 
-  // DataError: what the kernels found wrong in the data, told once.
+  // DataError if the kernels found an error in the data. Each error is reported once.
   void throw_report() {
     int* const r = report_.get();
     if (std::exchange(r[0], 0) != 0)

@@ -13,10 +13,10 @@
 #include <tutti/core/error.hpp>
 #include <tutti/tensor/memory.hpp>
 
-// Memory of the device and pinned memory of the host; streams and events.
+// Memory of the device, pinned memory of the host, streams and events.
 namespace tutti::cuda {
 
-// "1.5 GiB"
+// Formats a size, for example "1.50 GiB".
 [[nodiscard]] inline std::string size_text(std::size_t bytes) {
   char text[32];
   const auto n = static_cast<double>(bytes);
@@ -29,11 +29,11 @@ namespace tutti::cuda {
   return text;
 }
 
-// The device's memory. Everything happens in the order of the device's
-// stream; copy_out() and synchronise() wait for it, and so report errors of the ops before.
+// The device's memory. All calls take effect in the order of the device's stream. copy_out() and synchronise() wait for
+// the stream and therefore report errors of earlier ops.
 class DeviceMemory : public Memory {
  public:
-  // id: of the GPU.
+  // id: number of the GPU.
   explicit DeviceMemory(int id) : device_(std::make_unique<Device>(id)) {}
 
   [[nodiscard]] Device& device() noexcept { return *device_; }
@@ -44,7 +44,7 @@ class DeviceMemory : public Memory {
     void* p = nullptr;
     const cudaError_t e = cudaMalloc(&p, bytes > 0 ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is no lasting error
+      cudaGetLastError();  // the error is not sticky
       fail<DeviceError>("cuda", size_text(bytes) + " of memory on " + device_->name(),
                         size_text(free_bytes()) + " free of " + size_text(device_->properties().totalGlobalMem),
                         "use a smaller --batch-size or --precision bf16, or end other programs on this GPU");
@@ -53,7 +53,7 @@ class DeviceMemory : public Memory {
     allocated_ += bytes;
     return p;
   }
-  // Waits for the ops that may still use it. Never throws.
+  // Waits for the ops that may still use the memory. Never throws.
   void deallocate(void* p, std::size_t bytes) noexcept override {
     allocated_ -= bytes;
     cudaStreamSynchronize(device_->stream());
@@ -62,7 +62,8 @@ class DeviceMemory : public Memory {
   void zero(void* p, std::size_t n) override {
     if (n > 0) device_->check_op(cudaMemsetAsync(p, 0, n, device_->stream()), "zeros");
   }
-  // From pinned memory the copy may go on after the call: `from` must stay until the next copy_out() or synchronise().
+  // A copy from pinned memory may continue after the call: `from` must stay valid until the next copy_out() or
+  // synchronise().
   void copy_in(void* to, const void* from, std::size_t n) override { transfer(to, from, n, cudaMemcpyHostToDevice); }
   void copy_out(void* to, const void* from, std::size_t n) override {
     transfer(to, from, n, cudaMemcpyDeviceToHost);
@@ -71,9 +72,9 @@ class DeviceMemory : public Memory {
   void copy(void* to, const void* from, std::size_t n) override { transfer(to, from, n, cudaMemcpyDeviceToDevice); }
   void synchronise() override { device_->synchronise(); }
 
-  // What allocate() gave out and deallocate() has not got back.
+  // Returns the bytes that allocate() returned and deallocate() has not yet freed.
   [[nodiscard]] std::size_t allocated_bytes() const noexcept override { return allocated_; }
-  // What can still be allocated.
+  // Returns the bytes that can still be allocated.
   [[nodiscard]] std::size_t free_bytes() const override {
     device_->use();
     std::size_t available = 0, total = 0;
@@ -90,8 +91,8 @@ class DeviceMemory : public Memory {
   std::size_t allocated_ = 0;
 };
 
-// Pinned memory of the host, which the device reads at full speed and while kernels run: LoaderOptions::allocate takes
-// this. Given back with the last pointer, which may outlive the device.
+// Allocates pinned memory of the host. The device reads it at full speed, also while kernels run. Used as
+// LoaderOptions::allocate. Freed with the last pointer, which may outlive the device.
 [[nodiscard]] inline std::shared_ptr<void> allocate_pinned(std::size_t bytes) {
   void* p = nullptr;
   check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocPortable), size_text(bytes) + " of pinned host memory",
@@ -99,7 +100,7 @@ class DeviceMemory : public Memory {
   return {p, [](void* q) { cudaFreeHost(q); }};
 }
 
-// A stream beside the device's own.
+// A stream in addition to the device's own.
 class Stream {
  public:
   explicit Stream(const Device& device) {
@@ -120,17 +121,18 @@ class Stream {
 [[nodiscard]] inline bool has_happened(cudaEvent_t e) {
   const cudaError_t r = cudaEventQuery(e);
   if (r == cudaErrorNotReady)
-    cudaGetLastError();  // an answer and no error: what a custom op asks for after its launch must not be this
+    cudaGetLastError();  // an answer, not an error: a custom op that asks for the last error after its launch must not
+                         // get this one
   else
     check(r, "an event to happen");
   return r == cudaSuccess;
 }
 
-// A point in a stream that another stream, or the host, waits for. Who waits sleeps: the processor's cores decode
-// images meanwhile.
+// A point in a stream for which another stream or the host waits. A waiting host thread sleeps, so that the CPU cores
+// can decode images meanwhile.
 class Event {
  public:
-  // timing: seconds_since() may be asked; such an event is waited for awake.
+  // timing: allows seconds_since(). The host waits for such an event by spinning instead of sleeping.
   explicit Event(const Device& device, bool timing = false) {
     device.use();
     check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming | cudaEventBlockingSync),
@@ -143,7 +145,7 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event in a stream"); }
-  // `stream` goes on when everything before record() is done.
+  // `stream` continues after everything before record() has ended.
   void hold_up(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "a stream that waits"); }
   void wait() const { check(cudaEventSynchronize(event_), "an event to happen"); }
   [[nodiscard]] bool happened() const { return has_happened(event_); }

@@ -10,10 +10,9 @@
 
 namespace tutti::cuda {
 
-// How B runs an O: B's functions run(O, call), whole in one call, and prepare(O, info), what it makes ready; and for
-// weights pack_bytes(op, desc) and pack(op, desc, weights, to). One class holds pointers to them: on a GPU all that an
-// op has of its own is what it prepares and which kernels it starts, so that a class an op would say less in more
-// lines.
+// Runs an op O by functions of the backend B: run(O, call) runs the op in one call, and prepare(O, info) returns what
+// the op prepares. For weights, B has pack_bytes(op, desc) and pack(op, desc, weights, to). One class with pointers to
+// these functions is enough: on a GPU, ops differ only in what they prepare and in the kernels they start.
 template <class B>
 class NodeKernel final : public Kernel {
  public:
@@ -39,7 +38,8 @@ class NodeKernel final : public Kernel {
   std::shared_ptr<void> prepared_;
 };
 
-// The kernel of whatever op it is but a custom one: B has functions for all of them, and for Own, ops of its own.
+// Returns the kernel of any op except a custom one. B has functions for all standard ops, and for Own, the ops of its
+// own.
 template <class... Own, class B>
 [[nodiscard]] std::unique_ptr<Kernel> kernel_of(B& b, const Op& op, const NodeDesc& d) {
   std::unique_ptr<Kernel> made;

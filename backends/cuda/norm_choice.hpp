@@ -11,7 +11,7 @@
 #include <tutti/backends/cuda/fused_ops.hpp>
 #include <tutti/backends/cuda/norm_ops.hpp>
 
-// Batch norm by our own kernels, or, where autotuning finds them faster, by the library's.
+// Batch norm by tutti's kernels, or by the library's if autotuning finds them faster.
 namespace tutti::cuda {
 
 template <class C>
@@ -21,13 +21,13 @@ concept FusesNorms = FusesConvolutions<C> &&
   { c.kernel(b) } -> std::same_as<std::shared_ptr<FusedKernel<BatchNormAddReluBackward>>>;
 };
 
-// What the library is asked for; nothing where it has no such form.
+// Returns the library's form of this batch norm, or an empty value if the library has none.
 [[nodiscard]] inline std::optional<BatchNormAddRelu> library_norm(const op::BatchNorm& o, const NodeDesc& d) {
   const Shape& x = d.in[0].shape;
   if (x[1] % vector_of(d.compute) != 0) return {};
   return BatchNormAddRelu{{x[0], x[1], x[2], x[3], d.compute}, o.residual, o.relu, o.eps, o.momentum};
 }
-// Ours masks by y and adds a second gradient, which the library's has no operands for.
+// tutti's kernel can mask by y and add a second gradient; the library's kernel has no operands for these.
 [[nodiscard]] inline std::optional<BatchNormAddReluBackward> library_norm(const op::BatchNormBackward& o,
                                                                           const NodeDesc& d) {
   const Shape& x = d.out[0].shape;
@@ -56,7 +56,7 @@ inline void run_our_norm(Launcher& l, const Workspace& w, const op::BatchNormBac
   run_batch_norm_backward(l, w, o, c);
 }
 
-// The library's kernel where it won; else nothing, and ours run.
+// Returns the library's kernel if it was faster. Otherwise returns null, and tutti's kernels run.
 template <class C, class O>
 [[nodiscard]] std::shared_ptr<void> prepare_norm(C& library, Launcher& l, Workspace& w, const Device& device,
                                                  const CudaOptions& options, const O& o, const NodeDesc& d) {
@@ -78,7 +78,7 @@ template <class C, class O>
   return {};
 }
 
-// Runs what was made ready: c.prepared.
+// Runs the prepared kernel, c.prepared.
 template <class O>
 void run_chosen_norm(Launcher& l, const Workspace& w, cudaStream_t stream, const O& o, const Call& c) {
   using F = std::conditional_t<std::is_same_v<O, op::BatchNorm>, BatchNormAddRelu, BatchNormAddReluBackward>;

@@ -11,11 +11,11 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Batch norm and the sums of columns by our own kernels.
+// Batch norm and the sums of columns by tutti's kernels.
 namespace tutti::cuda {
 
-// How 256 threads share out a tensor seen as [rows, channels] (kernels/norm.hpp). It follows from the extents alone, so
-// that sums are the same on every GPU.
+// How 256 threads share a tensor viewed as [rows, channels] (kernels/norm.hpp). It depends on the extents only, so that
+// sums are the same on every GPU.
 struct NormTiles {
   std::int64_t rows = 0;
   int channels = 0, log_lanes = 0;
@@ -28,7 +28,7 @@ struct NormTiles {
     vectors = v != 1;
     while (log_lanes < 5 && (1 << log_lanes) < across) ++log_lanes;
     groups = static_cast<unsigned>((across + (1 << log_lanes) - 1) >> log_lanes);
-    // A block has a few rows for each thread; 1,024 blocks fill any GPU a few times over.
+    // A block has a few rows for each thread; 1,024 blocks fill any GPU several times.
     const std::int64_t step = 256 >> log_lanes, most = std::max<std::int64_t>(1, 1024 / groups);
     const std::int64_t wanted = std::clamp<std::int64_t>(all / (4 * step), 1, most);
     chunk = ((all + wanted - 1) / wanted + step - 1) / step * step;
@@ -47,8 +47,8 @@ struct NormTiles {
   }
 };
 
-// What a batch norm does, in the bits of kernels/norm.hpp, and the kernel for it: the forms that nets run most have one
-// of their own.
+// The operations of a batch norm as the bits of kernels/norm.hpp, and the kernel for them. The most frequent forms have
+// a kernel of their own.
 struct NormApplyForm {
   bool relu = false, residual = false;
   [[nodiscard]] int bits() const { return (relu ? 1 : 0) + (residual ? 2 : 0); }
@@ -59,9 +59,9 @@ struct NormApplyForm {
   }
 };
 struct NormBackwardForm {
-  int mask = 0;         // where the relu was active: 0 everywhere, 1 computed again, 2 the sign of its output
-  bool second = false;  // the gradient comes in two parts
-  bool keep = false;    // the masked sum of them is the residual's gradient
+  int mask = 0;         // how the relu's mask is found: 0 no mask, 1 computed again, 2 the sign of the relu's output
+  bool second = false;  // the gradient has two parts
+  bool keep = false;    // their masked sum is the gradient of the residual
   [[nodiscard]] int bits() const { return mask + (second ? 4 : 0) + (keep ? 8 : 0); }
   [[nodiscard]] OpKernel sums(const NormTiles& t) const {
     if (!t.vectors) return OpKernel::norm_backward_sums_any_1;
@@ -80,7 +80,7 @@ struct NormBackwardForm {
         return OpKernel::norm_backward_sums_any;
     }
   }
-  // Of the second pass, which reads what was kept as a gradient that is whole.
+  // Returns the form of the second pass, which reads a kept gradient as a complete one.
   [[nodiscard]] int apply_bits() const { return keep ? 0 : bits(); }
   [[nodiscard]] OpKernel apply(const NormTiles& t) const {
     if (!t.vectors) return OpKernel::norm_backward_apply_any_1;
@@ -97,7 +97,7 @@ struct NormBackwardForm {
   }
 };
 
-// Of an activation, NHWC.
+// Returns the tiles of an activation, NHWC.
 [[nodiscard]] inline NormTiles norm_tiles(DType t, const Shape& s) { return {t, s.numel() / s[1], s[1]}; }
 
 inline void run_batch_norm(Launcher& l, const Workspace& w, const op::BatchNorm& o, const Call& c) {
@@ -146,7 +146,7 @@ inline void run_batch_norm_backward(Launcher& l, const Workspace& w, const op::B
        means, c.out[0].data, t.rows, t.channels, t.log_lanes, t.chunk, form.apply_bits());
 }
 
-// to[c] = the sum of column c of x, seen as [rows, columns].
+// to[c] = the sum of column c of x, viewed as [rows, columns].
 inline void run_column_sums(Launcher& l, const Workspace& w, const TensorRef& x, std::int64_t columns, void* to) {
   const NormTiles t(x.dtype, x.shape.numel() / columns, columns);
   auto* const partial = w.at<float>(0);

@@ -19,32 +19,33 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_writer.hpp>
 
-// Compiles our kernels for one architecture at run time and keeps the result on disk.
+// Compiles tutti's kernels for one architecture at run time and stores the result on disk.
 namespace tutti::cuda {
 
 // A program of kernels.
 struct Source {
-  std::string name;                  // of error messages and of the file in the cache
+  std::string name;                  // for error messages and the file in the cache
   std::string text;                  // CUDA C++
-  std::vector<std::string> kernels;  // name expressions: "relu<float>"
+  std::vector<std::string> kernels;  // name expressions, for example "relu<float>"
 };
 
-// Machine code of one architecture.
+// Machine code for one architecture.
 struct Binary {
   std::vector<std::byte> cubin;
-  std::vector<std::string> symbols;  // of Source::kernels, in their order
+  std::vector<std::string> symbols;  // of Source::kernels, in the same order
 };
 
-// Where compiled kernels are kept.
+// Returns the folder of compiled kernels.
 [[nodiscard]] inline std::filesystem::path default_cache_folder() { return io::cache_folder("cuda"); }
 
 class Compiler {
  public:
-  // folder: where compiled programs are kept; empty: nowhere. A folder that cannot be written costs time, not the run.
+  // folder: where compiled programs are stored; empty: they are not stored. If the folder cannot be written, the run
+  // continues and compiles again the next time.
   explicit Compiler(std::filesystem::path folder = default_cache_folder()) : folder_(std::move(folder)) {}
 
-  // Compiles for compute capability architecture / 10 (90 for 9.0), or reads what was compiled before. DeviceError with
-  // the compiler's log where the source does not compile. Several threads may do so at once.
+  // Compiles for compute capability architecture / 10 (90 for 9.0), or reads the result of an earlier compilation. If
+  // the source does not compile, throws a DeviceError with the compiler's log. Several threads may call it at once.
   [[nodiscard]] Binary compile(const Source& source, int architecture) {
     const std::string key = key_of(source, architecture);
     const auto file = folder_ / (source.name + "-sm_" + std::to_string(architecture) + "-" + key + ".bin");
@@ -107,7 +108,7 @@ class Compiler {
     return b;
   }
 
-  // 128 bits over everything that the machine code depends on.
+  // Returns 128 bits that depend on everything on which the machine code depends.
   static std::string key_of(const Source& source, int architecture) {
     std::uint64_t a = 14695981039346656037ULL, b = 0x9ae16a3b2f90404fULL;
     const auto add = [&](std::string_view text) {
@@ -119,7 +120,8 @@ class Compiler {
       for (char c : text) byte(static_cast<unsigned char>(c));
       byte(0xff);
     };
-    // The toolkit that the program was built with: asking NVRTC would take opening it, 100 MB, where all is kept.
+    // The toolkit with which the program was built. NVRTC's own version would require opening it, 100 MB, even if all
+    // programs are cached.
     add(std::to_string(CUDART_VERSION));
     for (const auto& o : options(architecture)) add(o);
     add(source.text);
@@ -130,8 +132,8 @@ class Compiler {
     return text;
   }
 
-  // The file: magic, key, number of symbols, each symbol in a line, bytes of machine code, the CRC-32C of
-  // all before and after, the code.
+  // The file: magic, key, number of symbols, one symbol a line, bytes of machine code, the CRC-32C of everything before
+  // and after it, the code.
   static std::string head(const std::string& key, const Binary& b) {
     std::string h(magic);
     h += key + "\n" + std::to_string(b.symbols.size()) + "\n";
@@ -139,7 +141,7 @@ class Compiler {
     h += std::to_string(b.cubin.size()) + "\n";
     return h + std::to_string(io::crc32c(b.cubin, io::crc32c(std::as_bytes(std::span(h.data(), h.size()))))) + "\n";
   }
-  // Nothing where there is no file, or where it is damaged in any way.
+  // Returns an empty value if there is no file or if it is damaged in any way.
   static std::optional<Binary> read(const std::filesystem::path& file, const std::string& key, std::size_t kernels) {
     try {
       if (!io::path_exists(file)) return std::nullopt;
@@ -174,7 +176,7 @@ class Compiler {
         w.write(head(key, b));
         w.write(b.cubin);
       });
-    } catch (const DataError&) {  // it is compiled again next time
+    } catch (const DataError&) {  // it is compiled again the next time
     }
   }
 

@@ -18,16 +18,17 @@ namespace tutti::cuda {
 
 #if defined(NVTX_VERSION)
 
-// Spans as ranges of NVTX, which Nsight Systems shows beside what the GPU does. They are those of the host's threads:
-// of a step that is replayed as a whole the step, and layers where it is captured, or throughout with --no-cuda-graph.
+// Spans as NVTX ranges, which Nsight Systems shows next to the GPU's work. They are spans of the host's threads: a step
+// that is replayed as a whole shows the step. The layers are shown while it is captured, or always with
+// --no-cuda-graph.
 class NvtxRanges final : public SpanWatcher {
  public:
-  // Where a profiler listens: it names the library that does, in NVTX's own variable.
+  // Starts watching if a profiler is attached: the profiler sets NVTX's variable to the name of its library.
   static void watch_if_profiled() noexcept {
     const char* const library = std::getenv("NVTX_INJECTION64_PATH");
     if (library != nullptr && *library != '\0') watch();
   }
-  // From now on, whoever else watches. Once is enough.
+  // Starts watching, in addition to other watchers. Further calls have no effect.
   static void watch() noexcept {
     static NvtxRanges ranges;
     static const bool joined = (ranges.join(), true);
@@ -44,7 +45,7 @@ class NvtxRanges final : public SpanWatcher {
     nvtxDomainRangePop(domain_);
     if (next_ != nullptr) next_->end();
   }
-  // A range cannot begin in the past.
+  // A range cannot begin in the past, so a mark is set.
   void over(Lane lane, std::string_view name, std::int64_t number, std::int64_t nanoseconds) noexcept override {
     const Text text(name, {});
     nvtxEventAttributes_t a = attributes(lane, text, number);
@@ -65,7 +66,8 @@ class NvtxRanges final : public SpanWatcher {
     }
     void append(std::string_view s) {
       s = s.substr(0, bytes.size() - 1 - length);
-      std::copy(s.begin(), s.end(), bytes.data() + length);  // not memcpy(), which refuses an empty text's null address
+      std::copy(s.begin(), s.end(), bytes.data() + length);  // not memcpy(), which must not get the null address of an
+                                                             // empty text
       length += s.size();
     }
     std::array<char, 96> bytes{};
@@ -98,7 +100,7 @@ class NvtxRanges final : public SpanWatcher {
 
 #else
 
-// A toolkit without NVTX's headers.
+// For a toolkit without NVTX's headers.
 struct NvtxRanges {
   static void watch_if_profiled() noexcept {}
 };

@@ -13,11 +13,11 @@
 
 namespace tutti {
 
-// Whether batch norms run within the convolutions beside them. automatic: in f16 on GPUs where that is known to pay,
-// or, with autotune and 16 bits, where it is measured to; on: wherever the graph allows, in every type.
+// Whether batch norms run within the convolutions next to them. automatic: in f16 on GPUs on which fusion is known to
+// be faster, or, with autotune in 16 bits, if a measurement shows it. on: wherever the graph allows it, in every type.
 enum class CudaFusion : std::uint8_t { automatic, on, off };
 
-// "auto", "on", "off"; UsageError for anything else.
+// Parses "auto", "on" or "off"; UsageError for any other text.
 [[nodiscard]] inline CudaFusion parse_cuda_fusion(std::string_view text) {
   if (text == "auto") return CudaFusion::automatic;
   if (text == "on") return CudaFusion::on;
@@ -25,15 +25,15 @@ enum class CudaFusion : std::uint8_t { automatic, on, off };
   return CudaFusion::off;
 }
 
-struct CudaOptions {           // what CudaBackend can be told
-  int device = 0;              // as nvidia-smi -L and CUDA_VISIBLE_DEVICES count
+struct CudaOptions {           // options of CudaBackend
+  int device = 0;              // number as in nvidia-smi -L and CUDA_VISIBLE_DEVICES
   bool tf32 = false;           // f32 products with the precision of TF32
-  bool deterministic = false;  // only library kernels that give the same bits every time; ours always do
-  bool autotune = false;       // time the libraries' kernels when plans are made
+  bool deterministic = false;  // only library kernels that give the same bits every time; tutti's always do
+  bool autotune = false;       // measure the libraries' kernels when plans are made
   CudaFusion fusion = CudaFusion::automatic;
-  bool recompute = false;  // compute activations again where that saves memory, rather than keep them
+  bool recompute = false;  // compute activations again instead of keeping them if that saves memory
   bool graph = false;      // capture each run of a plan as a CUDA graph and replay it
-  std::filesystem::path kernel_folder = cuda::default_cache_folder();  // compiled kernels; empty: not kept
+  std::filesystem::path kernel_folder = cuda::default_cache_folder();  // folder of compiled kernels; empty: not stored
 };
 
 namespace cuda {

@@ -15,10 +15,10 @@
 
 namespace tutti::cuda {
 
-// All weights of a model and where their packed forms lie, as a table on the device: one launch packs them all.
+// A table on the device of all weights of a model and the addresses of their packed forms: one launch packs them all.
 class PackTable {
  public:
-  // Weights f32: of convolutions OIHW, others one to one.
+  // Weights are f32. Those of convolutions are OIHW; others are packed one to one.
   PackTable(DeviceMemory& memory, DType t, std::span<const PackTarget> targets) {
     std::vector<Job> jobs;
     std::vector<Chunk> chunks;
@@ -57,7 +57,8 @@ class PackTable {
   }
 
  private:
-  static constexpr std::int64_t chunk = 256;  // places of packed weights with all their taps: one a thread
+  static constexpr std::int64_t chunk = 256;  // positions of packed weights, each with all its taps: one for each
+                                              // thread
 
   // kernels/elementwise.hpp
   struct Job {

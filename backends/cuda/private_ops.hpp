@@ -6,34 +6,35 @@
 
 namespace tutti::cuda {
 
-// Ops of this backend's own: fuse_norms() makes them, of a differentiated graph; no other backend meets them. With
-// a = relu(scale[c] * x + bias[c]), what batch norm and relu make of x, which then need not be in memory:
+// Ops that only this backend knows. fuse_norms() creates them in a differentiated graph. In the following, a =
+// relu(scale[c] * x + bias[c]) is the result of batch norm and relu for x; a need not be in memory.
 
 // x, w [, scale, bias] -> y, sum, square_sum
-// y = conv(activate ? a : x, w), and per channel the sums over N, H and W of y and of its squares.
+// y = conv(activate ? a : x, w), and for each channel the sums over N, H and W of y and of its squares.
 struct Conv2dStatistics : op::Window {
   static constexpr OpInfo info{.name = "conv2d_statistics", .gradient = true, .weights = true};
   bool activate = false;
 };
-// x, dy, scale, bias -> dw: of conv(a, w).
+// x, dy, scale, bias -> dw, the weight gradient of conv(a, w).
 struct Conv2dBackwardWeightsActivated : op::Window {
   static constexpr OpInfo info{.name = "conv2d_backward_weights_activated", .gradient = true};
 };
 // x, gamma, beta, running_mean, running_var, sum, square_sum [, residual] -> [y,] mean, inv_std [, scale, bias]
-// A BatchNorm whose statistics are known but for their last step. With `output` y as BatchNorm's, else scale and bias.
+// A BatchNorm that gets the sums and computes the last step of the statistics. With `output` it returns y like
+// BatchNorm, otherwise scale and bias.
 struct BatchNormFromSums {
   static constexpr OpInfo info{.name = "batch_norm_from_sums", .gradient = true};
   float eps = 1e-5F, momentum = 0.1F;
   bool relu = false, residual = false, output = true;
 };
 // dy, w, x, gamma, beta, mean, inv_std -> g, dgamma, dbeta, from_g, from_x, constant
-// Back through conv and relu(batch_norm(x)) to what BatchNormBackwardApply needs. g is the gradient of relu's output;
-// where the relu was not active it may be anything.
+// The backward pass through conv and relu(batch_norm(x)) up to the inputs of BatchNormBackwardApply. g is the gradient
+// of relu's output. Elements for which the relu was not active are undefined.
 struct Conv2dBackwardDataNorm : op::Window {
   static constexpr OpInfo info{.name = "conv2d_backward_data_norm", .gradient = true, .weights = true};
 };
 // g, x, gamma, beta, mean, inv_std, from_g, from_x, constant -> dx
-// dx = from_g * (g where the relu was active, else 0) + from_x * x + constant, factors per channel.
+// dx = from_g * (g if the relu was active, else 0) + from_x * x + constant, with factors per channel.
 struct BatchNormBackwardApply {
   static constexpr OpInfo info{.name = "batch_norm_backward_apply", .gradient = true};
 };

@@ -18,12 +18,13 @@
 #include <tutti/backends/cuda/nvrtc.hpp>
 #include <tutti/core/dtype.hpp>
 
-// Our kernels as two programs: the ops of one compute type, and the updates of the master weights.
+// tutti's kernels as two programs: the ops of one compute type, and the updates of the master weights.
 namespace tutti::cuda {
 
-// Kernels are listed once: ONE(number, name), and TWO(name) for those that have a second form for channels that are no
-// multiple of V, `name`_1. In a name, T is the compute type and V the number of its values in 16 bytes. The last
-// argument of batch norm's is their form (kernels/norm.hpp), -1 where it is told at run time.
+// The list of all kernels. ONE(number, name): a kernel with one form. TWO(name): a kernel with a second form, `name`_1,
+// for channels that are not a multiple of V. In a name, T is the compute type and V the number of its values in 16
+// bytes. The last argument of the batch norm kernels is their form (kernels/norm.hpp); -1: the form is an argument at
+// run time.
 #define TUTTI_CUDA_OP_KERNELS(ONE, TWO)                             \
   ONE(normalize, "normalize<T, V>")                                 \
   ONE(normalize_padded_4, "normalize_padded<T, 4>")                 \
@@ -72,7 +73,7 @@ namespace tutti::cuda {
   ONE(softmax_rows, "softmax_rows<T>")                              \
   ONE(loss_finish, "loss_finish")
 
-// The same for kernels over arenas: the second form is for addresses that are no multiple of 16 bytes.
+// The list of kernels over arenas. The second form is for addresses that are not a multiple of 16 bytes.
 #define TUTTI_CUDA_UPDATE_KERNELS(ONE, TWO)         \
   TWO(sgd)                                          \
   TWO(adamw)                                        \
@@ -109,7 +110,7 @@ enum class UpdateKernel : std::size_t { TUTTI_CUDA_UPDATE_KERNELS(TUTTI_CUDA_NUM
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(UpdateKernel::count)> update_kernel_names{
     TUTTI_CUDA_UPDATE_KERNELS(TUTTI_CUDA_NAME, TUTTI_CUDA_UPDATE_NAMES)};
 
-// A kernel for whole vectors and the same for one value.
+// A kernel for whole vectors, and the same kernel for single values.
 template <class K>
 struct Forms {
   K vectors, single;
@@ -137,11 +138,11 @@ enum class InputKernel : std::size_t { gather_images, gather_images_1, count };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(InputKernel::count)> input_kernel_names{
     "gather_images<16>", "gather_images<1>"};
 
-// The types that kernels exist for.
+// Returns true for the types for which kernels exist.
 [[nodiscard]] constexpr bool is_compute_type(DType t) noexcept {
   return t == DType::f32 || t == DType::bf16 || t == DType::f16;
 }
-// Values of t in 16 bytes.
+// Returns the number of values of type t in 16 bytes.
 [[nodiscard]] constexpr int vector_of(DType t) noexcept { return static_cast<int>(16 / size_of(t)); }
 
 [[nodiscard]] inline Source op_source(DType t) {

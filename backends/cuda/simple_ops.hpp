@@ -8,10 +8,11 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Ops that look at one element or one window at a time, by our own kernels.
+// Ops that read one element or one window at a time, by tutti's kernels.
 namespace tutti::cuda {
 
-// Values that a thread takes at once: channels are whole vectors of 16 bytes, or taken one by one.
+// Returns how many values a thread processes at once: a vector of 16 bytes if the channels are a multiple of it,
+// otherwise 1.
 [[nodiscard]] inline int channel_vector(DType t, std::int64_t channels) {
   return channels % vector_of(t) == 0 ? vector_of(t) : 1;
 }
@@ -19,7 +20,7 @@ namespace tutti::cuda {
   return k.of(channel_vector(t, channels) > 1);
 }
 
-// Element by element: what `out` is made of comes first.
+// Computes `out` element by element. pointers: the operands.
 template <class... P>
 void run_map(Launcher& l, OpKernel k, const TensorRef& out, P... pointers) {
   const std::int64_t n = out.shape.numel();
@@ -62,7 +63,7 @@ inline void run_max_pool_backward(Launcher& l, const op::MaxPoolBackward& o, con
        c.in[0].data, c.in[1].data, dx.data, Pool(o, dx.shape, c.in[0].shape), vectors);
 }
 
-// k: average_pool or average_pool_backward. large: the shape with the pixels.
+// k: average_pool or average_pool_backward. large: the shape that has the pixels.
 inline void run_average_pool(Launcher& l, Forms<OpKernel> k, const Shape& large, const Call& c) {
   const TensorRef& out = c.out[0];
   const std::int64_t channels = large[1], vectors = out.shape.numel() / channel_vector(out.dtype, channels);

@@ -17,16 +17,17 @@
 #include <tutti/core/image_window.hpp>
 #include <tutti/tensor/memory.hpp>
 
-// Batches on their way into the device.
+// Uploads batches to the device.
 //
-// What a step reads lies in one slot at a fixed address, because a captured step keeps its addresses. Uploads go to
-// places of their own on a stream of their own, so that the next batch arrives while a step computes; what fills the
-// slot from such a place is started on the device's stream just ahead of the step and is no part of the graph: its
-// source is another place each time, which would take a graph for each place. It costs one launch, and of device time
-// a copy within the device: by its bytes, some 20 us for 256 images of 224x224 on an H200 (not measured).
+// A step reads its batch from one slot at a fixed address, because a captured step keeps its addresses. Uploads go to
+// buffers of their own on a stream of their own, so that the next batch is transferred while a step computes. A copy
+// from such a buffer to the slot is started on the device's stream right before the step. The copy is not part of the
+// graph: its source changes each time, and a graph for each source would be needed. It costs one launch and, in device
+// time, a copy within the device: estimated from its bytes, some 20 us for 256 images of 224x224 on an H200 (not
+// measured).
 namespace tutti::cuda {
 
-// Places that the upload stream fills and the device's stream empties, in turn.
+// Buffers that the upload stream fills and the device's stream reads, in rotation.
 class UploadRing {
  public:
   struct Place {
@@ -42,8 +43,9 @@ class UploadRing {
     for (int i = 0; i < places; ++i) places_.push_back(std::make_unique<Place>(memory.device()));
   }
 
-  // The next place, with room for so much on the device and in pinned memory. Its pinned memory may be written at once;
-  // what is then started on the upload stream waits until the device's stream has read what was there before.
+  // Returns the next buffer, with at least these bytes on the device and in pinned memory. Its pinned memory may be
+  // written at once. Work that is then started on the upload stream waits until the device's stream has read the
+  // buffer's previous contents.
   Place& take(std::size_t device_bytes, std::size_t pinned_bytes) {
     Place& p = *places_[next_];
     next_ = (next_ + 1) % places_.size();
@@ -51,7 +53,7 @@ class UploadRing {
     if (p.device.bytes() < device_bytes) {
       p.device = {};
       p.device = Buffer(memory_, device_bytes);
-      emptied(p);  // when the other stream has written its zeros
+      emptied(p);  // after the other stream has written its zeros
     }
     if (p.pinned_bytes < pinned_bytes) {
       p.pinned = allocate_pinned(pinned_bytes);
@@ -63,22 +65,22 @@ class UploadRing {
   void copy_in(void* to, const void* from, std::size_t n) {
     memory_.device().check_op(cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, uploads_), "an upload");
   }
-  // Everything for this place has been started on the upload stream: the device's stream waits for it.
+  // Call after everything for this buffer has been started on the upload stream: the device's stream then waits for it.
   void filled(Place& p) {
     p.uploaded.record(uploads_);
     p.uploaded.hold_up(memory_.device().stream());
     last_ = &p;
   }
-  // Everything that reads this place has been started on the device's stream.
+  // Call after everything that reads this buffer has been started on the device's stream.
   void emptied(Place& p) { p.emptied.record(memory_.device().stream()); }
 
-  // Until the host's memory has been read by all uploads so far.
+  // Blocks until all uploads so far have read the host's memory.
   void wait() const {
     if (last_ != nullptr) wait_for(*last_);
   }
 
  private:
-  // What went wrong before comes to light here too, so the last op is named.
+  // Reports errors of earlier ops too, so the message names the last op.
   void wait_for(const Place& p) const {
     memory_.device().check_op(cudaEventSynchronize(p.uploaded.get()), "an upload to end");
   }
@@ -98,18 +100,18 @@ class Staging {
         uploads_(memory.device()),
         batches_(memory, uploads_, 2),
         windows_(memory, uploads_, 4) {}
-  // Never throws: a device that is lost does not wait.
+  // Never throws: waiting for a lost device fails at once.
   ~Staging() { cudaStreamSynchronize(uploads_.get()); }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // A batch of the host into the slot. Images in pinned memory are read after the call: see wait().
+  // Copies a batch from the host into the slot. Images in pinned memory are read after the call: see wait().
   void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
               void* image_slot, void* label_slot) {
     const std::size_t at = Workspace::round_up(image_bytes);
     auto& p = batches_.take(at + label_bytes, label_bytes);
     memory_.device().set_op("upload");
-    // Labels are few and rarely pinned; from pageable memory a copy might wait for the stream.
+    // Labels are few and rarely pinned. A copy from pageable memory might wait for the stream.
     std::memcpy(p.pinned.get(), labels, label_bytes);
     batches_.copy_in(p.device.data(), images, image_bytes);
     batches_.copy_in(p.device.at(at), p.pinned.get(), label_bytes);
@@ -118,10 +120,10 @@ class Staging {
     memory_.copy(label_slot, p.device.at(at), label_bytes);
     batches_.emptied(p);
   }
-  // Until the images of all uploads so far have been read.
+  // Blocks until the images of all uploads so far have been read.
   void wait() const { batches_.wait(); }
 
-  // Windows [rows] of images on the device into the slot.
+  // Copies windows [rows] of images on the device into the slot.
   void gather(const ResidentImages& from, const ImageWindow* windows, std::int64_t rows, void* image_slot,
               void* label_slot) {
     const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(ImageWindow);
@@ -134,7 +136,7 @@ class Staging {
                   from.out_height, from.out_width, from.pad_mode == PadMode::reflect ? 1 : 0};
     const int line = s.out_width * s.channels, row = s.out_height * line;
     const bool wide = row % vector == 0 && s.height * s.width * s.channels % vector == 0;
-    // A thread makes 16 bytes of a row four times.
+    // Each thread writes 16 bytes of a row four times.
     const int pieces = (row - 1) / (wide ? vector : 1) + 1;
     const auto share = static_cast<unsigned>(std::clamp(pieces / static_cast<int>(4 * Launcher::block), 1, 1024));
     launcher_.input(wide ? InputKernel::gather_images : InputKernel::gather_images_1,

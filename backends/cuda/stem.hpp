@@ -11,9 +11,9 @@
 
 namespace tutti::cuda {
 
-// Images of fewer than 4 channels, normalised, get channels of zeros where convolutions alone read them: they
-// are then written as the library wants them, and not copied into that form forward and again for the gradient of the
-// weights.
+// Pads normalised images of fewer than 4 channels with channels of zeros if only convolutions read them. The images are
+// then written in the library's form, and need not be copied into it in the forward pass and again for the gradient of
+// the weights.
 inline void widen_images(Graph& g, DType compute) {
   const auto takes = [&](const Node& n, ValueId x) {
     for (std::size_t i = 1; i < n.inputs.size(); ++i)

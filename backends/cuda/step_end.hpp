@@ -24,7 +24,7 @@
 
 namespace tutti::cuda {
 
-// What kernels/step.hpp reads and writes, with the same names there.
+// The data that kernels/step.hpp reads and writes, under the same names.
 namespace step {
 struct Numbers {
   double lr, inverse_batch, loss_scale, average, c1, c2;
@@ -64,11 +64,12 @@ static_assert(sizeof(Numbers) == 72 && sizeof(State) == 144 && sizeof(Outcome) =
               sizeof(Run) == 16);
 }  // namespace step
 
-// The end of a training step by our own kernels: norms, the decision about the step, the optimizer, in three to five
-// launches whatever the number of tensors. Sums belong to fixed pieces of the arena and are added in a fixed order.
+// The end of a training step by tutti's kernels: norms, the decision about the step, and the optimizer, in three to
+// five launches for any number of tensors. Sums are taken over fixed pieces of the arena and added in a fixed order.
 class CudaStepEnd final : public StepEnd {
  public:
-  // loss_scale: where the loss op reads its factor. look: throws what kernels reported about the data.
+  // loss_scale: the device address from which the loss op reads its factor. look: throws an error that kernels reported
+  // about the data.
   CudaStepEnd(DeviceMemory& memory, Launcher& launcher, double* loss_scale, std::function<void()> look,
               const ModelState& state, const UpdateRules& rules)
       : memory_(memory), launcher_(launcher), loss_scale_(loss_scale), look_(std::move(look)), m_(state), u_(rules) {
@@ -117,13 +118,13 @@ class CudaStepEnd final : public StepEnd {
     memory_.copy_in(sent_.data(), &to, sizeof to);
   }
   [[nodiscard]] const StepScalars* scalars() const override { return nullptr; }
-  // What is kept of two steps by turns lies in two places.
+  // The copies of two consecutive steps alternate between two buffers.
   [[nodiscard]] std::uint64_t variant(std::uint64_t number) const override { return ranks_ > 1 ? 1 + number % 2 : 0; }
   void begin() override {
     if (ranks_ > 1) {
-      // One that is captured has not begun.
+      // A step that is being captured has not begun.
       if (!memory_.device().capturing()) copied_[now_ % 2] = now_ + 1;
-      // A sum that is broken off would be applied by what was started behind it.
+      // Keeps a copy of the state: steps already started on the stream would apply an aborted sum.
       memory_.device().set_op("a copy of the state before a step");
       std::size_t at = 0;
       for (const Part& p : parts()) {
@@ -194,7 +195,7 @@ class CudaStepEnd final : public StepEnd {
     memory_.copy_in(state_.at(offsetof(step::State, exponent)), both.data(), sizeof both);
   }
   void roll_back(std::uint64_t number) override {
-    // A step that broke before it began has changed nothing.
+    // A step that failed before it began has not changed the state.
     if (ranks_ == 1 || copied_[number % 2] != number + 1) return;
     memory_.device().set_op("the state before a step");
     std::size_t at = 0;
@@ -203,7 +204,7 @@ class CudaStepEnd final : public StepEnd {
       at += p.bytes;
     }
   }
-  // What is kept of a step that is over is not needed any more.
+  // The copy of a completed step is no longer needed, so its memory may be used.
   [[nodiscard]] std::span<std::byte> spare() override {
     return ranks_ == 1 ? std::span<std::byte>() : std::span(before_[0].at(0), before_[0].bytes());
   }
@@ -230,7 +231,7 @@ class CudaStepEnd final : public StepEnd {
             part(state_.data(), sizeof(step::State))};
   }
 
-  // Elements of a chunk: 32 for each thread of a block.
+  // Elements in a chunk: 32 for each thread of a block.
   static constexpr std::size_t chunk = 8192;
 
   void require_aligned() const {
@@ -240,7 +241,7 @@ class CudaStepEnd final : public StepEnd {
     for (const auto& r : u_.runs) good = good && r.begin % 4 == 0 && r.end % 4 == 0 && r.begin < r.end;
     if (!good) fail("cuda", "arenas and runs on boundaries of 16 bytes", "others");
   }
-  // The runs in chunks, and both as tables on the device.
+  // Cuts the runs into chunks, and writes both as tables on the device.
   void cut() {
     std::vector<step::Chunk> chunks;
     std::vector<std::int32_t> first{0};
@@ -255,7 +256,7 @@ class CudaStepEnd final : public StepEnd {
     rules_.clip_norm = u_.clip_norm;
     rules_.eta = u_.trust ? u_.trust->eta : 0;
     rules_.trust = !u_.trust ? 0 : u_.trust->clip ? 2 : 1;
-    // Without anything to learn no gradient overflows.
+    // Without parameters to train no gradient overflows.
     rules_.dynamic = u_.dynamic_loss_scale && !runs.empty() ? 1 : 0;
     rules_.chunks = static_cast<int>(chunks.size());
     rules_.runs = static_cast<int>(runs.size());
@@ -297,9 +298,9 @@ class CudaStepEnd final : public StepEnd {
   const ModelState& m_;
   const UpdateRules& u_;
   int ranks_ = 1;
-  std::uint64_t now_ = 0;                  // the step that comes
-  std::array<Buffer, 2> before_;           // what the last two steps, of several ranks, began with
-  std::array<std::uint64_t, 2> copied_{};  // the numbers behind the steps that these belong to
+  std::uint64_t now_ = 0;                  // the number of the next step
+  std::array<Buffer, 2> before_;           // the state at the beginning of the last two steps, with several ranks
+  std::array<std::uint64_t, 2> copied_{};  // 1 + the numbers of the steps to which these copies belong
   step::Rules rules_{};
   std::shared_ptr<step::Numbers> numbers_;
   std::shared_ptr<step::Outcome> outcomes_;

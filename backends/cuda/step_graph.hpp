@@ -16,8 +16,8 @@
 
 namespace tutti::cuda {
 
-// Runs that were captured as CUDA graphs, by what they depend on. A run is started as it is the first time, so that the
-// libraries have loaded what they need, captured the second time and replayed from then on.
+// Runs captured as CUDA graphs, stored by everything on which they depend. The first run starts its ops normally, so
+// that the libraries load what they need. The second run is captured. All later runs are replayed.
 class StepGraphs {
  public:
   explicit StepGraphs(Device& device) : device_(device) {
@@ -31,17 +31,17 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
 
   [[nodiscard]] bool capturing() const noexcept { return capturing_; }
-  // Graphs that are replayed.
+  // Returns the number of graphs that are replayed.
   [[nodiscard]] std::size_t captured() const noexcept { return captured_; }
 
-  // key: what f's ops depend on, addresses above all; they use memory at `shared` too.
+  // key: everything on which f's ops depend, mainly addresses. The ops also use the memory at `shared`.
   void run(std::span<const std::uint64_t> key, std::initializer_list<const void*> shared, FunctionRef<void()> f) {
-    key_.assign(key.begin(), key.end());  // in the same memory: a steady step allocates nothing
+    key_.assign(key.begin(), key.end());  // reuses its memory: a steady step allocates no memory
     for (const void* at : shared) key_.push_back(reinterpret_cast<std::uintptr_t>(at));
     const auto at = graphs_.find(key_);
     if (at == graphs_.end()) {
       f();
-      // Those of models that are gone are never asked for again.
+      // Graphs of destroyed models are never requested again.
       if (graphs_.size() >= most) clear();
       graphs_.emplace(key_, nullptr);
       return;
@@ -66,7 +66,7 @@ class StepGraphs {
       bool& flag;
       cudaStream_t stream;
       cudaGraph_t graph = nullptr;
-      // Where f throws, the capture must end all the same.
+      // If f throws, the capture must still be ended.
       ~Capture() {
         if (std::exchange(flag, false)) cudaStreamEndCapture(stream, &graph);
         if (graph != nullptr) cudaGraphDestroy(graph);

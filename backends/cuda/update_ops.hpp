@@ -11,9 +11,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/optim/update.hpp>
 
-// What optimizers do to the arenas, by our own kernels, each pass started by the host: for steps that HostStepEnd ends,
-// of a user's own optimizer or traced ones, whose factors the host works out. CudaStepEnd has kernels that take all
-// factors from the device.
+// Optimizer updates of the arenas by tutti's kernels, each pass started by the host. They serve steps that HostStepEnd
+// ends, for a user's own optimizer or a traced one, whose factors the host computes. CudaStepEnd has kernels that read
+// all factors from the device.
 namespace tutti::cuda {
 
 // kernels/update.hpp
@@ -41,7 +41,7 @@ template <class... P>
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// vectors: whether all addresses are multiples of 16 bytes.
+// vectors: all addresses are multiples of 16 bytes.
 template <class... A>
 void run_over(Launcher& l, Forms<UpdateKernel> k, bool vectors, std::int64_t n, A... arguments) {
   l.update(k.of(vectors), l.blocks(vectors ? (n + 3) / 4 : n), Launcher::block, arguments...);
@@ -63,15 +63,15 @@ inline void run_update(Launcher& l, const AdamwUpdate& o, const UpdateCall& u) {
            u.slots[0], u.slots[1], n, update_numbers(u), adamw_numbers(o), inverse(o.beta1), inverse(o.beta2));
 }
 
-// The result, and before it what 1,024 blocks came to.
+// Space for the result, followed by the partial sums of 1,024 blocks.
 inline constexpr std::int64_t norm_blocks = 1024;
 inline constexpr std::size_t squared_norms_bytes = (2 + 2 * static_cast<std::size_t>(norm_blocks)) * sizeof(double);
 
-// to: of squared_norms_bytes; the squared norms of weights and gradients are its first two numbers.
+// to: of squared_norms_bytes. Its first two numbers become the squared norms of the weights and of the gradients.
 inline void run_squared_norms(Launcher& l, const UpdateCall& u, double* to) {
   require_master(u.dtype);
   const auto n = static_cast<std::int64_t>(u.count);
-  // 16 values a thread; the number of blocks follows from n alone.
+  // 16 values a thread. The number of blocks depends on n only.
   const std::int64_t blocks = std::clamp<std::int64_t>(n / (16 * Launcher::block), 1, norm_blocks);
   double* const partial = to + 2;
   l.update(update_forms::squared_norms.of(aligned(u.weights, u.gradients)), dim3(static_cast<unsigned>(blocks)),

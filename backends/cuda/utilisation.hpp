@@ -11,11 +11,11 @@
 
 namespace tutti::cuda {
 
-// How busy a GPU is, by the driver's management library, NVML. Never throws: where there is no such library, or it does
-// not tell (a part of a GPU under MIG), there is no number.
+// Measures how busy a GPU is, by the driver's management library, NVML. Never throws: if the library does not exist or
+// does not report the rate (for a part of a GPU under MIG), there is no number.
 class Utilisation {
  public:
-  // Looks the GPU up by its place on the bus: NVML does not know CUDA_VISIBLE_DEVICES.
+  // Finds the GPU by its PCI bus address: NVML ignores CUDA_VISIBLE_DEVICES.
   explicit Utilisation(const cudaDeviceProp& gpu) noexcept {
     try {
       const Library nvml("libnvidia-ml.so.1", "the NVIDIA driver");
@@ -31,17 +31,17 @@ class Utilisation {
     }
   }
 
-  // The share of a recent time in which any kernel ran, of this process or another, 0..1. NVML's own mean over 1/6 to
-  // 1 s, by GPU. Source: nvmlUtilization_t in NVIDIA's NVML API reference.
+  // Returns the share of a recent period during which any kernel ran, of this process or another, 0..1. NVML averages
+  // over 1/6 to 1 s, depending on the GPU. Source: nvmlUtilization_t in NVIDIA's NVML API reference.
   [[nodiscard]] std::optional<double> operator()() const noexcept {
-    std::array<unsigned, 2> percent{};  // of the GPU, of its memory: nvmlUtilization_t
+    std::array<unsigned, 2> percent{};  // the GPU's and its memory's rate: nvmlUtilization_t
     if (rates_ == nullptr || rates_(handle_, percent.data()) != success || percent[0] > 100) return std::nullopt;
     return percent[0] / 100.0;
   }
 
  private:
-  // NVML's C interface, which is older than all GPUs that we know: declared here, for not every toolkit's package has
-  // its header.
+  // NVML's C interface is older than all supported GPUs. It is declared here because some toolkit packages lack its
+  // header.
   static constexpr int success = 0;
 
   int (*rates_)(void*, unsigned*) = nullptr;

@@ -14,26 +14,26 @@
 
 namespace tutti::cuda {
 
-// Gradients of convolutions' weights on their way from the library's type and order into the graph's, f32 OIHW. Each
-// has a place of its own until finish(), or until the room is used up, so that one launch does what a launch for each
-// did. Where they lie is the launch's argument, by value: a captured step keeps it.
+// Converts gradients of convolution weights from the library's type and order to the graph's, f32 OIHW. Each gradient
+// has a place of its own until finish() or until the room is used up, so that one launch converts many. The addresses
+// are an argument of the launch, passed by value: a captured step keeps them.
 class WeightGradients {
  public:
-  // What the library makes: [rows, taps, padded columns], of which the first `columns` are the graph's.
+  // The library's form: [rows, taps, padded columns], of which the first `columns` belong to the graph.
   struct Form {
     std::int64_t rows;
     int columns, taps, padded_columns;
     std::size_t bytes;
   };
 
-  // As many bytes of 16 bits as a bucket of gradients has in f32 by default, twice.
+  // The 16-bit bytes of two default buckets of f32 gradients.
   static constexpr std::size_t default_room = std::size_t{8} << 20;
 
   WeightGradients(DeviceMemory& memory, Launcher& launcher, std::size_t room = default_room)
       : memory_(memory), launcher_(launcher), room_(room) {}
 
-  // Of each gradient, before the first run of what needs it: there is memory for all together, but no more than the
-  // room or the largest. What was captured with the old address must be captured again.
+  // Call for each gradient before the first run that needs it. There is memory for all gradients together, but not more
+  // than the larger of the room and the largest gradient. Runs captured with the old address must be captured again.
   void reserve(std::size_t bytes) {
     bytes = Workspace::round_up(bytes);
     all_ += bytes;
@@ -46,9 +46,10 @@ class WeightGradients {
   [[nodiscard]] void* data() const noexcept { return places_.data(); }
 
   [[nodiscard]] bool waiting() const noexcept { return jobs_.count > 0; }
-  // Forgets what a run left that did not come to its end.
+  // Drops the gradients that an aborted run left.
   void begin() noexcept { used_ = jobs_.count = 0, blocks_ = 0; }
-  // Where the library's gradient goes. It is `to` after the next finish().
+  // Returns the address to which the library writes its gradient. The converted gradient is in `to` after the next
+  // finish().
   [[nodiscard]] void* place(DType t, const Form& f, void* to) {
     const std::size_t bytes = Workspace::round_up(f.bytes);
     if (jobs_.count == most || used_ + bytes > places_.bytes() || (waiting() && t != type_)) finish();
@@ -61,7 +62,7 @@ class WeightGradients {
     blocks_ += static_cast<unsigned>((count + piece - 1) / piece);
     return from;
   }
-  // Starts what brings them all into place.
+  // Starts the conversion of all waiting gradients.
   void finish() {
     if (waiting()) launcher_.op(type_, OpKernel::unpack_gradients, dim3(blocks_), Launcher::block, jobs_);
     begin();
@@ -69,7 +70,7 @@ class WeightGradients {
 
  private:
   static constexpr int most = 64;
-  static constexpr std::int64_t piece = 2048;  // values a block
+  static constexpr std::int64_t piece = 2048;  // values in a block
 
   // kernels/elementwise.hpp
   struct Job {

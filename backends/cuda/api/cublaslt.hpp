@@ -23,7 +23,7 @@ inline const Library& cublaslt_library() {
                                                               "-x, or pip's nvidia-cublas)");
   return library;
 }
-// Opens cuBLASLt if there is one. Other libraries that open it by name find it, even if the loader does not search its
+// Opens cuBLASLt if it exists. Other libraries that open it by name find it, even if the loader does not search its
 // folder.
 inline void open_cublaslt() { (void)cublaslt_library().found(); }
 

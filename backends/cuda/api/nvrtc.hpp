@@ -18,14 +18,14 @@ namespace tutti::cuda {
 
 inline const Library& nvrtc_library() {
   static const std::string major = std::to_string(cuda_major);
-  // It opens its builtins by their bare name, and has no path of its own to look for them.
+  // NVRTC opens its builtins by their bare name and has no search path of its own.
   static const Library library(
       "libnvrtc.so." + major,
       "CUDA " + major + "'s NVRTC (package cuda-nvrtc-" + major + "-x, or pip's nvidia-cuda-nvrtc)",
       "libnvrtc-builtins.so.");
   return library;
 }
-// Opens NVRTC if there is one. Other libraries that open and close it find it open, and it costs them nothing.
+// Opens NVRTC if it exists. Other libraries that open and close it then find it open, which costs little.
 inline void open_nvrtc() { (void)nvrtc_library().found(); }
 
 }  // namespace tutti::cuda

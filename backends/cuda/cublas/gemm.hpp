@@ -42,7 +42,7 @@ inline void check_cublas(cublasStatus_t s, const std::string& where, const std::
 
 struct GemmOptions {
   bool tf32 = false;                                    // f32 products with the precision of TF32
-  std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper; enough for the others
+  std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper; enough for other GPUs
 };
 
 namespace detail {
@@ -57,8 +57,8 @@ using CublasOwner = std::unique_ptr<std::remove_pointer_t<T>, CublasDelete>;
 
 }  // namespace detail
 
-// What cuBLASLt must know of one product; needs no device. `with_bias`: forward adds a bias, backward_weights also sums
-// dy over the rows.
+// Describes one product to cuBLASLt; needs no device. `with_bias`: forward adds a bias, backward_weights also sums dy
+// over the rows.
 class GemmDescription {
  public:
   GemmDescription(LinearPass pass, const LinearProblem& p, bool with_bias, bool tf32)
@@ -74,7 +74,8 @@ class GemmDescription {
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, "TRANSA");
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, "TRANSB");
     if (with_bias && pass != LinearPass::backward_data) {
-      // The bias is a value a row of D in the one pass, and the sums are a value a column of it in the other.
+      // In the forward pass the bias has one value for each row of D. In the other pass the sums have one value for
+      // each column of D.
       set(CUBLASLT_MATMUL_DESC_EPILOGUE,
           pass == LinearPass::forward ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB, "EPILOGUE");
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(CUDA_R_32F), "BIAS_DATA_TYPE");
@@ -113,16 +114,16 @@ class GemmDescription {
   bool swapped_ = false;
 };
 
-// Matrix products of fully connected layers on one device. The kernel of a problem is chosen once. From one thread at a
-// time.
+// Matrix products of fully connected layers on one device. The kernel of a problem is chosen once. Calls must come from
+// one thread at a time.
 class Gemms {
  public:
   explicit Gemms(const Device& device, GemmOptions options = {}) : device_(device), options_(options) {}
   Gemms(const Gemms&) = delete;
   Gemms& operator=(const Gemms&) = delete;
 
-  // Opens the library, half a gigabyte, and makes its handle meanwhile: the first problem waits for it. Nothing else
-  // opens it.
+  // Starts opening the library, half a gigabyte, and creating its handle. The first problem waits for them. Without
+  // this call, the first problem opens the library.
   void begin() {
     handle_.begin([&d = device_] {
       d.use();
@@ -132,14 +133,15 @@ class Gemms {
     });
   }
 
-  // Bytes that run() needs for this problem. DeviceError where cuBLASLt has no kernel for it.
+  // Returns the bytes that run() needs for this problem. DeviceError if cuBLASLt has no kernel for it.
   [[nodiscard]] std::size_t workspace_bytes(LinearPass pass, const LinearProblem& p, bool with_bias) {
     return chosen(pass, p, with_bias).workspace;
   }
   // forward: a = x, b = w, bias = the bias or null, out = y. backward_data: a = dy, b = w, out = dx.
-  // backward_weights: a = x, b = dy, bias = db or null (f32, written), out = dw (f32). workspace: of
-  // workspace_bytes(), aligned to 256 bytes; null where that is 0. Returns whether the bias was seen to: cuBLASLt adds
-  // only one of the type of y, and ours is f32; where it refuses, the caller adds it, or sums dy, itself.
+  // backward_weights: a = x, b = dy, bias = db or null (f32, written), out = dw (f32). workspace: of workspace_bytes(),
+  // aligned to 256 bytes; null if that is 0.
+  // Returns true if the bias was handled. cuBLASLt adds only a bias of the type of y, and tutti's is f32. If it
+  // refuses, the caller must add the bias, or sum dy.
   bool run(LinearPass pass, const LinearProblem& p, const void* a, const void* b, void* bias, void* out,
            void* workspace, cudaStream_t stream) {
     Chosen& c = chosen(pass, p, bias != nullptr);
@@ -207,7 +209,7 @@ class Gemms {
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       set(attribute, std::uint32_t{16});
-    // A real address has no part in the choice, but a null one is refused.
+    // The address does not influence the choice, but a null address is refused.
     if (bias) description.set_bias(this);
     cublasLtMatmulHeuristicResult_t result{};
     int count = 0;

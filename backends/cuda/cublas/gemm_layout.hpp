@@ -11,11 +11,11 @@
 namespace tutti::cuda {
 
 // A fully connected layer: x [rows, inputs], w [outputs, inputs], y [rows, outputs], row by row in memory. `type` is
-// that of x, w and y; bias, dw and db are f32 whatever it is.
+// that of x, w and y. bias, dw and db are always f32.
 struct LinearProblem {
   std::int64_t rows, inputs, outputs;
   DType type;
-  bool wide = false;  // y is f32 too
+  bool wide = false;  // y is f32
 
   auto operator<=>(const LinearProblem&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
 };
@@ -38,12 +38,12 @@ enum class LinearPass : std::uint8_t { forward, backward_data, backward_weights 
   return "?";
 }
 
-// A matrix as cuBLAS sees it: column by column, so that a matrix of ours looks transposed.
+// A matrix as cuBLAS reads it: column by column, so that tutti's matrices appear transposed.
 struct GemmMatrix {
   std::int64_t rows, columns, step;  // step: from one column to the next
 };
 
-// D [m, n] = op(A) op(B), A and B as they lie in memory; k is summed over.
+// D [m, n] = op(A) op(B), with A and B as they are in memory; k is the summed extent.
 struct GemmLayout {
   std::int64_t m, n, k;
   GemmMatrix a, b, d;

@@ -10,8 +10,8 @@
 #error "tutti needs cuDNN 9.8 or newer"
 #endif
 
-// The attributes of cuDNN's backend descriptors that tutti uses, each with its C++ type, so that a wrong type does not
-// compile, and its name, so that messages can say it.
+// The attributes of cuDNN's backend descriptors that tutti uses. Each has its C++ type, so that a wrong type does not
+// compile, and its name for messages.
 namespace tutti::cuda::cudnn {
 
 using RawDescriptor = cudnnBackendDescriptor_t;
@@ -23,7 +23,7 @@ struct Attribute {
   std::string_view name;
 };
 
-// cuDNN's tag of a C++ type. Descriptors are void*, as are data pointers: the latter are DataPointer here.
+// cuDNN's tag of a C++ type. Descriptors and data pointers are both void*; data pointers are DataPointer here.
 struct DataPointer {
   void* data;
 };

@@ -12,9 +12,9 @@
 
 namespace tutti::cuda {
 
-// One convolution with everything that decides which kernel is best for it. Activations lie in memory as NHWC, weights
-// as KRSC. `type` is that of activations, weights and gradients: cuDNN 9 has no engine that makes a gradient of the
-// weights in f32 from 16 bits, on no GPU.
+// One convolution with everything on which the choice of its kernel depends. Activations are NHWC in memory, weights
+// KRSC. `type` is that of activations, weights and gradients: on no GPU has cuDNN 9 an engine that computes an f32
+// gradient of the weights from 16-bit data.
 struct ConvProblem {
   std::int64_t rows, in_channels, in_height, in_width, out_channels, out_height, out_width;
   int kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, pad_bottom, pad_right;
@@ -25,7 +25,7 @@ struct ConvProblem {
 
 enum class ConvPass : std::uint8_t { forward, backward_data, backward_weights };
 
-// "bf16 n256 c64 56x56 k64 56x56 f3x3 s1x1 p1,1,1,1"
+// Example: "bf16 n256 c64 56x56 k64 56x56 f3x3 s1x1 p1,1,1,1"
 [[nodiscard]] inline std::string to_string(const ConvProblem& p) {
   const auto pair = [](auto a, auto b) { return std::to_string(a) + "x" + std::to_string(b); };
   return std::string(name_of(p.type)) + " n" + std::to_string(p.rows) + " c" + std::to_string(p.in_channels) + " " +
@@ -45,7 +45,7 @@ enum class ConvPass : std::uint8_t { forward, backward_data, backward_weights };
   return "?";
 }
 
-// ShapeError where the output is not what the rest gives.
+// ShapeError if the output's extents do not follow from the others.
 inline void require_consistent(const ConvProblem& p) {
   const auto out = [](std::int64_t in, int pads, int kernel, int stride) { return (in + pads - kernel) / stride + 1; };
   const bool positive = p.rows > 0 && p.in_channels > 0 && p.in_height > 0 && p.in_width > 0 && p.out_channels > 0 &&
@@ -73,7 +73,7 @@ namespace cudnn {
   return {{p.pad_top, p.pad_left}, {p.pad_bottom, p.pad_right}, {p.stride_h, p.stride_w}};
 }
 
-// The operands of a convolution's graph: two that are read and one that is written.
+// The operands of a convolution's graph: two are read and one is written.
 enum ConvOperand : std::int64_t { conv_a = 1, conv_b = 2, conv_out = 3 };
 
 // forward: x, w -> y. backward_data: dy, w -> dx. backward_weights: x, dy -> dw, of type `out`.

@@ -22,28 +22,28 @@
 
 namespace tutti::cuda {
 
-// Convolutions on one device. The plan of a problem is made once; layers of the same shape share it. From one thread at
-// a time.
+// Convolutions on one device. The plan of a problem is made once; layers of the same shape share it. Calls must come
+// from one thread at a time.
 class Convolutions {
  public:
   explicit Convolutions(const Device& device, ConvolutionOptions options = {})
       : planner_(device, std::move(options)), fused_(planner_) {}
-  // The fused plans refer to the planner.
+  // Not copyable: the fused plans refer to the planner.
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
-  // Opens the library and makes its handle meanwhile: the first plan waits for it.
+  // Starts opening the library and creating its handle. The first plan waits for them.
   void begin() { planner_.handle().begin(); }
 
-  // Bytes that run() needs for this problem. Makes the plan, which may take seconds and device memory of its own; not
-  // while a CUDA graph is captured. ShapeError: extents that do not fit together. DeviceError: cuDNN has no engine for
-  // the problem.
+  // Returns the bytes that run() needs for this problem. Makes the plan, which may take seconds and device memory of
+  // its own. Must not be called while a CUDA graph is captured. ShapeError: the extents do not fit together.
+  // DeviceError: cuDNN has no engine for the problem.
   [[nodiscard]] std::size_t workspace_bytes(ConvPass pass, const ConvProblem& p) {
     return plan_of(pass, p).workspace_bytes();
   }
 
-  // forward: a = x, b = w, out = y. backward_data: a = dy, b = w, out = dx. backward_weights: a = x, b = dy,
-  // out = dw. workspace: of workspace_bytes(), aligned to 256 bytes; null where that is 0.
+  // forward: a = x, b = w, out = y. backward_data: a = dy, b = w, out = dx. backward_weights: a = x, b = dy, out = dw.
+  // workspace: of workspace_bytes(), aligned to 256 bytes; null if that is 0.
   void run(ConvPass pass, const ConvProblem& p, const void* a, const void* b, void* out, void* workspace,
            cudaStream_t stream) {
     using namespace cudnn;
@@ -51,15 +51,15 @@ class Convolutions {
                          std::array<Binding, 3>{{{conv_a, a}, {conv_b, b}, {conv_out, out}}}, workspace);
   }
 
-  // The same for a convolution that is fused with what stands beside it (cudnn/fused_convolutions.hpp). Nothing where
-  // cuDNN refuses: the caller goes step by step.
+  // The same for a convolution that is fused with the ops next to it (cudnn/fused_convolutions.hpp). Empty if cuDNN
+  // refuses; the caller then runs the ops step by step.
   [[nodiscard]] std::optional<std::size_t> fused_workspace_bytes(FusedPass pass, const ConvProblem& p) {
     return fused_.workspace_bytes(pass, p);
   }
   void run_fused(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
     fused_.run(pass, p, o, workspace, stream);
   }
-  // A batch norm as one kernel; null where cuDNN refuses.
+  // Returns a batch norm as one kernel, or null if cuDNN refuses.
   template <Fusion F>
   [[nodiscard]] std::shared_ptr<FusedKernel<F>> kernel(const F& f) {
     struct Planned : FusedKernel<F> {
@@ -70,7 +70,7 @@ class Convolutions {
       }
       FusedPlan<F> plan;
     };
-    // Numbers that are part of a kernel are not part of its graph's name.
+    // Numbers that are part of a kernel are not in its graph's name, so the key contains them.
     std::string key = f.name();
     if constexpr (requires { f.momentum; })
       for (const float number : {f.epsilon, f.momentum})
@@ -82,13 +82,13 @@ class Convolutions {
         at->second = std::shared_ptr<FusedKernel<F>>(std::make_shared<Planned>(*std::move(plan)));
     return std::static_pointer_cast<FusedKernel<F>>(at->second);
   }
-  // Whether the first of two ways to do `what` is no slower than the second, as measured once.
+  // Returns true if the first of two ways to compute `what` is no slower than the second. Each pair is measured once.
   template <class One, class Other>
   [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
     return planner_.no_slower(what, one, other);
   }
 
-  // Plans made so far, and how many of them were stored ones.
+  // Return the number of plans made so far, and how many of them were restored from the store.
   [[nodiscard]] std::size_t plans() const noexcept { return made_.size(); }
   [[nodiscard]] std::size_t restored() const noexcept { return planner_.restored(); }
   // For fusions on the same device.

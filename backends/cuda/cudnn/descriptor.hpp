@@ -16,10 +16,10 @@
 #include <tutti/backends/cuda/cudnn/attributes.hpp>
 #include <tutti/core/error.hpp>
 
-// cuDNN's backend descriptors, owned and typed. Nothing here needs a device or a driver.
+// cuDNN's backend descriptors with ownership and types. Needs neither a device nor a driver.
 namespace tutti::cuda::cudnn {
 
-// What cuDNN refused. Its status says whether it does not support something or something is wrong.
+// A refusal by cuDNN. Its status distinguishes unsupported requests from errors.
 class CudnnError : public DeviceError {
  public:
   CudnnError(const std::string& message, cudnnStatus_t status) : DeviceError(message), status_(status) {}
@@ -32,8 +32,8 @@ class CudnnError : public DeviceError {
   cudnnStatus_t status_;
 };
 
-// Throws where a call failed; `expected` is what it should have done. cuDNN's own explanation, where it has one, is of
-// the calling thread's last failure.
+// Throws if a call failed. `expected`: the expected result. cuDNN's own explanation, if it has one, concerns the
+// calling thread's last failure.
 inline void check(cudnnStatus_t status, std::string_view where, std::string_view expected, std::string_view hint = {}) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 1024> text{};
@@ -43,13 +43,13 @@ inline void check(cudnnStatus_t status, std::string_view where, std::string_view
   throw CudnnError(error_message(std::string("cudnn ").append(where), expected, got, hint), status);
 }
 
-// "9.19.0" of 91900.
+// Example: "9.19.0" for 91900.
 [[nodiscard]] inline std::string version_text(std::size_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-// One backend descriptor. Its name is what messages call it: "tensor x", "operation conv2d".
+// One backend descriptor. Messages call it by its name, for example "tensor x" or "operation conv2d".
 class Descriptor {
  public:
   Descriptor() = default;
@@ -97,7 +97,7 @@ class Descriptor {
     return *this;
   }
 
-  // How many values an attribute has.
+  // Returns the number of values of an attribute.
   template <class T>
   [[nodiscard]] std::int64_t count(const Attribute<T>& a) const {
     std::int64_t n = 0;
@@ -112,7 +112,7 @@ class Descriptor {
     if (n != 1) fail<DeviceError>("cudnn " + name_, "one value of " + std::string(a.name), std::to_string(n));
     return value;
   }
-  // At most `most` values: some attributes do not tell how many there are.
+  // Returns at most `most` values: some attributes do not report their number of values.
   template <class T>
   [[nodiscard]] std::vector<T> get_some(const Attribute<T>& a, std::int64_t most) const {
     std::vector<T> values(static_cast<std::size_t>(most));
@@ -128,13 +128,13 @@ class Descriptor {
     while (!result.empty() && result.back() == '\0') result.pop_back();
     return result;
   }
-  // Fills a descriptor made for the purpose.
+  // Fills an existing descriptor.
   void get_into(const Attribute<RawDescriptor>& a, Descriptor& to) const {
     std::int64_t n = 0;
     RawDescriptor raw = to.raw();
     check(cudnnBackendGetAttribute(raw_, a.id, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &raw), name_, std::string(a.name));
   }
-  // Fills at most `to.size()` descriptors made for the purpose; returns how many.
+  // Fills at most `to.size()` existing descriptors; returns how many.
   [[nodiscard]] std::size_t get_into(const Attribute<RawDescriptor>& a, std::span<Descriptor> to) const {
     std::vector<RawDescriptor> raw;
     raw.reserve(to.size());

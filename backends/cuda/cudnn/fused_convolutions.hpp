@@ -20,12 +20,13 @@
 
 namespace tutti::cuda {
 
-// A convolution that does something for the batch norms beside it; activated: relu(scale * x + bias) is what goes in.
+// A convolution that also computes parts of the batch norms next to it. "Activated": the convolution's input is
+// relu(scale * x + bias).
 enum class FusedPass : std::uint8_t {
   statistics,                  // forward, with the sums of y and of its squares
-  activated_statistics,        // the same of an activated input
-  activated_backward_weights,  // of such a convolution
-  backward_data_norm           // backward data, then back through relu and the statistics of batch norm
+  activated_statistics,        // the same with an activated input
+  activated_backward_weights,  // weight gradient of a convolution with an activated input
+  backward_data_norm           // backward data, then backward through relu and the statistics of batch norm
 };
 
 [[nodiscard]] constexpr ConvPass plain_pass(FusedPass pass) noexcept {
@@ -44,24 +45,25 @@ enum class FusedPass : std::uint8_t {
   return names[static_cast<std::size_t>(pass)];
 }
 
-// Pointers that a pass has no use for are null. Vectors of channels are f32, but scale and bias of the problem's type.
+// Pointers that a pass does not use are null. Vectors of channels are f32, except scale and bias, which have the
+// problem's type.
 struct FusedOperands {
-  const void *a = nullptr, *b = nullptr;  // as of the plain pass: x and w, x and dy, or dy and w
-  void* out = nullptr;                    // y, dw (KRSC), or the gradient where the relu was active
+  const void *a = nullptr, *b = nullptr;  // as in the plain pass: x and w, x and dy, or dy and w
+  void* out = nullptr;                    // y, dw (KRSC), or the gradient masked by the relu
   const void *scale = nullptr, *bias = nullptr;
   float *sum = nullptr, *square_sum = nullptr;
-  const void* x = nullptr;  // of the batch norm, and what belongs to it
+  const void* x = nullptr;  // input of the batch norm, followed by its parameters
   const float *gamma = nullptr, *beta = nullptr, *mean = nullptr, *inv_std = nullptr;
   float *dgamma = nullptr, *dbeta = nullptr, *from_g = nullptr, *from_x = nullptr, *constant = nullptr;
 };
 
-// The plans of fused convolutions on one device. A plan of a problem, or cuDNN's refusal, is made once.
+// The plans of fused convolutions on one device. A plan, or cuDNN's refusal, is made once for each problem.
 class FusedConvolutions {
  public:
   explicit FusedConvolutions(Planner& planner) : planner_(planner) {}
 
-  // Bytes that run() needs; nothing where cuDNN has no plan, and why_not() says why. Not while a CUDA graph is
-  // captured.
+  // Returns the bytes that run() needs. Empty if cuDNN has no plan; why_not() then returns the reason. Must not be
+  // called while a CUDA graph is captured.
   [[nodiscard]] std::optional<std::size_t> workspace_bytes(FusedPass pass, const ConvProblem& p) {
     const std::pair key{pass, p};
     auto found = made_.find(key);
@@ -72,7 +74,7 @@ class FusedConvolutions {
   }
   [[nodiscard]] const std::string& why_not() const noexcept { return why_; }
 
-  // What workspace_bytes() had an answer for. workspace: of so many bytes, aligned to 256.
+  // Runs a problem for which workspace_bytes() returned a value. workspace: of that many bytes, aligned to 256.
   void run(FusedPass pass, const ConvProblem& p, const FusedOperands& o, void* workspace, cudaStream_t stream) {
     const auto found = made_.find({pass, p});
     if (found == made_.end() || !found->second)
@@ -107,7 +109,7 @@ class FusedConvolutions {
   using Made = std::variant<Statistics, BackwardWeights, BackwardData>;
 
   std::optional<Made> make(FusedPass pass, const ConvProblem& p) {
-    // What cuDNN's fused kernels are made for; it has none for f32.
+    // cuDNN's fused kernels support only 16-bit types; it has none for f32.
     if (p.type != DType::bf16 && p.type != DType::f16) {
       why_ = "cuDNN fuses convolutions of 16 bits alone";
       return {};

@@ -21,8 +21,8 @@
 
 namespace tutti::cuda {
 
-// Something that cuDNN may run as one: what it is (a small value), the operands of a run, the graph that says it, and
-// how operands and graph belong together.
+// A computation that cuDNN may run as one kernel: a small value that describes it, the operands of a run, the graph for
+// cuDNN, and the mapping from operands to the graph.
 template <class F>
 concept Fusion = std::copyable<F> && requires(const F& f, const typename F::Operands& o) {
   { f.graph() } -> std::same_as<cudnn::OpGraph>;
@@ -30,7 +30,7 @@ concept Fusion = std::copyable<F> && requires(const F& f, const typename F::Oper
   { f.dtype() } -> std::same_as<DType>;
 };
 
-// A fusion with a plan for it.
+// A fusion with its plan.
 template <Fusion F>
 class FusedPlan {
  public:
@@ -39,18 +39,18 @@ class FusedPlan {
 
   [[nodiscard]] const F& fusion() const noexcept { return *fusion_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return plan_.workspace_bytes(); }
-  // workspace: of workspace_bytes(), aligned to 256 bytes; null where that is 0.
+  // workspace: of workspace_bytes(), aligned to 256 bytes; null if that is 0.
   void run(const typename F::Operands& operands, void* workspace, cudaStream_t stream) {
     plan_.run(planner_->handle().on(stream), fusion_->bind(operands), workspace);
   }
 
  private:
   Planner* planner_;
-  std::unique_ptr<F> fusion_;  // in a place of its own: cuDNN reads its numbers when it runs
+  std::unique_ptr<F> fusion_;  // at a stable address: cuDNN reads its numbers during each run
   cudnn::Plan plan_;
 };
 
-// A fusion made ready by whatever library; layers of the same kind share it.
+// A fusion prepared by any library. Layers of the same kind share it.
 template <Fusion F>
 class FusedKernel {
  public:
@@ -59,7 +59,8 @@ class FusedKernel {
   virtual void run(const typename F::Operands& operands, void* workspace, cudaStream_t stream) = 0;
 };
 
-// A plan for a fusion; nothing where cuDNN has none, and `why` then says so. The caller does without.
+// Returns a plan for a fusion. Empty if cuDNN has none; `why` then holds the reason, and the caller runs the ops
+// unfused.
 template <Fusion F>
 [[nodiscard]] std::optional<FusedPlan<F>> plan_fusion(Planner& planner, const F& fusion, std::string& why) {
   try {
@@ -71,15 +72,15 @@ template <Fusion F>
   return {};
 }
 
-// y = conv(relu(scale * x + bias), w), with the sums over N, H and W of y and of its squares: the batch norm before the
-// convolution applied on the way in, the statistics of the one behind it taken on the way out. f16 and bf16. cuDNN has
-// it on Ampere and Hopper. Without `activate` x goes into the convolution as it is.
+// y = conv(relu(scale * x + bias), w), with the sums over N, H and W of y and of its squares. The batch norm before the
+// convolution is applied to the input, and the statistics of the batch norm after it are computed from the output. f16
+// and bf16. cuDNN supports it on Ampere and Hopper. Without `activate` the convolution reads x itself.
 struct ScaleBiasReluConvStatistics {
   ConvProblem problem;
   bool activate = true;
 
   struct Operands {
-    const void *x, *scale, *bias, *w;  // scale and bias: [C of x] of the problem's type; null without `activate`
+    const void *x, *scale, *bias, *w;  // scale and bias: [C of x], of the problem's type; null without `activate`
     void* y;
     float *sum, *square_sum;  // [C of y]
   };
@@ -106,7 +107,7 @@ struct ScaleBiasReluConvStatistics {
     return b;
   }
 
-  // relu(scale * x + bias), with operands 2 and 3; it never reaches memory.
+  // Returns relu(scale * x + bias), with operands 2 and 3. The value never reaches memory.
   static const cudnn::Tensor& activated(cudnn::OpGraph& g, const cudnn::Tensor& x, const cudnn::Extents& extents,
                                         cudnnDataType_t type, cudnnDataType_t between = CUDNN_DATA_FLOAT) {
     using namespace cudnn;
@@ -121,13 +122,13 @@ struct ScaleBiasReluConvStatistics {
   }
 };
 
-// dw = backward weights of conv(relu(scale * x + bias), w): what went into the convolution is computed again, not kept.
+// dw = backward weights of conv(relu(scale * x + bias), w): the convolution's input is computed again, not kept.
 struct ScaleBiasReluConvBackwardWeights {
   ConvProblem problem;
-  DType gradient = problem.type;  // of dw; cuDNN 9.19 refuses f32
+  DType gradient = problem.type;  // type of dw; cuDNN 9.19 refuses f32
 
   struct Operands {
-    const void *x, *scale, *bias, *dy;  // scale and bias: [C of x] of the problem's type
+    const void *x, *scale, *bias, *dy;  // scale and bias: [C of x], of the problem's type
     void* dw;
   };
   [[nodiscard]] DType dtype() const { return problem.type; }
@@ -148,9 +149,9 @@ struct ScaleBiasReluConvBackwardWeights {
   }
 };
 
-// The gradient that flows back through conv(relu(batch_norm(x))): dr = relu'(..) * backward data(dy, w),
-// and of the batch norm dscale, dbias and the factors of dx = from_dr * dr + from_x * x + constant, a value a channel.
-// f16 and bf16; cuDNN 9.8 and later, on Ampere and Hopper. The problem is the convolution's: x has its input's extents.
+// The gradient through conv(relu(batch_norm(x))): dr = relu'(..) * backward data(dy, w). For the batch norm it computes
+// dscale, dbias and the factors of dx = from_dr * dr + from_x * x + constant, one value for each channel. f16 and bf16;
+// cuDNN 9.8 and later, on Ampere and Hopper. The problem is the convolution's: x has the extents of its input.
 struct ConvBackwardDataReluBatchNorm {
   ConvProblem problem;
 

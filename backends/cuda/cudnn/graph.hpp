@@ -35,7 +35,7 @@ namespace tutti::cuda::cudnn {
   fail<UsageError>("cudnn", "f32, bf16 or f16", name_of(t));
 }
 
-// Bytes of so many values.
+// Returns the bytes of `count` values.
 [[nodiscard]] inline std::size_t bytes_of(std::size_t count, cudnnDataType_t type) {
   switch (type) {
     case CUDNN_DATA_HALF:
@@ -48,25 +48,26 @@ namespace tutti::cuda::cudnn {
   }
 }
 
-// N, C, H, W of an activation; K, C, R, S of weights; 1, C, 1, 1 of a value a channel. In memory channels are last.
+// N, C, H, W of an activation; K, C, R, S of weights; 1, C, 1, 1 of one value for each channel. In memory channels are
+// last.
 using Extents = std::array<std::int64_t, 4>;
 [[nodiscard]] inline Extents per_channel(std::int64_t c) { return {1, c, 1, 1}; }
 
 struct Tensor {
   std::int64_t uid;
   Extents extents;
-  std::size_t bytes;  // of device memory: none for what stays inside a graph, nor for a number of the host
+  std::size_t bytes;  // bytes of device memory; 0 for values inside a graph and for numbers of the host
   Descriptor descriptor;
 };
 
-// The geometry of a convolution, kernel extents aside, which its weights have.
+// The geometry of a convolution without the kernel's extents, which the weights have.
 struct ConvGeometry {
   std::array<std::int64_t, 2> pre_padding{0, 0}, post_padding{0, 0}, strides{1, 1};
 };
 
-// An operation graph while it is recorded. Operands that the caller gives at run time have a number of the caller's
-// choice, below 1000; what stays inside the graph has none to speak of. References to tensors stay good as long as the
-// graph does.
+// An operation graph during its construction. Operands that the caller passes at run time have a number chosen by the
+// caller, below 1000. The numbers of values inside the graph have no meaning to the caller. References to tensors are
+// valid as long as the graph.
 class OpGraph {
  public:
   explicit OpGraph(std::string name) : name_(std::move(name)) {}
@@ -82,7 +83,7 @@ class OpGraph {
   const Tensor& inner(const std::string& name, const Extents& extents, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return add(next_++, name, extents, type, true, false);
   }
-  // A number that is given with each run, by a pointer to the host's memory.
+  // A number that is passed with each run, by a pointer to the host's memory.
   const Tensor& scalar(std::int64_t uid, const std::string& name) {
     return add(uid, name, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
   }
@@ -108,14 +109,14 @@ class OpGraph {
     Descriptor& op = pointwise_operation(f);
     op.set(attr::pointwise_x, x.descriptor).set(attr::pointwise_y, y.descriptor).finalize();
   }
-  // y = f(x, b_factor * b), where b may be one value a channel
+  // y = f(x, b_factor * b); b may have one value for each channel
   void pointwise(cudnnPointwiseMode_t f, const Tensor& x, const Tensor& b, const Tensor& y, float b_factor = 1) {
     Descriptor& op = pointwise_operation(f);
     op.set(attr::pointwise_x, x.descriptor).set(attr::pointwise_b, b.descriptor).set(attr::pointwise_y, y.descriptor);
     if (b_factor != 1) op.set(attr::pointwise_alpha1, 1.F).set(attr::pointwise_alpha2, b_factor);
     op.finalize();
   }
-  // dx = dy where the forward pass had x > 0, else 0
+  // dx = dy if x > 0 in the forward pass, else 0
   void relu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
     Descriptor& op = pointwise_operation(CUDNN_POINTWISE_RELU_BWD);
     op.set(attr::pointwise_dy, dy.descriptor).set(attr::pointwise_x, x.descriptor);
@@ -129,12 +130,12 @@ class OpGraph {
     op.set(attr::stats_square_sum, square_sum.descriptor).finalize();
   }
 
-  // An operation whose attributes are set by the caller, who finalizes it; for those of batch norm.
+  // An operation whose attributes the caller sets and finalizes, for operations of batch norm.
   Descriptor& operation(cudnnBackendDescriptorType_t type, const std::string& what) {
     return operations_.emplace_back(type, "operation " + what + " of " + name_);
   }
 
-  // The operands that a run is given in device memory: their numbers and bytes.
+  // Returns the operands that a run gets in device memory: their numbers and bytes.
   [[nodiscard]] std::vector<std::pair<std::int64_t, std::size_t>> operands() const {
     std::vector<std::pair<std::int64_t, std::size_t>> list;
     for (const Tensor& t : tensors_)
@@ -142,7 +143,7 @@ class OpGraph {
     return list;
   }
 
-  // The finished graph. Where there is a device, `handle` is that device's; else null.
+  // Returns the finished graph. handle: the device's handle, or null without a device.
   [[nodiscard]] const Descriptor& finish(cudnnHandle_t handle) {
     if (graph_) return graph_;
     Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "graph " + name_);
@@ -156,7 +157,7 @@ class OpGraph {
   }
 
  private:
-  // Data is aligned to 64 bytes at least: arenas lay out tensors so.
+  // Data is aligned to at least 64 bytes: arenas place tensors so.
   static constexpr std::int64_t alignment = 16;
 
   const Tensor& add(std::int64_t uid, const std::string& name, const Extents& e, cudnnDataType_t type, bool is_virtual,

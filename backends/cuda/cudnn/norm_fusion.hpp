@@ -13,7 +13,7 @@
 
 namespace tutti::cuda {
 
-// The activations of a batch norm, in memory NHWC. cuDNN wants channels in multiples of 8 (f16, bf16) or 4 (f32).
+// The activations of a batch norm, NHWC in memory. cuDNN requires channels in multiples of 8 (f16, bf16) or 4 (f32).
 struct NormProblem {
   std::int64_t rows, channels, height, width;
   DType type;
@@ -25,7 +25,7 @@ struct NormProblem {
          std::to_string(p.height) + "x" + std::to_string(p.width);
 }
 
-// y = relu?(batch_norm(x) [+ residual]) of a training batch, with mean and inv_std for the way back. cuDNN 8.7 and
+// y = relu?(batch_norm(x) [+ residual]) of a training batch, with mean and inv_std for the backward pass. cuDNN 8.7 and
 // later.
 struct BatchNormAddRelu {
   NormProblem problem;
@@ -52,7 +52,7 @@ struct BatchNormAddRelu {
     const auto value = [&](std::int64_t uid, const char* name) -> const Descriptor& {
       return g.tensor(uid, name, channels, CUDNN_DATA_FLOAT).descriptor;
     };
-    // What stays inside the graph is f32, and so is added and clipped before it is rounded.
+    // Values inside the graph are f32: they are added and clipped before they are rounded.
     const auto next = [&](const char* name, bool last) -> const Tensor& {
       return last ? g.tensor(9, "y", e, type) : g.inner(name, e);
     };
@@ -94,14 +94,14 @@ struct BatchNormAddRelu {
   }
 };
 
-// The way back through relu?(batch_norm(x)). Where the relu was active is computed again from x. cuDNN 8.9.4 and later.
+// The backward pass through relu?(batch_norm(x)). The relu's mask is computed again from x. cuDNN 8.9.4 and later.
 struct BatchNormAddReluBackward {
   NormProblem problem;
   bool relu = true;
 
   struct Operands {
     const void *dy, *x;
-    const float *scale, *bias, *mean, *inv_std;  // bias: only with a relu
+    const float *scale, *bias, *mean, *inv_std;  // bias: only used with a relu
     void* dx;
     float *dscale, *dbias;
   };

@@ -22,8 +22,7 @@
 
 namespace tutti::cuda::cudnn {
 
-// DeviceError for a cuDNN that does not compute on this GPU: tutti needs 9.8, and 9.11 dropped what is older than
-// Turing.
+// DeviceError if this cuDNN does not support this GPU: tutti needs 9.8, and 9.11 dropped GPUs older than Turing.
 inline void require_version(std::size_t version, const Device& device) {
   constexpr std::size_t oldest = 90800, first_without_volta = 91100;
   const bool volta = device.architecture() < 75;
@@ -34,7 +33,7 @@ inline void require_version(std::size_t version, const Device& device) {
                           : "update cuDNN");
 }
 
-// cuDNN's handle of a device; made when it is first needed, or from begin() on, because that takes a while.
+// cuDNN's handle of a device. It is created when it is first needed or, because that takes long, from begin() on.
 class Handle {
  public:
   explicit Handle(const Device& device) : device_(device) {}
@@ -80,7 +79,7 @@ class Handle {
   std::optional<cudaStream_t> stream_;
 };
 
-// What plans are made for: a GPU of this machine, or one that is only described, by the text that such a GPU gave.
+// The GPU for which plans are made: a GPU of this machine, or the description text of a GPU of another machine.
 class Target {
  public:
   explicit Target(Handle& handle) : handle_(&handle) {}
@@ -98,7 +97,7 @@ class Target {
   Descriptor described_;
 };
 
-// The description of a GPU of this machine, for Target(json) elsewhere.
+// Returns the description of a GPU of this machine, for Target(json) on another machine.
 [[nodiscard]] inline std::string describe_device(int id) {
   Descriptor d(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device description");
   d.set(attr::device_id, id).finalize();
@@ -108,13 +107,13 @@ class Target {
 // Which engines may be chosen.
 struct EngineFilter {
   bool deterministic = false;  // only those that give the same bits every time
-  bool exact_f32 = false;      // for f32 data: no TF32 and nothing else that shortens the inputs
+  bool exact_f32 = false;      // for f32 data: no TF32 and no other shortening of the inputs
 
   [[nodiscard]] bool allows(std::span<const cudnnBackendNumericalNote_t> notes) const {
     const auto has = [&](cudnnBackendNumericalNote_t n) {
       return std::find(notes.begin(), notes.end(), n) != notes.end();
     };
-    // Sums are of f32 and inputs are not made shorter than they are, whatever the options.
+    // Sums are always f32 and inputs are never shortened, with any options.
     if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) || has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
       return false;
     if (deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
@@ -122,7 +121,7 @@ struct EngineFilter {
   }
 };
 
-// An operand of a run: its number in the graph and where it lies. A scalar's pointer is to the host's memory.
+// An operand of a run: its number in the graph and its address. A scalar's address is in the host's memory.
 struct Binding {
   std::int64_t uid;
   const void* data;
@@ -131,13 +130,13 @@ struct Binding {
 // An execution plan: a graph with an engine for it.
 class Plan {
  public:
-  // CudnnError where the engine does not run this graph after all.
+  // CudnnError if the engine does not run this graph.
   Plan(const Target& target, const Descriptor& config, const std::string& name) : Plan(name) {
     bind(target);
     plan_.set(attr::plan_config, config);
     finalize();
   }
-  // From the text of Plan::json(). CudnnError where it is of another device or another cuDNN.
+  // From the text of Plan::json(). CudnnError if it was made for another device or another cuDNN.
   Plan(const Target& target, std::string_view json, const std::string& name) : Plan(name) {
     bind(target);
     plan_.set(attr::plan_json, std::span<const char>(json.data(), json.size()));
@@ -165,7 +164,7 @@ class Plan {
     workspace_ = static_cast<std::size_t>(plan_.get(attr::plan_workspace));
   }
 
-  // The operands as cuDNN takes them. Steady work has the same operands in every step.
+  // Returns the operands in cuDNN's form. Steady work has the same operands in every step, so the descriptor is kept.
   const Descriptor& pack(std::span<const Binding> operands, void* workspace) {
     for (const Pack& p : packs_)
       if (p.workspace == workspace &&
@@ -181,7 +180,7 @@ class Plan {
     Descriptor d(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "operands of " + plan_.name());
     d.set(attr::pack_uids, uids).set(attr::pack_pointers, data).set(attr::pack_workspace, DataPointer{workspace});
     d.finalize();
-    // Layers of the same shape share a plan; a net has a few dozen such, and no step has more.
+    // Layers of the same shape share a plan. A net has a few dozen such layers, and a step uses no more descriptors.
     if (packs_.size() == most_packs) packs_.erase(packs_.begin());
     packs_.push_back({{operands.begin(), operands.end()}, workspace, std::move(d)});
     return packs_.back().descriptor;
@@ -199,8 +198,8 @@ class Plan {
   std::vector<Pack> packs_;
 };
 
-// Engine configurations for a graph, the best guess first: all that the heuristics' mode A knows (in f32 those with
-// exact products stand behind two dozen with TF32's), then, unless `guessed_only`, the fallbacks.
+// Returns engine configurations for a graph, the best guess first: all that the heuristics' mode A proposes (in f32
+// those with exact products follow two dozen with TF32), then, unless `guessed_only`, the fallbacks.
 [[nodiscard]] inline std::vector<Descriptor> engine_configs(const Target& target, OpGraph& graph,
                                                             bool guessed_only = false) {
   std::vector<Descriptor> found;
@@ -219,7 +218,7 @@ class Plan {
         some.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine of " + graph.name());
       if (there > 0) n = heuristics.get_into(attr::heuristics_results, std::span(some));
     } catch (const CudnnError&) {
-      // A mode that knows nothing for this graph may leave it to the other one.
+      // If one mode has no proposal for this graph, the other may have one.
       if (last && found.empty()) throw;
     }
     for (std::size_t i = 0; i < n; ++i) found.push_back(std::move(some[i]));
@@ -228,14 +227,15 @@ class Plan {
   return found;
 }
 
-// The numerical notes of a configuration's engine.
+// Returns the numerical notes of a configuration's engine.
 [[nodiscard]] inline std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& config) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, config.name());
   config.get_into(attr::config_engine, engine);
   return engine.get_some(attr::engine_notes, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
 }
 
-// Why there is no plan for a graph. lasting: it will be the same the next time, with this cuDNN and this device.
+// Why there is no plan for a graph. lasting: the result will be the same the next time, with this cuDNN and this
+// device.
 struct Refusal {
   std::string why;
   bool lasting = true;
@@ -246,8 +246,8 @@ struct Refusal {
   }
 };
 
-// The plans that can be made of a graph, the best guess first, at most `most` of them. Empty where cuDNN has none that
-// the filter allows within `workspace_limit` bytes; `refusal` then says what the last one lacked.
+// Makes at most `most` plans of a graph, the best guess first. Empty if cuDNN has no plan that the filter allows within
+// `workspace_limit` bytes; `refusal` then holds the reason for the last one.
 [[nodiscard]] inline std::vector<Plan> make_plans(const Target& target, OpGraph& graph, const EngineFilter& filter,
                                                   std::size_t workspace_limit, std::size_t most, Refusal& refusal,
                                                   bool guessed_only = false) {

@@ -9,13 +9,13 @@
 
 namespace tutti::cuda {
 
-// Where plans are kept.
+// Returns the folder in which plans are stored.
 [[nodiscard]] inline std::filesystem::path default_plan_folder() { return io::cache_folder("cudnn"); }
 
-// Execution plans that were chosen once.
+// Stores the execution plans that were chosen.
 class PlanStore : public io::TextStore {
  public:
-  // An empty folder keeps nothing.
+  // An empty folder: plans are not stored.
   explicit PlanStore(std::filesystem::path folder = default_plan_folder())
       : TextStore(std::move(folder), "tutti cudnn plan 1", ".plan") {}
 };

@@ -24,15 +24,15 @@ namespace tutti::cuda {
 
 struct ConvolutionOptions {
   bool tf32 = false;              // f32 products with the precision of TF32
-  bool autotune = false;          // time the plans and take the fastest, where no timed one is stored
+  bool autotune = false;          // measure the plans and take the fastest if no measured one is stored
   bool deterministic = false;     // only kernels that give the same bits every time
-  bool fallback_fusions = false;  // also fusions that cuDNN's heuristics know as a fallback only
+  bool fallback_fusions = false;  // also fusions that cuDNN's heuristics propose only as a fallback
   std::size_t workspace_limit = std::size_t{1} << 30;         // bytes
   std::filesystem::path plan_folder = default_plan_folder();  // empty: plans are not stored
 };
 
-// Chooses plans for one device: a stored one, else by timing where that was asked for, else by cuDNN's heuristics. What
-// was chosen is stored. From one thread at a time, and not while a CUDA graph is captured.
+// Chooses plans for one device: a stored one, otherwise by measurement if that was requested, otherwise by cuDNN's
+// heuristics. The choice is stored. Calls must come from one thread at a time, and not while a CUDA graph is captured.
 class Planner {
  public:
   Planner(const Device& device, ConvolutionOptions options)
@@ -40,12 +40,12 @@ class Planner {
 
   [[nodiscard]] cudnn::Handle& handle() noexcept { return handle_; }
   [[nodiscard]] const ConvolutionOptions& options() const noexcept { return options_; }
-  // How many plans came from the store.
+  // Returns how many plans came from the store.
   [[nodiscard]] std::size_t restored() const noexcept { return restored_; }
 
-  // type: of the data. Nothing where cuDNN has no engine that the options allow; `why` says what was lacking. optional:
-  // the caller can do without, so that only what the heuristics recommend is taken (unless fallback_fusions), and a
-  // refusal is stored too.
+  // Returns a plan, or an empty value if cuDNN has no engine that the options allow; `why` then holds the reason. type:
+  // of the data. optional: the caller can continue without a plan. In that case only proposals of the heuristics are
+  // used (unless fallback_fusions), and a refusal is stored too.
   [[nodiscard]] std::optional<cudnn::Plan> plan(cudnn::OpGraph graph, DType type, std::string& why,
                                                 bool optional = false) {
     const bool guessed_only = optional && !options_.fallback_fusions;
@@ -53,7 +53,7 @@ class Planner {
     const std::string timed = key_of(graph, "timed in a graph" + kind), guessed = key_of(graph, "guessed" + kind),
                       refused = key_of(graph, "refused" + kind);
     const cudnn::Target target(handle_);
-    // A timed plan is the better one, whoever timed it.
+    // A measured plan is better, whichever process measured it.
     if (auto kept = restore(target, timed, graph.name())) return kept;
     if (!options_.autotune)
       if (auto kept = restore(target, guessed, graph.name())) return kept;
@@ -63,8 +63,8 @@ class Planner {
         return {};
       }
 
-    // cuDNN 9 opens both by name, and needs them to make plans; NVRTC it opens and closes for every plan, which takes
-    // longer than all the rest. Stored plans take neither.
+    // cuDNN 9 opens both libraries by name and needs them to make plans. It opens and closes NVRTC for every plan,
+    // which takes longer than all the rest. Stored plans need neither.
     open_cublaslt();
     open_nvrtc();
     const cudnn::EngineFilter filter{options_.deterministic, type == DType::f32 && !options_.tf32};
@@ -83,8 +83,8 @@ class Planner {
     return std::move(best);
   }
 
-  // Whether the first of two ways to do `what` is no slower than the second, both of which start work on the device's
-  // stream; the answer is stored. Not while a CUDA graph is captured.
+  // Returns true if the first of two ways to compute `what` is no slower than the second. Both start work on the
+  // device's stream. The answer is stored. Must not be called while a CUDA graph is captured.
   template <class One, class Other>
   [[nodiscard]] bool no_slower(const std::string& what, One&& one, Other&& other) {
     const std::string key = key_of(what, "first of two ways in a graph");
@@ -95,11 +95,12 @@ class Planner {
   }
 
  private:
-  // How many a timed choice is among. The heuristics' first guess is mostly one of the best three. Of what the caller
-  // can do without there is one, which has to win against the other way: many such take cuDNN a second to compile.
+  // How many plans a measured choice compares. The heuristics' first guess is mostly one of the best three. An optional
+  // plan has one candidate, which must be faster than the other way: cuDNN needs a second to compile each of many such
+  // plans.
   static constexpr std::size_t candidates = 8;
 
-  // What a stored plan depends on.
+  // Returns everything on which a stored plan depends.
   [[nodiscard]] std::string key_of(const cudnn::OpGraph& graph, std::string_view how) const {
     return key_of(graph.name(), how);
   }
@@ -123,7 +124,7 @@ class Planner {
         return plan;
       }
     } catch (const cudnn::CudnnError&) {
-      // Of another machine after all; the one that is chosen now takes its place.
+      // The plan is from another machine. The newly chosen plan replaces it.
     }
     store_.forget(key);
     return {};
@@ -132,7 +133,7 @@ class Planner {
     try {
       store_.save(key, plan.json());
     } catch (const cudnn::CudnnError&) {
-      // Not every engine's plans can be written down; such a plan is made again the next time.
+      // Plans of some engines cannot be written as text. Such a plan is made again the next time.
     }
   }
 

@@ -19,13 +19,13 @@ namespace tutti::cuda::cudnn {
 
 namespace detail {
 
-// Device memory for a measurement; none where there is too little.
+// Device memory for a measurement. data() is null if there is too little.
 class Scratch {
  public:
   explicit Scratch(std::size_t bytes) {
     if (cudaMalloc(&data_, std::max<std::size_t>(bytes, 256)) == cudaSuccess) return;
     data_ = nullptr;
-    cudaGetLastError();  // it is no lasting error
+    cudaGetLastError();  // the error is not sticky
   }
   Scratch(Scratch&& o) noexcept : data_(std::exchange(o.data_, nullptr)) {}
   Scratch& operator=(Scratch&&) = delete;
@@ -42,12 +42,12 @@ class Scratch {
 
 namespace detail {
 
-// Work captured as a CUDA graph, as a training step is: the time of its replay holds what the device does, and not what
-// the host takes to start it, which for small kernels is the larger part.
+// Work captured as a CUDA graph, as in a training step. The time of its replay measures the device alone. It does not
+// contain the host's time to start the work, which for small kernels is the larger part.
 class Captured {
  public:
-  // Captures what `start` starts on the device's stream, which has run once before. What start() throws ends the
-  // capture too.
+  // Captures what `start` starts on the device's stream; `start` must have run once before. If start() throws, the
+  // capture is ended too.
   template <class F>
   Captured(const Device& device, F&& start) : device_(device) {
     struct End {
@@ -71,7 +71,7 @@ class Captured {
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 
-  // Seconds of a replay, the shortest of a few; none far behind `best` is repeated.
+  // Returns the seconds of a replay, the shortest of a few. A replay much slower than `best` is not repeated.
   [[nodiscard]] double shortest(double best = std::numeric_limits<double>::max()) const {
     cuda::Event begin(device_, true), end(device_, true);
     double shortest = std::numeric_limits<double>::max();
@@ -90,14 +90,14 @@ class Captured {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// How often a graph holds what is timed.
+// How many times a graph contains the measured work.
 inline constexpr int repetitions = 6;
 
 }  // namespace detail
 
-// The index of the fastest plan of a graph, on memory of its own; nothing where that does not fit. The stream must be
-// idle, and no CUDA graph under capture. Each repetition has the other of two sets of operands, where there is room for
-// two, so that what the L2 cache holds is not what the next one reads.
+// Returns the index of the fastest plan of a graph, measured on memory of its own. Empty if that memory does not fit.
+// The stream must be idle, and no CUDA graph may be under capture. The repetitions alternate between two sets of
+// operands, if both fit, so that a repetition does not read what the previous one left in the L2 cache.
 [[nodiscard]] inline std::optional<std::size_t> fastest_plan(const Device& device, Handle& handle, const OpGraph& graph,
                                                              std::vector<Plan>& plans) {
   if (plans.size() == 1) return 0;
@@ -110,8 +110,8 @@ inline constexpr int repetitions = 6;
     for (const auto& [uid, bytes] : graph.operands()) {
       memory.emplace_back(bytes);
       if (memory.back().data() == nullptr) break;
-      // The same byte everywhere is a small number in every floating type: 0.0115 in f32 and bf16, 1.06 in f16. Zeros
-      // would let the device run at clocks that it does not keep up with data.
+      // The same byte everywhere is a small number in every floating type: 0.0115 in f32 and bf16, 1.06 in f16. With
+      // zeros the device would run at higher clocks than with real data.
       device.check_op(cudaMemsetAsync(memory.back().data(), 0x3c, bytes, stream), "memory for a measurement");
       operands.push_back({uid, memory.back().data()});
     }
@@ -147,8 +147,8 @@ inline constexpr int repetitions = 6;
   return best;
 }
 
-// Seconds that what `start` starts on the device's stream takes, as part of a captured step; the largest number where
-// cuDNN does not run its plan after all. The stream must be idle.
+// Returns the seconds of the work that `start` starts on the device's stream, as part of a captured step. Returns the
+// largest number if cuDNN fails to run its plan. The stream must be idle.
 template <class F>
 [[nodiscard]] double shortest_time(const Device& device, F&& start) {
   device.use();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels, compiled at run time (nvrtc.hpp): what all of them use. Element types, conversions, vectors of 16
-// bytes. Everything that is not __global__ is a device function.
+// Source of kernels, compiled at run time (nvrtc.hpp): the part that all of them use. Element types, conversions,
+// vectors of 16 bytes. Everything that is not __global__ is a device function.
 namespace tutti::cuda::kernels {
 
 inline constexpr char common[] = R"cuda(

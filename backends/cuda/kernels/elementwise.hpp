@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: ops that look at one element at a time, and copies into other layouts.
+// Source of kernels: ops that read one element at a time, and copies into other layouts.
 namespace tutti::cuda::kernels {
 
 inline constexpr char elementwise[] = R"cuda(

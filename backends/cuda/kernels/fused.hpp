@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: batch norm in the pieces that stand between fused convolutions. After norm.hpp, whose tiles and
-// partial sums it uses.
+// Source of kernels: the parts of batch norm between fused convolutions. It follows norm.hpp and uses its tiles and
+// partial sums.
 namespace tutti::cuda::kernels {
 
 inline constexpr char fused[] = R"cuda(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: batches of images, before anything is computed from them. They only move bytes.
+// Source of kernels: copies batches of images before a step. The kernels only move bytes.
 namespace tutti::cuda::kernels {
 
 inline constexpr char input[] = R"cuda(

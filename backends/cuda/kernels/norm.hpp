@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: batch norm and other sums over all pixels of a channel, NHWC. 256 threads are 2^lw threads across
-// groups of V channels times rows (pixels). blockIdx.x: which groups, blockIdx.y: which chunk of rows. The partial sums
-// of a chunk are [chunk][2][channels]; they are added in the order of the chunks, so sums are the same in every run.
+// Source of kernels: batch norm and other sums over all pixels of a channel, NHWC. A block has 256 threads: 2^lw
+// threads across groups of V channels, times rows (pixels). blockIdx.x: the groups, blockIdx.y: the chunk of rows. The
+// partial sums of a chunk are [chunk][2][channels]. They are added in the order of the chunks, so that sums are the
+// same in every run.
 namespace tutti::cuda::kernels {
 
 inline constexpr char norm[] = R"cuda(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Source of kernels: the end of a training step, decided and done on the device. Behind kernels/update.hpp.
+// Source of kernels: the end of a training step, decided and executed on the device. It follows kernels/update.hpp.
 namespace tutti::cuda::kernels {
 
 inline constexpr char step[] = R"cuda(
