@@ -18,12 +18,12 @@
 
 namespace tutti::io {
 
-// A log that grows by whole pieces: each is one write, and what a full disk left of a piece is cut off before append()
-// throws FileError. One writer at a time.
+// A log file that grows by whole pieces. Each append() is one write. If a full disk stops a write in the middle of a
+// piece, append() cuts that part off and throws FileError. One writer at a time.
 class AppendFile {
  public:
   enum class Mode {
-    continue_file,  // made if it is not there
+    continue_file,  // makes the file if it does not exist
     new_file,       // an existing file is an error
   };
 
@@ -44,7 +44,7 @@ class AppendFile {
     if (::fsync(fd_.get()) != 0) fail_file("sync", path_, errno);
   }
 
-  // Cuts off what follows the last `end` byte: half a piece that a killed program left.
+  // Removes everything after the last `end` byte, such as half a line that a killed program left.
   void cut_after_last(char end) {
     const off_t whole = size();
     char block[4096];

@@ -20,7 +20,8 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_error.hpp>
 
-// Names for what is written beside its place and renamed into it when it is whole: ".tmp-<name>@<host>@<pid>.<count>".
+// Temporary names in a file's own folder: ".tmp-<name>@<host>@<pid>.<count>". A writer fills a file of such a name and
+// renames it to its final name when it is complete.
 namespace tutti::io {
 
 namespace detail {
@@ -36,8 +37,9 @@ namespace detail {
 
 inline constexpr std::string_view aside_prefix = ".tmp-";
 
-// Is nobody writing this any more? Of this host's writers the process tells; this process's own have returned by the
-// time anybody asks. Another host's count as dead when nothing has happened for a day.
+// Returns whether the writer of this entry no longer exists. On the same host the process id decides; entries of this
+// process are stale, because its own writers have returned when this is called. An entry of another host is stale if it
+// has not changed for 24 hours.
 [[nodiscard]] inline bool is_stale_aside(const std::filesystem::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   const auto second = name.rfind('@');
@@ -56,15 +58,15 @@ inline constexpr std::string_view aside_prefix = ".tmp-";
 
 }  // namespace detail
 
-// A name in the same folder as `path` that nobody else uses.
+// Returns a name in the folder of `path` that no other thread, process or host uses.
 [[nodiscard]] inline Path aside_path(const Path& path) {
   static std::atomic<std::uint64_t> count{0};
   return folder_of(path) / (std::string(detail::aside_prefix) + path.filename().string() + "@" + detail::host_name() +
                             "@" + std::to_string(::getpid()) + "." + std::to_string(count.fetch_add(1)));
 }
 
-// Removes what processes left that were killed while they wrote into this folder. Not to be called while another thread
-// of this process writes there.
+// Removes what killed processes left while they wrote into this folder. Do not call this while another thread of this
+// process writes there.
 inline void remove_stale_asides(const Path& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))

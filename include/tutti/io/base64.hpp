@@ -13,7 +13,7 @@ namespace detail {
 inline constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 }  // namespace detail
 
-// RFC 4648, with padding.
+// Returns the bytes in base64 (RFC 4648), with padding.
 [[nodiscard]] inline std::string to_base64(std::string_view bytes) {
   std::string text;
   text.reserve((bytes.size() + 2) / 3 * 4);
@@ -26,7 +26,7 @@ inline constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabc
   }
   return text;
 }
-// Nothing where it is none.
+// Returns the bytes, or no value if the text is not base64.
 [[nodiscard]] inline std::optional<std::string> from_base64(std::string_view text) {
   if (text.size() % 4 != 0) return {};
   std::string bytes;

@@ -10,8 +10,8 @@
 
 namespace tutti::io {
 
-// $XDG_CACHE_HOME/tutti/NAME, else $HOME/.cache/tutti/NAME, without a NAME the folder of all; empty where neither
-// variable names a place.
+// Returns $XDG_CACHE_HOME/tutti/NAME, or $HOME/.cache/tutti/NAME if the first variable is not set. Without a NAME,
+// returns the folder that holds all of them. Returns an empty path if neither variable holds an absolute path.
 [[nodiscard]] inline std::filesystem::path cache_folder(std::string_view name = {}) {
   const auto folder = [&](const char* variable, std::string_view rest) {
     const char* const value = std::getenv(variable);
@@ -23,7 +23,7 @@ namespace tutti::io {
   return cache.empty() ? folder("HOME", ".cache/tutti") : cache;
 }
 
-// 16 digits that stand for a text in the name of a file; the same on every machine.
+// Returns 16 hexadecimal digits that represent a text in a file name. They are the same on every machine.
 [[nodiscard]] inline std::string hash_name(std::string_view text) {
   std::uint64_t h = 14695981039346656037ULL;  // FNV-1a
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ULL;

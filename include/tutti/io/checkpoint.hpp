@@ -31,10 +31,10 @@
 
 namespace tutti::io {
 
-// What a checkpoint holds. The records' bytes must stay as they are while save() runs.
+// The content of a checkpoint. The records' bytes must not change while save() runs.
 struct CheckpointData {
   std::int64_t step = 0;
-  std::int64_t generation = 0;  // of the job's members, where these change
+  std::int64_t generation = 0;  // of the membership, if the job's members change
   Json counters = Json::object();
   Json options = Json::object();
   std::vector<TensorRecord> model;
@@ -42,20 +42,22 @@ struct CheckpointData {
   SafetensorsMetadata metadata{};  // of model.safetensors
 };
 
-struct BestCheckpoint {  // which one is best, and how good
+struct BestCheckpoint {  // The step of the best checkpoint and its metric.
   std::int64_t step = 0;
   double metric = 0;
 };
 
-// The checkpoints of one run, RUN/checkpoints/step-%09d/ with model.safetensors, optimizer.safetensors, manifest.json
-// and COMPLETE. A checkpoint appears under its name only when it is whole and on the disk; older ones go only after it
-// has been read back. One writer at a time; readers at any time. Where the members of the job change, a writer may have
-// been given up while it was stopped, and go on later: it replaces and removes nothing of the generations behind it
-// (io/checkpoint_names.hpp), and what it leaves does not count.
+// The checkpoints of one run: RUN/checkpoints/step-%09d/ with model.safetensors, optimizer.safetensors, manifest.json
+// and COMPLETE.
+// A checkpoint gets its name only when it is complete and on the disk. Older checkpoints are removed only after the new
+// one has been read back. One writer at a time; readers at any time.
+// In a job with changing members, a writer may be stopped, given up by the job, and continue later. Such a writer
+// neither replaces nor removes checkpoints of later generations (io/checkpoint_names.hpp), and readers ignore what it
+// writes.
 class CheckpointStore {
  public:
-  // Keeps the newest `keep` checkpoints and the one marked best. Touches no file. require_right: called before anything
-  // is seen to change; throws where this process may not write any more.
+  // Keeps the newest `keep` checkpoints and the one that is marked best. Touches no file.
+  // require_right: called before every visible change; throws if this process may no longer write.
   explicit CheckpointStore(
       const Path& run_folder, int keep = 2, std::function<void()> require_right = [] {})
       : folder_(run_folder / "checkpoints"), keep_(keep), require_right_(std::move(require_right)) {
@@ -65,8 +67,9 @@ class CheckpointStore {
 
   [[nodiscard]] const Path& folder() const noexcept { return folder_; }
 
-  // Writes a checkpoint and returns its folder. An error leaves the earlier checkpoints as they are and nothing of this
-  // one; only where the message says that the new checkpoint is valid did it fail to remove old ones.
+  // Writes a checkpoint and returns its folder. On an error, the earlier checkpoints stay as they are and the new one
+  // is removed. The exception: if the message says that the new checkpoint is valid, only the removal of old ones
+  // failed.
   Path save(const CheckpointData& data) {
     if (data.step < 0) fail<UsageError>("checkpoint", "a step of 0 or more", std::to_string(data.step));
     make_folder();
@@ -104,15 +107,16 @@ class CheckpointStore {
     return target;
   }
 
-  // The folder of every checkpoint that counts, valid or not, newest first.
+  // Returns the folder of every checkpoint that counts, valid or not, newest first.
   [[nodiscard]] std::vector<Path> list() const {
     std::vector<Path> out;
     for (const auto& found : scan()) out.push_back(folder_ / found.text());
     return out;
   }
 
-  // A generation of members begins behind a step: what earlier ones wrote of later steps, or write yet, does not count
-  // from now on. The best goes over to it.
+  // Records that a generation of members starts after `step`. From now on, checkpoints that earlier generations wrote
+  // or still write for later steps do not count. The mark of the best checkpoint is copied to the new generation if
+  // that checkpoint counts.
   void begin_generation(std::int64_t generation, std::int64_t step) {
     make_folder();
     require_right_();
@@ -122,14 +126,14 @@ class CheckpointStore {
     for (const GenerationBegin& b : CheckpointNames::in(folder_).begins)
       if (b.generation < generation && b.step >= step) (void)::unlink((folder_ / b.text()).c_str());
   }
-  // The members stay the same, in a run that begins anew: there are no generations.
+  // Removes the records of all generations. Call this when a run starts again with members that do not change.
   void forget_generations() {
     for (const GenerationBegin& b : CheckpointNames::in(folder_).begins) (void)::unlink((folder_ / b.text()).c_str());
   }
-  // Of those that have begun here, or have saved; 0: none.
+  // Returns the latest generation that has started or saved in this folder; 0 if there is none.
   [[nodiscard]] std::int64_t latest_generation() const { return CheckpointNames::in(folder_).latest_generation(); }
 
-  // DataError names the file and what is wrong with it.
+  // Reads a checkpoint and checks all of it. Throws DataError that names the file and what is wrong with it.
   [[nodiscard]] LoadedCheckpoint load(const Path& folder) const {
     LoadedCheckpoint c = load_checkpoint(folder);
     const auto found = CheckpointName::parse(folder.filename().string());
@@ -139,8 +143,8 @@ class CheckpointStore {
     return c;
   }
 
-  // The newest checkpoint that is whole; nothing if there is none. Each one that was passed over adds a line to
-  // `complaints`.
+  // Returns the newest valid checkpoint, or no value if there is none. Adds a line to `complaints` for each checkpoint
+  // that was skipped.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_newest_valid(
       std::vector<std::string>* complaints = nullptr) const {
     for (const Path& path : list()) {
@@ -153,8 +157,8 @@ class CheckpointStore {
     return std::nullopt;
   }
 
-  // Keeps the checkpoint of that step until another one is marked. UsageError if there is none of that step, or if the
-  // metric is not finite.
+  // Keeps the checkpoint of that step until another one is marked. Throws UsageError if that step has no checkpoint, or
+  // if the metric is not finite.
   void mark_best(std::int64_t step, double metric, std::int64_t generation = 0) {
     if (!find(step)) fail<UsageError>("checkpoint best", "a step that was saved", std::to_string(step));
     const std::string text = write_json(Json::object({{"step", step}, {"metric", metric}})) + "\n";
@@ -163,7 +167,7 @@ class CheckpointStore {
     for (const std::int64_t b : CheckpointNames::in(folder_).bests)
       if (b < generation) (void)::unlink((folder_ / best_name(b)).c_str());
   }
-  // Nothing if none was marked; DataError if best.json is damaged.
+  // Returns no value if no checkpoint is marked. Throws DataError if best.json is damaged.
   [[nodiscard]] std::optional<BestCheckpoint> best() const {
     const CheckpointNames names = CheckpointNames::in(folder_);
     for (const std::int64_t generation : names.bests) {
@@ -179,7 +183,7 @@ class CheckpointStore {
     const auto marked = best();
     return marked ? std::optional(marked->metric) : std::nullopt;
   }
-  // Nothing if none was marked; DataError if it is not whole.
+  // Returns no value if no checkpoint is marked. Throws DataError if the marked one is not valid.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_best() const {
     const auto marked = best();
     if (!marked) return std::nullopt;
@@ -190,8 +194,8 @@ class CheckpointStore {
     return load(*path);
   }
 
-  // Removes the checkpoints after `step`, and the mark of the best that is one: for a run that goes on from an older
-  // one, whose later ones would otherwise pass for the newest.
+  // Removes the checkpoints after `step`, and the mark of the best if it is after `step`. A run that continues from an
+  // older checkpoint needs this: the later ones would count as the newest.
   void discard_newer_than(std::int64_t step) {
     const auto marked = best();
     const CheckpointNames names = CheckpointNames::in(folder_);
@@ -202,8 +206,8 @@ class CheckpointStore {
   }
 
  private:
-  // Those that count, newest first; of one step that of the latest generation, and the one that takes another's place
-  // first.
+  // Returns the checkpoints that count, newest first. Of one step, the latest generation comes first, and a checkpoint
+  // comes before the ".old" one that it replaces.
   [[nodiscard]] std::vector<CheckpointName> scan() const {
     const CheckpointNames names = CheckpointNames::in(folder_);
     std::vector<CheckpointName> found;
@@ -225,7 +229,7 @@ class CheckpointStore {
     fsync_directory(folder_of(folder_of(folder_)));
   }
 
-  // Writes to `aside`, which becomes `target`: messages name the latter.
+  // Writes to `aside`, which is renamed to `target` later. Messages name `target`.
   static void write_aside(const Path& aside, const Path& target, const CheckpointData& data) {
     if (::mkdir(aside.c_str(), 0777) != 0) fail_file("make the folder", target, errno);
     CheckpointManifest manifest{data.step, data.counters, data.options, {}, {}};
@@ -255,8 +259,8 @@ class CheckpointStore {
 
   [[nodiscard]] static Path old_of(const Path& target) { return Path(target.string() + ".old"); }
 
-  // A folder that is not empty cannot be renamed over. The earlier checkpoint of the same step stays readable as .old
-  // until the new one has been read back.
+  // Renames the earlier checkpoint of the same step to .old, because rename() cannot replace a folder that is not
+  // empty. It stays readable as .old until the new one has been read back.
   void set_aside_same_step(const Path& target) const {
     if (!path_exists(target)) return;
     const Path old = old_of(target);
@@ -270,7 +274,7 @@ class CheckpointStore {
     rename_path(target, old);
   }
   static void restore_same_step(const Path& target) noexcept {
-    // Fails where there is no .old, or where the target still stands: both are right.
+    // Fails if there is no .old, or if the target still exists. Both are right.
     (void)::rename(old_of(target).c_str(), target.c_str());
   }
   [[nodiscard]] static bool is_valid(const Path& folder) {
@@ -282,18 +286,18 @@ class CheckpointStore {
     }
   }
 
-  // The name goes first, so that half a checkpoint is never seen under it.
+  // Renames the folder first, so that a reader never sees half a checkpoint under its name.
   static void remove(const Path& path) {
     const Path aside = aside_path(path);
     rename_path(path, aside);
     remove_tree(aside);
   }
-  // On the way of another error, which is the one to report.
+  // Called while another error is handled; that error is the one to report.
   static void discard(const Path& path) noexcept {
     try {
       if (path_exists(path)) remove(path);
     } catch (const std::exception&) {
-      // What stays is no valid checkpoint, or goes with the next save.
+      // What remains is not a valid checkpoint, or the next save() removes it.
     }
   }
 
@@ -305,7 +309,7 @@ class CheckpointStore {
     for (const CheckpointName& found : names.checkpoints) {
       const bool again = std::exchange(last, found.step) == found.step;
       const bool newer = found.generation > saved.generation;
-      // Of one step the first of the list is enough; what does not count was written by who had been given up.
+      // The first entry of a step is enough. Entries that do not count come from writers that the job had given up.
       const bool idle = !names.counts(found.generation, found.step) ||
                         (again && (found.replaced || found.generation < saved.generation));
       const bool stays = found.step == saved.step || (marked && marked->step == found.step);

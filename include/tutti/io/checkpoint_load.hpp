@@ -20,8 +20,8 @@
 
 namespace tutti::io {
 
-// A checkpoint that was read and found whole. The records' bytes lie in the mapped files that this object owns; they
-// stay where they are when it is moved.
+// A checkpoint that has been read and checked. The records' bytes lie in mapped files that this object owns. Their
+// addresses do not change when the object is moved.
 class LoadedCheckpoint {
  public:
   [[nodiscard]] const Path& path() const noexcept { return path_; }
@@ -71,7 +71,7 @@ inline void check_crc(const Path& path, std::span<const std::byte> bytes, const 
 
 }  // namespace detail
 
-// Reads a checkpoint's folder and checks all of it. DataError names the file and what is wrong with it.
+// Reads a checkpoint's folder and checks all of it. Throws DataError that names the file and what is wrong with it.
 [[nodiscard]] inline LoadedCheckpoint load_checkpoint(const Path& folder) {
   if (!path_exists(folder)) fail<DataError>("checkpoint", "a folder " + folder.string(), "none");
   const Path complete = folder / "COMPLETE";

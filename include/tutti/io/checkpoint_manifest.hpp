@@ -17,7 +17,7 @@
 
 namespace tutti::io {
 
-// The size and checksum of one file of a checkpoint.
+// The size (bytes) and CRC-32C of one file of a checkpoint.
 struct CheckpointFile {
   std::uint64_t size = 0;
   std::uint32_t crc32c = 0;
@@ -25,7 +25,7 @@ struct CheckpointFile {
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
 
-// What manifest.json holds. `counters` and `options` are JSON objects whose members are the trainer's business.
+// The content of manifest.json. `counters` and `options` are JSON objects; the trainer defines their members.
 struct CheckpointManifest {
   static constexpr std::int64_t version = 1;
   static constexpr std::string_view format = "tutti-checkpoint";
@@ -39,14 +39,15 @@ struct CheckpointManifest {
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 
-// A checksum as eight hexadecimal digits.
+// Returns a checksum as eight hexadecimal digits.
 [[nodiscard]] inline std::string crc_text(std::uint32_t crc) {
   constexpr char hex[] = "0123456789abcdef";
   std::string out;
   for (int shift = 28; shift >= 0; shift -= 4) out.push_back(hex[(crc >> shift) & 15U]);
   return out;
 }
-[[nodiscard]] inline std::uint32_t parse_crc_text(std::string_view text, std::string_view where) {  // throws DataError
+// Returns the checksum of such a text; throws DataError.
+[[nodiscard]] inline std::uint32_t parse_crc_text(std::string_view text, std::string_view where) {
   std::uint32_t crc = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
   if (text.size() != 8 || end.ec != std::errc() || end.ptr != text.data() + text.size() || crc_text(crc) != text)
@@ -54,7 +55,7 @@ struct CheckpointManifest {
   return crc;
 }
 
-[[nodiscard]] inline std::string write_manifest(const CheckpointManifest& m) {  // as JSON
+[[nodiscard]] inline std::string write_manifest(const CheckpointManifest& m) {  // Returns the manifest as JSON.
   const auto file = [](std::string_view name, const CheckpointFile& f) {
     return Json::Member(name, Json::object({{"size", f.size}, {"crc32c", crc_text(f.crc32c)}}));
   };
@@ -94,7 +95,7 @@ inline void check_keys(const Json& object, std::span<const std::string_view> key
 [[nodiscard]] inline CheckpointManifest parse_manifest(std::string_view text, std::string_view path) {
   const std::string where = "checkpoint " + std::string(path);
   const Json json = parse_json(text, path);
-  // The version first: another one may have other members.
+  // Checks the version first: another version may have other members.
   if (json.at("format", where).as_string(where) != CheckpointManifest::format)
     fail<DataError>(where, "the format '" + std::string(CheckpointManifest::format) + "'", "another");
   const std::int64_t version = json.at("version", where).as_integer(where);

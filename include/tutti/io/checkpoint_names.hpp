@@ -15,12 +15,12 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_error.hpp>
 
-// What lies in a run's folder of checkpoints, by its names. Where the members of the job change, these hold the
-// generation, so that nobody replaces what another generation has written, and a reader tells which of two counts:
-//     step-000000007          a checkpoint; step-000000007.g3 one of generation 3
-//     step-000000007.old      while another one takes its place
-//     best.json, best.g3.json which is the best
-//     generation-3-behind-7   generation 3 began behind step 7: what earlier ones wrote of later steps does not count
+// The names in a run's folder of checkpoints. If the job's members change, names hold the generation: a generation does
+// not replace what another one has written, and readers know which of two checkpoints counts.
+//     step-000000007          a checkpoint; step-000000007.g3 is one of generation 3
+//     step-000000007.old      the previous one, while a new one replaces it
+//     best.json, best.g3.json the mark of the best checkpoint
+//     generation-3-behind-7   generation 3 started after step 7: later steps of earlier generations do not count
 namespace tutti::io {
 
 namespace detail {
@@ -40,7 +40,7 @@ inline bool take(std::string_view& text, std::string_view what) {
 
 }  // namespace detail
 
-struct CheckpointName {  // what the name of a folder says
+struct CheckpointName {  // The content of a checkpoint folder's name.
   std::int64_t step = 0, generation = 0;
   bool replaced = false;
 
@@ -63,10 +63,11 @@ struct CheckpointName {  // what the name of a folder says
   }
 };
 
-[[nodiscard]] inline std::string best_name(std::int64_t generation) {  // of the folder of the best
+// Returns the name of the file that marks the best checkpoint.
+[[nodiscard]] inline std::string best_name(std::int64_t generation) {
   return generation > 0 ? "best.g" + std::to_string(generation) + ".json" : "best.json";
 }
-// The generation of a best file; nothing for another name.
+// Returns the generation in the name of such a file; no value for another name.
 [[nodiscard]] inline std::optional<std::int64_t> parse_best_name(std::string_view name) {
   std::string_view rest = name;
   if (!detail::take(rest, "best.")) return std::nullopt;
@@ -74,7 +75,7 @@ struct CheckpointName {  // what the name of a folder says
   return generation && best_name(*generation) == name ? generation : std::nullopt;
 }
 
-// The beginning of a generation.
+// The start of a generation: its number and the last step before it.
 struct GenerationBegin {
   std::int64_t generation = 0, step = 0;
 
@@ -92,13 +93,13 @@ struct GenerationBegin {
   }
 };
 
-// Everything of such a folder.
+// All names of such a folder.
 struct CheckpointNames {
-  std::vector<CheckpointName> checkpoints;  // the newest first; of one step that of the latest generation
-  std::vector<std::int64_t> bests;          // generations, the latest first
+  std::vector<CheckpointName> checkpoints;  // newest first; of one step, the latest generation first
+  std::vector<std::int64_t> bests;          // generations, latest first
   std::vector<GenerationBegin> begins;
 
-  // Whether what `generation` wrote of a step counts.
+  // Returns whether a checkpoint of `step` that `generation` wrote counts.
   [[nodiscard]] bool counts(std::int64_t generation, std::int64_t step) const {
     for (const auto& b : begins)
       if (b.generation > generation && b.step < step) return false;
@@ -111,7 +112,7 @@ struct CheckpointNames {
     return latest;
   }
 
-  // Nothing where there is no folder.
+  // Reads the names in `folder`. Returns an object without names if the folder does not exist.
   [[nodiscard]] static CheckpointNames in(const Path& folder) {
     CheckpointNames found;
     if (!path_exists(folder)) return found;

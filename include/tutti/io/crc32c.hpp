@@ -12,8 +12,8 @@ namespace tutti::io {
 
 namespace detail {
 
-// of[k][b]: the CRC of byte b followed by k zero bytes ("slicing by 8"). Made at the first use, because a constant
-// would cost every file that includes this.
+// of[k][b] is the CRC of byte b followed by k zero bytes ("slicing by 8"). Computed at the first use: a constant would
+// cost compile time in every file that includes this header.
 struct Crc32cTable {
   Crc32cTable() {
     for (std::uint32_t b = 0; b < 256; ++b) {
@@ -27,7 +27,7 @@ struct Crc32cTable {
   std::array<std::array<std::uint32_t, 256>, 8> of{};
 };
 
-// Both take and return the register, i.e. the complement of the checksum.
+// Both functions take and return the register, which is the complement of the checksum.
 [[nodiscard]] inline std::uint32_t crc32c_portable(std::uint32_t c, std::span<const std::byte> bytes) noexcept {
   static const Crc32cTable table;
   const auto& t = table.of;
@@ -59,7 +59,8 @@ struct Crc32cTable {
 
 }  // namespace detail
 
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4) of the bytes; `before` is the checksum of what came before them.
+// Returns the CRC-32C (Castagnoli; RFC 3720, appendix B.4) of the bytes. `before` is the checksum of the bytes that
+// precede them.
 [[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept {
 #if defined(__x86_64__)
   static const bool has_sse42 = __builtin_cpu_supports("sse4.2") != 0;
@@ -67,11 +68,12 @@ struct Crc32cTable {
 #endif
   return ~detail::crc32c_portable(~before, bytes);
 }
-[[nodiscard]] inline std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0) noexcept {  // Castagnoli's
+// same for a text (Castagnoli)
+[[nodiscard]] inline std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0) noexcept {
   return crc32c(std::as_bytes(std::span(text.data(), text.size())), before);
 }
 
-// The form that TFRecord files store, so that a checksum of data that holds checksums stays useful.
+// Returns the masked form that TFRecord files store, which keeps a checksum useful for data that contains checksums.
 [[nodiscard]] constexpr std::uint32_t mask_crc32c(std::uint32_t crc) noexcept {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }

@@ -22,11 +22,11 @@
 #include <tutti/core/error.hpp>
 #include <tutti/io/file_error.hpp>
 
-// Files through POSIX calls: each is checked, each is repeated after EINTR, and each failure is a FileError that names
-// the path.
+// Files through POSIX calls. Each call is checked and repeated after EINTR; each failure is a FileError that names the
+// path.
 namespace tutti::io {
 
-// Owns a file descriptor; closes it without a check.
+// Owns a file descriptor. The destructor closes it without checking for errors.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -56,7 +56,7 @@ class Descriptor {
 
 namespace detail {
 
-// Opens a regular file; a pipe or a device would block or never end.
+// Opens a regular file. Rejects pipes and devices, because reading them could block or never end.
 [[nodiscard]] inline Descriptor open_regular(const Path& path, struct stat& status) {
   Descriptor fd = Descriptor::open(path, O_RDONLY | O_NONBLOCK, "open");
   if (::fstat(fd.get(), &status) != 0) fail_file("examine", path, errno);
@@ -73,7 +73,8 @@ inline void check_size(const Path& path, std::uint64_t size, std::uint64_t limit
 
 }  // namespace detail
 
-// The bytes of a regular file; DataError if there are more than `limit`, before memory is taken for them.
+// Returns the bytes of a regular file. Throws DataError before it allocates memory if there are more than `limit`
+// bytes.
 template <class Container = std::vector<std::byte>>
 [[nodiscard]] Container read_file(const Path& path, std::size_t limit) {
   struct stat status {};
@@ -97,7 +98,7 @@ template <class Container = std::vector<std::byte>>
   return read_file<std::string>(path, limit);
 }
 
-// A file mapped for reading. Whoever shortens the file while it is mapped makes later reads fail with SIGBUS.
+// A file mapped for reading. If another process shortens the file while it is mapped, later reads fail with SIGBUS.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -131,7 +132,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Asks the system to drop what it caches of a file, so that what is read next comes from the disk. No promise.
+// Asks the system to drop its cached pages of a file, so that the next read comes from the disk. The system need not do
+// it.
 inline void forget_cached(const Path& path) {
   const Descriptor fd = Descriptor::open(path, O_RDONLY, "open");
   (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -139,7 +141,7 @@ inline void forget_cached(const Path& path) {
 
 inline void fsync_directory(const Path& path) {
   const Descriptor fd = Descriptor::open(path, O_RDONLY | O_DIRECTORY, "open the folder");
-  // Some network file systems answer EINVAL: they have no such operation and write names through.
+  // Some network file systems return EINVAL: they have no such operation and write names immediately.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) fail_file("sync the folder", path, errno);
 }
 
@@ -147,27 +149,27 @@ inline void rename_path(const Path& from, const Path& to) {  // throws FileError
   if (::rename(from.c_str(), to.c_str()) != 0) fail_file("rename " + from.string() + " to", to, errno);
 }
 
-inline void make_directories(const Path& path) {  // with those above it; throws FileError
+inline void make_directories(const Path& path) {  // also makes parent folders; throws FileError
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail_file("make the folder", path, error.value());
 }
 
-// Removes a file, or a folder with all that is in it; nothing happens where there is none.
+// Removes a file, or a folder with its content. Does nothing if it does not exist.
 inline void remove_tree(const Path& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);
   if (error) fail_file("remove", path, error.value());
 }
 
-[[nodiscard]] inline bool path_exists(const Path& path) {  // throws FileError where that cannot be known
+[[nodiscard]] inline bool path_exists(const Path& path) {  // Throws FileError if the answer cannot be determined.
   std::error_code error;
   const auto status = std::filesystem::symlink_status(path, error);
   if (status.type() == std::filesystem::file_type::none) fail_file("examine", path, error.value());
   return std::filesystem::exists(status);
 }
 
-// The folder a file lies in; "." for a bare name.
+// Returns the folder that contains a file; "." for a name without a folder.
 [[nodiscard]] inline Path folder_of(const Path& path) {
   return path.has_parent_path() ? path.parent_path() : Path(".");
 }

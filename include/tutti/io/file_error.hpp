@@ -17,8 +17,8 @@ namespace tutti::io {
 
 using Path = std::filesystem::path;
 
-// A system call on a file that failed; error_number() is its errno, so that a program can tell a full disk (ENOSPC)
-// from a missing file (ENOENT).
+// A system call on a file failed. error_number() returns its errno, so that a program can distinguish a full disk
+// (ENOSPC) from a missing file (ENOENT).
 class FileError : public DataError {
  public:
   FileError(const std::string& message, int error_number) : DataError(message), error_number_(error_number) {}
@@ -28,7 +28,8 @@ class FileError : public DataError {
   int error_number_;
 };
 
-// Bytes that an unprivileged process may still write where `path` lies; nothing if that cannot be found out.
+// Returns the bytes that an unprivileged process may still write on the file system of `path`, or no value if that is
+// unknown. `path` need not exist: a parent folder is used instead.
 [[nodiscard]] inline std::optional<std::uint64_t> free_bytes(Path path) {
   struct statvfs s {};
   while (::statvfs(path.c_str(), &s) != 0) {
@@ -39,7 +40,8 @@ class FileError : public DataError {
   return static_cast<std::uint64_t>(s.f_bavail) * static_cast<std::uint64_t>(s.f_frsize);
 }
 
-// Throws FileError "[file] expected to <what> <path>, got <reason>"; a full disk also says how much room is left.
+// Throws FileError "[file] expected to <what> <path>, got <reason>". If the disk is full, the message includes the free
+// bytes.
 [[noreturn]] inline void fail_file(std::string_view what, const Path& path, int error_number) {
   std::string got = std::generic_category().message(error_number);
   std::string hint;

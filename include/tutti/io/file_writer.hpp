@@ -35,13 +35,13 @@ inline void write_fully(int fd, std::span<const std::byte> bytes, const Path& pa
 
 }  // namespace detail
 
-// Writes a file from start to end; an existing one is emptied. Small pieces are gathered, so what was written reaches
-// the file at flush(), sync() or close(), each of which throws FileError; a writer destroyed without close() leaves a
-// part of the file.
+// Writes a file from start to end and empties an existing one. Small pieces are buffered: data reaches the file at
+// flush(), sync() or close(), each of which throws FileError. A writer that is destroyed without close() leaves part of
+// the file.
 class FileWriter {
  public:
   explicit FileWriter(const Path& path) : FileWriter(path, path) {}
-  // `named`: the path in messages, for a file that is written under another name first.
+  // `named`: the path in messages, for a file that is first written under another name.
   FileWriter(const Path& path, Path named) : path_(path), named_(std::move(named)) {
     do fd_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     while (fd_.get() < 0 && errno == EINTR);
@@ -60,24 +60,24 @@ class FileWriter {
   }
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
 
-  // Hands everything to the system.
+  // Passes all buffered data to the operating system.
   void flush() {
-    // Emptied first: after an error a second attempt would write a part twice.
+    // Emptied first: otherwise a second attempt after an error would write a part twice.
     const auto pending = std::exchange(buffer_, {});
     detail::write_fully(fd_.get(), span_of(pending), named_);
   }
-  // Hands everything to the disk.
+  // Passes all buffered data to the disk.
   void sync() {
     flush();
     if (::fsync(fd_.get()) != 0) fail_file("sync", named_, errno);
   }
   void close() {
     flush();
-    // Linux closes the descriptor even when it answers EINTR.
+    // Linux closes the descriptor even if it returns EINTR.
     if (::close(fd_.release()) != 0 && errno != EINTR) fail_file("close", named_, errno);
   }
 
-  // Of all that write() was given.
+  // Size and checksum of all bytes given to write().
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] std::uint32_t crc() const noexcept { return crc_; }
   [[nodiscard]] const Path& path() const noexcept { return path_; }
@@ -112,19 +112,20 @@ void replace_file(const Path& path, bool synced, Fill&& fill) {
 
 }  // namespace detail
 
-// Replaces a file by what `fill(FileWriter&)` writes, so that a reader, and the disk after a crash, has the old file or
-// the new one whole: written aside, synced, renamed, the folder synced. On an error the old file stays.
+// Replaces a file by what `fill(FileWriter&)` writes. A reader, and the disk after a crash, has either the complete old
+// file or the complete new one: the data is written to a temporary file, synced and renamed, then the folder is synced.
+// On an error the old file stays.
 template <class Fill>
 requires std::invocable<Fill&, FileWriter&>
 void atomic_write_file(const Path& path, Fill&& fill) { detail::replace_file(path, true, fill); }
-inline void atomic_write_file(const Path& path, std::string_view text) {  // whole or not at all; throws FileError
+inline void atomic_write_file(const Path& path, std::string_view text) {  // all or nothing; throws FileError
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(text); });
 }
 inline void atomic_write_file(const Path& path, std::span<const std::byte> bytes) {  // throws FileError
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(bytes); });
 }
-// As atomic_write_file() for readers, without waiting for the disk: after a crash of the system it may be empty. For
-// what is soon written anew.
+// Like atomic_write_file() for readers, but does not wait for the disk: after a crash of the system the file may be
+// empty. For files that are rewritten soon.
 inline void replace_file(const Path& path, std::string_view text) {
   detail::replace_file(path, false, [&](FileWriter& writer) { writer.write(text); });
 }

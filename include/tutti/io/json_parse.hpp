@@ -17,7 +17,8 @@
 
 namespace tutti::io {
 
-// What a text may cost; all are checked before memory is taken. A value takes about 40 bytes.
+// Limits of a JSON text (bytes, values, nesting). All are checked before memory is allocated. A value takes about 40
+// bytes.
 struct JsonLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t values = std::size_t{1} << 20;
@@ -42,7 +43,7 @@ class JsonParser {
   }
 
  private:
-  // line:column of an offset; both count from 1, columns count bytes.
+  // Returns "line:column" of an offset. Both count from 1; columns count bytes.
   [[nodiscard]] std::string place(std::size_t at) const {
     const auto head = text_.substr(0, at);
     const auto line = std::count(head.begin(), head.end(), '\n') + 1;
@@ -57,7 +58,7 @@ class JsonParser {
   [[noreturn]] void wrong(std::string_view expected, std::string_view hint = {}) const {
     wrong_at(at_, expected, here(), hint);
   }
-  // The next byte in words.
+  // Returns a description of the next byte.
   [[nodiscard]] std::string here() const {
     if (at_ >= text_.size()) return "the end of the text";
     const auto byte = static_cast<std::uint8_t>(text_[at_]);
@@ -146,7 +147,7 @@ class JsonParser {
     return members;
   }
 
-  // Sorting keeps hostile objects with many keys from costing quadratic time.
+  // Sorts the keys, so that hostile objects with many keys do not cost quadratic time.
   void refuse_duplicates(const Json::Object& members, const std::vector<std::size_t>& places) const {
     std::vector<std::size_t> order(members.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -163,7 +164,7 @@ class JsonParser {
     ++at_;
     std::string out;
     while (true) {
-      // Runs of plain characters are copied whole.
+      // Copies a run of plain characters at once.
       std::size_t end = at_;
       while (end < text_.size() && text_[end] != '"' && text_[end] != '\\' &&
              static_cast<std::uint8_t>(text_[end]) >= 0x20 && static_cast<std::uint8_t>(text_[end]) < 0x80)
@@ -226,7 +227,7 @@ class JsonParser {
     return v;
   }
 
-  // No fraction and no exponent: an integer. "-0" is a double, since integers have no such value.
+  // A number without fraction and exponent is an integer. "-0" is a double, because integers have no negative zero.
   [[nodiscard]] Json number() {
     const std::size_t start = at_;
     bool integer = true;
@@ -275,7 +276,7 @@ class JsonParser {
 }  // namespace detail
 
 // Reads one JSON value that fills the whole text. Strict: UTF-8 only, no comments, no trailing commas, no leading
-// zeros, each key once, integers within 64 bits. Throws DataError "[json <where>:<line>:<column>] ...".
+// zeros, no repeated key, integers within 64 bits. Throws DataError "[json <where>:<line>:<column>] ...".
 [[nodiscard]] inline Json parse_json(std::string_view text, std::string_view where = "text",
                                      const JsonLimits& limits = {}) {
   return detail::JsonParser(text, where, limits).document();

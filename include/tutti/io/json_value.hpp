@@ -14,8 +14,8 @@
 
 namespace tutti::io {
 
-// A JSON value (RFC 8259). Integers are kept apart from doubles, because counters must stay exact; objects keep the
-// order in which their members were added.
+// A JSON value (RFC 8259). Integers are distinct from doubles, because counters must stay exact. Objects keep the order
+// in which their members were added.
 class Json {
  public:
   using Array = std::vector<Json>;
@@ -41,7 +41,7 @@ class Json {
   // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] static Json array(std::initializer_list<Json> items = {}) { return Json(Array(items)); }
-  // UsageError if a key is there twice.
+  // Throws UsageError if a key occurs twice.
   [[nodiscard]] static Json object(std::initializer_list<Member> members = {}) {
     Json result{Object()};
     for (const Member& m : members) {
@@ -64,7 +64,7 @@ class Json {
     return names[static_cast<std::size_t>(kind_)];
   }
 
-  // Each throws DataError where the value is of another kind; `where` names the value in the message.
+  // Each throws DataError if the value is of another kind. `where` names the value in the message.
   [[nodiscard]] bool as_bool(std::string_view where = "json") const {
     require(Kind::boolean, "a bool", where);
     return integer_ != 0;
@@ -73,7 +73,7 @@ class Json {
     require(Kind::integer, "an integer", where);
     return integer_;
   }
-  // A double, or an integer converted to one.
+  // Returns a double, or an integer converted to double.
   [[nodiscard]] double as_double(std::string_view where = "json") const {
     if (is_integer()) return static_cast<double>(integer_);
     require(Kind::number, "a number", where);
@@ -92,13 +92,13 @@ class Json {
     return members_;
   }
 
-  // The member with that key, or nullptr; also nullptr where this is no object.
+  // Returns the member with that key, or nullptr if there is none or this is not an object.
   [[nodiscard]] const Json* find(std::string_view key) const noexcept {
     for (const Member& m : members_)
       if (m.first == key) return &m.second;
     return nullptr;
   }
-  // The member with that key; DataError where there is none.
+  // Returns the member with that key. Throws DataError if there is none.
   [[nodiscard]] const Json& at(std::string_view key, std::string_view where = "json") const {
     (void)as_object(where);
     const Json* found = find(key);
@@ -106,7 +106,7 @@ class Json {
     return *found;
   }
 
-  // Adds a member, or gives it a new value. A null becomes an object.
+  // Adds a member or replaces its value. A null becomes an object.
   Json& set(std::string_view key, Json value) {
     if (is_null()) kind_ = Kind::object;
     require(Kind::object, "an object", "json");
@@ -126,7 +126,7 @@ class Json {
     return *this;
   }
 
-  // Same kind and value; members in the same order.
+  // Equal if kind and value are equal and members have the same order.
   friend bool operator==(const Json& a, const Json& b) {
     return a.kind_ == b.kind_ && a.integer_ == b.integer_ && a.number_ == b.number_ && a.text_ == b.text_ &&
            a.items_ == b.items_ && a.members_ == b.members_;
@@ -139,7 +139,7 @@ class Json {
     if (kind_ != kind) fail<DataError>(where, expected, this->kind());
   }
 
-  // Members of their own, of which one is in use: a std::variant of seven types costs every compiler far more.
+  // One member for each kind, of which one is in use: a std::variant of seven types costs every compiler far more time.
   Kind kind_ = Kind::null;
   std::int64_t integer_ = 0;
   double number_ = 0;

@@ -58,7 +58,7 @@ class JsonWriter {
       fail<UsageError>("json", "a finite number", math::is_nan(v) ? "NaN" : "an infinity", "JSON has no form for it");
     const std::size_t start = out_.size();
     chars(v);
-    // A double stays a double when it is read again.
+    // Keeps a double a double when it is read again.
     if (out_.find_first_of(".e", start) == std::string::npos) out_ += ".0";
   }
 
@@ -124,9 +124,9 @@ class JsonWriter {
 
 }  // namespace detail
 
-// The value as JSON text that parse_json reads back equal: doubles in the fewest digits that round-trip. With indent 0
-// on one line, else on several. UsageError for what JSON cannot hold: NaN, infinities, bytes that are not UTF-8, more
-// than 64 levels.
+// Returns the value as JSON text, which parse_json() reads back equal. Doubles have the fewest digits that round-trip.
+// An indent of 0 writes one line, others several. Throws UsageError for what JSON cannot hold: NaN, infinities, bytes
+// that are not UTF-8, more than 64 levels.
 [[nodiscard]] inline std::string write_json(const Json& value, int indent = 0) {
   detail::JsonWriter writer(indent);
   writer.value(value, 0);

@@ -8,8 +8,8 @@
 
 #include <tutti/io/tfrecord.hpp>
 
-// Writing protocol buffers' wire format (https://protobuf.dev/programming-guides/encoding): a message is a string that
-// fields are appended to.
+// Writes the wire format of protocol buffers (https://protobuf.dev/programming-guides/encoding). A message is a string;
+// each function appends a field.
 namespace tutti::io::protobuf {
 
 enum class Wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
@@ -21,13 +21,13 @@ inline void append_varint(std::string& out, std::uint64_t v) {
 inline void append_key(std::string& out, std::uint32_t field, Wire wire) {
   append_varint(out, (std::uint64_t{field} << 3) | static_cast<std::uint32_t>(wire));
 }
-// Strings, byte strings and messages in messages.
+// For strings, byte strings and nested messages.
 inline void append_bytes(std::string& out, std::uint32_t field, std::string_view bytes) {
   append_key(out, field, Wire::bytes);
   append_varint(out, bytes.size());
   out.append(bytes);
 }
-// Of the types int32, int64 and enum.
+// For int32, int64 and enum.
 inline void append_int(std::string& out, std::uint32_t field, std::int64_t v) {
   append_key(out, field, Wire::varint);
   append_varint(out, static_cast<std::uint64_t>(v));

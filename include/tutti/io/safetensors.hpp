@@ -25,7 +25,7 @@
 
 namespace tutti::io {
 
-// One tensor of a safetensors file, of any type and rank that the format knows.
+// One tensor of a safetensors file, of any type and rank that the format has.
 struct SafetensorsEntry {
   std::string name;
   const SafetensorsType* type = nullptr;
@@ -34,15 +34,16 @@ struct SafetensorsEntry {
 };
 
 // Reads a safetensors file (https://github.com/huggingface/safetensors): 8 bytes header length, little-endian; a JSON
-// header; the tensors' bytes, without a gap, in the order of their offsets. Everything is checked when it is opened;
-// DataError says what is wrong.
+// header; the tensors' bytes, without gaps, in the order of their offsets. Everything is checked when the file is
+// opened; DataError says what is wrong.
 class Safetensors {
  public:
   static constexpr std::uint64_t most_header_bytes = 100'000'000;
 
-  // No tensors.
+  // Has no tensors.
   Safetensors() = default;
-  // Maps the file; the tensors' bytes stay in it, and stay valid as long as this object or what it is moved to.
+  // Maps the file. The tensors' bytes stay in the mapping, which lives as long as this object or the object that it is
+  // moved to.
   [[nodiscard]] static Safetensors open(const Path& path) { return own(MappedFile(path), path.string()); }
   [[nodiscard]] static Safetensors own(MappedFile file, std::string where) {
     Safetensors result(file.bytes(), std::move(where));
@@ -54,7 +55,7 @@ class Safetensors {
     return {bytes, std::move(where)};
   }
 
-  // In the order in which they lie in the file.
+  // In the order of the file.
   [[nodiscard]] const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const noexcept {
@@ -63,7 +64,7 @@ class Safetensors {
     return nullptr;
   }
 
-  // DataError if there is no such tensor, or if its type or rank is one that tutti does not have.
+  // Throws DataError if there is no such tensor, or if tutti does not support its type or rank.
   [[nodiscard]] TensorRecord record(std::string_view name) const {
     const SafetensorsEntry* e = find(name);
     if (e == nullptr) fail<DataError>(where(), "a tensor '" + std::string(name) + "'", "none of that name");
@@ -81,8 +82,8 @@ class Safetensors {
 
   [[nodiscard]] std::string where() const { return "safetensors " + name_; }
 
-  // Does a file that begins with these 8 bytes come from torch.save()? It writes a ZIP archive, in its older form a
-  // pickle of protocol 2.
+  // Returns whether a file that begins with these 8 bytes comes from torch.save(), which writes a ZIP archive, or in
+  // its older form a pickle of protocol 2.
   [[nodiscard]] static bool is_pytorch_file(std::uint64_t begin) {
     return (begin & 0xffffffffU) == 0x04034b50U || (begin & 0xffffU) == 0x0280U;
   }
@@ -153,7 +154,7 @@ class Safetensors {
     return {static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), entries_.size() - 1};
   }
 
-  // Puts the entries in the order of their offsets and gives them their bytes.
+  // Sorts the entries by offset and sets their bytes.
   void place(std::vector<Range>& ranges, std::span<const std::byte> data) {
     std::sort(ranges.data(), ranges.data() + ranges.size(), [](const Range& a, const Range& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end != b.end ? a.end < b.end : a.entry < b.entry;

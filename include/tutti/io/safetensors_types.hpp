@@ -13,7 +13,7 @@
 
 namespace tutti::io {
 
-// An element type of the safetensors format, and the tutti type it is, if any.
+// An element type of the safetensors format, and the matching tutti type, if any.
 struct SafetensorsType {
   std::string_view name;
   std::size_t bytes;
@@ -26,20 +26,20 @@ inline constexpr SafetensorsType safetensors_types[] = {
     {"U8", 1, DType::u8},   {"BOOL", 1, std::nullopt},
 };
 
-// nullptr for an unknown name.
+// Returns nullptr for an unknown name.
 [[nodiscard]] constexpr const SafetensorsType* safetensors_type(std::string_view name) noexcept {
   for (const auto& t : safetensors_types)
     if (t.name == name) return &t;
   return nullptr;
 }
-[[nodiscard]] constexpr const SafetensorsType& safetensors_type(DType dtype) noexcept {  // of a type that tutti has
+[[nodiscard]] constexpr const SafetensorsType& safetensors_type(DType dtype) noexcept {  // for a type that tutti has
   for (const auto& t : safetensors_types)
     if (t.dtype == dtype) return t;
   return safetensors_types[0];
 }
 
-// Bytes of a tensor; nothing if an extent is negative or there are more elements than a Shape can have. Extents of 0
-// do not hide the others: a Shape multiplies them too.
+// Returns the bytes of a tensor, or no value if an extent is negative or there are more elements than a Shape can have.
+// An extent of 0 does not skip the check of the others, because a Shape multiplies them too.
 [[nodiscard]] inline std::optional<std::uint64_t> safetensors_bytes(const SafetensorsType& type,
                                                                     std::span<const std::int64_t> shape) noexcept {
   std::int64_t elements = 1;

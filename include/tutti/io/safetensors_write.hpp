@@ -22,10 +22,10 @@ namespace tutti::io {
 
 using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
 
-// Writes a safetensors file piece by piece: `sink(std::span<const std::byte>)` is called with the 8 bytes of the
-// header's length, the header, and each tensor's bytes. The header is padded to 8 bytes and wider types come first (in
-// the given order otherwise), so that every tensor is aligned. UsageError for a name twice, and for bytes that do not
-// fit type and shape.
+// Writes a safetensors file piece by piece. `sink(std::span<const std::byte>)` is called with the 8 bytes of the
+// header's length, the header, and each tensor's bytes. The header is padded to 8 bytes and wider types come first
+// (otherwise in the given order), so that every tensor is aligned. Throws UsageError if a name occurs twice, or if
+// bytes do not match type and shape.
 template <class Sink>
 requires std::invocable<Sink&, std::span<const std::byte>>
 void write_safetensors(Sink&& sink, std::span<const TensorRecord> records, const SafetensorsMetadata& metadata = {}) {
@@ -75,7 +75,7 @@ inline void write_safetensors(FileWriter& writer, std::span<const TensorRecord> 
   write_safetensors([&](std::span<const std::byte> bytes) { writer.write(bytes); }, records, metadata);
 }
 
-// Writes the file whole or not at all (atomic_write_file).
+// Writes the complete file or, on an error, leaves the old one (atomic_write_file).
 inline void save_safetensors(const Path& path, std::span<const TensorRecord> records,
                              const SafetensorsMetadata& metadata = {}) {
   atomic_write_file(path, [&](FileWriter& writer) { write_safetensors(writer, records, metadata); });

@@ -15,15 +15,16 @@
 
 namespace tutti::io {
 
-// A named tensor somewhere in memory or in a mapped file; does not own its bytes. Values are little-endian and in
-// row-major order of `shape`.
+// A named tensor in memory or in a mapped file. Does not own its bytes. Values are little-endian, in row-major order of
+// `shape`.
 struct TensorRecord {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
   std::span<const std::byte> bytes;
 
-  // The values in place. DataError for another type, or where the file did not align them (copy_values() always works).
+  // Returns the values in place. Throws DataError for another type, or if the file did not align them (copy_values()
+  // always works).
   template <class T>
   [[nodiscard]] std::span<const T> values() const {
     check<T>();
@@ -32,7 +33,8 @@ struct TensorRecord {
                       "copy_values() reads them");
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
-  // The values in memory of their own, which may outlive the file, wherever it has them. DataError for another type.
+  // Returns a copy of the values, which may outlive the file and works for any alignment. Throws DataError for another
+  // type.
   template <class T>
   [[nodiscard]] std::vector<T> copy_values() const {
     check<T>();
@@ -48,7 +50,8 @@ struct TensorRecord {
   }
 };
 
-// A record of values in memory, which must outlive it, for save_safetensors(). ShapeError for too many or too few.
+// Returns a record of values in memory, which must outlive it, for save_safetensors(). Throws ShapeError if the number
+// of values does not match the shape.
 template <class T>
 [[nodiscard]] TensorRecord make_record(std::string name, const Shape& shape, std::span<const T> values) {
   if (static_cast<std::size_t>(shape.numel()) != values.size())
@@ -57,7 +60,7 @@ template <class T>
   return {std::move(name), dtype_of<T>, shape, std::as_bytes(values)};
 }
 
-// The record with that name; DataError if there is none. `where` names the file in the message.
+// Returns the record with that name. Throws DataError if there is none. `where` names the file in the message.
 [[nodiscard]] inline const TensorRecord& record_named(std::span<const TensorRecord> records, std::string_view name,
                                                       std::string_view where = "tensors") {
   for (const TensorRecord& r : records)

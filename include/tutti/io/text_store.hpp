@@ -20,12 +20,13 @@
 
 namespace tutti::io {
 
-// Texts under keys, one file each: what took a while to find out. A file that is damaged, or of another key, is as good
-// as none, and a folder that cannot be written costs time, not the run. Several processes may share a folder.
+// Keeps texts by key, one file for each, for results that take time to compute. A file that is damaged or belongs to
+// another key counts as missing. If the folder cannot be written, the results are computed again, but the run does not
+// fail. Several processes may share a folder.
 class TextStore {
  public:
-  // `first_line`: what the files are, with the version of their form; `ending`: of their names. An empty folder keeps
-  // nothing.
+  // `first_line`: what the files hold, with the version of their format; `ending`: of the file names. With an empty
+  // folder, no text is kept.
   TextStore(std::filesystem::path folder, std::string first_line, std::string ending)
       : folder_(std::move(folder)), first_line_(std::move(first_line)), ending_(std::move(ending)) {}
 
@@ -33,7 +34,7 @@ class TextStore {
   [[nodiscard]] std::filesystem::path file_of(std::string_view key) const {
     return folder_ / (hash_name(key) + ending_);
   }
-  // Whether something lies there, of use or not.
+  // Returns whether the file of `key` exists, valid or not.
   [[nodiscard]] bool has_file(std::string_view key) const noexcept {
     std::error_code error;
     return !folder_.empty() && std::filesystem::exists(file_of(key), error);
@@ -57,7 +58,7 @@ class TextStore {
       return {};
     }
   }
-  // Whether it was kept.
+  // Returns whether the text was kept.
   bool save(std::string_view key, std::string_view text) const noexcept {
     if (folder_.empty() || text.empty() || text.size() > largest_file / 2) return false;
     try {

@@ -26,7 +26,7 @@ struct Scalar {
   float value;
 };
 
-// The Event message (tensorflow/core/util/event.proto) that each event file starts with.
+// Returns the Event message (tensorflow/core/util/event.proto) that starts each event file.
 [[nodiscard]] inline std::string encode_version_event(double wall_time) {
   std::string event;
   protobuf::append_double(event, 1, wall_time);
@@ -34,7 +34,7 @@ struct Scalar {
   return event;
 }
 
-// An Event message with one summary value a scalar. `wall_time` in seconds since 1970.
+// Returns an Event message with one summary value for each scalar. `wall_time` in seconds since 1970.
 [[nodiscard]] inline std::string encode_scalar_event(double wall_time, std::int64_t step,
                                                      std::span<const Scalar> scalars) {
   std::string summary;
@@ -52,8 +52,8 @@ struct Scalar {
 }
 
 // Writes scalars to a new file in `folder`, which it makes, under a name that TensorBoard looks for. A resumed run
-// writes another file beside the first; TensorBoard joins them. Each event is written at once. FileError when one
-// cannot be written; those before it stay, and a later one may be tried.
+// writes another file next to the first; TensorBoard joins them. Each event is written immediately. Throws FileError if
+// an event cannot be written; earlier events stay, and the caller may try again.
 class EventWriter {
  public:
   explicit EventWriter(const Path& folder) : file_(create(folder)) { append(encode_version_event(now())); }
@@ -62,12 +62,12 @@ class EventWriter {
   void scalars(std::int64_t step, std::initializer_list<Scalar> values) {
     scalars(step, std::span(values.begin(), values.size()));
   }
-  // An Event message, such as io/tfevents_summary.hpp makes.
+  // Writes an Event message, for example one from io/tfevents_summary.hpp.
   void event(const std::string& message) { append(message); }
   void scalar(std::string_view tag, std::int64_t step, float value) { scalars(step, {{tag, value}}); }
 
   [[nodiscard]] const Path& path() const noexcept { return file_.path(); }
-  // Seconds since 1970.
+  // Returns seconds since 1970.
   [[nodiscard]] static double now() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   }

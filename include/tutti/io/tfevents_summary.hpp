@@ -17,18 +17,18 @@
 #include <tutti/io/protobuf.hpp>
 #include <tutti/io/tfrecord.hpp>
 
-// What event files hold beside curves: images, histograms and the hyper-parameters of a run, as TensorBoard shows them
+// Event messages for images, histograms and the hyper-parameters of a run, as TensorBoard shows them
 // (tensorflow/core/framework/summary.proto, tensorboard/plugins/hparams/plugin_data.proto).
 namespace tutti::io {
 
-// A PNG file of an image, channels as the file has them.
+// An image as a PNG file, with the channels of the file.
 struct ImageSummary {
   std::string_view tag;
   std::int64_t height = 0, width = 0, channels = 0;
   std::string_view png;
 };
 
-// How many of the finite values lie in each of equal parts of their range.
+// Counts how many of the finite values lie in each of `parts` equal intervals of their range.
 struct Histogram {
   static constexpr std::size_t parts = 30;
   double least = 0, greatest = 0, count = 0, sum = 0, squares = 0;
@@ -69,7 +69,7 @@ namespace detail {
   return event;
 }
 
-// A value of TensorBoard's hparams plugin; field: of its HParamsPluginData.
+// Returns an event with a value of TensorBoard's hparams plugin. `field`: of its HParamsPluginData.
 [[nodiscard]] inline std::string hparams_event(double wall_time, std::string_view tag, unsigned field,
                                                std::string_view message) {
   std::string data, plugin, metadata, value;
@@ -78,7 +78,7 @@ namespace detail {
   protobuf::append_bytes(plugin, 2, data);
   protobuf::append_bytes(metadata, 1, plugin);
   protobuf::append_bytes(value, 1, tag);
-  // An empty tensor of f32, which the plugin asks for.
+  // An empty tensor of f32, which the plugin requires.
   std::string tensor, shape;
   protobuf::append_bytes(shape, 2, "");
   protobuf::append_int(tensor, 1, 1);
@@ -90,7 +90,7 @@ namespace detail {
 
 }  // namespace detail
 
-// An Event message with these images.
+// Returns an Event message with these images.
 [[nodiscard]] inline std::string encode_image_event(double wall_time, std::int64_t step,
                                                     std::span<const ImageSummary> images) {
   std::vector<std::string> values;
@@ -107,7 +107,7 @@ namespace detail {
   return detail::encode_summaries(wall_time, step, values);
 }
 
-// An event with the histogram of a tag's values at a step; wall_time: seconds of Unix time.
+// Returns an event with the histogram of a tag's values at a step. wall_time: seconds since 1970.
 [[nodiscard]] inline std::string encode_histogram_event(double wall_time, std::int64_t step, std::string_view tag,
                                                         const Histogram& h) {
   std::string histogram, limits, counts, value;
@@ -126,7 +126,8 @@ namespace detail {
   return detail::encode_summaries(wall_time, step, {&value, 1});
 }
 
-// The hyper-parameters of a run that begins: an object's texts, numbers and truths; others are left out.
+// Returns the hyper-parameters of a run that starts: the strings, numbers and booleans of an object. Other members are
+// omitted.
 [[nodiscard]] inline std::string encode_hparams_event(double wall_time, const Json& hparams) {
   std::string session;
   for (const auto& [name, v] : hparams.as_object()) {
@@ -146,7 +147,7 @@ namespace detail {
   protobuf::append_double(session, 5, wall_time);
   return detail::hparams_event(wall_time, "_hparams_/session_start_info", 3, session);
 }
-// How it has ended.
+// Returns how the run ended.
 [[nodiscard]] inline std::string encode_hparams_end(double wall_time, RunStatus status) {
   std::string session;
   protobuf::append_int(session, 1, static_cast<std::int64_t>(status));

@@ -11,22 +11,22 @@
 
 #include <tutti/core/span.hpp>
 
-// Events of Chrome's trace format, as chrome://tracing and Perfetto read it: a JSON array, here with one event a line,
-// whose closing bracket may be missing. Times are microseconds.
+// Events of Chrome's trace format, which chrome://tracing and Perfetto read: a JSON array, here with one event on each
+// line, whose closing bracket may be missing. Times are microseconds.
 namespace tutti::io {
 
-// A span that is over, as a thread keeps it until it is written.
+// A finished span, as a thread keeps it until it is written.
 struct TraceSpan {
   static constexpr std::size_t most_text = 60;
 
   std::int64_t begin = 0, nanoseconds = 0, number = -1;
   Lane lane = Lane::step;
-  bool shared = false;  // no thread's alone: others of its lane may be under way at the same time
+  bool shared = false;  // belongs to no single thread: other spans of its lane may overlap it
   std::uint8_t row = 0, length = 0;
   std::array<char, most_text> text{};
 
   [[nodiscard]] std::string_view name() const { return {text.data(), length}; }
-  // Longer ones are cut off.
+  // Cuts off names that are longer than most_text.
   void set_name(std::string_view what, std::string_view of) {
     length = 0;
     append(what);
@@ -47,17 +47,17 @@ struct TraceSpan {
                                         "evaluation", "checkpoint", "membership"};
   return names[static_cast<std::size_t>(lane)];
 }
-// What the number of a lane's spans counts.
+// Returns the unit of the numbers of a lane's spans.
 [[nodiscard]] constexpr std::string_view unit_of(Lane lane) {
   constexpr std::string_view names[] = {"step", "rows", "bytes", "images", "images", "step", "members"};
   return names[static_cast<std::size_t>(lane)];
 }
-// Where a row of a lane stands below the others.
+// Returns the position of a lane's row in the viewer.
 [[nodiscard]] constexpr int trace_row(Lane lane, int row) { return static_cast<int>(lane) * 1000 + row + 1; }
 
 namespace detail {
 
-// Whatever a layer's name holds becomes a JSON string; what is not ASCII becomes '?'.
+// Appends a layer's name as a JSON string. Characters outside ASCII become '?'.
 inline void append_trace_text(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -79,7 +79,8 @@ inline void append_microseconds(std::string& out, std::int64_t nanoseconds) {
 
 }  // namespace detail
 
-// Appends lines "{...},\n" of one span: one event, or two of one that is no thread's alone, which `id` joins.
+// Appends the lines "{...},\n" of one span: one event, or two events joined by `id` if the span belongs to no single
+// thread.
 inline void append_trace_span(std::string& out, const TraceSpan& s, std::int64_t process, std::uint64_t id) {
   using namespace detail;
   const auto event = [&](std::string_view phase, std::int64_t at) {

@@ -24,23 +24,23 @@
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/json.hpp>
 
-// One timeline of those that the processes of a job have written.
+// Merges the timelines of a job's processes into one.
 namespace tutti::io {
 
-// The file of one process beside the timeline `file` of its job: out.json and "rank3" make out.rank3.json.
+// Returns the file of one process next to the timeline `file` of its job: out.json and "rank3" make out.rank3.json.
 [[nodiscard]] inline Path trace_part(const Path& file, const std::string& process) {
   return folder_of(file) / (file.stem().string() + "." + process + file.extension().string());
 }
 
-struct MergedTrace {  // what came of it
+struct MergedTrace {  // The result of a merge.
   int processes = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::string> complaints{};  // about files, or parts of them, that are not in it
+  std::vector<std::string> complaints{};  // about files, or parts of them, that are not in the result
 };
 
 namespace detail {
 
-// A line "{...}," of a trace, without the comma.
+// The events of one process: lines "{...}," of a trace, without the comma.
 struct TracePart {
   Path file;
   std::string job, boot;
@@ -51,7 +51,7 @@ struct TracePart {
 inline constexpr std::size_t most_trace_bytes = std::size_t{1} << 30;
 inline constexpr std::int64_t most_ahead = std::int64_t{1} << 61;
 
-// Nothing where the file is no trace, or one of another job's.
+// Returns no value if the file is not a trace, or belongs to another job.
 [[nodiscard]] inline std::optional<TracePart> read_trace(const Path& file, const std::string& job, MergedTrace& about) {
   const std::string text = read_text_file(file, most_trace_bytes);
   TracePart part;
@@ -86,20 +86,21 @@ inline constexpr std::int64_t most_ahead = std::int64_t{1} << 61;
     }
   }
   if (!named) return std::nullopt;
-  // Of a process that was killed the last line may be half there.
+  // The last line of a killed process may be incomplete.
   if (damaged > 1)
     about.complaints.push_back(std::to_string(damaged) + " events of " + file.string() + " are damaged, and left out");
   return part;
 }
 
-// When the members of a host were in sums that all ranks take part in: nobody comes out of one before all are in it.
+// When the members of a host entered and left sums that all ranks take part in. No rank leaves a sum before all ranks
+// have entered it.
 struct SumTimes {
   double entered = -std::numeric_limits<double>::infinity(), left = std::numeric_limits<double>::infinity();
 };
 [[nodiscard]] inline std::map<std::string, SumTimes> sums_of(const std::vector<const TracePart*>& parts) {
   std::map<std::string, SumTimes> all;
   for (const TracePart* const p : parts) {
-    std::map<std::string, int> seen;  // a step that was done again says nothing
+    std::map<std::string, int> seen;  // a repeated step gives no information
     for (const Json& e : p->events) {
       const Json *name = e.find("name"), *dur = e.find("dur"), *ts = e.find("ts");
       if (name == nullptr || dur == nullptr || ts == nullptr || !name->is_string() ||
@@ -114,8 +115,8 @@ struct SumTimes {
   return all;
 }
 
-// What is to be added to the times of `theirs`, microseconds: what the clocks of day say, as far as the sums that both
-// took part in allow it.
+// Returns what to add to the times of `theirs`, in microseconds: the difference of the wall clocks, limited to the
+// range that the common sums allow.
 [[nodiscard]] inline double clock_shift(const std::vector<const TracePart*>& ours,
                                         const std::vector<const TracePart*>& theirs) {
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
@@ -148,13 +149,13 @@ struct SumTimes {
 
 }  // namespace detail
 
-// Puts the traces of a job's processes into `file` and removes them, unless one of the processes still writes or there
-// is none: then nothing happens, for it is done by whoever ends last. What `file` holds of the same job stays in it.
-// Times are those of the host of the lowest process; those of other hosts are moved so that what ranks did together
-// fits. Throws FileError.
+// Merges the traces of a job's processes into `file` and removes them. Does nothing if one of the processes still
+// writes, because the process that ends last merges, or if there is no trace. Events of the same job that `file`
+// already holds stay. Times are those of the host of the lowest process; times of other hosts are shifted so that
+// common operations of the ranks match. Throws FileError.
 inline std::optional<MergedTrace> merge_traces(const Path& file, const std::string& job) {
   using namespace detail;
-  // One at a time, so that of two that end together one sees the other's end.
+  // One process at a time: if two end together, one of them sees that the other has ended.
   const Descriptor turn = Descriptor::open(folder_of(file), O_RDONLY | O_DIRECTORY, "open the folder");
   while (::flock(turn.get(), LOCK_EX) != 0 && errno == EINTR) {
   }

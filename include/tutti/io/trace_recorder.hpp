@@ -33,21 +33,22 @@
 
 namespace tutti::io {
 
-struct TraceOptions {  // what a recorder can be told
+struct TraceOptions {  // Options of a recorder.
   Path file;
   std::int64_t process = 0;      // its number in the timeline: the rank
   std::string name = "process";  // as the timeline shows it
   std::string job{};             // files of one job are merged (trace_merge.hpp)
   // Steps whose layers and images are recorded; 0: the first ten of this process.
   std::int64_t first_step = 0, last_step = 0;
-  // Layers and images at most, of all steps; and spans of other kinds.
+  // Limits on the number of layers and images over all steps, and on the number of other spans.
   std::int64_t most_details = 40'000, most_spans = 40'000;
   std::function<void(const std::string&)> complain{};
 };
 
-// The clocks of this host: steady ones of all its processes are the same, and what the time of day is ahead of them.
+// The clocks of this host. All its processes have the same steady clock; `ahead` is the difference from it to the time
+// of day.
 struct TraceClock {
-  std::string boot;        // names the host since it was started
+  std::string boot;        // names the host since its last start
   std::int64_t ahead = 0;  // microseconds
   [[nodiscard]] static TraceClock now() {
     TraceClock c;
@@ -59,14 +60,14 @@ struct TraceClock {
   }
 };
 
-// Writes the spans of this process to a file, as a timeline in Chrome's trace format. Each thread notes its own; a
-// thread of the recorder's writes them several times a second, so that memory is bounded and a process that is killed
-// leaves all but the last moments. Layers and images are noted in a window of steps, the rest in all of the run, as
-// many as the options say; what evaluates, saves and changes members always.
+// Writes the spans of this process to a file, as a timeline in Chrome's trace format. Each thread notes its own spans.
+// A thread of the recorder writes them several times a second, so that memory is bounded and a killed process loses
+// only the last moments. Layers and images are recorded in a window of steps, other spans in the whole run, up to the
+// limits of the options. The limit for evaluations, checkpoints and membership changes is twice as high.
 class TraceRecorder final : public SpanWatcher {
  public:
-  // Records from now on until close(). Never destroyed: a thread may be in the middle of a span. FileError where the
-  // file cannot be written.
+  // Starts recording until close(). The recorder is never destroyed, because a thread may be in the middle of a span.
+  // Throws FileError if the file cannot be written.
   static TraceRecorder& start(TraceOptions options) {
     static auto* const all = new std::vector<std::unique_ptr<TraceRecorder>>;
     all->push_back(std::unique_ptr<TraceRecorder>(new TraceRecorder(std::move(options))));
@@ -102,12 +103,12 @@ class TraceRecorder final : public SpanWatcher {
     keep(here(), s);
   }
 
-  // Writes what there is. Behind an error of the file nothing more is recorded.
+  // Writes all finished spans. After an error of the file, no more spans are recorded.
   void flush() noexcept {
     const std::lock_guard lock(file_mutex_);
     write_all();
   }
-  // Ends the file; nothing is recorded any more, and others may merge it.
+  // Ends the file. No more spans are recorded, and other processes may merge it.
   void close() noexcept {
     if (closed_.exchange(true)) return;
     leave();
@@ -124,10 +125,10 @@ class TraceRecorder final : public SpanWatcher {
     file_ = Descriptor();
   }
 
-  // The last step whose layers and images were recorded where --trace-steps had asked for more; 0: all that were asked
-  // for.
+  // Returns the last step whose layers and images were recorded if --trace-steps requested more; 0 if all requested
+  // steps were recorded.
   [[nodiscard]] std::int64_t details_end_at() const noexcept { return cut_.load(); }
-  // Spans that were not recorded, because there were too many.
+  // Returns the number of spans that were not recorded because there were too many.
   [[nodiscard]] std::int64_t lost() const noexcept { return lost_.load(); }
   [[nodiscard]] const TraceOptions& options() const noexcept { return o_; }
 
@@ -145,14 +146,14 @@ class TraceRecorder final : public SpanWatcher {
     std::mutex mutex;
     std::vector<TraceSpan> spans;
     std::array<int, lanes> row{-1, -1, -1, -1, -1, -1, -1};
-    // Of the thread itself.
+    // Used by the thread itself only.
     std::size_t depth = 0;
     std::array<TraceSpan, 24> open;
   };
 
   explicit TraceRecorder(TraceOptions options) : o_(std::move(options)) {
     file_ = Descriptor::open(o_.file, O_WRONLY | O_CREAT | O_APPEND, "write");
-    // Held while this process lives, whatever ends it.
+    // Held as long as this process lives, however it ends.
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
       fail<UsageError>("--trace", "a file that no other process writes", o_.file.string());
     if (::ftruncate(file_.get(), 0) != 0) fail_file("empty", o_.file, errno);
@@ -191,7 +192,7 @@ class TraceRecorder final : public SpanWatcher {
 
   void keep(Thread& t, const TraceSpan& s) noexcept {
     if (closed_.load(std::memory_order_relaxed)) return;
-    // Who stands in front is told of all steps.
+    // A watcher in front of this one receives the details of all steps; this one filters them.
     if (is_detail(s.lane) && front_ != this && !details_) return;
     const bool rare = s.lane == Lane::evaluation || s.lane == Lane::checkpoint || s.lane == Lane::membership;
     const std::int64_t before = is_detail(s.lane) ? details_kept_.fetch_add(1, std::memory_order_relaxed)
@@ -256,7 +257,7 @@ class TraceRecorder final : public SpanWatcher {
       give_up(e.what());
     }
   }
-  // Of this thread in this lane; a new one is named in the file.
+  // Returns the row of this thread in this lane. Writes the name of a new row to the file.
   std::uint8_t row_of(Thread& t, Lane lane, std::string& text) {
     const auto i = static_cast<std::size_t>(lane);
     if (t.row[i] >= 0) return static_cast<std::uint8_t>(t.row[i]);
@@ -271,7 +272,7 @@ class TraceRecorder final : public SpanWatcher {
           ",\n";
     return static_cast<std::uint8_t>(t.row[i]);
   }
-  // Whoever stands in front goes on alone.
+  // Stops watching. A watcher in front of this one continues alone.
   void leave() noexcept {
     if (front_ != this) return;
     span_watcher.store(nullptr);
@@ -290,13 +291,13 @@ class TraceRecorder final : public SpanWatcher {
     leave();
     try {
       if (o_.complain) o_.complain("the timeline ends here: " + std::string(why) + " That does not end the training.");
-    } catch (...) {  // nobody hears it
+    } catch (...) {  // the error of the callback has no receiver
     }
   }
 
   TraceOptions o_;
   Descriptor file_;
-  std::atomic<SpanWatcher*> front_{this};  // who is told, and tells this
+  std::atomic<SpanWatcher*> front_{this};  // the watcher that is called first and forwards to this one
   std::mutex threads_mutex_, file_mutex_, wake_mutex_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::array<int, lanes> rows_{};
