@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Draws the pictures of the pages from what was measured; needs nothing but Python.
+"""Draws the pictures of the pages; needs Python alone.
 
     docs/pictures/make.py [--check]
 
 run.svg      from run.jsonl, the log of a training as it was written (log.jsonl)
 scaling.svg  from scaling.json, images a second as bench/RESULTS.md has them
---check ends with 1 where a picture is not what these files give.
+batch.svg, gradient.svg, members.svg  from diagrams.py: boxes that name classes of the sources
+--check ends with 1 if a picture differs from what this draws, or if a diagram names a class that the sources do not have.
 """
 import json
 import math
 import sys
 from pathlib import Path
+
+import diagrams
 
 HERE = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 720, 300
@@ -112,7 +115,13 @@ def main():
     pictures = {"scaling.svg": scaling_picture(json.loads((HERE / "scaling.json").read_text()))}
     if (HERE / "run.jsonl").is_file():
         pictures["run.svg"] = run_picture((HERE / "run.jsonl").read_text().splitlines())
+    pictures |= {name: make().svg() for name, make in diagrams.PICTURES.items()}
     wrong = 0
+    root = HERE.parents[1]
+    sources = "".join(f.read_text() + f.name for folder in ("include", "backends") for f in (root / folder).rglob("*.hpp"))
+    for name in diagrams.missing_names(sources):
+        print(f"docs/pictures/diagrams.py names {name}, which the sources do not have")
+        wrong = 1
     for name, picture in pictures.items():
         if "--check" not in sys.argv:
             (HERE / name).write_text(picture)
