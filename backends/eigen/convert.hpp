@@ -10,10 +10,10 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Copies between tensors in f32 or bf16 and the f32 that is computed with.
+// Copies between tensors in f32 or bf16 and the f32 used for computation.
 namespace tutti::eigen {
 
-// `rows` rows of n elements, each followed by zeros up to `padded` elements in the target.
+// Copies `rows` rows of n elements. Each row of the target is filled with zeros up to `padded` elements.
 template <cpu::Isa I, class From, class To>
 TUTTI_INLINE void copy_rows_body(const From* from, std::int64_t from_stride, To* to, std::int64_t to_stride,
                                  std::int64_t rows, std::int64_t n, std::int64_t padded) {

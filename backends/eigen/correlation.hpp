@@ -18,9 +18,9 @@ struct Image {
 };
 inline Image image_of(const Shape& s) { return {s[2], s[3], s[1]}; }
 
-// Output pixel (i, j) is the sum over kernel_h x kernel_w taps (r, s) of the input at
-// (i * step + top + r, j * step + left + s), zero where that lies outside. It lies at
-// (first_row + i * spread, first_col + j * spread) of the output.
+// Output pixel (i, j) is the sum over kernel_h x kernel_w taps (r, s) of the input at (i * step + top + r, j * step +
+// left + s), or zero if that is outside. It is stored at (first_row + i * spread, first_col + j * spread) of the
+// output.
 struct Correlation {
   int kernel_h = 1, kernel_w = 1, step = 1;
   std::int64_t top = 0, left = 0;
@@ -28,17 +28,17 @@ struct Correlation {
   std::int64_t first_row = 0, first_col = 0, spread = 1;
   // Tap (r, s) has the convolution's weight at (tap_row + r * tap_step, tap_col + s * tap_step).
   int tap_row = 0, tap_col = 0, tap_step = 1;
-  std::int64_t weights = 0;  // where its packed weights begin
+  std::int64_t weights = 0;  // offset of its packed weights
 
   [[nodiscard]] std::int64_t taps() const { return std::int64_t{kernel_h} * kernel_w; }
 };
 
-// What one op computes: several correlations over the same input, each for a part of the output pixels.
+// The computation of one op: several correlations over the same input, each for a part of the output pixels.
 struct Correlations {
   Image in{}, out{};
   std::vector<Correlation> parts;
-  bool everywhere = true;  // false: pixels outside of all parts are zero
-  // Of the plain weights: elements in a kernel's row, between input channels, between output channels.
+  bool everywhere = true;  // false: pixels outside all parts are zero
+  // Strides of the plain weights in elements: within a kernel's row, between input channels, between output channels.
   std::int64_t weight_row = 1, weight_in = 1, weight_out = 1;
   std::int64_t weight_count = 0;  // packed
 
@@ -74,9 +74,9 @@ struct Correlations {
   return c;
 }
 
-// dx[h] is the sum of dy[(h + padding - r) / stride] * w[r] over the r for which that divides. For the rows
-// h = a + stride * i those are r = first + stride * t, and dy's row is i + base - t: a correlation with every stride-th
-// row of the kernel, upside down. So there are stride * stride of them, one for each (a, b).
+// dx[h] is the sum of dy[(h + padding - r) / stride] * w[r] over the r for which the division has no remainder. For the
+// rows h = a + stride * i those are r = first + stride * t, and dy's row is i + base - t: a correlation with every
+// stride-th row of the kernel in reverse order. Therefore there are stride * stride correlations, one for each (a, b).
 [[nodiscard]] inline Correlations backward_data(const op::Window& o, const Image& dx, const Image& dy) {
   Correlations c;
   c.in = dy;
@@ -117,7 +117,7 @@ struct Correlations {
 }
 
 // Packs plain weights: for each part, for each block of output channels, [tap row, tap column, input channel, output
-// channel], the last block filled up with zeros.
+// channel]. The last block is padded with zeros.
 template <class T, class M>
 void pack(const Correlations& c, const M* from, T* to) {
   for (const Correlation& p : c.parts) {

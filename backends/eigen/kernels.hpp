@@ -12,10 +12,11 @@
 #include <tutti/engine/cpu/cpu_ops.hpp>
 #include <tutti/engine/host_backend.hpp>
 
-// The ops that Eigen's arrays compute.
+// The ops computed with Eigen's arrays.
 namespace tutti::eigen {
 
-// What the kernels of one backend share: of each worker room for copies of inputs, sums, a part of the weights.
+// State that the kernels of one backend share: for each worker, memory for copies of inputs, sums and a part of the
+// weights.
 class Shared {
  public:
   explicit Shared(const CpuOps& b) : isa(b.isa()), scratch_(static_cast<std::size_t>(b.threads())) {}
@@ -35,7 +36,7 @@ class Shared {
   std::vector<Buffer> scratch_;
 };
 
-// Whatever is a correlation of its input with weights.
+// A kernel for any op that is a correlation of its input with weights.
 class CorrelationKernel : public Kernel {
  public:
   [[nodiscard]] Partition cut() override { return {Division::rows}; }

@@ -6,19 +6,19 @@
 #include <cstdint>
 
 // The two inner loops of a convolution, as sums of fixed-size Eigen arrays that stay in registers. Eigen's own matrix
-// product reaches 100 to 165 GFLOP/s on the matrices of small ResNets, these reach 220 to 245 of 256, and need no
+// product reaches 100 to 165 GFLOP/s on the matrices of small ResNets, these loops 220 to 245 of 256. They need no
 // im2col.
 namespace tutti::eigen {
 
-// As many floats as a register has with the instruction set that Eigen was compiled for.
+// Floats in a register of the instruction set for which Eigen was compiled.
 inline constexpr int width = EIGEN_MAX_STATIC_ALIGN_BYTES >= 16 ? EIGEN_MAX_STATIC_ALIGN_BYTES / 4 : 4;
 using Lanes = Eigen::Array<float, width, 1>;
 
-// Output channels are done in blocks of B registers, B = 2 or (the last one) 1.
+// Output channels are processed in blocks of B registers, B = 2 or (the last one) 1.
 inline constexpr std::int64_t block_channels = 2 * width;
-// Output pixels are done in groups of neighbours in a row, several groups at once.
+// Output pixels are processed in groups of neighbours in a row, several groups at once.
 inline constexpr int group = 4;
-// Independent sums: enough to hide the latency of an addition, few enough for 32 registers (AVX-512) or 16.
+// Independent sums: enough to hide the latency of an addition, and few enough for 32 registers (AVX-512) or 16.
 inline constexpr bool many_registers = width >= 16;
 template <int B>
 inline constexpr int groups = (many_registers ? 4 : 2) / B;
@@ -32,12 +32,12 @@ inline constexpr int taps = many_registers ? 16 / B
 inline void store(float* p, const Lanes& v) { Eigen::Map<Lanes>{p} = v; }
 
 // out[g][i] = (add ? out[g][i] : initial) + sum over r, k of x[g][i * pixel + r * row + k] * w[r * run + k]
-// for `groups` groups g of 4 pixels i; each w, initial and out is B registers of output channels.
+// for `groups` groups g of 4 pixels i. Each w, initial and out has B registers of output channels.
 template <int B>
 struct Tile {
   std::array<const float*, groups<B>> x;
   std::array<float*, groups<B>> out;
-  std::int64_t pixel, row, run, out_pixel;  // distances in floats, but run: length of a row of the kernel
+  std::int64_t pixel, row, run, out_pixel;  // distances in floats; run: length of a kernel's row
   int runs;
   const float *w, *initial;
   bool add;
@@ -86,7 +86,8 @@ struct Walk {
   std::int64_t image, row, pixel;
 };
 
-// dw[k] = (add ? dw[k] : 0) + sum over pixels of x[k] * dy for `taps` neighbouring k; each dy and dw[k] is B registers.
+// dw[k] = (add ? dw[k] : 0) + sum over pixels of x[k] * dy for `taps` neighbouring k. Each dy and dw[k] has B
+// registers.
 template <int B>
 [[gnu::noinline]] void outer_products(const float* x, const Walk& xs, const float* dy, const Walk& dys,
                                       std::int64_t images, std::int64_t rows, std::int64_t cols, float* dw, bool add) {

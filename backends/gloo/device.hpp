@@ -40,9 +40,9 @@ namespace detail {
 
 }  // namespace detail
 
-// Gloo's end on an address of this host: a thread and what it waits on. There is one in the life of a process, for all
-// groups that come and go; the first call ignores SIGPIPE where the program left it as it was, because Gloo writes to
-// connections that the other end has closed.
+// Returns Gloo's device for an address of this host: a thread and its epoll descriptor. A process has one for each
+// address, shared by all groups it ever forms. The first call ignores SIGPIPE if the program has not changed its
+// handler: Gloo writes to connections that the peer has closed.
 [[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& address) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<::gloo::transport::Device>> devices;
@@ -50,7 +50,7 @@ namespace detail {
   if (const auto at = devices.find(address); at != devices.end()) return at->second;
   struct sigaction pipe {};
   if (::sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
-  // Where it can have none Gloo forgets memory.
+  // Checked first: Gloo leaks memory if it cannot create a device.
   std::string why;
   const auto found = tcp::addresses_of(address, 0, std::chrono::steady_clock::now() + std::chrono::seconds(10), why);
   if (!found.empty() && std::none_of(found.begin(), found.end(), detail::is_of_this_host)) why = "it is another host's";
@@ -63,8 +63,8 @@ namespace detail {
   }
 }
 
-// Makes Gloo's thread look every 0.2 ms: idle, it looks every 10 ms, and each connection that is made or closed waits
-// for it.
+// Makes Gloo's thread poll every 0.2 ms. When idle, it polls every 10 ms, and each connection that is opened or closed
+// waits for it.
 class GlooHurry final : public ::gloo::transport::tcp::Handler {
  public:
   explicit GlooHurry(const std::shared_ptr<::gloo::transport::Device>& device)
@@ -74,14 +74,14 @@ class GlooHurry final : public ::gloo::transport::tcp::Handler {
   }
   ~GlooHurry() override {
     if (device_ == nullptr || ready_.get() < 0) return;
-    // Just looked, it would look again after 10 ms.
+    // If Gloo's thread has just polled, it would poll again only after 10 ms.
     std::this_thread::sleep_for(pause / 2);
     device_->unregisterDescriptor(ready_.get(), this);
   }
   GlooHurry(const GlooHurry&) = delete;
   GlooHurry& operator=(const GlooHurry&) = delete;
 
-  // On Gloo's thread.
+  // Runs on Gloo's thread.
   void handleEvents(int) override { std::this_thread::sleep_for(pause); }
 
  private:

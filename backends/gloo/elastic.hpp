@@ -16,7 +16,7 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 
-// Gloo's groups of a job whose members come and go.
+// Gloo's groups of an elastic job.
 namespace tutti {
 
 namespace detail {
@@ -29,10 +29,10 @@ struct GlooOfGeneration {
 };
 }  // namespace detail
 
-// This process's part in the group of a generation, which the flag ends.
+// This process's member of the group of a generation. The flag ends it.
 class GlooMember : private detail::GlooOfGeneration, public AllReduce<GlooCommunicator> {
  public:
-  // reach: outlives it.
+  // reach: must outlive it.
   GlooMember(const Assignment& a, const GlooJobOptions& o, ControlChannel& channel, InterruptFlag& flag,
              JobReach& reach)
       : detail::GlooOfGeneration(a, o, channel, flag, reach),
@@ -42,17 +42,17 @@ class GlooMember : private detail::GlooOfGeneration, public AllReduce<GlooCommun
 // Forms these groups, for Elastic.
 struct FormGloo {
   GlooJobOptions options{};
-  std::shared_ptr<JobReach> reach{};  // made with the first group
+  std::shared_ptr<JobReach> reach{};  // created with the first group
   [[nodiscard]] std::unique_ptr<GlooMember> operator()(const Assignment& a, ControlChannel& channel,
                                                        InterruptFlag& flag) {
     if (reach == nullptr) reach = std::make_shared<JobReach>(channel);
     return std::make_unique<GlooMember>(a, options, channel, flag, *reach);
   }
-  // After a group has failed, see JobReach.
+  // Call after a group has failed, see JobReach.
   void await_peers() const {
     if (reach != nullptr) reach->await_peers();
   }
-  // Where gradients lie that ranks of a host sum in place.
+  // Returns the memory for gradients that the ranks of a host sum in place, or null without shared memory.
   [[nodiscard]] ProcessWindows* windows() const {
     return options.shared_memory ? &ProcessWindows::of_process() : nullptr;
   }

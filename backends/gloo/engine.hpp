@@ -38,12 +38,13 @@
 
 namespace tutti {
 
-// The blocking operations behind GlooCommunicator, from one thread at a time. Ranks of one host meet in memory that
-// they share and sum there in the order of the ranks; between hosts one rank of each speaks through Gloo. Without
-// shared memory, or with the hierarchy off, all ranks speak through Gloo.
+// The blocking operations of GlooCommunicator; calls come from one thread at a time. Ranks of one host exchange data
+// through shared memory and sum there in the order of the ranks. Between hosts, one rank of each host communicates
+// through Gloo. Without shared memory, or with the hierarchy off, all ranks communicate through Gloo.
 class GlooEngine {
  public:
-  // A collective call of all ranks. store and flag outlive it; the flag ends it, and the forming too.
+  // A collective call of all ranks. store and flag must outlive it. The flag ends it, and also ends the forming of the
+  // group.
   GlooEngine(const GlooOptions& options, KeyStore& store, InterruptFlag& flag)
       : options_(checked(options)), store_(store), flag_(flag), places_(options_.rank, options_.hosts) {
     flag_.watch([this] { stop(); });
@@ -59,7 +60,7 @@ class GlooEngine {
       fail<CommunicationError>("gloo", "a group of all ranks", e.what());
     }
   }
-  // Collective unless something failed; then nothing waits for the others.
+  // Collective, unless an operation failed; in that case it does not wait for other ranks.
   ~GlooEngine() {
     if (!flag_.raised() && !failed_) close();
     flag_.watch({});
@@ -71,7 +72,7 @@ class GlooEngine {
   [[nodiscard]] int rank() const noexcept { return places_.rank(); }
   [[nodiscard]] int size() const noexcept { return places_.size(); }
   [[nodiscard]] std::string rank_name(int r) const { return places_.name(r); }
-  // How the ranks speak with each other, for start-up lines.
+  // Describes how the ranks communicate, for start-up lines.
   [[nodiscard]] std::string name() const { return routes_->name("gloo"); }
 
   void all_reduce(DType t, std::span<std::byte> data, ReduceOp op, Deadline deadline, std::string_view what) {
@@ -87,8 +88,8 @@ class GlooEngine {
     guard(what, deadline, [&] { routes_->barrier(deadline, what); });
   }
 
-  // Memory of this rank that all ranks of its host reach, zero at first; empty where it would be of no use or cannot be
-  // had. Collective; all ranks ask for the same.
+  // Returns memory of this rank that all ranks of its host can access, initially zero. Empty if it would be useless or
+  // cannot be allocated. Collective: all ranks must call it with the same size.
   std::span<std::byte> allocate(std::size_t bytes, Deadline deadline) {
     if (!routes_->in_shared_memory() || bytes == 0) return {};
     std::span<std::byte> mine;
@@ -98,8 +99,8 @@ class GlooEngine {
     });
     return mine;
   }
-  // A window of this process that outlives the group: what lies in it is summed in place, where all ranks have such
-  // windows; null: this one has none. Collective. True where it is.
+  // Shares a window of this process that outlives the group. Data in it is summed in place if all ranks have such
+  // windows. mine: null if this rank has no window. Collective. Returns true if all windows are shared.
   bool share(const std::shared_ptr<HostWindow>& mine, Deadline deadline) {
     if (!routes_->in_shared_memory()) return false;
     bool shared = false;
@@ -109,7 +110,8 @@ class GlooEngine {
     return shared;
   }
 
-  // Ends this rank's part with these words, of which the ranks hear where they can. The first one to call it says why.
+  // Ends this rank's part with this reason, and tells it to the ranks that can be reached. The first rank to call it
+  // prints the reason.
   void abort(const std::string& reason, ExitCode) noexcept {
     if (size() == 1 || gave_up_.exchange(true)) return;
     const std::string said = rank_name(rank()) + " ends the job: " + reason;
@@ -118,27 +120,27 @@ class GlooEngine {
       first = !store_.find(key("abort"));
       if (first) store_.publish(key("abort"), said);
     } catch (const Error&) {
-      // The others hear of it by what ends them.
+      // The other ranks learn of it when their own operations fail.
     }
     flag_.raise("this rank gave up");
     if (first) {
       std::fprintf(stderr, "tutti: %s\n", said.c_str());
       std::fflush(nullptr);
     } else {
-      // The exit code of the job is to be that of the one who began.
+      // The job should get the exit code of the rank that called it first.
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }
   }
   void give_up() noexcept { flag_.raise("this rank gave up"); }
 
-  // How long after its deadline an operation may still be finding out who is missing.
+  // Returns how long after its deadline an operation may still be finding out which ranks are missing.
   [[nodiscard]] static std::chrono::milliseconds grace() noexcept {
     return Routes::after_leader + roll_call + std::chrono::seconds(4);
   }
 
  private:
   using Routes = HostRoutes<GlooWire>;
-  // So long after a failure the ranks that are there have to say so.
+  // How long after a failure the ranks that are alive have to answer.
   static constexpr std::chrono::seconds roll_call{1};
   static constexpr std::chrono::milliseconds pause{20}, patience{300};
 
@@ -152,7 +154,7 @@ class GlooEngine {
   }
   [[nodiscard]] std::string key(const std::string& name) const { return options_.prefix + "/" + name; }
 
-  // Either all ranks have such memory or none.
+  // Either all ranks have such memory or no rank has.
   std::span<std::byte> keep(GroupWindows windows, std::size_t bytes, Deadline deadline) {
     if (!windows.fits() && places_.is_leader())
       host_.say(windows.reason() + "; gradients are copied into shared memory piece by piece");
@@ -186,12 +188,12 @@ class GlooEngine {
       const std::lock_guard lock(mutex_);
       wire_.emplace(mesh, names, options_.wire);
     }
-    // Raised before the mesh was there, the flag has not stopped it.
+    // A flag raised before the mesh existed has not stopped it.
     if (flag_.raised()) mesh->stop();
     mesh->connect(store_, key("mesh/"), names, deadline, flag_.raised());
   }
 
-  // On the thread of whoever raises the flag.
+  // Runs on the thread that raises the flag.
   void stop() noexcept {
     store_.wake();
     host_.abort();
@@ -215,12 +217,12 @@ class GlooEngine {
       fail_group(what, e);
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& e) {  // Gloo's are several
+    } catch (const std::exception& e) {  // Gloo has several exception types
       fail_wire(what, e, std::chrono::steady_clock::now() >= deadline - std::chrono::milliseconds(2), start);
     }
   }
 
-  // Ranks of this host were waited for.
+  // The failed operation waited for ranks of this host.
   [[noreturn]] void fail_group(std::string_view what, const CommunicationError& e) {
     failed_ = true;
     if (flag_.raised()) fail<CommunicationError>(what, "all ranks", flag_.why());
@@ -235,11 +237,11 @@ class GlooEngine {
     throw;
   }
 
-  // Ranks of other hosts were. late: the deadline has passed.
+  // The failed operation waited for ranks of other hosts. late: the deadline has passed.
   [[noreturn]] void fail_wire(std::string_view what, const std::exception& e, bool late,
                               std::chrono::steady_clock::time_point start) {
     failed_ = true;
-    // Now the others notice too, and come to the roll call.
+    // Makes the other ranks notice it too and answer the roll call.
     wire_->mesh().stop();
     const std::string missing = flag_.raised() ? "" : call_roll();
     const std::string said = flag_.raised() ? flag_.why() : word();
@@ -262,7 +264,7 @@ class GlooEngine {
     fail<CommunicationError>(what, expected, got, hint);
   }
 
-  // What an error message says after "got".
+  // Returns the part of an error message after "got".
   [[nodiscard]] static std::string got_of(std::string_view message) {
     constexpr std::string_view before = ", got ", hint = ". hint: ";
     const std::size_t at = message.find(before);
@@ -271,27 +273,27 @@ class GlooEngine {
     if (message.ends_with('.')) message.remove_suffix(1);
     return std::string(message);
   }
-  // Tells the others why this rank gives up.
+  // Tells the other ranks why this rank gives up.
   void tell(const std::string& why) {
     try {
       if (!flag_.raised()) store_.publish(key("word"), rank_name(rank()) + ": " + why);
     } catch (const Error&) {
-      // They then know only that it did.
+      // The other ranks then know only that this rank gave up.
     }
   }
-  // Why a rank gave up, as it said itself or as the leader of its host did; waits for it until then.
+  // Returns why a rank gave up, from the rank itself or from the leader of its host. Waits for that until `until`.
   [[nodiscard]] std::string word(Deadline until = {}) {
     try {
       if (const auto said = store_.find(key("abort"))) return *said;
       if (until == Deadline{}) return store_.find(key("word")).value_or("");
       return store_.lookup(key("word"), until, flag_.raised()).value_or("");
     } catch (const Error&) {
-      // Nobody can be asked any more.
+      // The store cannot be reached any more.
     }
     return "";
   }
 
-  // Waits for all ranks of the mesh to say where they are; what is wrong, or nothing.
+  // Waits until all ranks of the mesh have published their position. Returns what is wrong, or an empty text.
   [[nodiscard]] std::string call_roll() {
     const std::vector<std::string>& names = wire_->names();
     std::vector<std::optional<std::string>> at(names.size());
@@ -332,7 +334,7 @@ class GlooEngine {
     } catch (const std::exception& e) {
       if (options_.reach != nullptr) options_.reach->waits_no_more();
       stop();
-      // Who is through has closed its connections, and then all have come.
+      // A rank that has finished has closed its connections; in that case all ranks have arrived, and this is no error.
       if (std::chrono::steady_clock::now() >= deadline)
         std::fprintf(stderr, "tutti: %s: %s\n", rank_name(rank()).c_str(), e.what());
     }

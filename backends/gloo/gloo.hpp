@@ -13,16 +13,17 @@
 
 namespace tutti {
 
-// Ranks that meet through a store and speak over Gloo. Making and destroying it are collective calls, unless something
-// failed or the flag was raised. A group is cheap: processes form one, leave it when their members change, and form the
-// next under another prefix. Gloo authenticates nobody and encrypts nothing; a process that uses it ignores SIGPIPE.
+// A communicator of ranks that rendezvous through a store and communicate over Gloo. Construction and destruction are
+// collective calls, unless an operation failed or the flag was raised. A group is cheap: when the members change,
+// processes leave it and form the next one under another prefix. Gloo has no authentication and no encryption. A
+// process that uses it ignores SIGPIPE.
 //
-// interrupt() raises the flag, which wakes who waits, in the middle of a message and while the group is formed. A
-// peer's death may go unnoticed until the deadline; who hears of it, such as over a ControlChannel, raises the flag
-// with the name of the dead.
+// interrupt() raises the flag. That wakes all waiting threads, also in the middle of a message and while the group is
+// formed. A peer's death may stay unnoticed until the deadline. A thread that learns of it in another way, for example
+// over a ControlChannel, raises the flag with the name of the dead rank.
 class GlooCommunicator : public QueuedCommunicator<GlooEngine> {
  public:
-  // store and flag outlive it.
+  // store and flag must outlive it.
   GlooCommunicator(const GlooOptions& options, KeyStore& store, InterruptFlag& flag)
       : QueuedCommunicator(options.deadline, options, store, flag) {}
 };

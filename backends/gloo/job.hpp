@@ -22,18 +22,18 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/version.hpp>
 
-// The workers of a job that tutti-launch started, over Gloo: they meet over the job's channel.
+// The Gloo communicator of workers that tutti-launch started. They rendezvous over the job's control channel.
 namespace tutti {
 
 struct GlooJobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;            // of every operation
-  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
-  bool shared_memory = true, hierarchical = true;                 // as GlooOptions has them
+  std::chrono::milliseconds deadline = usual_deadline;            // for every operation
+  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all workers have arrived
+  bool shared_memory = true, hierarchical = true;                 // as in GlooOptions
   WireType wire = WireType::same;
-  JobFacts facts{};  // that all processes must have alike, beside the version of tutti
+  JobFacts facts{};  // must be equal in all processes, in addition to the version of tutti
 };
 
-// The group of a generation, as its members stand in the assignment to it.
+// Returns the options for the group of a generation, with the members in the order of its assignment.
 [[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o) {
   GlooOptions g;
   g.rank = a.rank;
@@ -49,7 +49,7 @@ struct GlooJobOptions {
   return g;
 }
 
-// The same, with a watch for members that this process does not reach.
+// The same, with a watch for members that this process cannot reach.
 [[nodiscard]] inline GlooOptions gloo_options(const Assignment& a, const GlooJobOptions& o, JobReach& reach) {
   GlooOptions g = gloo_options(a, o);
   g.reach = reach.begin_workers(a, g.address);
@@ -58,7 +58,7 @@ struct GlooJobOptions {
 
 namespace detail {
 
-// A worker's channel, and the group that ends when somebody of it is lost.
+// A worker's channel and its group. The group ends when one of its members is lost.
 class GlooJob {
  public:
   GlooJob(const LaunchEnvironment& start, const GlooJobOptions& o) : channel_(open(start)) {
@@ -71,7 +71,7 @@ class GlooJob {
     };
     channel_->on_change(follow);
     channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
-    // One of which word came before is not told of again.
+    // A loss that was reported before on_end() is not reported again.
     if (const auto c = channel_->change()) follow(*c);
     communicator_.emplace(gloo_options(a, o, reach_), store_, flag_);
   }
@@ -79,7 +79,7 @@ class GlooJob {
   [[nodiscard]] GlooCommunicator& communicator() noexcept { return *communicator_; }
 
  private:
-  // Is checked before the store, which refers to it.
+  // Called before the store is constructed, which refers to the channel.
   static std::unique_ptr<ControlChannel> open(const LaunchEnvironment& start) {
     auto channel = ControlChannel::open();
     if (channel == nullptr)
@@ -101,7 +101,7 @@ class GlooJob {
 
 }  // namespace detail
 
-// All-reduce over Gloo among the workers that tutti-launch started. UsageError without it.
+// All-reduce over Gloo among the workers that tutti-launch started. UsageError without tutti-launch.
 class GlooAllReduce : private detail::GlooJob, public AllReduce<GlooCommunicator> {
  public:
   GlooAllReduce(const LaunchEnvironment& start, const GlooJobOptions& o)

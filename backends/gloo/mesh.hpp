@@ -26,9 +26,9 @@
 #include <tutti/comm/key_store.hpp>
 #include <tutti/core/error.hpp>
 
-// Gloo's connections with a way to stop them. Closing them does not wake who waits in the middle of a message, and
-// there the death of the other end is not noticed either; so what Gloo waits in is wrapped, by its abstract classes
-// alone.
+// Gloo's connections, with a way to stop them. Closing them does not wake a thread that waits in the middle of a
+// message, and such a thread does not notice the peer's death either. Therefore the objects in which Gloo waits are
+// wrapped, using only Gloo's abstract classes.
 namespace tutti {
 
 namespace detail {
@@ -44,12 +44,12 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
   std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override {
     const std::lock_guard lock(pairs_mutex_);
     check();
-    inner_->setTimeout(getTimeout());  // which is not virtual, and the pair takes it now
+    inner_->setTimeout(getTimeout());  // setTimeout() is not virtual, and the pair reads the time-out now
     return inner_->createPair(peer);
   }
   std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override;
 
-  // Every wait from now on is over by then, however many an operation has.
+  // Sets the time at which every later wait ends, for operations with any number of waits.
   void set_deadline(Deadline deadline) { deadline_.store(deadline.time_since_epoch().count()); }
   [[nodiscard]] std::chrono::milliseconds left() const {
     const Deadline deadline{Deadline::duration(deadline_.load())};
@@ -57,9 +57,9 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
                     std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   }
 
-  // From any thread, as often as one likes: what waits and what comes later throws, and the peers' connections end.
+  // May be called from any thread, any number of times. Current and later waits throw, and the peers' connections end.
   void stop(const std::shared_ptr<::gloo::transport::Device>& device);
-  // Call while the group forms, before it waits for this peer; -1: it waits for none.
+  // Call while the group forms, before it waits for this peer; -1: for no peer.
   void waits_for(int peer) {
     const std::lock_guard lock(pairs_mutex_);
     waited_for_ = peer;
@@ -100,7 +100,7 @@ class GlooBuffer final : public ::gloo::transport::UnboundBuffer {
   GlooBuffer(const GlooBuffer&) = delete;
   GlooBuffer& operator=(const GlooBuffer&) = delete;
 
-  // An aborted wait returns, and Gloo would go on.
+  // An aborted wait returns, and Gloo would continue.
   bool waitRecv(int* rank, std::chrono::milliseconds) override {
     of_->check();
     const bool done = inner_->waitRecv(rank, of_->left());
@@ -149,10 +149,10 @@ inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>
   }
   const GlooHurry hurry(device);
   std::unique_lock lock(pairs_mutex_);
-  // close() resets a connection. If the peer's kernel has accepted it but the peer's Gloo has not, Gloo's thread there
-  // asks for the address of a peer that is gone, and the exception ends that process. So connections get time to be
-  // accepted. While a group forms, only the pair is closed that this rank waits for; the others end with the group,
-  // without a reset.
+  // close() resets a connection. If the peer's kernel has accepted the connection but the peer's Gloo has not, Gloo's
+  // thread there asks for the address of a peer that is gone. The exception ends that process. So connections get time
+  // to be accepted. While a group forms, only the pair is closed for which this rank waits. The others end with the
+  // group, without a reset.
   constexpr std::chrono::milliseconds accepted_within{10};
   const auto pause = moved_ + accepted_within - std::chrono::steady_clock::now();
   if (pause > pause.zero()) {
@@ -171,8 +171,8 @@ inline void GlooTransport::stop(const std::shared_ptr<::gloo::transport::Device>
 
 }  // namespace detail
 
-// Connections of every rank of a group with every other one. Gloo's new collectives take it as their context; its old
-// ones (AllreduceRing<T> and the like) must not be used, for they wait where nothing wakes them.
+// Connections between all ranks of a group. Gloo's new collectives use it as their context. Its old ones
+// (AllreduceRing<T> and the like) must not be used: they wait where stop() cannot wake them.
 class GlooMesh final : public ::gloo::Context {
  public:
   GlooMesh(int me, int ranks, std::shared_ptr<::gloo::transport::Device> device) : Context(me, ranks) {
@@ -188,13 +188,13 @@ class GlooMesh final : public ::gloo::Context {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  // A collective call. key: of this group in the store, before a rank's number. names: of the ranks, for messages.
-  // CommunicationError names who has not come in time; after stop() any exception.
+  // A collective call. key: of this group in the store, followed by a rank's number. names: of the ranks, for messages.
+  // The CommunicationError names the ranks that have not arrived in time. After stop() it may throw any exception.
   void connect(KeyStore& store, const std::string& key, const std::vector<std::string>& names, Deadline deadline,
                const std::atomic<bool>& stopped) {
     const GlooHurry hurry(device_);
     transport_->set_deadline(deadline);
-    // A pair waits for five times as long.
+    // A pair waits five times as long as this time-out.
     transport_->setTimeout(transport_->left() / 5 + std::chrono::milliseconds(1));
     std::string mine;
     for (int peer = 0; peer < size; ++peer) {
@@ -209,7 +209,7 @@ class GlooMesh final : public ::gloo::Context {
       const auto text = store.lookup(key + std::to_string(peer), deadline, stopped);
       transport_->check();
       if (!text) fail<CommunicationError>("gloo", name + " to meet this rank in time", "no word of it");
-      // The peer has an address for each rank but itself.
+      // The peer has an address for each rank except itself.
       const std::size_t bytes = mine.size() / static_cast<std::size_t>(size - 1);
       const auto at = static_cast<std::size_t>(rank > peer ? rank - 1 : rank) * bytes;
       if (text->size() != mine.size())
@@ -224,7 +224,7 @@ class GlooMesh final : public ::gloo::Context {
         fail<CommunicationError>("gloo", "a connection with " + name, e.what(),
                                  "GLOO_SOCKET_IFNAME names the network interface to use");
       }
-      // One that was closed meanwhile is taken for connected.
+      // A pair that was closed meanwhile counts as connected.
       transport_->waits_for(-1);
       transport_->check();
     }
@@ -232,7 +232,7 @@ class GlooMesh final : public ::gloo::Context {
     transport_->check();
   }
   void set_deadline(Deadline deadline) { transport_->set_deadline(deadline); }
-  // From any thread: what waits and what comes later throws ::gloo::Exception.
+  // May be called from any thread: current and later waits throw ::gloo::Exception.
   void stop() { transport_->stop(device_); }
 
  private:

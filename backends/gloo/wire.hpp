@@ -26,7 +26,8 @@
 
 namespace tutti {
 
-// Collective operations of the ranks of a mesh, as HostRoutes wants a network's. Throws ::gloo::Exception.
+// Collective operations of the ranks of a mesh, in the form that HostRoutes expects of a network. Throws
+// ::gloo::Exception.
 class GlooWire {
  public:
   GlooWire(std::shared_ptr<GlooMesh> mesh, std::vector<std::string> names, WireType wire)
@@ -35,7 +36,7 @@ class GlooWire {
   [[nodiscard]] GlooMesh& mesh() noexcept { return *mesh_; }
   [[nodiscard]] const std::shared_ptr<GlooMesh>& shared_mesh() const noexcept { return mesh_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
-  // What this rank is at: for two ranks at the same operation the same text.
+  // Describes this rank's operation. Two ranks at the same operation return the same text.
   [[nodiscard]] std::string position() const {
     return kind_ + " of " + std::to_string(bytes_) + " bytes, operation " + std::to_string(number_);
   }
@@ -67,7 +68,8 @@ class GlooWire {
   }
 
  private:
-  // Messages of operations that differ do not find each other: Gloo would end the process where one is too long.
+  // Gives different operations different tags, so that their messages do not match: Gloo would end the process if a
+  // message is too long.
   std::shared_ptr<::gloo::Context> begin(const char* kind, std::size_t bytes, Deadline deadline) {
     kind_ = kind;
     bytes_ = bytes;

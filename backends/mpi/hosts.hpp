@@ -13,11 +13,11 @@
 
 namespace tutti {
 
-// Which ranks share a host, and the communicators that follow from it.
+// Finds which ranks share a host, and creates the communicators for them.
 class MpiHosts {
  public:
-  // A collective call of all ranks of `from`. ranks_per_host: 0, or the ranks of a machine are split into pretended
-  // hosts of so many.
+  // A collective call of all ranks of `from`. ranks_per_host: if not 0, the ranks of a machine are split into simulated
+  // hosts of that many ranks.
   MpiHosts(MPI_Comm from, int ranks_per_host) {
     mpi_check(MPI_Comm_dup(from, &world), "MPI_Comm_dup");
     mpi_check(MPI_Comm_dup(from, &closing), "MPI_Comm_dup");
@@ -42,7 +42,7 @@ class MpiHosts {
 
   HostPlaces places;
   MPI_Comm world = MPI_COMM_NULL;    // all ranks
-  MPI_Comm closing = MPI_COMM_NULL;  // all ranks, for the end alone
+  MPI_Comm closing = MPI_COMM_NULL;  // all ranks, only for the end
   MPI_Comm host = MPI_COMM_NULL;     // ranks of this host
   MPI_Comm leaders = MPI_COMM_NULL;  // first ranks of the hosts; null on others
 

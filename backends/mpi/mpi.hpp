@@ -12,10 +12,10 @@
 
 namespace tutti {
 
-// The ranks that mpirun started. Making and destroying it are collective calls. A rank that cannot go on calls abort,
-// or destroys it while its exception is on the way; then nothing waits for the other ranks. MPI cannot withdraw what is
-// pending: after interrupt() the data of operations that were under way must stay where it is, and the process ends
-// without MPI_Finalize, as after a failure.
+// The communicator of the ranks that mpirun started. Construction and destruction are collective calls. A rank that
+// cannot continue calls abort, or destroys the communicator while its exception is propagating; it then does not wait
+// for the other ranks. MPI cannot cancel pending operations. Therefore, after interrupt(), the data of operations in
+// progress must stay valid, and the process ends without MPI_Finalize, as after a failure.
 class MpiCommunicator : public QueuedCommunicator<MpiEngine> {
  public:
   explicit MpiCommunicator(const MpiOptions& options = {}, std::shared_ptr<MpiSession> session = MpiSession::open())

@@ -9,15 +9,16 @@
 
 namespace tutti {
 
-struct MpiOptions {  // what MpiCommunicator can be told
+struct MpiOptions {  // options of MpiCommunicator
   using Wire = WireType;
 
-  bool shared_memory = true;  // ranks of one host work through a shared window
-  bool hierarchical = true;   // ranks of one host combine first, and one of them speaks with the other hosts
+  bool shared_memory = true;  // ranks of one host exchange data through a shared window
+  bool hierarchical = true;   // ranks of one host combine first, and one of them communicates with the other hosts
   Wire wire = Wire::same;
-  std::chrono::milliseconds deadline = usual_deadline;  // of every operation
-  int ranks_per_host = 0;  // more than 0: pretend that a machine is several hosts of so many ranks each, for tests
-  std::size_t piece_bytes = std::size_t{1} << 30;  // MPI counts in int, so larger messages are cut into such pieces
+  std::chrono::milliseconds deadline = usual_deadline;  // for every operation
+  int ranks_per_host = 0;  // if more than 0: treats a machine as several hosts with that many ranks each, for tests
+  std::size_t piece_bytes = std::size_t{1} << 30;  // MPI counts in int, so larger messages are cut into pieces of this
+                                                   // size
 };
 
 }  // namespace tutti

@@ -26,7 +26,7 @@
 
 namespace tutti {
 
-// Throws CommunicationError if an MPI call gave an error code. `what`: the operation it belongs to.
+// Throws CommunicationError if an MPI call returned an error code. `what`: the operation to which the call belongs.
 inline void mpi_check(int code, std::string_view call, std::string_view what = "MPI") {
   if (code == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -37,11 +37,11 @@ inline void mpi_check(int code, std::string_view call, std::string_view what = "
       length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "error " + std::to_string(code));
 }
 
-// MPI between its start and its end, which each process has once. Communicators share the session; the last one ends
-// it. A program that starts MPI itself ends it itself.
+// MPI between its start and its end, each of which a process has once. Communicators share the session; the last one
+// ends it. If the program has started MPI itself, it must end it itself.
 class MpiSession {
  public:
-  // The session of this process, begun if there is none.
+  // Returns the session of this process, and starts MPI if there is none.
   [[nodiscard]] static std::shared_ptr<MpiSession> open() {
     static std::mutex mutex;
     static std::weak_ptr<MpiSession> current;
@@ -52,13 +52,13 @@ class MpiSession {
     return s;
   }
   ~MpiSession() {
-    // MPI_Finalize waits for all ranks. After a failure there may be some that never come.
+    // MPI_Finalize waits for all ranks. After a failure some ranks may never arrive.
     if (owner_ && !failed() && std::uncaught_exceptions() == 0) MPI_Finalize();
   }
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  // From now on nothing waits for other ranks any more, the end of MPI included.
+  // From now on this process does not wait for other ranks, not even at the end of MPI.
   void mark_failed() noexcept { failed_.store(true); }
   [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
 
@@ -72,12 +72,12 @@ class MpiSession {
     mpi_check(MPI_Initialized(&flag), "MPI_Initialized");
     int level = MPI_THREAD_SINGLE;
     if (flag == 0) {
-      // SIGINT and SIGTERM are the program's: it finishes the step and saves the state.
+      // SIGINT and SIGTERM belong to the program: it finishes the step and saves the state.
       struct sigaction before[2];
       sigaction(SIGINT, nullptr, &before[0]);
       sigaction(SIGTERM, nullptr, &before[1]);
-      // Where ranks outnumber cores Open MPI would yield whenever it finds nothing, which spin_pause() tells why not
-      // to do; MpiWaiter sleeps. Whoever sets it otherwise has it so.
+      // If there are more ranks than cores, Open MPI would yield whenever it has no work; spin_pause() explains why
+      // that is slow. MpiWaiter sleeps instead. Keeps a value that the user has set.
       ::setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
       // Calls come from one thread at a time, but not always from the same one.
       const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);

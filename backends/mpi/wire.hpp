@@ -15,10 +15,10 @@
 namespace tutti {
 
 // Collective operations of one communicator through MPI's non-blocking calls, in pieces that MPI can count and in the
-// type that was chosen for the wire.
+// type chosen for the wire.
 class MpiWire {
  public:
-  // comm: the waiter waits on it, and it outlives this.
+  // comm: the communicator on which the waiter waits. It must outlive this object.
   MpiWire(MPI_Comm comm, const MpiOptions& options, MpiWaiter& waiter)
       : comm_(comm),
         conversion_(options.wire),
@@ -61,7 +61,7 @@ class MpiWire {
   }
 
   void barrier(Deadline deadline, std::string_view what) { barrier(comm_, deadline, what); }
-  // Of another communicator of the same ranks.
+  // The same on another communicator of the same ranks.
   void barrier(MPI_Comm comm, Deadline deadline, std::string_view what) {
     MPI_Request r = MPI_REQUEST_NULL;
     mpi_check(MPI_Ibarrier(comm, &r), "MPI_Ibarrier", what);
@@ -71,8 +71,8 @@ class MpiWire {
  private:
   static constexpr std::size_t large = 64 << 10;
 
-  // Ranks meet before a large message, so that waiting for a late one and moving bytes are two things: the one may be
-  // looked at now and then, the other may not.
+  // Ranks meet before a large message. Waiting for a late rank and transferring bytes are thereby separate: the wait
+  // may be polled rarely, the transfer may not.
   void meet(std::size_t bytes, Deadline deadline, std::string_view what) {
     if (bytes > large) barrier(deadline, what);
   }

@@ -19,15 +19,15 @@
 #include <tutti/strategy/all_reduce.hpp>
 #include <tutti/strategy/elastic.hpp>
 
-// NCCL's communicators of a job whose members come and go: one for each generation.
+// NCCL's communicators of an elastic job: one for each generation of members.
 namespace tutti {
 
 struct NcclJobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;  // of every operation, and until all have joined NCCL
+  std::chrono::milliseconds deadline = usual_deadline;  // for every operation, and until all ranks have joined NCCL
 };
 
-// Rank 0's bytes come over a store, under this key, until the flag is raised or the time is over. store and flag
-// outlive the result.
+// Exchanges rank 0's bytes through a store, under this key, until the flag is raised or the time is over. store and
+// flag must outlive the result.
 [[nodiscard]] inline Rendezvous rendezvous_through(KeyStore& store, const std::string& key, int rank,
                                                    InterruptFlag& flag, std::chrono::milliseconds at_most) {
   return [&store, key, rank, &flag, at_most](std::span<std::byte> bytes) {
@@ -61,8 +61,8 @@ struct NcclOfGeneration {
 };
 }  // namespace detail
 
-// This process's part in the communicator of a generation, which the flag ends: the thread that waits in it, or comes
-// to it next, aborts it.
+// This process's member of the communicator of a generation. If the flag is raised, the thread that waits in an
+// operation, or the next thread that starts one, aborts the communicator.
 class NcclMember : private detail::NcclOfGeneration, public AllReduce<NcclCommunicator> {
  public:
   NcclMember(const cuda::Device& device, const Assignment& a, const NcclJobOptions& o, ControlChannel& channel,
@@ -71,7 +71,7 @@ class NcclMember : private detail::NcclOfGeneration, public AllReduce<NcclCommun
         AllReduce<NcclCommunicator>(detail::NcclOfGeneration::nccl) {}
 };
 
-// Forms these groups, for Elastic. The device outlives them.
+// Forms these groups for Elastic. The device must outlive them.
 struct FormNccl {
   const cuda::Device* device;
   NcclJobOptions options{};

@@ -30,10 +30,10 @@ namespace tutti {
 
 struct NcclOptions {
   int rank = 0, size = 1;
-  std::chrono::milliseconds deadline = usual_deadline;  // of every operation, and of the ranks' meeting
-  // Of each rank, for messages; empty: the ranks tell each other.
+  std::chrono::milliseconds deadline = usual_deadline;  // for every operation, and for the ranks' rendezvous
+  // The host of each rank, for messages. If empty, the ranks exchange their names.
   std::vector<std::string> hosts{};
-  // Ends the group once it is raised, while it is formed and later; null: nothing does. Outlives it.
+  // Ends the group once it is raised, also while the group is being formed. Null: no flag. It must outlive the group.
   const InterruptFlag* flag = nullptr;
 };
 
@@ -58,19 +58,20 @@ struct NcclOptions {
 }
 [[nodiscard]] inline ncclRedOp_t nccl_op(ReduceOp c) noexcept { return c == ReduceOp::sum ? ncclSum : ncclMax; }
 
-// NCCL's communicator, made without blocking: every wait has a deadline, after which it is aborted. From one thread,
-// which is also the one that aborts it where another one interrupts it: NCCL allows no abort beside a call.
+// NCCL's communicator, created without blocking: every wait has a deadline, after which the communicator is aborted.
+// All calls come from one thread. If another thread interrupts it, that one thread also aborts it: NCCL allows no abort
+// during another call.
 class NcclGroup {
  public:
-  // A collective call of all ranks. CommunicationError: a rank that does not come before the deadline.
+  // A collective call of all ranks. CommunicationError if a rank does not join before the deadline.
   NcclGroup(const cuda::Device& device, const NcclOptions& o, const Rendezvous& rendezvous)
       : device_(device), deadline_(o.deadline), flag_(o.flag) {
     if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
       fail<UsageError>("nccl", "a rank of a job", "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size));
     device.use();
     const std::string all = "all " + std::to_string(o.size) + " ranks to join NCCL";
-    // A thread and a socket of NCCL belong to an identity until all ranks have come with it: none for a group that has
-    // ended already.
+    // NCCL keeps a thread and a socket for an identity until all ranks have joined with it. A group that has already
+    // ended must not create one.
     if (failed()) stop_here(all);
     ncclUniqueId id{};
     if (o.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", "start");
@@ -83,14 +84,15 @@ class NcclGroup {
       const ncclResult_t r = ncclCommInitRankConfig(&comm, o.size, id, o.rank, &config);
       comm_.store(comm);
       settle(r, "ncclCommInitRankConfig", all);
-      // A little ahead of the device's own: what others wait for starts as soon as there is room for it.
+      // A slightly higher priority than the device's own stream: operations for which other ranks wait start as soon as
+      // there is room.
       cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, -1), "a stream for NCCL");
     } catch (...) {
       abort();
       throw;
     }
   }
-  // Waits for the other ranks, unless something failed or fails meanwhile. Never throws.
+  // Waits for the other ranks, unless an operation has failed or fails meanwhile. Never throws.
   ~NcclGroup() {
     // NCCL waits until no graph holds its operations.
     device_.forget_captured();
@@ -99,7 +101,7 @@ class NcclGroup {
         settle(ncclCommFinalize(comm()), "ncclCommFinalize", "end");
         ncclCommDestroy(comm_.exchange(nullptr));
       } catch (const std::exception& e) {
-        // Who raised the flag knows why.
+        // The thread that raised the flag knows the reason.
         if (!flagged()) std::fprintf(stderr, "tutti: %s\n", e.what());
       }
     }
@@ -115,12 +117,12 @@ class NcclGroup {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return deadline_; }
   [[nodiscard]] bool failed() const noexcept { return failed_.load() || flagged(); }
 
-  // Before an operation is started.
+  // Call before an operation is started.
   void require_alive(std::string_view what) {
     if (flagged()) stop_here(what);
     if (failed() || comm() == nullptr) fail<CommunicationError>(what, "a communicator", "one that gave up before");
   }
-  // Waits until a call that NCCL may carry out later has been: the operation is in the stream then.
+  // Waits until a call that NCCL may execute later has been executed: the operation is then in the stream.
   void settle(ncclResult_t r, std::string_view call, const std::string& what) {
     const auto end = std::chrono::steady_clock::now() + deadline_;
     for (int turn = 0; r == ncclInProgress; ++turn) {
@@ -134,8 +136,8 @@ class NcclGroup {
       check(r, call, what);
     }
   }
-  // Waits until done() says so. Errors that NCCL found meanwhile, and a deadline that passes, end the communicator;
-  // what was under way when it ended is over soon, and no sum, so nothing counts as done afterwards.
+  // Waits until done() returns true. Errors that NCCL found meanwhile, or a deadline that passes, end the communicator.
+  // Operations in progress at that time end soon without a valid sum, so no operation counts as done afterwards.
   template <class Done>
   void wait(Done&& done, std::chrono::milliseconds at_most, const std::string& what) {
     using namespace std::chrono;
@@ -161,18 +163,18 @@ class NcclGroup {
     }
     if (comm() == nullptr) stop_here(what);
   }
-  // Makes waits on the host throw, now and later; the thread that waits aborts the communicator, so that the device
-  // goes on. From any thread.
+  // Makes waits on the host throw, now and later. The waiting thread aborts the communicator, so that the device
+  // continues. May be called from any thread.
   void interrupt() noexcept { failed_.store(true); }
-  // Ends what waits, here and, as far as NCCL can tell them, on the other ranks. Not while another thread calls this
-  // group, nor while a step is captured; never throws.
+  // Ends all waits on this rank and, as far as NCCL can notify them, on the other ranks. Must not be called while
+  // another thread calls this group, nor while a step is captured. Never throws.
   void abort() noexcept {
     failed_.store(true);
-    // Once: the communicator is gone afterwards.
+    // Only once: the communicator is destroyed afterwards.
     auto* c = comm_.exchange(nullptr);
     if (c == nullptr) return;
-    // NCCL makes its kernels leave, and then waits until no graph holds its operations; a graph that runs one of them
-    // may not go before. So both at once.
+    // NCCL stops its kernels and then waits until no graph holds its operations. A graph that runs one of them must not
+    // be destroyed earlier. So both happen at once.
     try {
       std::thread end([c] { ncclCommAbort(c); });
       device_.forget_captured();
@@ -190,8 +192,8 @@ class NcclGroup {
 
  private:
   [[nodiscard]] bool flagged() const noexcept { return flag_ != nullptr && flag_->raised(); }
-  // Somebody has ended this group. What a graph that is still captured holds would keep the abort waiting; then it
-  // comes with the next call, or the end.
+  // The group has been ended. Operations in a graph that is still being captured would block the abort; in that case
+  // the next call or the destructor aborts.
   [[noreturn]] void stop_here(std::string_view what) {
     if (!device_.capturing()) abort();
     fail<CommunicationError>(what, "all ranks", flagged() ? flag_->why() : "this rank gave up");

@@ -34,23 +34,23 @@
 
 namespace tutti {
 
-// One rank and its GPU. Data of the device travels as it lies there, on a stream beside the device's own, behind
-// everything that the device's stream was given before. Data of the host goes through the device in pieces, behind that
-// too, in the call itself. Operations on the device's data may be captured in a CUDA graph, once each has run before.
-// From one thread at a time; interrupt() and abort() from any.
+// One rank and its GPU. Data of the device is sent directly from its memory, on a stream of its own, after everything
+// that was started on the device's stream before. Data of the host goes through the device in pieces, in the same
+// order, within the call. Operations on the device's data may be captured in a CUDA graph once each has run before.
+// Calls must come from one thread at a time; interrupt() and abort() from any thread.
 class NcclCommunicator {
  public:
   static constexpr CommunicatorTraits traits{.reads_device_memory = true, .watches_ranks = true};
 
-  // A collective call, as its end is, unless something failed. The device must outlive it.
+  // A collective call. Destruction is collective too, unless an operation failed. The device must outlive it.
   explicit NcclCommunicator(const cuda::Device& device, const NcclOptions& options = {},
                             const Rendezvous& rendezvous = {})
       : options_(options), group_(device, options, rendezvous), hosts_(options.hosts) {
     if (hosts_.empty()) name_hosts();
   }
   ~NcclCommunicator() {
-    // A rank that fails does not wait for the others. What its device waits for ends first: freeing memory waits for
-    // it.
+    // A rank that fails does not wait for the others. The group is aborted before the device's memory is freed, because
+    // freeing memory waits for the device.
     if (group_.failed() || std::uncaught_exceptions() > exceptions_) group_.abort();
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -66,7 +66,7 @@ class NcclCommunicator {
 
   Work all_reduce(DType t, std::span<std::byte> data, ReduceOp op, const std::string& name) {
     require_whole(t, data.size(), name);
-    // NCCL's maximum of floating values may lose a NaN; such maxima are few words, and go by the host.
+    // NCCL's maximum of floating-point values may lose a NaN. Such maxima are a few words and go through the host.
     const bool gathers = op == ReduceOp::max && is_float(t);
     if (on_device(data) && !gathers)
       return start(name, [&] { return reduce(t, data.data(), data.data(), data.size() / size_of(t), op); });
@@ -121,23 +121,24 @@ class NcclCommunicator {
     host_deadline_ = usual;
   }
   void interrupt() noexcept { group_.interrupt(); }
-  // The other ranks notice when NCCL tells them or their deadline passes; who started the job ends them before that.
+  // The other ranks notice it through NCCL or when their deadline passes. The launcher of the job ends them before
+  // that.
   void abort(const std::string& reason, ExitCode) noexcept {
     if (size() == 1 || gave_up_.exchange(true)) return;
     std::fprintf(stderr, "tutti: %s ends the job: %s\n", my_name().c_str(), reason.c_str());
     group_.abort();
   }
-  // The device's own memory will do.
+  // Empty: the device's own memory is suitable.
   std::span<std::byte> allocate(std::size_t) { return {}; }
 
-  // Waits for what a stream was given, a captured step with its operations, say: NCCL's errors and the deadline end
-  // it. The event is recorded anew.
+  // Waits for the work on a stream, for example a captured step with its operations. NCCL's errors and the deadline end
+  // the wait. The event is recorded again.
   void wait_stream(void* stream, const std::string& what) {
     if (!marker_) marker_.emplace(group_.device());
     marker_->record(static_cast<cudaStream_t>(stream));
     group_.wait([&] { return marker_->happened(); }, host_deadline_, what);
   }
-  // What the host can read: the data itself, or where it lies in the device's memory a copy in `room`.
+  // Returns data that the host can read: the data itself or, if it is in the device's memory, a copy in `room`.
   std::span<const std::byte> on_host(std::span<const std::byte> data, std::vector<std::byte>& room) {
     if (!on_device(data)) return data;
     room.resize(data.size());
@@ -145,7 +146,8 @@ class NcclCommunicator {
     copy_now(room.data(), data.data(), data.size(), cudaMemcpyDeviceToHost, "data of the device");
     return room;
   }
-  // Waits until done() says that a captured step is over, say: NCCL's errors and the deadline end it.
+  // Waits until done() returns true, for example because a captured step is over. NCCL's errors and the deadline end
+  // the wait.
   void wait_until(const std::function<bool()>& done, const std::string& what) {
     group_.wait(done, group_.deadline(), what);
   }
@@ -164,7 +166,7 @@ class NcclCommunicator {
     cuda::Event end;
     std::string text;
   };
-  // One on the host's data: it ends with the call.
+  // An operation on the host's data: it is over when the call returns.
   struct Finished final : Work::State {
     [[nodiscard]] std::string name() const override { return text; }
     [[nodiscard]] bool done() const override { return true; }
@@ -184,7 +186,8 @@ class NcclCommunicator {
     return hosts_.empty() ? "rank " + std::to_string(rank()) : rank_name(rank());
   }
 
-  // Whether data is the device's. While a graph is captured nothing else makes sense, and CUDA would not be asked.
+  // Returns true if data is in the device's memory. While a graph is captured this is assumed, because CUDA must not be
+  // asked then.
   [[nodiscard]] bool on_device(std::span<const std::byte> data) const {
     if (group_.device().capturing()) return true;
     if (data.empty()) return false;
@@ -198,14 +201,14 @@ class NcclCommunicator {
     return ncclAllReduce(from, to, count, nccl_type(t), nccl_op(op), group_.comm(), group_.stream());
   }
 
-  // What the communication stream is given from now on comes behind what the device's stream was given, a captured step
-  // with its operations, say: all ranks' operations have one order.
+  // Orders the operations that are started on the communication stream from now on after the work on the device's
+  // stream, for example a captured step with its operations. All ranks then have the same order of operations.
   void follow_device() {
     if (!before_) before_.emplace(group_.device());
     before_->record(group_.device().stream());
     before_->hold_up(group_.stream());
   }
-  // Puts an operation into the communication stream, behind what the device's stream was given.
+  // Starts an operation on the communication stream, after the work that is already on the device's stream.
   template <class F>
   Work start(const std::string& name, F&& f) {
     group_.require_alive(name);
@@ -223,7 +226,7 @@ class NcclCommunicator {
     f->text = name;
     return Work(f);
   }
-  // One that nobody holds any more, so that steady work allocates nothing.
+  // Returns a pooled object that is not in use, so that steady work allocates no memory.
   template <class T, class Make>
   static std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool, Make&& make) {
     for (auto& p : pool)
@@ -231,7 +234,7 @@ class NcclCommunicator {
     return pool.emplace_back(make());
   }
 
-  // Data that is the host's, or is taken there, piece by piece.
+  // Processes data that is in the host's memory, or is copied there, piece by piece.
   template <class F>
   void by_host(std::span<std::byte> data, const std::string& name, F&& f) {
     group_.require_alive(name);
@@ -253,7 +256,7 @@ class NcclCommunicator {
     wait_stream(group_.stream(), name);
   }
 
-  // Host -> staging -> operation of `out_bytes` -> host.
+  // Host -> staging -> operation with `out_bytes` of result -> host.
   template <class F>
   void through_device(std::span<std::byte> piece, std::size_t out_bytes, const std::string& name, F&& f) {
     if (piece.empty()) return;
@@ -261,11 +264,11 @@ class NcclCommunicator {
     follow_device();
     cuda::check(cudaMemcpyAsync(device, piece.data(), piece.size(), cudaMemcpyHostToDevice, group_.stream()), "a copy");
     group_.settle(f(device), "an operation of NCCL", name);
-    // A copy into memory that is not pinned would wait in the call itself, where no deadline reaches.
+    // A copy into memory that is not pinned would wait within the call itself, without a deadline.
     wait_stream(group_.stream(), name);
     copy_now(piece.data(), device, out_bytes, cudaMemcpyDeviceToHost, name);
   }
-  // What every rank has, one after the other.
+  // Gathers the data of every rank, one after the other.
   void gather(std::span<const std::byte> mine, std::vector<std::byte>& all, const std::string& name) {
     group_.require_alive(name);
     std::byte* const device = staging();
@@ -290,7 +293,8 @@ class NcclCommunicator {
     }
   }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return staging_bytes; }
-  // Of one rank, so that those of all and its own fit into the staging memory; a multiple of a cache line.
+  // Bytes of one rank, so that the pieces of all ranks and its own fit into the staging memory; a multiple of a cache
+  // line.
   [[nodiscard]] std::size_t gather_piece() const noexcept {
     return std::max<std::size_t>(staging_bytes / (static_cast<std::size_t>(size()) + 1) / 64 * 64, 64);
   }

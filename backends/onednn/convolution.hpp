@@ -18,18 +18,18 @@
 #include <tutti/core/error.hpp>
 #include <tutti/engine/call.hpp>
 
-// Convolutions as oneDNN primitives, one per number of rows, made before the first step.
+// Convolutions as oneDNN primitives, one for each number of rows, created before the first step.
 namespace tutti::onednn {
 
 enum class Pass : std::uint8_t { forward, backward_data, backward_weights };
 
-// The shapes of one convolution. Weights keep the layout that oneDNN prefers for it.
+// The shapes of one convolution. Weights have the layout that oneDNN prefers for it.
 struct Problem {
   op::Window window;
   Shape x, w, y;  // of one row
   bool bf16 = false;
 
-  // Everything but the number of rows.
+  // Everything except the number of rows.
   using Key = std::array<std::int64_t, 16>;
   [[nodiscard]] Key key(Pass p) const noexcept {
     return {static_cast<int>(p),
@@ -52,7 +52,7 @@ struct Problem {
 };
 
 // oneDNN's forward kernel for NHWC is slow on the small images of the last stage (123 against 226 GFLOP/s in f32, 327
-// against 584 in bf16); there the operands are copied to its blocked layout and back, which is little work.
+// against 584 in bf16). There the operands are copied to its blocked layout and back, which is little work.
 inline bool blocked(const Problem& p, Pass pass) {
   return pass == Pass::forward && p.y[2] * p.y[3] <= 16 && p.x[1] >= 128 && p.x[1] % 16 == 0 && p.y[1] % 16 == 0 &&
          has_blocks_of_16();
@@ -78,7 +78,7 @@ inline Geometry geometry(const Problem& p) {
           {trailing(p.x[2], p.y[2], p.window.kernel_h), trailing(p.x[3], p.y[3], p.window.kernel_w)}};
 }
 
-// Between NHWC and channels in blocks of 16, for whole rows.
+// Converts whole rows between NHWC and channels in blocks of 16.
 inline void to_blocks(const std::byte* from, std::byte* to, const Shape& s, std::int64_t rows, std::size_t unit,
                       bool back) {
   const std::int64_t pixels = s[2] * s[3], blocks = s[1] / 16;
@@ -92,7 +92,7 @@ inline void to_blocks(const std::byte* from, std::byte* to, const Shape& s, std:
       }
 }
 
-// A copy from one layout into another, with memory objects for so many threads at once.
+// A copy from one layout into another, with memory objects for the given number of threads.
 class Reorder {
  public:
   Reorder(const Desc& from, const Desc& to, const dnnl::engine& e, int threads)
@@ -105,7 +105,7 @@ class Reorder {
   }
 
   void run(void* from, void* to) {
-    // Layouts are shared by convolutions that are packed at the same time, so a slot belongs to who takes it.
+    // Convolutions that are packed at the same time share layouts, so a thread claims a slot before it uses it.
     for (std::size_t i = 0;; i = (i + 1) % slots_.size()) {
       Slot& s = slots_[i];
       if (s.taken.test_and_set(std::memory_order_acquire)) continue;
@@ -130,7 +130,7 @@ class Reorder {
   std::vector<Slot> slots_;
 };
 
-// Layout of the weights of one (problem, pass) and the reorder between it and the plain OIHW master weights.
+// The layout of the weights of one (problem, pass), and the reorder between it and the plain OIHW master weights.
 struct WeightLayout {
   Desc desc;
   std::unique_ptr<Reorder> reorder;  // forward, backward data: plain f32 -> desc; backward weights: desc -> plain f32
@@ -138,10 +138,10 @@ struct WeightLayout {
 
 class Convolutions {
  public:
-  // Rows for which layouts are chosen; they are then the same for every number of rows.
+  // The number of rows for which layouts are chosen. The same layouts are used for every number of rows.
   static constexpr std::int64_t nominal_rows = 8;
 
-  // `threads`: how many may call reorder() at once.
+  // `threads`: how many threads may call reorder() at once.
   Convolutions(const dnnl::engine& e, int threads) : engine_(e), threads_(threads) {}
 
   const WeightLayout& layout(const Problem& p, Pass pass) {
@@ -210,7 +210,8 @@ class Convolutions {
       fail<DeviceError>("onednn", "an implementation of " + describe(p, pass), "none",
                         p.bf16 ? "oneDNN has bf16 for AVX-512 alone; use --precision f32 or --backend eigen" : "");
   }
-  // oneDNN falls back silently to a scalar kernel that is 200 times slower. Small problems may, real ones may not.
+  // oneDNN silently falls back to a scalar kernel that is 200 times slower. This is accepted for small problems and is
+  // an error for large ones.
   static void check(const Problem& p, Pass pass, std::string_view info) {
     if (info.find("ref") == std::string_view::npos || p.w.numel() < 4096) return;
     fail<DeviceError>("onednn", "an optimised kernel for " + describe(p, pass), "'" + std::string(info) + "'",

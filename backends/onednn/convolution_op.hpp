@@ -14,7 +14,8 @@
 #include <tutti/backends/onednn/shared.hpp>
 #include <tutti/engine/kernel.hpp>
 
-// Convolutions, forward and back to their input: kernels of oneDNN, with weights in the layout that it likes best.
+// Convolutions, forward and backward to their input, by oneDNN's kernels, with weights in the layout that oneDNN
+// prefers.
 namespace tutti::onednn {
 
 [[nodiscard]] inline Problem problem(const op::Window& o, const TensorDesc& x, const Shape& w, const TensorDesc& y) {
@@ -24,7 +25,7 @@ namespace tutti::onednn {
 // A primitive for each number of rows.
 class Primitives {
  public:
-  // Returns the bytes of scratch that they need.
+  // Returns the bytes of scratch that the primitives need.
   std::size_t make(Convolutions& c, const Problem& p, Pass pass, const PrepareInfo& i) {
     std::size_t need = 0;
     for (const std::int64_t rows : i.chunk_rows) {
@@ -78,7 +79,7 @@ class ConvolutionKernel : public Kernel {
   Pass pass_;
   Problem problem_;
   Primitives primitives_;
-  std::size_t input_offset_ = 0, output_offset_ = 0;  // of copies in blocks
+  std::size_t input_offset_ = 0, output_offset_ = 0;  // of copies in the blocked layout
 };
 
 class Conv2d final : public ConvolutionKernel {

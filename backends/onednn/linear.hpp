@@ -11,15 +11,15 @@
 #include <tutti/backends/onednn/shim.hpp>
 #include <tutti/core/error.hpp>
 
-// Fully connected layers as matrix products of whole batches. A task has some of the columns of the result to itself,
-// so that the weights, which are most of the data, are read once.
+// Fully connected layers as matrix products of whole batches. Each task computes some of the result's columns, so that
+// the weights, which are most of the data, are read once.
 namespace tutti::onednn {
 
 // One matrix product: [rows, inner] x [inner, columns of the task].
 struct Product {
   std::int64_t rows, inner, columns;
-  std::int64_t weight_inner, weight_column;  // steps of the weights
-  std::int64_t result_row;                   // step of the result
+  std::int64_t weight_inner, weight_column;  // strides of the weights
+  std::int64_t result_row;                   // stride of the result
   bool bias, bf16;
 };
 

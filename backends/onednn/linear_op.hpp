@@ -12,8 +12,8 @@
 #include <tutti/backends/onednn/shared.hpp>
 #include <tutti/engine/host_backend.hpp>
 
-// Fully connected layers, forward and back to their input: products of matrices by oneDNN. Tasks share out the columns
-// of the result.
+// Fully connected layers, forward and backward to their input: matrix products by oneDNN. Tasks share the columns of
+// the result.
 namespace tutti::onednn {
 
 class LinearKernel : public HostKernel<> {
@@ -33,7 +33,7 @@ class LinearKernel : public HostKernel<> {
   }
 
  protected:
-  // p: of all rows of the batch.
+  // p: the product for all rows of the batch.
   LinearKernel(const NodeDesc& d, Shared& b, std::int64_t columns, const Product& p)
       : HostKernel(d), b_(b), columns_(columns), weights_(d.in[1].shape.numel()), product_(p) {}
   [[nodiscard]] std::int64_t first_column(const Call& c) const { return columns_ * c.task / c.tasks; }

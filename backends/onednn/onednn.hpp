@@ -13,7 +13,7 @@ namespace onednn {
 class Shared;  // shared.hpp
 }  // namespace onednn
 
-// Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by our own kernels; f32 and bf16.
+// Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by tutti's kernels; f32 and bf16.
 class OnednnBackend : public CpuOps {
  public:
   explicit OnednnBackend(CpuOptions o = {});

@@ -14,7 +14,7 @@
 #include <tutti/backends/onednn/weight_gradient_op.hpp>
 #include <tutti/engine/kernel_table.hpp>
 
-// What onednn.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
+// Definitions for onednn.hpp, which includes this file unless they are compiled separately (core/separate.hpp).
 namespace tutti {
 
 TUTTI_CORE_FUNCTION OnednnBackend::OnednnBackend(CpuOptions o)

@@ -8,7 +8,7 @@
 
 namespace tutti::onednn {
 
-// What the kernels of one backend share.
+// State that the kernels of one backend share.
 class Shared {
  public:
   Shared(const CpuOps& b, cpu::WorkerRoom& room)
@@ -18,7 +18,8 @@ class Shared {
         threads(b.threads()),
         room_(room) {}
 
-  // Of each worker: oneDNN's scratchpad, then what a kernel lays behind it; where our own kernels have theirs.
+  // Reserves memory for each worker: oneDNN's scratchpad, followed by the kernel's own data. It is the room that
+  // tutti's CPU kernels use too.
   void reserve(std::size_t bytes) { room_.reserve(threads, bytes); }
   [[nodiscard]] std::byte* scratch(int worker) const { return room_.of(worker); }
 

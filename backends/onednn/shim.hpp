@@ -6,7 +6,7 @@
 
 #include <string>
 
-// The one place that knows which oneDNN this is: version 2 has operation descriptors, version 3 has not.
+// The one place that depends on the version of oneDNN: version 2 has operation descriptors, version 3 does not.
 namespace tutti::onednn {
 
 struct Geometry {
@@ -73,7 +73,8 @@ inline auto matmul_desc(const dnnl::engine& e, const Desc& a, const Desc& b, con
 
 #endif
 
-// Whether its kernels take channels in blocks of 16: others, of 8, leave those to a scalar one.
+// Returns true if oneDNN's kernels accept channels in blocks of 16. Kernels with blocks of 8 leave those to a scalar
+// kernel.
 inline bool has_blocks_of_16() {
   static const bool has = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
   return has;
@@ -84,8 +85,8 @@ inline std::string version() {
   return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
 }
 
-// Debian's oneDNN runs OpenMP teams. We spread work ourselves, so inside our threads a primitive must use one thread.
-// The functions are looked up rather than linked: a oneDNN built for another runtime has none.
+// Debian's oneDNN runs OpenMP teams. tutti distributes work itself, so inside its threads a primitive must use one
+// thread. The functions are looked up rather than linked: a oneDNN built for another runtime lacks them.
 class OneOmpThread {
  public:
   OneOmpThread() : before_(get() != nullptr ? get()() : 0) {

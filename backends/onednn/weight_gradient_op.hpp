@@ -16,13 +16,13 @@
 
 namespace tutti::onednn {
 
-// Gradients of convolutions' weights.
+// Computes gradients of convolution weights.
 //
-// Weight gradients of 1x1 convolutions, and of those with a stride, are our own kernel's work where there is one for
-// this processor: its products of matrices reach 80 % of the peak where oneDNN's convolutions reach 50 to 70. So are
-// the large ones in bf16. A large gradient is cut into parts of its channels, of inputs and of outputs where there are
-// many threads, each a task over all rows, since a partial sum of megabytes per shard would cost more to add than it
-// saves; each element is summed in the same order however it is cut.
+// tutti's own kernel computes the weight gradients of 1x1 convolutions and of convolutions with a stride if it has one
+// for this processor: its matrix products reach 80 % of the peak, oneDNN's convolutions 50 to 70. It also computes the
+// large ones in bf16. A large gradient is cut into parts of its input channels, and with many threads also of its
+// output channels. Each part is a task over all rows, since adding a partial sum of megabytes for each shard would cost
+// more than it saves. Each element is summed in the same order for every way to cut.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
@@ -84,7 +84,7 @@ class Conv2dBackwardWeights final : public Kernel {
       b_.convolutions.reorder(problem_, Pass::backward_weights, mine, c.out[0].data);
       return;
     }
-    // oneDNN overwrites its result, so only a shard's first chunk may go straight into the shard's sum.
+    // oneDNN overwrites its result, so only a shard's first chunk may be written directly into the shard's sum.
     std::byte* const room = b_.scratch(c.worker);
     auto* const target = c.first_chunk ? mine : reinterpret_cast<float*>(room + weight_offset_);
     primitives_.run(c.in[0].shape[0], c.worker, {c.in[0].data, c.in[1].data, target}, room);
@@ -98,7 +98,7 @@ class Conv2dBackwardWeights final : public Kernel {
     return p.bf16 ? cpu::has_weight_gradient<bf16>(b_.isa, p.w[1], p.w[0])
                   : cpu::has_weight_gradient<float>(b_.isa, p.w[1], p.w[0]);
   }
-  // Whether a shard's sum is [inputs][outputs]: then the fewer channels are those that the kernel copies.
+  // Returns true if a shard's sum is [inputs][outputs]. The kernel then copies the operand with fewer channels.
   [[nodiscard]] bool turned() const {
     const Shape& w = problem_.w;
     const op::Window& o = problem_.window;
@@ -109,7 +109,7 @@ class Conv2dBackwardWeights final : public Kernel {
     const Shape& w = problem_.w;
     const std::int64_t places = w[2] * w[3];
     auto* const out = static_cast<float*>(c.out[0].data);
-    // Outputs [first, end): [outputs][places][inputs] -> a part of [outputs][inputs in all][places]
+    // Outputs [first, end): [outputs][places][inputs] -> a part of [outputs][all inputs][places]
     const auto turn = [&](const float* from, std::int64_t first, std::int64_t end, std::int64_t first_input,
                           std::int64_t inputs) {
       for (std::int64_t o = first; o < end; ++o, from += places * inputs) {
@@ -172,7 +172,7 @@ class Conv2dBackwardWeights final : public Kernel {
       turn(g.dw, g.first_output, g.first_output + g.part_outputs, g.first_input, g.inputs);
   }
 
-  // Else large ones are cut by output channels: a task gathers its channels of dy.
+  // Other large gradients are cut by output channels: a task gathers its channels of dy.
   static constexpr int channel_tasks = 8;
   [[nodiscard]] bool by_channels() const {
     return problem_.w.numel() >= 1024 * 1024 && problem_.w[0] % (16 * channel_tasks) == 0;
@@ -197,7 +197,7 @@ class Conv2dBackwardWeights final : public Kernel {
   Problem problem_;  // of one task
   int shards_;
   bool own_;
-  std::int64_t input_parts_ = 1;  // of a large gradient that is our own kernel's work
+  std::int64_t input_parts_ = 1;  // of a large gradient that tutti's kernel computes
   Primitives primitives_;
   std::size_t weight_bytes_ = 0, weight_offset_ = 0, slice_offset_ = 0;
 };

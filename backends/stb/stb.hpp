@@ -16,13 +16,13 @@
 
 namespace tutti::stb {
 
-// The largest block that stb_image gets in this thread. A PNG of some kilobytes may unpack to gigabytes; nothing else
-// would stop it.
+// The largest block that stb_image may allocate in this thread. A PNG of some kilobytes may unpack to gigabytes;
+// stb_image has no other limit.
 inline std::size_t& largest_block() {
   thread_local std::size_t bytes = 0;
   return bytes;
 }
-// Zeros: stb_image reads Huffman tables that a damaged JPEG has never set.
+// Returns zeroed memory: stb_image reads Huffman tables that a damaged JPEG has never set.
 inline void* allocate(std::size_t bytes) { return bytes > largest_block() ? nullptr : std::calloc(1, bytes); }
 inline void* allocate_again(void* block, std::size_t bytes) {
   return bytes > largest_block() ? nullptr : std::realloc(block, bytes);
@@ -33,7 +33,7 @@ inline void require(bool ok) {
 
 }  // namespace tutti::stb
 
-// Compiled here, not linked: a library of it would end the program at a failed assertion and allocate as it likes.
+// Compiled here, not linked: a linked stb_image would end the program at a failed assertion and allocate without limit.
 #if defined(STBI_INCLUDE_STB_IMAGE_H)
 #error "include <tutti/backends/stb/stb.hpp> before <stb/stb_image.h>: it brings its own"
 #endif
@@ -47,8 +47,8 @@ inline void require(bool ok) {
 #define STBI_MALLOC(n) ::tutti::stb::allocate(n)
 #define STBI_REALLOC(p, n) ::tutti::stb::allocate_again(p, n)
 #define STBI_FREE(p) std::free(p)
-// Let its shifts be: before 2.28 a JPEG whose scan ends at a marker in the middle of a code shifts by 32 and more. The
-// pixels are garbage, as those of any damaged scan; no memory is touched by it.
+// Disables the sanitizer's check of shifts: before 2.28 a JPEG whose scan ends at a marker in the middle of a code
+// shifts by 32 and more. The pixels are garbage, as in any damaged scan; no memory is damaged.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((no_sanitize("shift"))), apply_to = function)
 #endif
@@ -62,8 +62,8 @@ inline void require(bool ok) {
 namespace tutti {
 namespace stb {
 
-// Bytes handed to stb_image piece by piece. It takes zeros for what is behind the end and makes grey pixels of them,
-// and this way it is seen to ask for more.
+// Passes bytes to stb_image piece by piece. stb_image reads zeros beyond the end and makes grey pixels of them. With
+// this source its requests beyond the end are noticed.
 struct Source {
   std::span<const std::uint8_t> left;
   bool ran_dry = false;
@@ -90,8 +90,8 @@ struct Source {
 
 inline constexpr stbi_io_callbacks callbacks{&Source::read, &Source::skip, &Source::at_end};
 
-// Throws DataError for a Huffman table with more than 256 codes, between scans too: stb_image writes what it holds over
-// its end. `bytes` is a JPEG whose header was checked. The walk from marker to marker is that of stb_image.
+// Throws DataError if a Huffman table has more than 256 codes, also between scans: stb_image would write beyond its
+// table. `bytes` is a JPEG whose header was checked. The walk from marker to marker is that of stb_image.
 inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::string_view where) {
   const auto bad = [&] { fail<DataError>(where, "JPEG Huffman tables", "damaged ones", "the record is damaged"); };
   for (std::size_t at = 2;;) {
@@ -114,14 +114,14 @@ inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::strin
   }
 }
 
-struct Free {  // deletes what stb_image has made
+struct Free {  // deletes memory that stb_image has allocated
   void operator()(std::uint8_t* pixels) const noexcept { stbi_image_free(pixels); }
 };
 
 }  // namespace stb
 
-// Always decodes the whole image at its full size and copies the region: stb_image knows no parts. It knows one quality
-// too, which is about that of libjpeg's accurate one.
+// Always decodes the whole image at its full size and copies the region: stb_image cannot decode parts. It also has
+// only one quality, which is about that of libjpeg's accurate one.
 class StbDecoder final : public ImageDecoder {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "stb"; }

@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-// After <cstdio>, whose FILE and size_t it uses.
+// After <cstdio>: it uses FILE and size_t from there.
 #include <jpeglib.h>
 
 #include <tutti/core/error.hpp>
 
-// Writing JPEGs with libjpeg-turbo.
+// Writes JPEGs with libjpeg-turbo.
 namespace tutti {
 
 // Baseline JPEG with JFIF header.
 struct JpegOptions {
   int quality = 85;          // 1 to 100, libjpeg's scale
-  bool halve_chroma = true;  // 4:2:0, else 4:4:4
-  bool optimise = true;      // Huffman tables of the image's own: a second pass, some percent fewer bytes
+  bool halve_chroma = true;  // true: 4:2:0, false: 4:4:4
+  bool optimise = true;      // Huffman tables for this image: a second pass, some percent fewer bytes
 };
 
 // [height, width, channels] of u8, 1 (grey) or 3 (RGB) channels, rows without gaps between them.
@@ -33,7 +33,7 @@ struct PixelView {
 
 namespace turbojpeg {
 
-// One compressor, which each thread keeps for all its images. As in decoding, libjpeg's errors jump.
+// One compressor, which each thread keeps for all its images. As in decoding, libjpeg's errors call longjmp.
 class EncodeSession {
  public:
   EncodeSession() {
@@ -61,7 +61,7 @@ class EncodeSession {
   EncodeSession(const EncodeSession&) = delete;
   EncodeSession& operator=(const EncodeSession&) = delete;
 
-  // Replaces `out`. The arguments have been checked.
+  // Replaces `out`. The caller has checked the arguments.
   void run(const PixelView& image, const JpegOptions& options, std::vector<std::uint8_t>& out) {
     out.clear();
     out_ = &out;
@@ -87,7 +87,7 @@ class EncodeSession {
     return *static_cast<EncodeSession*>(p->client_data);
   }
 
-  // No local variable has a destructor: libjpeg may jump out of it.
+  // No local variable has a destructor: libjpeg may leave this function by longjmp.
   void compress(const PixelView& image, const JpegOptions& options) {
     c.image_width = static_cast<JDIMENSION>(image.width);
     c.image_height = static_cast<JDIMENSION>(image.height);
@@ -101,7 +101,7 @@ class EncodeSession {
     jpeg_start_compress(&c, TRUE);
     const std::size_t row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
     while (c.next_scanline < c.image_height) {
-      JSAMPROW row = const_cast<JSAMPROW>(image.pixels + c.next_scanline * row_bytes);  // it is only read
+      JSAMPROW row = const_cast<JSAMPROW>(image.pixels + c.next_scanline * row_bytes);  // libjpeg only reads it
       (void)jpeg_write_scanlines(&c, &row, 1);
     }
     jpeg_finish_compress(&c);
@@ -111,7 +111,7 @@ class EncodeSession {
     destination_.next_output_byte = piece_.data();
     destination_.free_in_buffer = piece_bytes;
   }
-  // No exception may pass through libjpeg.
+  // Catches all exceptions: none may pass through libjpeg.
   void take(std::size_t bytes) {
     try {
       out_->insert(out_->end(), piece_.data(), piece_.data() + bytes);
@@ -132,8 +132,8 @@ class EncodeSession {
 
 }  // namespace turbojpeg
 
-// Replaces `out` by the JPEG. Throws UsageError for a quality outside 1 to 100, another number of channels, and extents
-// outside 1 to 65500, which is the most that libjpeg writes. Safe from several threads at once.
+// Replaces `out` by the JPEG. UsageError if the quality is outside 1 to 100, if the number of channels is not 1 or 3,
+// or if an extent is outside 1 to 65500, the largest that libjpeg writes. Safe from several threads at once.
 inline void encode_jpeg(const PixelView& image, const JpegOptions& options, std::vector<std::uint8_t>& out) {
   if (options.quality < 1 || options.quality > 100)
     fail<UsageError>("JPEG encoder", "a quality of 1 to 100", std::to_string(options.quality));

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-// After <cstdio>, whose FILE and size_t they use.
+// After <cstdio>: they use FILE and size_t from there.
 #include <jpeglib.h>
 // clang-format off: needs jpeglib.h
 #include <jerror.h>
@@ -26,11 +26,11 @@ namespace tutti {
 namespace turbojpeg {
 
 // One decompressor, which each thread keeps for all its images. libjpeg reports errors by a function that must not
-// return; exceptions may not cross C code, so it jumps.
+// return. Exceptions may not cross C code, so that function calls longjmp.
 class Session {
  public:
-  // More scans than any encoder writes. Each scan of a progressive image costs a pass over all of it, however few bytes
-  // the scan has.
+  // More scans than any encoder writes. Each scan of a progressive image costs a pass over the whole image, even if the
+  // scan has few bytes.
   static constexpr int most_scans = 256;
 
   Session() {
@@ -43,7 +43,7 @@ class Session {
     c.client_data = this;
     if (setjmp(jump_) != 0) throw std::bad_alloc();
     jpeg_create_decompress(&c);
-    // jpeg_create_decompress clears all but `err` and `client_data`.
+    // Set afterwards: jpeg_create_decompress clears all but `err` and `client_data`.
     progress_.progress_monitor = [](j_common_ptr p) {
       auto& s = self(p);
       if (p->is_decompressor != 0 && s.c.input_scan_number > most_scans) s.stop("at most 256 scans", "more");
@@ -55,10 +55,10 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Calls f(*this, argument), which may call libjpeg and must have no local variable with a destructor. Throws
-  // DataError for what libjpeg finds wrong.
+  // DataError if libjpeg finds an error in the data.
   template <class A>
   void run(void (*f)(Session&, A&), A& argument, std::string_view where) {
-    abort();  // an exception may have ended the call before
+    abort();  // an exception may have ended the previous call
     if (setjmp(jump_) == 0) {
       f(*this, argument);
       return;
@@ -67,15 +67,15 @@ class Session {
     fail<DataError>(where, expected_, got_, "the record is damaged or truncated");
   }
 
-  // Frees the image's memory. Some of it stays pointed to: jpeg_skip_scanlines of the next image writes through
-  // `cconvert`, though merged upsampling has set none.
+  // Frees the image's memory. Some pointers to it remain and are reset here: jpeg_skip_scanlines of the next image
+  // writes through `cconvert`, even if merged upsampling has not set it.
   void abort() {
     jpeg_abort_decompress(&c);
     c.cconvert = nullptr;
     c.cquantize = nullptr;
   }
 
-  // Ends run() with an error; the texts are literals.
+  // Ends run() with an error. The texts must be literals.
   [[noreturn]] void stop(const char* expected, const char* got) {
     expected_ = expected;
     got_ = got;
@@ -88,7 +88,8 @@ class Session {
  private:
   static Session& self(j_common_ptr p) { return *static_cast<Session*>(p->client_data); }
 
-  // Warnings after which the pixels are right; libjpeg goes on after all others with made-up ones.
+  // Returns true for warnings after which the pixels are right. After all other warnings libjpeg continues with made-up
+  // pixels.
   static bool harmless(int code) {
     return code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;
   }
@@ -112,7 +113,7 @@ struct Job {  // one decompression
   DecodedImage& out;
 };
 
-// Inverted CMYK, as Adobe stores it, or plain -> RGB.
+// Converts CMYK to RGB. inverted: as Adobe stores it.
 inline void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, int pixels, bool inverted) {
   const auto times = [](unsigned a, unsigned b) {  // a * b / 255, rounded
     const unsigned t = a * b + 128;
@@ -139,7 +140,7 @@ inline void decode(Session& s, Job& job) {
   c.scale_denom = static_cast<unsigned>(d);
   (void)jpeg_start_decompress(&c);
 
-  // Interpolated chroma looks beyond the edge of what is decoded, so decode some columns more.
+  // Interpolated chroma uses pixels beyond the edge of the region, so some more columns are decoded.
   const int margin = fast ? 0 : 16;
   const ImageRegion& r = job.request.region;
   const int width = static_cast<int>(c.output_width), height = static_cast<int>(c.output_height);
@@ -166,7 +167,7 @@ inline void decode(Session& s, Job& job) {
     if (cmyk) cmyk_to_rgb(s.cmyk.data(), out.row(row), out.width, c.saw_Adobe_marker != 0);
     row += got;
   }
-  // Rows below the region stay unread.
+  // Rows below the region are not read.
   s.abort();
 }
 
