@@ -19,11 +19,11 @@
 
 namespace tutti {
 
-// Records a model. Every call checks its shapes and throws ShapeError on the spot, naming the layer. Values are handles
-// into the builder's graph.
+// Records a model. Every call checks its shapes immediately and throws a ShapeError that names the layer. Values are
+// handles into the builder's graph.
 class Builder {
  public:
-  // Images of [channels, height, width] and labels: what every classifier reads.
+  // Starts a model that reads images of [channels, height, width] and labels, as every classifier does.
   Builder(std::int64_t channels, std::int64_t height, std::int64_t width);
 
   [[nodiscard]] ValueId images() const noexcept { return graph_.images; }
@@ -32,14 +32,15 @@ class Builder {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] Graph take() && { return std::move(graph_); }
 
-  // A learned tensor, or one that stays as it is. Names are torchvision's ("layer1.0.conv1.weight") and unique.
-  // `lr_scale` multiplies the learning rate.
+  // Adds a tensor that is learned, or one that stays constant if not `trainable`. Names follow torchvision
+  // ("layer1.0.conv1.weight") and are unique. `lr_scale` multiplies the learning rate.
   ValueId parameter(const std::string& name, const Shape& shape, Initializer init, bool decay = true,
                     bool trainable = true, double lr_scale = 1);
-  // A tensor that training changes without a gradient, e.g. running statistics.
+  // Adds a tensor that training changes without a gradient, e.g. running statistics.
   ValueId state(const std::string& name, const Shape& shape, Initializer init);
 
-  // An op of any kind, which checks its inputs; returns its first output. `owned`: what the op refers to.
+  // Adds an op of any kind, which checks its inputs. Returns its first output. `owned`: data that the op refers to; the
+  // node keeps it alive.
   template <class O>
   ValueId record(const std::string& name, const O& op, const std::vector<ValueId>& inputs,
                  const std::shared_ptr<const void>& owned = {}) {
@@ -49,7 +50,7 @@ class Builder {
 
   ValueId normalize(std::vector<float> mean, std::vector<float> inv_std);
   ValueId conv2d(const std::string& name, ValueId x, ValueId w, op::Window window);
-  struct BatchNormInputs {  // parameters and states of batch norm
+  struct BatchNormInputs {  // Parameters and states of batch norm.
     ValueId gamma, beta, running_mean, running_var;
     ValueId residual = no_value;
   };
@@ -61,15 +62,15 @@ class Builder {
   ValueId max_pool(const std::string& name, ValueId x, op::Window window);
   ValueId global_avg_pool(const std::string& name, ValueId x);
   ValueId linear(const std::string& name, ValueId x, ValueId w, ValueId b);
-  // Ends the model: `logits` [N, classes].
+  // Ends the model with its loss. `logits`: [N, classes].
   void softmax_cross_entropy(ValueId logits, float label_smoothing = 0, int top_k = 5);
-  // An op of the user's own on per-row inputs (and parameters); returns its outputs.
+  // Adds a user-defined op on per-row inputs (and parameters). Returns its outputs.
   std::vector<ValueId> custom(const std::string& name, const std::shared_ptr<const CustomOp>& def,
                               const std::vector<ValueId>& inputs);
 
  private:
   std::string unique(const std::string& name);
-  // The outputs of the node that this adds.
+  // Adds a node and returns its outputs.
   const std::vector<ValueId>& append(const std::string& name, const Op& op, const std::vector<ValueId>& inputs,
                                      const OpOutputs& outputs, const std::shared_ptr<const void>& owned = {});
 

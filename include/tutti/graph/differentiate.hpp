@@ -12,16 +12,16 @@
 
 namespace tutti {
 
-// Appends the backward pass: afterwards every trainable parameter that the loss depends on has a gradient value,
-// written once, in the order in which the nodes stand.
+// Appends the backward pass. Afterwards every trainable parameter that the loss depends on has a gradient value, which
+// is written once, in the order of the nodes.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph differentiate(Graph g);
 
 #if TUTTI_CORE_DEFINITIONS
 
 namespace detail {
 
-// The backward pass of a graph, node by node from its end. What an op's gradient(g) calls is public: it is about the
-// node in hand, whose inputs and outputs it numbers.
+// Builds the backward pass of a graph, node by node from the end. The public functions are for an op's gradient(g).
+// They refer to the current node and number its inputs and outputs.
 class Gradient {
  public:
   explicit Gradient(Graph& g) : g_(g), pending_(g.values.size()) {}
@@ -31,10 +31,11 @@ class Gradient {
   [[nodiscard]] ValueId input(std::size_t k) const { return node_.inputs[k]; }
   [[nodiscard]] ValueId output(std::size_t k) const { return node_.outputs[k]; }
   [[nodiscard]] bool is_parameter(std::size_t k) const { return g_[input(k)].storage == Storage::parameter; }
-  // Whether input k wants its gradient.
+  // Returns whether input k needs a gradient.
   [[nodiscard]] bool wanted(std::size_t k) const { return g_[input(k)].requires_grad; }
 
-  // The gradient of output k in at most `most` parts, to be added; none where nothing depends on it.
+  // Returns the gradient of output k as at most `most` summands. Returns an empty list if the loss does not depend on
+  // this output.
   [[nodiscard]] std::vector<ValueId> incoming(std::size_t k, std::size_t most) {
     auto list = pending_[static_cast<std::size_t>(output(k))];
     while (list.size() > most) {
@@ -48,36 +49,36 @@ class Gradient {
     }
     return list;
   }
-  // That of the first output, whole; or no_value.
+  // Returns the complete gradient of the first output, or no_value.
   [[nodiscard]] ValueId incoming() {
     const auto list = incoming(0, 1);
     return list.empty() ? no_value : list[0];
   }
 
-  // A value for the gradient of input k, which a node that is added makes.
+  // Returns a new value for the gradient of input k. The caller adds the node that computes it.
   ValueId make(std::size_t k) { return make_for(input(k)); }
-  // The same; of a parameter that does not learn, room for it.
+  // Like make(). For a parameter that is not trained, returns a value for scratch memory.
   ValueId make_or_scratch(std::size_t k) {
     if (wanted(k)) return make(k);
     const Value& p = g_[input(k)];
     return add_value({"d " + p.name, p.shape, false, Storage::activation, Precision::master});
   }
-  // Hands input k a gradient, or a part of it.
+  // Passes a gradient, or a summand of it, to input k.
   void pass(std::size_t k, ValueId gradient) { pending_[static_cast<std::size_t>(input(k))].push_back(gradient); }
 
-  // A node of the backward pass. It keeps what the forward node refers to.
+  // Adds a node of the backward pass. It keeps alive what the forward node refers to.
   template <class O>
   void add(const O& op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
     g_.add_node({Op(std::in_place_type<O>, op), std::move(inputs), std::move(outputs), node_.name, true, node_.owned});
   }
-  // The forward node becomes this op, with one output more.
+  // Replaces the op of the forward node and adds an output.
   void extend(const Op& op, ValueId output) {
     Node& n = g_.nodes[static_cast<std::size_t>(id_)];
     n.op = op;
     n.outputs.push_back(output);
     g_[output].producer = id_;
   }
-  // Where there is one gradient in and one out: f(dy, dx) adds the node between.
+  // For an op with one gradient in and one out: f(dy, dx) adds the node between them.
   template <class F>
   void through(F&& f) {
     const ValueId dy = incoming();
@@ -86,8 +87,9 @@ class Gradient {
     f(dy, dx);
     pass(0, dx);
   }
-  // Input k for the backward pass. The output of batch norm (+ relu) without a residual is computed again from what
-  // batch norm keeps anyway: it costs less than writing it to memory and reading it back, and takes no memory.
+  // Returns input k for the backward pass. If a batch norm (+ relu) without a residual made it, the value is computed
+  // again from what batch norm keeps anyway. That costs less than to write it to memory and read it back, and needs no
+  // memory.
   [[nodiscard]] ValueId recompute(std::size_t k) {
     const ValueId x = input(k);
     if (g_[x].producer < 0) return x;

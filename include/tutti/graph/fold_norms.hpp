@@ -16,7 +16,7 @@ namespace tutti {
 
 namespace detail {
 
-// Where the values of a batch norm come from: a convolution, or one with a bias or a max pooling behind it.
+// The source of a batch norm's input: a convolution, possibly followed by a bias or a max pooling.
 struct NormSource {
   NodeId convolution = -1, bias = -1;
 };
@@ -28,7 +28,7 @@ class NormFolder {
   WeightedGraph fold() {
     std::vector<Node> nodes = std::move(g_.nodes);
     all_ = &nodes;
-    std::vector<std::vector<Node>> behind(nodes.size());  // what takes the place of a node, or comes behind it
+    std::vector<std::vector<Node>> behind(nodes.size());  // nodes that replace a node or follow it
     std::vector<char> gone(nodes.size(), 0);
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const Node n = nodes[i];
@@ -45,7 +45,8 @@ class NormFolder {
         std::vector<float>& b = net_.of(nodes[index(from.bias)].inputs[1]);
         for (std::size_t c = 0; c < b.size(); ++c) b[c] = static_cast<float>(b[c] * scale[c] + shift[c]);
       } else {
-        // The shift becomes the bias of the convolution, in the place of beta; a pooling behind it takes the sum.
+        // The shift becomes the bias of the convolution and reuses beta's value. A pooling after the convolution reads
+        // the sum.
         Node& conv = nodes[index(from.convolution)];
         const ValueId out = conv.outputs[0], raw = copy_of(out);
         conv.outputs[0] = raw;
@@ -84,13 +85,13 @@ class NormFolder {
     }
   }
 
-  // What makes x, if nobody else reads it.
+  // Returns the node that makes x if x has only one reader, else nullptr.
   [[nodiscard]] const Node* maker(ValueId x) const {
     return uses_[index(x)] == 1 && g_[x].producer >= 0 ? &(*all_)[index(g_[x].producer)] : nullptr;
   }
   [[nodiscard]] NormSource source_of(ValueId x, const std::vector<double>& scale) const {
     const Node* n = maker(x);
-    // The largest of scaled values is the scaled largest, where nothing is turned round.
+    // The maximum of scaled values is the scaled maximum if no scale is negative.
     if (n != nullptr && std::holds_alternative<op::MaxPool>(n->op) &&
         std::all_of(scale.begin(), scale.end(), [](double s) { return s >= 0; })) {
       x = n->inputs[0];
@@ -120,7 +121,7 @@ class NormFolder {
     return g_.add_value(std::move(value));
   }
 
-  // Producers anew; parameters and statistics that nobody reads any more are none.
+  // Sets the producers again. Parameters and statistics that are no longer read become plain values.
   void finish() {
     for (Node& n : g_.nodes)
       for (ValueId& v : n.inputs)
@@ -143,13 +144,13 @@ class NormFolder {
   Graph& g_;
   std::vector<int> uses_;
   const std::vector<Node>* all_ = nullptr;
-  std::vector<std::pair<ValueId, ValueId>> renamed_;  // a value that another one stands for
+  std::vector<std::pair<ValueId, ValueId>> renamed_;  // (value, the value that replaces it)
 };
 
 }  // namespace detail
 
-// The same net with every batch norm that stands behind a convolution moved into it: its weights scaled, and a bias
-// behind it. Those that do not (of pre-activation nets) stay. net: an inference_graph().
+// Returns the same net with every batch norm that follows a convolution folded into it: the weights are scaled and a
+// bias is added after the convolution. Other batch norms (of pre-activation nets) stay. net: an inference_graph().
 [[nodiscard]] inline WeightedGraph fold_norms(WeightedGraph net) { return detail::NormFolder(std::move(net)).fold(); }
 
 }  // namespace tutti

@@ -8,16 +8,16 @@
 
 namespace tutti {
 
-// Joins batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Run on
-// the forward graph, before differentiate(). Only where nobody else reads what lies between.
+// Merges batch_norm -> add -> relu and batch_norm -> relu, written as separate calls, into one batch_norm each. Call it
+// on the forward graph, before differentiate(). Merges only if the intermediate value has no other reader.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph fuse(Graph g);
 
-// The same forward graph for evaluation: batch norm with its running statistics, no gradients.
+// Returns the same forward graph for evaluation: batch norm with its running statistics, no gradients.
 [[nodiscard]] TUTTI_CORE_FUNCTION Graph inference(Graph g);
 
 namespace detail {
 
-// How often each value is read.
+// Returns the number of reads of each value.
 inline std::vector<int> count_uses(const Graph& g) {
   std::vector<int> uses(g.values.size(), 0);
   for (const Node& n : g.nodes)
@@ -46,7 +46,7 @@ TUTTI_CORE_FUNCTION Graph fuse(Graph g) {
         auto* bn = std::get_if<op::BatchNorm>(&bn_node.op);
         if (bn == nullptr || bn->relu || bn_node.outputs[0] != x) continue;
         if (is_add && bn->residual) continue;
-        // The fused node takes the later place, where the other summand exists.
+        // The fused node takes the later position, because the other summand exists only there.
         Node fused = bn_node;
         auto& attributes = std::get<op::BatchNorm>(fused.op);
         if (is_add) {

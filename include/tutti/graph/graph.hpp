@@ -11,15 +11,15 @@
 
 namespace tutti {
 
-struct Node {  // one op and its values
+struct Node {  // One op and its values.
   Op op;
   std::vector<ValueId> inputs, outputs;
   std::string name;  // the layer it belongs to
   bool backward = false;
-  std::shared_ptr<const void> owned{};  // what the op refers to
+  std::shared_ptr<const void> owned{};  // data that the op refers to
 };
 
-// Makes the node an op that a backend keeps to itself.
+// Replaces the node's op by a private op of a backend.
 template <class O>
 void become(Node& n, const O& o) {
   const auto own = std::make_shared<const PrivateOpOf<O>>(o);
@@ -27,11 +27,10 @@ void become(Node& n, const O& o) {
   n.owned = own;
 }
 
-// Functions over graphs are templates without a parameter that matters: a program compiles those it calls, and no
-// others.
+// Functions over graphs are templates with an unused parameter: a program compiles only those that it calls.
 
-// A recorded model: a plain value, in the order in which it was written. Nodes after the forward part are appended by
-// differentiate().
+// A recorded model: a plain value with its nodes in the order of recording. differentiate() appends nodes after the
+// forward part.
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;

@@ -22,13 +22,13 @@
 namespace tutti {
 
 template <class... Os>
-struct OpList {  // all kinds of ops
+struct OpList {  // The list of all kinds of ops.
   using Variant = std::variant<Os...>;
   static constexpr std::array<OpInfo, sizeof...(Os)> infos{Os::info...};
   template <class O>
   static constexpr bool has = (std::is_same_v<O, Os> || ...);
 
-  // f(the op). Less for a compiler than std::visit, which makes a function an op and a table of them.
+  // Calls f(the op). Costs a compiler less than std::visit, which makes a function for each op and a table of them.
   template <class F>
   static void visit(const Variant& o, F&& f) {
     visit(o, f, std::make_index_sequence<sizeof...(Os)>());
@@ -41,8 +41,8 @@ struct OpList {  // all kinds of ops
   }
 };
 
-// Every op: what a graph records, and what the backend seam knows. Those of a user's own and of one backend's come
-// first: what is behind them every backend has a kernel for.
+// Every op: what a graph records and a backend implements. User-defined ops and those of a single backend come first;
+// every backend has a kernel for each op after them.
 // clang-format off
 using Ops = OpList<
     op::Custom, op::CustomBackward, op::Private,
@@ -61,15 +61,15 @@ using Ops = OpList<
 using Op = Ops::Variant;
 static_assert(std::is_trivially_copyable_v<Op>);
 
-[[nodiscard]] inline const OpInfo& info_of(const Op& o) {  // of the kind of the op
+[[nodiscard]] inline const OpInfo& info_of(const Op& o) {  // Returns the description of the op's kind.
   if (const auto* p = std::get_if<op::Private>(&o)) return p->def->info;
   return Ops::infos[o.index()];
 }
-[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }  // a word, as profiles have it
-// Whether the op reads weights that a backend may want in a form of its own: its second input.
+[[nodiscard]] inline std::string_view name_of(const Op& o) { return info_of(o).name; }  // a word, as in profiles
+// Returns whether the op reads weights (its second input) that a backend may want in its own layout.
 [[nodiscard]] inline bool reads_weights(const Op& o) { return info_of(o).weights; }
 
-// The op as an O, which may be a backend's own; null where it is another.
+// Returns the op as an O, which may be a backend's private op, or nullptr if it is another op.
 template <class O>
 [[nodiscard]] const O* op_cast(const Op& o) {
   if constexpr (Ops::has<O>) {

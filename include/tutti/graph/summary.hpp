@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-// Floating-point operations of one row's forward pass: two a multiply-add of convolutions and linear layers. Training
-// costs about three times as much.
+// Returns the floating-point operations of one row's forward pass: two for each multiply-add of convolutions and linear
+// layers. Training costs about three times as much.
 [[nodiscard]] inline std::int64_t forward_flops(const Graph& g, const Node& n) {
   if (!std::holds_alternative<op::Conv2d>(n.op) && !std::holds_alternative<op::Linear>(n.op)) return 0;
   const Shape &w = g[n.inputs[1]].shape, &y = g[n.outputs[0]].shape;
@@ -27,7 +27,7 @@ namespace tutti {
   return sum;
 }
 
-[[nodiscard]] inline std::int64_t parameter_count(const Graph& g) {  // numbers that are trained
+[[nodiscard]] inline std::int64_t parameter_count(const Graph& g) {  // Returns the number of trained numbers.
   std::int64_t sum = 0;
   for (const Value& v : g.values)
     if (v.storage == Storage::parameter) sum += v.shape.numel();
@@ -60,10 +60,10 @@ inline std::string padded(std::string s, std::size_t width) {
   return detail::scaled(n, units);
 }
 
-// One line: parameters, and FLOPs of one row forward and trained.
+// Returns one line: parameters, and the FLOPs of one row for the forward pass and for training.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::string totals(const Graph& g);
 
-// A line a layer: name, op, output, parameters, forward FLOPs of one row; then the totals.
+// Returns a line for each layer (name, op, output, parameters, forward FLOPs of one row), then the totals.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::string summary(const Graph& g);
 
 #if TUTTI_CORE_DEFINITIONS

@@ -15,7 +15,7 @@ using ValueId = std::int32_t;
 using NodeId = std::int32_t;
 inline constexpr ValueId no_value = -1;
 
-// Where a value lives.
+// The memory that holds a value.
 enum class Storage : std::uint8_t {
   image,      // the batch's images, u8
   labels,     // the batch's labels, i32
@@ -25,10 +25,10 @@ enum class Storage : std::uint8_t {
   activation  // activation arena or scratch
 };
 
-// Which of a run's types a value has: decided when the plan is made.
+// The type of a value as a role; the plan maps it to a data type of the run.
 enum class Precision : std::uint8_t { compute, master, metric, u8, i32 };
 
-enum class Init : std::uint8_t {  // how a parameter begins
+enum class Init : std::uint8_t {  // The initial values of a parameter.
   zeros,
   ones,
   normal,
@@ -37,33 +37,35 @@ enum class Init : std::uint8_t {  // how a parameter begins
   he_uniform,
   xavier_normal,
   xavier_uniform,
-  dirac,  // of a convolution: the first outputs repeat the inputs, as many as there are; the others are he_uniform
+  // of a convolution: the first outputs copy the inputs, as many as there are inputs; the other outputs are he_uniform
+  dirac,
   values  // given
 };
 
-struct Initializer {  // and with which gain
+struct Initializer {  // The initial values and their gain.
   Init kind = Init::zeros;
-  double scale = 1;  // standard deviation (normal), half width (uniform); gain for He, Xavier and the rest of dirac
+  // standard deviation (normal), half width (uniform); gain for He, Xavier and the other outputs of dirac
+  double scale = 1;
   std::shared_ptr<const std::vector<float>> given{};  // of Init::values, in the tensor's order
 };
 
-struct Value {  // of the graph: its shape, and what it is
+struct Value {  // A value of the graph: its shape and its properties.
   std::string name;
-  Shape shape;           // with one row where per_row
+  Shape shape;           // with one row if per_row
   bool per_row = false;  // the first extent is the batch
   Storage storage = Storage::activation;
   Precision precision = Precision::compute;
   NodeId producer = -1;
   bool requires_grad = false;
-  // Of parameters and states only.
+  // For parameters and states only.
   Initializer init{};
   bool trainable = true;
   bool decay = true;
-  double lr_scale = 1;          // what multiplies the learning rate; what weight decay takes off a step stays the same
+  double lr_scale = 1;  // multiplies the learning rate; the part that weight decay removes in a step stays the same
   ValueId gradient = no_value;  // of parameters, after differentiation
 };
 
-// The shape as it is printed: the batch as N.
+// Returns the shape for display, with N for the batch.
 [[nodiscard]] inline std::string to_string(const Value& v) {
   if (!v.per_row) return to_string(v.shape);
   std::string r = "[N";

@@ -10,17 +10,17 @@
 
 namespace tutti {
 
-// A graph and what its parameters and running statistics hold.
+// A graph with the values of its parameters and running statistics.
 struct WeightedGraph {
   Graph graph;
-  std::vector<std::vector<float>> values;  // by ValueId; empty for what is computed
+  std::vector<std::vector<float>> values;  // by ValueId; empty for computed values
 
   [[nodiscard]] std::vector<float>& of(ValueId v) { return values[static_cast<std::size_t>(v)]; }
   [[nodiscard]] const std::vector<float>& of(ValueId v) const { return values[static_cast<std::size_t>(v)]; }
 };
 
-// The graph that a forward graph is when nobody trains it: batch norm with its running statistics, joined with what
-// follows (fuse()), and no loss. Parameters and statistics keep their ids.
+// Returns the graph of a net that is not trained: batch norm with its running statistics, merged with the ops after it
+// (fuse()), and no loss. Parameters and statistics keep their ids.
 [[nodiscard]] inline Graph inference_graph(const Graph& forward) {
   Graph g = inference(fuse(forward));
   std::vector<Node> kept;

@@ -21,8 +21,8 @@ struct Relu {  // x -> y
 struct GeluBackward {  // dy, x -> dx
   static constexpr OpInfo info{.name = "gelu_backward", .gradient = true};
 };
-// x -> x * Phi(x), where Phi is the normal distribution's: PyTorch's nn.GELU(), not its approximation by tanh. What is
-// far from zero comes out as relu's would, infinities too. Hendrycks and Gimpel 2016.
+// x -> x * Phi(x), with the distribution function Phi of the normal distribution: PyTorch's nn.GELU(), not its
+// approximation by tanh. Far from zero the result equals relu's, also for infinities. Hendrycks and Gimpel 2016.
 struct Gelu {
   static constexpr OpInfo info{.name = "gelu"};
 

@@ -25,7 +25,7 @@ struct Conv2d : Window {  // x, w -> y
   void gradient(G& g) const {
     const ValueId dy = g.incoming();
     if (dy == no_value) return;
-    // Weights first: their gradient can travel while the data gradient is computed.
+    // The weights come first: their gradient can be sent while the data gradient is computed.
     if (g.wanted(1)) {
       const ValueId dw = g.make(1);
       g.add(Conv2dBackwardWeights{*this}, {g.recompute(0), dy}, {dw});

@@ -11,12 +11,12 @@
 
 namespace tutti::op {
 
-// The user's own op and its gradient.
+// The gradient of a user-defined op.
 struct CustomBackward {
   static constexpr OpInfo info{.name = "custom_backward", .gradient = true};
   const CustomOp* def = nullptr;
 };
-struct Custom {  // an op of the user's own, see CustomOp
+struct Custom {  // A user-defined op, see CustomOp.
   static constexpr OpInfo info{.name = "custom"};
   const CustomOp* def = nullptr;
 

@@ -22,7 +22,7 @@ struct Normalize {
     return one_output(in, x);
   }
   template <class G>
-  void gradient(G&) const {}  // images want none
+  void gradient(G&) const {}  // images need no gradient
 };
 
 struct Add {  // a, b -> a + b

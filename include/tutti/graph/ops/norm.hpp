@@ -12,15 +12,15 @@
 namespace tutti::op {
 
 // dy [, dy2], x, gamma, beta, mean, inv_std [, y] -> dx, dgamma, dbeta [, dresidual]
-// The incoming gradient is dy (+ dy2), masked where the forward relu was not active: by y where there was a residual,
-// else by the sign of the recomputed output. dresidual is the masked gradient.
+// The incoming gradient is dy (+ dy2), masked to the elements for which the forward relu was active: decided by y if
+// there was a residual, else by the sign of the recomputed output. dresidual is the masked gradient.
 struct BatchNormBackward {
   static constexpr OpInfo info{.name = "batch_norm_backward", .gradient = true};
   bool relu = false, residual = false, second = false;
 };
 
 // x, gamma, beta, running_mean, running_var [, residual] -> y, mean, inv_std
-// y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics per channel over N, H, W.
+// y = relu?(gamma * (x - mean) * inv_std + beta [+ residual]); statistics for each channel over N, H, W.
 // running = (1 - momentum) * running + momentum * batch, with the unbiased variance (PyTorch's convention). Ioffe and
 // Szegedy 2015.
 struct BatchNorm {
@@ -32,7 +32,7 @@ struct BatchNorm {
 
   template <class G>
   void gradient(G& g) const {
-    // Two contributions are read by the op itself; it saves a pass over memory.
+    // The op itself reads two contributions, which saves a pass over memory.
     auto from = g.incoming(0, 2);
     if (from.empty()) return;
     const bool second = from.size() == 2;
@@ -47,8 +47,8 @@ struct BatchNorm {
   }
 };
 
-// The same inputs -> y, with the running statistics. With saved_inv_std the last two are a training batch's mean and
-// inv_std instead: that computes the output of a BatchNorm again.
+// The same inputs -> y, with the running statistics. With saved_inv_std, the last two inputs are the mean and inv_std
+// of a training batch instead: that recomputes the output of a BatchNorm.
 struct BatchNormInference {
   static constexpr OpInfo info{.name = "batch_norm_inference"};
   float eps = 1e-5F;

@@ -9,27 +9,28 @@
 #include <tutti/core/error.hpp>
 #include <tutti/graph/value.hpp>
 
-// What an op is made of. Each file of this folder holds a family of ops: small structs of namespace op, with the
-// attributes of an op. A comment lists operands as "in -> out"; shapes are logical (activations NCHW, convolution
-// weights OIHW, linear weights OI). What an op means is its loop in engine/reference. Each has
+// The parts of an op. Each file of this folder holds a family of ops: small structs in namespace op with the attributes
+// of an op. A comment lists operands as "in -> out". Shapes are logical (activations NCHW, convolution weights OIHW,
+// linear weights OI). The loops in engine/reference define what an op computes. Each op has
 //
-//   static constexpr OpInfo info;                  what it is called
-//   OpOutputs outputs(const OpInputs& in) const;   the shapes that follow from its inputs; ShapeError where these do
-//                                                  not fit. The first output is what Builder::record() returns.
-//   void gradient(G& g) const;                     template <class G>: adds what goes back through it, by calls of
-//                                                  detail::Gradient (graph/differentiate.hpp)
+//   static constexpr OpInfo info;                  its name and properties
+//   OpOutputs outputs(const OpInputs& in) const;   the shapes that follow from its inputs; throws ShapeError if these
+//                                                  do not fit. Builder::record() returns the first output.
+//   void gradient(G& g) const;                     template <class G>: adds the backward nodes with the functions
+//                                                  of detail::Gradient (graph/differentiate.hpp)
 //
-// but gradients themselves the first alone. What is not small an op refers to, and Node::owned keeps it: then an Op is
-// copied as plain bytes, which costs a compiler much less than a table of functions.
+// Gradient ops have only the first. An op refers to data that is not small, and Node::owned keeps that data. This way
+// an Op is copied as plain bytes, which costs a compiler much less than a table of functions.
 namespace tutti {
 
-struct OpInfo {  // what a kind of op is, for passes and planners
+struct OpInfo {  // Properties of a kind of op, for passes and planners.
   std::string_view name;
-  bool gradient = false;  // differentiate() makes it, nobody else
-  bool weights = false;   // its second input is weights, of which a backend may want a form of its own
+  bool gradient = false;  // only differentiate() makes it
+  bool weights = false;   // its second input is weights, which a backend may want in its own layout
 };
 
-// The values that an op is about to read. What they have to be, the op asks for: a ShapeError names the layer.
+// The values that an op will read. The functions check what the op requires and throw a ShapeError that names the
+// layer.
 class OpInputs {
  public:
   OpInputs(const std::string& layer, const std::vector<Value>& graph, const std::vector<ValueId>& inputs)
@@ -40,12 +41,13 @@ class OpInputs {
   [[nodiscard]] const Value& operator[](std::size_t k) const;
   [[nodiscard]] const Shape& shape(std::size_t k) const { return (*this)[k].shape; }
 
-  // What the batch flows through: one row, [1, ...]; not the raw u8 images, labels or a parameter.
+  // Returns the shape of a value that the batch flows through: one row, [1, ...]. Rejects the raw u8 images, labels and
+  // parameters.
   [[nodiscard]] const Shape& activation(std::size_t k) const;
   [[nodiscard]] const Shape& activation(std::size_t k, int rank) const;
   [[nodiscard]] const Shape& parameter(std::size_t k) const;
   [[nodiscard]] const Shape& parameter_or_state(std::size_t k) const;
-  // Two activations of one shape.
+  // Requires two activations of the same shape.
   void need_same(std::size_t a, std::size_t b) const;
 
  private:
@@ -54,7 +56,7 @@ class OpInputs {
   const std::vector<ValueId>& inputs_;
 };
 
-// What an op makes: an activation, with one row, or else something that is kept for the backward pass.
+// An output of an op: an activation with one row, or a value that is kept for the backward pass.
 struct OpOutput {
   std::string name;
   Shape shape;
@@ -63,7 +65,7 @@ struct OpOutput {
 };
 using OpOutputs = std::vector<OpOutput>;
 
-// The outputs of most ops: one activation.
+// Returns the outputs of most ops: one activation.
 [[nodiscard]] inline OpOutputs one_output(const OpInputs& in, const Shape& shape) { return {{in.layer(), shape}}; }
 
 inline const Value& OpInputs::operator[](std::size_t k) const {

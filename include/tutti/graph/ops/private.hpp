@@ -5,22 +5,22 @@
 
 namespace tutti {
 
-// An op that one backend makes of several (Backend::rewrite) and that it alone runs. It lives with the backend; graphs
-// know what it is called, and op_cast() finds it (graph/ops.hpp).
+// An op that a backend makes from several others (Backend::rewrite) and that only this backend runs. The backend's code
+// defines it. Graphs know its name; op_cast() finds it (graph/ops.hpp).
 struct PrivateOp {
   explicit PrivateOp(const OpInfo& i) : info(i) {}
   virtual ~PrivateOp() = default;
   OpInfo info;
 };
 template <class O>
-struct PrivateOpOf final : PrivateOp {  // what a backend has put there
+struct PrivateOpOf final : PrivateOp {  // Holds the backend's own op.
   explicit PrivateOpOf(const O& o) : PrivateOp(O::info), op(o) {}
   O op;
 };
 
 namespace op {
 
-struct Private {  // an op that one backend alone knows
+struct Private {  // An op that only one backend knows.
   static constexpr OpInfo info{.name = "private", .gradient = true};
   const PrivateOp* def = nullptr;
 };

@@ -9,12 +9,12 @@
 
 namespace tutti::op {
 
-// What slides over an image: of convolutions and pools.
+// The sliding window of convolutions and pools.
 struct Window {
   int kernel_h = 3, kernel_w = 3, stride = 1, padding = 1;
   [[nodiscard]] std::int64_t out_h(std::int64_t h) const { return (h + 2 * padding - kernel_h) / stride + 1; }
   [[nodiscard]] std::int64_t out_w(std::int64_t w) const { return (w + 2 * padding - kernel_w) / stride + 1; }
-  // x [1,C,H,W] -> [1,channels,H',W']; ShapeError where the window does not fit.
+  // x [1,C,H,W] -> [1,channels,H',W']; throws ShapeError if the window does not fit.
   [[nodiscard]] Shape over(const std::string& layer, const Shape& x, std::int64_t channels) const;
 };
 
