@@ -22,7 +22,7 @@ namespace detail {
   return std::filesystem::is_directory(path, ignored);
 }
 
-// The checkpoint of a run that is marked as its best, else the newest that is whole.
+// Returns the checkpoint of a run that is marked as its best, or else the newest valid one.
 [[nodiscard]] inline io::Path checkpoint_of_run(const io::Path& run) {
   const io::CheckpointStore store(run);
   if (const auto best = store.load_best()) return best->path();
@@ -32,8 +32,8 @@ namespace detail {
                   complaints.empty() ? "none" : complaints.front());
 }
 
-// What torch.save() writes: a ZIP archive or, in former times, a pickle. A safetensors file may begin with the same
-// bytes, which are its header's length; the header begins with a brace.
+// Returns whether torch.save() wrote the file: a ZIP archive or, in the older form, a pickle. A safetensors file may
+// begin with the same bytes, which are the length of its header; but its header begins with a brace.
 [[nodiscard]] inline bool is_of_torch(const io::Path& path) {
   const io::MappedFile file(path);
   const auto bytes = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 9));
@@ -43,13 +43,14 @@ namespace detail {
 
 }  // namespace detail
 
-// Where weights lie: the safetensors file, and the checkpoint's folder that it is in; empty: it is in none.
+// The location of weights: the safetensors file, and the folder of the checkpoint that contains it (empty if it is in
+// no checkpoint).
 struct WeightsPlace {
   io::Path file, checkpoint;
 };
 
-// what: a safetensors file; a checkpoint's folder, which is read back whole; or a run's folder, of which the best
-// checkpoint is taken, else the newest. DataError for what is none of them or damaged.
+// Finds weights in `what`: a safetensors file; a checkpoint's folder, which is checked as a whole; or a run's folder,
+// whose best checkpoint is used, or else its newest. Throws DataError if it is none of these, or damaged.
 [[nodiscard]] inline WeightsPlace find_weights(const std::string& what) {
   const std::string where = "model " + what;
   io::Path path = what;

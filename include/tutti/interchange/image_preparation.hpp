@@ -21,10 +21,10 @@
 
 namespace tutti::interchange {
 
-// Each thread keeps a scaled image.
+// Each thread keeps a scaled image, so its size is limited.
 inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
 
-// DataError names what is wrong; where: what it stands in.
+// Reads an ImagePreparation. Throws DataError that says what is wrong. `where` names the source of the JSON.
 [[nodiscard]] inline ImagePreparation image_preparation_of(const io::Json& json, const std::string& where) {
   ImagePreparation p;
   const auto number = [&](const io::Json& v, std::int64_t least) {
@@ -66,14 +66,14 @@ inline constexpr std::int64_t most_scaled_pixels = std::int64_t{1} << 26;
 // An ImagePreparation that has been checked. Immutable, so threads may share it.
 class ImagePreparer {
  public:
-  // channels: of the net, 3 or 1. UsageError for what cannot be.
+  // channels: of the net, 3 or 1. Throws UsageError for impossible values.
   ImagePreparer(const ImagePreparation& p, std::int64_t channels)
       : p_(p), channels_(channels), scale_(p.scale), window_(window_of(p), scaled(p, channels)) {
     if (channels != 3 && channels != 1)
       fail<UsageError>("image preparation", "a net of colour or grey images", std::to_string(channels) + " channels");
   }
 
-  // What a thread keeps from image to image.
+  // Memory that a thread reuses for each image.
   struct Scratch {
     ImageAugmenter::Scratch scale;
     std::vector<std::uint8_t> pixels;
@@ -92,7 +92,7 @@ class ImagePreparer {
       as_it_is(decoders, bytes, h, where, scratch.scale.image, scaled);
     else
       scale_(decoders, bytes, where, none, scratch.scale, scaled);
-    if (channels_ == 1)  // ITU-R 601's luma, which leaves grey as it is
+    if (channels_ == 1)  // ITU-R 601's luma, which keeps grey values
       for (std::size_t i = 0; i < pixels; ++i) {
         const std::uint8_t* const rgb = scaled.data() + 3 * i;
         scaled[i] = static_cast<std::uint8_t>((299 * rgb[0] + 587 * rgb[1] + 114 * rgb[2] + 500) / 1000);

@@ -6,12 +6,12 @@
 
 namespace tutti {
 
-struct LoadWeightsOptions {  // what load_weights() can be told
-  // Where the file's classifier has another number of classes, or there is none in it, the net keeps its own with the
-  // initial values, and all else is loaded: the beginning of fine-tuning.
+struct LoadWeightsOptions {  // Options of load_weights().
+  // If the file's classifier has another number of classes or is missing, the net keeps the initial values of its own,
+  // and everything else is loaded. Fine-tuning starts this way.
   bool skip_classifier = false;
-  std::string classifier = "fc.";  // what the names of its tensors begin with
-  // Tensors of the net that the file may lack: these keep what they hold.
+  std::string classifier = "fc.";  // prefix of the names of its tensors
+  // Tensors of the net that may be missing in the file. They keep their values.
   std::set<std::string> may_be_missing{};
 };
 

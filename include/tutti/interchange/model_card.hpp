@@ -18,7 +18,8 @@
 
 namespace tutti::interchange {
 
-// Nothing where the file says nothing; DataError names what is wrong. where: the file.
+// Returns the card of a file of weights, or no value if the file has none. Throws DataError that says what is wrong.
+// `where` names the file.
 [[nodiscard]] inline std::optional<ModelCard> read_model_card(const Metadata& metadata, const std::string& where) {
   for (const auto& [key, text] : metadata) {
     if (key != ModelCard::key) continue;

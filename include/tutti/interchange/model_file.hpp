@@ -21,18 +21,18 @@
 
 namespace tutti::interchange {
 
-// Which of a checkpoint's weights: those of the last step, their average, or the average where there is one.
+// Selects weights of a checkpoint: those of the last step, their average, or the average if there is one.
 enum class Averaged : std::uint8_t { automatic, yes, no };
 
-// A file of weights as it was found.
+// A file of weights and what was found about it.
 struct ModelFile {
   io::Path path;                        // the safetensors file
-  io::Path checkpoint;                  // the folder that it stands in; empty: it stands alone
-  std::optional<io::Safetensors> file;  // always there
-  std::optional<ModelCard> card;        // where it says what it is
+  io::Path checkpoint;                  // the folder of the checkpoint that contains it; empty if there is none
+  std::optional<io::Safetensors> file;  // always set
+  std::optional<ModelCard> card;        // if the file describes its net
 };
 
-// Of what find_weights() takes.
+// Opens any path that find_weights() accepts.
 [[nodiscard]] inline ModelFile open_model(const std::string& what) {
   const WeightsPlace found = find_weights(what);
   ModelFile m;
@@ -49,8 +49,8 @@ struct LoadedModel {
   bool averaged = false;
 };
 
-// The weights of a net (recorded by a Builder) out of a file. The file must have all of its tensors and no other;
-// DataError names the first that differs. Averages lie in the checkpoint beside the file.
+// Returns a net (recorded by a Builder) with the weights of a file. The file must have all of the net's tensors and no
+// others; DataError names the first difference. Averages are in the checkpoint next to the file.
 [[nodiscard]] inline LoadedModel load_model(const ModelFile& m, const Graph& net, Averaged averaged) {
   LoadedModel r{{inference_graph(net), {}}, false};
   const Graph& g = r.net.graph;

@@ -15,24 +15,24 @@
 #include <tutti/io/json.hpp>
 #include <tutti/io/utf8.hpp>
 
-// What is written into a file of weights about its net; model_card.hpp reads it.
+// The metadata about a net in a file of weights; model_card.hpp reads it.
 namespace tutti::interchange {
 
-// What a file of weights says of itself, so that it is enough to predict: the net, how its images are made ready and
-// what its classes are called. It stands in a safetensors file's metadata under the key "tutti", as JSON.
+// A file's description of its own weights, sufficient to predict: the net, the preparation of its images and the names
+// of its classes. It is JSON under the key "tutti" in a safetensors file's metadata.
 struct ModelCard {
   static constexpr std::string_view key = "tutti";
   static constexpr std::int64_t version = 1;
 
-  std::string name;            // for people, such as "resnet_imagenet-50"
-  std::optional<Graph> graph;  // without a loss; nothing for a net with an op that no file can tell of
+  std::string name;            // for display, such as "resnet_imagenet-50"
+  std::optional<Graph> graph;  // without a loss; empty for a net with an op that a file cannot describe
   ImagePreparation image;
   std::vector<std::string> classes;  // one name per class, or empty
 };
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// Of a model as a Builder has recorded it. "format" is what Hugging Face's readers ask for.
+// Returns the metadata of a model as recorded by a Builder. Readers of Hugging Face require "format".
 [[nodiscard]] inline Metadata model_metadata(const std::string& name, const Graph& model, const ImagePreparation& image,
                                              const std::vector<std::string>& classes) {
   io::Json::Array names;

@@ -32,7 +32,7 @@ inline constexpr std::int64_t most_nodes = 100'000, most_row_elements = std::int
 }
 [[nodiscard]] inline int int_of(const io::Json& json, const std::string& where) {
   const std::int64_t v = json.as_integer(where);
-  // Products of two of them are an int, too.
+  // The product of two such numbers must also fit an int.
   if (v < -10'000 || v > 10'000) fail<DataError>(where, "a number of up to 10000", std::to_string(v));
   return static_cast<int>(v);
 }
@@ -134,7 +134,8 @@ class NetReader {
 
 }  // namespace detail
 
-// The graph of such a description, without a loss. DataError names what is wrong; where: what it stands in.
+// Returns the graph of such a description, without a loss. Throws DataError that says what is wrong. `where` names the
+// source of the JSON.
 [[nodiscard]] inline Graph net_of_json(const io::Json& json, const std::string& where) {
   try {
     return detail::NetReader(json, where).read();

@@ -13,14 +13,15 @@
 #include <tutti/graph/graph.hpp>
 #include <tutti/io/json.hpp>
 
-// A net as JSON: what a file says of it, so that it can be made again without the program that trained it.
+// A net as JSON: a file's description of its net, sufficient to make the net again without the program that trained it.
 //
 //   {"input": [3, 32, 32], "tensors": {"conv1.weight": [16, 3, 3, 3], ...}, "states": {"bn1.running_mean": [16], ...},
 //    "nodes": [{"op": "conv2d", "name": "conv1", "in": [0, "conv1.weight"], "kernel": [3, 3], "stride": 1,
 //    "padding": 1}, ...]}
 //
-// A node's input is the place of an earlier node in the list, or the name of a tensor; the images are the first node's.
-// The last node makes the logits. What only training needs (initial values, rates, the loss) is left out.
+// An input of a node is the index of an earlier node in the list, or the name of a tensor. The first node reads the
+// images and the last node makes the logits. Data that only training needs (initial values, rates, the loss) is
+// omitted.
 namespace tutti::interchange {
 
 namespace detail {
@@ -35,7 +36,7 @@ namespace detail {
   for (const float v : values) list.emplace_back(v);
   return list;
 }
-// What an op has beside its inputs; false where it cannot be told in JSON.
+// Adds an op's attributes. Returns false if JSON cannot describe the op.
 inline bool add_attributes(const Op& op, io::Json& to) {
   const auto window = [&](const op::Window& w) {
     to.set("kernel", io::Json::array({w.kernel_h, w.kernel_w})).set("stride", w.stride).set("padding", w.padding);
@@ -58,9 +59,10 @@ inline bool add_attributes(const Op& op, io::Json& to) {
 
 }  // namespace detail
 
-// Of a graph as a Builder has recorded it. Nothing where it has an op that no file can tell of, such as a user's own.
+// Returns the JSON of a graph as recorded by a Builder. Returns no value if the graph has an op that a file cannot
+// describe, such as a user-defined one.
 [[nodiscard]] inline std::optional<io::Json> net_to_json(const Graph& g) {
-  std::vector<std::int64_t> place(g.values.size(), -1);  // of the node that makes a value
+  std::vector<std::int64_t> place(g.values.size(), -1);  // index of the node that makes a value
   io::Json::Array nodes;
   io::Json tensors = io::Json::object(), states = io::Json::object();
   if (g.logits == no_value) return std::nullopt;

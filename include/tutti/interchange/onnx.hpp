@@ -21,20 +21,20 @@
 #include <tutti/io/protobuf.hpp>
 #include <tutti/version.hpp>
 
-// Nets as ONNX files (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto3).
+// Writes nets as ONNX files (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto3).
 namespace tutti::interchange {
 
-// What goes into the net of an ONNX file, and what comes out of it.
+// The input and output of an ONNX file's net.
 struct OnnxOptions {
-  // false: the input is (pixel - mean) / stddev of each channel, as torchvision's normalize makes it. true: the pixels,
-  // 0 to 255.
+  // false: the input is (pixel - mean) / stddev for each channel, as torchvision's normalize makes it. true: the input
+  // is the pixels, 0 to 255.
   bool pixels = false;
   bool probabilities = false;  // the output is the softmax of the logits
 };
 
 namespace detail {
 
-// The messages that a net needs, by the numbers of their fields.
+// The messages that a net needs. The numbers are those of their fields.
 namespace onnx {
 
 inline constexpr std::int64_t ir_version = 8, opset = 17, type_float = 1;
@@ -63,7 +63,7 @@ inline std::string encode(const Attribute& a) {
   return out;
 }
 
-// A tensor of f32.
+// Returns a tensor of f32.
 inline std::string tensor(std::string_view name, std::span<const std::int64_t> dims, std::span<const float> values) {
   std::string out;
   for (const std::int64_t d : dims) pb::append_int(out, 1, d);
@@ -73,7 +73,7 @@ inline std::string tensor(std::string_view name, std::span<const std::int64_t> d
   return out;
 }
 
-// An input or output of f32, whose first extent is any.
+// Returns an input or output of f32 with a variable first extent.
 inline std::string value_info(std::string_view name, std::span<const std::int64_t> row_dims) {
   std::string dims, any, type, tensor_type, out;
   pb::append_bytes(any, 2, "batch");
@@ -102,7 +102,7 @@ class GraphWriter {
     const std::vector<int> uses = tutti::detail::count_uses(g_);
     for (std::size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
-      // A bias right behind a convolution is a part of it.
+      // A bias directly after a convolution becomes part of it.
       const Node* const next = i + 1 < g_.nodes.size() ? &g_.nodes[i + 1] : nullptr;
       const bool takes_bias = std::holds_alternative<op::Conv2d>(n.op) && next != nullptr &&
                               std::holds_alternative<op::Bias>(next->op) && next->inputs[0] == n.outputs[0] &&
@@ -145,7 +145,7 @@ class GraphWriter {
     pb::append_bytes(initializers_, 5, tensor(is, {dims.begin(), dims.size()}, values));
     return is;
   }
-  // A parameter or running statistic, the first time it is asked for.
+  // Returns the name of a parameter or running statistic. Writes the tensor at the first call.
   const std::string& weights(ValueId v) {
     std::string& is = names_[static_cast<std::size_t>(v)];
     if (is.empty()) {
@@ -154,7 +154,7 @@ class GraphWriter {
     }
     return is;
   }
-  // One value of a channel, beside activations of the rank of x.
+  // Adds one value for each channel, in a shape that broadcasts to activations of the rank of x.
   std::string per_channel(const std::string& wanted, ValueId x, std::span<const float> values) {
     const auto channels = static_cast<std::int64_t>(values.size());
     return g_[x].shape.rank() == 4 ? constant(wanted, {1, channels, 1, 1}, values)
@@ -162,7 +162,7 @@ class GraphWriter {
   }
 
   [[nodiscard]] const std::string& name(ValueId v) const { return names_[static_cast<std::size_t>(v)]; }
-  // The name of what the node makes.
+  // Returns the name of the node's output.
   const std::string& made(const Node& n) {
     const ValueId v = n.outputs[0];
     std::string& is = names_[static_cast<std::size_t>(v)];
@@ -218,7 +218,7 @@ class GraphWriter {
       fail<UsageError>("ONNX", "an op that ONNX has", std::string(name_of(n.op)) + " (" + n.name + ")");
     }
   }
-  // One that no convolution could take in.
+  // Adds a batch norm that could not be folded into a convolution.
   void add_norm(const Node& n, const op::BatchNormInference& b) {
     if (b.saved_inv_std) fail<UsageError>("ONNX", "a net for inference", "one for training (" + n.name + ")");
     const std::string &out = made(n), plain = b.relu || b.residual ? unique(n.name + ".plain") : out;
@@ -232,7 +232,7 @@ class GraphWriter {
     }
     if (b.relu) node("Relu", n.name + ".relu", {sum}, out);
   }
-  // x * (0.5 + 0.5 * erf(x / sqrt(2))); an op of its own since opset 20.
+  // x * (0.5 + 0.5 * erf(x / sqrt(2))). ONNX has an op for it only since opset 20.
   void gelu(const Node& n) {
     const std::string& x = name(n.inputs[0]);
     if (half_.empty()) {
@@ -263,11 +263,11 @@ class GraphWriter {
 
 }  // namespace detail
 
-// A model file of opset 17 with an input "images" [batch, channels, height, width] and an output "logits" or
-// "probabilities" [batch, classes], all f32, and as metadata what the card says: "classes" (a JSON list), "mean" and
-// "std" (of pixels from 0 to 1, as torchvision's normalize takes them), "image" (how images are made ready), "model".
-// net: an inference_graph(), best with fold_norms(). UsageError for an op that ONNX has not, and where the file would
-// be larger than 2 GB, the most that a protocol buffer may have.
+// Returns a model file of opset 17 with an input "images" [batch, channels, height, width] and an output "logits" or
+// "probabilities" [batch, classes], all f32. Metadata from the card: "classes" (a JSON list), "mean" and "std" (of
+// pixels from 0 to 1, as torchvision's normalize takes them), "image" (the preparation of images), "model".
+// net: an inference_graph(), best after fold_norms(). Throws UsageError for an op that ONNX does not have, and if the
+// file would be larger than 2 GB, the limit of a protocol buffer.
 [[nodiscard]] inline std::string to_onnx(const WeightedGraph& net, const ModelCard& card, const OnnxOptions& o = {}) {
   namespace onnx = detail::onnx;
   namespace pb = io::protobuf;
@@ -290,7 +290,7 @@ class GraphWriter {
   for (const Node& n : net.graph.nodes)
     if (const auto* normalize = std::get_if<op::Normalize>(&n.op)) {
       io::Json::Array mean, stddev;
-      // To six digits, so that 0.485 is no 0.48500001.
+      // Rounded to six digits, so that 0.485 does not become 0.48500001.
       const auto rounded = [](double v) { return std::round(v * 1e6) / 1e6; };
       for (const float m : normalize->mean) mean.emplace_back(rounded(static_cast<double>(m) / 255));
       for (const float s : normalize->inv_std) stddev.emplace_back(rounded(1 / (255 * static_cast<double>(s))));

@@ -7,7 +7,7 @@
 #include <tutti/data/image_preparation.hpp>
 #include <tutti/io/json.hpp>
 
-// How images are made ready, as JSON; image_preparation.hpp reads it.
+// The preparation of images, as JSON; image_preparation.hpp reads it.
 namespace tutti::interchange {
 
 using tutti::ImagePreparation;  // data/image_preparation.hpp

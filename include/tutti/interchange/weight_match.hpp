@@ -19,12 +19,12 @@
 #include <tutti/io/safetensors.hpp>
 #include <tutti/strategy/strategy.hpp>
 
-// A file's tensors beside those of a net.
+// Compares a file's tensors with those of a net.
 namespace tutti {
 
 namespace detail {
 
-// Which of the file's tensors goes where; nothing is changed before all are known to fit.
+// Assigns the file's tensors to the net's. Nothing is changed until all are known to fit.
 class WeightMatch {
  public:
   WeightMatch(const io::Safetensors& file, const std::vector<StateSpan>& model, const LoadWeightsOptions& o) {
@@ -58,9 +58,9 @@ class WeightMatch {
   };
   std::vector<Pair> pairs;
   std::vector<std::string> skipped;
-  std::int64_t batches = 0;  // that the file's batch norms have seen
+  std::int64_t batches = 0;  // seen by the file's batch norms
 
-  // All that does not fit; empty where everything does.
+  // Returns everything that does not fit; empty if everything fits.
   [[nodiscard]] std::string complaints() const {
     std::string all;
     for (const auto& [what, names] : {std::pair<const char*, const std::string&>{"missing: ", missing_},
@@ -70,7 +70,7 @@ class WeightMatch {
       if (!names.empty()) all += (all.empty() ? "" : "; ") + (what + names);
     return all;
   }
-  // The first of them, in the order of the net: "a tensor NAME SHAPE, which is missing".
+  // Returns the first difference, in the order of the net: "a tensor NAME SHAPE, which is missing".
   [[nodiscard]] const std::string& first_difference() const noexcept { return first_; }
 
  private:
@@ -92,7 +92,7 @@ class WeightMatch {
     list += (list.empty() ? "" : ", ") + item;
   }
 
-  // Whether all that keeps the file's classifier from fitting is its number of classes.
+  // Returns whether the number of classes is the only reason that the file's classifier does not fit.
   static bool other_classes(const io::Safetensors& file, const std::vector<StateSpan>& model,
                             const LoadWeightsOptions& o) {
     bool any = false;
@@ -108,7 +108,7 @@ class WeightMatch {
     }
     return any;
   }
-  // The numbers of batches that PyTorch keeps beside the statistics of batch norms; the largest is taken over.
+  // The numbers of batches that PyTorch keeps next to the statistics of batch norms; the largest is used.
   static bool is_count(const io::SafetensorsEntry& e, const std::vector<StateSpan>& model, WeightMatch& match) {
     constexpr std::string_view count = "num_batches_tracked";
     if (!e.name.ends_with(count) || e.type->dtype != DType::i64 || e.bytes.size() != sizeof(std::int64_t)) return false;

@@ -9,16 +9,16 @@
 
 namespace tutti::models {
 
-// The ResNets of He et al. 2016 in torchvision's form and with its parameter names: 18 and 34 of basic blocks; 50, 101
-// and 152 of bottlenecks.
+// The ResNets of He et al. 2016 in torchvision's form and with its parameter names: 18 and 34 with basic blocks; 50,
+// 101 and 152 with bottlenecks.
 struct ResnetOptions {
   int depth = 50;
   int classes = 1000;
   bool cifar_stem = false;     // a 3x3 stem without pooling, for small images
-  bool stride_in_1x1 = false;  // the original form (v1); default is v1.5, which strides in the 3x3
+  bool stride_in_1x1 = false;  // the original form (v1); the default is v1.5, whose stride is in the 3x3 convolution
   bool zero_gamma = false;     // the last batch norm of a block starts at 0: Goyal et al. 2017
-  bool glorot = false;         // convolutions start as Glorot and Bengio 2010 say, uniformly; else as He et al. 2015
-  bool decay_bias = false;     // weight decay holds for the classifier's bias too
+  bool glorot = false;      // convolutions start uniform as in Glorot and Bengio 2010; otherwise as in He et al. 2015
+  bool decay_bias = false;  // weight decay also applies to the classifier's bias
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;
   float label_smoothing = 0;

@@ -10,7 +10,7 @@
 namespace tutti::models {
 
 // The CIFAR ResNet of depth 6n+2: He et al. 2016, section 4.2. Three stages of n basic blocks with 16, 32 and 64
-// channels (times width / 16); a projection (1x1 convolution and batch norm) where the shape changes.
+// channels (times width / 16). A projection (1x1 convolution and batch norm) is used if the shape changes.
 struct ResnetCifarOptions {
   int depth = 20;
   int classes = 10;
@@ -18,8 +18,8 @@ struct ResnetCifarOptions {
   bool zero_gamma = false;  // the last batch norm of a block starts at 0: Goyal et al. 2017
   bool xavier = false;      // instead of He's initializer
   // Pre-activation units (He et al. 2016b) with a batch norm on the input and a projection in the first unit of every
-  // stage: the network that the elastic MXNet scripts call resnet on images of up to 28 pixels. From depth 164 on where
-  // that is 9n+2, the units are bottlenecks with four times the channels.
+  // stage: the network that the elastic MXNet scripts call resnet for images of up to 28 pixels. If the depth is 9n+2
+  // and at least 164, the units are bottlenecks with four times the channels.
   bool preactivation = false;
   float bn_eps = 1e-5F;
   float bn_momentum = 0.1F;

@@ -13,13 +13,13 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/math.hpp>
 
-// A first layer that whitens patches of the image, with weights that come from the images and are not learned: every
-// output has mean square 1 and no two are correlated. From Page 2019 ("How to train your ResNet"), as Jordan 2024 has
-// it ("94% on CIFAR-10 in 3.29 seconds on a single GPU").
+// A first layer that whitens patches of the image. Its weights are computed from the images and are not learned: every
+// output has mean square 1 and no two are correlated. From Page 2019 ("How to train your ResNet"), in the form of
+// Jordan 2024 ("94% on CIFAR-10 in 3.29 seconds on a single GPU").
 namespace tutti::models {
 
-// Sums over all patches of kernel x kernel pixels, exact, so that their order does not matter. The elements of a patch
-// stand in the order of a convolution's weights: channel, row, column.
+// Sums over all patches of kernel x kernel pixels. The sums are exact, so the order of the images does not matter. The
+// elements of a patch have the order of a convolution's weights: channel, row, column.
 class PatchMoments {
  public:
   PatchMoments(std::int64_t channels, std::int64_t kernel) : channels_(channels), kernel_(kernel) {
@@ -29,18 +29,18 @@ class PatchMoments {
     products_.resize(size() * size());
   }
 
-  // Values of a patch.
+  // Returns the number of values in a patch.
   [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(channels_ * kernel_ * kernel_); }
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
 
-  // Takes the patches of an image [height, width, channels] that stay `border` pixels away from its edges.
+  // Adds the patches of an image [height, width, channels] that are at least `border` pixels away from its edges.
   void add(std::span<const std::uint8_t> image, std::int64_t height, std::int64_t width, std::int64_t border = 0) {
     if (height < 0 || width < 0 || height > 65536 || width > 65536 || border < 0 ||
         image.size() != static_cast<std::size_t>(height * width * channels_))
       fail<ShapeError>("whitening", "an image of " + std::to_string(height * width * channels_) + " bytes",
                        std::to_string(image.size()));
     const std::size_t n = size();
-    // Of one row of patches, so that 32 bits hold it: 65536 products of 255 x 255.
+    // Sums of one row of patches, so that 32 bits are enough: 65536 products of 255 x 255.
     std::vector<std::uint32_t> patch(n), sums(n), products(n * n);
     for (std::int64_t y = border; y + kernel_ <= height - border; ++y) {
       std::fill(sums.begin(), sums.end(), 0U);
@@ -61,8 +61,8 @@ class PatchMoments {
     }
   }
 
-  // Mean products of the values (pixel - mean[c]) * inv_std[c] of a patch, a symmetric matrix [size, size]. Throws
-  // DataError where there was no patch.
+  // Returns the mean products of the values (pixel - mean[c]) * inv_std[c] of a patch, a symmetric matrix [size, size].
+  // Throws DataError if there was no patch.
   [[nodiscard]] std::vector<double> matrix(std::span<const float> mean, std::span<const float> inv_std) const {
     if (count_ == 0) fail<DataError>("whitening", "images with one patch or more", "none");
     if (mean.size() != static_cast<std::size_t>(channels_) || inv_std.size() != mean.size())
@@ -87,12 +87,12 @@ class PatchMoments {
   std::vector<std::uint64_t> sums_, products_;
 };
 
-// Eigenvalues of a symmetric matrix, the largest first, and their vectors of length 1 as rows.
+// Eigenvalues of a symmetric matrix in descending order, and their vectors of length 1 as rows.
 struct SymmetricEigen {
   std::vector<double> values, vectors;
 };
 
-// By Jacobi's rotations (Golub and Van Loan, section 8.5). Vectors have their largest element positive.
+// Computed by Jacobi's rotations (Golub and Van Loan, section 8.5). The largest element of each vector is positive.
 [[nodiscard]] inline SymmetricEigen symmetric_eigen(std::vector<double> a, std::size_t n) {
   if (n == 0 || a.size() != n * n)
     fail<ShapeError>("symmetric_eigen", "a square matrix", std::to_string(a.size()) + " values");
@@ -137,8 +137,9 @@ struct SymmetricEigen {
   return r;
 }
 
-// Weights [2 size, channels, kernel, kernel] of the layer: each eigenvector over the root of its value + eps, then all
-// of them negated, so that a relu loses nothing. eps keeps the noise of the weakest directions down.
+// Returns the weights [2 size, channels, kernel, kernel] of the layer: each eigenvector divided by the root of its
+// value + eps, then all of them negated, so that a relu loses no information. eps limits the noise of the weakest
+// directions.
 [[nodiscard]] inline std::vector<float> whitening_weights(const PatchMoments& moments, std::span<const float> mean,
                                                           std::span<const float> inv_std, double eps = 5e-4) {
   const std::size_t n = moments.size();

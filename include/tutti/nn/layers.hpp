@@ -7,10 +7,10 @@
 
 #include <tutti/graph/builder.hpp>
 
-// Layers: functions that record ops on a builder. A layer of one's own is one more such function.
+// Layers: functions that record ops on a builder. To add a layer, write one more such function.
 namespace tutti::nn {
 
-struct ConvOptions {  // of conv(): a square kernel
+struct ConvOptions {  // Options of conv() with a square kernel.
   std::int64_t out = 0;
   int kernel = 3;
   int stride = 1;
@@ -19,7 +19,7 @@ struct ConvOptions {  // of conv(): a square kernel
   Initializer init{Init::he_normal, 1};
 };
 
-// x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C,k,k] (and name.bias).
+// Convolution, x [N,C,H,W] -> [N,out,H',W']. Parameters name.weight [out,C,k,k] (and name.bias).
 inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOptions& o) {
   if (b.shape(x).rank() != 4 || o.out < 1)
     fail<ShapeError>(name, "an input [N,C,H,W] and 1 output channel or more",
@@ -31,7 +31,7 @@ inline ValueId conv(Builder& b, const std::string& name, ValueId x, const ConvOp
   return y;
 }
 
-struct BatchNormOptions {  // of batch_norm()
+struct BatchNormOptions {  // Options of batch_norm().
   bool relu = false;
   ValueId residual = no_value;  // added before the relu
   float eps = 1e-5F;
@@ -39,7 +39,7 @@ struct BatchNormOptions {  // of batch_norm()
   bool zero_gamma = false;
   bool fixed_gamma = false;  // gamma stays 1
   bool beta_decay = false;
-  double beta_lr_scale = 1;  // what multiplies beta's learning rate
+  double beta_lr_scale = 1;  // multiplies beta's learning rate
 };
 
 // Batch norm (+ residual) (+ relu), one op. Parameters name.weight, name.bias; states name.running_mean, .running_var.
@@ -61,7 +61,7 @@ inline ValueId conv_bn(Builder& b, const std::string& conv_name, const std::stri
   return batch_norm(b, bn_name, conv(b, conv_name, x, c), n);
 }
 
-// x [N,C] or [N,C,1,1] -> [N,out]. Parameters name.weight [out,C], name.bias.
+// Linear layer, x [N,C] or [N,C,1,1] -> [N,out]. Parameters name.weight [out,C], name.bias.
 inline ValueId linear(Builder& b, const std::string& name, ValueId x, std::int64_t out, Initializer init,
                       bool decay_bias = false) {
   if (out < 1) fail<ShapeError>(name, "1 output or more", std::to_string(out));

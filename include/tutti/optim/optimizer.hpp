@@ -14,19 +14,20 @@
 #include <tutti/core/math.hpp>
 #include <tutti/optim/update.hpp>
 
-// Optimizers are data: they name the fused pass over the arenas that a backend runs, and how each tensor's gradient is
-// scaled before it. In all of them L2 decay belongs to the gradient, but for AdamW, which decays apart from it.
+// Optimizers are data: they name the fused pass over the arenas that a backend runs, and the factor by which each
+// tensor's gradient is scaled before it. L2 decay is part of the gradient in all of them except AdamW, which decays the
+// weights separately.
 namespace tutti {
 
 template <class O>
 concept Optimizer = requires(const O& o) {
-  { O::slots } -> std::convertible_to<int>;  // arenas of state beside the weights
+  { O::slots } -> std::convertible_to<int>;  // state arenas in addition to the weights
   { o.update_op() } -> std::convertible_to<UpdateOp>;
   { O::per_tensor } -> std::convertible_to<bool>;  // needs the norms of whole tensors
   { o.factor(SquaredNorms{}, 0.1) } -> std::convertible_to<double>;
 };
 
-struct Sgd {  // with momentum; Nesterov's form on request
+struct Sgd {  // SGD with momentum; Nesterov's form on request.
   static constexpr int slots = 1;
   static constexpr bool per_tensor = false;
   double momentum = 0.9;
@@ -36,7 +37,7 @@ struct Sgd {  // with momentum; Nesterov's form on request
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
-struct Adamw {  // Loshchilov and Hutter, 2019
+struct Adamw {  // Loshchilov and Hutter, 2019.
   static constexpr int slots = 2;
   static constexpr bool per_tensor = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
@@ -45,7 +46,7 @@ struct Adamw {  // Loshchilov and Hutter, 2019
   [[nodiscard]] static double factor(const SquaredNorms&, double /*lr*/) { return 1; }
 };
 
-// You et al. 2017: the gradient of each tensor is scaled by eta * |w| / |g|, where both norms are not zero.
+// You et al. 2017: scales the gradient of each tensor by eta * |w| / |g| if neither norm is zero.
 struct Lars {
   static constexpr int slots = 1;
   static constexpr bool per_tensor = true;
@@ -57,11 +58,12 @@ struct Lars {
   [[nodiscard]] double factor(const SquaredNorms& n, double /*lr*/) const {
     return n.weights > 0 && n.gradients > 0 ? eta * math::sqrt(n.weights / n.gradients) : 1;
   }
-  // factor() as numbers, for a device that computes it itself. An optimizer without is asked on the host.
+  // Returns factor() as numbers, for a device that computes it itself. For an optimizer without this function, the host
+  // calls factor().
   [[nodiscard]] TrustRatio trust_ratio() const { return {eta, false}; }
 };
 
-// LARS that only ever lowers a tensor's rate: the factor is min(eta * |w| / |g| / lr, 1).
+// LARS that can only lower a tensor's rate: the factor is min(eta * |w| / |g| / lr, 1).
 struct Larc {
   static constexpr int slots = 1;
   static constexpr bool per_tensor = true;
@@ -94,7 +96,7 @@ class AnyOptimizer {
   [[nodiscard]] int slots() const noexcept { return slots_; }
   [[nodiscard]] bool per_tensor() const noexcept { return per_tensor_; }
   [[nodiscard]] const UpdateOp& update_op() const noexcept { return op_; }
-  // Of a per-tensor optimizer that has it.
+  // Returns a value only for a per-tensor optimizer that has trust_ratio().
   [[nodiscard]] const std::optional<TrustRatio>& trust_ratio() const noexcept { return trust_; }
   [[nodiscard]] double factor(const SquaredNorms& n, double lr) const { return factor_(n, lr); }
 

@@ -42,7 +42,7 @@ class Schedule {
     [[nodiscard]] double at(const SchedulePoint& p) const override { return static_cast<double>(schedule(p)); }
     L schedule;
   };
-  // Takes it over. One kind of shared pointer for all, which costs a compiler less than one a schedule.
+  // Takes ownership. One type of shared pointer for all schedules costs a compiler less than one for each.
   [[nodiscard]] static std::shared_ptr<const Interface> shared(const Interface* made);
 
   std::shared_ptr<const Interface> self_;
@@ -58,7 +58,7 @@ namespace schedule {
 
 namespace detail {
 
-// The same run seen from step `start` on, as if it ended at step `end`.
+// Returns the point as a run sees it that starts at step `start` and ends at step `end`.
 inline SchedulePoint window(SchedulePoint p, std::int64_t start, std::int64_t end) noexcept {
   p.step -= start;
   p.total_steps = std::max<std::int64_t>(end - start, 0);
@@ -67,8 +67,8 @@ inline SchedulePoint window(SchedulePoint p, std::int64_t start, std::int64_t en
 
 }  // namespace detail
 
-// A straight line from `from` at step 0 to `to` at step `steps`, or that power of it, then `after`, which sees only the
-// steps that remain: its step 0 is the end of the warmup and its total is the rest of the run.
+// Goes from `from` at step 0 to `to` at step `steps`, linearly or with that power, then continues with `after`. `after`
+// sees only the remaining steps: its step 0 is the end of the warmup and its total is the rest of the run.
 class Warmup {
  public:
   Warmup(double from, double to, std::int64_t steps, Schedule after, double power = 1)
@@ -95,7 +95,7 @@ class Warmup {
   Schedule after_;
 };
 
-// Warmup whose `after` goes on counting from the start of the run, so that "epochs 30, 60 and 80" mean just these.
+// Warmup whose `after` counts from the start of the run, so that "epochs 30, 60 and 80" mean exactly these.
 class WarmupWithin {
  public:
   WarmupWithin(double from, double to, std::int64_t steps, Schedule after, double power = 1)
@@ -108,7 +108,7 @@ class WarmupWithin {
   Schedule after_;
 };
 
-// Schedules one after the other: parts[i] ends where parts[i + 1] starts, at step at[i]. Each part sees its own steps
+// Schedules one after the other: parts[i] ends when parts[i + 1] starts, at step at[i]. Each part sees its own steps
 // only; the last one lasts to the end of the run.
 class Sequence {
  public:
@@ -136,7 +136,7 @@ class Sequence {
   std::vector<std::int64_t> at_;
 };
 
-class Scaled {  // another schedule times a number
+class Scaled {  // Multiplies another schedule by a number.
  public:
   Scaled(double factor, Schedule inner)
       : factor_(detail::checked("schedule::Scaled", "a factor", factor, 0, detail::largest)),

@@ -12,7 +12,7 @@
 #include <tutti/optim/schedule_point.hpp>
 
 // Learning rates that fall along a curve over the whole run. In the formulas t is the step and T the total number of
-// steps; t is held in [0, T], so a run that goes on after its end keeps the last value.
+// steps. t is clamped to [0, T], so a run that continues after its end keeps the last value.
 namespace tutti::schedule {
 
 namespace detail {
@@ -31,7 +31,7 @@ inline double checked_lr(std::string_view where, double lr) {
   return checked(where, "a learning rate", lr, 0, largest);
 }
 
-// t / T; a run of no steps is at its end.
+// Returns t / T, or 1 for a run without steps.
 inline double fraction(const SchedulePoint& p) noexcept {
   if (p.total_steps <= 0) return 1.0;
   return static_cast<double>(std::clamp<std::int64_t>(p.step, 0, p.total_steps)) / static_cast<double>(p.total_steps);
@@ -39,7 +39,7 @@ inline double fraction(const SchedulePoint& p) noexcept {
 
 }  // namespace detail
 
-class Constant {  // the same rate all the time
+class Constant {  // The same rate for all steps.
  public:
   explicit Constant(double lr) : lr_(detail::checked_lr("schedule::Constant", lr)) {}
   [[nodiscard]] double operator()(const SchedulePoint& /*p*/) const noexcept { return lr_; }
@@ -48,10 +48,10 @@ class Constant {  // the same rate all the time
   double lr_;
 };
 
-struct PolyOptions {  // of Poly
+struct PolyOptions {  // Options of Poly.
   double power = 2.0;
   double end = 1e-5;
-  // Past T the curve starts again over the next multiple of T and falls from base * (1 - t/kT).
+  // After step T, the curve is stretched to the next multiple of T and falls from base * (1 - t/kT).
   bool cycle = false;
 };
 
@@ -93,14 +93,14 @@ class Cosine {
   double alpha_;
 };
 
-struct CosineRestartsOptions {      // of CosineRestarts
+struct CosineRestartsOptions {      // Options of CosineRestarts.
   double first_decay_ratio = 0.33;  // of T
-  double t_mul = 2.0;               // length of a period over that of the one before
-  double m_mul = 0.1;               // height of a period over that of the one before
+  double t_mul = 2.0;               // length of a period divided by that of the previous one
+  double m_mul = 0.1;               // height of a period divided by that of the previous one
   double alpha = 0.0;
 };
 
-// A cosine that starts again, lower and longer each time: Loshchilov and Hutter, "SGDR", 2016.
+// A cosine that restarts, lower and longer each time: Loshchilov and Hutter, "SGDR", 2016.
 class CosineRestarts {
  public:
   explicit CosineRestarts(double base, CosineRestartsOptions options = {})
@@ -111,7 +111,7 @@ class CosineRestarts {
     detail::checked("schedule::CosineRestarts", "alpha", o_.alpha, 0, 1);
   }
   [[nodiscard]] double operator()(const SchedulePoint& p) const noexcept {
-    double into = detail::fraction(p) / o_.first_decay_ratio;  // in first periods
+    double into = detail::fraction(p) / o_.first_decay_ratio;  // in units of the first period
     double length = 1.0;
     double height = 1.0;
     while (into >= length) {
@@ -128,7 +128,7 @@ class CosineRestarts {
   CosineRestartsOptions o_;
 };
 
-struct LinearCosineOptions {  // of LinearCosine
+struct LinearCosineOptions {  // Options of LinearCosine.
   double periods = 0.47;
   double alpha = 0.0;
   double beta = 1e-5;

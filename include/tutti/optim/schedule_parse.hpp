@@ -15,11 +15,13 @@
 
 namespace tutti::schedule {
 
-// A list of numbers, "30,60,80" or "0.1, 0.01"; empty text is an empty list. `where` names the option in the error.
+// Parses a list of numbers, such as "30,60,80" or "0.1, 0.01". An empty text gives an empty list. `where` names the
+// option in the error.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::vector<double> parse_numbers(std::string_view where, std::string_view text);
 
-// The value of --lr-step-epochs: "200,250" multiplies the rate by `factor` at the start of those epochs (counted from
-// 0), "pow2" is a polynomial of that power down to 0 over the whole run, and no text keeps the rate constant.
+// Returns the schedule of --lr-step-epochs. "200,250" multiplies the rate by `factor` at the start of those epochs
+// (counted from 0), "pow2" is a polynomial of that power down to 0 over the whole run, and an empty text keeps the rate
+// constant.
 [[nodiscard]] TUTTI_CORE_FUNCTION Schedule parse_lr_step_epochs(std::string_view text, double base, double factor);
 
 #if TUTTI_CORE_DEFINITIONS

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-// Where a run stands when it is about to make update number `step`, counted from 0.
+// The progress of a run before update number `step`, counted from 0.
 struct SchedulePoint {
   std::int64_t step = 0;
   std::int64_t steps_per_epoch = 1;
@@ -14,13 +14,14 @@ struct SchedulePoint {
   std::int64_t global_batch = 1;
   int world = 1;
 
-  // Epochs done so far, with their fraction.
+  // Returns the epochs done so far, including the fraction of the current one.
   [[nodiscard]] double epoch() const noexcept {
     return static_cast<double>(step) / static_cast<double>(steps_per_epoch);
   }
 };
 
-// A learning rate that depends on the progress alone, so that a run that resumes or changes its size needs no state.
+// A learning rate that depends only on the progress, so that a run that resumes or changes its size needs no state for
+// it.
 template <class L>
 concept LrSchedule = requires(const L& l, const SchedulePoint& p) {
   { l(p) } -> std::convertible_to<double>;

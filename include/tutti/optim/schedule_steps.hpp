@@ -16,7 +16,7 @@
 // Learning rates given by a table of positions.
 namespace tutti::schedule {
 
-// What the positions of a table count: epochs, fractions allowed, or steps.
+// The unit of a table's positions: epochs (fractions allowed) or steps.
 enum class Unit : std::uint8_t { epochs, steps };
 
 namespace detail {
@@ -27,7 +27,7 @@ inline double position(const SchedulePoint& p, Unit unit) noexcept {
 
 TUTTI_CORE_FUNCTION std::vector<double> checked_boundaries(std::string_view where, std::vector<double> at);
 
-// Boundaries that p has reached.
+// Returns the number of boundaries that p has reached.
 inline std::size_t reached(const std::vector<double>& at, const SchedulePoint& p, Unit unit) noexcept {
   const double now = position(p, unit);
   std::size_t n = 0;
@@ -58,7 +58,8 @@ class Steps {
   Unit unit_;
 };
 
-// Absolute values: lrs[0] before the first boundary, lrs[i] from boundary i - 1 on; one value more than boundaries.
+// Absolute values: lrs[0] before the first boundary, lrs[i] from boundary i - 1 on. There is one value more than
+// boundaries.
 class Piecewise {
  public:
   Piecewise(std::vector<double> at, std::vector<double> lrs, Unit unit = Unit::epochs)
@@ -80,12 +81,12 @@ class Piecewise {
   Unit unit_;
 };
 
-struct Point {  // a rate at a place
+struct Point {  // A rate at a position.
   double at;
   double lr;
 };
 
-// Straight lines between the points, level before the first and after the last.
+// Linear between the points, constant before the first and after the last.
 class PiecewiseLinear {
  public:
   explicit PiecewiseLinear(std::vector<Point> points, Unit unit = Unit::epochs)

@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-// What an optimizer does to a run of master weights, in one pass. With G = factor * (gradient_scale * g + L2 * w):
-// a = momentum * a + G;  w -= lr * (nesterov ? G + momentum * a : a). One slot: a. (PyTorch's and TensorFlow's form:
-// the rate is outside the accumulator.)
+// SGD: the update of a run of master weights, in one pass. With G = factor * (gradient_scale * g + L2 * w): a =
+// momentum * a + G;  w -= lr * (nesterov ? G + momentum * a : a). One slot: a. (The form of PyTorch and TensorFlow: the
+// rate is outside the accumulator.)
 struct SgdUpdate {
   double momentum = 0.9;
   bool nesterov = false;
@@ -40,14 +40,14 @@ struct UpdateCall {
   std::int64_t step = 1;      // from 1
 };
 
-// What UpdateCall::factor of a tensor is with LARS and LARC: eta * |w| / |G| where both norms are not zero, else 1;
-// with clip that divided by the rate, and 1 at most.
+// Defines UpdateCall::factor of a tensor for LARS and LARC: eta * |w| / |G| if neither norm is zero, else 1. With
+// `clip`, this ratio is divided by the rate and limited to 1.
 struct TrustRatio {
   double eta = 0;
   bool clip = false;
 };
 
-struct SquaredNorms {  // of a tensor's gradient and weights
+struct SquaredNorms {  // Squared norms of a tensor's gradient and weights.
   double weights = 0;
   double gradients = 0;  // of gradient_scale * g + weight_decay * w
 };

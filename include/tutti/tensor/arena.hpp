@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// A named piece of an arena. Offsets count elements of the arena's type.
+// A named part of an arena. Offsets and counts are in elements of the arena's type.
 struct Slice {
   std::string name;
   Shape shape;
@@ -19,14 +19,14 @@ struct Slice {
   std::size_t count = 0;
   bool trainable = true;
   bool decay = true;    // weight decay applies; false for batch-norm parameters and biases
-  double lr_scale = 1;  // what multiplies the learning rate
+  double lr_scale = 1;  // multiplies the learning rate
 };
 
-// Named slices of one allocation of one type, each starting on a 64-byte boundary. The gaps are zero and stay zero.
+// Named slices of one allocation of one type. Each slice starts on a 64-byte boundary. The gaps are zero and stay zero.
 struct ArenaLayout {
   DType dtype = DType::f32;
   std::vector<Slice> slices;
-  std::size_t count = 0;  // elements, gaps included
+  std::size_t count = 0;  // elements, including gaps
 
   void append(std::string name, const Shape& shape, bool trainable = true, bool decay = true, double lr_scale = 1) {
     const std::size_t n = static_cast<std::size_t>(shape.numel());
@@ -35,7 +35,7 @@ struct ArenaLayout {
     count += (n + step - 1) / step * step;
   }
   [[nodiscard]] std::size_t bytes() const noexcept { return count * size_of(dtype); }
-  // Elements without the gaps.
+  // Returns the number of elements without the gaps.
   [[nodiscard]] std::size_t numel() const noexcept {
     std::size_t n = 0;
     for (const auto& s : slices) n += s.count;
@@ -56,7 +56,8 @@ struct Bucket {
 };
 
 // Cuts an arena into buckets of about `bytes`, the first of about `first_bytes`, so that the first reduction can start
-// early. Buckets end at slice ends. Slices that do not learn come last and are in no bucket: they never become ready.
+// early. Buckets end at slice ends. Slices that are not trained come last and are in no bucket, because they never
+// become ready.
 [[nodiscard]] inline std::vector<Bucket> make_buckets(const ArenaLayout& layout, std::size_t bytes,
                                                       std::size_t first_bytes) {
   std::vector<Bucket> buckets;

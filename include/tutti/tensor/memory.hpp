@@ -14,25 +14,26 @@
 
 namespace tutti {
 
-// Where tensors live and how bytes move in and out of it.
+// A memory space that holds tensors, and the copies into and out of it.
 class Memory {
  public:
   static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
   virtual ~Memory() = default;
-  // Throws DeviceError where there is not so much.
+  // Throws DeviceError if there is not enough memory.
   [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* p, std::size_t bytes) noexcept = 0;
   virtual void zero(void* p, std::size_t n) = 0;
-  virtual void copy_in(void* to, const void* from, std::size_t n) = 0;   // from the host
-  virtual void copy_out(void* to, const void* from, std::size_t n) = 0;  // to the host; waits for what was started
-  virtual void copy(void* to, const void* from, std::size_t n) = 0;      // within the space
-  // Waits for what was started.
+  virtual void copy_in(void* to, const void* from, std::size_t n) = 0;  // from the host
+  // to the host; waits for operations that were started
+  virtual void copy_out(void* to, const void* from, std::size_t n) = 0;
+  virtual void copy(void* to, const void* from, std::size_t n) = 0;  // within the space
+  // Waits for operations that were started.
   virtual void synchronise() = 0;
 
-  // Whether the processor reads it like its own.
+  // Returns whether the CPU can read it directly.
   [[nodiscard]] virtual bool on_host() const noexcept { return false; }
-  // What can still be allocated, where the memory is short and says so; and what was allocated of it.
+  // Returns the bytes that can still be allocated (`unlimited` if the space reports no limit), and the bytes allocated.
   [[nodiscard]] virtual std::size_t free_bytes() const { return unlimited; }
   [[nodiscard]] virtual std::size_t allocated_bytes() const noexcept { return 0; }
 
@@ -42,16 +43,16 @@ class Memory {
   Memory& operator=(const Memory&) = default;
 };
 
-// The host's own memory, aligned to 64 bytes.
+// The host's memory, aligned to 64 bytes.
 class HostMemory : public Memory {
  public:
   static constexpr std::size_t alignment = 64, huge_page = std::size_t{2} << 20;
 
-  // Not inlined: GCC 12 mixes up the sizes of the two alignments and warns of it.
+  // Not inlined: GCC 12 confuses the sizes of the two alignments and prints a warning.
   [[nodiscard, gnu::noinline]] void* allocate(std::size_t bytes) override {
     if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - huge_page)
       fail<DeviceError>("HostMemory", "a size that fits in memory", std::to_string(bytes) + " bytes");
-    // Large arenas in huge pages, where the system has them: fewer misses of the address cache.
+    // Large arenas use huge pages if the system has them: fewer TLB misses.
     const std::size_t align = bytes >= 2 * huge_page ? huge_page : alignment;
     const std::size_t rounded = (bytes + align - 1) / align * align;
     void* p = std::aligned_alloc(align, rounded ? rounded : align);
@@ -70,7 +71,7 @@ class HostMemory : public Memory {
   [[nodiscard]] bool on_host() const noexcept override { return true; }
 };
 
-// One allocation in a memory space, given back on destruction.
+// One allocation in a memory space. Zeroed at the start, freed by the destructor.
 class Buffer {
  public:
   Buffer() = default;

@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-// A tensor that owns its values: on the host, in row-major order of its shape, the last index running fastest. Indexing
-// is checked; view() is for loops that are not to be.
+// A tensor that owns its values: on the host, in row-major order of its shape (the last index runs fastest). Indexing
+// is checked; use view() for loops without checks.
 template <class T>
 class Tensor {
   static_assert(std::is_same_v<T, std::remove_cv_t<T>> && !std::is_same_v<T, bool>);
@@ -29,11 +29,11 @@ class Tensor {
   using value_type = T;
   static constexpr DType dtype = dtype_of<T>;
 
-  // Without elements, of shape [0].
+  // No elements, shape [0].
   Tensor() = default;
   explicit Tensor(const Shape& shape, T value = T{})
       : shape_(shape), values_(static_cast<std::size_t>(shape.numel()), value) {}
-  // ShapeError where these are not as many values as the shape has.
+  // Throws ShapeError if the number of values does not match the shape.
   Tensor(const Shape& shape, std::vector<T> values) : shape_(shape), values_(std::move(values)) { require(shape); }
 
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
@@ -49,7 +49,7 @@ class Tensor {
   [[nodiscard]] auto begin() const noexcept { return values_.begin(); }
   [[nodiscard]] auto end() const noexcept { return values_.end(); }
 
-  // One element: as many indices as dimensions, each within its extent; else ShapeError.
+  // Returns one element. Takes one index for each dimension, within its extent; throws ShapeError otherwise.
   template <std::integral... I>
   [[nodiscard]] T& operator()(I... index) {
     return values_[offset(std::array<std::int64_t, sizeof...(I)>{static_cast<std::int64_t>(index)...})];
@@ -58,16 +58,17 @@ class Tensor {
   [[nodiscard]] const T& operator()(I... index) const {
     return values_[offset(std::array<std::int64_t, sizeof...(I)>{static_cast<std::int64_t>(index)...})];
   }
-  // Everything of one index of the first dimension.
+  // Returns all elements with index i in the first dimension.
   [[nodiscard]] View<T> row(std::int64_t i) { return view().subspan(row_offset(i), row_size()); }
   [[nodiscard]] View<const T> row(std::int64_t i) const { return view().subspan(row_offset(i), row_size()); }
 
-  // The same values in another shape of as many, such as one image as a batch of one; else ShapeError.
+  // Changes the shape to another one with as many elements, for example one image to a batch of one. Throws ShapeError
+  // otherwise.
   void reshape(const Shape& shape) {
     require(shape);
     shape_ = shape;
   }
-  // As kernels see it.
+  // Returns the tensor in the form that kernels take.
   [[nodiscard]] TensorRef ref() noexcept { return {values_.data(), dtype, shape_}; }
 
   friend bool operator==(const Tensor&, const Tensor&) = default;
@@ -107,7 +108,7 @@ class Tensor {
   std::vector<T> values_;
 };
 
-// A copy of a tensor that lies on the host. An error where its type is another.
+// Returns a copy of a tensor on the host. Throws an error if the tensor has another type.
 template <class T>
 [[nodiscard]] Tensor<T> copy_of(const TensorRef& from) {
   const View<const T> values = from.view<T>();

@@ -12,11 +12,11 @@
 
 namespace tutti {
 
-// A run of elements somewhere in a memory space. Counts elements, never bytes.
+// A run of elements in any memory space. Counts elements, never bytes.
 template <class T>
 using View = std::span<T>;
 
-// What a tensor is, without where it lies.
+// Shape and type of a tensor, without its location.
 struct TensorDesc {
   Shape shape;
   DType dtype = DType::f32;
@@ -27,7 +27,7 @@ struct TensorDesc {
   }
 };
 
-// A tensor whose type is known at run time: what an op's kernel reads and writes.
+// A tensor whose type is known at run time. Kernels of ops read and write these.
 struct TensorRef {
   void* data = nullptr;
   DType dtype = DType::f32;
