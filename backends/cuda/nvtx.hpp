@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#if __has_include(<nvtx3/nvToolsExt.h>)
+#if __has_include(<nvtx3/nvtxDetail/nvtxLinkOnce.h>)
+// NVTX defines its table of functions as a weak variable, which every translation unit emits with all the functions
+// (31 kB). As an inline variable it has the same linkage and is emitted only by units that use it.
+#include <nvtx3/nvtxDetail/nvtxLinkOnce.h>
+#pragma push_macro("NVTX_LINKONCE_DEFINE_GLOBAL")
+#undef NVTX_LINKONCE_DEFINE_GLOBAL
+#define NVTX_LINKONCE_DEFINE_GLOBAL inline NVTX_LINKONCE_HIDDEN
+#include <nvtx3/nvToolsExt.h>
+#pragma pop_macro("NVTX_LINKONCE_DEFINE_GLOBAL")
+#elif __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #endif
 

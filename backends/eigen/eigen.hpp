@@ -25,7 +25,7 @@ class EigenBackend : public CpuOps {
            std::string(cpu::name_of(isa()));
   }
 
-  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
  private:
   eigen::Shared shared_;

@@ -47,7 +47,7 @@ class GlooTransport final : public ::gloo::transport::Context, public std::enabl
     inner_->setTimeout(getTimeout());  // setTimeout() is not virtual, and the pair reads the time-out now
     return inner_->createPair(peer);
   }
-  std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override;
+  inline std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override;
 
   // Sets the time at which every later wait ends, for operations with any number of waits.
   void set_deadline(Deadline deadline) { deadline_.store(deadline.time_since_epoch().count()); }

@@ -16,16 +16,16 @@ class Shared;  // shared.hpp
 // Convolutions and fully connected layers by oneDNN (2.6 or 3.x), everything else by tutti's kernels; f32 and bf16.
 class OnednnBackend : public CpuOps {
  public:
-  explicit OnednnBackend(CpuOptions o = {});
-  ~OnednnBackend() override;
+  TUTTI_CORE_FUNCTION explicit OnednnBackend(CpuOptions o = {});
+  TUTTI_CORE_FUNCTION ~OnednnBackend() override;
   OnednnBackend(const OnednnBackend&) = delete;
   OnednnBackend& operator=(const OnednnBackend&) = delete;
 
   [[nodiscard]] std::string name() const override { return "onednn"; }
-  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::string description() const override;
   using CpuOps::parallel;
-  void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override;
-  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+  TUTTI_CORE_FUNCTION void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override;
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
 
  private:
   std::unique_ptr<onednn::Shared> shared_;

@@ -33,9 +33,9 @@ struct CpuOptions {
 // of matrices, in f32 and bf16.
 class CpuOps : public HostBackend {
  public:
-  explicit CpuOps(CpuOptions o = {}, std::function<void()> on_thread_start = {});
+  TUTTI_CORE_FUNCTION explicit CpuOps(CpuOptions o = {}, std::function<void()> on_thread_start = {});
 
-  [[nodiscard]] std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) override;
   [[nodiscard]] int threads() const override { return pool_->threads(); }
   // Fixed shares of a batch with a partial sum each: more than threads, so that a slow core gets fewer; the same for
   // all small numbers of threads, so that their results are the same bits.
@@ -43,25 +43,26 @@ class CpuOps : public HostBackend {
   using Backend::parallel;
   void parallel(std::span<const int> loops, FunctionRef<void(int, int, int)> f) override { pool_->run_loops(loops, f); }
 
-  void update(const UpdateOp& op, const UpdateCall& u) override;
-  [[nodiscard]] SquaredNorms squared_norms(const UpdateCall& u) override;
-  void average(DType t, void* to, const void* from, std::size_t n, double decay) override;
-  void accumulate(DType t, void* to, const void* from, std::size_t n) override;
+  TUTTI_CORE_FUNCTION void update(const UpdateOp& op, const UpdateCall& u) override;
+  [[nodiscard]] TUTTI_CORE_FUNCTION SquaredNorms squared_norms(const UpdateCall& u) override;
+  TUTTI_CORE_FUNCTION void average(DType t, void* to, const void* from, std::size_t n, double decay) override;
+  TUTTI_CORE_FUNCTION void accumulate(DType t, void* to, const void* from, std::size_t n) override;
 
   [[nodiscard]] cpu::Isa isa() const noexcept { return shared_.isa; }
   // Whether Winograd's algorithm computes this op: of tune, whether it was chosen for it.
-  [[nodiscard]] bool is_by_winograd(const Op& op, const NodeDesc& desc) const;
+  [[nodiscard]] TUTTI_CORE_FUNCTION bool is_by_winograd(const Op& op, const NodeDesc& desc) const;
 
  protected:
   using MakeKernel = FunctionRef<std::unique_ptr<Kernel>(const NodeDesc&)>;
   // The kernel of a convolution: one of our own, Winograd's or of pairs in bf16, where their tables or what was
   // measured say so; else what `direct` makes, which may be null.
-  [[nodiscard]] std::unique_ptr<Kernel> convolution_kernel(const Op& op, const NodeDesc& desc, MakeKernel direct);
+  [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> convolution_kernel(const Op& op, const NodeDesc& desc,
+                                                                               MakeKernel direct);
   // For our own kernels in a table of who inherits from this.
   [[nodiscard]] cpu::Shared& shared() noexcept { return shared_; }
 
  private:
-  [[nodiscard]] bool is_by_pairs(const Op& op, const NodeDesc& desc) const;
+  [[nodiscard]] TUTTI_CORE_FUNCTION bool is_by_pairs(const Op& op, const NodeDesc& desc) const;
 
   static constexpr std::size_t block = 16 * 1024;  // of a pass over arenas
 
