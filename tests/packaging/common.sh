@@ -34,6 +34,16 @@ components() {
   echo "${found[*]}"
 }
 
+# headers COMPONENTS: every header of tutti that needs no library but those of the components, separated by ';'.
+headers() {
+  (cd "$TUTTI_SOURCE_DIR/include" && find tutti -name '*.hpp' | sort)
+  local component
+  for component in ${1//;/ }; do
+    (cd "$TUTTI_BUILD_DIR/include" && find -L "tutti/backends/$component" -name '*.hpp' | sort)
+  done
+  (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
+}
+
 # downstream BUILD_DIR OPTION...: configures, builds and runs examples/downstream with every component. Not optimised,
 # because whether it is found and linked does not depend on that; test_compilers.sh looks at the rest.
 downstream() {

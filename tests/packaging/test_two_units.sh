@@ -3,15 +3,7 @@
 # Two translation units that both include every header link into one program: nothing is defined twice.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-headers() {
-  (cd "$TUTTI_SOURCE_DIR/include" && find tutti -name '*.hpp' | sort)
-  local component
-  for component in $(components | tr ';' ' '); do
-    (cd "$TUTTI_BUILD_DIR/include" && find -L "tutti/backends/$component" -name '*.hpp' | sort)
-  done
-  (cd "$TUTTI_BUILD_DIR/include" && find -L tutti/datasets -name '*.hpp' | sort)
-}
-headers | sed 's/.*/#include <&>/' >all.hpp
+headers "$(components)" | sed 's/.*/#include <&>/' >all.hpp
 cp all.hpp unit.cpp
 echo 'int main() { return 0; }' >main.cpp
 flags=(-std=c++20 -O0 -pthread -I "$TUTTI_SOURCE_DIR/include" -I "$TUTTI_BUILD_DIR/include" -isystem /usr/include/eigen3)
