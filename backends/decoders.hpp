@@ -17,8 +17,8 @@
 
 namespace tutti {
 
-// The image decoders that the program was linked with: those that `word` names ("turbojpeg", "stb"), "auto" all of
-// them, the fastest first. UsageError for one that it lacks. where: what the error names.
+// Returns the image decoders with which the program was linked: the one that `word` names ("turbojpeg", "stb"), or with
+// "auto" all of them, the fastest first. UsageError if the program lacks it. where: what the error names.
 [[nodiscard]] inline ImageDecoders make_image_decoders(const std::string& word = "auto",
                                                        const std::string& where = "image decoders") {
   std::vector<std::shared_ptr<const ImageDecoder>> found;

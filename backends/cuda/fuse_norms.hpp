@@ -18,7 +18,7 @@ struct NormFusions {
   bool activation = true;
   bool backward = true;  // data gradient -> relu -> batch norm, backward: the data gradient computes the sums
   // Keeps outputs of batch norms in memory for the gradient of the weights instead of computing them again. For devices
-  // whose memory is large and slow.
+  // with large and slow memory.
   bool keep = false;
 };
 

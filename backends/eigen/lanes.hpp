@@ -22,7 +22,7 @@ inline constexpr int group = 4;
 inline constexpr bool many_registers = width >= 16;
 template <int B>
 inline constexpr int groups = (many_registers ? 4 : 2) / B;
-// Weights whose gradients are summed at once, times B registers of output channels.
+// Number of weight gradients that are summed at once, times B registers of output channels.
 template <int B>
 inline constexpr int taps = many_registers ? 16 / B
                             : B == 2       ? 6

@@ -178,7 +178,7 @@ class WeightGradient {
 
   op::Window o_;
   Image x_, y_;
-  Range ins_, outs_;  // the channels whose weights are computed
+  Range ins_, outs_;  // the channels for which weights are computed
 };
 
 }  // namespace tutti::eigen

@@ -12,18 +12,19 @@
 
 namespace tutti {
 
-// What this program was linked with, fastest first: "cuda", "onednn", "eigen", "reference".
+// Returns the backends with which this program was linked, fastest first: "cuda", "onednn", "eigen", "reference".
 [[nodiscard]] std::vector<std::string> built_backends();
 
-// The backend that "auto" stands for here: that of a GPU if the build has it and a GPU will do, else the fastest on the
-// processor. Calls options.warn if the host has a GPU that it does not take.
+// Returns the backend that "auto" selects here: that of a GPU if the build has it and a GPU is usable, otherwise the
+// fastest one for the processor. Calls options.warn if the host has a GPU that is not used.
 [[nodiscard]] std::string automatic_backend(const BackendOptions& options = {});
-// A backend by name, or "auto". UsageError for one that was not linked.
+// Returns a backend by name or by "auto". UsageError if it was not linked.
 [[nodiscard]] std::unique_ptr<Backend> make_backend(std::string_view word = "auto", const BackendOptions& options = {});
 
-// The GPUs of this host; 0 for a program without their backend. DeviceError where it has one and there are none.
+// Returns the number of GPUs of this host, or 0 if the program has no GPU backend. DeviceError if the program has one
+// and the host has no GPU.
 [[nodiscard]] int count_gpus();
-// The GPU of a backend that computes in 16 bits as f16 only, as messages name it; else empty.
+// Returns the name of the backend's GPU, as in messages, if its only 16-bit type is f16; otherwise an empty text.
 [[nodiscard]] std::string gpu_without_bf16(Backend& backend);
 
 }  // namespace tutti

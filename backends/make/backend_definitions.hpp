@@ -24,16 +24,16 @@ TUTTI_CORE_FUNCTION std::string automatic_backend([[maybe_unused]] const Backend
   if (gpus) {
     const cuda::GpuCheck gpu = cuda::check_gpu(detail::device_of(o));
     if (gpu.will_do) return "cuda";
-    // One that is there and will not do is no silent reason to train on the processor.
+    // A GPU that exists and is unusable must not silently lead to training on the processor.
     const auto speaks = [&] {
-      // One process of a host speaks for all, and each that the host has no further GPU for.
+      // One process of a host warns for all, and also each process for which the host has no further GPU.
       return read_launch_environment().local_rank == 0 || (detail::device_of(o) > 0 && cuda::check_gpu(0).will_do);
     };
     if (!gpu.why.empty() && o.warn && speaks())
       o.warn(o.where + " auto trains on the processor, because the GPU will not do: " + gpu.why);
   }
 #else
-  // A GPU that this program cannot use is no silent reason either.
+  // The same holds for a GPU that this program cannot use.
   if (gpus && o.warn && read_launch_environment().local_rank == 0)
     if (const std::string shown = detail::nvidia_gpu_of_host(); !shown.empty())
       o.warn(detail::unused_gpu(o.where, shown));

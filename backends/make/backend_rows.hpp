@@ -25,12 +25,12 @@
 #include <tutti/backends/eigen/eigen.hpp>
 #endif
 
-// Every backend there is, fastest first. Only the unit that defines make_backend() reads this.
+// The list of all backends, fastest first. Only the unit that defines make_backend() includes this.
 namespace tutti::detail {
 
 struct BackendRow {
   const char* word;
-  const char* packages;                                     // what a build needs to have it
+  const char* packages;                                     // what a build needs for it
   std::unique_ptr<Backend> (*make)(const BackendOptions&);  // null: not in this program
 };
 
@@ -44,7 +44,7 @@ inline CpuOptions cpu_options(const BackendOptions& o) {
   if (const cpu::Isa isa = cpu::detect_isa(); isa == cpu::Isa::baseline)
     fail<UsageError>(o.where, "AVX2 or AVX-512 beside convolution 'tune'", std::string(name_of(isa)),
                      "there is one way to compute convolutions here: use auto");
-  // One rank of a host says what was chosen.
+  // Only one rank of a host reports the choice.
   c.choices = std::make_shared<ConvolutionChoices>(read_launch_environment().local_rank == 0 ? o.warn : nullptr);
   return c;
 }

@@ -12,10 +12,10 @@
 namespace tutti::detail {
 
 inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment& start) {
-  // MPI would take each for a job of its own.
+  // Otherwise MPI would treat each process as a job of its own.
   if (!start.mpi) require_launched_size(start, "mpi", 1);
 #ifdef OPEN_MPI
-  // It would end the process: of srun it takes nothing but PMIx.
+  // Open MPI would end the process: from srun it accepts only PMIx.
   if (!start.mpi && start.step && !start.step->pmix)
     fail<UsageError>("--strategy mpi", "PMIx, by which Open MPI hears of its job from srun", "srun without it",
                      "'srun --mpi=pmix' has it; 'mpirun' and 'tutti-launch' within the allocation need none");
@@ -30,7 +30,7 @@ inline MpiOptions mpi_options(const StrategyOptions& o, const LaunchEnvironment&
 inline AnyStrategy make_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
   return AnyStrategy::make<OwningAllReduce<MpiCommunicator>>(mpi_options(o, start));
 }
-// One generation: each is an mpirun of its own.
+// Makes the strategy of one generation: each generation is an mpirun of its own.
 inline AnyStrategy make_elastic_mpi(const StrategyOptions& o, const LaunchEnvironment& start) {
   if (!o.goes_on_from_checkpoint)
     fail<UsageError>(o.where, "a strategy whose processes stay, because this program does not go on from checkpoints",

@@ -3,7 +3,7 @@
 
 #include <tutti/core/separate.hpp>
 
-// Backends and strategies by name, in separate compilation: they are compiled where TUTTI_SOURCE_MAKE is defined.
+// Backends and strategies by name, in separate compilation: the file that defines TUTTI_SOURCE_MAKE compiles them.
 #if !defined(TUTTI_SEPARATE_COMPILATION) || defined(TUTTI_SOURCE_MAKE)
 #define TUTTI_MAKE_DEFINITIONS 1
 #else

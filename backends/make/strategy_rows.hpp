@@ -13,19 +13,19 @@
 #include <tutti/strategy/any_strategy.hpp>
 #include <tutti/strategy/solo.hpp>
 
-// Every strategy there is. Only the unit that defines make_strategy() reads this.
+// The list of all strategies. Only the unit that defines make_strategy() includes this.
 namespace tutti::detail {
 
 struct StrategyRow {
   const char* word;
-  const char* packages;  // what a build needs to have it
-  bool over_mpi;         // its ranks find each other only where mpirun starts them
+  const char* packages;  // what a build needs for it
+  bool over_mpi;         // its ranks find each other only if mpirun starts them
   AnyStrategy (*make)(const StrategyOptions&, const LaunchEnvironment&);
-  // Of processes that come and go, which meet over `options.channel` or are started anew; null: they cannot.
+  // For processes that come and go: they connect over `options.channel` or are restarted. Null: not supported.
   AnyStrategy (*make_elastic)(const StrategyOptions&, const LaunchEnvironment&) = nullptr;
-  // Its servers; null: it has none.
+  // Runs its servers; null: it has no servers.
   void (*serve)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
-  // Their scheduler, where there is one.
+  // Runs their scheduler; null: it has no scheduler.
   void (*schedule)(const StrategyOptions&, const LaunchEnvironment&, const std::function<bool()>&) = nullptr;
 };
 

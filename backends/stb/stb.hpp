@@ -47,8 +47,8 @@ inline void require(bool ok) {
 #define STBI_MALLOC(n) ::tutti::stb::allocate(n)
 #define STBI_REALLOC(p, n) ::tutti::stb::allocate_again(p, n)
 #define STBI_FREE(p) std::free(p)
-// Disables the sanitizer's check of shifts: before 2.28 a JPEG whose scan ends at a marker in the middle of a code
-// shifts by 32 and more. The pixels are garbage, as in any damaged scan; no memory is damaged.
+// Disables the sanitizer's check of shifts: before 2.28 a JPEG with a scan that ends at a marker in the middle of a
+// code shifts by 32 and more. The pixels are garbage, as in any damaged scan; no memory is damaged.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((no_sanitize("shift"))), apply_to = function)
 #endif
@@ -91,7 +91,7 @@ struct Source {
 inline constexpr stbi_io_callbacks callbacks{&Source::read, &Source::skip, &Source::at_end};
 
 // Throws DataError if a Huffman table has more than 256 codes, also between scans: stb_image would write beyond its
-// table. `bytes` is a JPEG whose header was checked. The walk from marker to marker is that of stb_image.
+// table. `bytes` is a JPEG with a checked header. The walk from marker to marker is that of stb_image.
 inline void check_huffman_tables(std::span<const std::uint8_t> bytes, std::string_view where) {
   const auto bad = [&] { fail<DataError>(where, "JPEG Huffman tables", "damaged ones", "the record is damaged"); };
   for (std::size_t at = 2;;) {

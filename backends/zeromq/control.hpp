@@ -35,15 +35,15 @@
 #include <tutti/job/membership.hpp>
 #include <tutti/job/scripted_job.hpp>
 
-// The channel to the arbiter of a job that scripts started: the frames of control_link.hpp over ZeroMQ, as heads of
-// messages without data. Who knows the job's secret is let in.
+// The channel to the arbiter of a job that scripts started: the frames of control_link.hpp over ZeroMQ, as message
+// heads without data. A process that knows the job's secret is admitted.
 namespace tutti::zeromq {
 
 namespace detail {
 
 inline constexpr const char* terms_key = "job/terms";
 
-// Of both ends of the channel.
+// Returns the options for both ends of the channel.
 [[nodiscard]] inline Options channel_options(const ScriptedJob& job, bool arbiter) {
   Options o;
   o.lost_after = job.rank_timeout;
@@ -55,7 +55,7 @@ inline constexpr const char* terms_key = "job/terms";
     o.security.workers = {member.open};
     return o;
   }
-  // Without a secret nothing keeps strangers out; who is of another job is told so.
+  // Without a secret any process can connect. A process of another job gets an error.
   o.security.kind = Security::Kind::password;
   o.security.password = "tutti";
   return o;
@@ -63,11 +63,12 @@ inline constexpr const char* terms_key = "job/terms";
 
 }  // namespace detail
 
-// A process's connection to the arbiter. Frames that are to be sent wait for the thread that receives, or for the end.
+// A process's connection to the arbiter. Frames to send wait until the receiving thread sends them, or until the end.
 class ControlLink final : public control::FrameLink {
  public:
-  // Waits until the arbiter has let this process in and told it the same terms. UsageError where its are others;
-  // CommunicationError where nobody answers within `patience`, or somebody else. stop_requested: ends the waiting.
+  // Waits until the arbiter has admitted this process and sent it the same terms. UsageError if the arbiter has other
+  // terms. CommunicationError if no process, or one that is not the arbiter, answers within `patience`. stop_requested:
+  // ends the wait.
   ControlLink(const ScriptedJob& job, const std::string& terms, std::chrono::milliseconds patience,
               const std::function<bool()>& stop_requested)
       : job_(job) {
@@ -103,7 +104,7 @@ class ControlLink final : public control::FrameLink {
     return text(e.message.head());
   }
   void wake() override { end_->wake(); }
-  // Nothing else watches the arbiter's process.
+  // The arbiter's process has no other watch.
   void unanswered() override {
     gone_ = true;
     fail<CommunicationError>("control channel",
@@ -119,8 +120,7 @@ class ControlLink final : public control::FrameLink {
   [[nodiscard]] static std::string text(std::span<const std::byte> frame) {
     return {reinterpret_cast<const char*>(frame.data()), frame.size()};
   }
-  // What came from the arbiter, and what to do about it. ZeroMQ asks for a name that is not known again and again,
-  // silently.
+  // Returns what came from the arbiter, and a hint. ZeroMQ looks up an unknown name again and again without an error.
   [[nodiscard]] std::pair<std::string, std::string> why_silent() const {
     if (ends_ > 0) return {"connections that ended at once", "it has another --ps-key-file, or is something else"};
     std::string why, host = job_.arbiter.substr(0, job_.arbiter.rfind(':'));
@@ -130,7 +130,7 @@ class ControlLink final : public control::FrameLink {
               "look at that name, in /etc/hosts and in the network"};
     return {"no answer", "look whether it was started, and whether that port is reached from here"};
   }
-  // The terms of the arbiter; false: its connection ended, and it may be there again.
+  // Asks for the arbiter's terms. Returns false if the connection ended; the arbiter may be reachable again later.
   bool ask(const std::string& terms, ps::Deadline until, std::chrono::milliseconds patience,
            const std::function<bool()>& stop_requested) {
     using What = ps::Event<WorkerEnd::Message>::What;
@@ -174,7 +174,7 @@ class ControlLink final : public control::FrameLink {
   void flush() {
     const std::lock_guard lock(mutex_);
     for (; !waiting_.empty() && !gone_; waiting_.pop_front())
-      if (!end_->send(0, bytes(waiting_.front()), {}, nullptr)) return;  // receive() tells of it
+      if (!end_->send(0, bytes(waiting_.front()), {}, nullptr)) return;  // receive() reports the loss
   }
   [[noreturn]] void gone() const {
     fail<CommunicationError>("control channel", job_.arbiter_name() + ", the arbiter of the job",
@@ -182,7 +182,7 @@ class ControlLink final : public control::FrameLink {
   }
 
   ScriptedJob job_;
-  int ends_ = 0;  // of connections before one was let in
+  int ends_ = 0;  // number of connections that ended before one was admitted
   std::mutex mutex_;
   std::deque<std::string> waiting_;
   std::atomic<bool> gone_{false};
@@ -194,18 +194,18 @@ struct ArbiterDoorOptions {
   std::function<void(const std::string&)> log{};
 };
 
-// The arbiter of a job that scripts started, on a thread of its own, at a port. A process whose connection ends before
-// it has left is lost.
+// The arbiter of a job that scripts started, on a thread of its own, listening on a port. A process is lost if its
+// connection ends before it has left.
 class ArbiterDoor {
  public:
-  // CommunicationError where its port is taken.
+  // CommunicationError if its port is in use.
   ArbiterDoor(const ScriptedJob& job, const std::string& terms, ArbiterDoorOptions options)
       : o_(std::move(options)), desk_(o_.arbiter) {
     const HostPort at = parse_host_list(job.arbiter, "arbiter").at(0);
     end_ = std::make_unique<ServerEnd>((is_loopback(at.host) ? "127.0.0.1:" : "*:") + std::to_string(at.port),
                                        detail::channel_options(job, true));
     end_->log_refusals("the arbiter", o_.log);
-    // Whoever asks gets it.
+    // Publishes the terms for all processes that ask.
     control::split_message(control::encode(control::Publish{0, detail::terms_key, terms}),
                            [&](std::string_view f) { (void)desk_.receive(own_seat, f, control::now()); });
     thread_ = start_thread("arbiter", [this] { serve(); });
@@ -218,21 +218,21 @@ class ArbiterDoor {
   ArbiterDoor(const ArbiterDoor&) = delete;
   ArbiterDoor& operator=(const ArbiterDoor&) = delete;
 
-  // The first loss that ends the job, as its message; empty where there is none.
+  // Returns the message of the first loss that ends the job, or an empty text.
   [[nodiscard]] std::string fatal() const {
     const std::lock_guard lock(mutex_);
     return fatal_;
   }
-  // Workers that were lost and did not come back, each with why; empty: none.
+  // Returns the workers that were lost and have not come back, each with the reason. Empty: no worker.
   [[nodiscard]] std::string lost_workers() const {
     const std::lock_guard lock(mutex_);
     std::string all;
     for (const auto& [place, said] : lost_) all += (all.empty() ? "" : "; ") + said;
     return all;
   }
-  // Whether no process is connected.
+  // Returns true if no process is connected.
   [[nodiscard]] bool empty() const { return open_ == 0; }
-  // Whether all processes that the job begins with have come.
+  // Returns true if all processes with which the job begins have arrived.
   [[nodiscard]] bool founded() const { return founded_; }
   void wait_until_empty(std::chrono::milliseconds most) const {
     const auto until = std::chrono::steady_clock::now() + most;
@@ -246,7 +246,7 @@ class ArbiterDoor {
   void serve() noexcept {
     using What = ps::Event<ServerEnd::Message>::What;
     control::Time looked = control::now();
-    // Several looks within a short time-out.
+    // Several checks within a short time-out.
     const auto every = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(100), o_.arbiter.rank_timeout / 10);
     while (!stopping_) {
       try {
@@ -258,7 +258,7 @@ class ArbiterDoor {
           seats_.erase(seat(e.peer));
           desk_.ended(seat(e.peer), e.why);
         }
-        // One that was stopped itself has heard nobody.
+        // If this thread was stopped itself, it has not heard any process meanwhile.
         if (now - looked > std::chrono::seconds(1)) desk_.arbiter().forgive(now);
         looked = now;
         desk_.tick(now);
@@ -299,10 +299,10 @@ class ArbiterDoor {
   }
   void lose(const control::Decision& d, bool worker) {
     const bool ends = d.fatal;
-    seats_.erase(d.seat);  // the end of its connection may never be heard of
+    seats_.erase(d.seat);  // the end of its connection may never be reported
     const std::string said = error_message(d.member.name(), "a process of the job until its end", d.why, "");
     const std::lock_guard lock(mutex_);
-    if (!fatal_.empty()) return;  // what follows, follows from that
+    if (!fatal_.empty()) return;  // later losses are a consequence of the first
     if (ends) fatal_ = said;
     if (worker) {
       lost_[d.member.place] = said;
@@ -310,7 +310,7 @@ class ArbiterDoor {
     }
     if (o_.log && !workers_done_) o_.log(said + (ends ? "" : " The others go on without it."));
   }
-  // A worker that was lost may be back.
+  // A lost worker may have come back.
   void note_members() {
     const std::lock_guard lock(mutex_);
     for (const control::Member& m : desk_.arbiter().members())
@@ -322,7 +322,7 @@ class ArbiterDoor {
 
   ArbiterDoorOptions o_;
   control::ControlDesk desk_;
-  std::set<control::Seat> seats_;  // connections that are open
+  std::set<control::Seat> seats_;  // open connections
   std::set<std::int32_t> gone_;    // workers that have left or were lost
   std::atomic<int> open_{0};
   std::atomic<bool> founded_{false}, stopping_{false};

@@ -30,24 +30,24 @@
 #include <tutti/strategy/parameter_server/server.hpp>
 #include <tutti/version.hpp>
 
-// Synchronous parameter servers of a job whose members come and go. Each generation has connections of its own, so that
-// nothing of an older one arrives in it.
+// Synchronous parameter servers of an elastic job. Each generation has connections of its own, so that messages of an
+// older generation cannot arrive in it.
 namespace tutti::zeromq {
 
 namespace detail {
 
-// What a process knows of the others of its job: their keys, which they publish once, and where the servers of a
-// generation listen.
+// A process's knowledge of the other processes of its job: their keys, which each publishes once, and the addresses of
+// a generation's servers.
 class Neighbourhood {
  public:
   Neighbourhood(ControlChannel& channel, const JobOptions& o) : channel_(channel), o_(o) {
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
   }
-  // Says by which key this process is known, once.
+  // Publishes the key of this process, once.
   void introduce(control::Role role, std::int32_t place) {
     if (!std::exchange(introduced_, true)) channel_.publish(key(control::name_of(role), place), keys_.open + ".");
   }
-  // Servers that are connected to for all of the job: whoever may come later, from other hosts too.
+  // Connects to servers that serve the whole job. New workers may join later, also from other hosts.
   void meet_for_good(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.stir(); });
     const bool server = a.role == control::Role::server;
@@ -67,15 +67,15 @@ class Neighbourhood {
     return known;
   }
   [[nodiscard]] bool encrypted() const noexcept { return !one_host_ && !o_.plain; }
-  // A text of another process; CommunicationError says of `what` that it is not there.
+  // Returns a text that another process published. CommunicationError if it does not arrive; the error names it by
+  // `what`.
   std::string read(const std::string& k, const std::string& what, InterruptFlag& flag) {
     if (auto text = channel_.lookup_unless(k, o_.meeting, flag.raised())) return *std::move(text);
     fail<CommunicationError>("parameter server", what + " within " + std::to_string(o_.meeting.count()) + " ms",
                              flag.raised() ? flag.why() : "no word of it", "look at what it does");
   }
   [[nodiscard]] const KeyPair& keys() const noexcept { return keys_; }
-  // Begins with a generation. CommunicationError where a process has not introduced itself in time, or once `flag` is
-  // raised.
+  // Starts a generation. CommunicationError if a process has not published its key in time, or once `flag` is raised.
   void meet(const Assignment& a, InterruptFlag& flag) {
     const InterruptWatch watch(flag, [this] { channel_.stir(); });
     const bool server = a.role == control::Role::server;
@@ -103,7 +103,8 @@ class Neighbourhood {
   [[nodiscard]] Options options(const Assignment& a) const {
     Options o;
     o.lost_after = a.rank_timeout;
-    // All hear of a change over the channel; a server that has closed its end of the old generation keeps nobody.
+    // All processes learn of a change over the channel. A server that has closed its end of the old generation must not
+    // delay the others.
     o.last_words = std::chrono::milliseconds(50);
     o.security.kind = encrypted() ? Security::Kind::curve : Security::Kind::password;
     o.security.own = keys_;
@@ -145,11 +146,11 @@ class Neighbourhood {
   KeyPair keys_;
   bool introduced_ = false, one_host_ = true;
   std::string host_, word_;
-  std::map<std::int32_t, std::string> known_;  // workers' keys, by place, each with a point behind it
-  std::vector<std::string> worker_keys_;       // of the generation, by rank
+  std::map<std::int32_t, std::string> known_;  // workers' keys by place, each followed by a point
+  std::vector<std::string> worker_keys_;       // of the generation's workers, by rank
 };
 
-// Of each server, whether it is on the host of this worker.
+// Returns for each server whether it is on the host of this worker.
 [[nodiscard]] inline std::vector<bool> neighbours(const Assignment& a) {
   const std::string& here = a.workers.at(static_cast<std::size_t>(a.rank)).host;
   std::vector<bool> list;
@@ -159,7 +160,7 @@ class Neighbourhood {
 
 }  // namespace detail
 
-// Forms the part of a worker in a generation, for Elastic.
+// Forms a worker's part in a generation, for Elastic.
 class FormServed {
  public:
   explicit FormServed(JobOptions o) : o_(std::move(o)) {}
@@ -184,7 +185,7 @@ class FormServed {
     auto end = std::make_unique<WorkerEnd>(a.rank, std::move(doors), others_->options(a));
     return std::make_unique<ParameterServer<WorkerEnd>>(std::move(end), w);
   }
-  // Where gradients lie that servers of this host add up in place.
+  // Returns the memory for gradients that servers of this host sum in place.
   [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
   [[nodiscard]] static const std::vector<control::Member>& writers(const Assignment& a) { return a.servers; }
 
@@ -195,7 +196,7 @@ class FormServed {
 };
 using ElasticServed = Elastic<FormServed>;
 
-// What the processes of such a job have alike.
+// Returns the facts that all processes of such a job must have in common.
 [[nodiscard]] inline ElasticOptions elastic_options(const LaunchEnvironment& start, const JobOptions& o) {
   ElasticOptions e;
   e.start = start;
@@ -209,7 +210,7 @@ using ElasticServed = Elastic<FormServed>;
   return e;
 }
 
-// What a server of such a job does until its workers are done.
+// Serves in such a job until its workers are done.
 inline void serve_elastic_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
                               const JobOptions& o, const std::function<bool()>& stop_requested) {
   if (channel == nullptr)

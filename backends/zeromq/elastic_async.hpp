@@ -29,8 +29,8 @@
 #include <tutti/strategy/parameter_server/serve_generations.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
 
-// Asynchronous parameter servers of a job whose workers come and go. Servers are there for all of the job, and let in
-// whom the arbiter has let in: each worker by its number, which nobody else ever has, and its key.
+// Asynchronous parameter servers of an elastic job. The servers exist for the whole job. They admit
+// the workers that the arbiter has admitted, each by its unique number and its key.
 namespace tutti::zeromq {
 
 namespace detail {
@@ -46,7 +46,7 @@ class FormAsync {
  public:
   explicit FormAsync(JobOptions o) : o_(std::move(o)) {}
 
-  // Before this process is let in, so that servers know its key then.
+  // Call before this process is admitted, so that the servers know its key by then.
   void introduce(const LaunchEnvironment& start, ControlChannel& channel) {
     others_ = std::make_shared<detail::Neighbourhood>(channel, o_);
     others_->introduce(control::Role::worker, start.rank);
@@ -71,13 +71,13 @@ class FormAsync {
     auto end = std::make_unique<WorkerEnd>(number, std::move(doors), others_->options(a));
     return std::make_unique<AsyncParameterServer<WorkerEnd>>(std::move(end), w);
   }
-  // Where gradients lie that servers of this host read in place.
+  // Returns the memory for gradients that servers of this host read in place.
   [[nodiscard]] ProcessWindows* windows() const { return detail::windows_of(o_); }
 
  private:
   using Door = zeromq::Door;
-  // Where the servers are, once all have let this worker in. Its watch of the flag ends here: who is connected has
-  // another one, and there is one at most.
+  // Returns the servers' addresses, once all servers have admitted this worker. Its watch of the flag ends here: a
+  // connected worker has another watch, and there can be only one.
   [[nodiscard]] std::vector<Door> find_doors(const Assignment& a, std::int32_t number, ControlChannel& channel,
                                              InterruptFlag& flag) {
     const InterruptWatch watch(flag, [&channel] { channel.stir(); });
@@ -99,8 +99,8 @@ using ElasticAsyncServed = ElasticAsync<FormAsync>;
 
 namespace detail {
 
-// Whom a server hears: all whom the arbiter has let in, and who were not lost. Who leaves in order says goodbye itself,
-// behind its last step.
+// The workers to which a server listens: all that the arbiter has admitted and that were not lost. A worker that leaves
+// in order says goodbye itself, after its last step.
 class Admission {
  public:
   Admission(ControlChannel& channel, Neighbourhood& others, ServerEnd& end, InterruptFlag& flag,
@@ -117,7 +117,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Their numbers, once they are others than before.
+  // Returns the workers' numbers if they have changed since the last call.
   [[nodiscard]] std::optional<std::vector<std::uint32_t>> operator()() {
     if (!channel_.released() && channel_.await_assignment(std::chrono::milliseconds(0)))
       if (const auto a = channel_.next_assignment_unless_released(std::chrono::milliseconds(0))) admit(*a);
@@ -153,12 +153,12 @@ class Admission {
   std::set<std::uint32_t> numbers_;
   bool news_ = false;
   std::mutex mutex_;
-  std::set<std::uint32_t> lost_;  // of the channel's thread, too
+  std::set<std::uint32_t> lost_;  // also used by the channel's thread
 };
 
 }  // namespace detail
 
-// What a server of such a job does until its workers are done. CommunicationError where this process was given up.
+// Serves in such a job until its workers are done. CommunicationError if this process was given up.
 inline void serve_elastic_async_job(const LaunchEnvironment& start, const std::shared_ptr<ControlChannel>& channel,
                                     const JobOptions& o, const std::function<bool()>& stop_requested) {
   if (channel == nullptr)

@@ -11,10 +11,10 @@
 #include <tutti/core/error.hpp>
 #include <tutti/core/printable.hpp>
 
-// What workers and servers tell each other over the job's channel before they connect, and how it is written there.
+// The texts that workers and servers exchange over the job's channel before they connect, and their format.
 namespace tutti::zeromq::detail {
 
-inline constexpr const char* word_key = "ps/word";  // what workers show where no keys speak for them
+inline constexpr const char* word_key = "ps/word";  // the password that workers show if no keys are used
 
 [[nodiscard]] inline std::string key(std::string_view what, int number) {
   return "ps/" + std::string(what) + "/" + std::to_string(number);
@@ -26,7 +26,7 @@ inline constexpr const char* word_key = "ps/word";  // what workers show where n
   return word;
 }
 
-// "host:port key start", of which the key may be empty.
+// Formats "host:port key start"; the key may be empty.
 [[nodiscard]] inline std::string text_of(const Door& d) { return d.address + " " + d.key + " " + d.start; }
 [[nodiscard]] inline Door door_of(const std::string& text) {
   const std::size_t first = text.find(' '), last = text.rfind(' ');

@@ -40,15 +40,16 @@
 #include <tutti/strategy/parameter_server/server_state.hpp>
 #include <tutti/version.hpp>
 
-// Workers and servers of a job: they find each other over its channel, and their keys where it has no secret. The
-// channel is tutti-launch's, or where scripts started them that of server 0 or of a scheduler.
+// Connects the workers and servers of a job: they find each other over its channel, and exchange their keys there if
+// the job has no secret. The channel belongs to tutti-launch or, if scripts started the job, to server 0 or to a
+// scheduler.
 namespace tutti::zeromq {
 
 namespace detail {
 
 inline constexpr const char* whole_job = "all processes of the job until its end";
 
-// What each process says of itself before the servers listen: its host, and the key that others know it by.
+// Exchanges what each process publishes before the servers listen: its host, and the key by which others identify it.
 class Meeting {
  public:
   Meeting(const LaunchEnvironment& started, const JobOptions& o, const std::function<bool()>& stop_requested = {})
@@ -67,7 +68,7 @@ class Meeting {
     channel_->publish(key(start.is_server() ? "server" : "worker", start.rank), keys_.open + " " + host_);
     for (int w = 0; w < start.workers; ++w) workers_.push_back(said_by("worker", w));
     for (int s = 0; s < start.servers; ++s) servers_.push_back(said_by("server", s));
-    // From here on the launcher watches it: a process that is stopped is named, and one of other facts is refused.
+    // From here on the launcher watches this process: a stopped process is named, and one with other facts is refused.
     JobFacts facts;
     facts.add("tutti", version);
     for (const auto& [name, value] : o_.facts.facts()) facts.add(name, value);
@@ -75,19 +76,19 @@ class Meeting {
     reach_.emplace(*channel_);
     for (const auto* list : {&workers_, &servers_})
       for (const Said& said : *list) one_host_ = one_host_ && said.host == host_;
-    // The first server draws the word that workers show where keys do not speak for them.
+    // The first server draws the password that workers show if no keys are used.
     if (encrypted()) require_curve(keys_);
     if (!encrypted()) {
-      // One that is started again finds it.
+      // A server that was restarted finds the old one.
       if (start.is_server() && start.rank == 0 && !channel_->find(word_key)) channel_->publish(word_key, draw_word());
       word_ = read(word_key, "the job's word");
     }
   }
 
-  // Its rank is known.
+  // Returns the launch environment; its rank is known.
   [[nodiscard]] const LaunchEnvironment& start() const noexcept { return start_; }
   [[nodiscard]] ControlChannel& channel() noexcept { return *channel_; }
-  // Leaves, its work done; the arbiter's process stays until the others have.
+  // Leaves after the work is done. The arbiter's process stays until the others have left.
   void leave() {
     reach_.reset();
     channel_.reset();
@@ -106,13 +107,14 @@ class Meeting {
     for (const Said& w : workers_) o.security.workers.push_back(w.key);
     return o;
   }
-  // Of each server, whether it is on this host.
+  // Returns for each server whether it is on this host.
   [[nodiscard]] std::vector<bool> neighbours() const {
     std::vector<bool> list;
     for (const Said& s : servers_) list.push_back(s.host == host_);
     return list;
   }
-  // Where a server listens: to this host alone where all are on it. The port that server 0 was given is the arbiter's.
+  // Returns the address on which a server listens: the loopback address if all processes are on this host. The port
+  // that was given for server 0 is the arbiter's.
   [[nodiscard]] std::string door() const {
     const auto number = static_cast<std::size_t>(start_.rank);
     const bool given = o_.job != nullptr && number > 0 && number < o_.job->servers.size();
@@ -129,19 +131,19 @@ class Meeting {
       list.push_back(door_of(read(key("address", s), "where server " + std::to_string(s) + " listens")));
     return list;
   }
-  // Ends this worker's part, once its channel has ended.
+  // Raised when this worker's channel ends; ends this worker's part.
   [[nodiscard]] InterruptFlag& flag() noexcept { return flag_; }
-  // Watches for servers that this worker does not reach, as long as this lives.
+  // Watches for servers that this worker cannot reach, during the lifetime of this object.
   [[nodiscard]] ReachWatch* watch_servers() { return reach_->begin_servers(assigned_, addresses_of(doors())); }
-  // Where a server listens now, as far as it has said.
+  // Returns the current address of a server, if the server has published it.
   [[nodiscard]] std::optional<Door> find(int server) {
     const auto text = channel_->find(key("address", server));
     return text ? std::optional(door_of(*text)) : std::nullopt;
   }
 
-  // One that was started again: the job had begun before it.
+  // Returns true in a server that was restarted after the job had begun.
   [[nodiscard]] bool began_before() const noexcept { return assigned_.generation > 1; }
-  // Workers that have ended.
+  // Returns the workers that have ended.
   [[nodiscard]] std::vector<int> ended() const {
     std::vector<int> list;
     for (int w = 0; w < static_cast<int>(workers_.size()); ++w)
@@ -150,7 +152,7 @@ class Meeting {
         list.push_back(w);
     return list;
   }
-  // All workers are done.
+  // Returns true if all workers are done.
   [[nodiscard]] bool released() const { return channel_->released(); }
 
  private:
@@ -165,7 +167,7 @@ class Meeting {
                        "tutti-launch -n N -s M starts N workers and M servers");
     if (!o_.plain && zmq_has("curve") != 0) keys_ = KeyPair::draw();
   }
-  // Whoever was started again has the keys that it had.
+  // A restarted process has the same keys as before.
   void meet_by_script(const std::function<bool()>& stop_requested) {
     const ScriptedJob& job = *o_.job;
     const std::string terms = job.terms(start_.workers, start_.servers);
@@ -192,16 +194,17 @@ class Meeting {
     const auto i = static_cast<std::size_t>(number);
     return i < list.size() ? " at " + list[i].text() : "";
   }
-  // Whoever is lost before training begins is not waited for. A worker whose channel ends was given up, or is cut off.
+  // Stops waiting for processes that are lost before training begins. If a worker's channel ends, the worker was given
+  // up or is cut off from the network.
   void watch_losses() {
     if (!start_.is_server())
       channel_->on_end([this](const std::string& why) { flag_.raise(why.substr(0, why.find_last_not_of('.') + 1)); });
-    // The channel's thread may be here while leave() takes channel_ away.
+    // The channel's thread may run this while leave() moves channel_ away.
     channel_->on_change([this, &channel = *channel_](const control::Changing& c) {
       for (const control::Member& m : c.lost) {
         if (m.role == control::Role::server ? start_.servers_restart : o_.strategy == "ps_async") continue;
         {
-          // The first one: others ended because of it.
+          // Keeps the first loss: later ones are a consequence of it.
           const std::lock_guard lock(losses_);
           if (lost_.empty()) lost_ = m.name() + " is gone";
         }
@@ -210,7 +213,8 @@ class Meeting {
       }
     });
   }
-  // A text of the channel; CommunicationError says of `what` that it is not there, or who was lost.
+  // Returns a text of the channel. CommunicationError if it does not arrive; the error names it by `what`, or names the
+  // lost process.
   std::string read(const std::string& k, const std::string& what) {
     if (auto text = channel_->lookup_unless(k, o_.meeting, stopped_)) return *std::move(text);
     const std::lock_guard lock(losses_);
@@ -229,9 +233,9 @@ class Meeting {
   LaunchEnvironment start_;
   std::mutex losses_;
   std::string lost_;
-  std::atomic<bool> stopped_{false};  // somebody was lost
+  std::atomic<bool> stopped_{false};  // a process was lost
   InterruptFlag flag_;
-  std::optional<ArbiterDoor> arbiter_;  // behind the channel of this process too
+  std::optional<ArbiterDoor> arbiter_;  // also serves the channel of this process
   std::unique_ptr<ControlChannel> channel_;
   std::optional<JobReach> reach_;
   std::string host_, word_;
@@ -253,7 +257,7 @@ class JobStrategy : public Strategy {
  private:
   JobStrategy(const std::shared_ptr<detail::Meeting>& meeting, const JobOptions& o)
       : Strategy(std::make_unique<WorkerEnd>(meeting->start().rank, meeting->doors(), meeting->options(),
-                                             // Holds it until the last connection is over.
+                                             // Keeps the meeting alive until the last connection has ended.
                                              [meeting](int server) { return meeting->find(server); }),
                  options(*meeting, meeting->start(), o)) {}
   static ps::WorkerOptions options(detail::Meeting& meeting, const LaunchEnvironment& start, const JobOptions& o) {
@@ -278,11 +282,12 @@ class JobStrategy : public Strategy {
 
 namespace detail {
 
-// What ends a server whose workers do not: the loss of another server, of a worker before it came, or of the arbiter.
+// Stops a server before its workers are done: when another server, a worker that has not yet joined, or the arbiter is
+// lost.
 class Fate {
  public:
   using Server = ps::Server<ServerEnd>;
-  // spare_workers: they may come back.
+  // spare_workers: lost workers may come back.
   void follow(ControlChannel& channel, const std::string& arbiter, bool spare_workers) {
     channel.on_change([this, spare_workers](const control::Changing& c) {
       for (const control::Member& m : c.lost) {
@@ -293,7 +298,7 @@ class Fate {
     });
     channel.on_end([this, arbiter](const std::string& why) { end(arbiter + " is gone", why); });
   }
-  // Null: it is not there any more.
+  // Null: the server has been destroyed.
   void set(Server* server) {
     const std::lock_guard lock(mutex_);
     server_ = server;
@@ -303,7 +308,7 @@ class Fate {
     const std::lock_guard lock(mutex_);
     return why_;
   }
-  // Throws what has come.
+  // Throws if the server was stopped.
   void check(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     if (!own_.empty()) throw CommunicationError(own_);
@@ -320,13 +325,13 @@ class Fate {
     if (server_ != nullptr) server_->stop();
   }
   mutable std::mutex mutex_;
-  std::string why_, own_;  // what others are told, and what this server says
+  std::string why_, own_;  // the reason for the other processes, and this server's own message
   Server* server_ = nullptr;
 };
 
 }  // namespace detail
 
-// What a server of the job does until its workers are done, or until stop_requested() where they have not come yet.
+// Serves in the job until its workers are done, or until stop_requested() if they have not arrived yet. The
 // CommunicationError names a process that was lost.
 inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std::function<bool()> stop_requested) {
   detail::Fate fate;
@@ -365,7 +370,7 @@ inline void serve_job(const LaunchEnvironment& started, const JobOptions& o, std
     const std::string name = "server " + std::to_string(start.rank);
     if (const std::string why = fate.why(); !why.empty()) server.give_up(detail::whole_job, why);
     fate.check(name);
-    // tutti-launch says it itself.
+    // tutti-launch reports it itself.
     if (const std::string lost = server.lost_workers(); o.job != nullptr && !lost.empty())
       fail<CommunicationError>(name, "all workers until the end of the job", lost + " lost, and not back",
                                "what the others have learned is saved");

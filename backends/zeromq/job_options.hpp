@@ -21,16 +21,16 @@
 namespace tutti::zeromq {
 
 struct JobOptions {
-  std::chrono::milliseconds deadline = usual_deadline;            // of every operation
-  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all are there
-  bool bf16_wire = false;                                         // gradients travel as bf16
-  float threshold = 0;               // above 0: they travel to the servers in two bits, see ps::WorkerOptions
-  bool shared_memory = true;         // within a host data lies in windows
-  bool plain = false;                // nothing is encrypted between hosts; within one it never is
+  std::chrono::milliseconds deadline = usual_deadline;            // for every operation
+  std::chrono::milliseconds meeting = std::chrono::seconds(120);  // until all processes have arrived
+  bool bf16_wire = false;                                         // gradients are sent as bf16
+  float threshold = 0;               // above 0: gradients are sent to the servers in two bits, see ps::WorkerOptions
+  bool shared_memory = true;         // within a host, data is in shared windows
+  bool plain = false;                // no encryption between hosts; within a host there never is any
   std::string strategy = "ps";       // for messages
-  JobFacts facts{};                  // that all processes must have alike, beside the version of tutti
-  const ScriptedJob* job = nullptr;  // that scripts started; null: tutti-launch did
-  // Of a server that owns weights, see ps::ServerOptions.
+  JobFacts facts{};                  // must be equal in all processes, in addition to the version of tutti
+  const ScriptedJob* job = nullptr;  // a job that scripts started; null: tutti-launch started it
+  // For a server that owns weights, see ps::ServerOptions.
   ps::WeightStore* weights = nullptr;
   std::optional<std::int64_t> staleness{};
   std::function<void(ps::ServerState&&)> keep{};
@@ -41,12 +41,12 @@ struct JobOptions {
 
 namespace detail {
 
-// Null where nothing is shared within a host.
+// Returns the process's windows, or null if no memory is shared within a host.
 [[nodiscard]] inline ProcessWindows* windows_of(const JobOptions& o) {
   return o.shared_memory ? &ProcessWindows::of_process() : nullptr;
 }
 
-// What a worker's connections go by, whoever else there is.
+// Returns the options of a worker's connections that do not depend on the other processes.
 [[nodiscard]] inline ps::WorkerOptions worker_options(const JobOptions& o) {
   ps::WorkerOptions w;
   w.deadline = o.deadline;
@@ -56,7 +56,7 @@ namespace detail {
   w.windows = windows_of(o);
   return w;
 }
-// And a server's.
+// The same for a server.
 [[nodiscard]] inline ps::ServerOptions server_options(const JobOptions& o) {
   ps::ServerOptions s;
   s.patience = o.meeting;

@@ -13,15 +13,15 @@
 
 namespace tutti::zeromq {
 
-// Counts the connections that a server refuses, by kind, and says each kind at most once a minute, whatever comes.
+// Counts the connections that a server refuses, by kind, and logs each kind at most once a minute.
 class RefusedConnections {
  public:
   using Clock = std::chrono::steady_clock;
   enum class Kind {
-    silent,    // closed, or said nothing for the time of a handshake
-    greeting,  // what came first is not ZeroMQ's greeting
+    silent,    // closed, or sent no data for the time of a handshake
+    greeting,  // does not begin with ZeroMQ's greeting
     security,  // no encryption, another kind of it, or the wrong key of the server
-    identity,  // a key or a password that is not one of the job's
+    identity,  // a key or a password that does not belong to the job
   };
 
   // server: its name, "server 0". log: called on the thread that counts.
@@ -34,7 +34,7 @@ class RefusedConnections {
     ++counts_[static_cast<std::size_t>(kind)].unsaid;
     say(now);
   }
-  // Says what is due. Call from time to time.
+  // Logs the counts that are due. Call from time to time.
   void say(Clock::time_point now) {
     for (std::size_t kind = 0; kind < counts_.size(); ++kind) {
       Count& c = counts_[kind];
@@ -49,17 +49,17 @@ class RefusedConnections {
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
 
   // ---- from the events of a socket's monitor ----
-  // An event that is not ZMQ_EVENT_DISCONNECTED.
+  // Handles any event except ZMQ_EVENT_DISCONNECTED.
   void hear(int event, Clock::time_point now) {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ++succeeded_;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) fail_handshake(Kind::silent, now);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) fail_handshake(Kind::security, now);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) fail_handshake(Kind::identity, now);
   }
-  // A connection that was let in has sent its first message.
+  // Call when an admitted connection has sent its first message.
   void became_known() noexcept { ++known_; }
-  // A connection has ended that never sent a message. ZeroMQ reports no failure if a greeting is not its own; what is
-  // neither a reported failure nor a connection that was let in must be that.
+  // Call when a connection has ended that never sent a message. ZeroMQ reports no failure if a greeting is not its own.
+  // So an end that is neither a reported failure nor an admitted connection counts as a wrong greeting.
   void ended_unknown(Clock::time_point now) {
     ++ended_;
     const std::uint64_t let_in = succeeded_ > known_ ? succeeded_ - known_ : 0;

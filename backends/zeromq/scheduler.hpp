@@ -31,7 +31,7 @@ namespace detail {
 }  // namespace detail
 
 // Runs the scheduler of a job that scripts started: it numbers the processes and is their arbiter until all have ended.
-// CommunicationError names a process that was lost, or says which have not come.
+// The CommunicationError names a process that was lost, or those that have not arrived.
 inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
                          const std::function<bool()>& stop_requested) {
   const ArbiterDoor door(*o.job, o.job->terms(start.workers, start.servers), detail::arbiter_options(start, o));
@@ -47,7 +47,7 @@ inline void schedule_job(const LaunchEnvironment& start, const JobOptions& o,
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   while (!door.empty() && door.fatal().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  // The others learn of it, too.
+  // Waits so that the other processes learn of it, too.
   if (!door.fatal().empty()) door.wait_until_empty(std::chrono::seconds(5));
   for (const std::string& lost : {door.fatal(), door.lost_workers()})
     if (!lost.empty()) throw CommunicationError(lost);

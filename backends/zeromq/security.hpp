@@ -20,10 +20,10 @@
 #include <tutti/comm/hmac_sha256.hpp>
 #include <tutti/core/error.hpp>
 
-// Who is let in, and what of it is encrypted.
+// Decides which connections are admitted and what is encrypted.
 namespace tutti::zeromq {
 
-// A pair of CURVE keys, as ZeroMQ writes them: 40 characters.
+// A pair of CURVE keys in ZeroMQ's text form: 40 characters.
 struct KeyPair {
   std::string open, secret;
 
@@ -34,7 +34,7 @@ struct KeyPair {
                         "on a trusted network --ps-plain does without it");
     return {open.data(), secret.data()};
   }
-  // That of a process of a job, for those who know the job's secret.
+  // Derives the key pair of a process of the job from the job's secret.
   [[nodiscard]] static KeyPair of(std::string_view job_secret, std::string_view process) {
     const Digest256 digest = HmacSha256(job_secret).add("tutti curve ").add(process).digest();
     std::array<char, 41> open{}, secret{};
@@ -47,14 +47,15 @@ struct KeyPair {
   }
 };
 
-// How the two sides of a connection know each other. curve: all is encrypted, both prove their keys. password: the
-// worker shows a word in clear, which will do where nobody listens, such as within a host.
+// How the two sides of a connection authenticate each other. curve: all data is encrypted, and both sides prove their
+// keys. password: the worker sends a password unencrypted, which is enough if no other process can read the traffic,
+// for example within a host.
 struct Security {
   enum class Kind : std::uint8_t { none, password, curve };
   Kind kind = Kind::none;
   KeyPair own{};                       // curve
-  std::string server_key{};            // curve: a worker's, of the server it speaks to
-  std::vector<std::string> workers{};  // curve: a server's, the open keys of all workers by rank
+  std::string server_key{};            // curve, for a worker: the key of its server
+  std::vector<std::string> workers{};  // curve, for a server: the open keys of all workers by rank
   std::string password{};
 };
 
@@ -72,8 +73,8 @@ inline void secure_worker(Socket& s, const Security& by, int rank) {
   }
 }
 
-// Answers ZeroMQ's question who may come in (ZAP), which without an answer is everybody. Its socket must be bound
-// before the server's.
+// Answers ZeroMQ's requests to admit connections (ZAP); without an answer ZeroMQ admits every connection. Its socket
+// must be bound before the server's.
 class DoorKeeper {
  public:
   DoorKeeper(const Context& context, const Security& by) : kind_(by.kind), password_(by.password) {
@@ -83,7 +84,7 @@ class DoorKeeper {
     if (kind_ != Security::Kind::curve) return;
     for (std::size_t w = 0; w < by.workers.size(); ++w) admit(w, by.workers[w]);
   }
-  // From now on a worker comes in by this key, or does not any more.
+  // From now on a worker is admitted with this key, or, after dismiss(), is not.
   void admit(std::size_t worker, const std::string& key) {
     std::array<std::uint8_t, 32> raw{};
     if (key.size() != 40 || zmq_z85_decode(raw.data(), key.c_str()) == nullptr)
@@ -104,7 +105,7 @@ class DoorKeeper {
   [[nodiscard]] void* get() const noexcept { return socket_->get(); }
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
 
-  // Answers all that have asked.
+  // Answers all pending requests.
   void answer() {
     for (;;) {
       std::vector<Part> asked;
@@ -122,7 +123,7 @@ class DoorKeeper {
   }
 
  private:
-  // "worker 3", or nothing where it is nobody of the job.
+  // Returns "worker 3", or an empty text if the connection does not belong to the job.
   [[nodiscard]] std::string known(const std::vector<Part>& asked) const {
     const std::string_view mechanism = asked[5].text();
     if (asked[0].text() != "1.0" || asked[2].text() != security_domain) return "";
@@ -135,7 +136,7 @@ class DoorKeeper {
       return std::string(asked[6].text());
     return "";
   }
-  // In a time that tells nothing of the word.
+  // Compares in a time that does not depend on the password.
   [[nodiscard]] static bool same(std::string_view a, std::string_view b) noexcept {
     unsigned differs = a.size() == b.size() ? 0 : 1;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)

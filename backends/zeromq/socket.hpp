@@ -21,15 +21,15 @@
 #include <tutti/io/file.hpp>
 #include <tutti/strategy/parameter_server/transport.hpp>
 
-// ZeroMQ's handles as values that give back what they hold.
+// ZeroMQ's handles as values that release their resources.
 namespace tutti::zeromq {
 
 [[noreturn]] inline void fail_zmq(const std::string& what) {
   fail<CommunicationError>("ZeroMQ", "to " + what, zmq_strerror(zmq_errno()));
 }
 
-// Keeps the memory of messages that have gone for those that come: else the system maps each of a megabyte anew, and
-// clears it page by page, which takes as long as moving it. Of the whole process.
+// Keeps the memory of sent messages for later ones. Otherwise the system maps new memory for each message of a megabyte
+// and clears it page by page, which takes as long as copying the message. Applies to the whole process.
 inline void keep_message_memory() noexcept {
 #ifdef __GLIBC__
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -40,13 +40,13 @@ inline void keep_message_memory() noexcept {
 
 class Context {
  public:
-  // threads: that move bytes.
+  // threads: number of I/O threads.
   explicit Context(int threads) : handle_(zmq_ctx_new()) {
     if (handle_ == nullptr) fail_zmq("start");
     zmq_ctx_set(handle_, ZMQ_IO_THREADS, threads);
     keep_message_memory();
   }
-  // Waits until all that was sent is away or given up; nothing reads the senders' memory any more.
+  // Waits until all sent messages are transmitted or given up. After that ZeroMQ no longer reads the senders' memory.
   ~Context() {
     while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
     }
@@ -104,7 +104,7 @@ class Part {
     return {reinterpret_cast<const char*>(bytes().data()), bytes().size()};
   }
   [[nodiscard]] bool more() const noexcept { return zmq_msg_more(&m_) != 0; }
-  // What the connection says of whom it came from, or nothing.
+  // Returns a property of the sender's connection, or an empty text.
   [[nodiscard]] std::string property(const char* name) noexcept {
     const char* const value = zmq_msg_gets(&m_, name);
     return value == nullptr ? "" : value;
@@ -114,7 +114,7 @@ class Part {
   mutable zmq_msg_t m_;
 };
 
-// A frame that came: its head, and the data behind it.
+// A received frame: its head, followed by the data.
 class Message {
  public:
   [[nodiscard]] std::span<const std::byte> head() const noexcept { return head_.bytes(); }
@@ -123,7 +123,7 @@ class Message {
  private:
   friend class WorkerEnd;
   friend class ServerEnd;
-  // The rest of a message whose parts before were read. What has more parts than a frame becomes empty.
+  // Reads the remaining parts of a message. A message with more parts than a frame becomes empty.
   void read(void* socket) {
     bool more = receive(socket, head_);
     if (more) more = receive(socket, data_);
@@ -144,7 +144,7 @@ class Message {
   Part head_, data_;
 };
 
-// Head and data, without waiting. False: nobody is there to send to.
+// Sends head and data without waiting. Returns false if the peer is not connected.
 inline bool send_frame(void* socket, std::string_view to, std::span<const std::byte> head,
                        std::span<const std::byte> data, ps::SendsUnderWay* kept) {
   const auto put = [&](const void* bytes, std::size_t n, bool more) {
@@ -159,7 +159,7 @@ inline bool send_frame(void* socket, std::string_view to, std::span<const std::b
   if (kept == nullptr) return put(data.data(), data.size(), false);
   zmq_msg_t m;
   kept->begin();
-  // ZeroMQ reads it from a thread of its own, and says when it has.
+  // ZeroMQ reads the data on a thread of its own, and calls back when it has finished.
   if (zmq_msg_init_data(
           &m, const_cast<std::byte*>(data.data()), data.size(),
           [](void*, void* hint) { static_cast<ps::SendsUnderWay*>(hint)->end(); }, kept) != 0) {
@@ -174,14 +174,14 @@ inline bool send_frame(void* socket, std::string_view to, std::span<const std::b
   return true;
 }
 
-// What a socket tells of its connections.
+// Reports the events of a socket's connections.
 class Monitor {
  public:
   struct Said {
     int event = 0;
     std::uint32_t value = 0;
   };
-  // more: events besides the ends of connections and of handshakes.
+  // more: events in addition to the ends of connections and of handshakes.
   Monitor(const Context& context, Socket& of, const std::string& name, int more = 0) : socket_(context, ZMQ_PAIR) {
     const std::string at = "inproc://monitor-" + name;
     if (zmq_socket_monitor(of.get(), at.c_str(),
@@ -209,7 +209,7 @@ class Monitor {
   Socket socket_;
 };
 
-// Makes a poll return, from any thread.
+// Makes a poll return. wake() may be called from any thread.
 class Waker {
  public:
   Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -220,7 +220,7 @@ class Waker {
     const std::uint64_t one = 1;
     (void)!::write(fd_.get(), &one, sizeof one);
   }
-  // Whether somebody has since the last call.
+  // Returns true if wake() was called since the last call.
   bool take() noexcept {
     std::uint64_t count = 0;
     return ::read(fd_.get(), &count, sizeof count) > 0;

@@ -32,25 +32,26 @@
 // ps::Transport over ZeroMQ: one connection between each worker and each server.
 namespace tutti::zeromq {
 
-struct Options {  // what both ends of a transport can be told
+struct Options {  // options of both ends of a transport
   Security security{};
-  // A host that answers no probe of the kernel for twice as long is lost, as far as nothing is on its way to it. The
-  // kernel answers for a process that computes or is paused. The arbiter of the job notices all of this earlier.
+  // A host that answers no probe of the kernel for twice this time is lost, if no data is on its way to it. The kernel
+  // answers for a process that computes or is paused. The job's arbiter notices all these losses earlier.
   std::chrono::milliseconds lost_after = std::chrono::seconds(10);
-  // How long what was said last may take to be on its way once this end is closed, where the other one may be gone.
+  // How long the last messages may take to be transmitted after this end is closed, if the other end may be gone.
   std::chrono::milliseconds last_words{500};
 };
 
 namespace detail {
 
 inline void set_up(Socket& s, const Options& o) {
-  // Not ZeroMQ's heartbeats: after a pause of both ends their timers run out before anything is read.
+  // TCP's keep-alive instead of ZeroMQ's heartbeats: after a pause of both ends, the heartbeat timers run out before
+  // any data is read.
   const int seconds = std::max(static_cast<int>(o.lost_after.count() / 1000), 1);
   s.set(ZMQ_TCP_KEEPALIVE, 1);
   s.set(ZMQ_TCP_KEEPALIVE_IDLE, seconds);
   s.set(ZMQ_TCP_KEEPALIVE_INTVL, 1);
   s.set(ZMQ_TCP_KEEPALIVE_CNT, seconds);
-  // Nothing is dropped unsaid; what is in flight is bounded by who sends.
+  // No message is dropped silently. The senders limit the number of messages in flight.
   s.set(ZMQ_SNDHWM, 0);
   s.set(ZMQ_RCVHWM, 0);
   s.set(ZMQ_LINGER, static_cast<int>(o.last_words.count()));
@@ -65,22 +66,23 @@ inline void set_up(Socket& s, const Options& o) {
 
 }  // namespace detail
 
-// Where a server listens, and its key where all is encrypted. `start` differs each time that it was started.
+// The address of a server, and its key if the connection is encrypted. `start` is different after each start of the
+// server.
 struct Door {
   std::string address, key{}, start{};
 };
 
-// A worker's end.
+// A worker's end of the transport.
 class WorkerEnd {
  public:
   using Message = zeromq::Message;
-  static constexpr const char* ended = "its connection ended";  // why a server is lost that was there
+  static constexpr const char* ended = "its connection ended";  // reason for the loss of a server that was connected
 
   using Find = std::function<std::optional<Door>(int server)>;
-  // servers: in their order. find: where a server that was lost listens now; null: they are not started again.
+  // servers: in their order. find: returns the new address of a server that was lost; null: servers are not restarted.
   WorkerEnd(int rank, std::vector<Door> servers, const Options& o, Find find = {})
       : rank_(rank), o_(o), find_(std::move(find)), context_(1), doors_(std::move(servers)) {
-    // Of this process alone: who has the name of somebody else is not heard.
+    // A name that only this process has: ZeroMQ ignores a second connection with the same name.
     std::random_device device;
     name_ = {static_cast<std::uint32_t>(rank) << 8 | 1U, device(), device(), device()};
     for (const Door& d : doors_) connections_.push_back(std::make_unique<Connection>(*this, d));
@@ -93,12 +95,12 @@ class WorkerEnd {
   [[nodiscard]] std::string peer_name(std::int64_t s) const {
     return s >= 0 && static_cast<std::size_t>(s) < doors_.size() ? doors_[static_cast<std::size_t>(s)].address : "";
   }
-  // Connects to a server that was lost and has been started again; false where it has not.
+  // Connects to a server that was lost and has been restarted; false if it has not been restarted.
   bool reopen(std::int64_t s) {
     const auto i = static_cast<std::size_t>(s);
     auto door = find_ ? find_(static_cast<int>(s)) : std::nullopt;
     if (!door || door->start == doors_[i].start) return false;
-    // Nothing that the old connection had waits any longer.
+    // Drops the messages that still wait in the old connection.
     connections_[i]->socket.set(ZMQ_LINGER, 0);
     doors_[i] = *std::move(door);
     connections_[i] = std::make_unique<Connection>(*this, doors_[i]);
@@ -148,7 +150,7 @@ class WorkerEnd {
     std::optional<Monitor> monitor;
   };
 
-  // What a server sent before its connection ended comes first.
+  // Messages that a server sent before its connection ended come first.
   ps::Event<Message> take(std::size_t s) {
     ps::Event<Message> e;
     e.peer = static_cast<std::int64_t>(s);
@@ -183,20 +185,20 @@ class WorkerEnd {
   std::vector<std::unique_ptr<Connection>> connections_;
   int opened_ = 0;
   std::vector<bool> lost_;
-  std::map<std::size_t, std::string> ending_;  // why, until all is read
+  std::map<std::size_t, std::string> ending_;  // the reason, until all messages are read
   std::vector<zmq_pollitem_t> polled_;
   std::size_t next_ = 0;
 };
 static_assert(ps::Reopening<WorkerEnd>);
 
-// A server's end, bound to a port.
+// A server's end of the transport, bound to a port.
 class ServerEnd {
  public:
   using Message = zeromq::Message;
 
-  // address: "host:port" of this host; port 0: one that is free. CommunicationError where it is taken.
+  // address: "host:port" of this host; port 0: any free port. CommunicationError if the port is in use.
   ServerEnd(const std::string& address, const Options& o) : context_(2), keeper_(context_, o.security) {
-    // Strangers hold connections until their handshake times out.
+    // Connections of strangers use descriptors until their handshake times out.
     io::raise_descriptor_limit();
     detail::set_up(socket_, o);
     socket_.set(ZMQ_ROUTER_MANDATORY, 1);
@@ -210,7 +212,7 @@ class ServerEnd {
                                "another program has that port, perhaps a job that has not ended");
   }
 
-  // The port it listens at.
+  // Returns the port on which it listens.
   [[nodiscard]] int port() const {
     std::array<char, 256> at{};
     std::size_t size = at.size();
@@ -223,15 +225,15 @@ class ServerEnd {
     const auto found = peers_.find(peer);
     return found == peers_.end() ? "somebody" : found->second.address;
   }
-  // Workers who come and go, by their open keys: on the thread that receives.
+  // For workers that come and go: admits or dismisses one by its open key. Call on the receiving thread.
   void admit(std::uint32_t worker, const std::string& key) { keeper_.admit(worker, key); }
   void dismiss(std::uint32_t worker) { keeper_.dismiss(worker); }
-  // Says in the name of `server` which connections are refused, a line a kind and minute at most: on the thread that
-  // receives.
+  // Logs in the name of `server` which connections are refused, at most one line a minute for each kind. Call on the
+  // receiving thread.
   void log_refusals(const std::string& server, const std::function<void(const std::string&)>& log) {
     refused_.log_to(server, log);
   }
-  // Connections that were not let in.
+  // Returns the number of connections that were not admitted.
   [[nodiscard]] std::uint64_t turned_away() const noexcept { return refused_.total(); }
 
   bool send(std::int64_t peer, std::span<const std::byte> head, std::span<const std::byte> data,
@@ -261,7 +263,7 @@ class ServerEnd {
   };
   static constexpr const char* ended = "its connection ended";
 
-  // A connection is known by its descriptor, which the next one may get.
+  // A connection is identified by its descriptor. The next connection may get the same one.
   void note_ends() {
     const auto now = RefusedConnections::Clock::now();
     refused_.say(now);
@@ -279,7 +281,7 @@ class ServerEnd {
       by_fd_.erase(found);
     }
   }
-  // What a worker sent before its connection ended comes first.
+  // Messages that a worker sent before its connection ended come first.
   ps::Event<Message> take() {
     ps::Event<Message> e;
     Part id;
@@ -309,7 +311,7 @@ class ServerEnd {
     const std::string name(id.text());
     const auto found = by_id_.find(name);
     if (found != by_id_.end() && peers_.at(found->second).fd == fd) return found->second;
-    // A new connection, of somebody new or of one who comes again.
+    // A new connection, from a new worker or from one that reconnects.
     const std::int64_t number = next_++;
     refused_.became_known();
     const auto forget = [&](std::int64_t old) {
@@ -328,7 +330,7 @@ class ServerEnd {
 
   Context context_;
   Waker waker_;
-  DoorKeeper keeper_;  // before the socket that asks it
+  DoorKeeper keeper_;  // before the socket that uses it
   Socket socket_{context_, ZMQ_ROUTER};
   std::optional<Monitor> monitor_;
   RefusedConnections refused_;

@@ -109,7 +109,7 @@ class FusedConvolutions {
   using Made = std::variant<Statistics, BackwardWeights, BackwardData>;
 
   std::optional<Made> make(FusedPass pass, const ConvProblem& p) {
-    // cuDNN's fused kernels support only 16-bit types; it has none for f32.
+    // cuDNN's fused kernels support only 16-bit types, not f32.
     if (p.type != DType::bf16 && p.type != DType::f16) {
       why_ = "cuDNN fuses convolutions of 16 bits alone";
       return {};

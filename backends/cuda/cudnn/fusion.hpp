@@ -59,7 +59,7 @@ class FusedKernel {
   virtual void run(const typename F::Operands& operands, void* workspace, cudaStream_t stream) = 0;
 };
 
-// Returns a plan for a fusion. Empty if cuDNN has none; `why` then holds the reason, and the caller runs the ops
+// Returns a plan for a fusion. Empty if cuDNN has no plan; `why` then holds the reason, and the caller runs the ops
 // unfused.
 template <Fusion F>
 [[nodiscard]] std::optional<FusedPlan<F>> plan_fusion(Planner& planner, const F& fusion, std::string& why) {
