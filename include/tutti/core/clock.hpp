@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-// Seconds of a clock that never goes back.
+// Measures seconds with a clock that never goes back.
 class Stopwatch {
  public:
   [[nodiscard]] double seconds() const {

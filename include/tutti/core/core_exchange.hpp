@@ -27,7 +27,8 @@
 
 namespace tutti {
 
-// What a pool asks the scheduler of the system, and has it do. Threads and cores go by the system's numbers.
+// The interface from a thread pool to the operating system's scheduler. Threads and cores are numbered as in the
+// system.
 class ThreadScheduler {
  public:
   ThreadScheduler() = default;
@@ -39,55 +40,59 @@ class ThreadScheduler {
   [[nodiscard]] virtual int this_core() noexcept = 0;
   [[nodiscard]] virtual int cores() noexcept = 0;
   [[nodiscard]] virtual std::int64_t now() noexcept = 0;  // ns
-  // ns of processor that a thread of this process has had; negative: not known.
+  // Returns the CPU time in ns that a thread of this process has used, or a negative number if it is unknown.
   [[nodiscard]] virtual std::int64_t used(int thread) noexcept = 0;
-  // The core on which a thread runs or waits for its turn. Negative: it sleeps, or that is not known.
+  // Returns the core on which a thread runs or is queued. Returns a negative number if the thread sleeps or its core is
+  // unknown.
   [[nodiscard]] virtual int core_of(int thread) noexcept = 0;
   [[nodiscard]] virtual bool may_use(int thread, int core) noexcept = 0;
-  // Puts a thread on a core and allows it all those again that it might use before. False: refused.
+  // Moves a thread to a core, then allows it all cores again that it could use before. Returns false if the system
+  // refuses.
   virtual bool move(int thread, int core) noexcept = 0;
 };
 
-// Linux's. Knows no core_of() where there is no /proc.
+// Returns the scheduler of Linux. Its core_of() needs /proc.
 [[nodiscard]] TUTTI_CORE_FUNCTION ThreadScheduler& system_scheduler() noexcept;
 
-// For a pool with a core for each thread, beside other processes. A thread that lost its core in the middle of a task
-// gets it back at a tick of the scheduler, some ms later, and a loop waits for it. Whoever waits looks whether a thread
-// with work stands still, and changes cores with it: the task goes on, and who waits stands in the queue instead.
-// Between moves no thread is bound to a core. Where threads lose the cores of both, nobody gains and they stay.
+// For a pool with one core for each thread on a machine with other processes. If another process preempts a worker in
+// the middle of a task, the worker continues only some ms later, at a tick of the scheduler, and the whole loop waits
+// for it. An idle worker that detects this swaps cores with it: the task continues immediately, and the idle worker is
+// queued instead.
+// Between swaps no thread is bound to a core. If both cores are preempted, a swap would gain nothing and is not done.
 class CoreExchange {
  public:
-  // threads: of the pool, the caller of its loops as number 0. The scheduler outlives this.
+  // threads: of the pool, including the caller of its loops as number 0. The scheduler must outlive this object.
   CoreExchange(int threads, ThreadScheduler& scheduler);
 
-  // By a worker before all else; by the caller at the beginning and at the end of its loops. Out of them the caller is
-  // never moved: a thread that it starts while it is being moved would be bound to that core for good.
+  // starts(): a worker calls it first of all; the caller calls it at the start of its loops. leaves(): the caller calls
+  // it at the end of its loops. Outside its loops the caller is never moved, because a thread that it starts during a
+  // move would stay bound to that core.
   void starts(int worker) noexcept;
   void leaves() noexcept;
-  // Before a thread waits for a task, and when it has ceased to.
+  // waits(): called before a thread waits for a task. works(): called when it stops waiting.
   void waits(int worker) noexcept;
   void works(int worker) noexcept { slots_[at(worker)].state.store(working, std::memory_order_relaxed); }
-  // The loops have ended: it is the caller that others wait for.
+  // Called when the loops have ended: now other threads wait for the caller.
   void calls_back() noexcept;
 
-  // By a thread that waits, for some us or until `still` is false. False: it had better sleep.
+  // Called by a waiting thread; spins some us or until `still` is false. Returns false if the thread should sleep.
   [[nodiscard]] bool stays_awake(int worker, FunctionRef<bool()> still) noexcept;
 
-  // ns. For `crowded` after an exchange, whoever waits does not sleep before `longest_awake`, because who sleeps loses
-  // its turn on a shared core.
+  // ns. For `crowded` after a swap, a waiting thread does not sleep before `longest_awake`: on a shared core, a thread
+  // that sleeps loses its turn.
   static constexpr std::int64_t crowded = 100'000'000, longest_awake = 1'000'000;
-  // ns. A core that was lost twice within `lately` is shared, too; once may be anything that the system had to do. What
-  // is seen again within `apart` is the same loss.
+  // ns. A core that was lost twice within `lately` counts as shared too; a single loss may be any short activity of the
+  // system. Losses that are seen within `apart` count as one.
   static constexpr std::int64_t lately = 30'000'000, apart = 2'000'000;
   static constexpr int spins = 1000;      // about 10 us
-  static constexpr int most_watched = 4;  // threads that one look is for
+  static constexpr int most_watched = 4;  // threads that one check covers
 
  private:
   enum State : int { outside, waiting, working };
   struct alignas(64) Slot {
     std::atomic<int> state{outside}, thread{0}, core{-1};
     std::atomic<int> movers{0};
-    std::int64_t awake_since = -1;  // of its own thread
+    std::int64_t awake_since = -1;  // used by its own thread only
   };
   struct Core {
     std::atomic<std::int64_t> lost{0}, lost_before{0};  // when a thread was last seen to have lost it
@@ -100,7 +105,7 @@ class CoreExchange {
   static constexpr std::size_t at(int worker) noexcept { return static_cast<std::size_t>(worker); }
   Core& core_at(int core) noexcept { return cores_[at(core) % cores_.size()]; }
   int thread_of(int worker) const noexcept { return slots_[at(worker)].thread.load(std::memory_order_relaxed); }
-  // A thread that works but has no core, or -1.
+  // Returns a worker that works but has no core, or -1.
   int find_lost(int worker, FunctionRef<bool()> still) noexcept;
   bool exchange(int worker, int other) noexcept;
   bool step_aside(int worker, int here) noexcept;
@@ -113,8 +118,8 @@ class CoreExchange {
   std::array<Core, 256> cores_;
 };
 
-// Null where it is of no use: one thread, more than usable cores, or TUTTI_CHANGE_CORES=0. UsageError where that says
-// anything but 0 or 1.
+// Returns null if swaps are useless (one thread, or more threads than usable cores) or if TUTTI_CHANGE_CORES=0. Throws
+// UsageError if this variable is neither 0 nor 1.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::unique_ptr<CoreExchange> make_core_exchange(int threads, int usable_cores);
 
 #if TUTTI_CORE_DEFINITIONS
@@ -126,7 +131,7 @@ class LinuxScheduler final : public ThreadScheduler {
   int this_core() noexcept override { return ::sched_getcpu(); }
   int cores() noexcept override { return static_cast<int>(::sysconf(_SC_NPROCESSORS_CONF)); }
   std::int64_t now() noexcept override { return read(CLOCK_MONOTONIC); }
-  // The clock of a thread as pthread_getcpuclockid() makes it, for which a thread that ended is no error.
+  // The clock id that pthread_getcpuclockid() returns, computed here so that a thread that has ended is not an error.
   std::int64_t used(int thread) noexcept override {
     return read(static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3U | 6U));
   }
@@ -140,7 +145,7 @@ class LinuxScheduler final : public ThreadScheduler {
     ::close(fd);
     if (n <= 0) return -1;
     text[static_cast<std::size_t>(n)] = '\0';
-    // The name in parentheses may hold anything; then a letter for what the thread does, and the core as 39th field.
+    // The name in parentheses may hold any characters. A letter for the thread's state follows; the core is field 39.
     const char* p = std::strrchr(text.data(), ')');
     if (p == nullptr || std::strncmp(p, ") R", 3) != 0) return -1;
     for (int field = 2; p != nullptr && field < 39; ++field) p = std::strchr(p + 1, ' ');
@@ -215,7 +220,7 @@ TUTTI_CORE_FUNCTION void CoreExchange::calls_back() noexcept {
 }
 
 TUTTI_CORE_FUNCTION int CoreExchange::find_lost(int worker, FunctionRef<bool()> still) noexcept {
-  const bool watches = !watched_.exchange(true, std::memory_order_acquire);  // one thread is enough
+  const bool watches = !watched_.exchange(true, std::memory_order_acquire);  // one observing thread is enough
   std::array<Seen, most_watched> seen;
   int n = 0;
   for (int w = 0; watches && w < threads_ && n < most_watched; ++w) {
@@ -257,7 +262,7 @@ TUTTI_CORE_FUNCTION bool CoreExchange::exchange(int worker, int other) noexcept 
     lost_before.store(lost.exchange(now, std::memory_order_relaxed), std::memory_order_relaxed);
   if (now - core_at(here).lost_before.load(std::memory_order_relaxed) < lately) return false;
   if (!scheduler_.may_use(thread_of(worker), core)) return false;
-  // The order of these two and of the two in leaves() makes sure that either sees the other.
+  // The order of these two operations and of the two in leaves() ensures that one thread sees the other's write.
   its.movers.fetch_add(1, std::memory_order_seq_cst);
   const bool moved = its.state.load(std::memory_order_seq_cst) == working && scheduler_.move(thread_of(other), here);
   its.movers.fetch_sub(1, std::memory_order_release);
@@ -269,7 +274,7 @@ TUTTI_CORE_FUNCTION bool CoreExchange::exchange(int worker, int other) noexcept 
   return scheduler_.move(thread_of(worker), core);
 }
 
-// Leaves its own core to a thread that waits for it there.
+// Moves this worker to a free core, so that a thread queued on its present core can run.
 TUTTI_CORE_FUNCTION bool CoreExchange::step_aside(int worker, int here) noexcept {
   const int cores = scheduler_.cores();
   for (int core = 0; core < cores; ++core) {

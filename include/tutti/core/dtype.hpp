@@ -11,10 +11,10 @@
 
 namespace tutti {
 
-// f16: as a compute type on CUDA alone.
+// Element types. f16 is a compute type on CUDA only.
 enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64, f16 };
 
-[[nodiscard]] constexpr std::size_t size_of(DType t) noexcept {  // bytes of an element
+[[nodiscard]] constexpr std::size_t size_of(DType t) noexcept {  // Returns the bytes of an element.
   switch (t) {
     case DType::u8:
       return 1;
@@ -31,7 +31,7 @@ enum class DType : std::uint8_t { f32, bf16, f64, u8, i32, i64, f16 };
   return 0;
 }
 
-[[nodiscard]] constexpr std::string_view name_of(DType t) noexcept {  // "f32" and so on
+[[nodiscard]] constexpr std::string_view name_of(DType t) noexcept {  // Returns "f32" and so on.
   switch (t) {
     case DType::f32:
       return "f32";
@@ -85,7 +85,7 @@ struct dtype_of_t<std::int64_t> {  // DType::i64
 template <class T>
 inline constexpr DType dtype_of = dtype_of_t<T>::value;
 
-// Calls f with a value of the C++ type that t names; for the floating types only.
+// Calls f with a value of the C++ type that t names. For floating types only.
 template <class F>
 decltype(auto) with_float_type(DType t, F&& f) {
   switch (t) {

@@ -7,8 +7,8 @@
 
 #include <tutti/core/separate.hpp>
 
-// Every error tutti throws: "[where] expected ..., got .... hint: ..." and the exit code that a program should end
-// with.
+// Every error that tutti throws: "[where] expected ..., got .... hint: ..." and the exit code that the program should
+// return.
 namespace tutti {
 
 // Exit codes of tutti's programs (docs/reference/errors.md).
@@ -25,7 +25,7 @@ enum class ExitCode : int {
   terminated = 143,
 };
 
-class Error : public std::runtime_error {  // the base of all; exit code 1 by itself
+class Error : public std::runtime_error {  // Base class of all errors; exit code 1 by itself.
  public:
   explicit Error(const std::string& message, ExitCode code = ExitCode::internal)
       : std::runtime_error(message), code_(code) {}
@@ -40,7 +40,7 @@ struct UsageError : Error {
   explicit UsageError(const std::string& m) : Error(m, ExitCode::usage) {}
 };
 
-// Shapes that do not fit together; thrown by the builder call that made the mistake.
+// Shapes that do not fit together. Thrown by the builder call that has the mistake.
 struct ShapeError : UsageError {
   using UsageError::UsageError;
 };
@@ -50,7 +50,7 @@ struct DataError : Error {
   explicit DataError(const std::string& m) : Error(m, ExitCode::data) {}
 };
 
-// A compute device or its library that is missing or refuses.
+// A compute device or its library is missing or reports an error.
 struct DeviceError : Error {
   explicit DeviceError(const std::string& m) : Error(m, ExitCode::device) {}
 };
@@ -59,12 +59,12 @@ struct CommunicationError : Error {  // exit code 5
   explicit CommunicationError(const std::string& m) : Error(m, ExitCode::communication) {}
 };
 
-// A loss or a gradient that is not finite.
+// A loss or a gradient is not finite.
 struct NotFiniteError : Error {
   explicit NotFiniteError(const std::string& m) : Error(m, ExitCode::not_finite) {}
 };
 
-// Builds the uniform message; `hint` may be empty.
+// Returns the message in the uniform format; `hint` may be empty.
 TUTTI_CORE_FUNCTION std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
                                               std::string_view hint = {});
 #if TUTTI_CORE_DEFINITIONS
@@ -78,7 +78,7 @@ TUTTI_CORE_FUNCTION std::string error_message(std::string_view where, std::strin
 }
 #endif
 
-// Throws E with the uniform message.
+// Throws E with the message in the uniform format.
 template <class E = Error>
 [[noreturn]] void fail(std::string_view where, std::string_view expected, std::string_view got,
                        std::string_view hint = {}) {

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// What main() returns: f()'s result, or where it throws the error's exit code, after "program: error" on standard
-// error. What has been printed until then comes before it.
+// Returns f()'s result for main() to return. If f throws, prints "program: error" to standard error after flushing
+// standard output, and returns the error's exit code.
 template <class F>
 [[nodiscard]] int exit_code_of(const char* program, F&& f) noexcept {
   try {

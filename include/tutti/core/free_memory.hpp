@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace detail {
 
-// The number behind `key` in a file of "key number" lines; -1 if there is none.
+// Returns the number after `key` in a file of "key number" lines, or -1 if there is none.
 inline std::int64_t keyed_number(const std::string& path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -25,7 +25,7 @@ inline std::int64_t keyed_number(const std::string& path, const std::string& key
   }
   return -1;
 }
-// The one number of a file; -1 if there is none ("max").
+// Returns the single number of a file, or -1 if there is none ("max").
 inline std::int64_t lone_number(const std::string& path) {
   std::ifstream in(path);
   std::int64_t value = 0;
@@ -34,9 +34,9 @@ inline std::int64_t lone_number(const std::string& path) {
 
 }  // namespace detail
 
-// Bytes that processes of this host can still take without anything being swapped or killed: what the kernel estimates,
-// or what the control group leaves where that is less. The largest number where the system does not tell. `proc` and
-// `cgroup` are where the kernel shows both (cgroup version 2).
+// Returns the bytes that processes of this host can still allocate before anything is swapped or killed: the kernel's
+// estimate, or the rest of the control group's limit if that is less. Returns the largest number if the system does not
+// report it. `proc` and `cgroup` are the folders with the kernel's files (cgroup version 2).
 [[nodiscard]] inline std::int64_t available_memory(const std::string& proc = "/proc",
                                                    const std::string& cgroup = "/sys/fs/cgroup") {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
@@ -57,7 +57,7 @@ inline std::int64_t lone_number(const std::string& path) {
   return bytes;
 }
 
-// Bytes of memory that this process holds now.
+// Returns the bytes of memory that this process holds now.
 [[nodiscard]] inline std::int64_t resident_memory() {
   std::ifstream in("/proc/self/statm");
   std::int64_t total = 0, resident = 0;

@@ -10,11 +10,11 @@ namespace tutti {
 template <class Signature>
 class FunctionRef;
 
-// Refers to something that can be called, which must outlive it: a parameter of functions that call back.
+// Refers to a callable object, which must outlive it. For parameters of functions that call back.
 template <class R, class... A>
 class FunctionRef<R(A...)> {
  public:
-  // Takes a lambda as it is.
+  // Accepts a lambda directly.
   template <class F, std::enable_if_t<!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>, int> = 0>
   FunctionRef(F&& f) noexcept  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))), call_([](void* object, A... a) -> R {

@@ -10,9 +10,9 @@
 #include <tutti/core/bf16.hpp>
 #include <tutti/core/error.hpp>
 
-// Instruction sets of our own kernels. Each kernel is one always-inline body; functions that carry a target attribute
-// inline it once an instruction set, and the table of the best one is picked at run time. So a program that is compiled
-// for plain x86-64 runs the same code at the same speed as one compiled for the machine it is on.
+// Instruction sets of tutti's own kernels. Each kernel is one always-inline body. Functions with a target attribute
+// inline it once for each instruction set, and the best one is chosen at run time. So a program compiled for plain
+// x86-64 runs the same code at the same speed as one compiled for the machine it runs on.
 namespace tutti::cpu {
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
@@ -31,8 +31,8 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
   return "?";
 }
 
-// What this processor has, or less where TUTTI_ISA=baseline|avx2|avx512 asks for it. UsageError where it asks for what
-// is no instruction set, or for one that this processor lacks.
+// Returns the instruction set of this processor, or a lower one if TUTTI_ISA=baseline|avx2|avx512 requests it. Throws
+// UsageError if TUTTI_ISA names no instruction set, or one that this processor lacks.
 [[nodiscard]] inline Isa detect_isa() {
   Isa isa = Isa::baseline;
 #if defined(__x86_64__)
@@ -50,15 +50,16 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
     if (name_of(lower) == wanted) return lower;
     known += (known.empty() ? "" : ", ") + std::string(name_of(lower));
   }
-  // In this way GCC 12 does not warn of std::string's own code.
+  // Written in this way to avoid a warning of GCC 12 about std::string's own code.
   fail<UsageError>("environment TUTTI_ISA", "an instruction set of this processor: " + known,
                    std::string("'").append(wanted).append("'"));
 }
 
 }  // namespace tutti::cpu
 
-// Before a loop whose iterations do not depend on each other. Clang checks that at run time, once a loop; told in
-// advance, it warns of every loop that it then does not vectorise, which are all of them below -O2.
+// Written before a loop with independent iterations. Not used for Clang, which checks independence at run time, once
+// for each loop. With the promise, Clang would warn about every loop that it does not vectorise, which are all loops
+// below -O2.
 #if defined(__clang__)
 #define TUTTI_INDEPENDENT
 #else
@@ -74,7 +75,7 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-#define TUTTI_WIDE  // Clang knows no such option and would ignore the whole list
+#define TUTTI_WIDE  // Clang does not know this option and would ignore the whole list
 #else
 #define TUTTI_WIDE ",prefer-vector-width=512"
 #endif
@@ -89,7 +90,7 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 #endif
 
 // Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types,
-// and those that only read it, have nothing to gain from the bf16 instructions and share the code of avx512.
+// and kernels that only read bf16, gain nothing from the bf16 instructions and share the code of avx512.
 #define TUTTI_DEFINE_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, true)
 #define TUTTI_DEFINE_READER_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, false)
 #define TUTTI_DEFINE_DISPATCH_OF(name, body, writes)                       \

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The functions of <cmath> that training needs. The header itself brings those of mathematical physics and overloads
-// for all types: a tenth of what a file that trains costs its compiler.
+// The functions of <cmath> that training needs. <cmath> itself includes the special functions of mathematical physics
+// and overloads for all types: a tenth of the compile time of a file that trains.
 namespace tutti::math {
 
 #define TUTTI_MATH_FUNCTION(name)                                                     \
@@ -20,10 +20,10 @@ TUTTI_MATH_FUNCTION(ceil)
 
 [[nodiscard]] inline double pow(double base, double exponent) noexcept { return __builtin_pow(base, exponent); }  // x^y
 [[nodiscard]] inline double ldexp(double x, int exponent) noexcept { return __builtin_ldexp(x, exponent); }  // x 2^n
-// The nearest integer; halves go away from zero.
+// Returns the nearest integer; halves are rounded away from zero.
 [[nodiscard]] inline long long llround(double x) noexcept { return __builtin_llround(x); }
 
 [[nodiscard]] constexpr bool is_finite(double x) noexcept { return __builtin_isfinite(x); }  // neither NaN nor infinity
-[[nodiscard]] constexpr bool is_nan(double x) noexcept { return __builtin_isnan(x); }  // whatever -ffast-math says
+[[nodiscard]] constexpr bool is_nan(double x) noexcept { return __builtin_isnan(x); }        // also with -ffast-math
 
 }  // namespace tutti::math

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-// What "did you mean" says of an unknown name, in all programs.
+// The "did you mean" suggestion for an unknown name, in all programs.
 namespace tutti {
 
-// The number of characters to insert, remove or replace that makes one text of the other (Levenshtein 1966).
+// Returns the number of characters to insert, remove or replace to turn one text into the other (Levenshtein 1966).
 [[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -26,8 +26,8 @@ namespace tutti {
   return row.back();
 }
 
-// Returns the known name that was probably meant by `name`: one that differs in at most a third of its characters, else
-// the shortest that begins with it or has it between dashes. Empty if none is near.
+// Returns the known name that was probably meant by `name`: one that differs in at most a third of its characters, or
+// else the shortest that begins with it or contains it between dashes. Returns an empty text if none is close.
 template <class Names>
 [[nodiscard]] std::string nearest_word(std::string_view name, const Names& known) {
   std::string nearest;

@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-// Text from elsewhere inside a message: control characters and non-ASCII bytes as \xNN, at most 80 bytes.
+// Returns foreign text in a form that is safe inside a message: control characters and non-ASCII bytes as \xNN, at most
+// 80 bytes.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   constexpr char hex[] = "0123456789abcdef";
   std::string out;

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// What a random number is for. Streams with different purposes never share numbers.
+// The use of a random number. Streams with different purposes never share numbers.
 enum class Purpose : std::uint32_t { init = 1, shuffle = 2, augment = 3, synthetic = 4, dropout = 5, user = 1000 };
 
 // Philox4x32-10, a counter-based generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -26,8 +26,8 @@ enum class Purpose : std::uint32_t { init = 1, shuffle = 2, augment = 3, synthet
   return c;
 }
 
-// A stream of random numbers that is a pure function of (seed, epoch, index, purpose): whoever computes it, on whatever
-// rank or thread, gets the same numbers. At most 2^32 blocks of four numbers a stream; seed and index are 64 bits wide,
+// A stream of random numbers that is a pure function of (seed, epoch, index, purpose): every rank and thread that
+// computes it gets the same numbers. A stream has at most 2^32 blocks of four numbers. Seed and index are 64 bits wide;
 // epoch and purpose are folded into the counter.
 class Rng {
  public:
@@ -49,13 +49,13 @@ class Rng {
     const std::uint64_t hi = next();
     return (hi << 32) | next();
   }
-  // The epoch it was made for.
+  // Returns the epoch that it was made for.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return counter_[3]; }
 
-  // Uniform in [0, 1), 24 bits.
+  // Returns a uniform number in [0, 1) with 24 bits.
   [[nodiscard]] float uniform() noexcept { return static_cast<float>(next() >> 8) * 0x1p-24F; }
   [[nodiscard]] double uniform53() noexcept { return static_cast<double>(next64() >> 11) * 0x1p-53; }
-  // Uniform integer in [0, n), unbiased (Lemire 2019); 0 for n = 0.
+  // Returns a uniform integer in [0, n), unbiased (Lemire 2019); 0 for n = 0.
   [[nodiscard]] std::uint32_t below(std::uint32_t n) noexcept {
     if (n == 0) return 0;
     std::uint64_t m = std::uint64_t{next()} * n;
@@ -65,11 +65,11 @@ class Rng {
     }
     return static_cast<std::uint32_t>(m >> 32);
   }
-  // A coin that falls the other way in every next epoch. Draws nothing from the stream.
+  // Returns a random bit that flips in every next epoch. Takes no number from the stream.
   [[nodiscard]] bool alternating_coin() const noexcept {
     return ((philox4x32({~std::uint32_t{0}, counter_[1], counter_[2], 0}, key_)[0] ^ counter_[3]) & 1U) != 0;
   }
-  // Standard normal, by Box and Muller.
+  // Returns a standard normal number, by Box and Muller.
   [[nodiscard]] double normal() noexcept {
     const double u = 1.0 - uniform53();
     const double v = uniform53();

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// Up to five extents, kept in place. Activations are logical NCHW, convolution weights OIHW, linear weights OI.
+// Up to five extents, stored in place. Activations are logical NCHW, convolution weights OIHW, linear weights OI.
 class Shape {
  public:
   static constexpr int max_rank = 5;
@@ -25,7 +25,7 @@ class Shape {
       if (d < 0) fail<ShapeError>("Shape", "extents of 0 or more", std::to_string(d));
       dims_[static_cast<std::size_t>(rank_++)] = d;
     }
-    // numel() and the sizes made of it must not overflow; 2^48 elements are more than any memory holds.
+    // numel() and sizes computed from it must not overflow. No memory holds 2^48 elements.
     std::int64_t n = 1;
     for (auto d : dims) {
       if (d > max_elements / n) fail<ShapeError>("Shape", "at most 2^48 elements", "a product above");
@@ -41,13 +41,13 @@ class Shape {
     for (int i = 0; i < rank_; ++i) n *= (*this)[i];
     return n;
   }
-  // Elements of one row, i.e. everything but the first extent.
+  // Returns the elements of one row: the product of all extents but the first.
   [[nodiscard]] std::int64_t row_numel() const noexcept {
     std::int64_t n = 1;
     for (int i = 1; i < rank_; ++i) n *= (*this)[i];
     return n;
   }
-  // The same shape with another first extent.
+  // Returns the same shape with another first extent.
   [[nodiscard]] Shape with_rows(std::int64_t n) const noexcept {
     Shape s = *this;
     s[0] = n;

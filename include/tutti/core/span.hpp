@@ -7,27 +7,27 @@
 
 namespace tutti {
 
-// What a stretch of time on a thread was spent on.
+// The activity that a thread spent a period of time on.
 enum class Lane : std::uint8_t { step, compute, communication, data, evaluation, checkpoint, membership };
 
-// Is told what the threads of this process do, and when (io/trace_recorder.hpp). Lives until the process ends.
+// Receives what the threads of this process do, and when (io/trace_recorder.hpp). Lives until the process ends.
 class SpanWatcher {
  public:
   virtual ~SpanWatcher() = default;
-  // A span of the calling thread begins; the thread's spans end in the opposite order. number: the step, or how many
-  // rows, images or bytes it is about; -1: none.
+  // Starts a span of the calling thread; the thread's spans end in the opposite order. number: the step, or the number
+  // of rows, images or bytes; -1: none.
   virtual void begin(Lane lane, std::string_view what, std::string_view name, std::int64_t number) noexcept = 0;
   virtual void end() noexcept = 0;
-  // The nanoseconds of a span that is over and was no thread's alone.
+  // Reports a finished span that belonged to no single thread, with its duration in nanoseconds.
   virtual void over(Lane lane, std::string_view name, std::int64_t number, std::int64_t nanoseconds) noexcept = 0;
-  // From now on `front` is told in its place, and passes on what it hears.
+  // From now on `front` receives the calls in place of this watcher and forwards them.
   virtual void stand_behind(SpanWatcher& front) noexcept = 0;
 };
 
-// Null: nobody watches. Layers and images, of which a step has thousands, have a watcher of their own.
+// Null if there is no watcher. Layers and images, of which a step has thousands, have a separate watcher.
 inline constinit std::atomic<SpanWatcher*> span_watcher{nullptr}, detail_watcher{nullptr};
 
-// What this thread does until the end of the scope. Costs a load and a branch where nobody watches.
+// Reports what this thread does until the end of the scope. Costs a load and a branch if there is no watcher.
 class Span {
  public:
   explicit Span(Lane lane, std::string_view what, std::string_view name = {}, std::int64_t number = -1,
@@ -44,7 +44,7 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
-  // Away from what runs where nobody watches.
+  // Out of line, so that code without a watcher stays small.
   [[gnu::cold, gnu::noinline]] void begin(Lane lane, std::string_view what, std::string_view name,
                                           std::int64_t number) noexcept {
     watcher_->begin(lane, what, name, number);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// What every rank says in each step; all ranks see the union and decide the same.
+// Flags that every rank sends in each step. All ranks get the union and make the same decision.
 namespace tutti::step_flag {
 
 inline constexpr std::uint32_t stop = 1, membership = 2, not_finite = 4, save = 8;

@@ -29,7 +29,7 @@
 
 namespace tutti {
 
-// Cores that this process may use: taskset and cpusets count, unlike in std::thread::hardware_concurrency.
+// Returns the cores that this process may use. Respects taskset and cpusets, unlike std::thread::hardware_concurrency.
 [[nodiscard]] inline int usable_cores() noexcept {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -40,18 +40,19 @@ namespace tutti {
 
 class CoreExchange;
 
-// A thread that runs f. Throws DeviceError, with `where`, if the system starts no more.
+// Returns a thread that runs f. Throws DeviceError, with `where`, if the system cannot start more threads.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::thread start_thread(std::string_view where, std::function<void()> f);
 
-// A pool for short parallel loops. The caller works too, so `threads` counts it. Tasks are handed out one by one, and
-// whoever ends the last one of a loop opens the next: a thread that lost its core to another process holds up what it
-// has in hand and no more, and who waits for that changes cores with it (core_exchange.hpp). A thread that a task
-// starts may then stay on one core, so tasks start none. Waiting threads spin for some microseconds and then sleep in a
-// futex, because a spinning thread takes the core from the one it waits for.
+// A pool for short parallel loops. The caller works too, so `threads` includes it. Tasks are handed out one by one, and
+// the thread that ends the last task of a loop opens the next loop. A thread that is preempted by another process
+// therefore delays only its current task, and an idle thread swaps cores with it (core_exchange.hpp). A thread started
+// during such a swap could stay bound to one core, so tasks must not start threads. Waiting threads spin for some
+// microseconds and then sleep in a futex, because a spinning thread may take the core from the thread that it waits
+// for.
 class ThreadPool {
  public:
-  // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options.
-  // Throws DeviceError, with no thread left behind, if not all can be started.
+  // on_start runs once in every worker thread before its first task, e.g. to set a library's per-thread options. Throws
+  // DeviceError if not all threads can be started; then no thread remains.
   explicit ThreadPool(int threads, std::function<void()> on_start = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -59,34 +60,36 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls f(task, worker) for every task in [0, tasks), worker in [0, threads()); returns when all are done. The first
-  // exception is thrown again here. Not reentrant: a task may not call run() on its own pool.
+  // Calls f(task, worker) for every task in [0, tasks), worker in [0, threads()). Returns when all are done, and
+  // rethrows the first exception. Not reentrant: a task must not call run() on its own pool.
   void run(int tasks, FunctionRef<void(int task, int worker)> f) {
     run_loops({&tasks, 1}, [&](int, int task, int worker) { f(task, worker); });
   }
-  // The same for loops of so many tasks, one after the other. After an exception no further loop begins.
+  // Like run(), for loops with these numbers of tasks, one after the other. After an exception no further loop starts.
   void run_loops(std::span<const int> loops, FunctionRef<void(int loop, int task, int worker)> f);
 
  private:
   using Task = FunctionRef<void(int, int, int)>;
 
-  static constexpr int spins = 1000;  // about 10 us, and as many in CoreExchange or without one
+  static constexpr int spins = 1000;  // about 10 us, the same with CoreExchange and without it
 
   void stop() noexcept;
 
-  // The ticket holds (generation, tasks that nobody has taken). A task is claimed by compare-and-swap. While a ticket
-  // shows one, its generation cannot end, so the fields read before a claim that succeeds are that generation's own.
-  // The count must be in the ticket: a thread that compared a task of the last generation with the next one's number of
-  // tasks, already stored, could take it before the new ticket is out, and it would run twice.
+  // The ticket holds (generation, number of unclaimed tasks). A task is claimed by compare-and-swap. While a ticket
+  // shows an unclaimed task, its generation cannot end, so the fields read before a successful claim belong to that
+  // generation.
+  // The count must be in the ticket. Otherwise a thread could compare a task of the last generation with the next one's
+  // number of tasks, which is stored before the new ticket is published. It would claim that task, and the task would
+  // run twice.
   void take_tasks(int worker);
   void run_task(const Task& f, int loop, int task, int worker) noexcept;
-  // Opens the first loop from `loop` on that has tasks, or ends the run.
+  // Opens the next loop, from number `loop` on, that has tasks, or ends the run.
   void open(int loop, int worker) noexcept;
   void wake_all() noexcept;
   [[nodiscard]] bool has_task() const noexcept {
     return static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire)) != 0;
   }
-  // Waits for a task or for `done`, and sleeps if that takes long.
+  // Waits for a task or for `done`; sleeps if the wait is long.
   void wait(const std::atomic<bool>& done, int worker);
   // Takes tasks until `done`.
   void work_until(const std::atomic<bool>& done, int worker);

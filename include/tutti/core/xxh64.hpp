@@ -11,14 +11,14 @@
 
 namespace tutti {
 
-// XXH64 with seed 0, as its specification has it (Collet, "xxHash fast digest algorithm", version 0.1.1): the same
-// number on every machine, at about the speed of memory. Against differences that happen, not those that are made.
+// Returns XXH64 with seed 0, as specified (Collet, "xxHash fast digest algorithm", version 0.1.1): the same number on
+// every machine, at about the speed of memory. Detects accidental differences, not deliberate ones.
 [[nodiscard]] inline std::uint64_t xxh64(std::string_view bytes) noexcept {
   constexpr std::uint64_t p1 = 0x9e3779b185ebca87, p2 = 0xc2b2ae3d27d4eb4f, p3 = 0x165667b19e3779f9,
                           p4 = 0x85ebca77c2b2ae63, p5 = 0x27d4eb2f165667c5;
   const char* at = bytes.data();
   const char* const end = at + bytes.size();
-  // Numbers lie with the low byte first.
+  // Numbers are little-endian.
   const auto swap = [](std::uint64_t v) {
     std::uint64_t turned = 0;
     for (int i = 0; i < 8; ++i) turned |= ((v >> (8 * i)) & 0xff) << (56 - 8 * i);
@@ -33,9 +33,9 @@ namespace tutti {
 
   std::uint64_t h = p5;
   if (bytes.size() >= 32) {
-    // Four lanes that do not wait for each other.
+    // Four independent lanes.
     std::uint64_t a = p1 + p2, b = p2, c = 0, d = 0 - p1;
-    // Far enough ahead that memory is as busy as it can be: a processor alone looks less far.
+    // Prefetches far enough to keep the memory fully busy; the processor alone prefetches less far.
     constexpr std::ptrdiff_t ahead = 2048;
     for (; end - at >= 32; at += 32) {
       __builtin_prefetch(at + std::min(end - at, ahead));
