@@ -13,23 +13,23 @@
 #include <tutti/io/append_file.hpp>
 #include <tutti/io/file_error.hpp>
 
-// The audit of a run: which samples every committed step consumed. One line a step and rank,
+// The audit of a run: the samples that every committed step consumed. One line for each step and rank,
 //   EPOCH STEP RANK: INDEX INDEX ...
-// and, where a run went back to an earlier state,
+// and, when a run returned to an earlier state,
 //   rollback EPOCH STEP
-// which takes back the lines above it whose (epoch, step) is that one or a later one. Every rank has a file of its own.
+// which cancels the lines above it whose (epoch, step) is that one or a later one. Every rank writes a file of its own.
 //
-// Where the members of the job change, lines hold the generation too,
+// If the job's members change, lines also hold the generation,
 //   EPOCH STEP RANK GENERATION: INDEX INDEX ...
-// and the chief of each generation begins it with
+// and the coordinator of each generation starts it with
 //   generation GENERATION RANKS EPOCH STEP
 //   closed EPOCH STEP RANK GENERATION: INDEX INDEX ...
-// STEP is the last whole step of those before it: what they have written of later steps, or write yet, does not count.
-// The lines "closed", one for each rank that had a part of that step, stand in place of these ranks' own, of which some
-// may be gone and had not come to write it. check_audit.hpp reads all this.
+// STEP is the last complete step of the earlier generations: what they have written or still write about later steps
+// does not count. The lines "closed", one for each rank that had a part of that step, replace the lines of these ranks,
+// because some ranks may have ended before they wrote theirs. check_audit.hpp reads all this.
 namespace tutti {
 
-// A rank's part of a step, for who writes it down.
+// A rank's part of a step, to be written to its audit.
 struct AuditPart {
   std::int64_t epoch = 0, step = 0;
   int rank = 0;
@@ -37,15 +37,15 @@ struct AuditPart {
   std::span<const std::int64_t> indices{};
 };
 
-// Appends to an audit file; a line is one write. Half a line that a killed process left at the end is cut off when the
-// file is opened. Throws io::FileError.
+// Appends to an audit file; a line is one write. The constructor removes half a line that a killed process left at the
+// end. Throws io::FileError.
 class AuditLog {
  public:
   explicit AuditLog(io::Path path) : file_(std::move(path), io::AppendFile::Mode::continue_file) {
     file_.cut_after_last('\n');
   }
 
-  // To be called when the step has been committed.
+  // Call this when the step has been committed.
   void step(const AuditPart& part) {
     line_.clear();
     add(part);
@@ -55,8 +55,8 @@ class AuditLog {
     this->step({epoch, step, rank, 0, indices});
   }
 
-  // A generation of so many ranks begins behind a step of an epoch; then closed() for each part of that step that is
-  // written anew, and write(): all at once.
+  // Starts a generation of `ranks` ranks after a step of an epoch. Then call closed() for each part of that step that
+  // is written again, and write(), which writes everything at once.
   void begin_generation(std::int64_t generation, int ranks, std::int64_t epoch, std::int64_t step) {
     line_ = "generation ";
     number(generation, ' ');
@@ -71,11 +71,11 @@ class AuditLog {
   }
   void write() { file_.append(line_); }
 
-  // Nothing was written yet, by this run or by an earlier one.
+  // Returns whether nothing has been written yet, by this run or by an earlier one.
   [[nodiscard]] bool empty() const { return file_.empty(); }
 
-  // The run goes on from (epoch, step), whatever it did afterwards: to be called on every file of the run, those of
-  // ranks that are gone too, before any rank goes on. A Chief sees to it.
+  // Records that the run continues from (epoch, step), whatever it did afterwards. Must be called on every file of the
+  // run, including those of ranks that have left, before any rank continues. Chief does this.
   void rollback(std::int64_t epoch, std::int64_t step) {
     line_ = "rollback ";
     number(epoch, ' ');
@@ -112,13 +112,13 @@ class AuditLog {
   std::string line_;
 };
 
-// Of a rank, in the run's folder.
+// Returns a rank's file in the run's folder.
 [[nodiscard]] inline io::Path audit_file(const io::Path& folder, int rank) {
   return folder / ("audit-rank" + std::to_string(rank) + ".txt");
 }
 
-// Rolls back the files of ranks that a run of so many ranks has no more: what they tell of later steps will be done by
-// others.
+// Rolls back the files of ranks that a run of `ranks` ranks no longer has: other ranks will repeat the later steps in
+// these files.
 inline void roll_back_gone_ranks(const io::Path& folder, int ranks, std::int64_t epoch, std::int64_t step) {
   constexpr std::string_view begin = "audit-rank", end = ".txt";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -24,31 +24,32 @@
 
 namespace tutti {
 
-enum class PixelLayout { hwc, chw };  // order of an image's numbers
+enum class PixelLayout { hwc, chw };  // Order of an image's numbers.
 
-// An Augment that has been checked against the images it will see. Immutable, so threads may share it.
+// An Augment that has been checked against the images it will get. Immutable, so threads may share it.
 class Augmenter {
  public:
-  // Throws UsageError if the window is larger than the padded image, the image not larger than a padding that reflects
-  // it, or `fill` of a wrong length.
+  // Throws UsageError if the window is larger than the padded image, if the image is not larger than a reflecting
+  // padding, or if `fill` has the wrong length.
   Augmenter(const Augment& augment, const Schema& source);
 
   [[nodiscard]] const Schema& output() const noexcept { return output_; }
 
-  // What the output shows of an image. Draws a row and a column if the crop is random.
+  // Returns the part of an image that the output shows. Draws a row and a column if the crop is random.
   [[nodiscard]] ImageWindow window(Rng& rng) const noexcept;
   [[nodiscard]] PadMode pad_mode() const noexcept { return pad_mode_; }
-  // Of constant padding, one value per channel.
+  // Returns the value of constant padding for each channel.
   [[nodiscard]] std::span<const std::uint8_t> fill() const noexcept { return span_of(fill_); }
 
-  // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws what window()
-  // draws.
+  // src: one image in `layout`; dst: output().image_bytes() bytes, [height, width, channels]. Draws the same numbers as
+  // window().
   void operator()(const std::uint8_t* src, PixelLayout layout, Rng& rng, std::uint8_t* dst) const noexcept;
 
  private:
   void pad(std::uint8_t* dst, std::int64_t pixels) const noexcept;
 
-  // Columns [from, to) of a window, which are those at left + from of the source reflected, of a row of the output.
+  // Fills columns [from, to) of the window in one row of the output. They are the columns from left + from on of the
+  // source, reflected.
   void reflect_columns(const std::uint8_t* src, PixelLayout layout, std::int64_t sy, std::int64_t left,
                        std::int64_t from, std::int64_t to, bool mirror, std::uint8_t* row) const noexcept;
 
@@ -62,8 +63,8 @@ class Augmenter {
     const std::uint8_t* from = src + (pixels - 1) * c;
     std::int64_t i = 0;
     if constexpr (std::is_same_v<Channels, std::integral_constant<std::int64_t, 3>>) {
-      // Four bytes at a time: the fourth one is overwritten by the next pixel. The first read and the last write of a
-      // row keep to three, because there the fourth byte may belong to nobody.
+      // Copies four bytes at a time; the next pixel overwrites the fourth one. The first read and the last write of a
+      // row use three bytes, because the fourth byte may lie outside the memory.
       if (pixels > 1) {
         std::memcpy(dst, from, 3);
         for (i = 1, from -= 3, dst += 3; i < pixels - 1; ++i, from -= 3, dst += 3) std::memcpy(dst, from, 4);
@@ -82,8 +83,8 @@ class Augmenter {
   bool mirror_;
 };
 
-// A data set whose images pass through an Augment. Images in memory are augmented straight into the sample, others by
-// way of a buffer per thread.
+// A data set whose images pass through an Augment. Images in memory are augmented directly into the sample; other
+// images pass through a buffer for each thread.
 template <Dataset D>
 class Augmented {
  public:
@@ -92,7 +93,7 @@ class Augmented {
   [[nodiscard]] std::int64_t size() const { return source_.size(); }
   [[nodiscard]] const Schema& schema() const noexcept { return augmenter_.output(); }
 
-  // The images behind the samples (the concept WindowedDataset).
+  // The stored images of which the samples are windows (the concept WindowedDataset).
   [[nodiscard]] const Schema& stored() const requires FixedDataset<D> { return source_.schema(); }
   void read_stored(std::int64_t i, Sample sample) const requires FixedDataset<D> {
     Rng none(0, Purpose::user);

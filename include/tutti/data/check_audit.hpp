@@ -22,23 +22,23 @@
 // Reads the audits of a run (data/audit.hpp).
 namespace tutti {
 
-struct AuditResult {                   // what an audit shows
-  std::int64_t lines = 0;              // of the epoch, those taken back not counted
+struct AuditResult {                   // The result of checking an audit.
+  std::int64_t lines = 0;              // of the epoch, without cancelled ones
   std::int64_t missing = 0;            // samples that were never seen
   std::int64_t repeated = 0;           // extra visits of samples seen before
   std::vector<std::int64_t> examples;  // up to 8 of the missing or repeated samples
-  std::string where;                   // two lines that have the same sample, where there are
+  std::string where;                   // two lines that have the same sample, if there are any
   [[nodiscard]] bool exactly_once() const noexcept { return missing == 0 && repeated == 0; }
 };
 
 namespace detail {
 
-// A line that counts as far as its own file tells.
+// A line that counts according to its own file.
 struct AuditLine {
   std::int64_t epoch = 0, step = 0, rank = 0, generation = 0;
   bool closes = false;
   std::size_t file = 0;
-  std::int64_t number = 0, at = 0;  // in the file: of the line, and of the byte where its indices begin
+  std::int64_t number = 0, at = 0;  // in the file: of the line, and of the byte at which its indices begin
 };
 struct AuditGeneration {
   std::int64_t ranks = 0, step = 0;
@@ -47,10 +47,10 @@ struct AuditGeneration {
 
 }  // namespace detail
 
-// The audit files of a run together, whose data set has `size` samples: read once as a whole, and what is asked for of
-// an epoch once more, so that memory holds no samples. Throws DataError, with file and line, for a line that is
-// malformed, cut off, or names a sample outside [0, size), a generation that nobody has begun, or a step or rank that
-// this generation does not have.
+// All audit files of a run together; its data set has `size` samples. Reads the files once completely, and again for
+// each epoch that is asked for, so that memory holds no samples. Throws DataError, with file and line, for a line that
+// is malformed, incomplete or has a sample outside [0, size), a generation that was never started, or a step or rank
+// that the generation does not have.
 class Audit {
  public:
   Audit(std::span<const std::string> paths, std::int64_t size) : paths_(paths.begin(), paths.end()), size_(size) {
@@ -61,13 +61,13 @@ class Audit {
     std::erase_if(lines_, [&](const Line& l) { return !counts(l); });
     std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.epoch < b.epoch; });
   }
-  // Of which the files tell.
+  // Returns the epochs that occur in the files.
   [[nodiscard]] std::set<std::int64_t> epochs() const {
     std::set<std::int64_t> found;
     for (const Line& l : lines_) found.insert(l.epoch);
     return found;
   }
-  // Whether they show every sample exactly once in this epoch.
+  // Returns whether the files show every sample exactly once in this epoch.
   [[nodiscard]] AuditResult result(std::int64_t epoch) const {
     const auto before = [](const Line& l, std::int64_t e) { return l.epoch < e; };
     const auto begin = std::lower_bound(lines_.begin(), lines_.end(), epoch, before);
@@ -150,7 +150,7 @@ class Audit {
         const std::int64_t e = take(rest, " "), s = take(rest);
         if (!rest.empty()) bad("rollback EPOCH STEP");
         std::erase_if(lines, [&](const Line& l) { return l.epoch > e || (l.epoch == e && l.step >= s); });
-        // A run that begins anew has not had any.
+        // A run that starts again has no generations before it.
         std::erase_if(begun, [&](const auto& g) { return g.second.step >= s || s <= 1; });
       } else if (takes(rest, "generation ")) {
         const std::int64_t g = take(rest, " "), ranks = take(rest, " ");
@@ -204,7 +204,7 @@ class Audit {
     if (!l.closes && l.rank >= g->second.ranks)
       complain("one of " + std::to_string(g->second.ranks) + " ranks", "rank " + std::to_string(l.rank));
   }
-  // Whether no later generation says otherwise.
+  // Returns whether no later generation cancels the line.
   [[nodiscard]] bool counts(const Line& l) const {
     for (auto g = begun_.upper_bound(l.generation); g != begun_.end(); ++g)
       if (g->second.step < l.step || (g->second.step == l.step && closed_.contains({g->first, l.step}))) return false;
@@ -213,7 +213,7 @@ class Audit {
 
   std::vector<std::string> paths_;
   std::int64_t size_;
-  std::size_t file_ = 0;              // that is read
+  std::size_t file_ = 0;              // that is being read
   std::int64_t number_ = 0, at_ = 0;  // of its line, and of the line's first byte
   std::string line_;
   std::vector<Line> lines_;
@@ -221,7 +221,7 @@ class Audit {
   std::set<std::pair<std::int64_t, std::int64_t>> closed_;  // generation and step
 };
 
-// Whether the audit files together show every sample of [0, size) exactly once in `epoch`. Throws as Audit does.
+// Returns whether the audit files together show every sample of [0, size) exactly once in `epoch`. Throws like Audit.
 [[nodiscard]] inline AuditResult check_audit(std::span<const std::string> paths, std::int64_t epoch,
                                              std::int64_t size) {
   return Audit(paths, size).result(epoch);

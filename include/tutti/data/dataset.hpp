@@ -16,27 +16,27 @@
 
 namespace tutti {
 
-enum class Split { train, test };  // what is trained on, what is held out
+enum class Split { train, test };  // The training part and the held-out part of a data set.
 
 [[nodiscard]] constexpr const char* name_of(Split s) noexcept { return s == Split::train ? "train" : "test"; }  // word
 
 struct ImagePreparation;  // data/image_preparation.hpp
 
-// What every image of a data set has in common.
+// Properties that all images of a data set share.
 struct Schema {
   std::string name;  // for messages, e.g. "cifar10 train"
   std::int64_t channels = 0, height = 0, width = 0;
   int classes = 0;
   std::vector<float> mean, stddev;       // per channel, on the 0..255 scale
   std::vector<std::string> class_names;  // one per class, or empty
-  std::int64_t block = 1;                // neighbouring samples that are best read together
-  // How an image that is not in the set is made ready to be predicted; null: it has the size of these already.
+  std::int64_t block = 1;                // adjacent samples that are best read together
+  // How to prepare an image outside the set for prediction. Null: the image must already have this size.
   std::shared_ptr<const ImagePreparation> preparation{};
 
-  // Bytes of one image, [height, width, channels] of u8.
+  // Returns the bytes of one image, [height, width, channels] of u8.
   [[nodiscard]] std::int64_t image_bytes() const noexcept { return channels * height * width; }
 
-  // Throws UsageError unless the extents are sane and every vector has its length.
+  // Throws UsageError if an extent is out of range or a vector has the wrong length.
   void check() const;
 };
 #if TUTTI_CORE_DEFINITIONS
@@ -59,15 +59,14 @@ TUTTI_CORE_FUNCTION void Schema::check() const {
 }
 #endif
 
-// Where one sample goes: `image` is a row of a batch, [height, width, channels] of u8.
+// The destination of one sample: `image` is a row of a batch, [height, width, channels] of u8.
 struct Sample {
   std::span<std::uint8_t> image;
   std::int32_t& label;
 };
 
 // A map from an index in [0, size()) to an image and its label. All three calls are const and safe from several threads
-// at once; read() draws its random numbers from `rng` alone, so a sample depends on (seed, epoch, index) and on nothing
-// else.
+// at once. read() takes its random numbers only from `rng`, so a sample depends only on (seed, epoch, index).
 template <class D>
 concept Dataset = requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   { d.size() } -> std::same_as<std::int64_t>;
@@ -75,28 +74,28 @@ concept Dataset = requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   d.read(i, r, s);
 };
 
-// A data set in memory, whose images can be looked at without a copy.
+// A data set in memory, whose images can be accessed without a copy.
 template <class D>
 concept InMemoryDataset = Dataset<D> && requires(const D& d, std::int64_t i) {
   { d.image(i) } -> std::same_as<std::span<const std::uint8_t>>;  // [height, width, channels]
   { d.label(i) } -> std::same_as<std::int32_t>;
 };
 
-// A data set whose read() draws no random numbers: an image is always the same.
+// A data set whose read() takes no random numbers: an image is always the same.
 template <class D>
 concept FixedDataset = InMemoryDataset<D> ||(Dataset<D>&& requires { requires D::fixed; });
 
-// A data set whose samples are windows of images that are always the same: who holds these makes the samples of it.
+// A data set whose samples are windows of constant images. A holder of these images can make the samples itself.
 template <class D>
 concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   { d.stored() } -> std::convertible_to<const Schema&>;
-  d.read_stored(i, s);                           // an image as it is
-  { d.window(r) } -> std::same_as<ImageWindow>;  // of any image; draws what read() draws
+  d.read_stored(i, s);                           // the stored image
+  { d.window(r) } -> std::same_as<ImageWindow>;  // of any image; takes the same numbers as read()
   { d.pad_mode() } -> std::same_as<PadMode>;
   { d.fill() } -> std::convertible_to<std::span<const std::uint8_t>>;  // constant padding, a value per channel
 };
 
-// The images behind the samples of an AnyDataset, where they are always the same.
+// The stored images of an AnyDataset whose samples are windows of constant images.
 class StoredImages {
  public:
   virtual ~StoredImages() = default;
@@ -107,7 +106,7 @@ class StoredImages {
   [[nodiscard]] virtual std::vector<std::uint8_t> fill() const = 0;
 };
 
-// Throws UsageError unless `index` lies in [0, size) and `sample` has room for exactly one image.
+// Throws UsageError unless `index` is in [0, size) and `sample` has room for exactly one image.
 TUTTI_CORE_FUNCTION void check_read(const Schema& schema, std::int64_t size, std::int64_t index, const Sample& sample);
 
 // Any data set, chosen at run time. Copies share the data set.
@@ -123,7 +122,7 @@ class AnyDataset {
   [[nodiscard]] std::int64_t size() const { return self_->size(); }
   [[nodiscard]] const Schema& schema() const { return self_->schema(); }
   void read(std::int64_t index, Rng& rng, Sample sample) const { self_->read(index, rng, sample); }
-  // Null where read() does more than to cut windows out of images that are always the same.
+  // Returns null if read() does more than cut windows out of constant images.
   [[nodiscard]] const StoredImages* stored() const { return self_->stored_images(); }
 
  private:
@@ -140,7 +139,7 @@ class AnyDataset {
     [[nodiscard]] const Schema& schema() const override { return dataset.schema(); }
     void read(std::int64_t index, Rng& rng, Sample sample) const override { dataset.read(index, rng, sample); }
 
-    // Of a data set that is fixed itself a sample shows an image whole.
+    // In a fixed data set, a sample shows the complete image.
     static constexpr bool windowed = WindowedDataset<D>;
     [[nodiscard]] const StoredImages* stored_images() const override {
       return windowed || FixedDataset<D> ? this : nullptr;
@@ -182,7 +181,7 @@ class AnyDataset {
     D dataset;
   };
 
-  // Takes it over. One kind of shared pointer for all, which costs a compiler less than one a data set.
+  // Takes ownership. One type of shared pointer for all data sets costs a compiler less than one for each.
   [[nodiscard]] static std::shared_ptr<const Interface> shared(const Interface* made);
 
   std::shared_ptr<const Interface> self_;

@@ -19,10 +19,11 @@
 
 namespace tutti {
 
-// A data set of encoded images: records, decoded and augmented. Training and test set differ in the augmentation.
+// A data set of encoded images: records that are decoded and augmented. Training and test set differ in the
+// augmentation.
 class EncodedImages {
  public:
-  // `name` is for messages, e.g. "imagenet train". Throws UsageError for an augmentation that cannot be.
+  // `name` is for messages, e.g. "imagenet train". Throws UsageError for an invalid augmentation.
   EncodedImages(std::string name, AnyRecords records, ImageDecoders decoders, ImageAugment augment)
       : records_(std::move(records)), decoders_(std::move(decoders)), augmenter_(std::move(augment)) {
     const ImageAugment& a = augmenter_.augment();
@@ -44,8 +45,8 @@ class EncodedImages {
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
   [[nodiscard]] const AnyRecords& records() const noexcept { return records_; }
 
-  // Throws DataError naming the record if it is damaged or its label is no class; the sample's contents are then
-  // undefined.
+  // Throws DataError that names the record if it is damaged or its label is out of range. The sample's contents are
+  // undefined then.
   void read(std::int64_t i, Rng& rng, Sample sample) const {
     check_read(schema_, size(), i, sample);
     thread_local std::vector<std::uint8_t> bytes;

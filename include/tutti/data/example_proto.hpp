@@ -16,19 +16,21 @@
 #include <tutti/io/protobuf.hpp>
 #include <tutti/io/tfrecord.hpp>
 
-// tf.train.Example (tensorflow/core/example/{example,feature}.proto) in protobuf's wire format, as far as image records
-// need it: a map from names to lists of byte strings, floats or integers. Reading copies nothing and takes no memory.
+// tf.train.Example (tensorflow/core/example/{example,feature}.proto) in protobuf's wire format, limited to what image
+// records need: a map from names to lists of byte strings, floats or integers. Reading copies nothing and allocates no
+// memory.
 namespace tutti {
 
 namespace protobuf {
 
-// Walks over the fields of one message. Every length is checked against what is left. Throws DataError naming `where`.
+// Iterates over the fields of one message. Checks every length against the remaining bytes. Throws DataError that names
+// `where`.
 class Reader {
  public:
   Reader(std::span<const std::uint8_t> bytes, std::string_view where) : rest_(bytes), where_(where) {}
 
   using Wire = io::protobuf::Wire;
-  struct Field {  // of a message
+  struct Field {  // A field of a message.
     std::uint32_t number = 0;
     Wire wire = Wire::varint;
     std::uint64_t value = 0;              // of a varint or of fixed bytes
@@ -90,7 +92,7 @@ using io::protobuf::append_varint;
 
 }  // namespace protobuf
 
-// One feature of an Example; refers to the bytes that it was read from.
+// One feature of an Example. Refers to the bytes that it was read from.
 class Feature {
  public:
   enum class Kind : std::uint32_t { none = 0, bytes = 1, floats = 2, ints = 3 };
@@ -98,7 +100,8 @@ class Feature {
       : kind_(kind), list_(list), where_(where) {}
 
   [[nodiscard]] Kind kind() const noexcept { return kind_; }
-  // The first element, if there is one and the feature is a list of byte strings, of integers.
+  // Returns the first element of a list of byte strings (first_bytes, first_text) or of integers (first_int). Returns
+  // no value if the list is empty or has another type.
   [[nodiscard]] std::optional<std::span<const std::uint8_t>> first_bytes() const {
     if (kind_ != Kind::bytes) return std::nullopt;
     for (protobuf::Reader r(list_, where_); !r.done();)
@@ -129,8 +132,8 @@ class Feature {
   std::string_view where_;
 };
 
-// Calls f(name, feature) for every feature of the Example in `payload`, in the order of the bytes; of features with the
-// same name the last one counts, as protobuf has it. Throws DataError naming `where`.
+// Calls f(name, feature) for every feature of the Example in `payload`, in the order of the bytes. If several features
+// have the same name, the last one counts, as in protobuf. Throws DataError that names `where`.
 template <class F>
 void for_each_feature(std::span<const std::uint8_t> payload, std::string_view where, F&& f) {
   using protobuf::Reader;
@@ -161,7 +164,7 @@ void for_each_feature(std::span<const std::uint8_t> payload, std::string_view wh
   }
 }
 
-// Builds an Example; features stand in the order in which they are added.
+// Builds an Example. Features keep the order in which they are added.
 class ExampleWriter {
  public:
   void add(std::string_view name, std::string_view bytes) {
@@ -179,7 +182,7 @@ class ExampleWriter {
     feature(name, Feature::Kind::ints, list);
   }
   void add_int(std::string_view name, std::int64_t value) { add_ints(name, std::span(&value, 1)); }
-  // The serialized Example.
+  // Returns the serialized Example.
   [[nodiscard]] std::string payload() const {
     std::string out;
     protobuf::append_bytes(out, 1, features_);

@@ -11,15 +11,16 @@
 
 #include <tutti/core/error.hpp>
 
-// Small helpers with which the readers of data sets look for their files.
+// Helpers for readers of data sets to find their files.
 namespace tutti {
 
-[[nodiscard]] inline bool is_file(const std::filesystem::path& path) {  // a plain file, or a link to one
+// Returns whether it is a regular file or a link to one.
+[[nodiscard]] inline bool is_file(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// Bytes of a file; throws DataError.
+// Returns the bytes of a file; throws DataError.
 [[nodiscard]] inline std::uintmax_t size_of_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
@@ -27,7 +28,7 @@ namespace tutti {
   return bytes;
 }
 
-// What is at `folder`, in words for an error message; names at most eight entries.
+// Returns a description of what is at `folder`, for an error message. Lists at most eight entries.
 [[nodiscard]] inline std::string contents_of(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-// What to take of one image: `box` is scaled to the output and sees nothing outside of `bounds`.
+// The part of one image to use: `box` is scaled to the output, and only pixels inside `bounds` are read.
 struct ImageCrop {
   ResizeBox box, bounds;
   bool mirror = false;
@@ -29,7 +29,7 @@ struct ImageCrop {
 // An ImageAugment that has been checked. Immutable, so threads may share it.
 class ImageAugmenter {
  public:
-  // What a thread keeps from image to image.
+  // Memory that a thread reuses for each image.
   struct Scratch {
     DecodedImage image;
     Resizer resizer;
@@ -61,7 +61,7 @@ class ImageAugmenter {
 
   [[nodiscard]] const ImageAugment& augment() const noexcept { return a_; }
 
-  // Draws the crop of an image; nothing where no part is random.
+  // Draws the crop of an image. Takes no random numbers if the options have no random part.
   [[nodiscard]] ImageCrop draw(int width, int height, Rng& rng) const {
     const double w = width, h = height;
     ImageCrop c;
@@ -81,7 +81,7 @@ class ImageAugmenter {
         break;
       }
       case CropRule::centre: {
-        // The long side is rounded down, the margins to the nearest even, as torchvision does.
+        // The long side is rounded down, the margins to the nearest even number, as torchvision does.
         const double s = a_.short_side, least = std::min(w, h);
         const double scaled_w = w <= h ? s : std::floor(s * w / least),
                      scaled_h = w <= h ? std::floor(s * h / least) : s;
@@ -96,7 +96,7 @@ class ImageAugmenter {
     return c;
   }
 
-  // The pixels that the scaling of a crop looks at.
+  // Returns the pixels that scaling the crop reads.
   [[nodiscard]] DecodeRequest request_of(const ImageCrop& c, const ImageHeader& header) const {
     const auto axis = [&](double from, double length, double low, double size, std::int64_t outputs, int most) {
       const double scale = length / static_cast<double>(outputs);
@@ -129,7 +129,7 @@ class ImageAugmenter {
   }
 
  private:
-  // A box of the source in the pixels of what was decoded, cut to it.
+  // Returns a box of the source in the coordinates of the decoded pixels, clipped to them.
   static ResizeBox on(const DecodedImage& image, const ResizeBox& box) {
     const auto axis = [&](double from, double length, int origin, int size) {
       const double begin = std::clamp((from - origin) / image.reduction, 0.0, size - 1e-3);
@@ -153,7 +153,7 @@ class ImageAugmenter {
       const double x = rng.below(static_cast<std::uint32_t>(w - cw) + 1);
       return {x, y, cw, ch};
     }
-    // The largest box in the middle with an allowed aspect ratio.
+    // Returns the largest centred box with an allowed aspect ratio.
     double cw = w, ch = h;
     if (w / h < a_.least_aspect) ch = std::clamp(std::nearbyint(w / a_.least_aspect), 1.0, h);
     if (w / h > a_.most_aspect) cw = std::clamp(std::nearbyint(h * a_.most_aspect), 1.0, w);

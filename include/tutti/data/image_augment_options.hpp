@@ -10,15 +10,15 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/dataset.hpp>
 
-// What can be asked of encoded images: how they are decoded, cut out, scaled and coloured (image_augment.hpp does it).
+// Options for encoded images: how they are decoded, cropped, scaled and changed in colour (image_augment.hpp implements
+// it).
 namespace tutti {
 
-enum class ColourForm : std::uint8_t { none, yiq, blend };  // how colours are changed
+enum class ColourForm : std::uint8_t { none, yiq, blend };  // How colours are changed.
 
-// How far each property may move; each is uniform in its range.
-//   yiq    brightness, then saturation and hue in YIQ, then contrast about each channel's mean, clipped once at the
-//   end.
-//          What distributed ImageNet trainers of 2018 call increased augmentation.
+// The range of each random colour change; each is uniform in its range.
+//   yiq    brightness, then saturation and hue in YIQ, then contrast about each channel's mean, clipped once at
+//          the end. Distributed ImageNet trainers of 2018 call this increased augmentation.
 //   blend  torchvision's ColorJitter on PIL images: brightness, contrast, saturation and hue in random order, each
 //          rounded and clipped.
 struct ColourJitter {
@@ -29,7 +29,7 @@ struct ColourJitter {
   double hue = 0;                          // yiq: +- this times pi; blend: +- this times 2 pi
   double lighting = 0;                     // standard deviation of PCA lighting (AlexNet: 0.1)
 
-  // The published defaults. Contrast and saturation run from the value to 2 minus the value.
+  // The published defaults. Contrast and saturation range from the value to 2 minus the value.
   [[nodiscard]] static ColourJitter yiq(double brightness = 0.3, double contrast = 0.6, double saturation = 0.6,
                                         double hue = 0.13) {
     return {ColourForm::yiq, brightness, {contrast, 2 - contrast}, {saturation, 2 - saturation}, hue, 0};
@@ -57,18 +57,17 @@ struct ColourJitter {
   }
 };
 
-// fast: integer DCT of lower precision, chroma repeated and not interpolated, and where the region is far larger than
-// what is wanted, fewer DCT coefficients. For training. accurate: the slower integer DCT, chroma interpolated, full
-// size.
+// fast: an integer DCT of lower precision, chroma repeated instead of interpolated, and fewer DCT coefficients if the
+// region is far larger than the requested size. For training. accurate: the slower integer DCT, chroma interpolated,
+// full size.
 enum class DecodeQuality : std::uint8_t { fast, accurate };
 
-// Which part of an image is scaled to the output.
-//   random          a random area and aspect ratio anywhere in the image (Szegedy et al. 2014), as torchvision draws it
+// The part of an image that is scaled to the output.
+//   random          a random area and aspect ratio anywhere in the image (Szegedy et al. 2014), drawn as in torchvision
 //   random_nominal  the same in a square canvas that is stretched over the image, so that the aspect ratio depends on
-//   the
-//                   image's; as TensorFlow draws it (sample_distorted_bounding_box)
+//                   the image's; drawn as in TensorFlow (sample_distorted_bounding_box)
 //   centre          the short side scaled to `short_side`, then the output's size from the middle
-//   central         the middle share of each side, whatever the aspect ratio
+//   central         the middle share of each side, for any aspect ratio
 enum class CropRule : std::uint8_t { random, random_nominal, centre, central };
 
 // How an encoded image of any size becomes an image of the output's size.
@@ -77,12 +76,12 @@ struct ImageAugment {
   CropRule crop = CropRule::centre;
   double least_area = 0.08, most_area = 1;               // random: share of the image's area
   double least_aspect = 3.0 / 4, most_aspect = 4.0 / 3;  // random: width over height
-  int tries = 10;                                        // random: then the centre, or the whole canvas
-  double least_covered = 0;                              // random_nominal: share of the canvas
-  int canvas = 280;                                      // random_nominal: its side
-  int short_side = 256;                                  // centre
-  double share = 0.8;                                    // central
-  bool mirror = false;                                   // half of the images, and the other half in the next epoch
+  int tries = 10;            // random: number of attempts; then the centre or the whole canvas is used
+  double least_covered = 0;  // random_nominal: share of the canvas
+  int canvas = 280;          // random_nominal: its side
+  int short_side = 256;      // centre
+  double share = 0.8;        // central
+  bool mirror = false;       // half of the images, and the other half in the next epoch
   bool antialias = true;
   DecodeQuality quality = DecodeQuality::accurate;
   ColourJitter colour{};

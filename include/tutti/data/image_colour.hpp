@@ -26,12 +26,12 @@ inline constexpr int factor_bits = 20, matrix_bits = 14;
 
 inline std::uint8_t clip8(std::int32_t v) noexcept { return static_cast<std::uint8_t>(std::clamp(v, 0, 255)); }
 
-// Luma as PIL computes it (ITU-R 601).
+// Returns luma as PIL computes it (ITU-R 601).
 inline std::int32_t luma(const std::uint8_t* p) noexcept {
   return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16;
 }
 
-// Rounded to nearest.
+// Returns the mean, rounded to nearest.
 inline std::int32_t mean_luma(std::span<const std::uint8_t> image) noexcept {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i + 2 < image.size(); i += 3) sum += static_cast<std::uint64_t>(luma(image.data() + i));
@@ -49,7 +49,7 @@ TUTTI_INLINE void transform_colour_body(std::uint8_t* p, std::int64_t pixels, co
   const auto m = by->m;
   const auto o = by->offset;
   constexpr std::int64_t tile = 64;
-  // What lies behind the last pixel is computed too, and dropped.
+  // Values after the last pixel are computed too, and dropped.
   std::int32_t r[tile] = {}, g[tile] = {}, b[tile] = {};
   for (std::int64_t at = 0; at < pixels; at += tile) {
     const std::int64_t n = std::min(tile, pixels - at);
@@ -93,7 +93,7 @@ inline Matrix3 product(const Matrix3& a, const Matrix3& b) noexcept {
   return c;
 }
 
-// RGB -> RGB: hue turned by `angle` and saturation scaled in YIQ.
+// Returns the matrix RGB -> RGB that rotates the hue by `angle` and scales the saturation in YIQ.
 inline Matrix3 yiq_matrix(double angle, double saturation) noexcept {
   constexpr Matrix3 to{{{0.299, 0.587, 0.114}, {0.596, -0.274, -0.322}, {0.211, -0.523, 0.312}}};
   constexpr Matrix3 back{{{1, 0.956, 0.621}, {1, -0.272, -0.647}, {1, -1.107, 1.704}}};
@@ -102,12 +102,12 @@ inline Matrix3 yiq_matrix(double angle, double saturation) noexcept {
   return product(back, product(turn, to));
 }
 
-// pixel -> other + factor * (pixel - other), towards zero; `other` is a constant, or each pixel's luma if it is
+// pixel -> other + factor * (pixel - other), rounded towards zero. `other` is a constant, or each pixel's luma if it is
 // negative.
 inline void blend_colour(std::span<std::uint8_t> image, double factor, std::int32_t other) noexcept {
   const auto a = static_cast<std::int32_t>(std::lround(factor * (1 << factor_bits)));
   const std::int32_t rest = (1 << factor_bits) - a;
-  // What rounding the factor may take from a result that is a whole number.
+  // The error that rounding the factor may subtract from a result that is a whole number.
   constexpr std::int32_t lost = 128;
   if (other >= 0) {
     std::array<std::uint8_t, 256> table{};
@@ -123,7 +123,7 @@ inline void blend_colour(std::span<std::uint8_t> image, double factor, std::int3
   }
 }
 
-// Adds `turn` / 256 of a turn to the hue of PIL's 8-bit HSV.
+// Adds `turn` / 256 of a full rotation to the hue of PIL's 8-bit HSV.
 inline void turn_hue(std::span<std::uint8_t> image, std::uint8_t turn) noexcept {
   for (std::size_t i = 0; i + 2 < image.size(); i += 3) {
     std::uint8_t* p = image.data() + i;
@@ -157,8 +157,8 @@ inline void turn_hue(std::span<std::uint8_t> image, std::uint8_t turn) noexcept 
 
 inline double uniform_in(Rng& rng, double low, double high) noexcept { return low + (high - low) * rng.uniform53(); }
 
-// What PCA lighting adds to the channels: Krizhevsky et al. 2012, with the eigenvectors of ImageNet on the 0..255
-// scale.
+// Returns what PCA lighting adds to the channels: Krizhevsky et al. 2012, with the eigenvectors of ImageNet on the
+// 0..255 scale.
 inline std::array<double, 3> lighting_of(double deviation, Rng& rng) noexcept {
   constexpr Matrix3 vectors{{{-0.5675, 0.7192, 0.4009}, {-0.5808, -0.0045, -0.8140}, {-0.5836, -0.6948, 0.4203}}};
   constexpr std::array<double, 3> values{55.46, 4.794, 1.148};
@@ -185,7 +185,7 @@ inline void apply(const Matrix3& matrix, const std::array<double, 3>& offset, st
 
 }  // namespace detail
 
-// Changes the colours of an image, [pixels, 3], by random amounts that come from `rng` alone. Draws nothing where the
+// Changes the colours of an image, [pixels, 3], by random amounts from `rng` only. Takes no random numbers if the
 // jitter is off.
 inline void jitter_colour(const ColourJitter& jitter, Rng& rng, std::span<std::uint8_t> image,
                           cpu::Isa isa = cpu::detect_isa()) {
@@ -200,7 +200,7 @@ inline void jitter_colour(const ColourJitter& jitter, Rng& rng, std::span<std::u
     const double contrast = uniform_in(rng, jitter.contrast[0], jitter.contrast[1]);
     const Matrix3 yiq = yiq_matrix(hue, saturation);
     const auto mean = channel_means(image);
-    // contrast * (y - mean of y) + mean of y, where y = yiq * (x + brightness): one matrix and one offset.
+    // contrast * (y - mean of y) + mean of y with y = yiq * (x + brightness): one matrix and one offset.
     for (std::size_t i = 0; i < 3; ++i) {
       double y_mean = 0, y_brightness = 0;
       for (std::size_t j = 0; j < 3; ++j) {

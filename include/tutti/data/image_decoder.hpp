@@ -22,19 +22,19 @@ struct ImageRegion {
   int x = 0, y = 0, width = 0, height = 0;
 };
 
-struct DecodeRequest {  // what of an image is wanted
+struct DecodeRequest {  // The part of an image to decode.
   ImageRegion region;
-  int wanted_width = 0, wanted_height = 0;  // what the region is scaled to afterwards; 0: as large as it is
+  int wanted_width = 0, wanted_height = 0;  // the size that the region is scaled to afterwards; 0: its own size
   DecodeQuality quality = DecodeQuality::fast;
 };
 
 // RGB pixels, [height, width, 3] of u8 without gaps, that hold the requested region and often a margin. Pixel (0, 0)
-// covers `reduction` pixels of the source each way from (x, y) on. The buffer grows and is used again.
+// covers `reduction` pixels of the source in each direction, starting at (x, y). The buffer grows and is reused.
 struct DecodedImage {
   std::vector<std::uint8_t> pixels;
   int x = 0, y = 0, width = 0, height = 0, reduction = 1;
 
-  // Makes room for the extents; does not clear it.
+  // Makes room for this size; does not clear the pixels.
   void set_size(int w, int h) {
     width = w;
     height = h;
@@ -47,7 +47,7 @@ struct DecodedImage {
   [[nodiscard]] const std::uint8_t* row(int r) const noexcept { return const_cast<DecodedImage*>(this)->row(r); }
 };
 
-// The largest of 1, 2, 4, 8 that leaves the region no smaller than wanted.
+// Returns the largest of 1, 2, 4, 8 that makes the region no smaller than the requested size.
 [[nodiscard]] inline int reduction_of(const DecodeRequest& r) noexcept {
   if (r.quality == DecodeQuality::accurate || r.wanted_width <= 0 || r.wanted_height <= 0) return 1;
   int d = 1;
@@ -55,7 +55,7 @@ struct DecodedImage {
   return d;
 }
 
-// Decodes one format or more; backends/turbojpeg and backends/stb have one each. Const calls are safe from several
+// Decodes one or more formats; backends/turbojpeg and backends/stb have one each. Const calls are safe from several
 // threads at once.
 class ImageDecoder {
  public:
@@ -66,13 +66,13 @@ class ImageDecoder {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual bool reads(ImageFormat format) const noexcept = 0;
   // Decodes pixels as they are stored: grey and CMYK become RGB, alpha is dropped. `header` is ImageHeader::as_stored()
-  // of `bytes`, the region lies within it. Throws DataError with `where` for damaged data; rows below the region may go
-  // unread.
+  // of `bytes`; the region lies within it. Throws DataError with `where` for damaged data. Rows below the region may
+  // stay unread.
   virtual void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const DecodeRequest& request,
                       std::string_view where, DecodedImage& out) const = 0;
 };
 
-// The decoders of a program: each image goes to the first one that reads its format. Copies share them.
+// The decoders of a program. Each image goes to the first one that reads its format. Copies share them.
 class ImageDecoders {
  public:
   // Throws UsageError if there is none.
@@ -91,15 +91,15 @@ class ImageDecoders {
     return all;
   }
 
-  // See read_image_header; throws DataError too where no decoder reads the format.
+  // See read_image_header; also throws DataError if no decoder reads the format.
   [[nodiscard]] ImageHeader header(std::span<const std::uint8_t> bytes, std::string_view where) const {
     const ImageHeader h = read_image_header(bytes, where, limits_);
     (void)decoder_of(h.format, where);
     return h;
   }
 
-  // Decodes the region, turned as the EXIF orientation of a JPEG says. See ImageDecoder::decode; throws UsageError for
-  // a region that is empty or leaves the image.
+  // Decodes the region and rotates it according to the EXIF orientation of a JPEG. See ImageDecoder::decode. Throws
+  // UsageError for a region that is empty or leaves the image.
   void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const DecodeRequest& request,
               std::string_view where, DecodedImage& out) const {
     const ImageRegion& r = request.region;
@@ -118,7 +118,7 @@ class ImageDecoders {
   }
 
  private:
-  // The request in stored pixels.
+  // Returns the request in stored pixels.
   [[nodiscard]] static DecodeRequest as_stored(DecodeRequest r, ImageTurn turn, const ImageHeader& stored) noexcept {
     if (turn.transposed) {
       std::swap(r.region.x, r.region.y);
@@ -130,7 +130,7 @@ class ImageDecoders {
     return r;
   }
 
-  // Turns what was decoded. (x, y) may become negative: the last reduced pixel of a row covers more than the image.
+  // Rotates the decoded pixels. (x, y) may become negative: the last reduced pixel of a row covers more than the image.
   static void turn_to_picture(ImageTurn turn, const ImageHeader& stored, DecodedImage& out) {
     thread_local std::vector<std::uint8_t> turned;
     if (turned.size() < out.pixels.size()) turned.resize(out.pixels.size());

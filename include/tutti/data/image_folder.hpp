@@ -23,12 +23,12 @@
 #include <tutti/data/shard_files.hpp>
 #include <tutti/io/file.hpp>
 
-// Images in a folder for each class: FOLDER/<class>/*.JPEG.
+// Images in one folder for each class: FOLDER/<class>/*.JPEG.
 namespace tutti {
 
 namespace image_folder {
 
-// Returns the end of a file's name from its last dot on, in small letters; empty if there is none.
+// Returns the end of a file's name from its last dot on, in lower case; empty if there is no dot.
 [[nodiscard]] inline std::string extension_of(std::string_view name) {
   const auto dot = name.rfind('.');
   if (dot == std::string_view::npos) return {};
@@ -38,17 +38,17 @@ namespace image_folder {
   return end;
 }
 
-// JPEG and PNG files by their names' ends, in capitals or not; hidden ones are none.
+// Returns whether the extension is that of a JPEG or PNG file, in upper or lower case. Hidden files do not count.
 [[nodiscard]] inline bool is_image_name(std::string_view name) {
   const std::string end = name.starts_with('.') ? "" : extension_of(name);
   return end == ".jpeg" || end == ".jpg" || end == ".png";
 }
 
-// Files that are not read because their names are no image's: how many there are of each extension.
+// Files that are not read because their names are not those of images: the number for each extension.
 using LeftOut = std::map<std::string, std::int64_t>;
 
 // Returns e.g. "4 files are no JPEG or PNG: .gif 2, .webp 1, without extension 1", the most frequent kind first and at
-// most eight of them; empty if nothing is left out.
+// most eight of them; empty if no file is left out.
 [[nodiscard]] inline std::string describe(const LeftOut& left_out) {
   std::vector<std::pair<std::string, std::int64_t>> kinds(left_out.begin(), left_out.end());
   std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -67,8 +67,8 @@ using LeftOut = std::map<std::string, std::int64_t>;
   return std::to_string(files) + (files == 1 ? " file is" : " files are") + " no JPEG or PNG" + text;
 }
 
-// Names of the folders in `folder`, hidden ones left out, sorted by their bytes; links to folders count. Throws
-// DataError if `folder` cannot be listed.
+// Returns the names of the folders in `folder`, without hidden ones, sorted by their bytes. Links to folders count.
+// Throws DataError if `folder` cannot be listed.
 [[nodiscard]] inline std::vector<std::string> folders_in(const io::Path& folder) {
   std::vector<std::string> names;
   std::error_code error, ignored;
@@ -81,8 +81,8 @@ using LeftOut = std::map<std::string, std::int64_t>;
   return names;
 }
 
-// Returns the images below `folder`, as paths relative to it, sorted by their bytes. Folders in it are searched too,
-// hidden ones not. Adds other files that are not hidden to `left_out`. Throws DataError.
+// Returns the images below `folder`, as paths relative to it, sorted by their bytes. Searches subfolders, but not
+// hidden ones. Adds other files that are not hidden to `left_out`. Throws DataError.
 [[nodiscard]] inline std::vector<std::string> images_in(const io::Path& folder, LeftOut* left_out = nullptr) {
   std::vector<std::string> names;
   const std::size_t prefix = (folder / "").string().size();
@@ -103,7 +103,7 @@ using LeftOut = std::map<std::string, std::int64_t>;
   return names;
 }
 
-// The bytes of an image's file. Throws DataError.
+// Reads the bytes of an image's file. Throws DataError.
 inline void read_image_file(const io::Path& file, std::vector<std::uint8_t>& bytes) {
   struct stat status {};
   const io::Descriptor fd = io::detail::open_regular(file, status);
@@ -123,12 +123,13 @@ inline void read_image_file(const io::Path& file, std::vector<std::uint8_t>& byt
 
 }  // namespace image_folder
 
-// A folder of class folders as Records: label k is the k-th class, by sorted folder names. Names are kept, one after
-// the other, in one piece of memory: about 40 bytes an image. Copies share them.
+// A folder of class folders as Records: label k is the k-th class, by sorted folder names. The names are stored one
+// after the other in one block of memory: about 40 bytes for each image. Copies share them.
 class ImageFolder {
  public:
-  // Throws DataError if the folder has no class folders, and for one without images, by name. With `classes` (e.g.
-  // those of the training images), a sorted list, labels are places in it, and a class folder not in it is an error.
+  // Throws DataError if the folder has no class folders, or if a class folder (which it names) has no images. With
+  // `classes` (e.g. those of the training images), a sorted list, labels are positions in it, and a class folder that
+  // is not in it is an error.
   explicit ImageFolder(const io::Path& folder, const std::vector<std::string>& classes = {})
       : shared_(std::make_shared<Shared>()) {
     shared_->folder = folder;
@@ -154,7 +155,7 @@ class ImageFolder {
     }
   }
 
-  // The images of one folder without class folders, like ImageNet's validation images: line k of the text file
+  // Returns the images of one folder without class folders, like ImageNet's validation images: line k of the text file
   // `labels` names the class of the k-th image by sorted names. `classes` as above; empty: the names in the file.
   [[nodiscard]] static ImageFolder flat(const io::Path& folder, const io::Path& labels,
                                         const std::vector<std::string>& classes = {}) {
@@ -191,7 +192,7 @@ class ImageFolder {
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }
   [[nodiscard]] std::int64_t block() const noexcept { return 1; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->class_names; }
-  // Files in the class folders that are no images by their names.
+  // Returns the files in the class folders whose names are not those of images.
   [[nodiscard]] const image_folder::LeftOut& left_out() const noexcept { return shared_->left_out; }
   [[nodiscard]] std::int32_t label(std::int64_t i) const { return shared_->labels[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::string where(std::int64_t i) const { return path(i).string(); }
@@ -206,7 +207,7 @@ class ImageFolder {
     io::Path folder;
     std::vector<std::string> class_names;
     std::string names;                // relative paths, one after the other
-    std::vector<std::uint64_t> ends;  // where each of them ends
+    std::vector<std::uint64_t> ends;  // the end of each path
     std::vector<std::int32_t> labels;
     image_folder::LeftOut left_out;
     void add(std::string_view prefix, std::string_view name, std::int32_t label) {

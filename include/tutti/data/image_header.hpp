@@ -13,10 +13,10 @@
 #include <tutti/core/error.hpp>
 #include <tutti/data/image_orientation.hpp>
 
-// What an encoded image says of itself, read without a decoder and before anything is allocated.
+// The properties in an encoded image's header, read without a decoder and before any memory is allocated.
 namespace tutti {
 
-enum class ImageFormat : std::uint8_t { jpeg, png };  // of encoded images
+enum class ImageFormat : std::uint8_t { jpeg, png };  // Format of encoded images.
 
 [[nodiscard]] constexpr const char* name_of(ImageFormat f) noexcept { return f == ImageFormat::jpeg ? "JPEG" : "PNG"; }
 
@@ -26,15 +26,15 @@ struct ImageLimits {
   std::int64_t pixels = 100'000'000;
 };
 
-struct ImageHeader {  // what an image's first bytes say
+struct ImageHeader {  // The content of an image's first bytes.
   ImageFormat format = ImageFormat::jpeg;
-  int width = 0, height = 0;  // of the picture that people see; orientations 5 to 8 store it lying on its side
+  int width = 0, height = 0;  // of the displayed picture; orientations 5 to 8 store it rotated by 90 degrees
   int components = 0;  // as stored: 1 grey, 2 grey and alpha (PNG), 3 colour, 4 CMYK (JPEG) or colour and alpha (PNG)
-  bool adobe = false;  // JPEG: an Adobe marker, so CMYK is stored inverted
+  bool adobe = false;  // JPEG: has an Adobe marker, so CMYK is stored inverted
   int adobe_transform = -1;
-  int orientation = 1;  // JPEG: of its EXIF, 1 to 8; 1: stored as it is seen
+  int orientation = 1;  // JPEG: of its EXIF, 1 to 8; 1: stored as displayed
 
-  // The same header with the extents of the stored pixels.
+  // Returns the same header with the size of the stored pixels.
   [[nodiscard]] ImageHeader as_stored() const noexcept {
     ImageHeader h = *this;
     if (ImageTurn(orientation).transposed) std::swap(h.width, h.height);
@@ -57,8 +57,8 @@ inline void check_image_size(std::uint64_t width, std::uint64_t height, const Im
                     size(width, height), "the record is damaged, or raise ImageLimits");
 }
 
-// ITU-T T.81, annex B. Frames with 8 bits a sample that libraries decode: baseline, extended, progressive, and the
-// latter two with arithmetic coding.
+// ITU-T T.81, annex B. Accepts the frames with 8 bits a sample that libraries decode: baseline, extended, progressive,
+// and the latter two with arithmetic coding.
 inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimits& limits, std::string_view where) {
   const auto truncated = [&](const char* expected) {
     fail<DataError>(where, expected, "the end of the JPEG after " + std::to_string(b.size()) + " bytes",
@@ -67,7 +67,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
   ImageHeader header;
   int orientation = 0;  // 0: no EXIF yet
   for (std::size_t at = 2;;) {
-    // Bytes that belong to no marker are skipped, as all decoders do; a marker may be preceded by many 0xff.
+    // Bytes that belong to no marker are skipped, as in all decoders; many 0xff may precede a marker.
     while (at < b.size() && b[at] != 0xff) ++at;
     while (at < b.size() && b[at] == 0xff) ++at;
     if (at >= b.size()) truncated("a JPEG marker");
@@ -103,8 +103,8 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
         fail<DataError>(where, "1, 3 or 4 components", std::to_string(header.components));
     } else if (marker == 0xda) {
       if (header.components == 0) fail<DataError>(where, "a JPEG frame before its scan", "none");
-      // Within a scan 0xff is followed by 0 or a restart marker, so an end marker behind it is the image's own. Without
-      // this check a cut below the rows that are wanted would go unseen.
+      // Within a scan 0xff is followed by 0 or a restart marker, so an end marker after it belongs to the image itself.
+      // Without this check, a file truncated below the requested rows would not be detected.
       for (std::size_t end = b.size(); end >= at + 2; --end)
         if (b[end - 1] == 0xd9 && b[end - 2] == 0xff) {
           if (orientation != 0) header.orientation = orientation;
@@ -131,7 +131,7 @@ inline ImageHeader jpeg_header(std::span<const std::uint8_t> b, const ImageLimit
   return ~c;
 }
 
-// PNG specification, section 5. Every chunk's CRC is checked.
+// PNG specification, section 5. Checks the CRC of every chunk.
 inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits& limits, std::string_view where) {
   const auto word = [&](std::size_t at) {
     return std::uint32_t{b[at]} << 24 | std::uint32_t{b[at + 1]} << 16 | std::uint32_t{b[at + 2]} << 8 |
@@ -164,8 +164,8 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
     }
     at += length + 12;
   }
-  // Deflate makes nothing longer by more than a few bytes in 16 KiB, so more data than this unpacks to more than the
-  // image: at most 8 bytes a pixel and one a row, twice that with interlacing of narrow images.
+  // Deflate expands data by at most a few bytes in 16 KiB. So if there is more data than this, it unpacks to more than
+  // the image: at most 8 bytes a pixel and one a row, and twice that for interlaced narrow images.
   const std::uint64_t raw =
       static_cast<std::uint64_t>(header.height) * 2 * (static_cast<std::uint64_t>(header.width) * 8 + 8);
   if (packed > raw + raw / 8 + 65536)
@@ -177,8 +177,8 @@ inline ImageHeader png_header(std::span<const std::uint8_t> b, const ImageLimits
 
 }  // namespace detail
 
-// Format, extents and components of an encoded image. Throws DataError, with `where`, for anything that is neither a
-// JPEG nor a PNG, is cut off, or has more pixels than `limits` allows.
+// Returns format, size and components of an encoded image. Throws DataError, with `where`, for data that is neither
+// JPEG nor PNG, is truncated, or has more pixels than `limits` allows.
 [[nodiscard]] inline ImageHeader read_image_header(std::span<const std::uint8_t> bytes, std::string_view where,
                                                    const ImageLimits& limits = {}) {
   static constexpr std::uint8_t png[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};

@@ -8,12 +8,12 @@
 #include <span>
 #include <utility>
 
-// How a camera was held: the EXIF orientation of a JPEG, and the turn from stored pixels to the picture that people
-// see. Used by the reader of image headers and by ImageDecoders.
+// The EXIF orientation of a JPEG, which says how the camera was held, and the rotation from stored pixels to the
+// displayed picture. Used by the reader of image headers and by ImageDecoders.
 namespace tutti {
 
-// Returns the orientation, 1 to 8, that the APP1 segment of a JPEG gives (EXIF 2.3, tag 0x0112 of the first directory).
-// Returns 0 if the segment is no EXIF, is damaged or cut off, or has another value: pixels are then taken as stored.
+// Returns the orientation, 1 to 8, in the APP1 segment of a JPEG (EXIF 2.3, tag 0x0112 of the first directory). Returns
+// 0 if the segment is not EXIF, is damaged or truncated, or has another value. Pixels are then used as stored.
 [[nodiscard]] inline int exif_orientation(std::span<const std::uint8_t> segment) noexcept {
   constexpr std::size_t name = 6, entry = 12;
   if (segment.size() < name + 8 || std::memcmp(segment.data(), "Exif\0", name) != 0) return 0;
@@ -42,8 +42,8 @@ namespace tutti {
   return 0;
 }
 
-// The turn of an orientation. Pixel (x, y) of the picture is the stored pixel (u, v) = transposed ? (y, x) : (x, y),
-// counted from the right if `from_right`, and from the bottom if `from_bottom`.
+// The rotation for an orientation. Pixel (x, y) of the picture is the stored pixel (u, v) = transposed ? (y, x) : (x,
+// y), counted from the right if `from_right`, and from the bottom if `from_bottom`.
 struct ImageTurn {
   bool transposed = false, from_right = false, from_bottom = false;
 
@@ -53,7 +53,7 @@ struct ImageTurn {
         from_bottom(orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) {}
 };
 
-// Writes the turned picture of `from`, [height, width, 3] of u8, to `to`, which has as many bytes.
+// Writes the rotated picture of `from`, [height, width, 3] of u8, to `to`, which has as many bytes.
 inline void turn_pixels(ImageTurn turn, const std::uint8_t* from, int width, int height, std::uint8_t* to) noexcept {
   const std::ptrdiff_t row = std::ptrdiff_t{3} * width;
   // Steps in `from` for one pixel to the right and one row down in `to`.

@@ -10,20 +10,21 @@
 #include <tutti/data/dataset.hpp>
 #include <tutti/data/image_augment_options.hpp>
 
-// How an image of any size becomes the input of a net: data sets say it in their schemas, checkpoints keep it.
+// How an image of any size becomes the input of a net. Data sets have it in their schemas; checkpoints store it.
 namespace tutti {
 
-// How an evaluation makes the input of a net of an encoded image of any size: it is decoded and scaled as `scale` says,
-// and then, for sets of small images that are kept decoded, `window` is cut out of that.
+// How an evaluation makes the input of a net from an encoded image of any size: it is decoded and scaled by `scale`.
+// For sets of small images that are stored decoded, `window` is then cut out of the result.
 struct ImagePreparation {
   ImageAugment scale{};
-  // An image of just the scaled size is taken as it is: that of a set whose images all have it.
+  // An image of exactly the scaled size is used unchanged, as in a set whose images all have that size.
   bool stored = false;
   std::int64_t height = 224, width = 224;  // of the net
   Augment window{};                        // pad, pad_mode and fill
 };
 
-// Of images that all have this size and are taken as they are. Others are scaled to it, and their centre is cut out.
+// Returns the preparation for a set whose images all have this size and are used unchanged. Other images are scaled to
+// it, and their centre is cut out.
 [[nodiscard]] inline ImagePreparation preparation_of_stored(std::int64_t height, std::int64_t width) {
   ImagePreparation p;
   p.stored = true;
@@ -33,8 +34,8 @@ struct ImagePreparation {
   return p;
 }
 
-// Of encoded images: the augmentation without what is random in it. A random part of an image becomes its centre, at
-// short_side, or at 8/7 of the output where that is too small.
+// Returns the preparation for encoded images: the augmentation without its random parts. A random part of an image
+// becomes its centre, at short_side, or at 8/7 of the output if short_side is too small.
 [[nodiscard]] inline ImagePreparation preparation_of(ImageAugment a) {
   if (a.crop == CropRule::random) a.crop = CropRule::centre;
   if (a.crop == CropRule::random_nominal) a.crop = CropRule::central;
@@ -50,13 +51,13 @@ struct ImagePreparation {
   return p;
 }
 
-// Of images of `source` of which `seen` shows windows: the one in the centre, padded if it is larger. Null where no
-// window of the images is the whole of it.
+// Returns the preparation for images of `source` whose windows `seen` shows: the window in the centre, padded if it is
+// larger. Returns null if the images of `source` are themselves windows of other images.
 [[nodiscard]] inline std::shared_ptr<const ImagePreparation> preparation_of(const Schema& source, const Schema& seen,
                                                                             const Augment& augment) {
   ImagePreparation p =
       source.preparation != nullptr ? *source.preparation : preparation_of_stored(source.height, source.width);
-  // These images are windows already.
+  // These images are already windows.
   if (p.scale.height != source.height || p.scale.width != source.width || p.window.pad > 0) return nullptr;
   p.height = seen.height;
   p.width = seen.width;

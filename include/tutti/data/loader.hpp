@@ -30,36 +30,36 @@
 
 namespace tutti {
 
-struct LoaderOptions {  // what a Loader can be told
+struct LoaderOptions {  // Options of a Loader.
   Placement placement;
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool one_pass = false;    // stop after the epoch that start() began in, as evaluation does
-  int threads = 1;          // of the loader's own; 0 reads in next()
+  int threads = 1;          // of the loader itself; 0: next() reads
   int slots = 4;            // batches in the ring
   std::int64_t group = 16;  // samples that a thread takes at a time
-  // What read() throws as DataError: false, next() throws it; true, the sample keeps its place with the label
-  // ignored_label and the next readable image of this rank's part of the batch, so that batch norm sees a real one
-  // (zeros if there is none). Batches stay the same for any number of threads.
+  // If read() throws DataError: with false, next() throws it. With true, the sample keeps its position and gets the
+  // label ignored_label and the next readable image of this rank's part of the batch, so that batch norm gets a real
+  // image (zeros if there is none). Batches do not depend on the number of threads.
   bool skip_bad_records = false;
-  // Added to the message of a damaged record that is not skipped; a program names its own option here.
+  // Added to the message about a damaged record that is not skipped; a program names its own option here.
   std::string bad_record_hint = "LoaderOptions::skip_bad_records continues without the record";
-  // Memory for the images of one slot, aligned to 64 bytes or more; a backend may hand in pinned memory.
+  // Allocates the images of one slot, aligned to 64 bytes or more; a backend may supply pinned memory.
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
-  // Called before a batch that was given out may be written over: a device may still be reading it.
+  // Called before a returned batch may be overwritten: a device may still be reading it.
   std::function<void()> before_reuse{};
 };
 
-// Reads batches ahead of the consumer. Several threads fill one batch, a few samples at a time; a sample's random
+// Reads batches ahead of the consumer. Several threads fill one batch, a few samples at a time. A sample's random
 // numbers are Rng(seed, Purpose::augment, epoch, index), so batches do not depend on the number of threads or ranks.
-// After the first start() nothing is allocated until the batch grows. All calls come from one thread.
+// After the first start() no memory is allocated until the batch grows. All calls come from one thread.
 class Loader final : public BatchSource {
  public:
   explicit Loader(AnyDataset dataset, LoaderOptions options = {});
   ~Loader() override {
     try {
       Loader::release();
-    } catch (...) {  // a device that has failed reads no more
+    } catch (...) {  // a device that has failed no longer reads
     }
     stop();
   }
@@ -74,10 +74,10 @@ class Loader final : public BatchSource {
     return {dataset_.size(), options_.seed, options_.shuffle, dataset_.schema().block};
   }
 
-  // Throws what read() threw, with the data set's name and the index, again and again until start().
+  // Throws what read() threw, with the data set's name and the index, at each call until start().
   TUTTI_CORE_FUNCTION const Batch& next() override;
 
-  // The slot can be filled again.
+  // Allows the slot to be filled again.
   void release() override {
     if (!holds_) return;
     if (options_.before_reuse) options_.before_reuse();
@@ -88,10 +88,10 @@ class Loader final : public BatchSource {
   }
 
   [[nodiscard]] std::int64_t skipped() const noexcept override { return skipped_; }
-  // In the order of the batches: up to 8 messages a batch, 64 in all.
+  // In the order of the batches: up to 8 messages for each batch, 64 in total.
   [[nodiscard]] std::vector<std::string> take_skip_messages() override { return std::exchange(skip_messages_, {}); }
 
-  // With no threads: the time it took to read.
+  // Without threads: the time spent reading.
   [[nodiscard]] double seconds_waited() const noexcept override { return waited_; }
   [[nodiscard]] std::shared_ptr<const Schema> schema() const override { return schema_; }
   [[nodiscard]] std::int64_t size() const noexcept override { return sampler_.size(); }
@@ -106,8 +106,9 @@ class Loader final : public BatchSource {
     std::int64_t row = 0;
     std::string message;
   };
-  // Sequence numbers count batches since start(); batch s lives in slot s % slots. opened_ batches have been handed out
-  // to the threads, of the last one the rows below row_; next_ have been given to the consumer, released_ came back.
+  // Sequence numbers count batches since start(); batch s is in slot s % slots. opened_ batches have been handed out to
+  // the threads, of the last one the rows below row_; next_ have been given to the consumer, released_ have been
+  // returned.
   struct Ring {
     std::shared_ptr<void> memory;
     std::uint8_t* images = nullptr;
@@ -123,7 +124,7 @@ class Loader final : public BatchSource {
   void stop();
   void begin(Position p, const Placement& placement, bool dealt);
 
-  // Room for the largest share that this rank can get.
+  // Allocates memory for the largest share that this rank can get.
   void reserve();
 
   static std::shared_ptr<void> aligned(std::size_t bytes) {
@@ -138,27 +139,27 @@ class Loader final : public BatchSource {
     return rows_left() || (!exhausted_ && opened_ < released_ + options_.slots && !(dealt_ && added_.empty()));
   }
 
-  // Decides what the next batch holds.
+  // Decides the samples of the next batch.
   void open();
 
-  // Claims a group of rows and reads them, without the lock meanwhile.
+  // Claims a group of rows and reads them; releases the lock while it reads.
   void run_one(std::unique_lock<std::mutex>& lock);
 
   void read(Ring& r, std::size_t row) const;
 
-  // Notes a DataError and forgets it; false for any other error.
+  // Records a DataError and clears it; returns false for any other error.
   static bool skip(std::exception_ptr& error, std::int64_t row, std::vector<Bad>& bad);
 
-  // Gives the rows that could not be read their label and image, once all others are there.
+  // Sets label and image of the rows that could not be read, when all other rows are complete.
   void fill_skipped(Ring& r);
 
-  // The exception being handled, with the data set and the sample in its message.
+  // Returns the exception being handled, with the data set and the sample in its message.
   [[nodiscard]] std::exception_ptr explain(std::int64_t index) const noexcept;
 
   void work();
 
   AnyDataset dataset_;
-  std::shared_ptr<const Schema> schema_;  // its, which batches tell
+  std::shared_ptr<const Schema> schema_;  // of the data set, for the batches
   LoaderOptions options_;
   Sampler sampler_;
   std::size_t row_bytes_, rows_ = 0;
@@ -166,7 +167,7 @@ class Loader final : public BatchSource {
   std::mutex mutex_;
   std::condition_variable consumer_, workers_wake_;
   Position position_;
-  std::vector<Position> added_;  // of steps that are dealt out, not opened yet
+  std::vector<Position> added_;  // of assigned steps that are not opened yet
   std::int64_t opened_ = 0, row_ = 0, next_ = 0, released_ = 0;
   int busy_ = 0, sleeping_ = 0;
   bool running_ = false, stop_ = false, exhausted_ = false, holds_ = false, dealt_ = false;

@@ -19,7 +19,7 @@
 #include <tutti/core/threads.hpp>
 #include <tutti/data/loader.hpp>
 
-// What the functions of Loader do.
+// Definitions of Loader's functions.
 namespace tutti {
 
 TUTTI_CORE_FUNCTION Loader::Loader(AnyDataset dataset, LoaderOptions options)
@@ -197,13 +197,13 @@ TUTTI_CORE_FUNCTION bool Loader::skip(std::exception_ptr& error, std::int64_t ro
 }
 
 TUTTI_CORE_FUNCTION void Loader::fill_skipped(Ring& r) {
-  // Insertion: they are few, and nearly in order.
+  // Insertion sort: there are few rows, and they are nearly sorted.
   for (std::size_t i = 1; i < r.bad.size(); ++i)
     for (std::size_t j = i; j > 0 && r.bad[j].row < r.bad[j - 1].row; --j) std::swap(r.bad[j], r.bad[j - 1]);
   const auto n = static_cast<std::size_t>(r.batch.count);
   std::size_t first_good = 0;
   while (first_good < r.bad.size() && r.bad[first_good].row == static_cast<std::int64_t>(first_good)) ++first_good;
-  // From the last on, so that the row behind a bad one is good, or filled already.
+  // From the last row to the first, so that the row after a bad one is good or already filled.
   for (std::size_t i = r.bad.size(); i-- > 0;) {
     const auto row = static_cast<std::size_t>(r.bad[i].row), from = row + 1 < n ? row + 1 : first_good;
     r.labels[row] = ignored_label;

@@ -15,10 +15,10 @@
 namespace tutti {
 
 // Images held in memory as u8 [size, height, width, channels]. Copies share them, so the augmented training version and
-// the plain evaluation version of a set cost its memory once.
+// the plain evaluation version of a set use its memory only once.
 class MemoryDataset {
  public:
-  // Throws UsageError unless there is one label in [0, classes) per image.
+  // Throws UsageError unless each image has one label in [0, classes).
   MemoryDataset(Schema schema, std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels)
       : storage_(std::make_shared<const Storage>(Storage{std::move(schema), std::move(pixels), std::move(labels)})),
         size_(static_cast<std::int64_t>(storage_->labels.size())) {
@@ -32,7 +32,7 @@ class MemoryDataset {
         fail<UsageError>(s.name, "labels in [0, " + std::to_string(s.classes) + ")", std::to_string(l));
   }
 
-  // The first n images (all of them if there are fewer), sharing the memory.
+  // Returns the first n images (all if there are fewer), which share the memory.
   [[nodiscard]] MemoryDataset first(std::int64_t n) const {
     MemoryDataset d = *this;
     d.size_ = std::clamp<std::int64_t>(n, 0, size_);

@@ -23,15 +23,15 @@
 #include <tutti/io/tfrecord.hpp>
 
 // tutti's own files of encoded images (docs/reference/formats.md): a header, the images, an index, a footer. Opening a
-// set reads and checks the indexes and keeps nothing of them; an entry is read again when its record is. Every byte of
-// a file is under some CRC.
+// set reads and checks the indexes but does not keep them; each entry is read again together with its record. A CRC
+// covers every byte of a file.
 namespace tutti {
 
-// What the shards of one set have in common, and which of them a file is.
+// Properties that the shards of a set share, and the number of this shard.
 struct PackedShardInfo {
   std::uint32_t classes = 0;
   std::uint32_t shard = 0, shards = 1;
-  // The same in all shards of a set and, by chance, in no other: so files of two sets are not taken for one.
+  // The same in all shards of a set and random, so that files of two sets are not mixed up.
   std::uint64_t set_id = 0;
   std::vector<std::string> class_names;  // one per class, or empty
   friend bool operator==(const PackedShardInfo&, const PackedShardInfo&) = default;
@@ -49,7 +49,7 @@ inline constexpr std::size_t entry_bytes = 20;
 inline constexpr std::size_t footer_bytes = 32;
 inline constexpr std::uint32_t most_classes = 1U << 24, most_shards = 1U << 20, most_name_bytes = 1U << 26;
 
-struct Entry {  // of the index: where an image lies
+struct Entry {  // An entry of the index: the location of an image.
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
   std::int32_t label = 0;
@@ -60,7 +60,7 @@ struct Entry {  // of the index: where an image lies
           little_endian_32(p + 16)};
 }
 
-// Throws E unless `info` is something that a header can say.
+// Throws E unless `info` can be stored in a header.
 template <class E>
 void check(const PackedShardInfo& info, std::string_view where) {
   if (info.classes < 1 || info.classes > most_classes)
@@ -72,7 +72,7 @@ void check(const PackedShardInfo& info, std::string_view where) {
             std::to_string(info.class_names.size()));
 }
 
-// Header and names. Names must not hold newlines.
+// Returns header and names. Names must not contain newlines.
 [[nodiscard]] inline std::string header(const PackedShardInfo& info) {
   check<UsageError>(info, "packed shard");
   std::string names;
@@ -90,7 +90,7 @@ void check(const PackedShardInfo& info, std::string_view where) {
   return h + names;
 }
 
-// What is known of one file once it has been checked.
+// What is known about one file after it has been checked.
 struct Shard {
   PackedShardInfo info;
   std::uint64_t index = 0;  // offset
@@ -125,7 +125,8 @@ struct Shard {
   return info;
 }
 
-// Reads and checks everything but the images. Throws DataError naming file and, where it is one, record.
+// Reads and checks everything except the images. Throws DataError that names the file and, if one is affected, the
+// record.
 [[nodiscard]] inline Shard open(const ShardFiles& files, std::size_t f) {
   const std::string where = files.path(f).string();
   const std::uint64_t bytes = files.bytes(f);
@@ -133,7 +134,7 @@ struct Shard {
     fail<DataError>(where, "a packed shard of at least " + std::to_string(header_bytes + footer_bytes) + " bytes",
                     std::to_string(bytes), "the file is truncated");
   Shard shard;
-  std::uint64_t expected = 0;  // where the next image begins: they lie without gaps
+  std::uint64_t expected = 0;  // offset of the next image: images have no gaps between them
   shard.info = read_header(files, f, where, expected);
 
   std::array<std::uint8_t, footer_bytes> footer{};
@@ -151,7 +152,7 @@ struct Shard {
 
   std::vector<std::uint8_t> piece(std::min<std::uint64_t>(shard.records, 4096) * entry_bytes);
   std::uint32_t crc = 0;
-  std::string bad;  // reported after the CRC of the index, which explains more
+  std::string bad;  // reported after the CRC of the index, whose error is more helpful
   for (std::uint64_t r = 0; r < shard.records;) {
     const auto n = std::min<std::uint64_t>(shard.records - r, 4096);
     const auto part = std::span(piece).first(static_cast<std::size_t>(n * entry_bytes));
@@ -190,7 +191,7 @@ class PackedShards {
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->info.classes); }
   [[nodiscard]] std::int64_t block() const noexcept { return records_per_block; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->info.class_names; }
-  // Bytes of record i, and its label, without reading it.
+  // Returns size and label of record i without reading its image.
   [[nodiscard]] packed::Entry entry(std::int64_t i) const {
     const auto [shard, record] = place(i);
     std::array<std::uint8_t, packed::entry_bytes> bytes{};
@@ -255,7 +256,8 @@ class PackedShards {
   std::shared_ptr<const Shared> shared_;
 };
 
-// Writes one shard; the file is there, whole and synced, after finish(). Keeps the index, 20 bytes a record, in memory.
+// Writes one shard. The file exists, complete and synced, after finish(). Keeps the index, 20 bytes for each record, in
+// memory.
 class PackedShardWriter {
  public:
   PackedShardWriter(io::Path path, const PackedShardInfo& info)

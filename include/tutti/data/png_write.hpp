@@ -26,7 +26,7 @@ inline void append_png_chunk(std::string& out, std::string_view kind, std::strin
   append_big_endian(out, crc32({reinterpret_cast<const std::uint8_t*>(out.data()) + begin, out.size() - begin}));
 }
 
-// In zlib's form (RFC 1950), stored as it is (RFC 1951, 3.2.4).
+// Returns the data in zlib's format (RFC 1950), uncompressed (RFC 1951, 3.2.4).
 [[nodiscard]] inline std::string zlib_stored(std::string_view data) {
   constexpr std::size_t most = 65535;
   std::string out = "\x78\x01";
@@ -52,8 +52,8 @@ inline void append_png_chunk(std::string& out, std::string_view kind, std::strin
 
 }  // namespace detail
 
-// A PNG file of an image [height, width, channels], not compressed: 1 channel is grey, 3 are red, green and blue.
-// UsageError for other extents.
+// Returns a PNG file of an image [height, width, channels], uncompressed: 1 channel is grey, 3 are red, green and blue.
+// Throws UsageError for other sizes.
 [[nodiscard]] inline std::string write_png(std::span<const std::uint8_t> image, std::int64_t height, std::int64_t width,
                                            std::int64_t channels) {
   constexpr std::int64_t most = 1 << 14;
@@ -82,8 +82,9 @@ inline void append_png_chunk(std::string& out, std::string_view kind, std::strin
   return png;
 }
 
-// The image [height, width, channels] with its longer side shrunk to `most` pixels, each the mean of those that it
-// stands for; as it is where it is no larger. Of other than 1 or 3 channels the first, or the first three, stay.
+// Returns the image [height, width, channels] reduced to `most` pixels on its longer side, each the mean of the pixels
+// it replaces. An image that is not larger stays unchanged. If there are not 1 or 3 channels, only the first one or the
+// first three are kept.
 struct Thumbnail {
   std::int64_t height = 0, width = 0, channels = 0;
   std::vector<std::uint8_t> pixels;

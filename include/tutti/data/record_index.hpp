@@ -33,28 +33,29 @@
 #include <tutti/io/file_writer.hpp>
 #include <tutti/io/tfrecord.hpp>
 
-// Where every record of a set of files lies: TFRecord and RecordIO files say that only to who walks through all of
-// them. So it is done once, and the result kept in an index file (docs/reference/formats.md): beside the data or, where
-// that is read-only, in a cache folder. Positions are read from that file when they are asked for; they take no memory.
+// The positions of all records of a set of files. TFRecord and RecordIO files have no index, so finding the records
+// requires reading through the files. This is done once, and the result is kept in an index file
+// (docs/reference/formats.md): next to the data or, if that folder is read-only, in a cache folder. Positions are read
+// from that file when needed; they use no memory.
 namespace tutti {
 
-// The bytes of one record in its file, headers and padding included; at most most_record_bytes + 16.
+// The bytes of one record in its file, including headers and padding; at most most_record_bytes + 16.
 struct RecordSpan {
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
 };
 
-class RecordIndex {  // where each record of a set lies
+class RecordIndex {  // The position of each record of a set.
  public:
-  // Written into the index file, so that one format's index is not taken for another's.
+  // Written into the index file, so that the index of one format is not used for another.
   enum class Kind : std::uint32_t { tfrecord = 1, recordio = 2 };
-  // The records of one file, in the order in which the set has them; called from several threads at once.
+  // Returns the records of one file, in the order of the set. Called from several threads at once.
   using Scan = std::function<std::vector<RecordSpan>(std::size_t file)>;
 
-  // The index of `files`: the one kept at `beside` or in the cache folder if it is whole and the files have the names,
-  // lengths and times of change that they had; otherwise made by `scan` and kept. Processes that open a set at once
-  // wait for the first of them where the file system has locks, and otherwise each write the same file aside and
-  // rename it. Throws what `scan` throws, and DataError for a set without records or with more than a set can have.
+  // Returns the index of `files`. Uses the one at `beside` or in the cache folder if it is complete and the files still
+  // have the same names, lengths and times of change. Otherwise makes it with `scan` and keeps it. If processes open a
+  // set at the same time, all wait for the first one if the file system has locks; otherwise each writes the same
+  // temporary file and renames it. Throws what `scan` throws, and DataError for a set without records or with too many.
   [[nodiscard]] static RecordIndex open(const ShardFiles& files, Kind kind, const io::Path& beside, const Scan& scan) {
     const io::Path cached = in_cache(files, beside);
     const auto existing = [&]() -> std::optional<RecordIndex> {
@@ -72,7 +73,7 @@ class RecordIndex {  // where each record of a set lies
       }
       if (::access(folder.c_str(), W_OK) != 0) continue;
       const auto lock = locked(folder);
-      if (auto found = existing()) return std::move(*found);  // somebody else's, meanwhile
+      if (auto found = existing()) return std::move(*found);  // another process has made it meanwhile
       std::exception_ptr scan_error;
       try {
         io::atomic_write_file(path, [&](io::FileWriter& out) { build(files, kind, scan, out, scan_error); });
@@ -81,7 +82,7 @@ class RecordIndex {  // where each record of a set lies
         if (scan_error) std::rethrow_exception(scan_error);
       }
     }
-    // Nowhere to keep it: a file without a name, for this process only.
+    // No folder is writable: uses an unnamed file, for this process only.
     std::string name = (std::filesystem::temp_directory_path() / "tutti-index-XXXXXX").string();
     io::Descriptor fd(::mkostemp(name.data(), O_CLOEXEC));
     if (fd.get() < 0) io::fail_file("create", name, errno);
@@ -100,7 +101,7 @@ class RecordIndex {  // where each record of a set lies
     return std::move(*found);
   }
 
-  // Nothing unless the file is a whole index of exactly these files.
+  // Returns no value unless the file is a complete index of exactly these files.
   [[nodiscard]] static std::optional<RecordIndex> load(const io::Path& path, const ShardFiles& files, Kind kind) {
     if (path.empty()) return std::nullopt;
     try {
@@ -139,7 +140,7 @@ class RecordIndex {  // where each record of a set lies
     }
     if (index.first_.back() != records || records == 0) return std::nullopt;
 
-    // A piece at a time, so that opening takes the same memory whatever the set's size.
+    // Reads one piece at a time, so that memory does not depend on the set's size.
     std::vector<std::uint8_t> piece(std::min<std::uint64_t>(spans, span_bytes * 4096));
     std::array<std::uint8_t, header_bytes> header{};
     if (!index.read_at(0, header) || header != header_of(kind)) return std::nullopt;
@@ -164,7 +165,7 @@ class RecordIndex {  // where each record of a set lies
   }
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(first_.back()); }
-  // Which file record i lies in, and how many records of that file come before it.
+  // The file of record i, and the number of records before it in that file.
   struct Place {
     std::size_t file = 0;
     std::int64_t record = 0;
@@ -175,7 +176,7 @@ class RecordIndex {  // where each record of a set lies
     const auto file = static_cast<std::size_t>(after - first_.begin()) - 1;
     return {file, static_cast<std::int64_t>(r - first_[file])};
   }
-  // Where in its file record i lies.
+  // Returns the position of record i in its file.
   [[nodiscard]] RecordSpan span(std::int64_t i) const {
     std::array<std::uint8_t, span_bytes> bytes{};
     if (!read_at(header_bytes + static_cast<std::uint64_t>(i) * span_bytes, bytes))
@@ -183,7 +184,7 @@ class RecordIndex {  // where each record of a set lies
                       "the index was made shorter while it was in use");
     return parse(bytes.data());
   }
-  // The index file; empty if it could not be kept.
+  // Returns the index file; empty if it could not be kept.
   [[nodiscard]] const io::Path& path() const noexcept { return path_; }
 
  private:
@@ -207,7 +208,7 @@ class RecordIndex {  // where each record of a set lies
     return {little_endian_64(p), little_endian_32(p + 8)};
   }
 
-  // "<hash of the data's absolute path>-<name>" in the cache folder.
+  // Returns "<hash of the data's absolute path>-<name>" in the cache folder.
   [[nodiscard]] static io::Path in_cache(const ShardFiles& files, const io::Path& beside) {
     const io::Path folder = io::cache_folder();
     if (folder.empty() || files.count() == 0) return {};
@@ -217,7 +218,7 @@ class RecordIndex {  // where each record of a set lies
     return folder / (io::hash_name(full.string()) + "-" + beside.filename().string());
   }
 
-  // Held while it lives; none where the file system has no locks.
+  // Returns a lock that is held as long as the descriptor exists; an empty descriptor if the file system has no locks.
   [[nodiscard]] static io::Descriptor locked(const io::Path& folder) {
     try {
       io::Descriptor fd = io::Descriptor::open(folder, O_RDONLY | O_DIRECTORY, "open the folder");
@@ -236,7 +237,7 @@ class RecordIndex {  // where each record of a set lies
     out.write(std::as_bytes(std::span(header)));
     std::string table, text;
     std::uint64_t records = 0;
-    // Most of it is waiting for the disk, so more threads than cores are of use.
+    // Most of the time is spent waiting for the disk, so more threads than cores help.
     constexpr std::size_t at_once = 16;
     ThreadPool pool(static_cast<int>(std::clamp<std::size_t>(files.count(), 1, 8)));
     for (std::size_t begin = 0; begin < files.count(); begin += at_once) {
@@ -299,7 +300,7 @@ class RecordIndex {  // where each record of a set lies
 
   io::Descriptor fd_;
   io::Path path_;
-  std::vector<std::uint64_t> first_;  // record that each file begins with, and how many there are
+  std::vector<std::uint64_t> first_;  // the first record of each file, and the total number
 };
 
 }  // namespace tutti

@@ -26,10 +26,10 @@
 #include <tutti/io/tfrecord.hpp>
 
 // RecordIO files of MXNet (dmlc-core/include/dmlc/recordio.h, python/mxnet/recordio.py): records one after the other,
-// each a magic number (4 bytes), 3 bits of flag and 29 bits of length, the data, zeros up to a multiple of 4. Where the
-// data hold the magic number at a multiple of 4, the record is split there into parts (flag 1, then 2, the last 3) and
-// the number left out. The data of an image record begin with IRHeader: flag (u32), label (f32), id, id2 (u64 each),
-// then `flag` labels (f32), then the encoded image. Files have no checksums.
+// each a magic number (4 bytes), 3 bits of flag and 29 bits of length, the data, zeros up to a multiple of 4. If the
+// data contains the magic number at a multiple of 4, the record is split there into parts (flag 1, then 2, the last 3)
+// and the number is omitted. The data of an image record begins with IRHeader: flag (u32), label (f32), id, id2 (u64
+// each), then `flag` labels (f32), then the encoded image. Files have no checksums.
 namespace tutti {
 
 namespace recordio {
@@ -37,13 +37,13 @@ namespace recordio {
 inline constexpr std::uint32_t magic = 0xCED7230A;
 inline constexpr std::size_t header_bytes = 8, image_header_bytes = 24;
 
-struct PartHeader {          // before each part of a record
+struct PartHeader {          // Precedes each part of a record.
   std::uint32_t flag = 0;    // 0: whole, 1: first, 2: middle, 3: last part
   std::uint32_t length = 0;  // of its data
   [[nodiscard]] std::uint64_t padded() const noexcept { return (std::uint64_t{length} + 3) / 4 * 4; }
 };
 
-// The header of a part; `within` says whether parts of the same record came before it. Throws DataError.
+// Returns the header of a part; `within` says whether parts of the same record came before it. Throws DataError.
 [[nodiscard]] inline PartHeader part_header(std::span<const std::uint8_t> bytes, bool within, std::string_view where) {
   if (bytes.size() < header_bytes)
     fail<DataError>(where, "a record's header of 8 bytes", std::to_string(bytes.size()), "the file is truncated");
@@ -61,7 +61,7 @@ struct PartHeader {          // before each part of a record
   return h;
 }
 
-// Bytes of the record that begins at `at`, by its headers alone. Throws DataError.
+// Returns the bytes of the record that begins at `at`, reading only its headers. Throws DataError.
 [[nodiscard]] inline std::uint32_t frame_length(HeaderReader& reader, std::uint64_t at, std::uint64_t file_bytes,
                                                 std::string_view where) {
   const std::uint64_t begin = at;
@@ -78,7 +78,7 @@ struct PartHeader {          // before each part of a record
   }
 }
 
-// Turns a record's bytes in the file into its data, in place. Throws DataError.
+// Converts a record's bytes in the file into its data, in place. Throws DataError.
 inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
   std::size_t from = 0, to = 0;
   for (bool within = false;; within = true) {
@@ -87,7 +87,7 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
     if (rest.size() < header_bytes + h.padded())
       fail<DataError>(where, "a part of " + std::to_string(h.length) + " bytes",
                       std::to_string(rest.size() - header_bytes), "the file is truncated");
-    if (within) {  // what the writer left out; there is room, as a header is longer
+    if (within) {  // the number that the writer omitted; there is room, because a header is longer
       for (int i = 0; i < 4; ++i) frame[to++] = static_cast<std::uint8_t>(magic >> (8 * i));
     }
     std::memmove(frame.data() + to, frame.data() + from + header_bytes, h.length);
@@ -101,7 +101,7 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
   frame.resize(to);
 }
 
-// All records of a file by walking through it. Throws DataError naming file and record.
+// Returns all records of a file by reading through it. Throws DataError that names file and record.
 [[nodiscard]] inline std::vector<RecordSpan> scan(const ShardFiles& files, std::size_t file) {
   std::vector<RecordSpan> found;
   HeaderReader reader(files, file);
@@ -115,7 +115,8 @@ inline void unframe(std::vector<std::uint8_t>& frame, std::string_view where) {
   return found;
 }
 
-// The records of `file` that its .idx lists, in that order: lines "key<tab>offset". Throws DataError naming the line.
+// Returns the records of `file` that its .idx lists, in that order: lines "key<tab>offset". Throws DataError that names
+// the line.
 [[nodiscard]] inline std::vector<RecordSpan> scan_listed(const ShardFiles& files, std::size_t file,
                                                          std::size_t list_file) {
   const std::string name = files.path(list_file).string();
@@ -191,7 +192,7 @@ inline void append_record(std::string& out, std::string_view data) {
 
 }  // namespace recordio
 
-// Writes FILE.rec and FILE.idx; both are there, whole, after finish(). Throws io::FileError.
+// Writes FILE.rec and FILE.idx. Both exist, complete, after finish(). Throws io::FileError.
 class RecordIoWriter {
  public:
   explicit RecordIoWriter(io::Path rec)
@@ -232,8 +233,8 @@ class RecordIoWriter {
   bool finished_ = false;
 };
 
-// The image records of a set of RecordIO files as Records: with FILE.idx beside FILE.rec those that it lists, in its
-// order, else all of them. Labels are whole numbers in [0, classes). Copies share it.
+// The image records of a set of RecordIO files as Records. If FILE.idx exists next to FILE.rec, its records in its
+// order; otherwise all records. Labels are whole numbers in [0, classes). Copies share it.
 class RecordIoFiles {
  public:
   RecordIoFiles(std::vector<io::Path> paths, const io::Path& index, int classes)
@@ -267,7 +268,7 @@ class RecordIoFiles {
 
  private:
   struct Shared {
-    // The .rec files, and after them the .idx files that there are; list[k] is the .idx of file k.
+    // The .rec files, followed by the existing .idx files; list[k] is the .idx of file k.
     std::vector<std::optional<std::size_t>> list;
     ShardFiles files;
     RecordIndex index;

@@ -12,11 +12,14 @@
 
 namespace tutti {
 
-// Encoded images (JPEG, PNG) with a label each, however files hold them. All calls are const and safe from several
-// threads at once. read(i, bytes) replaces `bytes` by the encoded image of record i in [0, size()) and returns its
-// label, from 0; it throws DataError naming file and record where the record is damaged. where(i) is that name, for
-// messages. classes() is one more than the largest label there can be. block() is how many neighbouring records are
-// best read together: 1 where every record costs the same wherever it lies (a folder of files, an own index in memory).
+// Encoded images (JPEG, PNG) with a label each, independent of the file format. All calls are const and safe from
+// several threads at once.
+//   read(i, bytes)  replaces `bytes` by the encoded image of record i in [0, size()) and returns its label, from 0;
+//                   throws DataError that names file and record if the record is damaged
+//   where(i)        returns that name, for messages
+//   classes()       returns one more than the largest possible label
+//   block()         returns how many adjacent records are best read together: 1 if every record costs the same at any
+//                   position (a folder of files, an own index in memory)
 // A set may have class_names(), a std::vector<std::string> with one name per class or none.
 template <class R>
 concept Records = requires(const R& r, std::int64_t i, std::vector<std::uint8_t>& bytes) {
@@ -34,7 +37,7 @@ class AnyRecords {
   requires(!std::same_as<R, AnyRecords>)
       AnyRecords(R records)  // NOLINT(google-explicit-constructor): a set of records is one
       : self_(std::make_shared<const Model<R>>(std::move(records), std::vector<std::string>{})) {}
-  // Records that do not tell the names of their classes themselves: one per class, or none.
+  // For records that do not know the names of their classes: one per class, or none.
   template <Records R>
   AnyRecords(R records, std::vector<std::string> class_names)
       : self_(std::make_shared<const Model<R>>(std::move(records), std::move(class_names))) {}

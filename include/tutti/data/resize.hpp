@@ -15,7 +15,7 @@
 // Bilinear scaling of RGB images.
 namespace tutti {
 
-// A rectangle in pixels, whose edges need not be whole: pixel (0, 0) reaches from 0 to 1.
+// A rectangle in pixels. Its edges need not be whole numbers: pixel (0, 0) extends from 0 to 1.
 struct ResizeBox {
   double x = 0, y = 0, width = 0, height = 0;
 };
@@ -29,7 +29,7 @@ struct RgbView {
 namespace detail {
 
 // The weights of one axis: output i is the sum of taps weights over the inputs from first[i] on. Fixed point; the
-// weights of an output sum to exactly one. `taps` is even; what is not needed has weight 0.
+// weights of an output sum to exactly one. `taps` is even; unused taps have weight 0.
 struct ResizeAxis {
   static constexpr int one = 1 << 14;
   std::vector<std::int32_t> first;
@@ -37,8 +37,8 @@ struct ResizeAxis {
   int taps = 0;
   std::vector<double> exact;  // of one output
 
-  // The interval [from, from + length) of the inputs [low, high) as `outputs` values, the last one first if `reversed`.
-  // The triangle filter and its support are those of PIL's resize.
+  // Sets the weights that map the interval [from, from + length) of the inputs [low, high) to `outputs` values, the
+  // last one first if `reversed`. The triangle filter and its support are those of PIL's resize.
   void set(double from, double length, int low, int high, int outputs, bool antialias, bool reversed) {
     const double scale = length / outputs;
     const double width = antialias ? std::max(scale, 1.0) : 1.0, per_width = 1 / width;
@@ -78,7 +78,7 @@ struct ResizeAxis {
   }
 
  private:
-  // Drops columns of weights that no output has.
+  // Drops columns of weights that no output uses.
   void narrow(int used) {
     const int fewer = used + used % 2;
     if (fewer >= taps) return;
@@ -92,16 +92,17 @@ struct ResizeAxis {
 
 }  // namespace detail
 
-// Scales parts of images to one size after another and keeps its buffers. One a thread.
+// Scales parts of images to one size after another and keeps its buffers. Use one for each thread.
 class Resizer {
  public:
   explicit Resizer(cpu::Isa isa = cpu::detect_isa()) : isa_(isa) {}
 
-  // Scales `box` of the image to [out_height, out_width, 3] at `to`, mirrored left to right if asked. Only pixels that
-  // `bounds`, a rectangle within the image, touches are used: with the box itself that is cropping first and scaling
-  // then; antialiasing at the edge of a larger one looks beyond the box. Without antialiasing each output is the blend
-  // of four pixels. Integer arithmetic, so the same on every instruction set. Against exact arithmetic at most 1 off.
-  // Throws UsageError for a box that is empty or leaves the bounds, and bounds that leave the image.
+  // Scales `box` of the image to [out_height, out_width, 3] at `to`, mirrored left to right if `mirror`. Uses only
+  // pixels that `bounds`, a rectangle within the image, touches. If `bounds` equals `box`, this is cropping before
+  // scaling; with larger bounds, antialiasing at the edge reads pixels outside the box. Without antialiasing each
+  // output is the blend of four pixels. Integer arithmetic: the result is the same on every instruction set, and
+  // differs from exact arithmetic by at most 1. Throws UsageError for a box that is empty or leaves the bounds, and for
+  // bounds that leave the image.
   void operator()(const RgbView& image, const ResizeBox& box, const ResizeBox& bounds, int out_width, int out_height,
                   bool antialias, bool mirror, std::uint8_t* to) {
     constexpr double slack = 1e-6;
@@ -119,7 +120,7 @@ class Resizer {
     columns_.set(box.x, box.width, left, right, out_width, antialias, mirror);
     rows_.set(box.y, box.height, top, bottom, out_height, antialias, false);
 
-    // Columns that some output uses.
+    // Columns that at least one output uses.
     int begin = right, end = left;
     for (const int f : columns_.first) {
       begin = std::min(begin, f);
@@ -128,7 +129,7 @@ class Resizer {
     end = std::min(end, right);
     for (int& f : columns_.first) f = (f - begin) * 3;
     const int values = (end - begin) * 3, taps = rows_.taps;
-    // Zeros behind the last column, where taps of weight 0 may lie and whole vectors are read.
+    // Zeros after the last column, because taps of weight 0 may lie there and whole vectors are read.
     blended_.resize(static_cast<std::size_t>(values) + static_cast<std::size_t>(columns_.taps) * 3 + 8);
     std::fill(blended_.begin() + values, blended_.end(), std::int16_t{0});
     grouped_.resize(columns_.weights.size() * 4);
@@ -137,7 +138,7 @@ class Resizer {
                                   out_width};
     lines_.resize(static_cast<std::size_t>(taps));
     for (int y = 0; y < out_height; ++y, to += std::ptrdiff_t{out_width} * 3) {
-      // Taps behind the last row have weight 0 and take any row.
+      // Taps after the last row have weight 0 and may use any row.
       for (int t = 0; t < taps; ++t) {
         const std::ptrdiff_t line = std::min(rows_.first[static_cast<std::size_t>(y)] + t, bottom - 1);
         lines_[static_cast<std::size_t>(t)] = image.pixels + (line * image.width + begin) * 3;

@@ -11,16 +11,16 @@
 
 #include <tutti/core/isa.hpp>
 
-// The two passes of Resizer over one output row: first rows of u8 are blended into one of 8.7 bits, then its pixels
-// are. Weights are 0..2^14 in i16 and sum to 2^14, so all sums stay below 2^30. Integers, so every instruction set
-// gives the same.
+// The two passes of Resizer over one output row: the first blends rows of u8 into one of 8.7 bits, the second blends
+// its pixels. Weights are 0..2^14 in i16 and sum to 2^14, so all sums stay below 2^30. Integer arithmetic: every
+// instruction set gives the same result.
 namespace tutti::cpu {
 
 inline constexpr int resize_weight_bits = 14, resize_fraction_bits = 7;
 inline constexpr int resize_row_shift = resize_weight_bits - resize_fraction_bits;
 inline constexpr int resize_column_shift = resize_weight_bits + resize_fraction_bits;
 
-// Weights of one axis, [outputs, taps], and where each output's taps begin, in values: 3 a pixel for columns.
+// The weights of one axis, [outputs, taps], and the first tap of each output, counted in values: 3 a pixel for columns.
 struct ResizeTaps {
   const std::int32_t* first;
   const std::int16_t* weights;
@@ -44,11 +44,11 @@ inline void blend_pixel(const std::int16_t* row, const ResizeTaps& by, int i, st
   }
 }
 
-// Outputs that a vector of columns has, and how they lie in it: two 128-bit halves are worked on at once.
+// Number of outputs in a vector of columns, and their order in it: two 128-bit halves are processed at once.
 inline constexpr int column_group = 4;
 inline constexpr int column_order[column_group] = {0, 2, 1, 3};
 
-// Weights for whole groups, [groups, taps / 2, 4 pixels in column_order, 8]: a pair of neighbouring taps for each of
+// Writes weights for whole groups, [groups, taps / 2, 4 pixels in column_order, 8]: a pair of adjacent taps for each of
 // three channels, and two zeros.
 inline void group_weights(const std::int16_t* weights, int taps, int outputs, std::int16_t* to) {
   for (int g = 0; g + column_group <= outputs; g += column_group)
@@ -63,7 +63,7 @@ inline void group_weights(const std::int16_t* weights, int taps, int outputs, st
 
 #if defined(__x86_64__)
 
-// Taps: 2, or 0 where only `taps` knows.
+// Taps: 2, or 0 if the number is only in `taps`.
 template <int Taps>
 TUTTI_TARGET_AVX2 inline void blend_rows_avx2(const std::uint8_t* const* rows, const std::int16_t* weights, int taps,
                                               int n, std::int16_t* to) {
@@ -87,7 +87,8 @@ TUTTI_TARGET_AVX2 inline void blend_rows_avx2(const std::uint8_t* const* rows, c
   for (; i < n; ++i) to[i] = blend_row_value(rows, weights, taps, i);
 }
 
-// Sums of the pixels at p and q: [r g b 0 | r g b 0]. `weights` of this pair of taps, those of the next `step` further.
+// Returns the sums of the pixels at p and q: [r g b 0 | r g b 0]. `weights` belongs to this pair of taps; the weights
+// of the next pair are 8 * column_group further.
 template <int Taps>
 TUTTI_TARGET_AVX2 inline __m256i blend_two(const std::int16_t* p, const std::int16_t* q, const std::int16_t* weights,
                                            int taps) {
@@ -109,7 +110,7 @@ TUTTI_TARGET_AVX2 inline void blend_columns_avx2(const std::int16_t* row, const 
   const int taps = Taps > 0 ? Taps : by.taps;
   const std::int16_t* w = by.grouped;
   int i = 0;
-  // Four pixels are stored as 14 bytes, so the last ones of a row are done one by one.
+  // Four pixels are stored as 14 bytes, so the last pixels of a row are processed one by one.
   for (; i + column_group < by.outputs; i += column_group, w += std::ptrdiff_t{taps} * 4 * column_group) {
     const std::int32_t* first = by.first + i;
     const __m256i even = blend_two<Taps>(row + first[0], row + first[2], w, taps);
@@ -122,7 +123,8 @@ TUTTI_TARGET_AVX2 inline void blend_columns_avx2(const std::int16_t* row, const 
   for (; i < by.outputs; ++i) blend_pixel(row, by, i, to);
 }
 
-// For the maskz_ forms, which do the same as the plain ones: of those GCC 12 says that they use what is not set.
+// For the maskz_ forms, which compute the same as the plain ones: GCC 12 warns that the plain ones use an uninitialised
+// value.
 inline constexpr std::uint16_t all_lanes = 0xffff;
 
 template <int Taps>
@@ -153,12 +155,12 @@ template <int Taps>
 TUTTI_TARGET_AVX512 inline void blend_columns_avx512(const std::int16_t* row, const ResizeTaps& by, std::uint8_t* to) {
   const __m512i pairs =
       _mm512_maskz_broadcast_i32x4(all_lanes, _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1));
-  // Pixels lie in column_order.
+  // Pixels are in column_order.
   const __m128i close = _mm_setr_epi8(0, 1, 2, 8, 9, 10, 4, 5, 6, 12, 13, 14, -1, -1, -1, -1);
   const int taps = Taps > 0 ? Taps : by.taps;
   const std::int16_t* w = by.grouped;
   int i = 0;
-  // Four pixels are stored as 16 bytes, so the last ones of a row are done one by one.
+  // Four pixels are stored as 16 bytes, so the last pixels of a row are processed one by one.
   for (; i + column_group + 1 < by.outputs; i += column_group) {
     const std::int32_t* first = by.first + i;
     const std::int16_t *p0 = row + first[0], *p1 = row + first[2], *p2 = row + first[1], *p3 = row + first[3];
@@ -193,7 +195,7 @@ inline void blend_rows(Isa isa, const std::uint8_t* const* rows, const std::int1
   for (int i = 0; i < n; ++i) to[i] = blend_row_value(rows, weights, taps, i);
 }
 
-// RGB pixels of one output row. Reads up to 4 bytes behind the last tap of each.
+// Computes the RGB pixels of one output row. Reads up to 4 bytes after the last tap of each.
 inline void blend_columns(Isa isa, const std::int16_t* row, const ResizeTaps& by, std::uint8_t* to) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512 || isa == Isa::avx512_bf16)

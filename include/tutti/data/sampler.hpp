@@ -14,24 +14,24 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/core/span_of.hpp>
 
-// Who reads which sample when. An epoch is a permutation of the samples that depends on (seed, epoch) only; a step
-// takes the next global_batch indices of it, and the ranks divide these among themselves. So what has been seen is
-// always a prefix of the permutation, one integer says how far the job is, and the number of ranks as well as the
-// global batch may change between any two steps without losing or repeating a sample. Nothing is padded: the last step
-// of an epoch is short, or runs on into the next epoch.
+// The assignment of samples to steps and ranks. An epoch is a permutation of the samples that depends on (seed, epoch)
+// only. A step takes the next global_batch indices of it, and the ranks divide these among themselves. So the samples
+// seen are always a prefix of the permutation, and one integer holds the progress of the job. The number of ranks and
+// the global batch may change between any two steps without losing or repeating a sample. There is no padding: the last
+// step of an epoch is short, or continues into the next epoch.
 namespace tutti {
 
-// How far a job is: `consumed` samples of the epoch's permutation have been seen, by all ranks together.
+// The progress of a job: `consumed` samples of the epoch's permutation have been seen, by all ranks together.
 struct Position {
   std::int64_t epoch = 0;
   std::int64_t consumed = 0;
   friend bool operator==(const Position&, const Position&) = default;
 };
 
-// What becomes of a step that the rest of an epoch does not fill.
+// What to do with a step that the rest of an epoch does not fill.
 enum class EpochEnd : std::uint8_t {
-  short_step,  // it has the rest alone: an epoch is whole steps and holds every sample once
-  run_on       // it goes on with the next epoch: steps are full, as those of trainers that read an endless stream
+  short_step,  // it takes only the rest: an epoch is whole steps and contains every sample once
+  run_on       // it continues with the next epoch: steps are full, as in trainers that read an endless stream
 };
 
 // How a step is divided.
@@ -50,37 +50,40 @@ struct Placement {
   }
 };
 
-// The part [begin, begin + count) of `total` that belongs to a rank: parts differ by at most one, longer ones first.
+// The part [begin, begin + count) of `total` that belongs to a rank. Parts differ by at most one; longer ones come
+// first.
 struct Part {
   std::int64_t begin = 0, count = 0;
 };
-[[nodiscard]] constexpr Part part_of(std::int64_t total, int rank, int world) noexcept {  // the rows of a rank
+[[nodiscard]] constexpr Part part_of(std::int64_t total, int rank, int world) noexcept {  // Returns the rows of a rank.
   const std::int64_t each = total / world, extra = total % world;
   return {rank * each + std::min<std::int64_t>(rank, extra), each + (rank < extra ? 1 : 0)};
 }
 
-// Samples of the step that starts at p.
+// Returns the samples of the step that starts at p.
 [[nodiscard]] constexpr std::int64_t step_count(Position p, std::int64_t size, std::int64_t global_batch,
                                                 EpochEnd end = EpochEnd::short_step) noexcept {
   return end == EpochEnd::run_on ? global_batch : std::min(global_batch, size - p.consumed);
 }
 
-// The position after the step that starts at p; after the last one of an epoch of whole steps it is {epoch + 1, 0}.
+// Returns the position after the step that starts at p. After the last step of an epoch of whole steps it is {epoch +
+// 1, 0}.
 [[nodiscard]] constexpr Position advance(Position p, std::int64_t size, std::int64_t global_batch,
                                          EpochEnd end = EpochEnd::short_step) noexcept {
   p.consumed += step_count(p, size, global_batch, end);
   return {p.epoch + p.consumed / size, p.consumed % size};
 }
 
-// Rounded up where the last step is short. Where steps run on, rounded down, as the TensorFlow and Horovod trainer
-// counts them, but 1 at least.
+// Returns the steps of an epoch, rounded up if the last step is short. With EpochEnd::run_on, rounds down, as the
+// TensorFlow and Horovod trainer does, but returns at least 1.
 [[nodiscard]] constexpr std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch,
                                                      EpochEnd end = EpochEnd::short_step) noexcept {
   if (end == EpochEnd::run_on) return std::max<std::int64_t>(size / global_batch, 1);
   return size / global_batch + (size % global_batch != 0 ? 1 : 0);
 }
 
-// Full steps that `epochs` passes have from p on; where the last step of an epoch is short, that one too.
+// Returns the number of full steps from p to the end of `epochs` passes. If the last step of an epoch is short, it
+// counts too.
 [[nodiscard]] constexpr std::int64_t steps_left(Position p, std::int64_t size, std::int64_t global_batch, EpochEnd end,
                                                 std::int64_t epochs) noexcept {
   if (p.epoch >= epochs) return 0;
@@ -93,25 +96,25 @@ struct Part {
 // Fills `out` with the permutation of [0, out.size()) of an epoch, by Fisher and Yates.
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out);
 
-// Blocks whose samples are in flight at once: with blocks of 256, 10,240 samples.
+// Blocks whose samples are in use at once: with blocks of 256, 10,240 samples.
 inline constexpr std::int64_t blocks_in_flight = 40;
 
-// The same for data whose neighbouring samples are best read together: the blocks of `block` samples are permuted, and
-// each sample is then put off by a random distance of less than a window of 40 blocks, round the end of the epoch. So
-// at any time at most 42 blocks have been begun and not finished (those of the first window, which the end comes back
-// to, are begun twice), and samples as far apart as the window mix. Blocks of 1 and sets no larger than the window are
-// permuted uniformly.
+// Like the other permutation(), for data whose adjacent samples are best read together. The blocks of `block` samples
+// are permuted, and each sample is then moved later by a random distance of less than a window of 40 blocks, wrapping
+// at the end of the epoch. So at any time at most 42 blocks are started and unfinished (blocks of the first window are
+// started twice, because of the wrapping), and samples within the window's length mix. Blocks of 1 and sets no larger
+// than the window are permuted uniformly.
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out,
                                      std::int64_t block);
 
 namespace detail {
-// Bits by which places below `count` <= 2^32 can be divided further within 32 bits.
+// Returns the number of bits by which positions below `count` <= 2^32 can be subdivided within 32 bits.
 [[nodiscard]] constexpr int spare_bits(std::uint64_t count) noexcept {
   int bits = 0;
   while ((count << (bits + 1)) <= (std::uint64_t{1} << 32)) ++bits;
   return bits;
 }
-// DataError unless a sampler can have so many samples.
+// Throws DataError if a sampler cannot have so many samples.
 inline void check_sampler_size(std::int64_t size) {
   if (size < 1 || size > std::numeric_limits<std::uint32_t>::max())
     fail<DataError>("sampler", "1 to 2^32 - 1 samples", std::to_string(size));
@@ -137,11 +140,12 @@ TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std
   for (std::int64_t b = blocks; b > 1; --b) std::swap(at(b - 1), at(rng.below(static_cast<std::uint32_t>(b))));
   std::int64_t place_of_short = 0;  // of the last block, which may have fewer samples
   while (at(place_of_short) != blocks - 1) ++place_of_short;
-  // Blocks become samples from the end on: the samples of place b begin no earlier than at b, so nothing that is still
-  // needed is overwritten. Sorted by (place + distance) in the upper and the sample in the lower half of each number.
+  // Expands blocks to samples from the end: the samples of block position b start no earlier than at b, so no block is
+  // overwritten before it is used. Each number holds (position + distance) in the upper half, by which it is sorted,
+  // and the sample in the lower half.
   const auto count = static_cast<std::uint64_t>(n);
   const auto window = static_cast<std::uint32_t>(blocks_in_flight * block);
-  const int fine = detail::spare_bits(count);  // so that few samples come to the same place
+  const int fine = detail::spare_bits(count);  // so that few samples get the same position
   for (std::int64_t b = blocks; b-- > 0;) {
     const std::int64_t begin = b * block - (b > place_of_short ? block - rest : 0);
     const std::int64_t id = at(b);
@@ -157,17 +161,17 @@ TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std
 }
 #endif
 
-// One rank's part of a step; the count of the whole step is what the loss is divided by.
+// One rank's part of a step. The loss is divided by the count of the whole step.
 struct Share {
   std::span<const std::int64_t> indices;
   std::int64_t global_count = 0;
-  std::span<const std::int64_t> epochs{};  // of each index, in a step that runs on into another epoch; else empty
+  std::span<const std::int64_t> epochs{};  // of each index, in a step that continues into another epoch; else empty
 };
 
 // Keeps the permutation of one epoch. Without shuffling the order is 0, 1, 2, ...
 class Sampler {
  public:
-  // `block` is how many neighbouring samples are best read together.
+  // `block`: how many adjacent samples are best read together.
   Sampler(std::int64_t size, std::uint64_t seed, bool shuffle, std::int64_t block = 1);
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(order_.size()); }
@@ -186,7 +190,7 @@ class Sampler {
   std::int64_t block_;
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;
-  std::vector<std::int64_t> joined_, epochs_;  // of a step that runs on
+  std::vector<std::int64_t> joined_, epochs_;  // of a step that continues into the next epoch
 };
 
 #if TUTTI_CORE_DEFINITIONS

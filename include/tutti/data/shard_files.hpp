@@ -24,17 +24,17 @@
 #include <tutti/io/file.hpp>
 #include <tutti/io/file_error.hpp>
 
-// What all formats of record files have in common: sets of shards and positional reads from them.
+// Common parts of all formats of record files: sets of shards and positional reads from them.
 namespace tutti {
 
-// The longest record (encoded image with what describes it) that a reader takes memory for.
+// The longest record (encoded image and its description) for which a reader allocates memory.
 inline constexpr std::uint64_t most_record_bytes = std::uint64_t{1} << 28;
-// The most records of a set; the sampler has no more.
+// The most records of a set; the sampler's limit.
 inline constexpr std::uint64_t most_records = 0xFFFFFFFFU;
-// What Records::block() answers for files with many records in a row.
+// The value of Records::block() for files with many records in sequence.
 inline constexpr std::int64_t records_per_block = 256;
 
-// A number of `bytes` (1 to 8) little-endian bytes at p.
+// Returns the number in `bytes` (1 to 8) little-endian bytes at p.
 [[nodiscard]] inline std::uint64_t little_endian(const std::uint8_t* p, int bytes) noexcept {
   std::uint64_t v = 0;
   for (int i = bytes; i-- > 0;) v = (v << 8) | p[i];
@@ -46,11 +46,11 @@ inline constexpr std::int64_t records_per_block = 256;
 [[nodiscard]] inline std::uint64_t little_endian_64(const std::uint8_t* p) noexcept { return little_endian(p, 8); }
 
 // The files of a set, opened when they are first read; at most `most_open` stay open. read() is const, safe from
-// several threads at once, and throws DataError with the file's name. Files are read, not mapped: one that another
-// program shortens is then an error and not the end of the process.
+// several threads at once, and throws DataError with the file's name. Files are read, not mapped: if another program
+// shortens a file, that is an error and does not end the process.
 class ShardFiles {
  public:
-  // Throws FileError for a file that cannot be examined, DataError for one that is no regular file.
+  // Throws FileError for a file that cannot be examined, and DataError for one that is not a regular file.
   explicit ShardFiles(std::vector<io::Path> paths) {
     shards_.reserve(paths.size());
     for (auto& p : paths) {
@@ -70,7 +70,7 @@ class ShardFiles {
   [[nodiscard]] std::uint64_t bytes(std::size_t shard) const { return shards_[shard].bytes; }
   [[nodiscard]] std::int64_t changed(std::size_t shard) const { return shards_[shard].changed; }
 
-  // Fills `to` from byte `offset` on; DataError where the file ends before.
+  // Fills `to` from byte `offset` on. Throws DataError if the file ends before.
   void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> to) const {
     const auto got = read_some(shard, offset, to);
     if (got < to.size())
@@ -78,7 +78,7 @@ class ShardFiles {
                       std::to_string(to.size()) + " bytes from byte " + std::to_string(offset), std::to_string(got),
                       "the file is truncated");
   }
-  // Fills as much of `to` as the file has, and tells how much that is.
+  // Fills as much of `to` as the file has, and returns the number of bytes.
   [[nodiscard]] std::size_t read_some(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> to) const {
     const auto fd = open(shard);
     std::size_t got = 0;
@@ -98,7 +98,7 @@ class ShardFiles {
     io::Path path;
     std::uint64_t bytes;
     std::int64_t changed;
-    std::shared_ptr<const io::Descriptor> open;  // a reader keeps it for as long as it reads
+    std::shared_ptr<const io::Descriptor> open;  // a reader holds it while it reads
   };
 
   [[nodiscard]] std::shared_ptr<const io::Descriptor> open(std::size_t shard) const {
@@ -108,7 +108,7 @@ class ShardFiles {
       s.open = std::make_shared<const io::Descriptor>(io::Descriptor::open(s.path, O_RDONLY | O_NONBLOCK, "open"));
       if (order_.size() < most_open) {
         order_.push_back(shard);
-      } else {  // the one opened longest ago goes
+      } else {  // closes the file that was opened the longest time ago
         shards_[order_[next_]].open.reset();
         order_[next_] = shard;
         next_ = (next_ + 1) % most_open;
@@ -123,11 +123,11 @@ class ShardFiles {
   mutable std::size_t next_ = 0;
 };
 
-// Reads here and there in one file, mostly forward, a page at a time: the headers between long records.
+// Reads small pieces of one file, mostly forward, a page at a time, such as the headers between long records.
 class HeaderReader {
  public:
   HeaderReader(const ShardFiles& files, std::size_t shard) : files_(files), shard_(shard), page_(4096) {}
-  // The n bytes (at most 4,096) at `offset`; fewer at the end of the file.
+  // Returns the n bytes (at most 4,096) at `offset`; fewer at the end of the file.
   [[nodiscard]] std::span<const std::uint8_t> at(std::uint64_t offset, std::size_t n) {
     if (offset < begin_ || offset + n > begin_ + have_) {
       begin_ = offset;
@@ -145,7 +145,7 @@ class HeaderReader {
   std::size_t have_ = 0;
 };
 
-// "PREFIX-00017-of-01024SUFFIX"?
+// Parses "PREFIX-00017-of-01024SUFFIX".
 struct ShardName {
   std::uint64_t number = 0, of = 0;
 };
@@ -168,9 +168,11 @@ struct ShardName {
   return number(out.of) && name.empty();
 }
 
-// The files PREFIX-<number>-of-<count>SUFFIX of a folder in order; numbers go from 0 or, as some tools count, from 1.
-// Empty if there is none, or no folder. Throws DataError that names what is missing or does not belong to the set.
-// lacking: a set that lacks files is taken, and this text says which; it stays as it is for a whole set.
+// Returns the files PREFIX-<number>-of-<count>SUFFIX of a folder in order. Numbers start from 0 or, as in some tools,
+// from 1. Returns an empty list if there are no such files or no folder. Throws DataError that names what is missing or
+// does not belong to the set.
+// lacking: if given, an incomplete set is accepted, and this text receives the missing files; it does not change for a
+// complete set.
 [[nodiscard]] inline std::vector<io::Path> find_shards(const io::Path& folder, std::string_view prefix,
                                                        std::string_view suffix, std::string* lacking = nullptr) {
   std::map<std::uint64_t, io::Path> found;
@@ -212,7 +214,7 @@ struct ShardName {
       continue;
     }
     if (++missing <= 4) names += (missing > 1 ? ", " : "") + name_of_shard(k);
-    // What a name claims costs no time.
+    // Limits the time that a huge count in a name can cost.
     if (missing > 4 && of > 1'000'000) break;
   }
   if (missing > 0 && lacking != nullptr && paths.size() == found.size()) {

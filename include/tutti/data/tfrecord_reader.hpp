@@ -25,8 +25,8 @@ namespace tfrecord {
 
 inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
 
-// Bytes of the payload of the frame that begins with `header` (12 bytes, or fewer at the end of a file). `left` is what
-// the file still has from there on. Throws DataError naming `where`.
+// Returns the bytes of the payload of the frame that begins with `header` (12 bytes, or fewer at the end of a file).
+// `left`: the bytes of the file from there on. Throws DataError that names `where`.
 [[nodiscard]] inline std::uint64_t payload_length(std::span<const std::uint8_t> header, std::uint64_t left,
                                                   std::string_view where) {
   if (header.size() >= 2 && header[0] == 0x1F && header[1] == 0x8B)
@@ -47,7 +47,7 @@ inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
   return length;
 }
 
-// The payload of a whole frame, its CRC checked. Throws DataError naming `where`.
+// Returns the payload of a complete frame after checking its CRC. Throws DataError that names `where`.
 [[nodiscard]] inline std::span<const std::uint8_t> payload(std::span<const std::uint8_t> frame,
                                                            std::string_view where) {
   const auto length = static_cast<std::size_t>(
@@ -61,7 +61,7 @@ inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
   return data;
 }
 
-// The frames of one file, by their headers alone. Throws DataError naming file and record.
+// Returns the frames of one file, reading only their headers. Throws DataError that names file and record.
 [[nodiscard]] inline std::vector<RecordSpan> scan(const ShardFiles& files, std::size_t file) {
   std::vector<RecordSpan> found;
   HeaderReader reader(files, file);
@@ -83,11 +83,11 @@ inline constexpr std::uint64_t header_bytes = 12, footer_bytes = 4;
 // several threads at once.
 class TfRecordFiles {
  public:
-  // `index` is the index file's place if the folder can be written to. Throws DataError.
+  // `index`: the path of the index file, if the folder is writable. Throws DataError.
   TfRecordFiles(std::vector<io::Path> paths, const io::Path& index) : TfRecordFiles(open(std::move(paths), index)) {}
 
   [[nodiscard]] std::int64_t size() const noexcept { return shared_->index.size(); }
-  // Reads record i into `frame`, whose memory the payload that it returns is a part of. Throws DataError.
+  // Reads record i into `frame` and returns its payload, which is part of `frame`'s memory. Throws DataError.
   [[nodiscard]] std::span<const std::uint8_t> read(std::int64_t i, std::vector<std::uint8_t>& frame) const {
     const RecordSpan span = shared_->index.span(i);
     frame.resize(span.length);
