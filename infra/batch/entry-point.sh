@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The first process of a node's container: ssh between the nodes, and mpi-run.sh, whose code is the container's.
+# The first process of a node's container. It sets up ssh between the nodes, runs mpi-run.sh, and exits with its code.
 #   entry-point.sh [--one-node] [--key NAME] [PROGRAM ARGUMENT...]
-# --one-node is for a job of a single container, to which Batch gives no number of nodes: its container shares the host's network,
-# so that sshd listens at port 2222, and the interface is that of the default route.
-# NAME is the job's private ssh key: a parameter of SSM, its ARN, or the ARN of a secret of Secrets Manager; or the
-# variable SSH_KEY says it. PROGRAM and the variables of the job: see mpi-run.sh.
-#   BATCH_STATE_DIR  where hostfile and batch-exit-code are written        /tmp
+# --one-node is for a job of a single container, for which Batch sets no number of nodes. The container shares the host's network:
+# sshd listens on port 2222, and the interface is that of the default route.
+# NAME is the job's private ssh key: a parameter of SSM, its ARN, or the ARN of a secret of Secrets Manager. The variable SSH_KEY
+# may hold NAME too. PROGRAM and the variables of the job: see mpi-run.sh.
+#   BATCH_STATE_DIR  folder of hostfile and batch-exit-code               /tmp
 #   SSH_PORT         of the nodes                                          22, or 2222 with --one-node
-# Exit codes: the training's, or 1 where none was left, 2 usage, 3 a key or a file that could not be read, 5 a node that
-# did not come, 143 stopped by Batch with the state saved.
+# Exit codes: the training's, or 1 if it left no code, 2 usage, 3 a key or a file that cannot be read, 5 a node that
+# did not report, 143 stopped by Batch with the state saved.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 say() { printf 'entry-point: %s\n' "$*" >&2; }
@@ -54,8 +54,8 @@ if ! ssh-keygen -y -P '' -f "$BATCH_SSH_DIR/key" >"$BATCH_SSH_DIR/key.pub" 2>/de
   exit 3
 fi
 
-# Whoever holds the job's key is one of its nodes: the key opens the door, and it is the host key too, so that nobody
-# else can pass for a node.
+# The job's key identifies its nodes: it is both the key for logging in and the host key, so that no other host can pose as
+# a node.
 public=$(cut -d ' ' -f 1,2 "$BATCH_SSH_DIR/key.pub")
 echo "$public" >"$BATCH_SSH_DIR/authorized_keys"
 echo "batch-job $public" >"$BATCH_SSH_DIR/known_hosts"
@@ -94,7 +94,7 @@ LogLevel ERROR
 SetEnv BATCH_STATE_DIR=$BATCH_STATE_DIR
 SSHD
 
-# Starts sshd again where it ends.
+# Restarts sshd if it ends.
 keep_sshd() {
   local child=
   trap '[[ -z $child ]] || kill "$child" 2>/dev/null; exit' TERM
@@ -113,7 +113,7 @@ run=$!
 trap 'kill -TERM "$run" 2>/dev/null || true' TERM INT
 while kill -0 "$run" 2>/dev/null; do wait "$run" || true; done
 kill -TERM "$sshd" 2>/dev/null || true
-# The key leaves with the job, also where a container is kept.
+# Deletes the key with the job: a container may be kept.
 rm -rf "$BATCH_SSH_DIR"
 if ! code=$(cat "$BATCH_STATE_DIR/batch-exit-code" 2>/dev/null) || ! [[ $code =~ ^[0-9]{1,3}$ ]] || ((10#$code > 255)); then
   say "[$BATCH_STATE_DIR/batch-exit-code] expected the training's exit code, got none."

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a Batch job fetches and leaves: its key, its input and its output.
+"""Fetches the key and the input of a Batch job, and uploads its output.
 
     job_files.py key NAME FILE                     a parameter of SSM or a secret of Secrets Manager, into a new FILE
     job_files.py fetch s3://BUCKET/KEY FOLDER      archives are unpacked; with "/" at the end all objects below it
     job_files.py upload [--newest-checkpoint] FOLDER s3://BUCKET/PREFIX NAME SCRATCH     as NAME.tar.gz
 
-Exit codes: 0 done, 2 usage, 3 what could not be read or written, with the action that the job's role lacks.
+Exit codes: 0 done, 2 usage, 3 a file or an object cannot be read or written; the message names the action that the job's role lacks.
 """
 import os
 import re
@@ -35,7 +35,7 @@ def client(service, region=None):
 
 
 def calling(where, expected, action, resource, call):
-    """What call() returns; its error with the action that it takes. Values never get into a message."""
+    """Returns the result of call(). Its error names the action that it needs. Values never appear in a message."""
     from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import BotoCoreError, ClientError
     try:
@@ -78,7 +78,7 @@ def bucket_and_key(url, where):
 
 
 def below(folder, name, where):
-    """folder/name, which must be below folder."""
+    """Returns folder/name, which must be below folder."""
     target = (folder / name).resolve()
     if folder.resolve() not in (target, *target.parents):
         fail(where, "names below the folder", f'"{name}"')
@@ -95,7 +95,7 @@ def unpack(archive, folder, where):
                 elif member.isfile():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     source = tar.extractfile(member)
-                    # A name in the archive takes the place of a link; it is not followed.
+                    # A file of the archive replaces a link of the same name; the link is not followed.
                     if target.is_symlink():
                         target.unlink()
                     with open(target, "wb") as out:
@@ -137,7 +137,7 @@ def fetch(url, folder):
 
 
 def kept(folder, newest_only):
-    """A filter of tarfile: without the checkpoints but the newest that is whole, if only that shall be kept."""
+    """Returns a filter for tarfile. With newest_only it drops all checkpoints except the newest complete one."""
     whole = sorted(p.parent.name for p in (folder / "checkpoints").glob("step-*/COMPLETE"))
 
     def choose(member):
@@ -158,7 +158,7 @@ def upload(folder, url, name, scratch, newest_only):
     Path(scratch).mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=scratch, suffix=".tar.gz") as packed:
         try:
-            # Weights do not become smaller by packing them; text does.
+            # Compression makes text smaller, but not weights.
             with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
                 tar.add(folder, arcname=folder.name, filter=kept(folder, newest_only))
             packed.flush()

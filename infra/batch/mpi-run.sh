@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What a node of a multi-node Batch job does. A child reports to the main node and stays; the main node waits for all of
-# them, starts the program with mpirun and ends with its code. Started by entry-point.sh.
+# Runs on each node of a multi-node Batch job. A child node reports to the main node and waits. The main node waits for all
+# children, starts the program with mpirun and exits with its code. Started by entry-point.sh.
 #   mpi-run.sh [PROGRAM ARGUMENT...]      none: train_imagenet for 90 epochs, poly, 10 of them warmup
 # Variables of the job's definition:
 #   MPI_GPUS         processes                                             all slots: GPUs, else processors
 #   BATCH_SIZE       images per process                                    the program's
-#   JOB_DIR          the data set, a folder that is there                  the program's
-#   SCRATCH_DIR      working folder, and where S3_INPUT goes                /tmp
+#   JOB_DIR          the data set, an existing folder                      the program's
+#   SCRATCH_DIR      working folder, and destination of S3_INPUT                           /tmp
 #   RUNS_DIR         shared by the nodes; the job's checkpoints, logs and TensorBoard files go to RUNS_DIR/<job id>
 #                                                                          $SCRATCH_DIR/runs
 #   S3_INPUT         s3://BUCKET/KEY, fetched by each node: an archive (.tar, .tar.gz, .tgz) is unpacked; with "/" at its
@@ -15,10 +15,10 @@
 #   S3_OUTPUT        s3://BUCKET/PREFIX, gets batch_output_<job id>.tar.gz of the job's folder
 #   TUTTI_<OPTION>   any option of the program: TUTTI_NUM_EPOCHS=30; on all nodes, as NCCL_*, FI_*, HOROVOD_* and OMP_*
 #   EXTRA_MPI_PARAMS more arguments of mpirun
-#   INTERFACE        of the nodes' network                                 eth0
-#   JOIN_TIMEOUT     seconds in which all nodes must have come             900
+#   INTERFACE        network interface of the nodes                                 eth0
+#   JOIN_TIMEOUT     seconds within which all nodes must report            900
 #   MAIN_TIMEOUT     seconds without the main node after which a child ends   120
-#   STOP_TIMEOUT     seconds that the program has to save its state when Batch stops the job   20
+#   STOP_TIMEOUT     seconds for the program to save its state when Batch stops the job   20
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 state=${BATCH_STATE_DIR:-/tmp}
@@ -26,7 +26,7 @@ hosts=$state/hostfile
 ssh=(ssh -F "${BATCH_SSH_DIR:-/run/batch-ssh}/ssh_config")
 say() { printf 'mpi-run: %s\n' "$*" >&2; }
 
-# finish CODE: the code is written in one rename, for entry-point.sh.
+# finish CODE: writes the code for entry-point.sh, in one rename.
 finish() {
   echo "$1" >"$state/batch-exit-code.tmp"
   mv "$state/batch-exit-code.tmp" "$state/batch-exit-code"
@@ -38,7 +38,7 @@ usage() {
     "AWS_BATCH_JOB_NUM_NODES, AWS_BATCH_JOB_MAIN_NODE_INDEX and on children AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
   finish 2
 }
-# number NAME DEFAULT LARGEST: sets the variable to a number from 1, or from 0 where its name ends in INDEX.
+# number NAME DEFAULT LARGEST: sets the variable to a number from 1, or from 0 if its name ends in INDEX.
 number() {
   local least=1
   [[ $1 != *INDEX ]] || least=0
@@ -57,7 +57,7 @@ number STOP_TIMEOUT 20 86400
 [[ -z ${MPI_GPUS:-} ]] || number MPI_GPUS "" 100000
 interface=${INTERFACE:-eth0}
 scratch=${SCRATCH_DIR:-/tmp}
-# Batch names the nodes of job J J#0, J#1 and so on.
+# Batch calls the nodes of job J J#0, J#1 and so on.
 job=${AWS_BATCH_JOB_ID:-job}
 job=${job%%#*}
 [[ $job =~ ^[A-Za-z0-9][A-Za-z0-9_.:-]*$ ]] || usage "[AWS_BATCH_JOB_ID] expected the id of a job, got \"$job\"."
@@ -90,8 +90,8 @@ stopping=
 told_ranks=
 mpirun_pid=
 files_pid=
-# Batch stops a job by SIGTERM to every container and 30 s later by SIGKILL. One process of the training that is told to
-# stop takes the others with it, after their step, with the state saved; mpirun, told itself, would kill them.
+# Batch stops a job with SIGTERM to every container and SIGKILL 30 s later. If one process of the training gets the signal, all
+# of them stop after their step and save the state. mpirun must not get the signal: it would kill them.
 # shellcheck disable=SC2317  # called by the trap
 on_term() {
   [[ -z $stopping ]] || return 0
@@ -100,7 +100,7 @@ on_term() {
   [[ -z $files_pid ]] || kill -TERM "$files_pid" 2>/dev/null || true
   tell_ranks
 }
-# Only once: a second signal would end them without saving.
+# Only once: a second signal would end the processes before they save the state.
 tell_ranks() {
   local child
   [[ -n $mpirun_pid && -z $told_ranks ]] || return 0
@@ -109,7 +109,7 @@ tell_ranks() {
   done
 }
 trap on_term TERM INT
-# pause SECONDS: a signal ends it.
+# pause SECONDS: sleeps; a signal ends it early.
 pause() {
   local child
   sleep "$1" &
@@ -118,7 +118,7 @@ pause() {
 }
 stop_where_asked() { [[ -z $stopping ]] || finish 143; }
 
-# files ARGUMENT...: job_files.py, which a signal ends.
+# files ARGUMENT...: runs job_files.py; a signal ends it.
 files() {
   local code=0
   "${PYTHON:-python3}" "$here/job_files.py" "$@" &
@@ -129,10 +129,10 @@ files() {
   return "$code"
 }
 
-# report LINE: to the main node, again until it has it.
+# report LINE: sends LINE to the main node, and repeats it until the main node has it.
 report() {
   local pause=1 end=$((SECONDS + JOIN_TIMEOUT))
-  # shellcheck disable=SC2016  # the main node's folder, which its sshd tells
+  # shellcheck disable=SC2016  # the main node's folder, from the environment of its sshd
   until "${ssh[@]}" "$AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS" 'cat >>"$BATCH_STATE_DIR/hostfile"' <<<"$1"; do
     stop_where_asked
     if ((SECONDS >= end)); then
@@ -166,7 +166,7 @@ child() {
   ((code == 0)) || { report "$address failed=$code" && finish "$code"; }
   report "$address slots=$slots"
   say "reported $address slots=$slots to the main node"
-  # Batch stops the children when the main node has ended; where it does not, they end by themselves.
+  # Batch stops the children when the main node has ended. If it does not, they end by themselves.
   while [[ -z $stopping ]]; do
     if timeout 5 bash -c ": </dev/tcp/$main/$SSH_PORT" 2>/dev/null; then
       seen=$SECONDS
@@ -176,13 +176,14 @@ child() {
     fi
     pause "$((MAIN_TIMEOUT < 50 ? 1 : 10))"
   done
-  # Stays as long as processes of the training do, which the main node stops.
+  # Waits until the training's processes have ended; the main node stops them.
   sshd=$(cat "${BATCH_SSH_DIR:-/run/batch-ssh}/sshd.pid" 2>/dev/null) || finish 143
   while ((SECONDS - stopping < STOP_TIMEOUT + 5)) && pgrep -P "$sshd" >/dev/null; do pause 1; done
   finish 143
 }
 
-# read_nodes: fills nodes, one "ADDRESS slots=N" a node: the main node, then the others in the order in which they came.
+# read_nodes: fills nodes with one "ADDRESS slots=N" for each node: the main node, then the others in the order in which
+# they reported.
 read_nodes() {
   local line node rest
   declare -A seen=([$address]=1)
@@ -202,7 +203,7 @@ read_nodes() {
   done <"$hosts"
 }
 
-# default VALUE NAME...: gives the program's option a value where none of its names has one.
+# default VALUE NAME...: gives the program's option a value if the variables of all its names are unset.
 default() {
   local value=$1 name
   shift
@@ -216,7 +217,7 @@ set_options() {
   default "$run_folder" TUTTI_LOG_DIR TUTTI_RUN_DIR TUTTI_TRAIN_DIR
   [[ -z ${BATCH_SIZE:-} ]] || default "$BATCH_SIZE" TUTTI_BATCH_SIZE
   [[ -z ${JOB_DIR:-} ]] || default "$JOB_DIR" TUTTI_DATA_DIR TUTTI_DATA
-  # A job that Batch starts again has its number still, and goes on; train_imagenet does so by itself.
+  # A job that Batch restarts keeps its number and continues; train_imagenet does so by itself.
   if [[ $program == train_cifar10 && -d $run_folder/checkpoints ]]; then default latest TUTTI_RESUME; fi
   if [[ $program == train_imagenet ]] && (($# == 1)); then
     [[ -n ${TUTTI_NUM_BATCHES:-} ]] || default 90 TUTTI_NUM_EPOCHS TUTTI_EPOCHS
@@ -258,7 +259,7 @@ main() {
 
   set_options "${program[@]}"
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-$interface}
-  # The main node opens every connection itself; a node is filled before the next one.
+  # The main node opens every connection itself. A node is filled before the next one.
   command=(mpirun -np "${MPI_GPUS:-$total}" --machinefile "$hosts-deduped" -mca plm_rsh_no_tree_spawn 1
     -mca plm_rsh_agent "${ssh[*]}" -bind-to socket -map-by slot -mca pml ob1 -mca btl "^openib"
     -mca btl_tcp_if_include "$interface" -mca oob_tcp_if_include "$interface" -x PATH -x LD_LIBRARY_PATH)
@@ -289,13 +290,13 @@ main() {
       kill -KILL "$mpirun_pid" 2>/dev/null || true
       break
     else
-      # A signal may come before there are any.
+      # A signal may arrive before the processes exist.
       tell_ranks
       pause 0.2
     fi
   done
   if [[ -n $stopping ]]; then
-    # mpirun tells the code of a rank that another one told to stop.
+    # mpirun would report the code of a rank that another rank has stopped.
     code=0
     wait "$mpirun_pid" 2>/dev/null || code=143
   fi
@@ -305,7 +306,7 @@ main() {
   finish "$code"
 }
 
-# upload CODE: what there is, whatever became of the training; a failure counts where nothing had failed before.
+# upload CODE: uploads the existing files, also after a failed training. A failure of the upload counts only if CODE is 0.
 upload() {
   local failed=0 only=()
   if [[ ! -d $run_folder ]]; then
@@ -313,7 +314,7 @@ upload() {
     (($1)) || finish 3
     return 0
   fi
-  # Seconds are left before Batch kills the container: the newest checkpoint and the logs.
+  # Only seconds are left before Batch kills the container: uploads only the newest checkpoint and the logs.
   [[ -z $stopping ]] || only=(--newest-checkpoint)
   files upload "${only[@]}" "$run_folder" "$S3_OUTPUT" "batch_output_$job" "$scratch" || failed=$?
   (($1 || failed == 0)) || finish "$failed"

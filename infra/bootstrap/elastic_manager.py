@@ -7,11 +7,11 @@
 Every 5 s it asks EC2 for the instances of the template that have the tag NodeType=Worker:
 
     has the tag KEY, runs, and has prepared its data     its address becomes a line of DIR/host_worker
-    the tag was deleted                                  the line goes, and once its worker has left, the instance too
-    does not run any more                                the line goes
+    the tag was deleted                                  the line is removed, and once its worker has left, the instance too
+    does not run any more                                the line is removed
 
-Prepared is who has the file $EFS_MOUNT/prepare_data_success_ADDRESS, no older than the instance. The tag
-elastic_worker_status says how far it is: ADD_QUEUED, ADDED, REMOVAL_QUEUED, REMOVED; what DIR/host_worker_log tells decides.
+An instance has prepared its data when the file $EFS_MOUNT/prepare_data_success_ADDRESS exists and is no older than the instance.
+The tag elastic_worker_status is its state: ADD_QUEUED, ADDED, REMOVAL_QUEUED or REMOVED. It follows DIR/host_worker_log.
 All other lines of host_worker are left as they are: those of the hosts with which the job began, and a user's own.
 Python 3.9 and boto3.
 """
@@ -31,7 +31,7 @@ from host_files import keys_of, put_known_hosts, read_json
 
 STATUS = "elastic_worker_status"
 POLL = 5  # seconds
-# An instance that was let go before its worker had come may have it come all the same, within this time.
+# An instance that was released before its worker had joined may still join within this time.
 LATE = 60
 GONE = ("shutting-down", "terminated", "stopping", "stopped")
 
@@ -41,14 +41,14 @@ def say(text):
 
 
 class Log:
-    """host_worker_log: who is in the job. Both orders of its words are read, "SEQ ADDED HOST TIME_NS" and
-    "SEQ HOST ADDED TIME"; lines that are older than the job do not count."""
+    """host_worker_log: the hosts of the job. Both orders of its words are read, "SEQ ADDED HOST TIME_NS" and "SEQ
+    HOST ADDED TIME". Lines that are older than the job are ignored."""
 
     def __init__(self, file, since):
         self.file, self.since = file, since
 
     def last(self):
-        """ADDED or REMOVED, whichever was last, of each host."""
+        """Returns the last word, ADDED or REMOVED, of each host."""
         found = {}
         try:
             lines = self.file.read_text(errors="replace").split("\n")[:-1]
@@ -59,7 +59,7 @@ class Log:
             if len(words) != 4 or not words[3].isdecimal():
                 continue
             host, what = (words[1], words[2]) if words[2] in ("ADDED", "REMOVED") else (words[2], words[1])
-            # A time of the other order may be in seconds.
+            # A time in the second order may be in seconds.
             at = int(words[3]) if len(words[3]) > 12 else (int(words[3]) + 1) * 10**9
             if what in ("ADDED", "REMOVED") and at >= self.since:
                 found[host] = what
@@ -67,7 +67,8 @@ class Log:
 
 
 def host_of(line):
-    """The host of a line of a hosts file: without user, port and slots; nothing of a comment or an empty line."""
+    """Returns the host of a line of a hosts file, without user, port and slots; empty for a comment or an empty
+    line."""
     word = (line.split("#", 1)[0].split() or [""])[0].rsplit("@", 1)[-1]
     if word.startswith("["):
         return word[1:].split("]", 1)[0]
@@ -79,14 +80,15 @@ class HostsFile:
         self.file = file
 
     def lines(self):
-        """Without their newlines; None where the file is missing."""
+        """Returns the lines without their newlines; None if the file is missing."""
         try:
             return self.file.read_text().splitlines()
         except FileNotFoundError:
             return None
 
     def change(self, gone, new):
-        """Takes the lines of the hosts `gone` out and puts lines at the end, in one rename. False if there is nothing to do."""
+        """Removes the lines of the hosts `gone` and appends lines for `new`, in one rename. Returns False if no
+        change is needed."""
         while True:
             old = self.lines()
             if old is None:
@@ -98,7 +100,7 @@ class HostsFile:
                 return False
             aside = self.file.with_name(f"{self.file.name}.tmp")
             aside.write_text("".join(line + "\n" for line in kept))
-            # Somebody may have edited the file meanwhile.
+            # A user may have edited the file meanwhile.
             if self.lines() == old:
                 os.rename(aside, self.file)
                 return True
@@ -122,10 +124,10 @@ class Manager:
         self.efs = Path(os.environ.get("EFS_MOUNT") or "/")
         shared = os.environ.get("DEEPLEARNING_CLUSTER_PATH")
         self.shared = Path(shared) if shared else None
-        # Which lines are this manager's, also when it is started again: address by instance.
+        # Records which lines belong to this manager, also after a restart: address by instance.
         self.file = self.folder / "host_worker_instances"
         self.mine = self.recall()
-        self.let_go = {}  # instance: since when, and whether it had a line
+        self.let_go = {}  # instance: time of the release, and whether it had a line
         self.told = collections.OrderedDict()
         self.slots = None
 
@@ -142,13 +144,13 @@ class Manager:
         os.rename(aside, self.file)
 
     def once(self, about, text):
-        """Says it, unless that was the last word about this."""
+        """Prints the text, unless it was the last text about this."""
         if self.told.get(about) != text:
             self.told[about] = text
             say(text)
 
     def call(self, action, function, **arguments):
-        """What EC2 answers; None where it does not, which is said once and tried again with the next look."""
+        """Returns EC2's answer, or None if there is none. A failure is printed once, and the next look tries again."""
         import botocore.exceptions
         import botocore.parsers
         try:
@@ -166,7 +168,7 @@ class Manager:
         return None
 
     def instances(self):
-        """All that come from the template and are workers; None where EC2 does not answer."""
+        """Returns all workers made from the template; None if EC2 does not answer."""
         found, more = [], {}
         while True:
             got = self.call("DescribeInstances", self.ec2.describe_instances, **more,
@@ -184,7 +186,7 @@ class Manager:
                          Tags=[{"Key": k, "Value": v} for k, v in tags.items()]) is not None
 
     def prepared(self, instance, ip):
-        """Whether this instance has prepared its data, and not one that had its address before."""
+        """Returns whether this instance has prepared its data, not an earlier instance with the same address."""
         try:
             made = (self.efs / f"prepare_data_success_{ip}").stat().st_mtime
         except OSError:
@@ -192,7 +194,7 @@ class Manager:
         return made >= instance["LaunchTime"].timestamp()
 
     def know(self, ip):
-        """Puts the host's keys, which it has left in the shared folder, into known_hosts: ssh trusts no others."""
+        """Puts the host's keys from the shared folder into known_hosts: ssh trusts no others."""
         keys = keys_of(read_json(self.shared / "hosts" / f"{ip}.json")) if self.shared else []
         if not keys:
             return say(f"warning: {ip} has left no host keys; tutti-launch reaches it only if known_hosts has them already")
@@ -201,7 +203,8 @@ class Manager:
         put_known_hosts(path, "".join(f"{ip} {k}\n" for k in keys))
 
     def slots_of_base(self, lines):
-        """How many processes a host has: as many as most of those with which the job began."""
+        """Returns the number of processes for a host: the most frequent number among the hosts with which the job
+        began."""
         if self.slots is None:
             counts = collections.Counter((re.search(r"\sslots=(\d+)", line) or ["", "1"])[1] for line in lines
                                          if addresses(host_of(line)) & self.base)
@@ -210,7 +213,7 @@ class Manager:
 
     # ---- one look ----
     def look(self, over=False):
-        """over: the job has ended, so nobody joins, and who was to leave has left."""
+        """over: the job has ended. No instance joins any more, and those that were to leave count as having left."""
         lines = self.hosts.lines()
         found = self.instances() if lines is not None else None
         if found is None:
@@ -231,7 +234,7 @@ class Manager:
                 self.let_go.pop(instance, None)
             elif state == "running" and ip:
                 (wanted if self.tag in tags else leaving).append((i, instance, ip, tags))
-        # One that EC2 has forgotten.
+        # An instance that EC2 no longer lists.
         for instance in set(self.mine) - {i["InstanceId"] for i in found}:
             gone.add(self.mine.pop(instance))
         add = [] if over else [w for w in wanted if w[1] not in self.mine and self.prepared(w[0], w[2])]
@@ -246,7 +249,7 @@ class Manager:
             gone.add(ip)
         # An address that another instance has now.
         gone -= set(self.mine.values())
-        # One that a user took out by hand comes back with the next look as long as it has the tag.
+        # A host that a user removed by hand returns at the next look if it has the tag.
         there = {host_of(line) for line in lines}
         new = [] if over else [ip + self.slots_of_base(lines) for ip in self.mine.values() if ip not in there]
         self.remember()
@@ -269,7 +272,7 @@ class Manager:
             say(f"{instance} is {status}")
 
     def let_leave(self, instance, ip, tags, said, over):
-        """One whose tag was deleted: it ends once nothing of the job is on it."""
+        """Handles an instance without the tag: it ends once no process of the job runs on it."""
         was = tags.get(STATUS)
         since, had_line = self.let_go[instance]
         never = was is None and said is None and not had_line
@@ -283,7 +286,7 @@ class Manager:
             try:
                 (self.efs / f"prepare_data_success_{ip}").unlink()
             except OSError:
-                pass  # The next instance of this address deletes it.
+                pass  # The next instance with this address deletes it.
         elif was != "REMOVAL_QUEUED" and self.set_tags(instance, **{STATUS: "REMOVAL_QUEUED"}):
             say(f"{instance} is REMOVAL_QUEUED")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A worker that comes while the cluster stands: it joins who is there, prepares its data, and says so in a file for which the
-elastic manager waits."""
+"""A worker that comes when the cluster is complete: it joins the existing hosts, prepares its data, and reports that
+in a file for which the elastic manager waits."""
 import os
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from host_setup import Failure, HostSetup, log
 
 class ElasticWorkerSetup(HostSetup):
     def set_up(self):
-        # Of an instance that had this address before.
+        # Left by an instance that had this address before.
         success = Path(self.env["EFS_MOUNT"]) / f"prepare_data_success_{self.ip}"
         success.unlink(missing_ok=True)
         self.let_master_in()
@@ -33,7 +33,7 @@ class ElasticWorkerSetup(HostSetup):
             raise Failure(f"PREPARE_DATA_SCRIPT: there is no file {script}")
         command = [script] if os.access(script, os.X_OK) else [sys.executable, script]
         log.info("running %s", script)
-        # Its own variables and no more: the wait handle and what else the set-up knows is not the script's.
+        # Passes only the script's own variables: it must not see the wait handle and other values of the set-up.
         keep = {n: v for n, v in self.env.items() if n in ("PATH", "LANG", "EFS_MOUNT", "AWS_REGION")}
         with subprocess.Popen(command, cwd=self.env["EFS_MOUNT"], env={"HOME": self.files.user.pw_dir, **keep}, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as running:

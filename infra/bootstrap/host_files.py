@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The files that the set-up leaves on a host of the cluster, and those by which hosts tell each other their keys."""
+"""The files that the set-up leaves on a host of the cluster, and those by which hosts exchange their keys."""
 import json
 import os
 import pwd
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_aside(path, text, mode=0o644, owner=None):
-    """Replaces a file in one rename, so that nobody reads half of it."""
+    """Replaces a file in one rename, so that no process reads half of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as out:
         out.write(text)
@@ -24,7 +24,7 @@ def text_of(path):
 
 
 def read_json(path):
-    """What a file of the shared folder holds; None where it is not there or is half a file."""
+    """Returns the content of a file of the shared folder; None if it does not exist or is incomplete."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
@@ -42,7 +42,7 @@ def without(text, pattern):
 
 
 def gpu_count():
-    """How many GPUs nvidia-smi lists; 0 where there are none, or it fails."""
+    """Returns how many GPUs nvidia-smi lists; 0 if there are none or if it fails."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -51,12 +51,13 @@ def gpu_count():
 
 
 def package_lacks_cuda(about=Path(__file__).resolve().parent.parent / "package" / "about"):
-    """Whether the archive that this script lies in has programs without the CUDA backend. Other installations do not say."""
+    """Returns whether the archive of this script has programs without the CUDA backend. Other installations do not
+    record it."""
     return "cuda none" in text_of(about).splitlines()
 
 
 class Files:
-    """What the set-up leaves on a host. It may be called again: nothing is there twice."""
+    """Writes the set-up's files on a host. It may run again without writing entries twice."""
 
     def __init__(self, root, user):
         self.root = Path(root)
@@ -72,7 +73,7 @@ class Files:
     def write_hosts(self, master_ip, worker_ips):
         path = self.at("/etc/hosts")
         kept = without(text_of(path), r"\sdeeplearning-(master|worker\d+)\s*$")
-        # In place: the file may be a mount of its own.
+        # Writes in place: the file may be a mount of its own.
         path.write_text(kept + "".join(line + "\n" for line in hosts_lines(master_ip, worker_ips)))
 
     def write_workers(self, count):
@@ -87,7 +88,7 @@ class Files:
         write_aside(path, kept + "".join(f"export {name}={value}\n" for name, value in variables.items()))
 
     def link_programs(self):
-        """Puts the programs where ssh looks for them too: it reads no profile."""
+        """Links the programs into a folder that ssh searches too: ssh reads no profile."""
         folder = self.at("/usr/local/bin")
         folder.mkdir(parents=True, exist_ok=True)
         for program in sorted(self.at("/opt/tutti/bin").glob("*")):
@@ -96,7 +97,7 @@ class Files:
             os.rename(aside, folder / program.name)
 
     def forward_agent(self):
-        """Lets ssh hand the agent of whoever has logged in on to the next host."""
+        """Lets ssh forward the logged-in user's agent to the next host."""
         path = self.at("/etc/ssh/ssh_config")
         old = text_of(path)
         new, changed = re.subn(r"(?mi)^[#\s]*ForwardAgent\s+no\s*$", "    ForwardAgent yes", old)
@@ -112,7 +113,7 @@ class Files:
         return folder
 
     def make_key_pair(self):
-        """The public half of this cluster's key pair, which is made once."""
+        """Returns the public half of this cluster's key pair, which is made once."""
         private = self.ssh_folder() / "id_ed25519"
         if not private.exists():
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tutti-cluster", "-f", str(private)], check=True,
@@ -128,7 +129,7 @@ class Files:
         write_aside(path, kept + public_key + "\n", 0o600, self.user)
 
     def host_keys(self):
-        """The public keys of this host's sshd, as "TYPE KEY"."""
+        """Returns the public keys of this host's sshd, as "TYPE KEY"."""
         folder = self.at("/etc/ssh")
         if not list(folder.glob("ssh_host_*_key.pub")):
             folder.mkdir(parents=True, exist_ok=True)
@@ -141,20 +142,21 @@ class Files:
 
 
 def put_known_hosts(path, text, owner=None):
-    """Puts lines into a known_hosts file, in place of those of the same hosts."""
+    """Puts lines into a known_hosts file. They replace those of the same hosts."""
     names = {name for line in text.splitlines() for name in line.split(" ", 1)[0].split(",")}
     kept = [line for line in text_of(path).splitlines() if not names & set(line.split(" ", 1)[0].split(","))]
     write_aside(path, "".join(line + "\n" for line in kept) + text, 0o600, owner)
 
 
 def keys_of(told):
-    """The host keys of what a host has left in the shared folder; none where that is not as host_keys() wrote it."""
+    """Returns the host keys that a host has left in the shared folder; empty if they are not in the format of
+    host_keys()."""
     keys = told.get("keys") if told else None
     return [k for k in keys if isinstance(k, str) and re.fullmatch(r"[-a-z0-9@.]+ [A-Za-z0-9+/=]+", k)] if isinstance(keys, list) else []
 
 
 def known_hosts_lines(keys, master_ip, worker_ips):
-    """keys: those of each address. A line has all names of a host and one of its keys."""
+    """keys: of each address. A line has all names of a host and one of its keys."""
     lines = ""
     for k, ip in enumerate(worker_ips, 1):
         names = ",".join([ip, f"deeplearning-worker{k}", *(["deeplearning-master"] if ip == master_ip else [])])

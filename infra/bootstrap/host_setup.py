@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What every host does to become one of the cluster: it learns who it is, waits for others with a limit, calls AWS with the
-patience that new things take, tells its keys, and leaves the files that a user finds."""
+"""The set-up that every host of the cluster runs: it finds its identity, waits for others with a limit, calls AWS
+with patience for new resources, publishes its keys, and leaves the files for the user."""
 import ipaddress
 import json
 import logging
@@ -18,18 +18,18 @@ from instance_metadata import Metadata
 log = logging.getLogger("setup_host")
 
 ALWAYS = ["AWS_DL_STACK_ID", "AWS_DL_DEFAULT_USER", "AWS_REGION", "EFS_MOUNT"]
-# Of hosts that the stack itself makes.
+# For hosts that the stack itself makes.
 CLUSTER = ["AWS_DL_MASTER_QUEUE", "AWS_DL_WORKER_QUEUE", "AWS_DL_WAITCONDITION_TIMEOUT", "AWS_DL_MASTERLAUNCH_TIMEOUT"]
 DENIED = ("AccessDenied", "UnauthorizedOperation", "AuthFailure")
-PATIENCE = 120  # seconds in which what was just created may be unknown or forbidden
+PATIENCE = 120  # seconds during which a new resource may be unknown or forbidden
 
 
 class Failure(Exception):
-    """Ends the set-up of this host; the text says which step, and why."""
+    """Ends the set-up of this host. The text names the step and the reason."""
 
 
 class HostSetup:
-    """A role says what it NEEDED of the environment, and does the rest in set_up()."""
+    """A role lists in NEEDED the variables that it needs, and does its part in set_up()."""
 
     NEEDED = []
 
@@ -70,7 +70,7 @@ class HostSetup:
         return self.budget - (time.monotonic() - self.began)
 
     def until(self, what, look, patience=None):
-        """What look() gives once it is true; None after so many seconds, or at the end of the budget."""
+        """Returns the value of look() once it is true; None after `patience` seconds or at the end of the budget."""
         deadline = time.monotonic() + min(self.left(), self.left() if patience is None else patience)
         while True:
             found = look()
@@ -83,7 +83,7 @@ class HostSetup:
             time.sleep(min(self.interval, rest))
 
     def call(self, service, action, **arguments):
-        """Calls AWS. What has just been created may be unknown or forbidden for a while; then the step fails by its name."""
+        """Calls AWS. New resources may be unknown or forbidden for a while; after that the step fails with its name."""
         import boto3
         import botocore.config
         import botocore.exceptions
@@ -132,7 +132,7 @@ class HostSetup:
         (self.shared / "hosts").mkdir(parents=True, exist_ok=True)
 
     def answer(self):
-        """Tells the others of this host's keys. From then on the master may log in."""
+        """Publishes this host's keys. From then on the master may log in."""
         write_aside(self.shared / "hosts" / f"{self.ip}.json",
                     json.dumps({"instance": self.instance, "keys": self.files.host_keys()}) + "\n")
 
@@ -166,11 +166,11 @@ class HostSetup:
         self.files.write_profile({**variables, **self.more_variables()})
 
     def more_variables(self):
-        """What this role alone has in its profile."""
+        """Returns the variables that only this role has in its profile."""
         return {}
 
     def watch_for_spot_notice(self):
-        """An instance that can be taken away has a service that says so in a file."""
+        """If the instance can be taken away, starts a service that writes the notice to a file."""
         if (self.metadata.get("instance-life-cycle") or "").strip() != "spot":
             return
         script = Path(__file__).resolve().with_name("spot_notice.py")
@@ -187,7 +187,7 @@ class HostSetup:
         return self.call("sqs", "GetQueueUrl", QueueName=self.env[name])["QueueUrl"]
 
     def messages(self, url, check, visibility):
-        """The messages that are one; what is none is logged and deleted. A pair of message and receipt each."""
+        """Returns pairs of message and receipt for the valid messages. Invalid ones are logged and deleted."""
         got = self.call("sqs", "ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=visibility)
         for m in got.get("Messages", []):
             try:

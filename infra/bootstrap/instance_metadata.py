@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""What an instance is told of itself, by version 2 of the service's protocol: a token first."""
+"""The metadata of an instance, by version 2 of the service's protocol: a token first."""
 import os
 import time
 import urllib.error
 import urllib.request
 
-LIFE = 21600  # seconds of a token; it is renewed at half of them
+LIFE = 21600  # seconds of a token; it is renewed after half of them
 
 
 class Metadata:
     def __init__(self, base=None):
         self.base = (base or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254").rstrip("/")
-        # A proxy must not see this.
+        # A proxy must not see this traffic.
         self.open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self.token, self.renew = None, 0.0
 
     def get(self, path):
-        """The text at latest/meta-data/PATH; None where there is none. OSError where the service does not answer."""
+        """Returns the text at latest/meta-data/PATH; None if there is none. OSError if the service does not answer."""
         for again in (True, False):
             if self.token is None or time.monotonic() >= self.renew:
                 ask = urllib.request.Request(f"{self.base}/latest/api/token", method="PUT",
@@ -31,7 +31,7 @@ class Metadata:
             except urllib.error.HTTPError as e:
                 if e.code == 404:
                     return None
-                # A token of before the instance was stopped.
+                # The token is older than a stop of the instance.
                 self.token = None
                 if e.code != 401 or not again:
                     raise

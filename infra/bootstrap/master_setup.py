@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The master: it hears which instances the stack has got, waits for their answers, tells everybody of everybody, and the stack
-that the cluster stands."""
+"""The master: it learns which instances the stack has launched, waits for their answers, publishes all addresses,
+and reports to the stack that the cluster is complete."""
 import json
 import sys
 import time
@@ -15,7 +15,7 @@ GROUPS = ("MasterAutoScalingGroup", "WorkerAutoScalingGroup")
 
 
 def signal_stack(handle, status, who, reason, pause):
-    """Tells the stack how it went. The address of its handle is a secret: whoever has it can say the same."""
+    """Reports the result to the stack. The address of its handle is a secret: any holder can report a result."""
     body = json.dumps({"Status": status, "UniqueId": who, "Reason": reason[:400], "Data": "/var/log/dl_cfn_setup.log"}).encode()
     why = ""
     for _ in range(4):
@@ -39,22 +39,22 @@ class MasterSetup(HostSetup):
         self.worker_patience = self.seconds("AWS_DL_WORKER_SECONDS", 900)
 
     def more_variables(self):
-        """Those that tutti-launch's elastic manager needs, where the stack has elastic workers."""
+        """Returns the variables that tutti-launch's elastic manager needs, if the stack has elastic workers."""
         if self.env.get("AWS_DL_ENABLE_ELASTIC_TRAINING", "true").lower() != "true":
             return {}
         given = {name: self.env[name] for name in ("WORKER_LAUNCH_TEMPLATE_ID", "ELASTIC_WORKER_TAG") if self.env.get(name)}
-        # The one that has boto3, whatever environment a user has switched on.
+        # The Python that has boto3, independent of the user's environment.
         return {**given, "AWS_DL_PYTHON": sys.executable}
 
     def groups(self):
-        """The names of the two groups of this stack, and which is which."""
+        """Returns the names of the two groups of this stack, and the role of each."""
         names = {}
         for logical in GROUPS:
             def look(logical=logical):
                 detail = self.call("cloudformation", "DescribeStackResource", StackName=self.env["AWS_DL_STACK_ID"],
                                    LogicalResourceId=logical)
                 return detail["StackResourceDetail"].get("PhysicalResourceId")
-            # The workers' group begins once the master's has.
+            # The workers' group starts after the master's.
             found = self.until(logical, lambda look=look: self.quietly(look))
             if not found:
                 raise Failure(f"the stack has no {logical} after {self.budget:.0f} s")
@@ -69,7 +69,7 @@ class MasterSetup(HostSetup):
             return None
 
     def hear_of_groups(self, names):
-        """The first asg-setup of each group."""
+        """Returns the first asg-setup message of each group."""
         url = self.queue("AWS_DL_MASTER_QUEUE")
         first = {}
 
@@ -91,15 +91,15 @@ class MasterSetup(HostSetup):
         return first
 
     def addresses(self, names):
-        """The address of each running instance: of the master, and of the workers."""
+        """Returns the address of each running instance, for the master and for the workers."""
         found = self.call("autoscaling", "DescribeAutoScalingGroups", AutoScalingGroupNames=list(names))
         healthy = {i["InstanceId"]: names[g["AutoScalingGroupName"]] for g in found["AutoScalingGroups"]
                    for i in g["Instances"] if i["HealthStatus"] == "Healthy" and i["LifecycleState"] in ("InService", "Pending")}
         running = {}
 
         def look():
-            # Filters, because one that is unknown is an error for all when it is asked for by its name; of the groups, because
-            # a filter takes 200 values at most.
+            # Uses filters, because a request by ids fails for all if one id is unknown. Filters by group, because a
+            # filter takes at most 200 values.
             token = {}
             while True:
                 got = self.call("ec2", "DescribeInstances", **token,
@@ -118,7 +118,7 @@ class MasterSetup(HostSetup):
         return {i: ip for i, ip in running.items() if i != self.instance}
 
     def wait_for_workers(self, workers, least):
-        """The addresses of those that have answered."""
+        """Returns the addresses of the workers that have answered."""
         keys = {}
 
         def look():

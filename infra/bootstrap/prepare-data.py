@@ -33,7 +33,8 @@ class Failure(Exception):
 
 
 def fetch(url, file):
-    """Writes what the URL has. Failure after any answer but 200, and where less comes than was announced."""
+    """Writes the content of the URL. Failure after any answer except 200, and if less data arrives than was
+    announced."""
     print(f"prepare-data: fetching {url}", flush=True)
     try:
         with urllib.request.urlopen(url, timeout=60) as answer, open(file, "wb") as out:
@@ -87,7 +88,7 @@ def prepare_binary(out, url, work):
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
-                # By name, so that nothing of an archive goes elsewhere.
+                # By name, so that no member of the archive can be written elsewhere.
                 if member.isfile() and os.path.basename(member.name) in BATCHES:
                     with open(made / os.path.basename(member.name), "wb") as file:
                         shutil.copyfileobj(tar.extractfile(member), file, 1 << 20)
@@ -98,7 +99,7 @@ def prepare_binary(out, url, work):
     try:
         os.rename(made, folder)
     except OSError:
-        # Another host was quicker.
+        # Another host was faster.
         if not whole(folder):
             raise
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The messages by which a cluster comes about, as they stand in its queues: the Lambda function's of a group that has been
-launched, and the master's of all addresses."""
+"""The messages in the queues by which a cluster forms: from the Lambda function when a group has been launched, and
+from the master with all addresses."""
 import ipaddress
 import json
 
@@ -13,7 +13,7 @@ def parsed(body):
 
 
 def check_asg_setup(body):
-    """The message, or ValueError that says what is wrong with it."""
+    """Returns the message, or raises a ValueError that says what is wrong with it."""
     message = parsed(body)
     if not isinstance(message, dict) or message.get("event") != "asg-setup":
         raise ValueError("no asg-setup")

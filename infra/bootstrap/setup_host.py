@@ -2,12 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Makes this instance a host of the cluster: the master, one of its workers, or an elastic worker that comes later.
 
-    setup_host.py [--root DIR]        below DIR instead of / it writes its files
+    setup_host.py [--root DIR]        writes its files below DIR instead of /
 
-All else comes from the environment, see user_data.sh. Hosts tell each other their keys in a folder of the shared file
-system, $EFS_MOUNT/.tutti-cluster/STACK: `master.json` (address and public key of the master), `hosts/ADDRESS.json` (a host's
-keys; it is there once the master may log in), `cluster.json` (who is in the cluster) and `known_hosts`. The job itself needs no
-other folder. Python 3.9 and boto3.
+All other settings come from the environment, see user_data.sh. Hosts exchange their keys in a folder of the shared file
+system, $EFS_MOUNT/.tutti-cluster/STACK: `master.json` (address and public key of the master), `hosts/ADDRESS.json` (a host's keys; it
+exists once the master may log in), `cluster.json` (the hosts of the cluster) and `known_hosts`. The job itself needs no other folder. Python 3.9 and boto3.
 """
 import argparse
 import logging
@@ -25,7 +24,7 @@ ROLES = {"master": MasterSetup, "worker": WorkerSetup, "elasticworker": ElasticW
 
 
 def role_of(environment):
-    """The class of the role that AWS_DL_NODE_TYPE names, in any case of letters."""
+    """Returns the class of the role in AWS_DL_NODE_TYPE, in upper or lower case."""
     role = environment.get("AWS_DL_NODE_TYPE", "").lower()
     if role not in ROLES:
         raise Failure(f"AWS_DL_NODE_TYPE is '{role}', not Master, Worker or ElasticWorker")
@@ -40,17 +39,17 @@ def main():
     file.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s setup_host: %(levelname)s: %(message)s",
                         handlers=[logging.FileHandler(file), logging.StreamHandler()])
-    # What these libraries log may hold what a request was signed with.
+    # The logs of these libraries may contain the credentials that signed a request.
     for library in ("boto3", "botocore", "urllib3"):
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
         role_of(os.environ)(root).run()
     except Exception as e:
-        # What nobody expected has its place in the code as well.
+        # For an unexpected error the log has the place in the code too.
         expected = isinstance(e, (Failure, OSError, subprocess.SubprocessError, ValueError, ImportError))
         why = str(e) if expected else repr(e)
         log.error("%s", why, exc_info=not expected)
-        # Without a master there is no cluster: the stack need not wait for its time to be over.
+        # Without a master there is no cluster: the stack need not wait until its time-out.
         if os.environ.get("AWS_DL_NODE_TYPE", "").lower() == "master" and os.environ.get("AWS_DL_WAIT_HANDLE"):
             try:
                 signal_stack(os.environ["AWS_DL_WAIT_HANDLE"], "FAILURE", "setup_host", why, 2)

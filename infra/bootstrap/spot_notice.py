@@ -4,7 +4,7 @@
 
     spot_notice.py [--poll SECONDS] FILE
 
-FILE is what `train_cifar10 --spot-notice FILE` waits for: its worker then leaves the job, which goes on. The file holds the
+`train_cifar10 --spot-notice FILE` waits for FILE: its worker then leaves the job, which continues. The file holds the
 notice, {"action": "terminate", "time": "..."}; an older one is removed at the start. Asks the instance metadata service, by version 2
 of its protocol, every 5 s; the notice comes two minutes before the end. Python 3.9.
 """
@@ -23,7 +23,7 @@ def say(text):
 
 
 def notice(metadata):
-    """The notice; None as long as there is none."""
+    """Returns the notice; None while there is none."""
     text = metadata.get("spot/instance-action")
     if text is None:
         return None

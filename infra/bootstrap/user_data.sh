@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What a host of the cluster runs when it first boots. The template puts lines `export NAME=value` before it:
+# Runs on a host of the cluster at its first boot. The template puts lines `export NAME=value` before it:
 #   AWS_DL_NODE_TYPE (Master, Worker or ElasticWorker), AWS_DL_DEFAULT_USER, AWS_DL_STACK_ID, AWS_REGION, AWS_DL_URL_SUFFIX, EFS_FILE_SYSTEM_ID,
-#   EFS_MOUNT, TUTTI_PACKAGE (s3://bucket/key, or a path, which begins at EFS_MOUNT unless it begins with /), and what
-#   setup_host.py asks for.
-# No `set -x`: the address of the wait handle is a secret. No braces after a dollar sign: the template may not have them.
+#   EFS_MOUNT, TUTTI_PACKAGE (s3://bucket/key, or a path, which begins at EFS_MOUNT unless it begins with /), and the
+#   variables of setup_host.py.
+# No `set -x`: the address of the wait handle is a secret. No braces after a dollar sign: the template must not contain them.
 set -uo pipefail
 
 log=/var/log/dl_cfn_setup.log
 
 say() { echo "$(date -u +%FT%TZ) user_data: $*" | tee -a "$log"; }
 
-# fail WHAT: ends this host's boot. Without a master there is no cluster, so its stack hears of it at once.
+# fail WHAT: ends this host's boot. Without a master there is no cluster, so the stack gets the failure at once.
 fail() {
   say "error: $1"
   if [ "$(printenv AWS_DL_NODE_TYPE | tr '[:upper:]' '[:lower:]')" = master ] && [ -n "$(printenv AWS_DL_WAIT_HANDLE)" ]; then
@@ -24,12 +24,12 @@ fail() {
   exit 1
 }
 
-# quietly COMMAND...: its output goes to the log only.
+# quietly COMMAND...: runs it; its output goes only to the log.
 quietly() { "$@" >>"$log" 2>&1; }
 
 # apt_install NAME: tries for some minutes. apt-daily runs when an image first boots and holds the lock of the package lists, for
-# which DPkg::Lock::Timeout does not wait. A source that stays broken does not hide the others: from the tenth attempt on
-# the package is asked for even if the update fails.
+# which DPkg::Lock::Timeout does not wait. If one source stays broken, the others can still be used: from the tenth attempt on the
+# package is installed even if the update fails.
 apt_install() {
   export DEBIAN_FRONTEND=noninteractive
   for attempt in $(seq 30); do
@@ -54,7 +54,7 @@ install() {
   fi
 }
 
-# errors_of_install: the last line in which apt-get or dnf says why, for the stack.
+# errors_of_install: prints the last error line of apt-get or dnf, for the stack.
 errors_of_install() { grep -E '^(E|Error): ' "$log" | tail -n 1; }
 
 mount_efs() {
@@ -63,12 +63,12 @@ mount_efs() {
   if [ -x /sbin/mount.efs ]; then
     kind=efs source=$EFS_FILE_SYSTEM_ID:/ options=tls
   fi
-  # A host that boots once more mounts it by this line: user data does not run again.
+  # Mounts the file system after a reboot: user data does not run again.
   grep -q " $EFS_MOUNT " /etc/fstab 2>/dev/null || echo "$source $EFS_MOUNT $kind $options,_netdev,nofail 0 0" >>/etc/fstab
   mountpoint -q "$EFS_MOUNT" && return 0
   for attempt in 1 2 3 4 5 6; do
     quietly timeout 180 mount -t "$kind" -o "$options" "$source" "$EFS_MOUNT" && return 0
-    # The name of a new mount target takes a while to be known.
+    # It takes a while until the name of a new mount target can be resolved.
     say "$EFS_FILE_SYSTEM_ID is not mounted yet, attempt $attempt"
     sleep 20
   done
@@ -114,7 +114,7 @@ case $TUTTI_PACKAGE in
   *) TUTTI_PACKAGE=$EFS_MOUNT/$TUTTI_PACKAGE ;;
 esac
 package=/opt/deeplearning/package.tar
-# The role of a new instance takes a while to be known.
+# It takes a while until the role of a new instance is known.
 fetched=
 for pause in 5 15 30 60 0; do
   why=$(fetch "$package" 2>&1) && fetched=yes && break
@@ -129,5 +129,5 @@ rm -rf /opt/tutti "$package"
 mv /opt/tutti.new /opt/tutti || fail '/opt/tutti cannot be replaced'
 say "$TUTTI_PACKAGE is in /opt/tutti"
 
-# It tells the stack of its own failures.
+# setup_host.py reports its own failures to the stack.
 cd /opt/deeplearning && exec "$python" /opt/tutti/share/tutti/bootstrap/setup_host.py

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A worker of the stack: it lets the master in, answers, and waits to hear who is in the cluster."""
+"""A worker of the stack: it lets the master in, answers, and waits for the list of the cluster's hosts."""
 from host_files import read_json
 from host_setup import CLUSTER, Failure, HostSetup, log
 from queue_messages import check_worker_setup
@@ -20,11 +20,11 @@ class WorkerSetup(HostSetup):
         url = self.queue("AWS_DL_WORKER_QUEUE")
 
         def hear():
-            # The queue forgets its messages after four days; the shared folder does not.
+            # The queue deletes its messages after four days; the shared folder does not.
             begun, master = read_json(self.shared / "cluster.json"), read_json(self.shared / "master.json")
             if begun and master and begun.get("master-ip") == master.get("ip"):
                 self.check_member(begun["worker-ips"])
-            # Everyone reads the same message: it stays visible, and nobody deletes it.
+            # All workers read the same message: it stays visible, and no worker deletes it.
             for message, receipt in self.messages(url, check_worker_setup, 0):
                 if message["master-ip"] != (read_json(self.shared / "master.json") or {}).get("ip"):
                     log.warning("a message of %s, which is not this cluster's master, is deleted", message["master-ip"])

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Makes an archive of the programs that runs on a host which has Linux on x86-64 and nothing else: with its shared
-# libraries, the C library and its loader, and Open MPI.
+# Makes an archive of the programs that runs on any Linux host with x86-64. It contains the shared libraries, the C library
+# and its loader, and Open MPI.
 #   make_package.sh [--out FILE] [--build DIR] [--native] [--cuda 12|13 [--wheels DIR]]
 # --out FILE    the archive                        tutti-<version>-linux-x86_64.tar.gz
 # --build DIR   takes the programs of this build; without it they are built, in build/package/build
-# --native      allows a build whose Eigen kernels are compiled for this machine's processor (TUTTI_EIGEN_NATIVE), which
-#               then runs on processors of that kind alone
-# --cuda 12|13  brings CUDA's libraries for hosts that have an NVIDIA GPU and its driver alone: NVRTC, cuBLASLt, cuDNN and
-#               NCCL, of PyPI's wheels (cuda-12.txt, cuda-13.txt; 1.7 GB to fetch). Programs that are built here take their
-#               headers from there too. 12 is for V100 and newer, 13 for T4 and newer
-# --wheels DIR  where these wheels lie; those that are missing are fetched into it     build/package/wheels
-# Without --cuda programs that are built with CUDA look for its libraries on the host, and programs that are built without
-# it train on processors only: a line says so.
-# It unpacks to one folder, tutti, and runs as it is in /opt. Elsewhere, and where the host's C library is to be taken,
-# tutti/setup.sh says so to the programs. It asks for patchelf and Open MPI's programs (Debian: patchelf, openmpi-bin).
+# --native      allows a build whose Eigen kernels are compiled for this machine's processor (TUTTI_EIGEN_NATIVE). The
+#               archive then runs only on processors of that kind
+# --cuda 12|13  adds CUDA's libraries, for hosts that have only an NVIDIA GPU and its driver: NVRTC, cuBLASLt, cuDNN and
+#               NCCL, of PyPI's wheels (cuda-12.txt, cuda-13.txt; 1.7 GB to fetch). Programs that are built here use their
+#               headers too. 12 is for V100 and newer, 13 for T4 and newer
+# --wheels DIR  folder of these wheels; missing ones are downloaded into it            build/package/wheels
+# Without --cuda, programs built with CUDA search the host for its libraries, and programs built without it train only on
+# processors; the script prints a line about it.
+# The archive unpacks to one folder, tutti, and runs unchanged in /opt. For another folder, or to use the host's C library,
+# run tutti/setup.sh. This script needs patchelf and Open MPI's programs (Debian: patchelf, openmpi-bin).
 set -euo pipefail
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
@@ -60,7 +60,7 @@ out=${out:-tutti-$version-linux-x86_64.tar.gz}
 [[ -d $(dirname "$out") && ! -d $out ]] || fail 2 --out "a file in a folder that is there" "$out"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 
-# Unpacks CUDA's wheels as a toolkit, $toolkit with include and lib; fetches what is missing.
+# Unpacks CUDA's wheels as a toolkit, $toolkit with include and lib, and downloads missing wheels.
 unpack_toolkit() {
   mkdir -p "$wheels"
   wheels=$(cd "$wheels" && pwd)
@@ -68,7 +68,7 @@ unpack_toolkit() {
   local list=$root/infra/package/cuda-$cuda.txt pin file missing=()
   if cmp -s "$list" "$toolkit/wheels.txt"; then return; fi
   command -v python3 >/dev/null || fail 2 python3 "the program, to unpack wheels" none "Debian: apt-get install python3"
-  # wheel_of NAME==VERSION: the wheel's file, empty if it is not there.
+  # wheel_of NAME==VERSION: prints the wheel's file, or an empty line if it does not exist.
   wheel_of() {
     local name=${1%%==*}
     compgen -G "$wheels/${name//[-.]/_}-${1#*==}-*.whl" | head -n 1 || true
@@ -157,7 +157,7 @@ cp -a "$work/all/lib/tutti" "$top/lib/tutti"
 cp -a "$work/all/share/tutti" "$work/all/share/doc" "$top/share"
 rm -rf "$work/all"
 
-# The C library lies in a folder of its own, so that a host's can take its place.
+# The C library has a folder of its own, so that the host's can replace it.
 libraries=$top/lib/tutti c=$top/lib/tutti/c
 mkdir "$c"
 loader=$(readelf -lW "$top/bin/tutti-launch" | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
@@ -170,8 +170,8 @@ done
 c_version=$("$c/$(basename "$loader")" --version | sed -n '1s/.* \([0-9.]*[0-9]\)\.*$/\1/p')
 [[ -n $c_version ]] || fail 1 "C library" "a version" none
 
-# Open MPI, as the programs link it: its programs and its plugins, over TCP and shared memory. What goes past the
-# kernel (verbs, UCX, libfabric) depends on the host's drivers, and so do batch systems' plugins.
+# The Open MPI that the programs link: its programs and its plugins for TCP and shared memory. Plugins that bypass the kernel
+# (verbs, UCX, libfabric) and those of batch systems are left out: they depend on the host.
 mpi=$top/lib/openmpi
 declare -a elf=()
 needs_mpi=$(find "$libraries" -name 'libmpi.so.*' | head -n 1)
@@ -184,7 +184,7 @@ if [[ -n $needs_mpi ]]; then
   cp "$orterun" "$mpi/libexec/mpirun"
   cp "$orted" "$mpi/libexec/orted"
   cp -rL "$(of_mpi pkgdatadir)" "$mpi/share/openmpi"
-  # Debian's own settings, which name plugins that are not here; the host's stay out of it too.
+  # Replaces Debian's settings, which name plugins that the archive lacks, and keeps the host's settings out.
   printf '# Open MPI of this archive reads its settings here.\nbtl = self,vader,tcp\n' >"$mpi/etc/openmpi-mca-params.conf"
   : >"$mpi/etc/openmpi-default-hostfile"
   for plugin in "$(of_mpi pkglibdir)"/mca_*.so; do
@@ -203,7 +203,7 @@ if [[ -n $needs_mpi ]]; then
     cat >"$mpi/bin/$name" <<'WRAPPER'
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Open MPI of this archive, told where it lies; so on every host where another one starts it.
+# Runs the Open MPI of this archive with its folder set, also if another host starts it.
 here=$(dirname "$(readlink -f "$0")")
 prefix=${here%/bin}
 export OPAL_PREFIX="$prefix" OPAL_BINDIR="$prefix/bin" OPAL_LIBDIR="$prefix/lib" OPAL_PKGLIBDIR="$prefix/lib/openmpi" \
@@ -217,7 +217,7 @@ WRAPPER
   printf 'exec "$prefix/libexec/orted" "$@"\n' >>"$mpi/bin/orted"
   chmod 755 "$mpi/bin/mpirun" "$mpi/bin/orted"
   ln -s ../lib/openmpi/bin/mpirun "$top/bin/mpirun"
-  # Libraries of these that the programs do not have.
+  # Copies libraries of these files that the programs do not use.
   for file in "$mpi"/libexec/* "$mpi"/lib/*/*.so; do
     while read -r name _ path _; do
       [[ $path == /* && ! -e $libraries/$name && ! -e $c/$name ]] || continue
@@ -226,8 +226,8 @@ WRAPPER
   done
 fi
 
-# CUDA's libraries, as NVIDIA made them, in a folder of their own: programs look there first. What they need by name lies
-# next to them, because their own search path is that folder.
+# NVIDIA's CUDA libraries, unchanged, in a folder of their own, which programs search first. Libraries that they open by name
+# are in the same folder, because it is their own search path.
 if [[ -n $cuda ]]; then
   mkdir "$libraries/cuda"
   for pattern in "libnvrtc.so.$cuda" "libnvrtc-builtins.so.$cuda.[0-9]*" "libcublasLt.so.$cuda" 'libcudnn*.so.9' libnccl.so.2; do
@@ -254,7 +254,7 @@ if [[ -n $cuda ]]; then
     sort -rn | awk '{ printf "%s %s %.0f MB", (NR > 1 ? "," : ""), $2, $1 / 1e6 }')"
 fi
 
-# Search paths: programs look in the archive alone, first; libraries and plugins look where the program does.
+# Search paths: programs search only the archive; libraries and plugins use the program's paths.
 while IFS= read -r -d '' file; do
   [[ -L $file ]] || case $(head -c 4 "$file" | tr -d '\0') in
     $'\177ELF') elf+=("$file") ;;
@@ -272,7 +272,7 @@ for file in "${elf[@]}"; do
     patchelf --set-interpreter "/opt${padding}${path#/opt}" "$file"
     # shellcheck disable=SC2016 # the loader expands it
     patchelf --force-rpath --set-rpath '$ORIGIN/'"$up:"'$ORIGIN/'"$up/c" "$file"
-    # Where setup.sh writes another one.
+    # The position at which setup.sh writes another interpreter.
     read -r at size < <(readelf -lW "$file" | awk '$1 == "INTERP" { print $2, $5 }')
     ((size == room + 1)) || fail 1 "$file" "an interpreter of $room characters" "$((size - 1))"
     printf '%d %s\n' "$((at))" "${file#"$top"/}" >>"$work/interpreters"
@@ -291,7 +291,7 @@ install -D -m 644 "$work/interpreters" "$top/share/tutti/package/interpreters"
 } >"$top/share/tutti/package/about"
 install -m 755 "$root/infra/package/setup.sh" "$top/setup.sh"
 
-# The same files make the same archive.
+# Identical files give an identical archive.
 chmod -R u+w,go-w,a+rX "$top"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-0}" -cf - tutti | gzip -n -6 >"$out.new"
 mv "$out.new" "$out"

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tells the programs of this archive where it lies, and which C library they run with. In /opt/tutti they run without it.
+# Sets the folder of this archive in its programs, and the C library that they use. In /opt/tutti the programs run without it.
 #   setup.sh [--c-library own|host|newer]
-# own    the archive's, as it is unpacked. Right for every host that this archive was made for.
-# host   the host's, where it is as new as the archive's; else it is refused.
-# newer  the host's where it is newer than the archive's: what a GPU's or a network card's libraries there were built
-#        against may be newer too.
-# It may run again, after the folder was moved too. What runs from here meanwhile goes on with what it has.
+# own    the archive's, as after unpacking. Works on every host that the archive supports.
+# host   the host's, if it is at least as new as the archive's; otherwise the script fails.
+# newer  the host's, if it is newer than the archive's: the libraries of a GPU or a network card there may have been built
+#        with a newer one too.
+# It may run again, also after the folder was moved. Programs that run from here meanwhile keep their files.
 set -eu
 root=$(dirname "$(readlink -f "$0")")
 about=$root/share/tutti/package/about
@@ -28,7 +28,7 @@ room=$(value room) own=$(value c_library) loader=$(value loader)
 c=$root/lib/tutti/c
 unused=$root/lib/tutti/c.unused
 
-# at_least A B: is version A the same as B or later?
+# at_least A B: succeeds if version A is B or later.
 at_least() {
   [ "$1" = "$2" ] || [ "$(printf '%s\n%s\n' "$1" "$2" | sort -t . -k 1,1n -k 2,2n | head -n 1)" = "$2" ]
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Sourced by the scripts beside it: the hosts file and what runs on its hosts.
-# A hosts file has a host per line, [USER@]NAME[:PORT] [slots=N], as tutti-launch reads it: an IPv6 address stands in
-# brackets, "#" begins a comment, blank lines and CRLF are fine, a line that says the same again counts once.
+# Functions for the hosts file and for commands on its hosts. The scripts next to it source it.
+# A hosts file has one host per line, [USER@]NAME[:PORT] [slots=N], as for tutti-launch: an IPv6 address is written in
+# brackets, "#" begins a comment, blank lines and CRLF are allowed, and a repeated line counts once.
 
 say() { printf '%s\n' "$me: $*" >&2; }
 usage() {
@@ -9,7 +9,7 @@ usage() {
   exit 1
 }
 
-# is_name TEXT: letters, digits, ".", "_" and "-", the first one a letter or a digit, so that nobody takes it for an option.
+# is_name TEXT: letters, digits, ".", "_" and "-", the first one a letter or a digit, so that it cannot be an option.
 is_name() {
   local LC_ALL=C
   [[ $1 =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && ((${#1} <= 253))
@@ -32,7 +32,7 @@ is_ipv6() {
   if [[ $text == *::* ]]; then ((count <= 7)); else ((count == 8)); fi
 }
 
-# read_host WORD: sets user, name and port, empty where WORD does not say them.
+# read_host WORD: sets user, name and port; those that WORD lacks are empty.
 read_host() {
   local LC_ALL=C word=$1 bracket='^\[([^]]*)\](:([0-9]+))?$' plain='^([^]:[]+)(:([0-9]+))?$'
   user=
@@ -52,8 +52,8 @@ read_host() {
   [[ -z $port ]] || port=$((10#$port))
 }
 
-# read_hosts FILE: fills the arrays hosts, users, ports and slots. Anything that is no host is refused, because names
-# end up on command lines.
+# read_hosts FILE: fills the arrays hosts, users, ports and slots. Anything that is not a host is refused, because names
+# are used on command lines.
 read_hosts() {
   local file=$1 line number=0 said words word user name port count
   declare -A seen=()
@@ -90,18 +90,18 @@ read_hosts() {
   ((${#hosts[@]} > 0)) || { say "[$file] expected at least one host, got none." && exit 2; }
 }
 
-# is_here INDEX: is that host this machine, reached without ssh?
+# is_here INDEX: succeeds if that host is this machine, which needs no ssh.
 is_here() {
   local name=${hosts[$1]} address
   [[ -z ${ports[$1]} && (-z ${users[$1]} || ${users[$1]} == "$(id -un)") ]] || return
   [[ $name != localhost && $name != 127.0.0.1 && $name != ::1 && $name != "$(hostname)" ]] || return 0
-  # A name server that does not answer shall not hold it up for long.
+  # A name server that does not answer must not delay it for long.
   address=$(timeout 3 getent ahosts "$name" 2>/dev/null | head -n 1) || return
   [[ -n $address && " $(hostname -I 2>/dev/null) 127.0.0.1 ::1 " == *" ${address%% *} "* ]]
 }
 
-# The same rules as tutti-launch: no password is asked for, a host that is new is trusted, one whose key has changed is
-# not, and nothing of this user's is forwarded.
+# The same rules as tutti-launch: ssh asks for no password, a new host is trusted, a host with a changed key is not,
+# and the agent and X11 are not forwarded.
 ssh_options=(-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ForwardAgent=no -o ForwardX11=no
   -o ClearAllForwardings=yes -o ConnectTimeout="${CLUSTER_CONNECT_TIMEOUT:-15}")
 # ssh_of INDEX: sets the array ssh, the command up to the host's name.

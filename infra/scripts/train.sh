@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Trains ResNet-50 on ImageNet for 90 epochs on N devices, then evaluates. EPOCHS=30 train.sh N: another data set.
 #   train.sh N
-# Settings: see training.sh beside this file.
+# Settings: see training.sh next to this file.
 set -euo pipefail
 me=train.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/training.sh"

@@ -3,7 +3,7 @@
 # Trains ResNet-50 on ImageNet on many devices, 128 or more: colour augmentation, LARC, a linear cosine schedule; then
 # evaluates.
 #   train_more_aug.sh N
-# Settings: see training.sh beside this file.
+# Settings: see training.sh next to this file.
 set -euo pipefail
 me=train_more_aug.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/training.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Trains ResNet-50 on synthetic images on N devices (8 if not given) to see how fast the hosts are together.
+# Trains ResNet-50 on synthetic images on N devices (8 if not given) to measure the speed of the hosts together.
 #   train_synthetic.sh [N]
-# Settings: see training.sh beside this file.
+# Settings: see training.sh next to this file.
 set -euo pipefail
 me=train_synthetic.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/training.sh"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Sourced by train.sh, train_synthetic.sh and train_more_aug.sh: a ResNet-50 on N devices of the hosts file, over MPI.
+# Trains a ResNet-50 on N devices of the hosts file, over MPI. train.sh, train_synthetic.sh and train_more_aug.sh source it.
 # Settings from the environment:
 #   HOSTS           the hosts file                                        hosts, in the working folder
 #   DATA_DIR        the ImageNet records                                  ~/data/tf-imagenet
@@ -8,12 +8,12 @@
 #                                                                         with these scripts
 #   MPIRUN          the launcher                                          mpirun
 #   BATCH_SIZE      images per device; by its memory if not given
-#   EXTRA_MPI_PARAMS  more arguments of mpirun, e.g. "-x NCCL_DEBUG=INFO"; NCCL_* and HOROVOD_* go to all hosts anyway
-# For another data set than ImageNet, whose images the program counts itself:
+#   EXTRA_MPI_PARAMS  more arguments of mpirun, e.g. "-x NCCL_DEBUG=INFO"; all hosts get NCCL_* and HOROVOD_* anyway
+# For a data set other than ImageNet; the program counts its images itself:
 #   EPOCHS          passes over it                                        90; train_synthetic.sh: 5
 #   WARMUP_EPOCHS   of these with a rising learning rate                  10; train_more_aug.sh: 5
-#   IMAGE_SIZE      height and width of what the net sees                 224
-#   NUM_EXAMPLES    images that train_synthetic.sh makes up               1281167
+#   IMAGE_SIZE      height and width of the net's input                   224
+#   NUM_EXAMPLES    images that train_synthetic.sh generates               1281167
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/cluster.sh"
 hosts_file=${HOSTS:-hosts}
@@ -28,7 +28,7 @@ mpirun=${MPIRUN:-mpirun}
 size=()
 [[ -z ${IMAGE_SIZE:-} ]] || size+=(--image_size "$IMAGE_SIZE")
 
-# count NAME DEFAULT: a number from the environment.
+# count NAME DEFAULT: prints a number from the environment.
 count() {
   local value=${!1:-$2}
   [[ $value =~ ^[1-9][0-9]{0,11}$ ]] || [[ $1 == WARMUP_EPOCHS && $value == 0 ]] ||
@@ -36,7 +36,7 @@ count() {
   echo "$value"
 }
 
-# check_devices N: is it a number, and are there so many slots?
+# check_devices N: ends the script unless N is a number and the hosts have that many slots.
 check_devices() {
   [[ $1 =~ ^[1-9][0-9]{0,4}$ ]] || { say "[N] expected a number of devices, 1 or more, got \"$1\"." && exit 1; }
   read_hosts "$hosts_file"
@@ -54,7 +54,7 @@ check_devices() {
   done
 }
 
-# Images per device: 256 need more than 15000 MiB of device memory. Without a GPU the processor trains.
+# Prints the images per device: 256 need more than 15000 MiB of device memory. Without a GPU the processor trains.
 batch_size() {
   local memory
   if [[ -n ${BATCH_SIZE:-} ]]; then
@@ -68,7 +68,7 @@ batch_size() {
   fi
 }
 
-# Devices of the first host, where the checkpoints are.
+# Prints the number of devices of the first host, which has the checkpoints.
 devices_here() {
   local i
   for i in "${!hosts[@]}"; do
@@ -77,17 +77,17 @@ devices_here() {
   echo "${slots[0]}"
 }
 
-# run_mpi N HOSTFILE ARGUMENT...: this host opens every connection itself, so the others need no keys for each other; a
-# host is filled before the next one; TCP, not over interfaces that other hosts do not see.
+# run_mpi N HOSTFILE ARGUMENT...: this host opens every connection itself, so the others need no keys for each other. A
+# host is filled before the next one. MPI uses TCP, and no interfaces that other hosts cannot reach.
 run_mpi() {
   local n=$1 where=$2 name more
   shift 2
   local command=("$mpirun" -np "$n" -mca plm_rsh_no_tree_spawn 1 -bind-to socket -map-by slot
     -mca pml ob1 -mca btl "^openib" -mca btl_tcp_if_exclude "${TCP_IF_EXCLUDE:-lo,docker0}"
     -x PATH)
-  # mpirun warns of a variable that is not set.
+  # mpirun would warn about an unset variable.
   [[ -z ${LD_LIBRARY_PATH+set} ]] || command+=(-x LD_LIBRARY_PATH)
-  # What is set for NCCL or Horovod holds on every host; EXTRA_MPI_PARAMS is the caller's last word.
+  # Every host gets the variables of NCCL and Horovod. EXTRA_MPI_PARAMS comes last and overrides them.
   for name in "${!NCCL_@}" "${!HOROVOD_@}"; do command+=(-x "$name"); done
   read -ra more <<<"${EXTRA_MPI_PARAMS:-}" || true
   command+=("${more[@]}")

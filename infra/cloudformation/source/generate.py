@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Writes cluster.yaml and elastic.yaml from template.yaml and the files that it names.
 
-    python3 infra/cloudformation/source/generate.py            writes both beside this folder
-    python3 infra/cloudformation/source/generate.py --check    says which one is not what it would write, and ends with 1
+    python3 infra/cloudformation/source/generate.py            writes both to the parent folder
+    python3 infra/cloudformation/source/generate.py --check    names a file that differs from what it would write, and ends with 1
 
-Directives stand on lines of their own in template.yaml:
+Directives are lines of their own in template.yaml:
 
     #: if elastic | cluster ... #: end      lines of one template only; not nested
     #: include FILE [without first line]    the file, a path from this folder, indented like the directive; without comments and
@@ -14,8 +14,8 @@ Directives stand on lines of their own in template.yaml:
     #: is-no-p-type                         an assertion that refuses the types that begin with p
     #: efa-cards GROUP [of SUBNET]          a network interface for each further network card, if the type has it
 
-A template that is sent with the request has at most 51,200 bytes, so comments and empty lines stay here, and the indentation is
-as narrow as YAML allows.
+A template that is sent with the request has at most 51,200 bytes, so comments and empty lines are left out, and the indentation
+is as narrow as YAML allows.
 """
 import argparse
 import ast
@@ -48,7 +48,7 @@ def alternatives(words):
 
 
 def pattern_of_types():
-    """Returns a regular expression that matches the types alone: families that have the same sizes share an alternative."""
+    """Returns a regular expression that matches only the types: families with the same sizes share an alternative."""
     by_sizes = {}
     for _, family, sizes in families():
         by_sizes.setdefault(tuple(sizes), []).append(family)
@@ -61,12 +61,13 @@ def pattern_of_types():
 
 
 def without_docstrings(lines):
-    """Returns the lines of a Python program without docstrings, and with narrow indentation. It has no text of several lines."""
+    """Returns the lines of a Python program without docstrings and with narrow indentation. The program must not
+    contain strings of several lines."""
     tree, gone = ast.parse("\n".join(lines)), set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
             gone.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    # One column for each level: continued lines may stand anywhere.
+    # One column for each level: continued lines may have any indentation.
     return [re.sub("^ +", lambda blank: " " * -(-len(blank[0]) // 4), line) for number, line in enumerate(lines, 1) if number not in gone]
 
 
@@ -82,16 +83,17 @@ def included(arguments):
     return [line for line in lines if not line.lstrip().startswith("#") or "SPDX" in line]
 
 
-# Network cards of an instance type after the first one, and the condition of the template that says that a type has them.
+# The network cards of an instance type after the first one, and the template's condition for a type that has them.
 CARDS = [(range(1, 4), "Cards4"), (range(4, 8), "Cards8"), (range(8, 16), "Cards16"), (range(16, 17), "Cards17"), (range(17, 32), "Cards32")]
 
 
-# So many fit into a template: elastic.yaml has three launch templates.
+# How many cards fit into a template: elastic.yaml has three launch templates.
 MOST_CARDS = {"cluster": 32, "elastic": 8}
 
 
 def efa_cards(which, arguments):
-    """AWS's layout: the first card has an interface with an address (device 0), EFA next to it (device 1); the others EFA alone."""
+    """AWS's layout: the first card has an interface with an address (device 0) and EFA next to it (device 1); the
+    others only EFA."""
     group, _, subnet = arguments.partition(" of ")
     place = f"SubnetId: !Ref {subnet}, " if subnet else ""
     cards = [(0, 1, "EfaOnFirstCard")] + [(card, 0, name) for cards, name in CARDS for card in cards if card < MOST_CARDS[which]]
@@ -141,7 +143,7 @@ def narrowed(lines):
 
 
 def generate(which):
-    """The text of a template."""
+    """Returns the text of a template."""
     lines, only = [], None
     for line in (SOURCE / "template.yaml").read_text().splitlines():
         stripped = line.strip()

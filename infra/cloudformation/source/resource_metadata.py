@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Hears what the Auto Scaling groups of the stack launch and tells the master's queue which group is complete.
+"""Follows the launches of the stack's Auto Scaling groups and sends the master's queue a message when a group is complete.
 
-A group that cannot launch all it wants is made smaller, never below its minimum, so that the stack goes on without what
-cannot be had. If EC2 refuses to launch the master, the stack is told why, and rolls back. Events may come late, twice and in any order: what is done follows from the group as it is now.
+If a group cannot launch all its instances, it is made smaller, but never below its minimum, so that the stack continues without
+the missing ones. If EC2 refuses to launch the master, the stack gets the reason and rolls back. Events may arrive late, twice and
+in any order: each action depends only on the current state of the group.
 """
 import json
 import logging
@@ -14,7 +15,7 @@ log = logging.getLogger()
 log.setLevel(logging.INFO)
 NOT_YET_LISTED = ("PendingSpotBidPlacement", "WaitingForSpotInstanceRequestId", "WaitingForSpotInstanceId",
                   "WaitingForInstanceId", "PreInService", "InProgress")
-# Words of a refusal that stays one however often the group tries again: quotas, types that a zone does not have, images.
+# Words of refusals that repeat on every attempt: quotas, types that a zone lacks, images.
 REFUSED = ("vcpu limit", "vcpulimit", "instance limit", "instancelimit", "not supported", "longer supported", "unsupported", "image id",
            "invalidami", "smaller than snapshot", "not eligible", "key pair", "subscribe")
 PATIENCE = 300  # seconds of launches that fail for other reasons; the stack itself gives up after 600
@@ -47,7 +48,7 @@ def keep_size(group):
 
 
 def is_launching(group, event):
-    """Whether a launch other than the event's is under way whose instance the group does not list yet."""
+    """Returns whether there is a launch other than the event's, with an instance that the group does not list yet."""
     listed = [i["InstanceId"] for i in group["Instances"]]
     activities = boto3.client("autoscaling").describe_scaling_activities(
         AutoScalingGroupName=group["AutoScalingGroupName"])["Activities"]
