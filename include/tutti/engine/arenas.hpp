@@ -12,12 +12,12 @@
 
 namespace tutti {
 
-// The memory that a model's values lie in, one allocation a kind. That of the runs grows to the largest plan.
+// The memory of a model's values, one allocation for each kind. The memory for runs grows to the largest plan.
 class Arenas {
  public:
   explicit Arenas(Memory& memory) : memory_(memory) {}
 
-  // place_gradients(parameters, states): memory of parameters.bytes() to use as gradient arena, or null.
+  // place_gradients(parameters, states): returns memory of parameters.bytes() for the gradient arena, or null.
   using PlaceGradients = FunctionRef<void*(const ArenaLayout& parameters, const ArenaLayout& states)>;
   void allocate(const ArenaLayout& parameters, const ArenaLayout& states, PlaceGradients place_gradients) {
     parameters_ = Buffer(memory_, parameters.bytes());
@@ -27,7 +27,7 @@ class Arenas {
     own_gradients_ = Buffer(memory_, parameters.bytes());
     gradients_ = own_gradients_.data();
   }
-  // Room for a run of this plan by so many threads.
+  // Allocates the memory for a run of this plan by `threads` threads.
   void reserve(const Plan& p, int threads) {
     grow(memory_, activations_, p.activation_bytes);
     scratch_stride_ = std::max(scratch_stride_, p.scratch_bytes);
@@ -39,10 +39,10 @@ class Arenas {
   [[nodiscard]] void* gradients() const noexcept { return gradients_; }
   [[nodiscard]] const Buffer& activations() const noexcept { return activations_; }
   [[nodiscard]] const Buffer& scratch() const noexcept { return scratch_; }
-  // Of each worker's part of the scratch.
+  // Bytes of each worker's part of the scratch.
   [[nodiscard]] std::size_t scratch_stride() const noexcept { return scratch_stride_; }
 
-  // Where a value begins; null for those that lie in no arena.
+  // Returns the address of a value; null for values that lie in no arena.
   [[nodiscard]] std::byte* find(const ValuePlace& at) const {
     switch (at.where) {
       case Where::parameter:
@@ -63,7 +63,7 @@ class Arenas {
     return nullptr;
   }
 
-  // Another allocation where this one is too small; what was there is lost.
+  // Replaces the allocation if it is too small; its content is lost.
   static void grow(Memory& memory, Buffer& buffer, std::size_t bytes) {
     if (buffer.bytes() >= bytes) return;
     buffer = {};

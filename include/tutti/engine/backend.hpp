@@ -21,8 +21,8 @@
 
 namespace tutti {
 
-// What runs a plan's nodes, in which memory, on which threads. What has a default below is optional: a backend
-// overrides what it does better.
+// Runs a plan's nodes, in its memory and on its threads. Functions with a default below are optional: a backend
+// overrides what it can do better.
 class Backend {
  public:
   Backend() = default;
@@ -34,22 +34,23 @@ class Backend {
   [[nodiscard]] virtual std::string name() const = 0;         // "onednn"
   [[nodiscard]] virtual std::string description() const = 0;  // library version, instruction set
   [[nodiscard]] virtual bool computes_in(DType t) const = 0;
-  // How this node runs; null: it does not here. The op and what the description names outlive the kernel.
+  // Returns the kernel that runs this node, or null if the backend cannot run it. The op and the data that the
+  // description names outlive the kernel.
   [[nodiscard]] virtual std::unique_ptr<Kernel> kernel(const Op& op, const NodeDesc& desc) = 0;
-  // Runs loops of so many tasks, one after the other: calls f(loop, task, worker) for every task, worker below
-  // threads(), and returns when all are done.
+  // Runs loops with these numbers of tasks, one after the other: calls f(loop, task, worker) for every task, with
+  // worker below threads(). Returns when all are done.
   virtual void parallel(std::span<const int> loops, FunctionRef<void(int loop, int task, int worker)> f) {
     for (std::size_t l = 0; l < loops.size(); ++l)
       for (int t = 0; t < loops[l]; ++t) f(static_cast<int>(l), t, 0);
   }
-  // One loop.
+  // Runs one loop.
   void parallel(int tasks, FunctionRef<void(int task, int worker)> f) {
     parallel({&tasks, 1}, [&](int, int task, int worker) { f(task, worker); });
   }
   [[nodiscard]] virtual int threads() const { return 1; }
-  // Fixed shares of a batch, each with a partial sum of its own.
+  // Returns the number of fixed shares of a batch. Each share has its own partial sum.
   [[nodiscard]] virtual int shards() const { return 1; }
-  // About so many bytes of activations go through a chain of ops at once.
+  // Returns about how many bytes of activations should go through a chain of ops at once.
   [[nodiscard]] virtual std::size_t chunk_bytes() const { return 256 * 1024; }
 
   // Passes over the arenas between backward and the next step.
@@ -59,59 +60,62 @@ class Backend {
   virtual void average(DType t, void* to, const void* from, std::size_t n, double decay) = 0;
   // to += from, for gradient accumulation.
   virtual void accumulate(DType t, void* to, const void* from, std::size_t n) = 0;
-  // Ends steps on the device, without the host; null: the host ends them (HostStepEnd). Both arguments outlive it.
+  // Returns an object that ends steps on the device, without the host; null: the host ends them (HostStepEnd). Both
+  // arguments outlive it.
   [[nodiscard]] virtual std::unique_ptr<StepEnd> step_end(const ModelState&, const UpdateRules&) { return nullptr; }
 
-  // Whether all nodes that read a parameter packed read the same packed form, and a model's weights packed at once.
+  // Returns whether all nodes that read a packed parameter read the same packed form, and all weights of a model are
+  // packed at once.
   [[nodiscard]] virtual bool packs_once() const { return false; }
-  struct PackTable {  // what is packed anew after an update
+  struct PackTable {  // The weights to pack again after an update.
     virtual ~PackTable() = default;
     virtual void run() = 0;
   };
-  // All of a model's weights, packed by one call; null: each by Kernel::pack().
+  // Returns an object that packs all of a model's weights in one call; null: Kernel::pack() packs each.
   [[nodiscard]] virtual std::unique_ptr<PackTable> pack_table(DType /*compute*/, std::span<const PackTarget>) {
     return nullptr;
   }
 
-  // Makes one op of chains of ops in a training graph, where that pays here.
+  // Merges chains of ops in a training graph into one op, if that is faster on this backend.
   virtual void rewrite(Graph&, DType /*compute*/) {}
-  // Runs f, which starts ops; or replays what was captured of an earlier call with the same key. scalars: null where f
-  // sees to the scale of the loss (StepEnd::begin).
+  // Runs f, which starts ops, or replays what was captured in an earlier call with the same key. scalars: null if f
+  // itself sets the scale of the loss (StepEnd::begin).
   virtual void replay(std::span<const std::uint64_t> /*key*/, const StepScalars* /*scalars*/, FunctionRef<void()> f) {
     f();
   }
 
-  // It may put off the last step of gradients and do it for many at once: begin_gradients() ahead of a run forgets what
-  // one left that did not come to its end, finish_gradients() starts it for all that wait. Whatever is started after
-  // that sees them final.
+  // A backend may postpone the last step of weight gradients and do it for many at once. begin_gradients(), called
+  // before a run, drops leftovers of an aborted run. finish_gradients() starts that last step for all pending
+  // gradients; work that is started afterwards sees final gradients.
   virtual void begin_gradients() noexcept {}
   virtual void finish_gradients() {}
 
-  // A batch of the host into the slot that runs read. Where the images lie in pinned memory they must stay as they are
-  // until wait_for_uploads().
+  // Copies a batch of the host into the slot that runs read. Images in pinned memory must not change until
+  // wait_for_uploads().
   virtual void upload(const void* images, std::size_t image_bytes, const void* labels, std::size_t label_bytes,
                       void* image_slot, void* label_slot) {
     memory().copy_in(image_slot, images, image_bytes);
     memory().copy_in(label_slot, labels, label_bytes);
   }
   virtual void wait_for_uploads() {}
-  // Memory of the host that it reads fastest; null: any.
+  // Returns host memory that the backend reads fastest; null: any memory.
   [[nodiscard]] virtual std::shared_ptr<void> allocate_pinned(std::size_t) { return nullptr; }
   [[nodiscard]] virtual bool pins_memory() const { return false; }
-  // Cuts windows out of a data set in its memory: [rows] windows of the host into images [rows, out_height, out_width,
-  // channels] and labels [rows] of its own. The host's may be written over when the call is back.
+  // Cuts windows out of a data set in the backend's memory: [rows] windows in host memory give images [rows,
+  // out_height, out_width, channels] and labels [rows] in its own memory. The windows may be overwritten when the call
+  // returns.
   [[nodiscard]] virtual bool gathers_images() const { return false; }
   virtual void gather_images(const ResidentImages&, const ImageWindow*, std::int64_t /*rows*/, void* /*image_slot*/,
                              void* /*label_slot*/) {
     fail<UsageError>("Executor", "images of the host", "images in the memory of another backend");
   }
 
-  // The option that takes less memory, such as "--option"; none: "".
+  // Returns the option that reduces memory use, such as "--option"; "" if there is none.
   [[nodiscard]] virtual std::string memory_hint() const { return ""; }
-  // Whether gradients of weights are rounded to the compute type on their way to the arena.
+  // Returns whether weight gradients are rounded to the compute type on their way to the arena.
   [[nodiscard]] virtual bool rounds_weight_gradients() const { return false; }
-  // The share of its last second or less in which the device computed, 0..1, by its own counters; nothing where it
-  // cannot tell. Asking is cheap and never throws.
+  // Returns the share of the last second or less in which the device computed, 0..1, from its own counters; no value if
+  // it has none. Cheap; never throws.
   [[nodiscard]] virtual std::optional<double> utilisation() { return std::nullopt; }
 };
 

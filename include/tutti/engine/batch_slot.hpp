@@ -14,17 +14,17 @@
 
 namespace tutti {
 
-// Where the ops of a run find its batch. On the host that is the batch itself; on a device one slot, into which each
-// batch is uploaded or gathered. The slot is of the largest plan's size from the beginning, because what is captured
-// keeps its address.
+// The batch that the ops of a run read. On the host this is the batch itself. On a device it is one slot, into which
+// each batch is uploaded or gathered. The slot has the size of the largest plan from the start, because captured runs
+// keep its address.
 class BatchSlot {
  public:
-  // Of a model's images; g outlives this.
+  // For the images of a model; g outlives this object.
   BatchSlot(Backend& backend, const Graph& g) : b_(backend), graph_(g), on_host_(backend.memory().on_host()) {}
 
   [[nodiscard]] const std::uint8_t* images() const noexcept { return batch_.images; }
   [[nodiscard]] const std::int32_t* labels() const noexcept { return batch_.labels; }
-  // What the slot holds, and what it takes for so many rows.
+  // Bytes that the slot holds, and bytes that it needs for `rows` rows.
   [[nodiscard]] std::size_t bytes() const noexcept { return images_.bytes() + labels_.bytes(); }
   [[nodiscard]] std::size_t bytes_for(std::int64_t rows) const {
     return on_host_ ? 0 : image_bytes(rows) + label_bytes(rows);
@@ -36,7 +36,7 @@ class BatchSlot {
     Arenas::grow(b_.memory(), labels_, label_bytes(rows));
   }
 
-  // The next run's batch.
+  // Sets the batch of the next run.
   void bind(const BatchView& batch) {
     if (on_host_) {
       batch_ = batch;

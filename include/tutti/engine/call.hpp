@@ -15,13 +15,13 @@
 
 namespace tutti {
 
-// Numbers that change from step to step. They live outside the plan, so that a captured run never goes stale.
+// Numbers that change from step to step. They are not part of the plan, so that a captured run stays valid.
 struct StepScalars {
   double loss_scale = 1;
   double inv_global_batch = 1;  // 1 / rows of all ranks together
 };
 
-// One invocation of an op's kernel: the operands for the rows of this call, and who is calling.
+// One invocation of an op's kernel: the operands for the rows of this call, and its place in the run.
 struct Call {
   static constexpr std::size_t max_operands = 16;
 
@@ -31,7 +31,7 @@ struct Call {
   int shard = 0, shards = 1;
   int task = 0, tasks = 1;  // of Phase::whole and of Phase::finish
   int worker = 0;
-  std::int64_t first_row = 0;    // of the batch, at which the rows of this call begin
+  std::int64_t first_row = 0;    // the first row of this call in the batch
   std::int64_t count_rows = 0;   // of the whole batch on this rank
   bool first_chunk = true;       // of this shard
   std::byte* partial = nullptr;  // reduce: this shard's; finish: shard 0's, the others follow at partial_stride
@@ -43,17 +43,17 @@ struct Call {
   [[nodiscard]] std::byte* partial_of(int l) const { return partial + static_cast<std::size_t>(l) * partial_stride; }
 };
 
-// Weights to be packed, and where to.
+// Weights to pack, and the destination.
 struct PackTarget {
   TensorRef weights;
   void* to = nullptr;
 };
 
-// What a backend may make ready for a node before the first run: primitives for each number of rows, say.
+// Input for what a kernel prepares before the first run, for example primitives for each number of rows.
 struct PrepareInfo {
   NodeDesc desc;
   Partition partition;
-  std::vector<std::int64_t> chunk_rows;  // every number of rows this node will be called with
+  std::vector<std::int64_t> chunk_rows;  // every number of rows that this node will be called with
   int workers = 1;
 };
 

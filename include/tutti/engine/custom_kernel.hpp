@@ -17,10 +17,10 @@ namespace tutti {
 // Runs a custom op's own code on the operands.
 TUTTI_CORE_FUNCTION void run_custom(const CustomOp::Kernel& kernel, Call& c);
 
-// A custom op's definition, of its gradient too; null where the op is another.
+// Returns the definition of a custom op or of its gradient; null for other ops.
 [[nodiscard]] TUTTI_CORE_FUNCTION const CustomOp* custom_op(const Op& op);
-// The code of a custom op, or of its gradient, for a backend of one of these names, the first that there is; null where
-// the op is another or has none.
+// Returns the code of a custom op, or of its gradient, for the first of these backend names that has one. Returns null
+// for another op, or if there is no code.
 [[nodiscard]] TUTTI_CORE_FUNCTION const CustomOp::Kernel* custom_code(const Op& op,
                                                                       std::span<const std::string_view> names);
 

@@ -8,13 +8,13 @@
 
 namespace tutti {
 
-// One line a node: what it reads and writes.
+// Returns one line for each node: what it reads and writes.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g);
 
-// The graph for Graphviz: `dot -Tsvg`.
+// Returns the graph for Graphviz: `dot -Tsvg`.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::string dump_graphviz(const Graph& g);
 
-// A plan's segments: which steps run between two barriers, on how many rows at a time.
+// Returns a plan's segments: which steps run between two barriers, on how many rows at a time.
 [[nodiscard]] TUTTI_CORE_FUNCTION std::string dump_text(const Graph& g, const Plan& p);
 
 #if TUTTI_CORE_DEFINITIONS

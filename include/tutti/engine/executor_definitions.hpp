@@ -24,7 +24,7 @@
 #include <tutti/graph/fuse.hpp>
 #include <tutti/tensor/memory.hpp>
 
-// What executor.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
+// Definitions for executor.hpp, which includes this file unless they are compiled separately (core/separate.hpp).
 namespace tutti {
 
 struct Executor::Parts {
@@ -39,7 +39,7 @@ struct Executor::Parts {
   Buffer kept;  // metrics of evaluations
   StepScalars scalars;
   std::uint64_t id = next_run_id();
-  std::vector<std::uint64_t> key;  // of the run, in the same memory each time
+  std::vector<std::uint64_t> key;  // of the run; reuses its memory
 };
 
 TUTTI_CORE_FUNCTION Executor::Executor(Backend& backend, const Graph& forward, Options options)
@@ -112,7 +112,7 @@ TUTTI_CORE_FUNCTION PreparedPlan& Executor::make_ready(std::unique_ptr<PreparedP
   if (!training) Arenas::grow(b_.memory(), parts_->kept, kept_metrics * metrics_bytes);
   if (training && parts_->packs.bytes() < p->plan.packed_bytes)
     parts_->packs.describe(train_, p->plan, parameters_, parts_->arenas.parameters(), p->kernels);
-  // Evaluation reads the training plan's packed weights; forward nodes have the same numbers in both graphs.
+  // Evaluation reads the training plan's packed weights. Forward nodes have the same numbers in both graphs.
   if (!training && parts_->packs.bytes() < p->plan.packed_bytes) prepared(rows, true);
   return *parts_->plans.emplace_back(std::move(p));
 }
@@ -127,14 +127,14 @@ TUTTI_CORE_FUNCTION void Executor::run(PreparedPlan& p, const BatchView& batch, 
   parts_->scalars = scalars;
   parts_->walk.set_scalars(&parts_->scalars);
   parts_->last = &p;
-  // Where somebody listens in between, nothing is replayed.
+  // With a callback or a watcher in between, the run is not replayed.
   if (on_ready || options_.watcher != nullptr) return parts_->walk.run(p, on_ready);
   make_key(&p);
   b_.replay(span_of(parts_->key), &parts_->scalars, [&] { parts_->walk.run(p, on_ready); });
   parts_->packs.set_stale(false);
 }
 
-// Everything that decides what a walk asks of the backend; p: null for a part without rows.
+// Sets the key from everything that determines what a walk requests of the backend. p: null for a part without rows.
 TUTTI_CORE_FUNCTION void Executor::make_key(const PreparedPlan* p) {
   parts_->key.assign({p != nullptr ? p->id : 0, parts_->id, parts_->packs.id(), parts_->packs.stale() ? 1U : 0U});
   for (const void* at :
@@ -186,7 +186,7 @@ TUTTI_CORE_FUNCTION void Executor::start(const BatchView& batch, const StepScala
     parts_->last = p;
   }
   parts_->walk.set_scalars(nullptr);
-  // Weights that somebody changed between the steps are no part of what is captured.
+  // Weights that were changed between the steps are not part of the capture.
   parts_->packs.run();
   make_key(p);
   parts_->key.insert(parts_->key.end(), key.begin(), key.end());

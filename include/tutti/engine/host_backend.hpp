@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// f(T{}) for the type T of the data. F64: also in f64; the fast backends leave it out, since every program that
+// Calls f(T{}) for the type T of the data. F64: also for f64. The fast backends omit it, because every program that
 // includes them would compile it.
 template <bool F64 = false, class F>
 decltype(auto) float_type(DType t, F&& f) {
@@ -28,14 +28,14 @@ decltype(auto) float_type(DType t, F&& f) {
   return f(float{});
 }
 
-// A backend on the processor: its memory is the host's.
+// A backend on the CPU: its memory is the host's.
 class HostBackend : public Backend, public HostMemory {
  public:
   [[nodiscard]] Memory& memory() noexcept override { return *this; }
   [[nodiscard]] bool computes_in(DType t) const override { return t == DType::f32 || t == DType::bf16; }
 
  protected:
-  // A custom op's code for this backend, or for any on the host.
+  // Returns a custom op's code for this backend, or for any backend on the host.
   [[nodiscard]] std::unique_ptr<Kernel> custom_kernel(const Op& op) const {
     const std::string own = name();
     const CustomOp::Kernel* code = custom_code(op, std::array<std::string_view, 2>{own, "host"});
@@ -43,8 +43,8 @@ class HostBackend : public Backend, public HostMemory {
   }
 };
 
-// A kernel that reads its weights, if it has any, in the compute type: nothing to do where the master weights already
-// are.
+// A kernel that reads its weights, if it has any, in the compute type. Packs nothing if the master weights already have
+// that type.
 template <bool F64 = false>
 class HostKernel : public Kernel {
  public:

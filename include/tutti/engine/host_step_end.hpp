@@ -21,19 +21,19 @@
 
 namespace tutti {
 
-// The end of a step in the host's hands: it waits for the sums, looks at what the step came to and starts the backend's
-// passes over the arenas, run by run.
+// Ends a step on the host: waits for the sums, checks the result of the step and starts the backend's passes over the
+// arenas, run by run.
 class HostStepEnd final : public StepEnd {
  public:
-  // Both outlive this, as does what the state names.
-  // updates: false where whoever the gradients are sent to does it, and weights come back from there.
+  // The references and everything that the state names outlive this object. updates: false if the receiver of the
+  // gradients updates the weights and sends them back.
   HostStepEnd(Backend& backend, const ModelState& state, const UpdateRules& rules, bool updates = true)
       : b_(backend), m_(state), rules_(rules), updates_(updates), flags_(state.dtype, state.flags) {}
 
   [[nodiscard]] bool runs_ahead() const override { return false; }
-  // Ranks that do not update share neither flags nor statistics.
+  // Ranks that do not update do not share flags or statistics.
   void begin_generation(int ranks) override { ranks_ = updates_ ? ranks : 1; }
-  // Of this rank's micro-batches of this step so far.
+  // Returns whether this rank's micro-batches of this step so far are finite.
   [[nodiscard]] bool finite() const { return (numbers_.flags & step_flag::not_finite) == 0; }
 
   void send(std::uint64_t step, const StepNumbers& n) override {
@@ -60,7 +60,7 @@ class HostStepEnd final : public StepEnd {
     if (last && ranks_ > 1) flags_.write(b_.memory(), numbers_.flags);
   }
 
-  // Throws what the exchange throws, with the weights as they were.
+  // Throws the errors of the exchange and leaves the weights as they were.
   void update(Exchange& sums) override {
     StepOutcome& o = now();
     o.flags = numbers_.flags;
@@ -97,7 +97,8 @@ class HostStepEnd final : public StepEnd {
 
   void set_scale(std::int64_t exponent, std::int64_t steps) override { scale_ = {exponent, steps}; }
   void resume() override {}
-  // What a step changes before all its sums are there; nothing, if it broke before it began.
+  // Restores what a step changes before all its sums have arrived. Changes nothing if the step failed before it
+  // started.
   void roll_back(std::uint64_t step) override {
     if (ranks_ > 1 && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());
   }
@@ -145,8 +146,8 @@ class HostStepEnd final : public StepEnd {
     return u;
   }
 
-  // Takes the mean of the running statistics: batch norm uses those of a rank's own rows, but so every rank evaluates
-  // the same net, and what one rank saves is the state of all.
+  // Takes the mean of the running statistics. Batch norm uses the statistics of a rank's own rows, but with the mean
+  // every rank evaluates the same net, and the checkpoint of one rank holds the state of all.
   void take_states() {
     if (m_.state_count == 0) return;
     host_states_.resize(state_bytes());
@@ -179,8 +180,8 @@ class HostStepEnd final : public StepEnd {
   StepScalars scalars_;
   LossScale scale_;
   std::array<StepOutcome, kept> outcomes_;
-  std::uint64_t last_ = 0, copied_ = 0;  // copied_: the number behind the step that before_ belongs to
-  Buffer before_;                        // the running statistics, as they were before the step
+  std::uint64_t last_ = 0, copied_ = 0;  // copied_: 1 + the number of the step that before_ belongs to
+  Buffer before_;                        // the running statistics before the step
   std::vector<std::byte> host_states_;
 };
 

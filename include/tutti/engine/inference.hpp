@@ -31,12 +31,13 @@
 
 namespace tutti {
 
-// Runs a net that nobody trains: without gradients, and with the memory of the largest batch's forward pass alone. An
-// Executor for nets that learn.
+// Runs a net without training: no gradients, and only the memory of the largest batch's forward pass. To train, use an
+// Executor.
 class Inference {
  public:
   // net: an inference_graph() with its weights, which are copied into the backend's memory. compute: f32, bf16; f64 on
-  // ReferenceBackend, f16 on CUDA. UsageError for a type that the backend has not. The backend outlives this.
+  // ReferenceBackend, f16 on CUDA. Throws UsageError for a type that the backend does not have. The backend must
+  // outlive this object.
   Inference(Backend& backend, const WeightedGraph& net, DType compute)
       : b_(backend),
         graph_(net.graph),
@@ -49,7 +50,7 @@ class Inference {
       fail<UsageError>("Inference", "a compute type of backend '" + b_.name() + "'", std::string(name_of(compute)));
     parameters_ = parameter_layout(graph_, compute == DType::f64 ? DType::f64 : DType::f32);
     states_ = state_layout(graph_, parameters_.dtype);
-    // No gradients: any address but null.
+    // There are no gradients; any address except null is accepted.
     arenas_.allocate(parameters_, states_,
                      [this](const ArenaLayout&, const ArenaLayout&) { return static_cast<void*>(this); });
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
@@ -65,11 +66,11 @@ class Inference {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] std::int64_t classes() const { return graph_[graph_.logits].shape.row_numel(); }
 
-  // What the net says of images [rows, height, width, channels]: logits [rows, classes], until it is asked again.
-  // Images of the largest batch come first where memory is not to be taken twice.
+  // Returns the net's output for images [rows, height, width, channels]: logits [rows, classes], valid until the next
+  // call. Run the largest batch first: otherwise memory is allocated twice.
   [[nodiscard]] std::span<const float> logits(const std::uint8_t* images, std::int64_t rows) {
     PreparedPlan& p = prepared(rows);
-    labels_.resize(static_cast<std::size_t>(rows));  // nobody looks at them
+    labels_.resize(static_cast<std::size_t>(rows));  // not used
     slot_.bind({images, labels_.data(), rows});
     b_.replay(span_of(key_of(p)), &scalars_, [&] { walk_.run(p, {}); });
     packs_.set_stale(false);
@@ -127,7 +128,7 @@ class Inference {
     return *plans_.emplace_back(std::move(made));
   }
 
-  // Everything that decides what a walk asks of the backend.
+  // Returns everything that determines what a walk requests of the backend.
   const std::vector<std::uint64_t>& key_of(const PreparedPlan& p) {
     key_.assign({p.id, id_, packs_.id(), packs_.stale() ? 1U : 0U});
     for (const void* at :

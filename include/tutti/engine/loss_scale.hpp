@@ -8,8 +8,9 @@
 
 namespace tutti {
 
-// A dynamic loss scale (Micikevicius et al. 2018): a power of two that halves where gradients overflow, and doubles
-// after many steps without. Devices that decide themselves follow the same rule (backends/cuda/kernels/step.hpp).
+// A dynamic loss scale (Micikevicius et al. 2018): a power of two that is halved when gradients overflow, and doubled
+// after many steps without overflow. Devices that decide this themselves use the same rule
+// (backends/cuda/kernels/step.hpp).
 struct LossScale {
   static constexpr std::int64_t steps_until_doubled = 2000, largest_exponent = 126;
 
@@ -17,7 +18,7 @@ struct LossScale {
 
   [[nodiscard]] double value() const { return math::ldexp(1.0, static_cast<int>(exponent)); }
 
-  // After a step whose gradients were finite, or not. False: there is no smaller scale.
+  // Call this after each step with whether its gradients were finite. Returns false if there is no smaller scale.
   [[nodiscard]] bool after_step(bool finite) {
     if (finite) {
       if (++steps >= steps_until_doubled) {

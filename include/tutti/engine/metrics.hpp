@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows]. Or windows [rows] of images that lie
-// in the backend's memory, with their labels.
+// One batch on the host: images u8 [rows, H, W, C] (channels last), labels [rows]. Or windows [rows] of images in the
+// backend's memory, with their labels.
 struct BatchView {
   const std::uint8_t* images = nullptr;
   const std::int32_t* labels = nullptr;
@@ -17,7 +17,7 @@ struct BatchView {
   const ImageWindow* windows = nullptr;
 };
 
-// What a run over some rows came to. Sums, so that batches and ranks simply add up.
+// The results of a run over some rows. Sums, so that those of batches and ranks can be added.
 struct Metrics {
   double loss = 0, top1_hits = 0, topk_hits = 0, rows = 0;
 

@@ -14,27 +14,29 @@
 
 namespace tutti {
 
-// How a backend runs an op. `rows`: any range of rows on its own. `reduce`: rows into a partial result per shard, then
-// one finish (or `tasks` independent ones). `two_pass`: the same, then rows; the first output is written by the second
-// pass alone. `whole`: in one call (or `tasks` independent ones).
+// How a backend divides an op.
+//   rows      any range of rows independently
+//   reduce    rows into a partial result for each shard, then one finish (or `tasks` independent ones)
+//   two_pass  like reduce, then rows; only the second pass writes the first output
+//   whole     in one call (or `tasks` independent ones)
 enum class Division : std::uint8_t { whole, rows, reduce, two_pass };
 
-struct Partition {  // how an op is cut into tasks
+struct Partition {  // How an op is divided into tasks.
   Division division = Division::whole;
-  int tasks = 1;                  // of whole, of the finish of reduce and two_pass
-  std::size_t partial_bytes = 0;  // per shard, of reduce and two_pass
-  bool late_rows = false;         // of reduce: the finish writes the outputs with rows too
+  int tasks = 1;                  // of whole, and of the finish of reduce and two_pass
+  std::size_t partial_bytes = 0;  // for each shard, of reduce and two_pass
+  bool late_rows = false;         // of reduce: the finish also writes the outputs with rows
 };
 
-enum class Phase : std::uint8_t { whole, reduce, finish, apply };  // of an op whose parts reduce something
+enum class Phase : std::uint8_t { whole, reduce, finish, apply };  // Phase of an op that reduces over parts.
 
-struct Step {  // one op, or a phase of it
+struct Step {  // One op, or a phase of it.
   NodeId node;
   Phase phase;
 };
 
-// A stretch of the run between two barriers. Its row steps are done chunk by chunk, all steps on one chunk before the
-// next, so that a chunk stays in cache from batch norm to convolution to statistics.
+// A part of the run between two barriers. Its row steps are processed chunk by chunk, all steps on one chunk before the
+// next chunk, so that a chunk stays in the cache from batch norm to convolution to statistics.
 struct Segment {
   std::vector<Step> steps;
   std::vector<NodeId> finishes;
@@ -46,13 +48,14 @@ struct Segment {
 
 enum class Where : std::uint8_t { nowhere, image, labels, parameter, state, gradient, activation, scratch };
 
-struct ValuePlace {  // and at which byte of it
+struct ValuePlace {  // The memory of a value and its position there.
   Where where = Where::nowhere;
   std::size_t offset = 0;  // bytes
   TensorDesc desc;         // with the plan's rows
 };
 
-// Weights as an op wants them (another type, another layout), made from the parameter arena once an update.
+// Weights in the form that an op reads (another type, another layout), made from the parameter arena once for each
+// update.
 struct Pack {
   NodeId node;
   ValueId parameter;
@@ -60,7 +63,7 @@ struct Pack {
   std::size_t bytes;
 };
 
-struct Plan {  // a graph, ready to be run: order, places and sizes
+struct Plan {  // A graph that is ready to run: order, positions and sizes.
   std::int64_t rows = 0;
   DType compute = DType::f32, master = DType::f32;
   bool training = false;
@@ -79,7 +82,7 @@ struct Plan {  // a graph, ready to be run: order, places and sizes
   [[nodiscard]] const TensorDesc& desc(ValueId v) const { return values[static_cast<std::size_t>(v)].desc; }
 };
 
-// Types and shapes of a node's operands, as a backend sees them when it is asked how it runs an op.
+// Types and shapes of a node's operands, for a backend that chooses its kernel.
 struct NodeDesc {
   std::vector<TensorDesc> in, out;
   DType compute = DType::f32;
@@ -87,28 +90,30 @@ struct NodeDesc {
   int shards = 1;
 };
 
-// What the planner asks of a backend.
+// The planner's questions to a backend.
 struct PlanQueries {
   std::function<Partition(NodeId, const NodeDesc&)> partition;
-  // Bytes of the packed form of the weights of a node that was asked about before; 0: the op reads the master weights.
+  // Returns the bytes of the packed weights of a node that `partition` was called for; 0: the op reads the master
+  // weights.
   std::function<std::size_t(NodeId)> pack_bytes;
-  // All nodes that read a parameter packed read the same packed form.
+  // All nodes that read a packed parameter read the same packed form.
   bool shared_form = false;
 };
 
-struct PlanOptions {  // what a planner can be told
+struct PlanOptions {  // Options of a planner.
   std::int64_t rows = 1;
   DType compute = DType::f32, master = DType::f32;
   bool training = true;
   int shards = 8;
-  std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor a row segment touches
+  std::size_t chunk_bytes = 256 * 1024;  // of the largest tensor in a row segment
   bool keep_all = false;                 // every activation stays readable after the run, for tests and debugging
   bool one_by_one = false;               // each op in segments of its own
 };
 
-// Parameter and gradient arena: trainable parameters in the order in which their gradients become final, then the rest.
+// Returns the layout of the parameter and gradient arenas: trainable parameters in the order in which their gradients
+// become final, then the rest.
 [[nodiscard]] TUTTI_CORE_FUNCTION ArenaLayout parameter_layout(const Graph& g, DType master);
-// Running statistics.
+// Returns the layout of the running statistics.
 [[nodiscard]] TUTTI_CORE_FUNCTION ArenaLayout state_layout(const Graph& g, DType master);
 
 #if TUTTI_CORE_DEFINITIONS

@@ -24,11 +24,12 @@
 
 namespace tutti {
 
-// Walks a plan's segments: tells the backend each call, with its operands. Outlived by all that it is given.
+// Runs a plan's segments: passes each call with its operands to the backend. All references that it gets must outlive
+// it.
 class PlanWalk {
  public:
-  // Called when the first `slices` slices of the gradient arena are final, but for what
-  // Backend::finish_gradients() is called for.
+  // Called when the first `slices` slices of the gradient arena are final, except for the work that
+  // Backend::finish_gradients() starts.
   using OnReady = std::function<void(std::size_t slices)>;
   // Nanoseconds of CPU time per node and phase, summed over workers.
   using Profile = std::vector<std::array<std::int64_t, 4>>;
@@ -36,10 +37,10 @@ class PlanWalk {
   PlanWalk(Backend& backend, const Arenas& arenas, const BatchSlot& slot, WeightPacks& packs)
       : b_(backend), arenas_(arenas), slot_(slot), packs_(packs) {}
 
-  // Of the runs to come; null: the backend has them from elsewhere.
+  // For the following runs; null: the backend gets them elsewhere.
   void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
   void profile(Profile* p) noexcept { profile_ = p; }
-  // Of plans whose ops run one by one and keep what they compute.
+  // For plans whose ops run one by one and keep what they compute.
   void watch(ValueWatcher* w) noexcept { watcher_ = w; }
 
   void run(const PreparedPlan& p, const OnReady& on_ready) {
@@ -54,7 +55,7 @@ class PlanWalk {
       first = end;
     };
     for (std::size_t s = 0; s < segments.size(); ++s) {
-      // Where somebody watches, all are done with the forward pass before the backward pass begins.
+      // With a watcher, the forward pass ends on all threads before the backward pass begins.
       if (watched && (s == 0 || segments[s].backward != segments[s - 1].backward)) {
         run_to(s);
         pass.reset();
@@ -74,7 +75,7 @@ class PlanWalk {
     b_.finish_gradients();
   }
 
-  // Where a value begins; null for those that lie nowhere.
+  // Returns the address of a value; null for values that have no memory.
   [[nodiscard]] std::byte* find(const ValuePlace& at) const {
     switch (at.where) {
       case Where::image:
@@ -133,14 +134,14 @@ class PlanWalk {
       std::atomic_ref(cell).fetch_add(now() - start, std::memory_order_relaxed);
     }
   }
-  // Of this thread's CPU time: what a busy neighbour takes is not counted.
+  // Returns this thread's CPU time, so that the time of other processes does not count.
   static std::int64_t now() {
     timespec t{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * 1'000'000'000 + t.tv_nsec;
   }
 
-  // Two loops a segment, its tasks and then those of its finishes.
+  // Runs two loops for each segment: its tasks and then those of its finishes.
   void run_segments(const PreparedPlan& p, std::size_t first, std::size_t end) {
     loops_.clear();
     for (std::size_t s = first; s < end; ++s) {

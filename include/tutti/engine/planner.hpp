@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// Lays out one batch size of a graph: segments, lifetimes, offsets. Knows no backend but what the queries tell.
+// Plans one batch size of a graph: segments, lifetimes, offsets. Knows of the backend only what the queries return.
 [[nodiscard]] TUTTI_CORE_FUNCTION Plan make_plan(const Graph& g, const PlanOptions& options, const PlanQueries& queries,
                                                  const ArenaLayout& parameters, const ArenaLayout& states);
 
@@ -28,8 +28,8 @@ struct Lifetime {
   std::size_t offset = 0;
 };
 
-// Gives each block an offset so that no two blocks that live at the same time overlap: the largest first, each at the
-// lowest place that is free. Returns the total size.
+// Assigns an offset to each block so that no two blocks that are in use at the same time overlap: the largest first,
+// each at the lowest free position. Returns the total size.
 inline std::size_t place(std::vector<Lifetime>& blocks) {
   constexpr std::size_t align = 64;
   std::vector<Lifetime*> order, placed, taken;
@@ -160,7 +160,7 @@ class Planner {
     }
   }
 
-  // Cuts the list of nodes into segments.
+  // Divides the list of nodes into segments.
   void cut() {
     Segment open;
     std::vector<char> late(g_.values.size(), 0);  // made by a finish of the open segment
@@ -226,11 +226,11 @@ class Planner {
             step.phase == Phase::reduce && p_.partitions[index(step.node)].division == Division::two_pass;
         for (const auto* list : {&n.inputs, &n.outputs})
           for (ValueId v : *list) {
-            // The first pass does not write the result yet, so that it may live in scratch.
+            // The first pass does not write the result yet, so the result may be in scratch.
             if (first_pass && list == &n.outputs && v == n.outputs[0]) continue;
             touch(arena[index(v)], static_cast<int>(s));
             touch(scratch[index(v)], clock);
-            // What the finish writes is needed for all rows at once, and no part of a chunk.
+            // What the finish writes is needed for all rows at once and cannot be part of a chunk.
             const bool late = list == &n.outputs && p_.partitions[index(step.node)].late_rows;
             if (!g_[v].per_row || seg.whole || late)
               rows_only[index(v)] = 0;

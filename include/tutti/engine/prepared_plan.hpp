@@ -20,22 +20,22 @@
 // A plan and what a backend needs to run it.
 namespace tutti {
 
-// Different for each call in a process; never 0.
+// Returns a different number for each call in a process; never 0.
 [[nodiscard]] inline std::uint64_t next_run_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
 
-struct PreparedPlan {  // a plan with its kernels
+struct PreparedPlan {  // A plan with its kernels.
   Plan plan;
   const Graph* graph = nullptr;
   std::vector<std::unique_ptr<Kernel>> kernels;  // per node
-  std::uint64_t id = next_run_id();              // what was captured of it belongs to it alone
+  std::uint64_t id = next_run_id();              // identifies captured runs of this plan
 };
 
 namespace detail {
 
-// The numbers of rows that an op of this segment sees at once.
+// Returns the numbers of rows that an op of this segment gets in one call.
 [[nodiscard]] inline std::vector<std::int64_t> chunk_sizes(const Plan& p, const Segment& seg) {
   if (seg.whole) return {p.rows};
   std::vector<std::int64_t> sizes;
@@ -47,7 +47,7 @@ namespace detail {
   return sizes;
 }
 
-// Throws where no kernel of the backend serves a node.
+// Throws the error for a node that the backend has no kernel for.
 [[noreturn]] inline void fail_without_kernel(const Backend& b, const Node& n) {
   if (const CustomOp* custom = custom_op(n.op))
     fail<UsageError>(n.name, "a kernel of the custom op '" + custom->name + "' for backend '" + b.name() + "'", "none",
@@ -57,7 +57,7 @@ namespace detail {
 
 }  // namespace detail
 
-// What the planner asks of a backend; makes the kernels of p's graph as it asks.
+// Returns the planner's queries to a backend; they make the kernels of p's graph.
 [[nodiscard]] inline PlanQueries plan_queries(Backend& b, PreparedPlan& p) {
   p.kernels.clear();
   p.kernels.resize(p.graph->nodes.size());
@@ -71,7 +71,7 @@ namespace detail {
           [&p](NodeId node) { return p.kernels[static_cast<std::size_t>(node)]->packed_bytes(); }, b.packs_once()};
 }
 
-// The nodes of a plan that the reference loops serve on another backend: the op and the layer of each.
+// Returns op and layer of the nodes that run by the reference loops on another backend.
 [[nodiscard]] inline std::vector<std::string> fallbacks_of(const Backend& b, const PreparedPlan& p) {
   std::vector<std::string> list;
   if (b.name() == "reference") return list;

@@ -11,23 +11,22 @@
 
 namespace tutti {
 
-// What a run with a batch asks for, in bytes of the backend's memory.
+// The memory that a run with a batch needs, in bytes of the backend's memory.
 struct RoomRequest {
   std::int64_t rows = 0;
   std::size_t wanted = 0;
-  std::size_t own = 0;    // of that memory, what earlier runs allocated and this one may use
+  std::size_t own = 0;    // allocated by earlier runs and usable by this one
   std::size_t model = 0;  // parameters, gradients and running statistics
 };
 
-// Throws DeviceError where a run wants more memory than is free, before it allocates any, and names the largest batch
-// that fits. wanted_by(rows): what a run with fewer rows wants. Backends on the host tell no
-// limit.
+// Throws DeviceError if a run needs more memory than is free, before it allocates any, and names the largest batch that
+// fits. wanted_by(rows): the bytes that a run with fewer rows needs. Backends on the host report no limit.
 inline void require_room(Backend& b, const RoomRequest& r, FunctionRef<std::size_t(std::int64_t rows)> wanted_by) {
   const std::size_t available = b.memory().free_bytes();
   if (available == Memory::unlimited) return;
   const std::size_t room = available + r.own;
   if (r.wanted <= room) return;
-  // Whoever trains allocates parameters, gradients and optimizer state first.
+  // A training run allocates parameters, gradients and optimizer state first.
   const std::size_t allocated = b.memory().allocated_bytes();
   const std::size_t held = allocated > 0 ? allocated - r.own : r.model;
   const std::string also = b.memory_hint();

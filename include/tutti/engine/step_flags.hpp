@@ -11,7 +11,7 @@
 namespace tutti {
 
 // The flags of a step (core/step_flag.hpp) as numbers in front of the gradients: one per flag, 0 or 1. The reduction
-// that sums the first bucket counts the ranks that raised each: all of it is known before the backward pass.
+// that sums the first bucket counts the ranks that raised each flag: all flags are known before the backward pass.
 class StepFlags {
  public:
   static constexpr std::size_t bytes = 64, count = 8;

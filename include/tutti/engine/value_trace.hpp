@@ -28,7 +28,7 @@
 
 namespace tutti {
 
-// What numbers a tensor holds. Least, greatest and mean are those of the finite ones.
+// The range of a tensor's numbers. Least, greatest and mean are those of the finite ones.
 struct ValueRange {
   std::int64_t count = 0, nan = 0, infinite = 0;
   double least = std::numeric_limits<double>::infinity(), greatest = -std::numeric_limits<double>::infinity(), mean = 0;
@@ -55,7 +55,7 @@ struct ValueRange {
     if (finite > 0) r.mean = sum / static_cast<double>(finite);
     return r;
   }
-  // Of a tensor in a backend's memory; nothing of one that lies nowhere.
+  // Returns the range of a tensor in a backend's memory; an empty range for a tensor without memory.
   static ValueRange of(Memory& memory, const TensorRef& t) {
     if (t.data == nullptr) return {};
     const auto n = static_cast<std::size_t>(t.shape.numel());
@@ -89,8 +89,8 @@ struct ValueRange {
   }
 };
 
-// Prints a line for each op: its name, its layer, and shape, type and range of what it has computed. Ends the run by
-// NotFiniteError at the first one that makes a NaN, and says what it was given.
+// Prints a line for each op: its name, its layer, and shape, type and range of its result. At the first op that makes a
+// NaN, ends the run with NotFiniteError, which includes the op's inputs.
 class ValueTrace final : public ValueWatcher {
  public:
   explicit ValueTrace(std::function<void(const std::string&)> print = print_line) : print_(std::move(print)) {}
@@ -98,7 +98,7 @@ class ValueTrace final : public ValueWatcher {
   void ran(const PlanWalk& walk, Memory& memory, const PreparedPlan& p, const Segment& segment) override {
     const auto [node, phase] = segment.steps.front();
     const auto i = static_cast<std::size_t>(node);
-    // Another segment ends it.
+    // Another segment completes it.
     if (phase == Phase::reduce && p.plan.partitions[i].division == Division::two_pass) return;
     const auto operand = [&](ValueId v) {
       const ValuePlace& at = p.plan.values[static_cast<std::size_t>(v)];

@@ -17,20 +17,21 @@
 
 namespace tutti {
 
-// A model's weights in the forms that a backend's ops read (another type, another layout), made anew after each update.
+// A model's weights in the forms that a backend's ops read (another type, another layout), made again after each
+// update.
 class WeightPacks {
  public:
   explicit WeightPacks(Backend& backend) : b_(backend) {}
 
   [[nodiscard]] std::size_t bytes() const noexcept { return memory_.bytes(); }
-  // Whether weights have changed since run().
+  // Returns whether weights have changed since run().
   [[nodiscard]] bool stale() const noexcept { return stale_; }
   void set_stale(bool stale) noexcept { stale_ = stale; }
-  // What captured runs that use the packed forms depend on.
+  // Identifies the packed forms in captured runs that use them.
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-  // Those of a training plan of `g`, described ahead, so that a step allocates nothing. `weights`: where the parameter
-  // arena lies; kernels: of the plan's nodes, prepared; they outlive this.
+  // Describes the packs of a training plan of `g` in advance, so that a step allocates nothing. `weights`: the memory
+  // of the parameter arena; kernels: of the plan's nodes, prepared. Both outlive this object.
   void describe(const Graph& g, const Plan& plan, const ArenaLayout& parameters, const Buffer& weights,
                 const std::vector<std::unique_ptr<Kernel>>& kernels) {
     memory_ = Buffer(b_.memory(), plan.packed_bytes);
@@ -49,7 +50,7 @@ class WeightPacks {
     stale_ = true;
   }
 
-  // Packs what is stale.
+  // Packs the weights if they are stale.
   void run() {
     if (!std::exchange(stale_, false)) return;
     if (table_) return table_->run();
@@ -59,7 +60,7 @@ class WeightPacks {
     });
   }
 
-  // The packed weights that a node reads; null: it reads the parameters themselves.
+  // Returns the packed weights that a node reads; null: it reads the parameters themselves.
   [[nodiscard]] std::byte* of(std::size_t node) const {
     if (packs_.empty() || pack_of_[node] < 0) return nullptr;
     return packs_[static_cast<std::size_t>(pack_of_[node])].to;
@@ -76,7 +77,7 @@ class WeightPacks {
   Buffer memory_;
   std::vector<Packed> packs_;
   std::vector<std::int32_t> pack_of_;          // per node
-  std::unique_ptr<Backend::PackTable> table_;  // of all, where they are packed together
+  std::unique_ptr<Backend::PackTable> table_;  // for all, if they are packed together
   std::uint64_t id_ = 0;
   bool stale_ = true;
 };

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-// Our own kernels alone: convolutions and products run by the reference loops. A template, so that who includes it
-// without using it compiles no kernels.
+// tutti's own kernels only; convolutions and products use the reference loops. A template, so that a file that includes
+// it without using it compiles no kernels.
 template <class = void>
 class BasicCpuBackend : public CpuOps {
  public:

@@ -23,7 +23,7 @@
 #include <tutti/engine/reference/loops.hpp>
 #include <tutti/engine/reference/update.hpp>
 
-// What cpu_ops.hpp declares. Included by it, except where it is compiled elsewhere (core/separate.hpp).
+// Definitions for cpu_ops.hpp, which includes this file unless they are compiled separately (core/separate.hpp).
 namespace tutti {
 
 TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread_start)
@@ -32,7 +32,7 @@ TUTTI_CORE_FUNCTION CpuOps::CpuOps(CpuOptions o, std::function<void()> on_thread
       tuner_(o.convolution == cpu::ConvolutionAlgorithm::tune ? std::make_shared<cpu::Tuner>(std::move(o.choices))
                                                               : nullptr) {}
 
-// Convolutions and products of matrices are for who inherits from it. What has no row runs by the reference loop.
+// Derived backends supply convolutions and matrix products. Ops without a row in the table use the reference loop.
 TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::kernel(const Op& op, const NodeDesc& desc) {
   // clang-format off
   using Own = KernelTable<
@@ -82,7 +82,7 @@ TUTTI_CORE_FUNCTION std::unique_ptr<Kernel> CpuOps::convolution_kernel(const Op&
   return is_by_winograd(op, desc) ? winograd(desc) : sums(desc);
 }
 
-// f for blocks of a pass over arenas, which are always the same.
+// Calls f for the blocks of a pass over arenas. The blocks are always the same.
 template <class F>
 void CpuOps::blocks(const UpdateCall& u, F&& f) {
   only_f32(u.dtype);
@@ -106,7 +106,7 @@ TUTTI_CORE_FUNCTION void CpuOps::update(const UpdateOp& any, const UpdateCall& u
   const auto& adamw = std::get<AdamwUpdate>(any);
   blocks(u, [&](const UpdateCall& part) { cpu::adamw(shared_.isa, adamw, part); });
 }
-// Summed over fixed blocks in order, whoever computed them.
+// Sums over fixed blocks in order, so the result does not depend on the threads.
 TUTTI_CORE_FUNCTION SquaredNorms CpuOps::squared_norms(const UpdateCall& u) {
   norms_.resize(std::max(norms_.size(), (u.count + block - 1) / block));
   blocks(u, [&](const UpdateCall& part) {

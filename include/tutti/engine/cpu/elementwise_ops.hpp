@@ -13,7 +13,7 @@
 #include <tutti/engine/cpu/own_kernel.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
-// Ops that take element by element, and the gradient of a bias.
+// Element-wise ops, and the gradient of a bias.
 namespace tutti::cpu {
 
 class Normalize final : public RowKernel {
@@ -68,8 +68,8 @@ class GeluBackward final : public RowKernel {
   }
 };
 
-// y = x + b[c]: a batch norm that leaves its input as it is. A few channels that fill no whole registers are taken as
-// more of them, of several pixels.
+// y = x + b[c]: a batch norm that keeps its input. If the channels do not fill whole registers, several pixels together
+// are treated as one pixel with more channels.
 class Bias final : public RowKernel {
  public:
   using For = op::Bias;
@@ -105,7 +105,7 @@ class Bias final : public RowKernel {
     norm_apply<T>(isa_, x, nullptr, y, rest, channels_, ones, bias, false);
   }
 
-  std::int64_t channels_, together_;  // of pixels
+  std::int64_t channels_, together_;  // together_: of pixels
   std::vector<float> ones_;
 };
 

@@ -13,10 +13,10 @@
 
 namespace tutti::cpu {
 
-// Of the normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a). As in Abramowitz and
-// Stegun 7.1.26, tail = exp(-a^2 / 2) * t * polynomial(t) with t = 1 / (1 + p a), but fitted to a relative error of
-// 4e-8 for a up to 14. Beyond 15, where both are zero in f32, a is 15, so that infinity times zero does not come up. A
-// NaN stays one.
+// Computes, for the normal distribution at a = |x|: density = exp(-a^2 / 2) / sqrt(2 pi), tail = Phi(-a). As in
+// Abramowitz and Stegun 7.1.26, tail = exp(-a^2 / 2) * t * polynomial(t) with t = 1 / (1 + p a), but fitted to a
+// relative error of 4e-8 for a up to 14. Values beyond 15, for which both are zero in f32, are set to 15 to avoid
+// infinity times zero. A NaN stays a NaN.
 template <Isa I>
 TUTTI_INLINE void normal_tail(F<I>& a, F<I>& tail, F<I>& density, const F<I>& x) {
   using U = typename Vec<I>::U;
@@ -72,7 +72,7 @@ TUTTI_INLINE void gelu_backward_vector(const T* dy, const T* x, T* dx) {
   store<I>(dx, d * (v < F<I>{} ? left : 1.0F - left));
 }
 
-// The last values go through the same instructions as the others, so that none depends on where it lies.
+// The last values use the same instructions as the others, so that a result does not depend on its position.
 template <Isa I, class T>
 TUTTI_INLINE void gelu_body(const T* x, T* y, std::int64_t n) {
   constexpr int width = lanes_of<I>;

@@ -8,7 +8,7 @@
 #include <tutti/engine/cpu/own_kernel.hpp>
 #include <tutti/engine/cpu/row_kernels.hpp>
 
-// Fully connected layers: the gradient of their weights. Their products are a library's work.
+// Fully connected layers: the gradient of their weights. A library computes their products.
 namespace tutti::cpu {
 
 class LinearBackwardWeights final : public OwnKernel {
@@ -16,7 +16,7 @@ class LinearBackwardWeights final : public OwnKernel {
   using For = op::LinearBackwardWeights;
   LinearBackwardWeights(const Op& op, Shared& b, const NodeDesc& d)
       : OwnKernel(op, b, d), outputs_(d.out[0].shape[0]), bytes_(d.out[0].bytes() + d.out[1].bytes()) {
-    // A partial sum per shard of large weights would take more memory and time than it saves.
+    // A partial sum of large weights for each shard would cost more memory and time than it saves.
     in_parts_ = d.out[0].shape.numel() >= 64 * 1024;
   }
   [[nodiscard]] Partition cut() override {
@@ -44,7 +44,7 @@ class LinearBackwardWeights final : public OwnKernel {
   }
 
  private:
-  // Adds the part of outputs [first, first + count) to dw [count, in] and db [count].
+  // Adds the gradient of outputs [first, first + count) to dw [count, in] and db [count].
   void add(const Call& c, std::int64_t first, std::int64_t count, float* dw, float* db) const {
     float_type(c.in[0].dtype, [&](auto t) {
       using T = decltype(t);

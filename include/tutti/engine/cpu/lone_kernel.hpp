@@ -17,7 +17,7 @@
 
 namespace tutti::cpu {
 
-// A convolution's kernel by itself, on operands of its own, cut as a plan would cut it: to be timed.
+// Times a convolution's kernel on its own operands, divided in the same way as in a plan.
 class LoneKernel {
  public:
   LoneKernel(Backend& b, std::unique_ptr<Kernel> k, const NodeDesc& d, bool of_weights)
@@ -50,7 +50,7 @@ class LoneKernel {
     kernel_->prepare(info);
   }
 
-  // Milliseconds of one run, packing of the weights included.
+  // Returns the milliseconds of one run, including packing of the weights.
   double run() {
     const Stopwatch clock;
     if (packed_.bytes() > 0) kernel_->pack({data_[1].data(), desc(1).dtype, desc(1).shape}, packed_.data());
@@ -77,7 +77,7 @@ class LoneKernel {
   [[nodiscard]] const TensorDesc& desc(std::size_t i) const { return i < 2 ? d_.in[i] : d_.out[0]; }
   [[nodiscard]] bool per_row(std::size_t i) const { return i == 0 || (i == 1) == of_weights_; }
   [[nodiscard]] std::int64_t begin(int shard) const { return d_.rows * shard / shards_; }
-  // Of small numbers, in f32 and in bf16: zeros that nobody wrote would all be one page.
+  // Fills with small numbers, in f32 and in bf16: zeros that were never written would all be one page.
   [[nodiscard]] Buffer room(std::size_t bytes) {
     if (bytes == 0) return {};
     Buffer r(host_, bytes);

@@ -8,7 +8,7 @@
 #include <tutti/engine/cpu/own_kernel.hpp>
 #include <tutti/engine/reference/loss.hpp>
 
-// The loss: the reference loop, a partial sum of the metrics per shard.
+// The loss: the reference loop with a partial sum of the metrics for each shard.
 namespace tutti::cpu {
 
 class SoftmaxCrossEntropy final : public OwnKernel {

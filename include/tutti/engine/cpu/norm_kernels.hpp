@@ -14,14 +14,14 @@
 #endif
 
 // The passes of batch norm (+ residual) (+ relu) over NHWC data: `pixels` pixels of `channels` channels. Strips of
-// channels are held in registers over all pixels of the call; channels that are left over take a plain loop. The
-// kernels are few and their flags run-time values, because every program that includes them compiles them all.
+// channels stay in registers over all pixels of the call; the remaining channels use a plain loop. The kernels are few
+// and their flags are run-time values, because every program that includes them compiles all of them.
 namespace tutti::cpu {
 
 namespace detail {
 
-// Calls f.template operator()<registers>(first channel) for strips of four registers (where it pays most) and of one;
-// returns the first channel left. T: the type of the data.
+// Calls f.template operator()<registers>(first channel) for strips of four registers (for the types that gain most) and
+// of one. Returns the first remaining channel. T: the type of the data.
 template <Isa I, class T, class Fn>
 TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
   constexpr int width = lanes_of<I>;
@@ -34,14 +34,14 @@ TUTTI_INLINE std::int64_t strips(std::int64_t channels, Fn&& f) {
 
 }  // namespace detail
 
-// sum[c] += sum of (x - pivot[c]); squares[c] += sum of (x - pivot[c])^2. The pivot, near the mean, keeps the
-// difference of squares from cancelling.
+// sum[c] += sum of (x - pivot[c]); squares[c] += sum of (x - pivot[c])^2. The pivot is near the mean, which avoids
+// cancellation in the difference of squares.
 template <Isa I, class T>
 TUTTI_INLINE void norm_statistics_body(const T* x, std::int64_t pixels, std::int64_t channels, const float* pivot,
                                        double* sum, double* squares) {
   constexpr int width = lanes_of<I>;
   std::int64_t c = detail::strips<I, T>(channels, [&]<int N>(std::int64_t first) TUTTI_LAMBDA {
-    // Two accumulators each, for the latency of the addition.
+    // Two accumulators for each sum hide the latency of the addition.
     F<I> s[2][N], q[2][N], k[N];
     for (int j = 0; j < N; ++j) {
       s[0][j] = s[1][j] = q[0][j] = q[1][j] = F<I>{};
@@ -108,7 +108,7 @@ TUTTI_INLINE void norm_apply_body(const T* x, const T* residual, T* y, std::int6
           load<I>(r, residual + k + j * width);
           v += r;
         }
-        // Written so that a NaN passes: relu must not hide one.
+        // Written so that a NaN passes: relu must not hide it.
         store<I>(y + k + j * width, v < low ? low : v);
       }
   };
@@ -132,7 +132,7 @@ TUTTI_CORE_INSTANCE(template void norm_apply<float>(Isa, const float*, const flo
 TUTTI_CORE_INSTANCE(template void norm_apply<bf16>(Isa, const bf16*, const bf16*, bf16*, std::int64_t, std::int64_t,
                                                    const float*, const float*, bool));
 
-// What the two backward passes read. The incoming gradient is g = dy (+ dy2), masked by relu: by y > 0 where there was
+// The inputs of the two backward passes. The incoming gradient is g = dy (+ dy2), masked by relu: by y > 0 if there was
 // a residual (y set), else by x * scale + shift > 0.
 template <class T>
 struct NormBackwardArgs {
@@ -140,7 +140,7 @@ struct NormBackwardArgs {
   const T* dy2 = nullptr;
   const T* x = nullptr;
   const T* y = nullptr;
-  T* masked = nullptr;  // where g goes (reduce) and comes from (apply), when the residual needs it
+  T* masked = nullptr;  // reduce writes g here and apply reads it, if the residual needs it
   T* dx = nullptr;
   std::int64_t pixels = 0, channels = 0;
   const float* scale = nullptr;
@@ -241,7 +241,7 @@ TUTTI_CORE_INSTANCE(template void norm_backward_reduce<bf16>(Isa, NormBackwardAr
 template <Isa I, class T>
 TUTTI_INLINE void norm_backward_apply_body(NormBackwardArgs<T> n) {
   constexpr int width = lanes_of<I>;
-  if (n.masked != nullptr) {  // masked already
+  if (n.masked != nullptr) {  // already masked
     n.dy = n.masked;
     n.dy2 = n.y = nullptr;
     n.relu = false;

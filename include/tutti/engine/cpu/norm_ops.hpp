@@ -20,7 +20,7 @@ class NormKernel : public OwnKernel {
   void prepare(const PrepareInfo& i) override { factors_.reserve(i.workers, channels_); }
 
  protected:
-  // Two sums of each channel, which take as long to add up as 32 floats: they are read one by one.
+  // Two sums for each channel. They are read one by one, so adding them takes as long as adding 32 floats.
   [[nodiscard]] Partition two_pass() const {
     return {Division::two_pass, sum_tasks(32 * channels_, shards_, (channels_ + 15) / 16),
             static_cast<std::size_t>(channels_) * 2 * sizeof(double)};

@@ -8,7 +8,7 @@
 #include <tutti/engine/host_backend.hpp>
 #include <tutti/engine/reference/loops.hpp>
 
-// What our own kernels have in common. Each is a class, in the file of its family, and a row of CpuOps::kernel().
+// Base classes of tutti's own kernels. Each kernel is a class in the file of its family and a row of CpuOps::kernel().
 namespace tutti::cpu {
 
 class OwnKernel : public Kernel {
@@ -20,14 +20,14 @@ class OwnKernel : public Kernel {
   Isa isa_;
 };
 
-// Any range of rows on its own.
+// Processes any range of rows independently.
 class RowKernel : public OwnKernel {
  public:
   using OwnKernel::OwnKernel;
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
 };
 
-// The same by the reference loop.
+// Like RowKernel, with the reference loop.
 template <class O>
 class RowLoop final : public HostKernel<> {
  public:

@@ -28,27 +28,27 @@ struct MaxPoolArgs {
 
 namespace detail {
 
-// What a loop over a window's rows or columns runs through.
+// The range of a loop over a window's rows or columns.
 struct Span {
   std::int64_t begin, end;
 };
-// Of the window at output p: the places that lie in 0..extent.
+// Returns the positions of the window at output p that lie in 0..extent.
 inline Span inside(std::int64_t p, int kernel, const op::Window& o, std::int64_t extent) {
   const std::int64_t at = p * o.stride - o.padding;
   return {std::max<std::int64_t>(0, -at), std::min<std::int64_t>(kernel, extent - at)};
 }
-// The outputs whose window holds input h.
+// Returns the outputs whose window contains input h.
 inline Span holders(std::int64_t h, int kernel, const op::Window& o, std::int64_t outputs) {
   const std::int64_t at = h + o.padding, first = at - kernel + 1;
   return {first > 0 ? (first + o.stride - 1) / o.stride : 0, std::min<std::int64_t>(at / o.stride + 1, outputs)};
 }
 struct Tap {
-  std::int64_t from;   // the output whose window holds the input
-  std::int32_t place;  // of the input there
+  std::int64_t from;   // the output whose window contains the input
+  std::int32_t place;  // of the input in that window
 };
 
-// Channels from c on, which fill no register, of one output whose window begins at x. Without arithmetic of its own, so
-// that all instruction sets share the code.
+// Processes the channels from c on, which do not fill a register, of one output whose window begins at x. Uses no
+// vector arithmetic, so that all instruction sets share the code.
 template <class T>
 [[gnu::noinline]] void max_pool_rest(const MaxPoolArgs<T>& a, const T* x, Span rows, Span columns, std::int64_t c, T* y,
                                      std::uint8_t* which) {
@@ -66,7 +66,7 @@ template <class T>
     which[c] = static_cast<std::uint8_t>(place);
   }
 }
-// The same of one input.
+// Like max_pool_rest(), for one input of the backward pass.
 template <class T>
 [[gnu::noinline]] void max_pool_backward_rest(const MaxPoolArgs<T>& a, const Tap* taps, int count, std::int64_t c,
                                               T* dx) {
@@ -94,12 +94,13 @@ TUTTI_INLINE void max_pool_body(MaxPoolArgs<T> a) {
       for (std::int64_t q = 0; q < a.out_w; ++q, y += a.channels, which += a.channels) {
         const detail::Span r = detail::inside(p, o.kernel_h, o, a.h), s = detail::inside(q, o.kernel_w, o, a.w);
         const T* x = a.x + ((n * a.h + p * o.stride - o.padding) * a.w + q * o.stride - o.padding) * a.channels;
-        F<I> start, rest;  // the window's first tap that is inside; from one row's last to the next one's first
+        // the window's first tap that is inside; the distance from the last tap of one row to the first tap of the next
+        F<I> start, rest;
         broadcast<I>(start, static_cast<float>(r.begin * o.kernel_w + s.begin));
         broadcast<I>(rest, static_cast<float>(o.kernel_w - (s.end - s.begin)));
         std::int64_t c = 0;
-        // A NaN wins, so that it is not lost: the largest magnitude, as an integer, tells. To look for it in the
-        // selection would make GCC 12 unite two masks, which it does lane by lane.
+        // A NaN wins, so that it is not lost. It is detected by the largest magnitude, as an integer. To look for it in
+        // the selection would make GCC 12 combine two masks, which it does lane by lane.
         for (; c + width <= a.channels; c += width) {
           F<I> best, place = start, here = start, v;
           Ints most = Ints{};
@@ -128,7 +129,7 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
   using Ints = typename Vec<I>::I;
   constexpr int width = lanes_of<I>;
   const op::Window& o = a.window;
-  detail::Tap taps[256];  // places have a byte
+  detail::Tap taps[256];  // positions have a byte
   T* dx = a.x;
   for (std::int64_t n = 0; n < a.rows; ++n)
     for (std::int64_t h = 0; h < a.h; ++h) {
@@ -143,7 +144,7 @@ TUTTI_INLINE void max_pool_backward_body(MaxPoolArgs<T> a) {
             taps[count++] = {
                 ((n * a.out_h + p) * a.out_w + q) * a.channels,
                 static_cast<std::int32_t>((h + o.padding - p * o.stride) * o.kernel_w + v + o.padding - q * o.stride)};
-            asm("" : "+r"(count));  // GCC would make a vector loop of the one or two that there are
+            asm("" : "+r"(count));  // GCC would vectorise this loop, which has one or two iterations
           }
         std::int64_t c = 0;
         for (; c + width <= a.channels; c += width) {

@@ -33,7 +33,7 @@ TUTTI_DEFINE_DISPATCH(add, add_body);
 TUTTI_CORE_INSTANCE(template void add<float>(Isa, const float*, const float*, float*, std::int64_t));
 TUTTI_CORE_INSTANCE(template void add<bf16>(Isa, const bf16*, const bf16*, bf16*, std::int64_t));
 
-// u8 pixels -> (x - mean[c]) * inv_std[c]. As many pixels as a register has lanes are `channels` registers, whose
+// u8 pixels -> (x - mean[c]) * inv_std[c]. As many pixels as a register has lanes fill `channels` registers, whose
 // factors repeat.
 template <Isa I, class T>
 TUTTI_INLINE void normalize_body(const std::uint8_t* x, T* y, std::int64_t n, std::int64_t channels, const float* mean,
@@ -154,7 +154,7 @@ TUTTI_INLINE void column_sums_body(const T* x, std::int64_t pixels, std::int64_t
   constexpr int width = lanes_of<I>;
   std::int64_t c = 0;
   for (; c + width <= channels; c += width) {
-    F<I> sum[4] = {};  // for the latency of the addition
+    F<I> sum[4] = {};  // hides the latency of the addition
     for (std::int64_t i = 0; i < pixels; ++i) {
       F<I> v;
       load<I>(v, x + i * channels + c);
@@ -169,7 +169,7 @@ TUTTI_DEFINE_READER_DISPATCH(column_sums, column_sums_body);
 TUTTI_CORE_INSTANCE(template void column_sums<float>(Isa, const float*, std::int64_t, std::int64_t, double*));
 TUTTI_CORE_INSTANCE(template void column_sums<bf16>(Isa, const bf16*, std::int64_t, std::int64_t, double*));
 
-// Adds the shards' partial arrays, which lie one behind the other, into `to`, in the order of the shards.
+// Adds the shards' partial arrays, which are stored one after the other, into `to`, in the order of the shards.
 template <std::size_t K>
 void sum_shards(const Call& c, const std::array<float*, K>& to, const std::array<std::size_t, K>& counts) {
   std::size_t offset = 0;

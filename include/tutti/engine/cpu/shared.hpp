@@ -9,13 +9,13 @@
 #include <tutti/core/isa.hpp>
 #include <tutti/tensor/memory.hpp>
 
-// What our own kernels of one backend share.
+// Data that tutti's own kernels of one backend share.
 namespace tutti::cpu {
 
-// Room of each worker for a few factors per channel, for one kernel at a time.
+// Memory of each worker for a few factors per channel, used by one kernel at a time.
 class ChannelFactors {
  public:
-  // Before the first step, so that a step allocates nothing.
+  // Called before the first step, so that a step allocates nothing.
   void reserve(int workers, std::int64_t channels) {
     const auto padded = (static_cast<std::size_t>(channels) + 15) / 16 * 16;
     if (padded <= channels_) return;
@@ -32,17 +32,17 @@ class ChannelFactors {
   std::size_t channels_ = 0;
 };
 
-// Room of each worker for operands in another form, for one kernel at a time; zeros to begin with.
+// Memory of each worker for operands in another form, used by one kernel at a time. Zeros at the start.
 class WorkerRoom {
  public:
-  // Before the first step, as above.
+  // Called before the first step, as above.
   void reserve(int workers, std::size_t bytes) {
-    // Not a multiple of the page, so that the workers' rooms do not fall into the same sets of a cache.
+    // Not a multiple of the page size, so that the workers' parts do not share sets of a cache.
     const std::size_t stride = (bytes + 4095) / 4096 * 4096 + 64;
     if (stride <= stride_ && workers <= workers_) return;
     stride_ = std::max(stride, stride_);
     workers_ = std::max(workers, workers_);
-    // So large that it lies in huge pages.
+    // Large enough to use huge pages.
     room_ = {};
     room_ = Buffer(host_, std::max(static_cast<std::size_t>(workers_) * stride_, 2 * HostMemory::huge_page));
   }
@@ -61,14 +61,14 @@ struct Shared {
   WorkerRoom room;
 };
 
-// Tasks that add up the shards' partial sums of so many floats, in no more than `most` parts: half a megabyte is read
-// by each, and with many threads there are as many as shards.
+// Returns the number of tasks that add up the shards' partial sums of `floats` floats, at most `most`. Each task reads
+// half a megabyte; with many threads there are as many tasks as shards.
 [[nodiscard]] inline int sum_tasks(std::int64_t floats, int shards, std::int64_t most) {
   return static_cast<int>(
       std::clamp<std::int64_t>(floats * shards / (128 * 1024), 1, std::min<std::int64_t>(std::max(16, shards), most)));
 }
 
-// Parts that a large fully connected layer is cut into: the same for any number of threads.
+// Returns the number of parts of a large fully connected layer: the same for any number of threads.
 [[nodiscard]] inline int linear_tasks(std::int64_t extent) {
   return static_cast<int>(std::clamp<std::int64_t>(extent / 32, 1, 16));
 }

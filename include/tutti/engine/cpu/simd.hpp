@@ -7,17 +7,17 @@
 #include <tutti/core/bf16.hpp>
 #include <tutti/core/isa.hpp>
 
-// A register of floats, with the compiler's vector types: 16, 8 or 4 of them, by instruction set.
+// A register of floats, with the compiler's vector types: 16, 8 or 4 floats, by instruction set.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpsabi"  // these vectors are never passed between functions, all is inlined
+#pragma GCC diagnostic ignored "-Wpsabi"  // these vectors are never passed between functions: everything is inlined
 #endif
 
 namespace tutti::cpu {
 
 #define TUTTI_VECTOR(type, bytes) type __attribute__((vector_size(bytes)))
 
-// Types of one register: F floats, U and I as many u32 and i32, Half u16, Byte u8.
+// Types of one register: F floats, U and I the same number of u32 and i32, Half u16, Byte u8.
 template <int W>
 struct Vector;
 #define TUTTI_DEFINE_VECTOR(W)                       \
@@ -44,8 +44,8 @@ using Vec = Vector<lanes_of<I>>;
 template <Isa I>
 using F = typename Vec<I>::F;
 
-// A register from and to memory at any address. A packed struct says so, because Clang forgets an alignment that an
-// alias of a vector type carries and takes the address for a multiple of the register's size.
+// Reads or writes a register at any address. Uses a packed struct, because Clang forgets the alignment of an alias of a
+// vector type and assumes that the address is a multiple of the register's size.
 template <class V>
 struct __attribute__((packed, may_alias)) Unaligned {
   V v;
@@ -59,8 +59,8 @@ TUTTI_INLINE void write(void* p, const V& v) {
   static_cast<Unaligned<V>*>(p)->v = v;
 }
 
-// Vectors go in and out by reference: returning one from a function compiled for less than its instruction set would
-// have another calling convention, and compilers warn of it even where all is inlined.
+// Vectors are passed by reference: returning one from a function compiled for a smaller instruction set would use
+// another calling convention, and compilers warn about it even if everything is inlined.
 template <Isa I>
 TUTTI_INLINE void broadcast(F<I>& to, float f) {
   to = f - F<I>{};
@@ -69,11 +69,11 @@ template <Isa I>
 TUTTI_INLINE void load(F<I>& to, const float* p) {
   read(to, p);
 }
-// Bytes, each in 32 bits.
+// Loads bytes, each into 32 bits.
 template <Isa I>
 TUTTI_INLINE void widen(typename Vec<I>::I& to, const std::uint8_t* p) {
 #if defined(__x86_64__) && !defined(__clang__)
-  if constexpr (lanes_of<I> == 16) {  // GCC 12 takes them one by one
+  if constexpr (lanes_of<I> == 16) {  // GCC 12 loads them one by one
     asm("vpmovzxbd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Unaligned<typename Vec<I>::Byte>*>(p)));
     return;
   }
@@ -82,11 +82,11 @@ TUTTI_INLINE void widen(typename Vec<I>::I& to, const std::uint8_t* p) {
   read(b, p);
   to = __builtin_convertvector(b, typename Vec<I>::I);
 }
-// The bits of a register of bf16, each in 32.
+// Loads the bits of a register of bf16, each into 32 bits.
 template <Isa I>
 TUTTI_INLINE void widen(typename Vec<I>::U& to, const bf16* p) {
 #if defined(__x86_64__) && !defined(__clang__)
-  if constexpr (lanes_of<I> == 16) {  // GCC 12 takes five instructions
+  if constexpr (lanes_of<I> == 16) {  // GCC 12 uses five instructions
     asm("vpmovzxwd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Unaligned<typename Vec<I>::Half>*>(p)));
     return;
   }
@@ -111,11 +111,11 @@ template <Isa I>
 TUTTI_INLINE void store(float* p, const F<I>& v) {
   write(p, v);
 }
-// Rounds to nearest even; a NaN stays one.
+// Rounds to nearest even; a NaN stays a NaN.
 template <Isa I>
 TUTTI_INLINE void store(bf16* p, const F<I>& v) {
   using U = typename Vec<I>::U;
-#if defined(__x86_64__) && !defined(__clang__)  // Clang wants the register's instruction set on every caller
+#if defined(__x86_64__) && !defined(__clang__)  // Clang requires the register's instruction set in every caller
   if constexpr (I == Isa::avx512_bf16) {
     typename Vec<I>::Half r;
     asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(v));
@@ -130,7 +130,7 @@ TUTTI_INLINE void store(bf16* p, const F<I>& v) {
   const U r = nan ? quiet : rounded;
   write(p, __builtin_convertvector(r, typename Vec<I>::Half));
 }
-// Of values that were bf16 before: nothing is to be rounded.
+// Stores values that were bf16 before, without rounding.
 template <Isa I>
 TUTTI_INLINE void store_exact(float* p, const F<I>& v) {
   write(p, v);

@@ -19,15 +19,15 @@
 
 namespace tutti::cpu {
 
-// ConvolutionAlgorithm::tune: runs both kernels of a convolution, once a backend, and keeps the faster one. All plans
-// of a backend take the same choice, whatever their rows: they read the same packed weights.
+// ConvolutionAlgorithm::tune: runs both kernels of a convolution, once for each backend, and keeps the faster one. All
+// plans of a backend use the same choice, for any number of rows, because they read the same packed weights.
 class Tuner {
  public:
   using Make = FunctionRef<std::unique_ptr<Kernel>(const NodeDesc&)>;
 
   explicit Tuner(std::shared_ptr<TunedChoices> kept) : kept_(std::move(kept)) {}
 
-  // Nothing where choose() was not called for it.
+  // Returns no value if choose() was not called for it.
   [[nodiscard]] std::optional<ConvolutionAlgorithm> chosen(const Op& op, const winograd::Problem& p) const {
     const auto at = chosen_.find(name_of(op, p));
     if (at == chosen_.end()) return std::nullopt;
@@ -63,7 +63,7 @@ class Tuner {
            n(p.w) + (p.window.stride > 1 ? " stride " + n(p.window.stride) : "") + (p.bf16 ? " bf16" : " f32");
   }
 
-  // A batch of up to 128 images and 16 MiB, not the plan's: the first plan may be one of few rows.
+  // Uses a batch of up to 128 images and 16 MiB, not the plan's, because the first plan may have few rows.
   [[nodiscard]] static std::int64_t usual_rows(const NodeDesc& d) {
     const std::size_t most = std::max(d.in[0].row_bytes(), std::max(d.in[1].row_bytes(), d.out[0].row_bytes()));
     return std::clamp<std::int64_t>(static_cast<std::int64_t>((std::size_t{16} << 20) / most), 8, 128);
@@ -76,7 +76,8 @@ class Tuner {
     return d;
   }
 
-  // The least milliseconds of each, by turns: what else runs on the machine only adds to them.
+  // Returns the shortest time of each in milliseconds, measured alternately: other work on the machine can only add to
+  // it.
   [[nodiscard]] static std::pair<double, double> time(LoneKernel& a, LoneKernel& b) {
     constexpr int least_turns = 5, most_turns = 200;
     constexpr double enough_ms = 40;

@@ -8,8 +8,8 @@
 #include <tutti/core/separate.hpp>
 #include <tutti/optim/update.hpp>
 
-// Optimizer passes over f32 arenas, one read and one write of each array. Plain loops, which the compiler turns into
-// vector code for each instruction set.
+// Optimizer passes over f32 arenas, with one read and one write of each array. Plain loops, which the compiler
+// vectorises for each instruction set.
 namespace tutti::cpu {
 
 template <Isa>

@@ -17,9 +17,9 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Weight gradients of convolutions as matrix products: dw [outputs, inputs] of one place of the window is dy^T x over
-// all pixels. The operands are copied, block of pixels by block, into columns of 16 channels, but for floats of whole
-// pixels of dy, which are read where they are; a tile of 8 outputs by 32 inputs is kept in registers. For AVX-512, in
+// Weight gradients of convolutions as matrix products: dw [outputs, inputs] of one position of the window is dy^T x
+// over all pixels. The operands are copied, one block of pixels after the other, into columns of 16 channels. Floats of
+// whole pixels of dy are read in place instead. A tile of 8 outputs by 32 inputs is kept in registers. For AVX-512, in
 // bf16 with its products of pairs.
 namespace tutti::cpu {
 
@@ -33,22 +33,22 @@ struct WeightGradientArgs {
   const T* dy = nullptr;
   std::int64_t first_input = 0, inputs = 0;  // the part of the gradient that is computed
   std::int64_t first_output = 0, part_outputs = 0;
-  float* dw = nullptr;  // [part_outputs][place of the window][inputs], with steps:
+  float* dw = nullptr;  // [part_outputs][position in the window][inputs], with steps:
   std::int64_t dw_output = 0, dw_place = 0;
-  bool add = false;          // to what is there
-  float* columns = nullptr;  // as many floats as weight_gradient_floats() says, aligned to 64 bytes
+  bool add = false;          // to the present values
+  float* columns = nullptr;  // weight_gradient_floats() floats, aligned to 64 bytes
 };
 
 namespace detail {
 
 inline constexpr std::int64_t gradient_block = 128;  // vectors of a column: pixels, or pairs of them in bf16
 inline constexpr std::int64_t column_floats =
-    (gradient_block + 1) * 16;  // one over, so that columns share no cache sets
+    (gradient_block + 1) * 16;  // one more, so that columns do not share cache sets
 inline constexpr int tile_outputs = 8, tile_columns = 2;
 
 }  // namespace detail
 
-// Whether there is a kernel: for whole columns on this instruction set.
+// Returns whether there is a kernel: it needs whole columns and this instruction set.
 template <class T>
 [[nodiscard]] bool has_weight_gradient(Isa isa, std::int64_t inputs, std::int64_t outputs) {
   return (std::is_same_v<T, float> ? isa == Isa::avx512 || isa == Isa::avx512_bf16 : isa == Isa::avx512_bf16) &&
@@ -62,7 +62,7 @@ template <class T>
 
 namespace detail {
 
-// Pixels' channels [0, 16 * columns) to columns. from[k] is a pixel, or null for one of zeros.
+// Copies the pixels' channels [0, 16 * columns) to columns. from[k] is a pixel, or null for one of zeros.
 template <Isa I>
 TUTTI_INLINE void to_columns(const float* const* from, std::int64_t pixels, std::int64_t columns, float* to) {
   for (std::int64_t k = 0; k < pixels; ++k, to += 16)
@@ -72,7 +72,7 @@ TUTTI_INLINE void to_columns(const float* const* from, std::int64_t pixels, std:
       store<I>(to + c * column_floats, v);
     }
 }
-// Pairs of pixels side by side.
+// Copies pairs of pixels, interleaved.
 template <Isa I>
 TUTTI_INLINE void to_columns(const bf16* const* from, std::int64_t pixels, std::int64_t columns, float* to) {
   using U = typename Vec<I>::U;
@@ -110,14 +110,14 @@ template <Isa I, class T>
 TUTTI_INLINE void multiply_add(F<I>& sum, const F<I>& a, const F<I>& b) {
   if constexpr (std::is_same_v<T, bf16>) {
 #if defined(__clang__)
-    // Clang's asm takes no registers wider than the file's own target has.
+    // Clang's asm accepts no registers wider than the target of the file has.
     for (std::size_t i = 0; i < sizeof(F<I>) / sizeof(float); ++i) {
       const auto x = std::bit_cast<std::uint32_t>(float{a[i]}), y = std::bit_cast<std::uint32_t>(float{b[i]});
       sum[i] += std::bit_cast<float>(x << 16) * std::bit_cast<float>(y << 16) +
                 std::bit_cast<float>(x & 0xFFFF0000U) * std::bit_cast<float>(y & 0xFFFF0000U);
     }
 #else
-    F<I> s = sum;  // not in place: an array whose elements are operands of asm stays in memory
+    F<I> s = sum;  // a copy: an array whose elements are operands of asm stays in memory
     asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
     sum = s;
 #endif
@@ -126,7 +126,7 @@ TUTTI_INLINE void multiply_add(F<I>& sum, const F<I>& a, const F<I>& b) {
   }
 }
 
-// 8 floats (or pairs) of outputs, and `step` floats further of the next pixel (or pair).
+// 8 floats (or pairs) of outputs; those of the next pixel (or pair) are `step` floats further.
 struct TileOutputs {
   const float* from;
   std::int64_t step;
@@ -162,12 +162,12 @@ TUTTI_INLINE void gradient_tile(TileOutputs outputs, const float* inputs, std::i
     }
 }
 
-// A block of pixels and a place of the window.
+// A block of pixels and a position in the window.
 struct GradientStep {
   std::int64_t first, count;
   int place;
 };
-// Where the inputs of these pixels are, null being outside.
+// Finds the addresses of these pixels' inputs; null if outside.
 template <class T>
 inline void find_inputs(const WeightGradientArgs<T>& g, const GradientStep& at, const T** from) {
   const op::Window& o = g.window;
@@ -197,7 +197,7 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
   const int places = g.window.kernel_h * g.window.kernel_w;
   const std::int64_t pixels = g.rows * g.out_h * g.out_w;
   const std::int64_t blocks = (pixels + block - 1) / block, size = ((pixels + blocks - 1) / blocks + 1) / 2 * 2;
-  // Parts of pixels that lie a power of two apart would drive each other out of the cache.
+  // Parts of pixels whose distance is a power of two would evict each other from the cache.
   const bool copies = pairs || g.part_outputs < g.outputs;
   float* const output_columns = g.columns;
   float* const input_columns = g.columns + g.part_outputs / 16 * column_floats;
@@ -226,7 +226,7 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
     std::int64_t tile = 0;
     for (std::int64_t c = 0; c < g.inputs / 16; c += tile_columns)
       for (std::int64_t p = 0; p < g.part_outputs; p += tile_outputs, ++tile) {
-        // Meanwhile asks for what comes next: copies wait for memory.
+        // Prefetches the next data meanwhile, because copies wait for memory.
         for (std::int64_t k = next.count * tile / tiles; k < next.count * (tile + 1) / tiles; ++k) {
           if (next.place == 0) ask_for(g.dy + (next.first + k) * g.outputs + g.first_output, g.part_outputs);
           if (next_inputs[k] != nullptr) ask_for(next_inputs[k], g.inputs);
@@ -255,7 +255,7 @@ TUTTI_TARGET_AVX512_BF16 inline void weight_gradient_bf16(const WeightGradientAr
 
 #endif
 
-// Where has_weight_gradient() says so.
+// Requires has_weight_gradient().
 template <class T>
 void weight_gradient([[maybe_unused]] const WeightGradientArgs<T>& g) {
 #if defined(__x86_64__)

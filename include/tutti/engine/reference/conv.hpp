@@ -6,8 +6,8 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Convolution and linear layers as obvious loops. Activations are NHWC in memory, convolution weights OIHW. Sums are
-// kept in f64, so that the result is the correctly rounded one but for the last bit.
+// Convolution and linear layers as simple loops. Activations are NHWC in memory, convolution weights OIHW. Sums are
+// kept in f64, so that the result is correctly rounded except for the last bit.
 namespace tutti::reference {
 
 template <class T>

@@ -8,7 +8,7 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Element-wise ops as obvious loops, NHWC.
+// Element-wise ops as simple loops, NHWC.
 namespace tutti::reference {
 
 template <class T>
@@ -20,7 +20,7 @@ void normalize(const op::Normalize& o, const TensorRef& image, const TensorRef& 
     out[i] = static_cast<T>((static_cast<float>(in[i]) - o.mean[i % channels]) * o.inv_std[i % channels]);
 }
 
-// Far from zero the factors are 0 and 1 before they are multiplied by x, which may be infinite.
+// Far from zero the factors become exactly 0 and 1 before they are multiplied by x, which may be infinite.
 template <class T>
 void gelu(const TensorRef& x, const TensorRef& y) {
   const auto in = x.view<T>(), out = y.view<T>();

@@ -17,8 +17,7 @@
 
 namespace tutti {
 
-// Every op with obvious loops, over all rows that it is called with: the living definition of the ops. F64: also in
-// f64.
+// Every op as simple loops over all rows of the call: the definition of the ops. F64: also in f64.
 template <bool F64>
 class ReferenceLoops {
  public:
@@ -133,8 +132,8 @@ class ReferenceLoops {
                                                     *c.scalars);
     });
   }
-  // f(T{}, M{}) for the types of activations and of master weights, which are f64 beside f64 activations and f32 beside
-  // all others.
+  // Calls f(T{}, M{}) for the types of activations and of master weights. Master weights are f64 for f64 activations
+  // and f32 for all others.
   template <class F>
   static void types(const TensorRef& activation, const TensorRef& master, F&& f) {
     if ((activation.dtype == DType::f64) != (master.dtype == DType::f64))
@@ -146,7 +145,7 @@ class ReferenceLoops {
   }
 };
 
-// Runs an op by its loop: whole, on one thread.
+// Runs an op by its loop: as a whole, on one thread.
 template <bool F64>
 class LoopKernel final : public HostKernel<F64> {
  public:
@@ -160,8 +159,8 @@ class LoopKernel final : public HostKernel<F64> {
   Run loop_;
 };
 
-// Of any op that has a loop, but those that Table has a kernel of its own for and Except; null for these and for custom
-// ops.
+// Returns the kernel of any op that has a loop, except ops for which Table has a kernel and those in Except. Returns
+// null for these and for custom ops.
 template <bool F64, class Table = KernelTable<>, class... Except>
 [[nodiscard]] std::unique_ptr<Kernel> reference_kernel(const Op& op, const NodeDesc& d) {
   typename LoopKernel<F64>::Run loop = nullptr;

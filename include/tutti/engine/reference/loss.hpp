@@ -12,10 +12,10 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// The loss as an obvious loop.
+// The loss as a simple loop.
 namespace tutti::reference {
 
-// Adds to metrics [4]; writes dlogits where dlogits.data is set.
+// Adds to metrics [4]; writes dlogits if dlogits.data is set.
 template <class T>
 void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& logits, const TensorRef& labels,
                            double* metrics, const TensorRef* dlogits, const StepScalars& scalars) {
@@ -42,7 +42,8 @@ void softmax_cross_entropy(const op::SoftmaxCrossEntropy& o, const TensorRef& lo
       const double v = static_cast<double>(z[k]);
       sum += math::exp(v - top);
       mean_logit += v;
-      // Ties count against the lower index, so that constant logits do not score 100 %; so does a NaN.
+      // Ties count as errors unless the label has the lowest index, so that constant logits do not score 100 %. A NaN
+      // counts as an error too.
       above += k != t && (!(v < zt) && (v != zt || k < t));
     }
     const double log_sum = top + math::log(sum);

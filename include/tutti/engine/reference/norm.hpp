@@ -8,7 +8,7 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Batch norm as obvious loops, NHWC.
+// Batch norm as simple loops, NHWC.
 namespace tutti::reference {
 
 template <class T, class M>

@@ -6,7 +6,7 @@
 #include <tutti/engine/call.hpp>
 #include <tutti/graph/ops.hpp>
 
-// Pooling as obvious loops, NHWC.
+// Pooling as simple loops, NHWC.
 namespace tutti::reference {
 
 template <class T>

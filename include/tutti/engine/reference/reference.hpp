@@ -16,8 +16,8 @@
 
 namespace tutti {
 
-// Every op by its loop (loops.hpp), in f32, bf16 and f64: the oracle of the tests. A template, so that who includes it
-// without using it compiles no loops.
+// Every op by its loop (loops.hpp), in f32, bf16 and f64: the oracle of the tests. A template, so that a file that
+// includes it without using it compiles no loops.
 template <class = void>
 class BasicReferenceBackend : public HostBackend {
  public:

@@ -6,7 +6,7 @@
 #include <tutti/core/math.hpp>
 #include <tutti/optim/update.hpp>
 
-// The optimizers' rules as obvious loops.
+// The optimizers' rules as simple loops.
 namespace tutti::reference {
 
 template <class M>

@@ -15,9 +15,9 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// 3x3 convolutions with padding and stride 1 in bf16, forward and, with the weights packed for it, back to their
-// input. An image is copied with zeros around it; then 2x8 pixels of 16 outputs are summed in registers. A pixel's pair
-// of channels that is read serves both rows of outputs that it belongs to.
+// 3x3 convolutions with padding and stride 1 in bf16, forward and, if the weights are packed for it, the gradient of
+// their input. An image is copied with zeros around it; then 2x8 pixels of 16 outputs are summed in registers. Each
+// loaded pair of a pixel's channels is used for both rows of outputs that it belongs to.
 namespace tutti::cpu::pairs {
 
 inline constexpr int tile_h = 2, tile_w = 8;
@@ -27,10 +27,10 @@ struct ForwardArgs {
   const bf16* from = nullptr;              // x
   const std::uint32_t* weights = nullptr;  // [panels of 16 outputs][3][3][pairs of channels][16]
   bf16* to = nullptr;                      // y
-  bf16* room = nullptr;                    // for a copy of an image, as padded() says
+  bf16* room = nullptr;                    // memory for a copy of an image, of the size of padded()
 };
 
-// An image with zeros around it, up to whole tiles of outputs and an even number of channels.
+// The size of an image with zeros around it, up to whole tiles of outputs and an even number of channels.
 struct Padded {
   std::int64_t h, w, channels;
 
@@ -51,7 +51,7 @@ namespace detail {
 using Register = F<Isa::avx512_bf16>;
 using Pair = std::uint32_t __attribute__((may_alias));
 
-// sum += a b, of pairs; not in place, because an array whose elements are operands of asm stays in memory.
+// sum += a b, of pairs. Uses a copy of `sum`, because an array whose elements are operands of asm stays in memory.
 TUTTI_INLINE void add_product(Register& sum, const Register& a, const Register& b) {
   Register s = sum;
   asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
@@ -59,8 +59,8 @@ TUTTI_INLINE void add_product(Register& sum, const Register& a, const Register& 
 }
 TUTTI_INLINE void repeat(Register& to, const Pair* p) { asm("vpbroadcastd %1, %0" : "=v"(to) : "m"(*p)); }
 
-// One row of an image's part in two rows of outputs: by row A of the weights in the first, row B in the second; -1 is
-// none.
+// Adds one row of an image to two rows of outputs: multiplied by row A of the weights for the first, row B for the
+// second; -1: not used.
 template <int A, int B>
 TUTTI_INLINE void add_row(Register (&sums)[tile_h][tile_w], const Pair* x, std::int64_t pairs,
                           const std::uint32_t* weights) {
@@ -91,7 +91,7 @@ TUTTI_INLINE void forward_tile(Register (&sums)[tile_h][tile_w], const Pair* x, 
   add_row<-1, 2>(sums, x + 3 * line, pairs, weights);
 }
 
-// One image into the room.
+// Copies one image into the room.
 inline void pad_image(const bf16* from, const Shape& x, const Padded& to, bf16* room) {
   const std::int64_t line = to.w * to.channels;
   std::fill_n(room, line, bf16{});
@@ -152,8 +152,8 @@ inline TUTTI_TARGET_AVX512_BF16 void forward_body(const ForwardArgs& a) {
 
 #endif
 
-// Weights [outputs][inputs][3][3] in pairs; `backward`: turned by 180 degrees, for gradients of outputs to those of
-// inputs.
+// Packs weights [outputs][inputs][3][3] in pairs. `backward`: rotated by 180 degrees, to compute gradients of inputs
+// from those of outputs.
 inline void pack_pairs(const float* weights, std::int64_t outputs, std::int64_t inputs, bool backward,
                        std::uint32_t* to) {
   const std::int64_t summed = backward ? outputs : inputs, kept = backward ? inputs : outputs;
@@ -169,7 +169,7 @@ inline void pack_pairs(const float* weights, std::int64_t outputs, std::int64_t 
         for (std::int64_t k = panel; k < panel + lanes; ++k) *to++ = bits(c, k, place) | bits(c + 1, k, place) << 16;
 }
 
-// Where has_code() says so.
+// Requires has_code().
 TUTTI_CORE_FUNCTION void forward(const ForwardArgs& a);
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void forward([[maybe_unused]] const ForwardArgs& a) {

@@ -18,7 +18,7 @@
 
 namespace tutti::cpu::pairs {
 
-// Forward, and back to the input.
+// Forward, and the gradient of the input.
 class Convolution : public Kernel {
  public:
   [[nodiscard]] Partition cut() override { return {Division::rows}; }
@@ -82,7 +82,7 @@ class Conv2dBackwardWeights final : public Kernel {
  private:
   [[nodiscard]] std::int64_t floats() const { return gradient_floats(x_[1], dy_[1]); }
 
-  // [outputs / 16][inputs][9][16] of each shard -> their sum, [outputs][inputs][9], of a part of the outputs.
+  // [outputs / 16][inputs][9][16] of each shard -> their sum, [outputs][inputs][9], for a part of the outputs.
   void add_shards(const Call& c) const {
     const std::int64_t block = whole_lanes(x_[1]) * 9 * lanes, blocks = whole_lanes(dy_[1]) / lanes;
     for (std::int64_t b = blocks * c.task / c.tasks; b < blocks * (c.task + 1) / c.tasks; ++b) {
@@ -101,7 +101,7 @@ class Conv2dBackwardWeights final : public Kernel {
   int stride_, shards_;
 };
 
-// Whether a node's convolution is computed so; false for another op.
+// Returns whether this rule chooses these kernels for a convolution's node; false for another op.
 template <class Rule>
 [[nodiscard]] bool follows(const Rule& rule, Isa isa, const Op& op, const NodeDesc& d) {
   const auto ask = [&](Pass pass, const op::Window& window, const Shape& x, const Shape& y) {

@@ -6,7 +6,7 @@
 #include <tutti/core/isa.hpp>
 #include <tutti/graph/ops/window.hpp>
 
-// Clang's asm takes no registers wider than the file's own target has.
+// Clang's asm accepts no registers wider than the target of the file has.
 #if defined(__x86_64__) && !defined(__clang__)
 #define TUTTI_HAS_PAIRS
 #endif
@@ -24,7 +24,7 @@ struct Problem {
   std::int64_t channels = 0, outputs = 0;
 };
 
-// Whether there is code for it.
+// Returns whether there is code for it.
 [[nodiscard]] inline bool has_code([[maybe_unused]] Isa isa, [[maybe_unused]] Pass pass,
                                    [[maybe_unused]] const Problem& p) {
 #ifdef TUTTI_HAS_PAIRS
@@ -36,9 +36,9 @@ struct Problem {
 #endif
 }
 
-// Whether it is faster than a library's, and than Winograd's algorithm, as bench/RESULTS.md has it measured: up to
-// 16 channels. Gradients of the weights of fewer than a register of inputs are not. Nor was the way forward with stride
-// 2, so there is no code for it.
+// Returns whether it is faster than a library's code and than Winograd's algorithm, as measured in bench/RESULTS.md: up
+// to 16 channels. Gradients of the weights are not faster if there are fewer inputs than a register holds. The forward
+// pass with stride 2 was not faster either, so there is no code for it.
 [[nodiscard]] inline bool is_faster(Isa isa, Pass pass, const Problem& p) {
   if (!has_code(isa, pass, p) || p.channels > lanes) return false;
   if (pass == Pass::backward_weights && p.channels <= lanes / 2) return false;

@@ -13,9 +13,9 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Gradients of the weights of 3x3 convolutions with padding 1, in bf16. Sums go over pairs of neighbouring pixels:
-// registers of 16 outputs' gradients by single inputs. Some rows of an image are laid side by side in pairs, gradients
-// once, inputs once for each way in which a pair of outputs' pixels can lie on them. Then 8 inputs by one column of the
+// Gradients of the weights of 3x3 convolutions with padding 1, in bf16. Sums go over pairs of adjacent pixels:
+// registers of 16 outputs' gradients times single inputs. Some rows of an image are copied into pairs: gradients once,
+// inputs once for each way in which a pair of outputs' pixels can lie on them. Then 8 inputs times one column of the
 // weights are summed in registers over these rows.
 namespace tutti::cpu::pairs {
 
@@ -25,7 +25,7 @@ struct GradientArgs {
   const bf16* from = nullptr;       // x
   const bf16* gradients = nullptr;  // dy
   float* sums = nullptr;            // gradient_floats(): [outputs / 16][inputs, whole registers][9][16]
-  bool add = false;                 // to what is there
+  bool add = false;                 // to the present values
   std::uint32_t* room = nullptr;    // gradient_room() words
 };
 
@@ -38,11 +38,11 @@ struct GradientArgs {
 
 namespace detail {
 
-// Where pairs lie, of a block of rows of gradients: of inputs [row][block of 16 channels][pair][way][16], of gradients
+// The layout of pairs for a block of rows of gradients: inputs [row][block of 16 channels][pair][way][16], gradients
 // [block of 16][row][pair][16].
 //
-// Stride 1: three columns of weights see two ways, inputs (2q - 1, 2q) and (2q, 2q + 1), the first at pair p and p + 1.
-// Stride 2: inputs (4p - 1, 4p + 1), (4p, 4p + 2), and the first's followers (4p + 1, 4p + 3).
+// Stride 1: three columns of weights use two ways, inputs (2q - 1, 2q) and (2q, 2q + 1), the first at pair p and p + 1.
+// Stride 2: inputs (4p - 1, 4p + 1), (4p, 4p + 2), and (4p + 1, 4p + 3), which follow the first.
 struct PairLayout {
   PairLayout(const Shape& x, const Shape& dy, int stride)
       : across((dy[3] + 1) / 2),
@@ -52,7 +52,7 @@ struct PairLayout {
         outputs(whole_lanes(dy[1])) {
     input_row = at_once * ways * inputs;
     output_row = across * lanes;
-    // About what the first cache holds, and a tenth at most for rows that are laid out twice.
+    // About what the first-level cache holds, and at most a tenth for rows that are copied twice.
     const std::int64_t fit = 32 * 1024 / 4 / (input_row * stride + output_row * outputs / lanes);
     rows = std::min(dy[2], std::max<std::int64_t>(4, fit));
     input_rows = (rows - 1) * stride + 3;
@@ -76,14 +76,14 @@ namespace detail {
 using Words = Vec<Isa::avx512_bf16>::U;
 inline constexpr int gradient_inputs = 8;  // of a tile
 
-// sum += a b, the pair b for all lanes of a.
+// sum += a b, with the pair b in all lanes of a.
 TUTTI_INLINE void add_product(Register& sum, const Register& a, const Pair* b) {
   Register s = sum;
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(s) : "v"(a), "m"(*b));
   sum = s;
 }
 
-// `count` channels of a pixel, no more than 16, or zeros where it is outside.
+// Reads `count` channels of a pixel, at most 16, or zeros if the pixel is outside.
 TUTTI_INLINE void read_pixel(Words& to, const bf16* p, bool inside, std::int64_t count) {
   to = Words{};
   if (!inside) return;
@@ -93,7 +93,8 @@ TUTTI_INLINE void read_pixel(Words& to, const bf16* p, bool inside, std::int64_t
   widen<Isa::avx512_bf16>(to, static_cast<const bf16*>(some));
 }
 
-// A row of pixels, of w, or of zeros: pairs q of [0, count), the way k being pixels (step q + first k, that + apart).
+// A row of w pixels, or of zeros, to copy into pairs q of [0, count). The pair of way k holds pixel step q + first + k
+// and the pixel `apart` after it.
 struct PairRow {
   const bf16* from;  // null: zeros
   std::int64_t w, channels, count, step, first, apart;
@@ -122,7 +123,7 @@ TUTTI_INLINE void lay_out(const PairRow& r, std::uint32_t* to, std::int64_t bloc
   }
 }
 
-// 8 inputs by 16 outputs by the three rows of a column of the weights, over `rows` rows of pairs.
+// 8 inputs times 16 outputs times the three rows of a column of the weights, over `rows` rows of pairs.
 template <int Stride>
 TUTTI_INLINE void gradient_tile(const PairLayout& l, const Pair* x, const std::uint32_t* dy, std::int64_t rows,
                                 float* to, bool add) {
@@ -215,7 +216,7 @@ TUTTI_TARGET_AVX512_BF16 void gradient_body(const GradientArgs& a) {
 
 #endif
 
-// Where has_code() says so.
+// Requires has_code().
 TUTTI_CORE_FUNCTION void weight_gradient(const GradientArgs& a);
 #if TUTTI_CORE_DEFINITIONS
 TUTTI_CORE_FUNCTION void weight_gradient([[maybe_unused]] const GradientArgs& a) {

@@ -7,18 +7,19 @@
 
 #include <tutti/engine/cpu/winograd/layout.hpp>
 
-// Convolutions forward and, with the weights packed for it, back to their input: tiles are transformed, multiplied and
-// transformed back, a group at a time.
+// Convolutions forward and, if the weights are packed for it, the gradient of their input: tiles are transformed,
+// multiplied and transformed back, one group at a time.
 namespace tutti::cpu::winograd {
 
 struct OutputArgs {
   const float* tiles = nullptr;    // of one group, transformed
   const float* weights = nullptr;  // of one panel
-  float* products = nullptr;       // room for those of the group
-  WriteTiles outputs;              // where the tiles of the group go, from the panel's first channel on
+  float* products = nullptr;       // memory for the products of the group
+  WriteTiles outputs;              // destination of the group's tiles, from the panel's first channel on
 };
 
-// The tiles [first, first + count) of images to their places, the first of which is `at`, in groups of tiles.
+// Transforms the tiles [first, first + count) of images to their positions, the first of which is `at`, in groups of
+// tiles.
 inline void transform_tiles(Isa isa, ReadTiles from, const TileLayout& l, float* groups) {
   const std::int64_t end = from.at + from.count;
   for (std::int64_t at = from.at; at < end;) {

@@ -7,11 +7,11 @@
 #include <tutti/engine/cpu/winograd/products.hpp>
 #include <tutti/engine/cpu/winograd/tiles.hpp>
 
-// Where transformed tiles, weights and products lie.
+// The memory layout of transformed tiles, weights and products.
 namespace tutti::cpu::winograd {
 
-// Weights of a convolution: [panels][points][channels][width] floats, width registers of outputs in a panel. Channels
-// and outputs are filled up with zeros.
+// Weights of a convolution: [panels][points][channels][width] floats, with `registers` registers of outputs in a panel.
+// Channels and outputs are padded with zeros.
 struct WeightLayout {
   WeightLayout(Isa isa, std::int64_t inputs, std::int64_t outs) : lanes(lanes_at(isa)) {
     channels = whole_registers(isa, inputs);
@@ -26,14 +26,14 @@ struct WeightLayout {
 };
 
 // Tiles in groups that go through transforms and products together: in one group [points][blocks][channels / lanes]
-// [block][lanes] floats, and products [points][blocks * block][width]; `order` says of which points. The last group may
+// [block][lanes] floats, and products [points][blocks * block][width]; `order` lists the points. The last group may
 // have fewer tiles.
 struct TileLayout {
   TileLayout(Isa isa, const WeightLayout& w, const PointOrder& o, std::int64_t all, std::int64_t at_once)
       : order(o), tiles(all) {
     const BlockRange range = block_range(isa, w.registers);
-    // Of the sizes that there are the one that adds the fewest tiles of zeros, unless by less than a thirty-second: the
-    // larger ones read fewer weights.
+    // Chooses the block size that adds the fewest tiles of zeros. A larger size wins if a smaller one would save less
+    // than a thirty-second, because larger blocks read fewer weights.
     std::int64_t count = 0;  // of blocks
     for (std::int64_t size = range.most; size >= range.least; size -= range.step) {
       const std::int64_t filled = (all + size - 1) / size;
@@ -41,7 +41,7 @@ struct TileLayout {
       count = filled;
       block = size;
     }
-    // Whole blocks, or each group would add some.
+    // Whole blocks, because otherwise each group would add tiles of zeros.
     const std::int64_t most = std::max<std::int64_t>(1, at_once / block);
     groups = (count + most - 1) / most;
     blocks = (count + groups - 1) / groups;

@@ -15,15 +15,15 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Weights [outputs][inputs][3][3] to G w G' in panels (WeightLayout). Backward data is the convolution of gradients
-// with the weights turned by 180 degrees, whose inputs are the outputs and the other way round.
+// Transforms weights [outputs][inputs][3][3] to G w G' in panels (WeightLayout). Backward data is the convolution of
+// gradients with the weights rotated by 180 degrees, with inputs and outputs exchanged.
 namespace tutti::cpu::winograd {
 
 struct PackArgs {
   const float* weights = nullptr;
-  std::int64_t outputs = 0, inputs = 0;  // as `weights` has them
+  std::int64_t outputs = 0, inputs = 0;  // as in `weights`
   bool backward = false;
-  bool bf16 = false;  // as where the weights are bf16: they are rounded first
+  bool bf16 = false;  // if the weights are used as bf16: they are rounded first
   bool strided = false;
   std::int64_t first_panel = 0, panels = 0;
   float* to = nullptr;  // of the first of these panels
@@ -33,7 +33,7 @@ struct PackArgs {
 
 namespace detail {
 
-// One of the stages of a transposition: swaps places whose numbers differ in bit S.
+// One stage of a transposition: swaps positions whose numbers differ in bit S.
 template <int S, class V, int... L>
 TUTTI_INLINE void swap_bit(V& a, V& b, std::integer_sequence<int, L...>) {
   constexpr int lanes = sizeof...(L);
@@ -49,7 +49,7 @@ TUTTI_INLINE void transpose_stage(F<I>* r) {
   for (int i = 0; i < lanes; ++i)
     if ((i & S) == 0) swap_bit<S>(r[i], r[i + S], std::make_integer_sequence<int, lanes>());
 }
-// As many registers as each has lanes.
+// Transposes as many registers as each has lanes.
 template <Isa I>
 TUTTI_INLINE void transpose_stages(F<I>* r) {
   transpose_stage<I, 1>(r);
@@ -57,7 +57,8 @@ TUTTI_INLINE void transpose_stages(F<I>* r) {
   transpose_stage<I, 4>(r);
   if constexpr (lanes_of<I> == 16) transpose_stage<I, 8>(r);
 }
-// Lanes x lanes floats, `from` being `step` apart, to `to`; asks for those that are `ahead` of them.
+// Transposes lanes x lanes floats, whose rows are `step` apart in `from`, to `to`. Prefetches the floats that are
+// `ahead` of them.
 template <Isa I>
 TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std::int64_t to_step, std::int64_t ahead) {
   constexpr int lanes = lanes_of<I>;
@@ -72,13 +73,13 @@ TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std
   for (int i = 0; i < lanes; ++i) store<I>(to + i * to_step, r[i]);
 }
 
-// Weights of as many outputs and inputs as a register has, `step` floats from one output to the next: [place][channel
-// summed over][lane]. Asks for those of the channels that come next, which lie in memory.
+// Gathers the weights of as many outputs and inputs as a register has lanes, with `step` floats from one output to the
+// next: [position][summed channel][lane]. Prefetches the weights of the next channels.
 template <Isa I>
 TUTTI_INLINE void gather(const float* from, std::int64_t step, bool backward, float* to) {
   constexpr std::int64_t lanes = lanes_of<I>;
   const std::int64_t ahead = backward ? lanes * step : 9 * lanes;
-  alignas(64) float by_output[9 * lanes * lanes];  // [input][place][output]
+  alignas(64) float by_output[9 * lanes * lanes];  // [input][position][output]
   for (std::int64_t e = 0; e < 9; ++e)
     transpose<I>(from + e * lanes, step, by_output + e * lanes * lanes, lanes, ahead);
   for (std::int64_t place = 0; place < 9; ++place)

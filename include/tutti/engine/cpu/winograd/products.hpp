@@ -14,8 +14,8 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Products of transformed tiles and transformed weights, point by point: sums over channels, in their order, in
-// registers. A block is a few tiles by one panel, a part of the outputs.
+// Products of transformed tiles and transformed weights, point by point: sums over channels, in order, in registers. A
+// block is a few tiles times one panel, which is a part of the outputs.
 namespace tutti::cpu::winograd {
 
 using Multiply = void (*)(std::int64_t channels, const float* tiles, const float* weights, float* to);
@@ -33,7 +33,7 @@ TUTTI_INLINE void multiply_block(std::int64_t channels, const float* tiles, cons
   for (int i = 0; i < Tiles; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < Width; ++j) sum[i][j] = F<I>{};
-  // Tiles of the next block are asked for; they come from far where there are many channels.
+  // Prefetches tiles of the next block; with many channels they are far away in memory.
   const float* next = tiles + channels * Tiles;
   for (std::int64_t c = 0; c < channels; c += lanes, tiles += Tiles * lanes, next += Tiles * lanes)
     for (int k = 0; k < lanes; ++k, weights += Width * lanes) {
@@ -68,8 +68,9 @@ TUTTI_TARGET_AVX2 void multiply_avx2(std::int64_t channels, const float* tiles, 
 
 #endif
 
-// Tiles of a block, at least and at most: as many as the sums of which fill the registers, for panels of one register
-// or of two. Half of them already keep both units busy. Panels of one, that few convolutions have, get two sizes.
+// The least and most tiles of a block: the largest number whose sums fit the registers, for panels of one register or
+// of two. Half as many tiles already keep both units busy. Panels of one register are rare, so they have only two
+// sizes.
 struct BlockRange {
   std::int64_t least, most, step;
 };
@@ -78,7 +79,7 @@ struct BlockRange {
   return width == 1 ? BlockRange{16, 28, 12} : BlockRange{8, 14, 2};
 }
 
-// The kernel for blocks of so many tiles, of a BlockRange, by a panel of `width` registers.
+// Returns the kernel for blocks of `tiles` tiles, a size of a BlockRange, times a panel of `width` registers.
 TUTTI_CORE_FUNCTION Multiply multiply_of(Isa isa, std::int64_t tiles, std::int64_t width);
 
 #if TUTTI_CORE_DEFINITIONS

@@ -11,11 +11,11 @@
 
 namespace tutti::cpu {
 
-// How convolutions are computed: by the table below; as sums of products; by Winograd's algorithm wherever there is
-// code for it; by what is measured to be the faster of the two when a plan is made.
+// The algorithm for convolutions: chosen by the table below; as sums of products; Winograd's if there is code for it;
+// or the faster of the two, measured when a plan is made.
 enum class ConvolutionAlgorithm : std::uint8_t { automatic, direct, winograd, tune };
 
-// Of "auto", "direct", "winograd", "tune". UsageError for another word.
+// Parses "auto", "direct", "winograd" or "tune". Throws UsageError for another word.
 [[nodiscard]] inline ConvolutionAlgorithm parse_convolution_algorithm(std::string_view word) {
   if (word == "auto") return ConvolutionAlgorithm::automatic;
   if (word == "direct") return ConvolutionAlgorithm::direct;
@@ -35,7 +35,7 @@ struct Problem {
   bool bf16 = false;
 };
 
-// Whether there is code for it.
+// Returns whether there is code for it.
 [[nodiscard]] inline bool has_code(Isa isa, const Problem& p) {
 #if defined(__x86_64__)
   const op::Window& o = p.window;
@@ -46,11 +46,11 @@ struct Problem {
 #endif
 }
 
-// Whether it is faster than direct, in all three passes, as bench/RESULTS.md has it measured. With fewer channels
-// most of the time goes into the transforms. With stride 2 it takes 81 products for 144, so uneven tiles of 4x4 outputs
-// are worth it with many channels only, and products of pairs in bf16 are as fast. Where there are products of pairs in
-// bf16 direct ones are as fast up to 16 channels; on AVX2 there are none, and what a library makes of bf16 there was
-// not measured.
+// Returns whether it is faster than direct in all three passes together, as measured in bench/RESULTS.md. With fewer
+// channels most of the time goes into the transforms. With stride 2 it takes 81 products instead of 144, so incomplete
+// tiles of 4x4 outputs pay only with many channels, and products of pairs in bf16 are as fast. With products of pairs
+// in bf16, direct convolutions are as fast up to 16 channels. AVX2 has no such products, and a library's bf16 code on
+// AVX2 was not measured.
 [[nodiscard]] inline bool is_faster(Isa isa, const Problem& p) {
   if (p.bf16 && (isa == Isa::avx2 || p.window.stride == 2)) return false;
   if (p.window.stride == 2 && p.channels * p.outputs < 512 * 512) {
@@ -62,14 +62,14 @@ struct Problem {
   return p.channels >= least && p.outputs >= least;
 }
 
-// For all but tune.
+// For all algorithms except tune.
 [[nodiscard]] inline bool uses(ConvolutionAlgorithm a, Isa isa, const Problem& p) {
   return a != ConvolutionAlgorithm::direct && has_code(isa, p) &&
          (a == ConvolutionAlgorithm::winograd || is_faster(isa, p));
 }
 
-// Deep convolutions have few tiles and many weights, which once transformed are four times as many: they are better
-// transformed where they are used, once for all tiles, than read from memory by each.
+// Deep convolutions have few tiles and many weights, and transformed weights take four times as much memory. It is
+// faster to transform them when they are used, once for all tiles, than to read them from memory for each.
 [[nodiscard]] constexpr bool is_deep(std::int64_t channels, std::int64_t outputs) {
   return channels * outputs >= 256 * 256;
 }

@@ -7,19 +7,19 @@
 #include <tutti/engine/cpu/winograd/transforms.hpp>
 
 // The transforms of 3x3 convolutions with stride 2. Along one dimension, y[i] = w[1] x[2i] + (w[0] x[2i-1] + w[2]
-// x[2i+1]): the even inputs by one weight, and a convolution of the odd ones with two, which is Winograd's F(4, 2). So
-// a tile of 4x4 outputs takes (5 + 4)^2 = 81 products where a sum takes 144.
+// x[2i+1]): the even inputs times one weight, and a convolution of the odd ones with two weights, which is Winograd's
+// F(4, 2). So a tile of 4x4 outputs takes (5 + 4)^2 = 81 products instead of 144.
 //
-// Transformed are 5 points of the odd inputs and, as they are, the 4 even ones, which share a weight. The gradient of
-// the inputs is the same the other way round: the odd ones from 5 points, the even ones from products as they are.
+// Transformed tiles hold 5 points of the odd inputs and the 4 even inputs unchanged, which share a weight. The gradient
+// of the inputs works in the opposite direction: the odd ones from 5 points, the even ones from unchanged products.
 //
 // The points are 1/2, -1/2, 5/4, -5/4 and infinity, which has half the error of 0, 1, -1, 2 and infinity.
 namespace tutti::cpu::winograd {
 
 inline constexpr int strided_patch = 9, strided_points = 81;  // point i * 9 + j
-inline constexpr int odd_points = 5;                          // then come the even places
+inline constexpr int odd_points = 5;                          // the even positions follow
 
-// Which weights transformed tiles are multiplied by, point by point; those that share weights follow each other.
+// The weights that transformed tiles are multiplied by, point by point. Points that share weights are adjacent.
 struct PointOrder {
   int count = 0;
   std::array<std::uint8_t, strided_points> tiles{}, weights{};
@@ -46,13 +46,14 @@ struct PointOrder {
 
 namespace strided_nodes {
 inline constexpr float p = 0.5F, q = 1.25F, p2 = p * p, q2 = q * q;
-// The denominators of Lagrange's polynomials, of p and of q; of -p and -q with the other sign.
+// The denominators of Lagrange's polynomials, of p and of q; those of -p and -q have the other sign.
 inline constexpr float n1 = 1 / (2 * p * (p2 - q2)), n2 = 1 / (2 * q * (q2 - p2));
 }  // namespace strided_nodes
 
-// Each in place, as those of stride 1.
+// Each works in place, like those of stride 1.
 //
-// 5 odd inputs and 4 even ones, which stay, to 9. Or 4 gradients of outputs to 5 points, behind which they stay.
+// From 5 odd inputs and 4 even ones, which stay, to 9. Or from 4 gradients of outputs to 5 points, followed by the
+// unchanged gradients.
 template <class V>
 struct StridedReadTransform {
   static constexpr int in = strided_patch, out = strided_patch;
@@ -81,14 +82,14 @@ struct StridedReadTransform {
     d[3] = odd_q - q * even_q;
   }
 };
-// 9 products to 4 outputs, or to 8 gradients of inputs.
+// From 9 products to 4 outputs, or to 8 gradients of inputs.
 template <class V>
 struct StridedWriteTransform {
   static constexpr int in = strided_patch, out = 2 * tile;
   bool data;
   WriteConstants<V> constants{strided_nodes::p, strided_nodes::q};
 
-  // How many it is to.
+  // The number of results.
   [[nodiscard]] TUTTI_INLINE int values() const { return data ? out : tile; }
 
   TUTTI_INLINE void operator()(V* m) const {
@@ -111,7 +112,7 @@ struct StridedWriteTransform {
     }
   }
 };
-// 3 weights to 5 points of the outer two and the one in the middle
+// From 3 weights to 5 points of the outer two and the one in the middle.
 template <class V>
 TUTTI_INLINE void strided_weights_1d(V* w) {
   using namespace strided_nodes;
@@ -123,7 +124,7 @@ TUTTI_INLINE void strided_weights_1d(V* w) {
   w[2] = odd_q + even_q;
   w[3] = odd_q - even_q;
 }
-// 6 products to 3 gradients of weights
+// From 6 products to 3 gradients of weights.
 template <class V>
 TUTTI_INLINE void strided_weight_gradient_1d(V* d) {
   using namespace strided_nodes;

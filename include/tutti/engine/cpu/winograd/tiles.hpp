@@ -16,17 +16,17 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
-// Tiles of NHWC images, of 4x4 pixels each or, of inputs with stride 2, 8x8, from top to bottom and from left to right:
-// read with what lies around them and transformed, or transformed and written. At uneven edges what is outside counts
-// as zeros and is not written.
+// Tiles of NHWC images, of 4x4 pixels each or, for inputs with stride 2, 8x8, from top to bottom and from left to
+// right. They are read with the pixels around them and transformed, or transformed and written. At incomplete edges,
+// pixels outside count as zeros and are not written.
 //
-// Every program that includes this compiles it, so what is not inside goes through a small buffer, and so does bf16
-// with stride 2 or on AVX2, where it is hardly used.
+// Every program that includes this compiles it. To keep that short, pixels at the edges go through a small buffer, and
+// so does bf16 with stride 2 or on AVX2, which is rarely used.
 namespace tutti::cpu::winograd {
 
 struct Images {
   std::int64_t rows = 0, h = 0, w = 0, channels = 0;
-  std::int64_t side = tile;  // pixels of a tile, down and across
+  std::int64_t side = tile;  // pixels of a tile, in both directions
 
   [[nodiscard]] std::int64_t tiles_h() const { return (h + side - 1) / side; }
   [[nodiscard]] std::int64_t tiles_w() const { return (w + side - 1) / side; }
@@ -34,11 +34,11 @@ struct Images {
   [[nodiscard]] std::int64_t tiles() const { return rows * tiles_per_row(); }
 };
 
-// The distance of planes of so many floats: an odd number of cache lines, because 36 streams would else share a few
-// sets of the first cache.
+// Returns the distance of planes of `floats` floats: an odd number of cache lines, because otherwise 36 streams would
+// share a few sets of the first-level cache.
 [[nodiscard]] inline std::int64_t plane_stride(std::int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
 
-// Transformed channels come in whole registers, of so many floats; those behind the last channel are zeros.
+// Transformed channels fill whole registers of `lanes_at` floats; those after the last channel are zeros.
 [[nodiscard]] constexpr std::int64_t lanes_at(Isa isa) { return isa == Isa::avx2 ? 8 : 16; }
 [[nodiscard]] constexpr std::int64_t whole_registers(Isa isa, std::int64_t channels) {
   return (channels + lanes_at(isa) - 1) / lanes_at(isa) * lanes_at(isa);
@@ -47,14 +47,14 @@ struct Images {
 // [point][register of channels][tile][channel of the register]
 struct TransformedTiles {
   float* data = nullptr;
-  std::int64_t tiles = 0;  // that there is room for
+  std::int64_t tiles = 0;  // capacity
   std::int64_t plane = 0;  // floats from a point to the next
 };
 
-// What is read: inputs, with the pixels around them; gradients of outputs, to be multiplied by the inputs. With stride
-// 2 also gradients of outputs as what the gradient of the inputs is made of.
+// What is read: inputs, with the pixels around them; or gradients of outputs, to be multiplied by the inputs. With
+// stride 2 also gradients of outputs from which the gradient of the inputs is computed.
 enum class Reads : std::uint8_t { inputs, gradients, strided_inputs, strided_gradients, strided_data };
-// What is written: outputs, which gradients of inputs are too but with stride 2.
+// What is written: outputs; gradients of inputs count as outputs too, except with stride 2.
 enum class Writes : std::uint8_t { outputs, strided_outputs, strided_data };
 
 struct ReadTiles {
@@ -64,7 +64,7 @@ struct ReadTiles {
   Images images;
   std::int64_t first = 0, count = 0;  // tiles of the images
   TransformedTiles to;
-  std::int64_t at = 0;  // the place of the first there
+  std::int64_t at = 0;  // the position of the first one in `to`
 };
 
 struct WriteTiles {
@@ -82,7 +82,7 @@ struct WriteTiles {
 
 namespace detail {
 
-// Of the pixel at the upper left of a tile.
+// The position of the pixel at the upper left of a tile.
 struct TilePlace {
   std::int64_t row, y, x;
 };
@@ -95,8 +95,8 @@ struct TilePlace {
   return ((at.row * s.h + at.y + dy) * s.w + at.x + dx) * s.channels;
 }
 
-// Asks for pixels, side x side of them, that the tile after next will be the first to touch: the hardware's prefetchers
-// do not follow tiles of NHWC. At an edge some lie behind it; that a prefetch may.
+// Prefetches pixels, side x side of them, that the tile after next will be the first to use: the hardware's prefetchers
+// do not follow tiles of NHWC. At an edge some addresses lie outside, which is allowed for a prefetch.
 template <bool Write>
 TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t side, std::int64_t line, std::int64_t pixel) {
   for (std::int64_t i = 0; i < side; ++i)
@@ -105,13 +105,13 @@ TUTTI_INLINE void fetch_ahead(const std::byte* p, std::int64_t side, std::int64_
       for (int k = 0; k < tile; ++k) {
         const std::byte* const at = p + i * line + (j + k) * pixel;
         if constexpr (Write)
-          asm volatile("prefetchw %0" : : "m"(*at));  // by the builtin it would need a target of its own
+          asm volatile("prefetchw %0" : : "m"(*at));  // the builtin would need a target of its own
         else
           __builtin_prefetch(at);
       }
 }
 
-// Where the values of a tile are, down and across, from the pixel at its upper left on.
+// The positions of a tile's values in each direction, counted from the pixel at its upper left.
 template <int N>
 using Places = std::int8_t[N];
 inline constexpr Places<patch> input_places = {-1, 0, 1, 2, 3, 4};
@@ -120,17 +120,17 @@ inline constexpr Places<strided_patch> strided_input_places = {-1, 1, 3, 5, 7, 0
 inline constexpr Places<strided_patch> strided_gradient_places = {0, 1, 2, 3};
 inline constexpr Places<strided_patch> strided_data_places = {0, 1, 2, 3, 4, 0, 1, 2, 3};
 
-// The values of a tile, which are row[i][column[j]]: of what is outside `column` and `exists` are zero.
+// The values of a tile, which are row[i][column[j]]. Values outside, as `inside` and `exists` say, are zero.
 template <class T, int N>
 struct Lines {
   const T* row[N];
-  std::int64_t inside[N];  // all bits of rows, or none of one of zeros
+  std::int64_t inside[N];  // all bits set for rows inside, 0 for a row of zeros
   std::int64_t column[N];
-  bool exists[N];  // the column
+  bool exists[N];  // whether the column exists
 };
 
-// Values of each tile transformed to points. They are read as of type T; as floats, they are turned into it first where
-// in memory they are not.
+// Transforms the values of each tile to points. They are read as type T. If T is float and the memory holds another
+// type, they are converted first.
 template <Isa I, class T, class Transform>
 TUTTI_INLINE void read_tiles(const ReadTiles& a, const Places<Transform::in>& places, const Transform& transform) {
   using V = F<I>;
@@ -142,7 +142,7 @@ TUTTI_INLINE void read_tiles(const ReadTiles& a, const Places<Transform::in>& pl
   const bool converts = a.bf16 && std::is_same_v<T, float>;
   const std::int64_t unit = a.bf16 ? sizeof(bf16) : sizeof(float);
   const std::int64_t line = s.w * s.channels, plane = a.to.plane;
-  const std::int64_t edge = *std::max_element(places, places + in) + 1 - s.side;  // of what is new
+  const std::int64_t edge = *std::max_element(places, places + in) + 1 - s.side;  // of the new pixels
   const auto* const pixels = static_cast<const std::byte*>(a.from);
   alignas(64) T buffer[in][in][lanes];
   Lines<T, in> here, copy;
@@ -167,7 +167,7 @@ TUTTI_INLINE void read_tiles(const ReadTiles& a, const Places<Transform::in>& pl
     for (std::int64_t c = 0; c < s.channels; c += lanes) {
       if (c * unit % 64 == 0) fetch_ahead<false>(ahead + c * unit, s.side, line * unit, s.channels * unit);
       const std::int64_t count = std::min(s.channels - c, lanes);
-      const bool copies = converts || count < lanes;  // the last channels get zeros behind them
+      const bool copies = converts || count < lanes;  // the last channels are followed by zeros
       if (copies)
         for (int i = 0; i < values; ++i)
           for (int j = 0; j < values; ++j) {
@@ -206,8 +206,8 @@ TUTTI_INLINE void read_strided_body(const ReadTiles& a) {
   read_tiles<I, float>(a, places, StridedReadTransform<F<I>>{a.what == Reads::strided_gradients});
 }
 
-// Points transformed to the pixels of each tile: written as of type T; from floats, they are turned into what they are
-// in memory. `J`: the instruction set that rounds.
+// Transforms points to the pixels of each tile. They are written as type T. If T is float and the memory has another
+// type, they are converted. `J`: the instruction set that rounds.
 template <Isa I, Isa J, class T, class Transform>
 TUTTI_INLINE void write_tiles(const WriteTiles& a, const Transform& transform) {
   using V = F<I>;
@@ -264,7 +264,7 @@ TUTTI_TARGET_AVX512 inline void read_avx512(const ReadTiles& a) {
 TUTTI_TARGET_AVX2 inline void read_avx2(const ReadTiles& a) {
   a.what > Reads::gradients ? read_strided_body<Isa::avx2>(a) : read_body<Isa::avx2, float>(a);
 }
-// Of type T where there is no stride.
+// Of type T if the stride is 1.
 template <Isa I, Isa J, class T>
 TUTTI_INLINE void write_body(const WriteTiles& a) {
   write_tiles<I, J, T>(a, WriteTransform<F<I>>{});
@@ -287,7 +287,7 @@ TUTTI_TARGET_AVX2 inline void write_avx2(const WriteTiles& a) {
 
 #endif
 
-// Transforms of what is read and what is written, by ReadTiles::what and WriteTiles::what. For AVX2 and AVX-512.
+// Runs the transforms for reading and writing that ReadTiles::what and WriteTiles::what select. For AVX2 and AVX-512.
 TUTTI_CORE_FUNCTION void read_and_transform(Isa isa, const ReadTiles& a);
 TUTTI_CORE_FUNCTION void transform_and_write(Isa isa, const WriteTiles& a);
 

@@ -7,15 +7,15 @@
 
 // The transforms of Winograd's F(4x4, 3x3): y = A' [(G w G') * (B' x B)] A, for tiles of 4x4 outputs.
 //
-// The points are 0, 5/8, -5/8, 3/2, -3/2 and infinity: half the error of 1 and 2 in place of 5/8 and 3/2, and their
-// powers are exact in f32.
+// The points are 0, 5/8, -5/8, 3/2, -3/2 and infinity. They have half the error of 1 and 2 in place of 5/8 and 3/2, and
+// their powers are exact in f32.
 namespace tutti::cpu::winograd {
 
-inline constexpr int tile = 4;                // outputs, down and across
+inline constexpr int tile = 4;                // outputs in each direction
 inline constexpr int patch = 6, points = 36;  // point i * 6 + j of a transformed patch, and of the weights
 
-// One float in all lanes. GCC 12 by itself loads a whole register, across cache lines, to repeat its first lane: half
-// the speed.
+// Sets all lanes to one float. GCC 12 would load a whole register, across cache lines, to repeat its first lane, at
+// half the speed.
 template <Isa I>
 TUTTI_INLINE void repeat(F<I>& to, const float* p) {
 #if defined(__x86_64__) && !defined(__clang__)
@@ -31,7 +31,7 @@ inline constexpr float p = 0.625F, q = 1.5F, p2 = p * p, q2 = q * q;
 inline constexpr float n0 = 1 / (p2 * q2), n1 = 1 / (2 * p2 * (p2 - q2)), n2 = 1 / (2 * q2 * (q2 - p2));
 }  // namespace nodes
 
-// A constant in a register. By itself GCC reads it from memory for every product.
+// Keeps a constant in a register. Otherwise GCC reads it from memory for every product.
 template <class V>
 TUTTI_INLINE void keep(V& to, float f) {
   to = f - V{};
@@ -40,8 +40,8 @@ TUTTI_INLINE void keep(V& to, float f) {
 #endif
 }
 
-// What the transforms of both strides multiply by: the points p and q, their powers, and of what is read the product
-// and the sum of the squares.
+// The constants of the transforms of both strides: the points p and q, their powers, and for reading the product and
+// the sum of the squares.
 template <class V>
 struct ReadConstants {
   V p, q, p2, q2, product, sum;
@@ -69,17 +69,18 @@ struct WriteConstants {
   }
 };
 
-// Each in place, of registers V or of floats. Pairs of points differ in sign, so they share an even and an odd part.
+// Each works in place, on registers V or on floats. Pairs of points differ in sign, so they share an even and an odd
+// part.
 //
-// What is read, which shares a type, so that the loops around it are compiled once. B': 6 inputs. Or A: 4 gradients of
-// outputs to 6.
+// The transforms for reading share a type, so that the loops around them are compiled once. B': 6 inputs. Or A: 4
+// gradients of outputs to 6.
 template <class V>
 struct ReadTransform {
   static constexpr int in = patch, out = patch;
   bool gradients;
   ReadConstants<V> constants{nodes::p, nodes::q};
 
-  // How many it is of.
+  // The number of input values.
   [[nodiscard]] TUTTI_INLINE int values() const { return gradients ? tile : in; }
 
   TUTTI_INLINE void operator()(V* d) const {
@@ -142,8 +143,9 @@ TUTTI_INLINE void weight_gradient_1d(V* d) {
   d[2] = p2 * even_p + q2 * even_q + d[5];
 }
 
-// From In x In values, load(V&, i, j), to Out x Out values, store(const V&, i, j): down the columns, then along the
-// rows. `columns` are those that there are, `rows` those that are wanted. A column that does not exist is one of zeros.
+// Transforms In x In values, load(V&, i, j), to Out x Out values, store(const V&, i, j): down the columns, then along
+// the rows. `columns`: the number of existing columns; `rows`: the number of requested rows. A column that does not
+// exist counts as zeros.
 template <class V, int In, int Out, class Transform, class Exists, class Load, class Store>
 TUTTI_INLINE void in_two_dimensions(const Transform& transform, int columns, int rows, Exists exists, Load load,
                                     Store store) {
@@ -170,8 +172,8 @@ TUTTI_INLINE void in_two_dimensions(const Transform& transform, int columns, int
 #pragma GCC unroll 9
     for (int j = 0; j < Out; ++j) store(d[j], i, j);
   };
-  // Unrolled, inputs' values would be more than there are registers. The ways back were a third faster on AVX-512 then,
-  // but programs compiled for longer.
+  // Not unrolled: the inputs' values would need more registers than there are. For writing, unrolling was a third
+  // faster on AVX-512, but programs took longer to compile.
 #pragma GCC unroll 1
   for (int j = 0; j < columns; ++j) column(j);
 #pragma GCC unroll 1

@@ -15,8 +15,8 @@
 #endif
 
 // Gradients of weights by Winograd's F(4x4, 3x3): dw = G' [sum over tiles of (B' x B) (A dy A')] G. Tiles are
-// transformed first; then each of the 36 points is a product of matrices, outputs x tiles by tiles x inputs. With
-// stride 2 the tiles have 81 points, and those with one weight add up.
+// transformed first; then each of the 36 points is a matrix product, outputs x tiles by tiles x inputs. With stride 2
+// the tiles have 81 points, and points with the same weight are added up.
 namespace tutti::cpu::winograd {
 
 struct WeightProductArgs {
@@ -24,16 +24,18 @@ struct WeightProductArgs {
   bool strided = false;
   std::int64_t tiles = 0;
   std::int64_t inputs = 0, outputs = 0;
-  std::int64_t first_input = 0, end_input = 0, first_output = 0, end_output = 0;  // what is computed: whole registers
-  float* products = nullptr;                                                      // room for weight_product_floats()
-  // Where it goes: sums [outputs][9][inputs, whole registers], set or added to, or else dw [outputs][inputs][9].
+  // the part that is computed, in whole registers
+  std::int64_t first_input = 0, end_input = 0, first_output = 0, end_output = 0;
+  float* products = nullptr;  // memory for weight_product_floats()
+  // The destination: sums [outputs][9][inputs, whole registers], set or added to, or else dw [outputs][inputs][9].
   float* sums = nullptr;
   bool add = false;
   float* dw = nullptr;
 };
 
-// What is multiplied at once, of all points: a block of the gradient whose products stay in the second cache, and of so
-// many tiles that both operands of a point stay in the first. Blocks as high as wide read the fewest tiles for a sum.
+// The amount that is multiplied at once, of all points: a block of the gradient whose products stay in the second-level
+// cache, and a number of tiles with which both operands of a point stay in the first. Blocks as high as wide read the
+// fewest tiles for a sum.
 inline constexpr std::int64_t weight_block = 64, weight_block_tiles = 64;
 inline constexpr std::int64_t weight_block_plane = weight_block * weight_block + 16;
 
@@ -43,15 +45,15 @@ inline constexpr std::int64_t weight_block_plane = weight_block * weight_block +
 
 namespace detail {
 
-// Points of tiles that are multiplied at once, `count` from the i-th in order on, which share weights.
+// Points of tiles that are multiplied at once: `count` points from the i-th in order on, which share weights.
 struct PointRun {
   const PointOrder& order;
   std::size_t i, count;
-  bool add;  // to the sums of those before
+  bool add;  // to the sums of previous points
 };
 
-// R outputs by N registers of inputs: sums over points and tiles, from zero or from what is there. Meanwhile asks for
-// half a register of the tiles that come next, which a block reads only a few times.
+// Multiplies R outputs by N registers of inputs: sums over points and tiles, from zero or from the present values.
+// Prefetches half a register of the next tiles meanwhile, because a block reads them only a few times.
 template <Isa I, int R, int N>
 TUTTI_INLINE void weight_product(const WeightProductArgs& a, const PointRun& run, const float* first_dy,
                                  const float* first_x, std::int64_t tiles, float* to, const float* next) {
@@ -87,7 +89,7 @@ TUTTI_INLINE void weight_product(const WeightProductArgs& a, const PointRun& run
     for (int j = 0; j < N; ++j) store<I>(to + (i * N + j) * lanes, sum[i][j]);
 }
 
-// A block of the gradient: registers of inputs from c on, outputs from k on.
+// A block of the gradient: inputs [c, c_end) in whole registers, outputs [k, k_end).
 struct WeightBlock {
   std::int64_t c, c_end, k, k_end;
 };
@@ -104,7 +106,7 @@ TUTTI_INLINE void multiply_points(const WeightProductArgs& a, const WeightBlock&
   const std::int64_t next_point = run.order.tiles[std::min(points_in_all - 1, last ? run.i + run.count : run.i)];
   const std::int64_t next_tile = last ? 0 : first + count, registers = (b.c_end - b.c) / lanes;
   const std::int64_t halves = 2 * (registers + (b.k_end - b.k + lanes - 1) / lanes);
-  // Half a register of tiles after the other, of inputs and then of gradients.
+  // Prefetch addresses: one half register of tiles after the other, of inputs and then of gradients.
   const auto ahead = [&](std::int64_t half) TUTTI_LAMBDA {
     half = std::min(half, halves - 1);
     const std::int64_t r = half / 2;
@@ -125,13 +127,14 @@ TUTTI_INLINE void multiply_points(const WeightProductArgs& a, const WeightBlock&
   }
 }
 
-// Nine places of a register of inputs, to [input][9], for those inputs that exist.
+// Writes nine positions of a register of inputs to [input][9], for those inputs that exist.
 template <Isa I>
 TUTTI_INLINE void put_places(F<I>* nine, float* to, std::int64_t inputs) {
   constexpr int lanes = lanes_of<I>;
   if constexpr (lanes == 16) {
     if (inputs >= lanes) {
-      // Each input's nine, and zeros on the places of the next ones, which come after it.
+      // Each store writes an input's nine values and zeros on the positions of the next input, which is written after
+      // it.
       transpose_stages<I>(nine);
 #pragma GCC unroll 16
       for (int l = 0; l < lanes - 1; ++l) store<I>(to + l * 9, nine[l]);
@@ -147,14 +150,14 @@ TUTTI_INLINE void put_places(F<I>* nine, float* to, std::int64_t inputs) {
     for (int place = 0; place < 9; ++place) *to++ = values[place][l];
 }
 
-// Products of all points of a block, then G' m G.
+// Computes the products of all points of a block, then G' m G.
 template <Isa I>
 TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock& b) {
   using V = F<I>;
   constexpr int lanes = lanes_of<I>;
   const PointOrder& order = order_of(a.strided);
   const auto points_in_all = static_cast<std::size_t>(order.count);
-  // Few tiles make up for by points that share weights.
+  // If there are few tiles, multiplies more points that share weights at once.
   const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, weight_block_tiles / a.tiles));
   for (std::size_t i = 0, same = 1; i < points_in_all; i += same) {
     for (same = 1; i + same < points_in_all && order.weights[i + same] == order.weights[i];) ++same;
@@ -166,7 +169,7 @@ TUTTI_INLINE void multiply_weights(const WeightProductArgs& a, const WeightBlock
   const std::int64_t rows = (b.k_end - b.k + lanes - 1) / lanes * lanes;  // of products
   for (std::int64_t i = b.k; i < std::min(b.k_end, a.outputs); ++i)
     for (std::int64_t first = b.c; first < b.c_end; first += lanes) {
-      // Products lie in columns of two registers of inputs, the last of which may have one.
+      // Products are stored in columns of two registers of inputs; the last column may have one.
       const std::int64_t r = (first - b.c) / lanes, width = first - r % 2 * lanes + lanes < b.c_end ? 2 : 1;
       const float* const m = a.products + (r / 2 * 2 * rows + (i - b.k) * width + r % 2) * lanes;
       const auto transform = [&](const auto& put) TUTTI_LAMBDA {

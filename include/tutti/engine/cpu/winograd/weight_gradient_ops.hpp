@@ -16,9 +16,9 @@ namespace tutti::cpu::winograd {
 
 // Gradients of the weights of 3x3 convolutions with stride 1 or 2 and padding 1.
 //
-// Few weights: each shard sums the gradient of its rows. Many weights, where a sum of megabytes a shard would cost more
-// to add than the products: the shards transform the tiles of the whole batch, then each task computes a part of the
-// gradient from all of them, once.
+// Few weights: each shard sums the gradient of its rows. Many weights, for which adding a sum of megabytes for each
+// shard would cost more than the products: the shards transform the tiles of the whole batch, then each task computes a
+// part of the gradient from all of them, once.
 class Conv2dBackwardWeights final : public Kernel {
  public:
   using For = op::Conv2dBackwardWeights;
@@ -57,7 +57,7 @@ class Conv2dBackwardWeights final : public Kernel {
     b_.room.reserve(i.workers, static_cast<std::size_t>(floats) * sizeof(float));
   }
 
-  // Whether the tasks of the finish make the products, of all tiles.
+  // Returns whether the tasks of the finish compute the products, of all tiles.
   [[nodiscard]] bool whole_batch() const {
     const bool many = x_.channels * dy_.channels >= (strided_ ? 128 * 256 : 256 * 256);
     return many && rows_ * x_.tiles_per_row() <= 1024;
@@ -78,13 +78,14 @@ class Conv2dBackwardWeights final : public Kernel {
   [[nodiscard]] static std::int64_t products_floats() { return (weight_product_floats() + 15) / 16 * 16; }
 
   [[nodiscard]] std::int64_t sums() const { return dy_.channels * 9 * inputs_; }
-  // Tiles that are transformed before they are multiplied: not many more than the second cache holds, and enough to
-  // make up for the products' way to the sums.
+  // Returns the number of tiles that are transformed before they are multiplied: not many more than the second-level
+  // cache holds, and enough to outweigh the transfer of the products to the sums.
   [[nodiscard]] std::int64_t most_tiles() const {
     return std::max<std::int64_t>(128, 8192 / (inputs_ + outputs_)) / (strided_ ? 2 : 1);
   }
 
-  // Tasks over the whole batch: a block of the gradient each, that is parts of its outputs times panels of its inputs.
+  // Tasks over the whole batch: each computes a block of the gradient, which is one of parts() of its outputs times one
+  // of panels() of its inputs.
   [[nodiscard]] std::int64_t panels() const { return (inputs_ + weight_block - 1) / weight_block; }
   [[nodiscard]] std::int64_t parts() const { return (outputs_ + weight_block - 1) / weight_block; }
 

@@ -14,9 +14,10 @@
 #include <tutti/engine/cpu/winograd/shapes.hpp>
 #include <tutti/engine/cpu/winograd/weight_gradient_ops.hpp>
 
-// Convolutions forward and back to their input by Winograd's algorithm. One with few weights takes them transformed,
-// once an update, and any rows. A deep one transforms all tiles of the batch first, into the shards' partial results;
-// then each task transforms one panel of weights and multiplies all tiles by it.
+// Convolutions forward and the gradient of their input by Winograd's algorithm. A convolution with few weights reads
+// them transformed, which happens once for each update, and takes any rows. A deep one first transforms all tiles of
+// the batch into the shards' partial results; then each task transforms one panel of weights and multiplies all tiles
+// by it.
 namespace tutti::cpu::winograd {
 
 class Convolution : public OwnKernel {
@@ -64,10 +65,10 @@ class Convolution : public OwnKernel {
         weights_(isa_, d.in[0].shape[1], d.out[0].shape[1]) {}
 
  private:
-  // Tiles of a group; of stride 2 half as many, which have twice the points.
+  // Tiles of a group; with stride 2 half as many, because they have twice the points.
   static constexpr std::int64_t chunk_tiles = 28, deep_tiles = 84;
 
-  // Of inputs with stride 2 a tile has 8x8 pixels.
+  // For inputs with stride 2 a tile has 8x8 pixels.
   [[nodiscard]] static Images images_of(const Shape& s, bool wide) {
     return {s[0], s[2], s[3], s[1], wide ? 2 * tile : tile};
   }
@@ -77,7 +78,8 @@ class Convolution : public OwnKernel {
     return {isa_, weights_, order_of(strided_), rows * input_images(desc_.in[0].shape).tiles_per_row(), at_once};
   }
   [[nodiscard]] TileLayout chunk_layout(std::int64_t rows) const { return layout(rows, chunk_tiles); }
-  // Of the groups of tiles, of a deep one: as many tasks as shards, if there are so many groups to share.
+  // For a deep convolution, the number of parts of the groups of tiles: as many tasks as shards, if there are enough
+  // groups.
   [[nodiscard]] std::int64_t parts() const {
     return std::clamp<std::int64_t>(desc_.shards / weights_.panels, 1, fewest_groups());
   }
@@ -88,7 +90,7 @@ class Convolution : public OwnKernel {
     const std::int64_t most = strided_ ? deep_tiles / 2 : deep_tiles;
     return (deep_tile_count() + most - 1) / most;
   }
-  // Each part has as many groups.
+  // Each part has the same number of groups.
   [[nodiscard]] TileLayout deep_layout() const {
     const std::int64_t groups = (fewest_groups() + parts() - 1) / parts() * parts();
     return layout(desc_.in[0].shape[0], (deep_tile_count() + groups - 1) / groups);
@@ -117,13 +119,13 @@ class Convolution : public OwnKernel {
                        weights_, l);
     }
   }
-  // The tiles of some rows, among those of the batch.
+  // Transforms the tiles of some rows, among those of the batch.
   void transform(const Call& c) const {
     auto* const all = reinterpret_cast<float*>(c.partial - static_cast<std::size_t>(c.shard) * c.partial_stride);
     const Images rows = input_images(c.in[0].shape);
     transform_tiles(isa_, inputs(c, 0, rows.tiles(), c.first_row * rows.tiles_per_row()), deep_layout(), all);
   }
-  // All outputs of a panel, for a part of the groups of tiles.
+  // Computes all outputs of a panel, for a part of the groups of tiles.
   void multiply(const Call& c) const {
     const TileLayout l = deep_layout();
     const std::int64_t parts = c.tasks / weights_.panels, panel = c.task / parts, part = c.task % parts;
@@ -156,7 +158,7 @@ class Conv2dBackwardData final : public Convolution {
       : Convolution(op, b, d, *std::get_if<For>(&op), true) {}
 };
 
-// The problem of a convolution's node; nothing for another op.
+// Returns the problem of a convolution's node; no value for another op.
 [[nodiscard]] inline std::optional<Problem> problem_of(const Op& op, const NodeDesc& d) {
   const auto of = [&](const op::Window& window, const Shape& x, const Shape& y) {
     return Problem{window, x[1], y[1], x[2], x[3], d.in[0].dtype == DType::bf16};
