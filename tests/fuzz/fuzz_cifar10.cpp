@@ -8,7 +8,9 @@
 
 #include <tutti/datasets/cifar10/cifar10.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::cifar10 {
+
+int run(const std::uint8_t* data, std::size_t size) {
   for (const bool strict : {false, true}) {
     std::vector<std::uint8_t> pixels;
     std::vector<std::int32_t> labels;
@@ -25,3 +27,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::cifar10

@@ -18,7 +18,7 @@
 #include <tutti/job/control_desk.hpp>
 #include <tutti/job/control_messages.hpp>
 
-namespace {
+namespace fuzz::control {
 
 void check_message(std::string_view bytes) {
   using namespace tutti::control;
@@ -38,9 +38,7 @@ void check_members(const tutti::control::Arbiter& a, std::uint64_t& last) {
     if (!ids.insert(m.id).second || !places.emplace(m.role, m.place).second) std::abort();
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::control;
   using namespace std::chrono_literals;
   if (size < 1) return 0;
@@ -88,3 +86,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::control

@@ -21,7 +21,7 @@
 #include <tutti/strategy/parameter_server/loan.hpp>
 #include <tutti/strategy/parameter_server/server.hpp>
 
-namespace {
+namespace fuzz::frames {
 
 using namespace tutti;
 
@@ -138,9 +138,7 @@ class Script {
 };
 static_assert(ps::Transport<Script>);
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   // What is taken for a frame says the same again.
   std::string_view why;
   const std::vector<std::byte> exact(reinterpret_cast<const std::byte*>(data),
@@ -172,3 +170,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::frames

@@ -11,7 +11,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/job/scripted_job.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::host_list {
+
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti;
   const std::vector<char> exact(data, data + size);
   try {
@@ -34,3 +36,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::host_list

@@ -10,7 +10,9 @@
 #include <tutti/comm/host_name.hpp>
 #include <tutti/job/hosts_file.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::hosts_file {
+
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti;
   const std::vector<char> exact(data, data + size);
   try {
@@ -40,3 +42,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::hosts_file

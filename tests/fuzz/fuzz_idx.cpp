@@ -9,7 +9,7 @@
 #include <tutti/datasets/fashion_mnist/fashion_mnist.hpp>
 #include <tutti/datasets/fashion_mnist/idx.hpp>
 
-namespace {
+namespace fuzz::idx {
 
 std::vector<std::uint8_t> idx(std::uint32_t n, std::size_t rank, std::size_t bytes_each) {
   std::vector<std::uint8_t> f{0, 0, 8, static_cast<std::uint8_t>(rank)};
@@ -38,9 +38,9 @@ void parse(std::span<const std::uint8_t> file) {
     }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   parse({data, size});
   return 0;
 }
+
+}  // namespace fuzz::idx

@@ -16,7 +16,7 @@
 #include <tutti/backends/stb/stb.hpp>
 #endif
 
-namespace {
+namespace fuzz::jpeg {
 
 using namespace tutti;
 
@@ -51,9 +51,7 @@ void decode(const ImageDecoders& decoders, std::span<const std::uint8_t> file) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   const std::span file(data, size);
   try {
     (void)read_image_header(file, "fuzz", limits);
@@ -70,3 +68,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #endif
   return 0;
 }
+
+}  // namespace fuzz::jpeg

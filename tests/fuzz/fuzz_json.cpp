@@ -8,7 +8,9 @@
 
 #include <tutti/io/json.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::json {
+
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::io;
   // A copy of just this size, so that a read past the end leaves the allocation.
   const std::vector<char> exact(data, data + size);
@@ -25,3 +27,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::json

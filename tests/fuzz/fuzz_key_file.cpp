@@ -10,7 +10,9 @@
 #include <tutti/core/error.hpp>
 #include <tutti/job/key_file.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::key_file {
+
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti;
   const std::vector<char> exact(data, data + size);
   const std::string_view text(exact.data(), exact.size());
@@ -30,3 +32,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::key_file

@@ -9,7 +9,9 @@
 
 #include <tutti/io/checkpoint_manifest.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::manifest {
+
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::io;
   const std::vector<char> exact(data, data + size);
   const std::string_view text(exact.data(), exact.size());
@@ -29,3 +31,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (parse_manifest(written, "again") != manifest) std::abort();
   return 0;
 }
+
+}  // namespace fuzz::manifest

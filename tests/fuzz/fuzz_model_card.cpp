@@ -22,7 +22,7 @@
 #include <tutti/io/json.hpp>
 #include <tutti/io/safetensors.hpp>
 
-namespace {
+namespace fuzz::model_card {
 
 using namespace tutti;
 using namespace tutti::interchange;
@@ -79,11 +79,11 @@ void read_names(std::string_view header) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   read_card(text);
   read_names(text);
   return 0;
 }
+
+}  // namespace fuzz::model_card

@@ -12,7 +12,7 @@
 
 #include "fuzz/memory_file.hpp"
 
-namespace {
+namespace fuzz::packed_shard {
 
 void read_all(std::span<const std::uint8_t> bytes) {
   const tutti::test::MemoryFile file(bytes);
@@ -28,9 +28,7 @@ void read_all(std::span<const std::uint8_t> bytes) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti;
   read_all({data, size});
   if (size < packed::header_bytes + packed::footer_bytes) return 0;
@@ -53,3 +51,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_all(b);
   return 0;
 }
+
+}  // namespace fuzz::packed_shard

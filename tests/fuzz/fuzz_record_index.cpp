@@ -13,7 +13,7 @@
 
 #include "fuzz/memory_file.hpp"
 
-namespace {
+namespace fuzz::record_index {
 
 void load(const tutti::ShardFiles& files, std::span<const std::uint8_t> bytes) {
   const tutti::test::MemoryFile file(bytes);
@@ -27,9 +27,7 @@ void load(const tutti::ShardFiles& files, std::span<const std::uint8_t> bytes) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   using namespace tutti;
   static const std::vector<std::uint8_t> content(1000);
   static const test::MemoryFile a(content), b(std::span(content).first(100));
@@ -51,3 +49,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   load(files, bytes);
   return 0;
 }
+
+}  // namespace fuzz::record_index

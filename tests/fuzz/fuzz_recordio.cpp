@@ -12,7 +12,7 @@
 
 #include "fuzz/memory_file.hpp"
 
-namespace {
+namespace fuzz::recordio {
 
 void read_all(const tutti::ShardFiles& files, const std::vector<tutti::RecordSpan>& spans) {
   for (const auto& span : spans) {
@@ -35,9 +35,7 @@ void read_all(const tutti::ShardFiles& files, const std::vector<tutti::RecordSpa
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   std::span<const std::uint8_t> rec(data, size), list;
   if (size > 0 && data[0] == 255) {
     const auto end = static_cast<std::size_t>(std::find(data + 1, data + size, std::uint8_t{255}) - data);
@@ -68,3 +66,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::recordio

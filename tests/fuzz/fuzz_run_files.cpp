@@ -18,7 +18,7 @@
 #include "../../tools/report/read_log.hpp"
 #include "memory_file.hpp"
 
-namespace {
+namespace fuzz::run_files {
 
 using namespace tutti;
 
@@ -45,11 +45,11 @@ void timeline(const std::string& path) {
   (void)io::detail::clock_shift({&*part}, {&*part});
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   const test::MemoryFile file({data, size});
   report(file.path());
   timeline(file.path());
   return 0;
 }
+
+}  // namespace fuzz::run_files

@@ -13,7 +13,7 @@
 #include <tutti/io/safetensors.hpp>
 #include <tutti/io/safetensors_write.hpp>
 
-namespace {
+namespace fuzz::safetensors {
 
 using namespace tutti::io;
 
@@ -59,9 +59,7 @@ void parse(std::span<const std::uint8_t> input) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   parse({data, size});
   // The same with a length that fits, so that the fuzzer need not find it: header up to the last '}', then the data.
   const std::span<const std::uint8_t> text(data, size);
@@ -73,3 +71,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   parse(framed);
   return 0;
 }
+
+}  // namespace fuzz::safetensors

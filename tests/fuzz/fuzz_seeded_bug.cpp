@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace {
+namespace fuzz::seeded_bug {
 
 // magic "TU", one byte of length, then that many bytes.
 std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
@@ -17,10 +17,10 @@ std::vector<std::uint8_t> read_record(std::span<const std::uint8_t> file) {
   return record;
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+int run(const std::uint8_t* data, std::size_t size) {
   // A copy of just this size, so that a read past the end leaves the allocation.
   const std::vector<std::uint8_t> file(data, data + size);
   return read_record(file).size() > 255 ? -1 : 0;
 }
+
+}  // namespace fuzz::seeded_bug

@@ -13,7 +13,9 @@
 
 #include "fuzz/memory_file.hpp"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace fuzz::tfrecord {
+
+int run(const std::uint8_t* data, std::size_t size) {
   const std::span input(data, size);
   const auto parse = [](std::span<const std::uint8_t> payload) {
     try {
@@ -44,3 +46,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fuzz::tfrecord
