@@ -6,7 +6,8 @@
 
 All other settings come from the environment, see user_data.sh. Hosts exchange their keys in a folder of the shared file
 system, $EFS_MOUNT/.tutti-cluster/STACK: `master.json` (address and public key of the master), `hosts/ADDRESS.json` (a host's keys; it
-exists once the master may log in), `cluster.json` (the hosts of the cluster) and `known_hosts`. The job itself needs no other folder. Python 3.9 and boto3.
+exists once the master may log in), `cluster.json` (the hosts of the cluster) and `known_hosts`. The job itself needs no other
+folder. Python 3.9 and boto3.
 """
 import argparse
 import logging
