@@ -9,11 +9,12 @@
 #include <tutti/backends/cuda/private_ops.hpp>
 #include <tutti/graph/graph.hpp>
 
-// How many bytes of activations the CUDA backend's ops move through memory, counted from a graph: every operand of a
-// row as often as the op's kernels read or write it, with perfect reuse within a kernel and none between kernels.
+// Counts from a graph how many bytes of activations the CUDA backend's ops move through memory. Every operand of a row
+// counts as often as the op's kernels read or write it, with perfect reuse within a kernel and no reuse between
+// kernels.
 namespace tutti::testing {
 
-// Per row; activations of `size` bytes an element, images and indices of one.
+// Bytes for one row. Activations have `size` bytes an element, images and indices one.
 inline std::int64_t activation_bytes(const Graph& g, const Node& n, std::int64_t size) {
   const auto bytes = [&](ValueId v) {
     const Value& x = g[v];
@@ -22,20 +23,20 @@ inline std::int64_t activation_bytes(const Graph& g, const Node& n, std::int64_t
   std::int64_t once = 0;
   for (ValueId v : n.inputs) once += bytes(v);
   for (ValueId v : n.outputs) once += bytes(v);
-  // What is read a second time, or not at all.
+  // Adjusts for operands that are read a second time, or not at all.
   if (std::holds_alternative<op::BatchNorm>(n.op)) return once + bytes(n.inputs[0]);  // the statistics
   if (const auto* f = op_cast<cuda::BatchNormFromSums>(n.op)) return f->output ? once : 0;
   if (const auto* b = std::get_if<op::BatchNormBackward>(&n.op)) {
-    // Two passes. The second reads the masked gradient that the first wrote, or dy once more.
+    // Two passes. The second reads the masked gradient that the first wrote, or dy again.
     const std::size_t x = b->second ? 2 : 1;
     const std::int64_t gradients = bytes(n.inputs[0]) * static_cast<std::int64_t>(x);
     return once + bytes(n.inputs[x]) + (b->residual ? bytes(n.outputs[3]) : gradients);
   }
-  // The first pass is the data gradient's own; step by step it would read g and x once more.
+  // The first pass is part of the data gradient. Step by step it would read g and x again.
   return once;
 }
 
-// By op; the whole under "".
+// Returns the bytes by op; the sum has the key "".
 inline std::map<std::string, std::int64_t> activation_traffic(const Graph& g, std::int64_t size) {
   std::map<std::string, std::int64_t> sum;
   for (const Node& n : g.nodes) {

@@ -16,7 +16,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/tensor/memory.hpp>
 
-// Numbers of the host in the device's memory and back, for tests.
+// Copies numbers between the host and the device's memory, for tests.
 namespace tutti::testing {
 
 using Numbers = std::vector<float>;
@@ -54,7 +54,7 @@ inline Numbers decode(DType t, std::span<const std::byte> bytes) {
   return v;
 }
 
-// Normally distributed numbers that the type can hold.
+// Returns normally distributed numbers that the type can represent.
 inline Numbers normal(DType t, std::size_t n, std::uint64_t seed, double mean = 0, double deviation = 1) {
   Rng rng(seed, Purpose::user, 0, 0);
   Numbers v(n);
@@ -85,13 +85,13 @@ class DeviceArray {
   Buffer buffer_;
 };
 
-// The largest difference, as a part of the largest number wanted.
+// Returns the largest difference divided by the largest expected number.
 inline double distance(const Numbers& got, const std::vector<double>& want) {
   if (got.size() != want.size()) return INFINITY;
   double most = 0, largest = 1e-30;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double d = std::abs(static_cast<double>(got[i]) - want[i]);
-    if (!(d <= most)) most = d;  // a NaN is not lost
+    if (!(d <= most)) most = d;  // keeps a NaN
     largest = std::max(largest, std::abs(want[i]));
   }
   return most / largest;

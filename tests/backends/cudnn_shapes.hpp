@@ -18,7 +18,7 @@
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/resnet_cifar.hpp>
 
-// The convolutions and batch norms that our nets have.
+// The convolutions and batch norms of tutti's nets.
 namespace tutti::testing {
 
 struct Shapes {
@@ -26,7 +26,8 @@ struct Shapes {
   std::set<std::pair<std::int64_t, std::int64_t>> norms;  // channels, height (the images are square)
 };
 
-// A convolution as the backend asks for it, which pads channels: cuDNN's tensor-core kernels want whole vectors.
+// Returns a convolution as the backend requests it. It pads channels, because cuDNN's tensor-core kernels need whole
+// vectors.
 inline cuda::ConvProblem problem_of(const op::Window& c, const Shape& x, std::int64_t out, std::int64_t rows,
                                     DType type) {
   const std::int64_t in = cuda::padded_in_channels(type, x[1]);
@@ -43,7 +44,7 @@ inline void add_shapes(Shapes& s, const Graph& g, std::int64_t rows, DType type)
   }
 }
 
-// The names of what the backend asks cuDNN for when it runs a fused graph.
+// Returns the names of the graphs that the backend requests from cuDNN when it runs a fused graph.
 inline std::set<std::string> fused_graphs(Graph g, std::int64_t rows, DType type) {
   using cuda::ConvPass;
   g = differentiate(fuse(std::move(g)));
@@ -103,7 +104,7 @@ inline Shapes cifar_shapes(int depth, std::int64_t rows, DType type) {
   return shapes_of(cifar_graph(depth), rows, type);
 }
 
-// Every net whose graphs are planned in the tests, with its batch.
+// A net for which the tests make plans, with its batch.
 struct PlannedNet {
   Graph graph;
   std::int64_t rows;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// describe_device [NUMBER]: prints what cuDNN must know of a GPU to make plans for it elsewhere, as one line of JSON.
-// tests/backends/devices holds such lines, for test_cudnn_plans.
+// describe_device [NUMBER]: prints the description of a GPU that cuDNN needs to make plans for it on another machine,
+// as one line of JSON. tests/backends/devices holds such lines for test_cudnn_plans.
 #include <cstdio>
 #include <cstdlib>
 

@@ -48,7 +48,7 @@ inline MemoryDataset images_of(std::int64_t size, std::int64_t channels, std::in
   return {s, pixels, labels};
 }
 
-// What a source's batch is once it lies in a slot of the device.
+// A source's batch in a slot of the device.
 struct Slot {
   std::vector<std::uint8_t> images;
   std::vector<std::int32_t> labels;
@@ -60,7 +60,7 @@ inline Slot gathered(Emulated& backend, const Batch& b) {
   s.images.resize(static_cast<std::size_t>(b.count * from.out_height * from.out_width * from.channels));
   s.labels.resize(static_cast<std::size_t>(b.count));
   Buffer images(backend, s.images.size()), labels(backend, s.labels.size() * sizeof(std::int32_t));
-  // What no byte is written to shows.
+  // A pattern that shows bytes that are not written.
   std::vector<std::uint8_t> never(s.images.size(), 0xab);
   backend.copy_in(images.data(), never.data(), never.size());
   backend.gather_images(from, b.windows.data(), b.count, images.data(), labels.data());

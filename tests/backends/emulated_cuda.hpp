@@ -14,7 +14,7 @@
 
 #include "backends/cuda_emulator.hpp"
 
-// The CUDA backend on the emulated GPU, with loops in place of the libraries' convolutions and matrix products.
+// The CUDA backend on the emulated GPU, with loops instead of the libraries' convolutions and matrix products.
 namespace tutti::testing {
 
 using cuda::ConvPass;
@@ -45,7 +45,7 @@ inline void put(void* p, DType t, std::int64_t i, double v) {
   }
 }
 
-// The seam to cuDNN: NHWC, weights and their gradient KRSC.
+// Replaces cuDNN: NHWC, weights and their gradient KRSC.
 class LoopConvolutions {
  public:
   LoopConvolutions(cuda::Device&, const cuda::ConvolutionOptions&) {}
@@ -97,7 +97,7 @@ class LoopConvolutions {
   }
 };
 
-// The seam to cuBLASLt. bias: whether it sees to the bias, which the library does not always.
+// Replaces cuBLASLt. bias: whether it adds the bias; the library does not always do so.
 class LoopGemms {
  public:
   static inline bool bias = true;
@@ -153,7 +153,7 @@ using Emulated = cuda::BasicCudaBackend<LoopConvolutions, LoopGemms>;
 inline CudaOptions emulated_options(bool graph = false) {
   CudaOptions o;
   o.graph = graph;
-  // Compiled kernels are of this process alone, and each backend finds those of the one before.
+  // Only this process uses these compiled kernels. Each backend finds those of the previous one.
   o.kernel_folder = emulator::folder() / "cache";
   return o;
 }

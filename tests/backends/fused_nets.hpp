@@ -8,10 +8,10 @@
 #include <tutti/graph/builder.hpp>
 #include <tutti/nn/layers.hpp>
 
-// Small nets with every chain that backends/cuda/fuse_norms.hpp knows.
+// Small nets with every chain that backends/cuda/fuse_norms.hpp can fuse.
 namespace tutti::testing {
 
-// A stem, a bottleneck without a projection and one with.
+// A stem, a bottleneck without a projection and one with a projection.
 inline Graph bottlenecks(std::int64_t width = 8, std::int64_t size = 6) {
   Builder b(3, size, size);
   ValueId x = b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F});
@@ -30,7 +30,7 @@ inline Graph bottlenecks(std::int64_t width = 8, std::int64_t size = 6) {
   b.softmax_cross_entropy(nn::linear(b, "fc", b.global_avg_pool("pool", x), 5, {}));
   return std::move(b).take();
 }
-// Of these: convolutions, and those whose input is activated on the way in.
+// The number of its convolutions, and of those with an activated input.
 inline constexpr int bottleneck_convolutions = 8, bottleneck_activated = 4;
 
 }  // namespace tutti::testing

@@ -12,7 +12,7 @@
 #include <tutti/engine/reference/loops.hpp>
 #include <tutti/engine/reference/reference.hpp>
 
-// The ops of the CUDA backend's own as obvious loops: what their kernels are tested against.
+// The CUDA backend's own ops as simple loops, the reference for their kernels.
 namespace tutti::testing {
 
 namespace loops {
@@ -28,7 +28,7 @@ template <class T>
   for (std::int64_t i = 0; i < x.shape.numel(); ++i) {
     const std::int64_t c = i % channels;
     const double v = static_cast<double>(xd[i]) * static_cast<double>(s[c]) + static_cast<double>(b[c]);
-    a[static_cast<std::size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);  // a NaN is not lost
+    a[static_cast<std::size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);  // keeps a NaN
   }
   return a;
 }
@@ -89,7 +89,7 @@ void batch_norm_from_sums(const cuda::BatchNormFromSums& o, const Call& call) {
     if (o.output) continue;
     const T scale = static_cast<T>(static_cast<double>(gamma[c]) * inv_std);
     call.out[2].as<T>()[c] = scale;
-    // Of the scale as it is rounded, so that the mean comes out where it belongs.
+    // Uses the rounded scale, so that the mean is exact.
     call.out[3].as<T>()[c] = static_cast<T>(static_cast<double>(beta[c]) - mean * static_cast<double>(scale));
   }
   if (!o.output) return;
@@ -163,7 +163,7 @@ struct FusedLoops : ReferenceLoops<true> {
   }
 };
 
-// ReferenceBackend with those loops.
+// ReferenceBackend with these loops.
 class FusedReference : public ReferenceBackend {
  public:
   template <class O>

@@ -20,13 +20,13 @@ namespace tutti::testing {
 
 using cuda::FusedPass;
 
-// The seam to cuDNN with its fusions: loops, and what a test has set.
+// Replaces cuDNN with its fusions: loops, and settings of the test.
 class FusingConvolutions : public LoopConvolutions {
  public:
   static inline std::set<FusedPass> refused;
   static inline std::map<FusedPass, int> asked, started;
   static inline bool fused_is_faster = true, norm_is_faster = false;
-  static inline int norms = 0;  // started
+  static inline int norms = 0;  // number of started norms
   static inline int trials = 0;
   static void reset() {
     refused.clear();
@@ -64,7 +64,7 @@ class FusingConvolutions : public LoopConvolutions {
       });
     }
     run(plain_pass(pass), p, a, o.b, o.out, workspace, stream);
-    submit([room] { (void)room; });  // needed until then
+    submit([room] { (void)room; });  // the memory is needed until then
     if (pass == FusedPass::statistics || pass == FusedPass::activated_statistics) submit([=] { statistics(p, o); });
     if (pass == FusedPass::backward_data_norm) submit([=] { backward(p, o); });
   }
@@ -74,7 +74,7 @@ class FusingConvolutions : public LoopConvolutions {
     ++trials;
     one();
     other();
-    emulator::Device::instance().finish();  // who measures waits
+    emulator::Device::instance().finish();  // a measurement waits
     return what.starts_with("our batch norm") ? !norm_is_faster : fused_is_faster;
   }
   [[nodiscard]] std::shared_ptr<cuda::FusedKernel<cuda::BatchNormAddRelu>> kernel(const cuda::BatchNormAddRelu& f) {

@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-// A way in which ranks that are threads of this process speak over Gloo, as if they were processes on these hosts.
+// A configuration of ranks that are threads of this process and communicate over Gloo as if they were processes on
+// these hosts.
 struct GlooWay {
   std::string name;
   std::vector<std::string> hosts;
@@ -27,7 +28,7 @@ struct GlooWay {
   std::string address = "127.0.0.1";
 };
 
-// What a rank has beside its communicator.
+// A rank's objects apart from its communicator.
 struct GlooRank {
   int rank;
   InterruptFlag& flag;
@@ -35,7 +36,7 @@ struct GlooRank {
   GlooOptions options;
 };
 
-// Runs f(rank) in a thread for each rank of the way; the first exception is thrown here.
+// Runs f(rank) in a thread for each rank of the configuration, and throws the first exception.
 inline void run_gloo_ranks(const GlooWay& way, const std::function<void(GlooRank&)>& f,
                            std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
   static std::atomic<int> generation{0};

@@ -18,7 +18,7 @@
 
 #include "backends/cuda_arrays.hpp"
 
-// What the tests of cuDNN and cuBLAS on a GPU share: plain loops, problems and how they are run.
+// Shared by the tests of cuDNN and cuBLAS on a GPU: plain loops, problems, and functions that run them.
 namespace tutti::cuda::cases {
 
 using testing::DeviceArray;
@@ -28,7 +28,7 @@ using testing::Numbers;
 inline constexpr std::array types{DType::f32, DType::bf16, DType::f16};
 inline constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
 
-// What is lost by rounding a result, with room for sums in another order.
+// Returns the tolerance for rounding a result, plus a margin for sums in another order.
 inline double tolerance(DType t) { return t == DType::f32 ? 2e-5 : t == DType::bf16 ? 1.0 / 128 : 1.0 / 1024; }
 
 inline std::size_t count(const cudnn::Extents& e) { return static_cast<std::size_t>(e[0] * e[1] * e[2] * e[3]); }
@@ -95,7 +95,7 @@ std::optional<FusedPlan<F>> fused(Planner& planner, const F& f, bool must = fals
   std::string why;
   auto plan = plan_fusion(planner, f, why);
   if (!plan) MESSAGE(f.graph().name(), " is refused: ", why);
-  // What is planned for such GPUs is in tests/backends/test_cudnn_plans.cpp.
+  // tests/backends/test_cudnn_plans.cpp tests what is planned for such GPUs.
   const int architecture = planner.handle().device().architecture();
   if (must && architecture >= 80 && architecture < 100) CHECK_MESSAGE(plan, f.graph().name());
   return plan;
@@ -114,7 +114,7 @@ inline ConvolutionOptions not_stored() {
   return o;
 }
 
-// A batch norm of a training batch, and what it leaves.
+// A batch norm of a training batch, and its results.
 struct Norm {
   std::vector<double> mean, variance, inv_std, y;
 };

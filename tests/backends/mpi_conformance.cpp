@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // optimised
-// The communicator's cases on every way that MpiCommunicator has, for as many ranks as mpirun started.
+// Tests the communicator's cases in every configuration of MpiCommunicator, with as many ranks as mpirun started.
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -41,7 +41,7 @@ void check_nan(MpiCommunicator& c) {
   }
 }
 
-// A value that bf16 cannot hold: what is lost shows whether and where it was rounded.
+// Uses a value that bf16 cannot represent: the loss shows whether and where it was rounded.
 void check_wire(MpiCommunicator& c, Wire wire) {
   const auto n = static_cast<float>(c.size());
   const bool crosses = c.name() == "mpi" && c.size() > 1;
@@ -52,7 +52,7 @@ void check_wire(MpiCommunicator& c, Wire wire) {
   else if (c.name().find("hosts") == std::string::npos)
     require(std::abs(f[500] - 1.001F * n) < 1e-5F * n, "f32 lost digits: " + std::to_string(f[500]));
 
-  // 256 + 1 + 1 + ...: in bf16 each 1 is lost if it comes alone, unlike in f32 with one rounding at the end.
+  // 256 + 1 + 1 + ...: in bf16 each single 1 is lost. In f32 with one rounding at the end it is not.
   std::vector<bf16> b(70, bf16(c.rank() == 0 ? 256.F : 1.F));
   c.all_reduce(DType::bf16, bytes_of(b), ReduceOp::sum, "wire").wait();
   if (!crosses || wire == Wire::f32)
@@ -60,11 +60,11 @@ void check_wire(MpiCommunicator& c, Wire wire) {
         static_cast<float>(b[69]) == static_cast<float>(bf16(255.F + n)) || c.name().find("hosts") != std::string::npos,
         "bf16 was rounded on the way: " + std::to_string(static_cast<float>(b[69])));
 
-  // A maximum never travels shortened.
+  // A maximum is never sent in the shorter type.
   std::vector<float> m(3, 1.001F + static_cast<float>(c.rank()));
   c.all_reduce(DType::f32, bytes_of(m), ReduceOp::max, "wire").wait();
   require(m[1] == 1.001F + static_cast<float>(c.size() - 1), "the maximum lost digits");
-  // Every rank's NaN stays, whoever compares it with whom.
+  // Every rank's NaN is kept, in any order of comparison.
   check_nan<float>(c);
   check_nan<double>(c);
   check_nan<bf16>(c);
@@ -73,7 +73,7 @@ void check_wire(MpiCommunicator& c, Wire wire) {
   require(u[8] == c.size() - 1, "the maximum of u8 is wrong");
 }
 
-// Two pieces of memory, used by turns and together with memory of the program's own.
+// Two pieces of memory, used alternately and together with memory of the program itself.
 void check_memory(MpiCommunicator& c, bool expected) {
   constexpr std::size_t n = 50'000;
   const std::array<std::span<std::byte>, 2> own{c.allocate(n * 4), c.allocate(n * 4 + 4)};
@@ -86,7 +86,7 @@ void check_memory(MpiCommunicator& c, bool expected) {
     const auto v = conformance::values<float>(c.rank() + turn, n);
     const auto data = own[static_cast<std::size_t>(turn % 2)].first(n * 4);
     std::memcpy(data.data(), v.data(), n * 4);
-    // The last time rank 0's data lies elsewhere, so that nobody can reach all of it.
+    // In the last turn rank 0's data is in other memory, so that no rank can access all of it.
     std::vector<float> elsewhere = v;
     const bool other = turn == 3 && c.rank() == 0;
     c.all_reduce(DType::f32, other ? bytes_of(elsewhere) : data, ReduceOp::sum, "turn").wait();
@@ -105,7 +105,7 @@ void check_memory(MpiCommunicator& c, bool expected) {
 struct Way {
   std::string name;
   MpiOptions options;
-  std::string communicator;  // how its name begins
+  std::string communicator;  // the beginning of its name
   bool memory;               // it has memory of its own
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A rank that fails, in the ways that test_mpi.sh asks for: mpi_faults WAY WHAT. It prints what the other ranks see.
+// Makes a rank fail in one of the ways for test_mpi.sh: mpi_faults WAY WHAT. Prints what the other ranks report.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -33,7 +33,8 @@ MpiOptions options_of(const std::string& way, const std::string& what) {
 
 void sum(MpiCommunicator& c, const std::string& name, std::size_t n = 40'000) {
   std::vector<float> v(n, 1.F);
-  // As in training: the communication thread has it, and a moment later somebody waits, as long as for any reduction.
+  // As in training: the communication thread runs the operation, and a moment later this thread waits, as for any
+  // reduction.
   Work w = c.all_reduce(DType::f32, std::as_writable_bytes(std::span(v)), ReduceOp::sum, name);
   std::this_thread::sleep_for(100ms);
   w.wait();
@@ -49,7 +50,7 @@ double cpu_seconds() {
   return of(u.ru_utime) + of(u.ru_stime);
 }
 
-// One rank never comes; the others wait until another of their threads interrupts them.
+// One rank never arrives. The others wait until another of their threads interrupts them.
 int be_interrupted(MpiCommunicator& c, bool bad) {
   std::thread other([&] {
     std::this_thread::sleep_for(300ms);
@@ -86,7 +87,7 @@ std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// What MPI itself says, and a session after the only one.
+// MPI's own message, and a second session after the first.
 int errors(const MpiOptions& o) {
   {
     const MpiCommunicator c(o);
@@ -100,21 +101,21 @@ void run(MpiCommunicator& c, const std::string& what, int bad) {
   const bool is_bad = c.rank() == bad;
   sum(c, "step 12 bucket 2");
   if (what == "sleeps") {
-    // It lives but does not come; the others must not wait for ever.
+    // It lives but does not arrive. The others must not wait for ever.
     if (is_bad) std::this_thread::sleep_for(1min);
     sum(c, "step 12 bucket 3");
   } else if (what == "stops") {
     if (is_bad) raise(SIGSTOP);
     sum(c, "step 12 bucket 3");
   } else if (what == "host_stops") {
-    // All of the last host, as where a cable is cut: only ranks of other hosts can tell.
+    // All ranks of the last host, as with a cut cable: only ranks of other hosts can report it.
     if (c.rank() >= c.size() - 2) raise(SIGSTOP);
     sum(c, "step 12 bucket 3");
   } else if (what == "dies") {
     if (is_bad) raise(SIGKILL);
     sum(c, "step 12 bucket 3");
   } else if (what == "throws") {
-    // In an exception's way out nothing may wait for the other ranks.
+    // While an exception propagates, the process must not wait for the other ranks.
     if (is_bad) fail<DataError>("record 7", "3073 bytes", "12");
     sum(c, "step 12 bucket 3");
   } else if (what == "aborts") {
@@ -123,7 +124,7 @@ void run(MpiCommunicator& c, const std::string& what, int bad) {
   } else if (what == "differs") {
     sum(c, "step 12 bucket 3", is_bad ? 40'001 : 40'000);
   } else if (what == "waits") {
-    // Waiting for a rank that comes late costs next to no time of a core.
+    // Waiting for a late rank costs almost no processor time.
     if (is_bad) {
       std::this_thread::sleep_for(1s);
       return sum(c, "late");
@@ -155,7 +156,7 @@ int main(int argc, char** argv) {
     }
     const std::string what = argv[2];
     if (what == "interrupted") return be_interrupted(c, c.rank() == c.size() - 1);
-    // The last rank: in "hosts" it is on another host than rank 0.
+    // The last rank: with "hosts" it is on another host than rank 0.
     const int bad = c.size() - 1;
     if (what == "throws" && c.rank() == bad) {
       run(c, what, bad);

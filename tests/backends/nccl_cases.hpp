@@ -14,7 +14,7 @@
 
 #include "comm/conformance.hpp"
 
-// The cases of every communicator for NCCL's, and the same operations on the device's own memory.
+// Every communicator's cases for NCCL's communicator, and the same operations on the device's own memory.
 namespace tutti::conformance {
 
 // Values in the device's memory.

@@ -28,25 +28,26 @@
 #include "backends/cuda_emulator.hpp"
 #include "core/end_process.hpp"
 
-// NCCL played on the processor, beside the emulated GPU: a program that includes this defines those of its functions
-// that the communicator calls. Ranks are processes, forked by run_ranks() or by a test itself, because each has a
-// device of its own; they sum through memory that they share. Operations are work of the emulated stream, which waits
-// for the other ranks as a kernel does, without an end and without holding up who only asks; calls answer that they are
-// still in progress, as NCCL does without blocking. What an aborted operation leaves is neither what was there nor a
-// sum. What only NCCL can show (its kernels, its links, what it does with a rank that is gone) is not tested here.
+// Emulates NCCL on the processor, for the emulated GPU. A program that includes this defines the functions that the
+// communicator calls.
+// Ranks are processes, forked by run_ranks() or by a test itself, because each has a device of its own; they sum
+// through shared memory. Operations are work of the emulated stream. It waits for the other ranks like a kernel,
+// without an end and without blocking calls that only query. Calls answer that they are still in progress, like NCCL's
+// without blocking. An aborted operation leaves neither the old data nor a sum. Properties that only NCCL can show (its
+// kernels, its links, its reaction to a lost rank) are not tested here.
 namespace tutti::emulator {
 
-// What the ranks share. Made before they are forked; memory that nobody touches takes none.
+// The ranks' shared memory. Created before they are forked; untouched memory takes no space.
 class NcclWorld {
  public:
   static constexpr std::size_t most_ranks = 8, most_bytes = std::size_t{16} << 20;
-  // A communicator's. Numbers are taken in turn, by who makes the identity.
+  // The state of a communicator. The process that makes an identity takes the next number.
   struct Communicator {
     std::atomic<std::uint64_t> identity{0};
     std::atomic<int> joined{0};
-    std::array<std::atomic<std::uint64_t>, most_ranks> reached{};  // operations that a rank's stream has come to
+    std::array<std::atomic<std::uint64_t>, most_ranks> reached{};  // operations that a rank's stream has reached
   };
-  static constexpr std::size_t communicators = 8;  // that may be at work at once
+  static constexpr std::size_t communicators = 8;  // number that may work at once
 
   NcclWorld() {
     void* const p = ::mmap(nullptr, sizeof(Shared) + communicators * most_ranks * 2 * most_bytes,
@@ -67,8 +68,8 @@ class NcclWorld {
     return identity;
   }
   [[nodiscard]] Communicator& of(std::uint64_t identity) { return shared_->of[identity % communicators]; }
-  // What a rank gives to an operation. Those of two operations in a row do not touch: a rank that has come to one has
-  // read all that it needs of the one before the last.
+  // Returns the memory for a rank's input of an operation. Consecutive operations use different memory: a rank that has
+  // reached one operation has read its input of the operation before the previous one.
   [[nodiscard]] std::byte* given(std::uint64_t identity, int rank, std::uint64_t operation) {
     return reinterpret_cast<std::byte*>(shared_ + 1) +
            ((identity % communicators * most_ranks + static_cast<std::size_t>(rank)) * 2 + operation % 2) * most_bytes;
@@ -82,13 +83,13 @@ class NcclWorld {
   Shared* shared_;
 };
 
-// What a test asks for, and what happened.
+// The settings of a test, and counts of calls.
 struct Nccl {
   std::unique_ptr<NcclWorld> world;
   ncclResult_t asynchronous_error = ncclSuccess;
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
   int living = 0;  // communicators of this process
-  // Called at each point where a rank may be lost: before a call, while ranks join, before an operation works.
+  // Called at each point at which a rank may be lost: before a call, while ranks join, before an operation works.
   std::function<void(const char* point)> at = [](const char*) {};
 
   [[nodiscard]] NcclWorld& shared() {
@@ -98,14 +99,14 @@ struct Nccl {
 };
 inline Nccl nccl;
 
-// Runs f(rank) in a process each. What went wrong in each of them; empty where nothing did.
+// Runs f(rank) in one process for each rank. Returns the error of each; empty without an error.
 inline std::vector<std::string> run_ranks(int size, const std::function<void(int)>& f,
                                           const std::function<pid_t()>& fork = ::fork) {
   nccl.world = std::make_unique<NcclWorld>();
   std::vector<pid_t> children;
   std::vector<int> ends;
   std::fflush(nullptr);
-  static_cast<void>(folder());  // of this process, which removes it at its end: theirs is sudden
+  static_cast<void>(folder());  // created in this process, which removes it at its end: the children end abruptly
   for (int r = 0; r < size; ++r) {
     std::array<int, 2> pipe{};
     if (::pipe(pipe.data()) != 0) give_up("no pipe");
@@ -142,15 +143,15 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(int
 
 }  // namespace tutti::emulator
 
-// The type that NCCL's header leaves open.
+// The type that NCCL's header leaves incomplete.
 struct ncclComm {
   int rank, size;
   std::uint64_t identity;
-  int later = 1;  // answers "in progress" before a call counts as done
+  int later = 1;  // number of "in progress" answers before a call counts as done
   std::atomic<bool> over{false};
-  bool ends = false;                                      // its operations are waited for
+  bool ends = false;                                      // its operations are being finished
   std::uint64_t given = 0, done = 0;                      // operations
-  std::shared_ptr<int> graphs = std::make_shared<int>();  // those that hold its operations hold this too
+  std::shared_ptr<int> graphs = std::make_shared<int>();  // graphs that hold its operations hold a reference to this
 };
 
 namespace tutti::emulator {
@@ -176,8 +177,8 @@ inline DType dtype_of_nccl(ncclDataType_t t) {
   }
 }
 
-// An operation as work of the stream: this rank gives `bytes` from `from`, and once all ranks have given theirs, f is
-// called with these.
+// Starts an operation as work of the stream: this rank provides `bytes` from `from`. Once all ranks have provided
+// theirs, f is called with them.
 template <class F>
 ncclResult_t start(ncclComm_t c, cudaStream_t stream, const void* from, std::size_t bytes, void* to,
                    std::size_t to_bytes, F&& f) {
@@ -213,11 +214,11 @@ ncclResult_t start(ncclComm_t c, cudaStream_t stream, const void* from, std::siz
   d.submit(stream, work, nullptr, ready);
   return ncclInProgress;
 }
-// NCCL waits for ever for graphs that nobody destroys.
+// NCCL waits for ever for graphs that are never destroyed.
 inline void require_no_graph(ncclComm_t c) {
   if (c->graphs.use_count() > 1) give_up("a communicator that goes before the graphs that hold its operations");
 }
-// Whether streams have more to do; they go on a little meanwhile.
+// Returns true if streams have more work; they make some progress meanwhile.
 inline bool still_works() {
   Device& d = Device::instance();
   bool works = false;
@@ -226,7 +227,7 @@ inline bool still_works() {
   for (Stream* s : streams) works = d.advance(*s) || !s->items.empty() || works;
   return works;
 }
-// A communicator that is gone may still stand in work that nobody waited for.
+// An ended communicator may still be referenced by work for which no thread waited.
 inline void end(ncclComm_t c) {
   static std::vector<std::unique_ptr<ncclComm>> ended;
   --nccl.living;
@@ -289,7 +290,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   using namespace tutti::emulator;
-  // NCCL would wait for a graph that its capture has yet to give.
+  // NCCL would wait for a graph that is still being captured.
   if (Device::instance().capture) give_up("a communicator that is aborted while a graph is captured");
   ++nccl.aborted;
   return end(c), ncclSuccess;
@@ -299,7 +300,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   using namespace tutti;
   const DType t = emulator::dtype_of_nccl(type);
   const bool is_float = t != DType::i32 && t != DType::i64 && t != DType::u8;
-  // NCCL's own may lose a NaN.
+  // NCCL's own maximum may lose a NaN.
   if (op == ncclMax && is_float) return ncclInvalidArgument;
   const std::size_t n = count * size_of(t);
   return emulator::start(c, stream, from, n, to, n, [=](const std::vector<std::byte*>& all) {

@@ -39,14 +39,14 @@
 
 namespace tutti::testing {
 
-// A job of processes that come and go, each with an emulated GPU of its own, over an emulated NCCL. The arbiter is in
-// the process of the test, which forks them.
+// An elastic job of processes, each with an emulated GPU, over an emulated NCCL. The arbiter runs in the test's
+// process, which forks them.
 class NcclJob {
  public:
   static constexpr std::size_t most = 32, most_weights = 2048;
-  // What a member tells the test, in memory that they share.
+  // A member's report to the test, in shared memory.
   struct Member {
-    std::atomic<bool> loaded{false}, whole{false};  // whole: it came to its end
+    std::atomic<bool> loaded{false}, whole{false};  // whole: the member has finished
     std::atomic<std::int64_t> steps{0}, captured{0};
     bool left = false;
     std::size_t weights_count = 0;
@@ -57,11 +57,11 @@ class NcclJob {
     }
   };
   struct Board {
-    std::atomic<std::size_t> asked{0};      // members to join
-    std::atomic<std::uint64_t> leaving{0};  // a bit for each that is asked to leave
+    std::atomic<std::size_t> asked{0};      // number of members that shall join
+    std::atomic<std::uint64_t> leaving{0};  // a bit for each member that shall leave
     std::array<Member, most> members;
   };
-  // Of a member, in its process, behind a step.
+  // Called in a member's process after a step.
   using Script = std::function<void(NcclJob&, std::size_t me, const FitStep&)>;
 
   static constexpr std::int64_t global_batch = 12, steps_an_epoch = 12, samples = global_batch * steps_an_epoch - 5;
@@ -79,17 +79,17 @@ class NcclJob {
   NcclJob(const NcclJob&) = delete;
   NcclJob& operator=(const NcclJob&) = delete;
 
-  // ---- by a member's process ----
-  // Starts another member, which has loaded its data when this returns.
+  // ---- called in a member's process ----
+  // Starts another member; it has loaded its data when this returns.
   void join() {
     const std::size_t member = static_cast<std::size_t>(founders_) + board_->asked.fetch_add(1);
     while (!board_->members[member].loaded) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void ask_to_leave(std::size_t member) { board_->leaving.fetch_or(std::uint64_t{1} << member); }
 
-  // ---- by the test ----
+  // ---- called by the test ----
   [[nodiscard]] const Member& member(std::size_t i) const { return board_->members[i]; }
-  // How each member ended: empty for one that came to its end, "killed", or what it said.
+  // Returns how each member ended: empty if it finished, "killed", or its error.
   std::vector<std::string> run() {
     control::ArbiterOptions o;
     o.workers = founders_;
@@ -111,7 +111,7 @@ class NcclJob {
         if (pids_[i] == 0 || ::waitpid(pids_[i], &status, WNOHANG) != pids_[i]) continue;
         pids_[i] = 0;
         --running;
-        // What an error of one member does to others says less than the error.
+        // The error of one member says more than its effect on the others.
         if (WIFEXITED(status) && status != 0) std::fprintf(stderr, "member %zu: %s\n", i, member(i).error.data());
         if (WIFSIGNALED(status))
           ends[i] = "killed";
@@ -129,14 +129,15 @@ class NcclJob {
   std::int64_t epochs = 4;
   bool captured = true;
   std::string audit;                                    // folder
-  std::function<void(std::size_t me, const char*)> at;  // a member is at a point where it may be lost
+  std::function<void(std::size_t me, const char*)> at;  // a member is at a point at which it may be lost
 
  private:
   void start(Office& office, bool joins) {
     const io::Descriptor socket = office.socket();
     const std::size_t me = pids_.size();
     std::fflush(nullptr);
-    static_cast<void>(emulator::folder());  // of this process, which removes it at its end: theirs may be sudden
+    static_cast<void>(emulator::folder());  // created in this process, which removes it at its end: the children may
+                                            // end abruptly
     const pid_t child = office.fork();
     if (child < 0) fail<Error>("test", "another process", "none");
     if (child > 0) return pids_.push_back(child);

@@ -18,8 +18,8 @@
 
 namespace tutti::testing {
 
-// Two processes of an elastic job, each with an emulated GPU, that train nothing: f(int rank, ElasticNccl&,
-// cuda::DeviceMemory&) in each. What each has to complain about.
+// Runs f(int rank, ElasticNccl&, cuda::DeviceMemory&) in two processes of an elastic job, each with an emulated GPU and
+// without training. Returns the errors of both.
 template <class F>
 [[nodiscard]] std::vector<std::string> two_nccl_ranks(F&& f) {
   control::ArbiterOptions o;

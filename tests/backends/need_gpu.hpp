@@ -7,7 +7,8 @@
 
 namespace tutti::testing {
 
-// Whether there is no GPU to run on; says why as a skip. Test cases that ask have names that begin with "gpu: ".
+// Returns true if there is no GPU, and prints the reason as a skip. Test cases that call it have names that begin with
+// "gpu: ".
 [[nodiscard]] inline bool no_gpu() {
   try {
     cuda::require_device(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Built as libnvidia-ml.so.1: stands in for NVML where there is no GPU. It knows the emulated GPU, by its place on the
-// bus, and says that it is busier by a percent each time that it is asked: 1, 2, 3.
+// Built as libnvidia-ml.so.1: replaces NVML on machines without a GPU. It knows the emulated GPU by its bus address.
+// The reported utilisation grows by a percent with each request: 1, 2, 3.
 #include <cstring>
 
 // NOLINTBEGIN(readability-identifier-naming): these are the library's own names
@@ -15,7 +15,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* place, void** device) {
 int nvmlDeviceGetUtilizationRates(void*, unsigned* rates) {
   static unsigned percent;
   rates[0] = ++percent;
-  rates[1] = 99;  // of the memory's time, which is another matter
+  rates[1] = 99;  // of the memory's time, which must not be used
   return 0;
 }
 }

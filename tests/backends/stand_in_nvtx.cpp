@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Built as libtutti-nvtx.so.1: stands in for a profiler that NVTX hands its ranges to. It notes "begin NAME NUMBER",
-// "end" and "mark NAME NUMBER" of the domain "tutti" in a text that tests ask for.
+// Built as libtutti-nvtx.so.1: replaces a profiler to which NVTX sends its ranges. It records "begin NAME NUMBER",
+// "end" and "mark NAME NUMBER" of the domain "tutti" in a text that tests read.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: MIT
-// A library that stands in for one of CUDA's: tests copy it to the folders of trees that look like toolkits.
+// Replaces one of CUDA's libraries: tests copy it to the folders of trees that look like toolkits.
 extern "C" int tutti_toolkit_answer() { return 42; }

@@ -17,7 +17,7 @@
 
 #include "engine/conformance.hpp"
 
-// What every backend is put through whose device ends training steps without the host (EndsStepsOnDevice).
+// Tests for every backend with a device that ends training steps without the host (EndsStepsOnDevice).
 namespace tutti::testing {
 
 // conv -> batch norm -> relu -> pool -> linear
@@ -46,13 +46,13 @@ template <class T>
 std::vector<float> states_of(T& t) {
   return floats(t, t.executor().state_data(), t.executor().states().count);
 }
-// The largest difference of two vectors, in parts of the largest value.
+// Returns the largest difference of two vectors divided by the largest value.
 inline double distance_of(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0, largest = 1e-30;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double d = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-    if (!(d <= most)) most = d;  // a NaN is not lost
+    if (!(d <= most)) most = d;  // keeps a NaN
     largest = std::max(largest, std::abs(static_cast<double>(b[i])));
   }
   return most / largest;
@@ -94,7 +94,7 @@ inline std::vector<StepRecipe> step_recipes() {
 
 inline double rate_at(int step) { return 0.1 / (1 + step); }
 
-// Steps on the device are those of the reference backend. make(): a backend that captures.
+// Checks that steps on the device equal those of the reference backend. make(): returns a backend that captures.
 template <class Make>
 void check_steps_beside_reference(Make&& make, double tolerance) {
   const Graph net = small_net(4);
@@ -136,8 +136,9 @@ void check_steps_beside_reference(Make&& make, double tolerance) {
   }
 }
 
-// The device decides what the host would: captured, started op by op, and with the host in charge. To the bit where the
-// sums are the same. make(graph): a deterministic backend that captures or not. with(backend, f): calls f(strategy).
+// Checks that the device decides as the host would: captured, started op by op, and with the host in charge. The
+// results are equal to the bit if the sums are the same. make(graph): returns a deterministic backend that captures or
+// not. with(backend, f): calls f(strategy).
 template <class Make, class With>
 void check_steps_beside_host(Make&& make, With&& with, int steps = 5) {
   const Graph net = small_net();
@@ -147,7 +148,7 @@ void check_steps_beside_host(Make&& make, With&& with, int steps = 5) {
       const bool sums = recipe.options.clip_norm > 0 || recipe.options.optimizer.per_tensor();
       TrainerOptions o = recipe.options;
       o.compute = type;
-      o.bucket_bytes = o.first_bucket_bytes = 64;  // several, where ranks share them
+      o.bucket_bytes = o.first_bucket_bytes = 64;  // several buckets, if ranks share them
       std::vector<std::vector<float>> ends;
       std::vector<Metrics> metrics;
       for (int way = 0; way < 3; ++way) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Matrix products of fully connected layers: how rows become cuBLAS's columns, and what cuBLASLt is told.
+// Tests matrix products of fully connected layers: how rows become cuBLAS's columns, and the descriptions for cuBLASLt.
 #include <tutti/backends/cuda/cublas/gemm.hpp>
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::array passes{LinearPass::forward, LinearPass::backward_data, LinearPass::backward_weights};
 
-// What cuBLAS computes of a layout: column by column.
+// Returns what cuBLAS computes for a layout: column by column.
 std::vector<double> product(const GemmLayout& g, const std::vector<double>& a, const std::vector<double>& b) {
   const auto at = [](const GemmMatrix& m, std::int64_t row, std::int64_t column) {
     REQUIRE(row < m.rows);
@@ -44,7 +44,7 @@ std::vector<double> numbers(std::int64_t n, int seed) {
 
 }  // namespace
 
-TEST_CASE("layouts compute what a linear layer does") {
+TEST_CASE("GEMM layouts compute a linear layer") {
   const LinearProblem p{3, 5, 4, DType::f32};
   const auto x = numbers(p.rows * p.inputs, 1), w = numbers(p.outputs * p.inputs, 2),
              dy = numbers(p.rows * p.outputs, 3);
@@ -81,12 +81,13 @@ TEST_CASE("layouts compute what a linear layer does") {
         }
     CHECK(got == want);
   }
-  // The bias goes along the rows of D in the one pass, the sums of dy along its columns in the other.
+  // In the forward pass the bias has a value for each row of D. In the other pass the sums of dy have a value for each
+  // column.
   CHECK(gemm_layout(LinearPass::forward, p).d.rows == p.outputs);
   CHECK(gemm_layout(LinearPass::backward_weights, p).d.columns == p.outputs);
 }
 
-TEST_CASE("descriptions are taken for every type and pass") {
+TEST_CASE("cuBLASLt accepts the descriptions of every type and pass") {
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     for (const auto pass : passes)
       for (const bool bias : {false, true})
@@ -101,7 +102,7 @@ TEST_CASE("descriptions are taken for every type and pass") {
         }
 }
 
-TEST_CASE("what makes no sense is refused") {
+TEST_CASE("invalid problems are refused") {
   for (const auto pass : passes) {
     CHECK_THROWS_AS((void)gemm_layout(pass, {0, 5, 4, DType::f32}), ShapeError);
     CHECK_THROWS_WITH_AS((void)gemm_layout(pass, {3, -5, 4, DType::f32}), doctest::Contains("3x-5 to 4"), ShapeError);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The CUDA backend on a GPU: every op in every precision beside the reference backend.
+// Tests the CUDA backend on a GPU: every op in every precision against the reference backend.
 #include <tutti/backends/cuda/cuda.hpp>
 
 #include <doctest/doctest.h>
@@ -50,17 +50,17 @@ TEST_CASE("gpu: odd convolutions, deterministic") {
   CudaBackend backend(options(true));
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("gpu: everything but convolutions, f32") {
+TEST_CASE("gpu: all ops except convolutions, f32") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_other_ops(backend, DType::f32);
 }
-TEST_CASE("gpu: everything but convolutions, bf16") {
+TEST_CASE("gpu: all ops except convolutions, bf16") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_other_ops(backend, DType::bf16);
 }
-TEST_CASE("gpu: everything but convolutions, f16") {
+TEST_CASE("gpu: all ops except convolutions, f16") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_other_ops(backend, DType::f16);
@@ -75,17 +75,17 @@ TEST_CASE("gpu: updates, norms, average, accumulation") {
   CudaBackend backend;
   testing::check_updates(backend);
 }
-TEST_CASE("gpu: the loss, and labels that are no class") {
+TEST_CASE("gpu: the loss, and invalid labels") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_loss(backend);
 }
-TEST_CASE("gpu: gelu: known values, far from zero, NaN") {
+TEST_CASE("gpu: gelu at known values, far from zero and for NaN") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_gelu(backend);
 }
-TEST_CASE("gpu: NaN is not lost") {
+TEST_CASE("gpu: ops keep a NaN") {
   if (no_gpu()) return;
   CudaBackend backend;
   testing::check_nan_is_not_lost(backend);
@@ -95,17 +95,17 @@ TEST_CASE("gpu: f64 is refused when the plan is made") {
   CudaBackend backend;
   testing::check_no_f64(backend);
 }
-TEST_CASE("gpu: the same bits in every run, where that was asked for") {
+TEST_CASE("gpu: deterministic runs give the same bits") {
   if (no_gpu()) return;
   testing::check_determinism([](int) { return std::make_unique<CudaBackend>(options(true)); });
 }
-TEST_CASE("gpu: keep_all changes nothing but places") {
+TEST_CASE("gpu: keep_all changes only addresses") {
   if (no_gpu()) return;
   CudaBackend backend(options(true));
   testing::check_keep_all(backend);
 }
 
-TEST_CASE("gpu: captured steps compute what steps do") {
+TEST_CASE("gpu: captured steps compute the same as other steps") {
   if (no_gpu()) return;
   const Graph net = testing::small_resnet(false);
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
@@ -131,11 +131,11 @@ TEST_CASE("gpu: captured steps compute what steps do") {
   }
 }
 
-TEST_CASE("gpu: updates by the device are those of the reference backend") {
+TEST_CASE("gpu: updates on the device equal those of the reference backend") {
   if (no_gpu()) return;
   testing::check_steps_beside_reference([] { return std::make_unique<CudaBackend>(options(true, true)); }, 2e-3);
 }
-TEST_CASE("gpu: steps that the device ends are those that the host ends") {
+TEST_CASE("gpu: steps that the device ends equal those that the host ends") {
   if (no_gpu()) return;
   testing::check_steps_beside_host([](bool graph) { return std::make_unique<CudaBackend>(options(true, graph)); });
 }
@@ -185,11 +185,11 @@ TEST_CASE("gpu: memory, streams, events, pinned memory") {
   CHECK(later.seconds_since(done) >= 0);
   CHECK(backend.free_bytes() > 0);
   CHECK_THROWS_WITH_AS((void)backend.allocate(std::size_t{1} << 50), doctest::Contains(" free of "), DeviceError);
-  // It is no lasting error.
+  // The error is not sticky.
   backend.synchronise();
 }
 
-TEST_CASE("gpu: batches in pinned slots and out of images on the device are the loader's") {
+TEST_CASE("gpu: batches from pinned slots and from images on the device equal the loader's") {
   if (no_gpu()) return;
   CudaBackend backend;
   Schema s;
@@ -219,7 +219,7 @@ TEST_CASE("gpu: batches in pinned slots and out of images on the device are the 
       slots.before_reuse = [&] { backend.wait_for_uploads(); };
       Loader expected(d, plain), pinned(d, slots);
       ResidentSource resident(backend, d, plain);
-      // Many steps ahead of the device: what each one found in its slot is kept.
+      // The host starts many steps before the device runs them. What each step finds in its slot is kept.
       constexpr int steps = 12;
       const auto most = static_cast<std::size_t>(batch * s.image_bytes());
       const std::size_t most_labels = static_cast<std::size_t>(batch) * sizeof(std::int32_t), each = most + most_labels;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The CUDA backend on a GPU that is played by the processor (cuda_emulator.hpp): our kernels, the memory, the order in
-// which things are started. Convolutions and matrix products are loops in place of the libraries'.
+// Tests the CUDA backend on an emulated GPU (cuda_emulator.hpp): tutti's kernels, the memory, the order of starts.
+// Convolutions and matrix products are loops instead of the libraries'.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -22,27 +22,27 @@ bool skipped() { return testing::no_emulator(); }
 
 }  // namespace
 
-TEST_CASE("convolutions: channels filled up, weights packed") {
+TEST_CASE("convolutions pad channels and pack weights") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("everything but convolutions, f32") {
+TEST_CASE("all ops except convolutions, f32") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_other_ops(backend, DType::f32);
 }
-TEST_CASE("everything but convolutions, bf16") {
+TEST_CASE("all ops except convolutions, bf16") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_other_ops(backend, DType::bf16);
 }
-TEST_CASE("everything but convolutions, f16") {
+TEST_CASE("all ops except convolutions, f16") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_other_ops(backend, DType::f16);
 }
-TEST_CASE("fully connected layers whose library does not add the bias") {
+TEST_CASE("fully connected layers work if the library does not add the bias") {
   if (skipped()) return;
   LoopGemms::bias = false;
   Emulated backend(options());
@@ -55,17 +55,17 @@ TEST_CASE("updates, norms, average, accumulation") {
   Emulated backend(options());
   testing::check_updates(backend);
 }
-TEST_CASE("the loss, and labels that are no class") {
+TEST_CASE("the loss, and invalid labels") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_loss(backend);
 }
-TEST_CASE("gelu: known values, far from zero, NaN") {
+TEST_CASE("gelu at known values, far from zero and for NaN") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_gelu(backend);
 }
-TEST_CASE("NaN is not lost") {
+TEST_CASE("ops keep a NaN") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_nan_is_not_lost(backend);
@@ -75,11 +75,11 @@ TEST_CASE("f64 is refused when the plan is made") {
   Emulated backend(options());
   testing::check_no_f64(backend);
 }
-TEST_CASE("the same bits in every run") {
+TEST_CASE("runs give the same bits") {
   if (skipped()) return;
   testing::check_determinism([](int) { return std::make_unique<Emulated>(options()); }, 4, 8);
 }
-TEST_CASE("keep_all changes nothing but places") {
+TEST_CASE("keep_all changes only addresses") {
   if (skipped()) return;
   Emulated backend(options());
   testing::check_keep_all(backend, 4, 8);
@@ -112,7 +112,7 @@ TEST_CASE("custom ops start their work on the backend's stream") {
   CHECK(std::isfinite(e.evaluate(batch.view()).loss));
   CHECK(streamed);
 }
-TEST_CASE("too little memory: what is needed, what is free, what fits") {
+TEST_CASE("an allocation failure names the memory needed, the free memory and the batch that fits") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   const std::size_t before = device.capacity;
@@ -127,7 +127,7 @@ TEST_CASE("too little memory: what is needed, what is free, what fits") {
     CHECK_THROWS_WITH_AS(e.prepare(4000, true),
                          doctest::Contains(" beside the 1 MiB of parameters, gradients and optimizer state for"),
                          DeviceError);
-    // What was said to fit does fit, and the backend goes on.
+    // The batch that was said to fit does fit, and the backend continues.
     CHECK(std::isfinite(e.train(testing::random_batch(net, 8, 1).view(), {1, 0.125}).loss));
     try {
       (void)backend.allocate(std::size_t{1} << 33);
@@ -140,7 +140,7 @@ TEST_CASE("too little memory: what is needed, what is free, what fits") {
   }
   device.capacity = before;
 }
-TEST_CASE("an asynchronous error names the op, and nothing throws while the stack unwinds") {
+TEST_CASE("an asynchronous error names the op, and no destructor throws during unwinding") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   {
@@ -158,7 +158,7 @@ TEST_CASE("an asynchronous error names the op, and nothing throws while the stac
   }
   device.fault = cudaSuccess;
 }
-TEST_CASE("machines that will not do") {
+TEST_CASE("unusable machines are refused with the reason") {
   auto& device = emulator::Device::instance();
   const auto message = [] {
     try {
@@ -177,7 +177,7 @@ TEST_CASE("machines that will not do") {
   device.driver = 13000;
   device.count = 0;
   CHECK(message().find("expected a GPU, got none") != std::string::npos);
-  // None is nothing to speak of where a backend is chosen by itself; one that will not do is.
+  // If the backend is chosen automatically, a missing GPU is not reported; an unusable GPU is.
   CHECK_FALSE(cuda::check_gpu(0).will_do);
   CHECK(cuda::check_gpu(0).why.empty());
   device.count = 1;
@@ -190,7 +190,7 @@ TEST_CASE("machines that will not do") {
     device.runtime = 13000;
     CHECK(message().find("compute capability 7.5 or newer (Turing, 2018), because this is a build with CUDA 13.0, " +
                          got) != std::string::npos);
-    // What a build with CUDA 12 would train on is told so.
+    // The message says so if a build with CUDA 12 could use this GPU.
     CHECK((message().find("hint: build with CUDA 12.8 or 12.9") != std::string::npos) == (major == 7));
     CHECK_FALSE(cuda::check_gpu(0).will_do);
     CHECK(cuda::check_gpu(0).why.find(got) != std::string::npos);
@@ -241,7 +241,7 @@ TEST_CASE("GPUs of compute capability 7.0 (with CUDA 12) and 7.5 compute in f16 
   device.major = 9;
   device.minor = 0;
 }
-TEST_CASE("an evaluation sets the scale of the loss without the kernels of ops") {
+TEST_CASE("an evaluation sets the scale of the loss without the ops' kernels") {
   if (skipped()) return;
   CudaOptions o = options();
   o.graph = true;
@@ -253,7 +253,7 @@ TEST_CASE("an evaluation sets the scale of the loss without the kernels of ops")
   for (const auto& e : std::filesystem::directory_iterator(o.kernel_folder))
     CHECK(e.path().filename().string().find("ops-") == std::string::npos);
 }
-TEST_CASE("a launch with other arguments than the kernel's is refused") {
+TEST_CASE("a launch with wrong arguments is refused") {
   if (skipped()) return;
   Emulated backend(options());
   Buffer b(backend, 64);
@@ -271,7 +271,7 @@ TEST_CASE("a launch with other arguments than the kernel's is refused") {
                        doctest::Contains("[kernel set_scale]"), Error);
   CHECK(cudaGetLastError() == cudaSuccess);
 }
-TEST_CASE("pinned memory is the device's to read until somebody waits") {
+TEST_CASE("the device reads pinned memory until the host waits") {
   if (skipped()) return;
   Emulated backend(options());
   const auto pinned = cuda::allocate_pinned(16);

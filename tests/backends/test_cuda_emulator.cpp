@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The emulated GPU itself (cuda_emulator.hpp): what it refuses, and what it shows that a processor would forgive.
+// Tests the emulated GPU itself (cuda_emulator.hpp): what it refuses, and faults that a processor would ignore.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 #include <nvrtc.h>
@@ -15,7 +15,7 @@
 
 using namespace tutti;
 
-// tutti_add_program() links what is included; of the backend this needs nothing but CUDA's headers.
+// tutti_add_program() links the components of included headers; this test needs only CUDA's headers of the backend.
 #include <tutti/backends/cuda/error.hpp>
 
 namespace {
@@ -40,7 +40,7 @@ struct Streams {
   Streams& operator=(const Streams&) = delete;
 };
 
-// What the end of a capture answers in which f was called.
+// Returns the result of ending a capture during which f was called.
 cudaError_t captured(cudaStream_t s, const std::function<void()>& f) {
   REQUIRE(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   f();
@@ -51,7 +51,7 @@ cudaError_t captured(cudaStream_t s, const std::function<void()>& f) {
   return e;
 }
 
-// The signal that ends a process which calls f, and the last thing that it says.
+// Returns the signal that ends a process that calls f, and its last output.
 std::string end_of(const std::function<void()>& f) {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
@@ -137,7 +137,7 @@ const std::vector<const char*> names{"shared_sum",      "last_thread",     "writ
 
 }  // namespace
 
-TEST_CASE("what a capture refuses breaks it") {
+TEST_CASE("a refused call breaks a capture") {
   const Streams s;
   std::array<char, 16> pageable{};
   void *memory = nullptr, *pinned = nullptr;
@@ -165,14 +165,14 @@ TEST_CASE("what a capture refuses breaks it") {
   CHECK(captured(s.own, [&] {
           CHECK(cudaMemcpyAsync(memory, pinned, 16, cudaMemcpyHostToDevice, s.own) == cudaSuccess);
         }) == cudaSuccess);
-  // What was started before is no part of a graph.
+  // Earlier work is not part of a graph.
   CHECK(captured(s.own, [&] { CHECK(cudaStreamWaitEvent(s.own, s.first, 0) == cudaErrorStreamCaptureIsolation); }) ==
         cudaErrorStreamCaptureInvalidated);
   CHECK(cudaFree(memory) == cudaSuccess);
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
-TEST_CASE("a captured fork must join, and its event is asked by nobody") {
+TEST_CASE("a captured fork must join, and its event must not be queried") {
   const Streams s;
   const auto fork = [&] {
     cudaEventRecord(s.first, s.own);
@@ -197,7 +197,7 @@ TEST_CASE("a captured fork must join, and its event is asked by nobody") {
   CHECK(cudaEventSynchronize(s.first) == cudaSuccess);
 }
 
-TEST_CASE("work beside the captured stream runs early in one replay and late in the next") {
+TEST_CASE("work on side streams runs early in one replay and late in the next") {
   const Streams s;
   std::string order;
   cudaGraph_t graph = nullptr;
@@ -221,7 +221,7 @@ TEST_CASE("work beside the captured stream runs early in one replay and late in 
   cudaGraphDestroy(graph);
 }
 
-TEST_CASE("a copy into pageable memory waits, with or without an end; one into pinned memory does not") {
+TEST_CASE("a copy into pageable memory waits, a copy into pinned memory does not") {
   const Streams s;
   void *memory = nullptr, *pinned = nullptr;
   cudaMalloc(&memory, 16);
@@ -244,7 +244,7 @@ TEST_CASE("a copy into pageable memory waits, with or without an end; one into p
   cudaFreeHost(pinned);
 }
 
-TEST_CASE("kernels: shared memory is no number at first, threads run in three orders, faults are named") {
+TEST_CASE("kernels start with NaNs in shared memory, run threads in three orders and name faults") {
   Kernels k(source, names);
   void* memory = nullptr;
   cudaMalloc(&memory, 64 * sizeof(float));
@@ -268,7 +268,7 @@ TEST_CASE("kernels: shared memory is no number at first, threads run in three or
   said = end_of([&] { k.run(4, 1, 1, f, 8); });
   CHECK_MESSAGE(contains(said, "an index out of bounds in kernel index"), said);
   cudaFree(memory);
-  // Less than a page behind the data the pages say nothing; the end of the allocation does.
+  // The pages do not catch an access less than a page after the data; the check at the end of the allocation does.
   void* odd = nullptr;
   cudaMalloc(&odd, 4);
   said = end_of([&] {
@@ -278,7 +278,7 @@ TEST_CASE("kernels: shared memory is no number at first, threads run in three or
   CHECK_MESSAGE(contains(said, "signal: emulator: memory was written behind an allocation"), said);
   cudaFree(odd);
 
-  // 1 + 2^-12 squared, less what is left of it where the product is rounded first.
+  // 1 + 2^-12 squared, minus the rounded product.
   if (emulator::contracts()) {
     float* out = nullptr;
     cudaMalloc(reinterpret_cast<void**>(&out), 4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Evaluation on a GPU that is played by the processor (cuda_emulator.hpp): the host starts batch after batch and waits
-// at the end, and the numbers are those of batches that it waits for, to the bit.
+// Tests evaluation on an emulated GPU (cuda_emulator.hpp): the host starts batch after batch and waits at the end. The
+// numbers equal, to the bit, those of a host that waits for each batch.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -51,7 +51,7 @@ MemoryDataset images_of(std::int64_t size, std::int32_t wrong_label_at = -1) {
   std::vector<std::int32_t> labels(static_cast<std::size_t>(size));
   for (auto& l : labels) l = static_cast<std::int32_t>(r.below(classes));
   if (wrong_label_at >= 0) {
-    // No data set of three classes takes such a label.
+    // A data set with three classes would refuse such a label.
     s.classes = 1000;
     labels[static_cast<std::size_t>(wrong_label_at)] = 900;
   }
@@ -82,7 +82,7 @@ struct Run {
     if (how == How::pageable) return std::make_unique<Loader>(d, o);
     return make_source(backend, d, o, how == How::resident ? OnDevice::yes : OnDevice::no);
   }
-  // What evaluation came to when the host waited for each batch.
+  // Returns the result of an evaluation in which the host waits for each batch.
   Metrics waited_for(BatchSource& source) {
     Metrics sum;
     source.start({0, 0});
@@ -101,10 +101,11 @@ bool same(const EvaluationReport& a, const Metrics& b) {
          a.images == static_cast<std::int64_t>(b.rows);
 }
 
-// How often the host has waited for all that was started.
+// Returns how often the host has waited for all started work.
 std::size_t waits() { return emulator::Device::instance().stream_waits; }
 
-// Calls f for a device whose upload stream works as late as it may and for one where it works as early.
+// Calls f for a device with an upload stream that works as late as possible, and for one that works as early as
+// possible.
 template <class F>
 void with_both(F&& f) {
   auto& device = emulator::Device::instance();
@@ -119,7 +120,7 @@ void with_both(F&& f) {
 
 }  // namespace
 
-TEST_CASE("the host waits once for many batches, and the sums are those of batches that it waits for") {
+TEST_CASE("the host waits once for many batches and gets the same sums as with a wait for each") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(93));
   with_both([&] {
@@ -141,7 +142,7 @@ TEST_CASE("the host waits once for many batches, and the sums are those of batch
   });
 }
 
-TEST_CASE("logits of many batches come to the host at once, and mistakes are those of batches that it waits for") {
+TEST_CASE("logits of many batches are copied at once and give the same mistakes as with a wait for each") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(93));
   with_both([&] {
@@ -163,7 +164,7 @@ TEST_CASE("logits of many batches come to the host at once, and mistakes are tho
       source->release();
       const std::size_t before = waits();
       (void)evaluate(run.trainer, *source, {}, &seen);
-      // For the metrics, for the logits, and when the memory of these is given back.
+      // For the metrics, for the logits, and when the logits' memory is freed.
       CHECK(waits() == before + 3);
       Solo solo;
       AnyStrategy alone = AnyStrategy::refer(solo);
@@ -179,7 +180,7 @@ TEST_CASE("logits of many batches come to the host at once, and mistakes are tho
   });
 }
 
-TEST_CASE("more batches than the device keeps the metrics of") {
+TEST_CASE("an evaluation may have more batches than the device keeps metrics of") {
   if (testing::no_emulator()) return;
   constexpr std::int64_t kept = Executor::kept_metrics;
   for (const std::int64_t size : {kept, 2 * kept + 5}) {
@@ -195,7 +196,7 @@ TEST_CASE("more batches than the device keeps the metrics of") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("steps before and behind an evaluation are not disturbed, averaged weights included") {
+TEST_CASE("an evaluation does not disturb the steps before and after it, also with averaged weights") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(40));
   const auto losses_of = [&](bool evaluates) {
@@ -208,7 +209,7 @@ TEST_CASE("steps before and behind an evaluation are not disturbed, averaged wei
       const BatchView view = view_of(b, 0, b.count);
       run.trainer.step({&view, 1}, b.count, 0.1);
       if (!evaluates) continue;
-      // Of steps that still run.
+      // Earlier steps are still running.
       const EvaluationReport e = evaluate(run.trainer, *test);
       CHECK(same(e, run.waited_for(*test)));
       run.trainer.with_ema([&] {
@@ -228,7 +229,7 @@ TEST_CASE("steps before and behind an evaluation are not disturbed, averaged wei
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("an evaluation that fails leaves nothing to the next one") {
+TEST_CASE("a failed evaluation does not affect the next one") {
   if (testing::no_emulator()) return;
   const AnyDataset good(images_of(24)), bad(images_of(24, 13));
   Run run;
@@ -239,7 +240,7 @@ TEST_CASE("an evaluation that fails leaves nothing to the next one") {
   CHECK_THROWS_WITH_AS((void)evaluate_views(run.trainer, *wrong, test_views(1)),
                        doctest::Contains("labels in 0..2, got 900"), DataError);
   CHECK(same(evaluate(run.trainer, *source), expected));
-  // One that was given up in the middle.
+  // An evaluation that was abandoned in the middle.
   {
     EvaluationSum given_up(run.trainer.executor());
     source->start({0, 0});
@@ -255,7 +256,7 @@ TEST_CASE("an evaluation that fails leaves nothing to the next one") {
 
 namespace {
 
-// By the views of each image, when the host fetched the logits of every view.
+// Returns the result by the views of each image, if the host fetched the logits of every view.
 Metrics fetched(Run& run, BatchSource& source, const std::vector<TestView>& views) {
   Executor& e = run.trainer.executor();
   const Shape image{1, 3, 8, 8};
@@ -307,14 +308,14 @@ TEST_CASE("views: the logits stay on the device until many can be fetched at onc
           const auto source = run.source(how, d, 8);
           const std::size_t before = waits();
           CHECK(same(evaluate_views(run.trainer, *source, test_views(level)), expected));
-          // For the logits, and for the device's memory that they lay in.
+          // For the logits, and for the device memory that held them.
           CHECK(waits() == before + 2);
         }
       }
   });
 }
 
-TEST_CASE("views: more logits than the device keeps at once") {
+TEST_CASE("views: the device keeps fewer logits than there are") {
   if (testing::no_emulator()) return;
   const AnyDataset d(images_of(61));
   Run run;
@@ -322,7 +323,7 @@ TEST_CASE("views: more logits than the device keeps at once") {
   const auto loader = run.source(How::pageable, d, 8), source = run.source(How::resident, d, 8);
   const Metrics expected = fetched(run, *loader, views);
   evaluate_views(run.trainer, *source, views);
-  // 8 batches, of 6 views of 8 images with 3 logits of 4 bytes.
+  // 8 batches of 6 views of 8 images with 3 logits of 4 bytes.
   constexpr std::size_t batch = 6 * 8 * 3 * 4;
   for (const auto& limit : {std::pair{3 * batch - 1, 4}, {2 * batch, 4}, {7 * batch, 2}, {std::size_t{0}, 8}}) {
     const auto bytes = limit.first;
@@ -335,7 +336,7 @@ TEST_CASE("views: more logits than the device keeps at once") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("parameters and predictions come out of the device's memory, after the steps that run") {
+TEST_CASE("parameters and predictions are read from the device after the running steps") {
   if (testing::no_emulator()) return;
   const MemoryDataset d = images_of(20);
   with_both([&] {

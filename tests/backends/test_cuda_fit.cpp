@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The training loop on a played GPU (cuda_emulator.hpp): what it reports, and the GPU's utilisation in the log.
+// Tests the training loop on an emulated GPU (cuda_emulator.hpp): its reports, and the GPU's utilisation in the log.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -44,7 +44,7 @@ struct Recorder : FitListener {
 
 template <class B>
 Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::int64_t micro_batch = 0) {
-  // Before a library of this name is looked for: the loader takes the open one.
+  // Opened before the backend searches for a library of this name: the loader returns the open one.
   static void* const nvml = ::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_LOCAL);
   REQUIRE(nvml != nullptr);
   Solo solo;
@@ -69,7 +69,7 @@ Recorder fitted(B& backend, FitOptions o, FitListener* another = nullptr, std::i
 
 }  // namespace
 
-TEST_CASE("the training loop reports the same sums, and asks for them where it reports") {
+TEST_CASE("the training loop reports the same sums and fetches them only for reports") {
   if (skipped()) return;
   for (const std::int64_t micro_batch : {8, 4}) {
     FitOptions o;
@@ -93,7 +93,7 @@ TEST_CASE("the training loop reports the same sums, and asks for them where it r
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("the log tells the GPU's utilisation") {
+TEST_CASE("the log has the GPU's utilisation") {
   if (skipped()) return;
   FitOptions o;
   o.report_every = 1;
@@ -104,8 +104,8 @@ TEST_CASE("the log tells the GPU's utilisation") {
     fitted(backend, o, &log);
     CHECK(backend.utilisation().has_value());
   }
-  // The stand-in counts. What it said before the first step is not told; then each row has a reading of its own, and an
-  // epoch the mean of them.
+  // The stand-in counts. Its value before the first step is not logged. Then each row has its own value, and an epoch
+  // the mean of its rows.
   double first = 0, last = 0;
   int epochs = 0;
   std::ifstream in(folder / "log.jsonl");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Batch norm within convolutions on the CUDA backend: fused nets on a GPU that is played by the processor
-// (cuda_emulator.hpp), with a library that fuses and refuses as a test asks it to.
+// Tests batch norm within convolutions on the CUDA backend: fused nets on an emulated GPU (cuda_emulator.hpp), with a
+// library that fuses or refuses as the test requests.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <cmath>
 #include <cstdint>
@@ -69,7 +69,7 @@ void check_every_op(Fusing& backend, const Graph& net, DType t) {
 
 }  // namespace
 
-TEST_CASE("every op of fused nets, as one and step by step, beside the reference backend") {
+TEST_CASE("every op of fused nets equals the reference backend's, fused and step by step") {
   if (no_emulator()) return;
   for (const bool refuse : {false, true})
     for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
@@ -85,7 +85,7 @@ TEST_CASE("every op of fused nets, as one and step by step, beside the reference
     }
 }
 
-TEST_CASE("channels that are no whole vectors go step by step, but for the images'") {
+TEST_CASE("channels that are not whole vectors run step by step, except for the images'") {
   if (no_emulator()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
     FusingConvolutions::reset();
@@ -95,12 +95,12 @@ TEST_CASE("channels that are no whole vectors go step by step, but for the image
     CHECK(FusingConvolutions::asked.empty());
     FusingConvolutions::reset();
     (void)train(backend, bottlenecks(), t);
-    // The stem's three channels are filled up in front of the fusion.
+    // The stem's three channels are padded before the fusion.
     CHECK(FusingConvolutions::started[FusedPass::statistics] == convolutions - activated);
   }
 }
 
-TEST_CASE("each refusal alone: the same result step by step") {
+TEST_CASE("each single refusal gives the same result step by step") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
   Fusing unfused(options(CudaFusion::off));
@@ -135,7 +135,7 @@ TEST_CASE("each refusal alone: the same result step by step") {
   }
 }
 
-TEST_CASE("what is fused where nothing is said") {
+TEST_CASE("automatic fusion selects chains by type and GPU") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
   const auto fused = [&](DType t, CudaOptions o) {
@@ -152,7 +152,7 @@ TEST_CASE("what is fused where nothing is said") {
   CHECK(l.backward.empty());
   l = fused(DType::f16, options(CudaFusion::automatic, false, true));
   CHECK(l.backward.size() == activated);
-  // In bf16 cuDNN has the statistics alone, and they have to win.
+  // In bf16 cuDNN has only the statistics, which must be faster in a measurement.
   CHECK_FALSE(fused(DType::bf16, options(CudaFusion::automatic)).any());
   l = fused(DType::bf16, options(CudaFusion::automatic, false, true));
   CHECK(l.statistics.size() == convolutions);
@@ -160,7 +160,7 @@ TEST_CASE("what is fused where nothing is said") {
   CHECK(l.backward.empty());
   CHECK_FALSE(fused(DType::f32, options(CudaFusion::automatic, false, true)).any());
   CHECK_FALSE(fused(DType::f16, options(CudaFusion::off, false, true)).any());
-  // cuDNN has the others for Ampere and Hopper.
+  // cuDNN has the other chains for Ampere and Hopper.
   auto& device = emulator::Device::instance();
   device.major = 10;
   CHECK_FALSE(fused(DType::f16, options(CudaFusion::automatic)).any());
@@ -171,7 +171,7 @@ TEST_CASE("what is fused where nothing is said") {
   device.major = 8;
   CHECK(fused(DType::f16, options(CudaFusion::automatic)).any());
   device.major = 9;
-  // A library that does not fuse: only where it must be so.
+  // With a library that does not fuse, chains are fused only if the option forces it.
   testing::Emulated without(options(CudaFusion::automatic));
   const Executor e(without, net, {DType::bf16});
   CHECK_FALSE(without.fused_layers().any());
@@ -184,7 +184,7 @@ TEST_CASE("what is fused where nothing is said") {
   CHECK_THROWS_WITH_AS((void)parse_cuda_fusion("yes"), doctest::Contains("auto, on or off, got 'yes'"), UsageError);
 }
 
-TEST_CASE("activations are kept, or with --recompute made again: less memory, the same bits") {
+TEST_CASE("activations are kept, or with --recompute computed again with less memory and the same bits") {
   if (no_emulator()) return;
   Builder b(3, 24, 24);
   models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}), {.depth = 14, .width = 8});
@@ -203,14 +203,14 @@ TEST_CASE("activations are kept, or with --recompute made again: less memory, th
   CHECK(again.second == kept.second);
 }
 
-TEST_CASE("autotuning takes the faster way, and the trials leave nothing behind") {
+TEST_CASE("autotuning takes the faster way, and its trials free their memory") {
   if (no_emulator()) return;
   const Graph net = bottlenecks();
   auto& device = emulator::Device::instance();
   FusingConvolutions::reset();
   Fusing fast(options(CudaFusion::automatic, false, true));
   const Result fused = train(fast, net, DType::f16);
-  CHECK(FusingConvolutions::trials == convolutions + 2 * activated + 1);  // and a batch norm backward
+  CHECK(FusingConvolutions::trials == convolutions + 2 * activated + 1);  // plus one batch norm backward
   FusingConvolutions::reset();
   FusingConvolutions::fused_is_faster = false;
   Fusing slow(options(CudaFusion::automatic, false, true));
@@ -221,17 +221,17 @@ TEST_CASE("autotuning takes the faster way, and the trials leave nothing behind"
     e.prepare(4, true);
     const auto trials = FusingConvolutions::started;
     e.train(testing::random_batch(net, 4, 5).view(), {1, 0.25});
-    CHECK(FusingConvolutions::started == trials);  // none since
+    CHECK(FusingConvolutions::started == trials);  // no further ones
   }
-  // The workspace stays; what the trials ran on does not.
+  // The workspace stays allocated; the trials' memory does not.
   CHECK(device.memory.used() - before < std::size_t{4} << 20);
   CHECK(difference(train(slow, net, DType::f16), fused) < 0.05);
 }
 
-TEST_CASE("batch norm is the library's where autotuning finds that faster, and ours else") {
+TEST_CASE("batch norm uses the library if autotuning finds it faster, otherwise tutti's kernels") {
   if (no_emulator()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
-    // In 16 bits those behind convolutions are fused; here some stand behind sums.
+    // In 16 bits the batch norms after convolutions are fused; in this net some follow sums.
     Builder b(3, 8, 8);
     models::resnet_cifar(b, b.normalize({125, 123, 114}, {1 / 52.F, 1 / 51.F, 1 / 51.F}),
                          {.depth = 8, .width = 8, .preactivation = true});
@@ -260,7 +260,7 @@ TEST_CASE("batch norm is the library's where autotuning finds that faster, and o
   }
 }
 
-TEST_CASE("captured steps of a fused net compute what steps do") {
+TEST_CASE("captured steps of a fused net compute the same as other steps") {
   if (no_emulator()) return;
   FusingConvolutions::reset();
   const Graph net = bottlenecks();

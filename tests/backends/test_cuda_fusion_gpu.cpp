@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Batch norm within convolutions on a GPU: fused nets, with cuDNN's kernels and step by step.
+// Tests batch norm within convolutions on a GPU: fused nets, with cuDNN's kernels and step by step.
 #include <tutti/backends/cuda/cuda.hpp>
 
 #include <doctest/doctest.h>
@@ -42,20 +42,20 @@ std::vector<double> gradients(CudaBackend& backend, const Graph& net, DType t) {
 
 }  // namespace
 
-TEST_CASE("gpu: every op of fused nets beside the reference backend") {
+TEST_CASE("gpu: every op of fused nets equals the reference backend's") {
   if (no_gpu()) return;
   for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
     CudaBackend backend(options(CudaFusion::on));
     check(backend, testing::bottlenecks(32, 12), t);
     CHECK(backend.fused_layers().activation.size() == testing::bottleneck_activated);
     if (t == DType::f32) CHECK(backend.fusions().first == 0);
-    // Channels that are no whole vectors.
+    // Channels that are not whole vectors.
     check(backend, testing::bottlenecks(3, 7), t);
     check(backend, testing::small_resnet(false), t);
   }
 }
 
-TEST_CASE("gpu: fused by default in f16, and in bf16 where autotuning finds it faster") {
+TEST_CASE("gpu: chains are fused by default in f16, and in bf16 if autotuning finds it faster") {
   if (no_gpu()) return;
   for (const auto& [type, autotune] : {std::pair{DType::f16, false}, {DType::f16, true}, {DType::bf16, true}}) {
     CudaBackend backend(options(CudaFusion::automatic, autotune));
@@ -65,7 +65,7 @@ TEST_CASE("gpu: fused by default in f16, and in bf16 where autotuning finds it f
     CHECK(backend.fused_layers().statistics.empty() == !(whole || autotune));
     CHECK(backend.fused_layers().activation.empty() == !whole);
     CHECK(backend.fused_layers().backward.empty() == !(type == DType::f16 && autotune));
-    // For these cuDNN has kernels: tests/backends/test_cudnn_plans.cpp.
+    // cuDNN has kernels for these: tests/backends/test_cudnn_plans.cpp.
     if (whole && !autotune) CHECK(backend.fusions().first > 0);
   }
   CudaBackend backend(options(CudaFusion::automatic));
@@ -73,7 +73,7 @@ TEST_CASE("gpu: fused by default in f16, and in bf16 where autotuning finds it f
   CHECK_FALSE(backend.fused_layers().any());
 }
 
-TEST_CASE("gpu: batch norm by whatever autotuning finds faster") {
+TEST_CASE("gpu: batch norm uses the way that autotuning finds faster") {
   if (no_gpu()) return;
   for (const DType t : {DType::f32, DType::bf16}) {
     CudaOptions o = options(CudaFusion::automatic, true);
@@ -84,7 +84,7 @@ TEST_CASE("gpu: batch norm by whatever autotuning finds faster") {
   }
 }
 
-TEST_CASE("gpu: fused or not, gradients point the same way") {
+TEST_CASE("gpu: gradients with and without fusion point in the same direction") {
   if (no_gpu()) return;
   const Graph net = testing::bottlenecks(64, 14);
   for (const DType t : {DType::f32, DType::bf16, DType::f16}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How batches come to a GPU, on one that is played by the processor (cuda_emulator.hpp): uploads on a stream of their
-// own and windows cut out of images that lie on the device. Every case runs with a device whose upload stream does its
-// work as late as it may and with one that does it as early.
+// Tests the transfer of batches to an emulated GPU (cuda_emulator.hpp): uploads on a stream of their own, and windows
+// cut from images on the device. Every case runs with an upload stream that works as late as possible, and with one
+// that works as early as possible.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,14 +23,14 @@
 using namespace tutti;
 using namespace tutti::device_input;
 
-TEST_CASE("a window that the device cuts is what the host's augmentation makes, byte by byte") {
+TEST_CASE("a window that the device cuts equals the host's augmentation byte by byte") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   int cases = 0;
   struct Size {
     std::int64_t channels, height, width;
   };
-  // CIFAR-10 and Fashion-MNIST; rows that are no whole vectors; one pixel.
+  // CIFAR-10 and Fashion-MNIST; rows that are not whole vectors; one pixel.
   for (const Size& size : {Size{3, 32, 32}, {1, 28, 28}, {3, 5, 7}, {4, 6, 6}, {5, 3, 4}, {1, 1, 1}, {2, 8, 16}}) {
     const MemoryDataset source = images_of(7, size.channels, size.height, size.width);
     for (const auto& border : {std::pair<std::int64_t, PadMode>{0, PadMode::constant},
@@ -80,7 +80,7 @@ TEST_CASE("a window that the device cuts is what the host's augmentation makes, 
   CHECK(cases > 1300);
 }
 
-TEST_CASE("images that are their own samples, and what cannot lie on the device") {
+TEST_CASE("images without augmentation can be resident, and unsuitable data sets are refused") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   LoaderOptions o;
@@ -114,7 +114,7 @@ TEST_CASE("images that are their own samples, and what cannot lie on the device"
   }
 }
 
-TEST_CASE("resident batches are the loader's: several ranks, another batch size, a pass, a position in an epoch") {
+TEST_CASE("resident batches equal the loader's for several ranks, batch sizes, passes and positions in an epoch") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   const AnyDataset d{Augmented(images_of(23, 3, 8, 8), Augment::cifar())};
@@ -156,7 +156,7 @@ TEST_CASE("resident batches are the loader's: several ranks, another batch size,
       }
 }
 
-TEST_CASE("uploads: each step reads its batch, and the host may go on when it has been read") {
+TEST_CASE("uploads: each step reads its batch, and the host may continue when it has been read") {
   if (testing::no_emulator()) return;
   with_both([] {
     Emulated backend(testing::emulated_options(true));
@@ -166,14 +166,14 @@ TEST_CASE("uploads: each step reads its batch, and the host may go on when it ha
     const auto pinned = backend.allocate_pinned(images);
     auto* const pixels = static_cast<std::uint8_t*>(pinned.get());
     std::vector<std::int32_t> numbers(rows);
-    // Short batches between.
+    // Some short batches.
     const auto size = [&](std::size_t step) { return step % 3 == 2 ? rows / 5 : rows; };
     for (std::size_t step = 0; step < steps; ++step) {
       const std::size_t n = size(step);
       std::fill_n(pixels, n * images / rows, static_cast<std::uint8_t>(step + 1));
       std::iota(numbers.begin(), numbers.end(), static_cast<std::int32_t>(1000 * step));
       backend.upload(pixels, n * images / rows, numbers.data(), n * 4, slot.data(), labels.data());
-      std::fill(numbers.begin(), numbers.end(), -1);  // these were taken by the call
+      std::fill(numbers.begin(), numbers.end(), -1);  // the call has already copied these
       // The step.
       backend.copy(seen.at(step * images), slot.data(), images);
       backend.copy(seen_labels.at(step * rows * 4), labels.data(), rows * 4);
@@ -194,7 +194,7 @@ TEST_CASE("uploads: each step reads its batch, and the host may go on when it ha
   });
 }
 
-TEST_CASE("what is written over before it has been read is seen to be wrong") {
+TEST_CASE("a batch overwritten before it has been read is detected") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   Buffer slot(backend, 64), labels(backend, 4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Our CUDA kernels as far as a machine without a GPU goes: NVRTC compiles them for every architecture, the cache on
-// disk keeps them, and what is missing is said.
+// Tests tutti's CUDA kernels without a GPU: NVRTC compiles them for every architecture, the cache on disk keeps them,
+// and errors name what is missing.
 #include <tutti/backends/cuda/cuda.hpp>
 
 #include <doctest/doctest.h>
@@ -80,7 +80,7 @@ TEST_CASE("a kernel and its form for one value have the names of their numbers")
   CHECK(name(cuda::forms::max_pool.of(false)) == "max_pool<T, 1>");
   CHECK(name(cuda::OpKernel::loss_finish) == "loss_finish");
   CHECK(update(cuda::update_forms::accumulate.of(false)) == "accumulate<1>");
-  // Batch norm's forms: the number in the name is what the kernel is told.
+  // Batch norm's forms: the number in the name is the kernel's argument.
   const cuda::NormTiles vectors(DType::bf16, 64, 64), odd(DType::bf16, 64, 63);
   for (bool relu : {false, true})
     for (bool residual : {false, true}) {
@@ -108,7 +108,7 @@ TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
   const auto cache = folder.path() / "deep" / "cache";
   cuda::Compiler first(cache), second(cache);
   const cuda::Binary a = first.compile(small(), 90);
-  // What is compiled anew is written anew.
+  // A recompilation would also rewrite the file.
   const auto file = files_of(cache).at(0);
   const auto written = std::filesystem::last_write_time(file);
   const cuda::Binary b = second.compile(small(), 90);
@@ -124,12 +124,12 @@ TEST_CASE("a compiled program is kept, by source, kernels and architecture") {
   CHECK(files_of(cache).size() == 4);
 }
 
-TEST_CASE("a program that is kept is read without NVRTC") {
+TEST_CASE("a kept program is read without NVRTC") {
   const auto open = [] {
     const std::string file = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
     return ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
   };
-  const bool before = open();  // where this is not the process's first case
+  const bool before = open();  // in case this is not the process's first test
   const test::TempFolder folder;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -150,7 +150,7 @@ TEST_CASE("a program that is kept is read without NVRTC") {
   CHECK(open() == before);
 }
 
-// With no cache of the loader's, NVRTC is found by its path alone, and with it must come what it opens by name.
+// Without the loader's cache, NVRTC is found only by its path, and so must be the libraries that it opens by name.
 TEST_CASE("NVRTC in a folder that the loader does not search compiles") {
   if (no_nvrtc()) return;
   const auto output_of = [](const std::string& command) {
@@ -180,7 +180,7 @@ TEST_CASE("NVRTC in a folder that the loader does not search compiles") {
   CHECK(run.first == 0);
 }
 
-TEST_CASE("a damaged file is compiled anew and replaced") {
+TEST_CASE("a damaged file is compiled again and replaced") {
   if (no_nvrtc()) return;
   const test::TempFolder folder;
   const cuda::Binary good = cuda::Compiler(folder.path()).compile(small(), 90);
@@ -200,14 +200,14 @@ TEST_CASE("a damaged file is compiled anew and replaced") {
     bad[at] = static_cast<char>(bad[at] ^ 1);
     damage(bad);
   }
-  // What is no file at all does no harm either.
+  // A folder in place of the file does no harm either.
   std::filesystem::remove(file);
   std::filesystem::create_directory(file);
   cuda::Compiler c(folder.path());
   CHECK(c.compile(small(), 90).cubin == good.cubin);
 }
 
-TEST_CASE("a folder that cannot be written costs time, not the run") {
+TEST_CASE("if the folder cannot be written, kernels are compiled again") {
   if (no_nvrtc()) return;
   const test::TempFolder folder;
   std::ofstream(folder.path() / "file") << "no folder";
@@ -215,7 +215,7 @@ TEST_CASE("a folder that cannot be written costs time, not the run") {
   CHECK_FALSE(c.compile(small(), 90).cubin.empty());
 }
 
-TEST_CASE("a source that does not compile: the compiler says why") {
+TEST_CASE("if a source does not compile, the error has the compiler's message") {
   if (no_nvrtc()) return;
   cuda::Compiler c{std::filesystem::path()};
   CHECK_THROWS_WITH_AS((void)c.compile(small("*x = nothing;"), 90), doctest::Contains("identifier \"nothing\""),
@@ -223,7 +223,7 @@ TEST_CASE("a source that does not compile: the compiler says why") {
   CHECK_THROWS_WITH_AS((void)c.compile(small(), 999), doctest::Contains("update the CUDA toolkit"), DeviceError);
 }
 
-TEST_CASE("where the cache lies") {
+TEST_CASE("the cache folder follows XDG_CACHE_HOME and HOME") {
   const auto with = [](const char* cache, const char* home) {
     const std::string old_cache = std::getenv("XDG_CACHE_HOME") != nullptr ? std::getenv("XDG_CACHE_HOME") : "",
                       old_home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
@@ -246,7 +246,7 @@ TEST_CASE("where the cache lies") {
   CHECK(with("", "").empty());
 }
 
-TEST_CASE("a library that is missing is named, with what to install") {
+TEST_CASE("a missing library is named, with its package") {
   const cuda::Library none("libtutti-no-such-library.so.9", "the package of it");
   CHECK_FALSE(none.found());
   try {
@@ -264,7 +264,7 @@ TEST_CASE("a library that is missing is named, with what to install") {
                        DeviceError);
 }
 
-TEST_CASE("without a GPU the backend says so and ends with exit code 4") {
+TEST_CASE("without a GPU the backend fails with exit code 4") {
   try {
     const CudaBackend backend;
     std::puts("SKIP: there is a GPU");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Our CUDA kernels compiled by CUDA 12's NVRTC, which knows compute capability 7.0, whatever CUDA the build has. It
-// comes from PyPI (requirements.txt) or from a toolkit of this machine; without it these cases are skipped.
+// Compiles tutti's CUDA kernels with CUDA 12's NVRTC, which supports compute capability 7.0, for any CUDA version of
+// the build. NVRTC comes from PyPI (requirements.txt) or from a toolkit of this machine; without it these cases are
+// skipped.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <tutti/backends/cuda/programs.hpp>
 
@@ -18,7 +19,7 @@ using namespace tutti;
 
 namespace {
 
-// CUDA 12's NVRTC: of the environment that test.sh makes, else of this machine.
+// Returns CUDA 12's NVRTC from the environment that test.sh makes, otherwise from this machine.
 const cuda::Library& nvrtc_12() {
   static const cuda::Library library = [] {
     cuda::LibraryPlaces places = cuda::LibraryPlaces::of_process(12);

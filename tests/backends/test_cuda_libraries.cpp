@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What cuDNN and cuBLAS compute, beside plain loops, and whether plans are kept. Needs a GPU.
+// Compares cuDNN and cuBLAS with plain loops, and tests that plans are stored. Needs a GPU.
 #include <tutti/backends/cuda/cublas/gemm.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
@@ -47,7 +47,7 @@ TEST_CASE("gpu: convolutions agree with loops, in every type and pass") {
   }
 }
 
-TEST_CASE("gpu: TF32 is used where it is asked for, and not elsewhere") {
+TEST_CASE("gpu: TF32 is used only if it is requested") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   const ConvProblem p = problem(DType::f32, 3, 1, 64, 64);
@@ -61,7 +61,7 @@ TEST_CASE("gpu: TF32 is used where it is asked for, and not elsewhere") {
   CHECK(distance(run(m, tf32, ConvPass::forward, p, r), want) < 2e-3);
 }
 
-TEST_CASE("gpu: plans are stored and taken again, and compute the same bits") {
+TEST_CASE("gpu: stored plans are reused and compute the same bits") {
   if (no_gpu()) return;
   const test::TempFolder folder;
   DeviceMemory m(0);
@@ -81,11 +81,11 @@ TEST_CASE("gpu: plans are stored and taken again, and compute the same bits") {
       else
         CHECK(got == first[i++]);
     }
-    // What autotuning chose serves who does not autotune too.
+    // A choice by autotuning is also used without autotuning.
     CHECK(c.plans() == 3);
     CHECK((c.restored() >= 3) == !autotune);
   }
-  // A stored plan that is damaged beneath its checksum is made anew.
+  // A stored plan that is damaged despite a valid checksum is made again.
   for (const auto& e : std::filesystem::directory_iterator(folder.path())) std::filesystem::resize_file(e.path(), 10);
   Convolutions c(m.device(), o);
   const ConvProblem p = problem(DType::bf16, 3, 1, 64, 64);
@@ -93,7 +93,7 @@ TEST_CASE("gpu: plans are stored and taken again, and compute the same bits") {
   CHECK(c.restored() == 0);
 }
 
-TEST_CASE("gpu: a refused fusion is remembered, and what is recommended is not mixed up with what is known") {
+TEST_CASE("gpu: a refused fusion is stored, apart for recommended and for all fusions") {
   if (no_gpu()) return;
   const test::TempFolder folder;
   DeviceMemory m(0);
@@ -102,7 +102,7 @@ TEST_CASE("gpu: a refused fusion is remembered, and what is recommended is not m
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator());
   };
-  // cuDNN fuses no f32.
+  // cuDNN has no fusions in f32.
   const ScaleBiasReluConvStatistics f{problem(DType::f32, 3, 1, 64, 64)};
   std::string first, second;
   Planner planner(m.device(), o);
@@ -111,7 +111,7 @@ TEST_CASE("gpu: a refused fusion is remembered, and what is recommended is not m
   MESSAGE(first, ": ", files(), " files");
   Planner again(m.device(), o);
   CHECK_FALSE(plan_fusion(again, f, second));
-  // Another store knows nothing of it; and a refusal that was stored is told again word by word.
+  // Another store does not have the refusal. A stored refusal is repeated word by word.
   if (files() > 0) CHECK(first == second);
   const BatchNormAddRelu known{{4, 64, 8, 8, DType::f16}, false, true};
   o.fallback_fusions = true;

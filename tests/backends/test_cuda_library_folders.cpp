@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Where the CUDA backend looks for NVRTC, cuBLASLt, cuDNN and NCCL: trees that look like toolkits and archives, with a
-// stand-in library (stand_in_toolkit.cpp).
+// Tests the folders in which the CUDA backend searches for NVRTC, cuBLASLt, cuDNN and NCCL: trees that look like
+// toolkits and archives, with a stand-in library (stand_in_toolkit.cpp).
 #include <tutti/backends/cuda/library.hpp>
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ namespace {
 
 const std::string file = "libtutti-toolkit-test.so.1";
 
-// Places below `root`, with none of this machine's.
+// Returns places below `root`, without those of this machine.
 LibraryPlaces places_in(const std::filesystem::path& root, int major) {
   LibraryPlaces p;
   p.major = major;
@@ -32,7 +32,7 @@ std::filesystem::path put(const std::filesystem::path& folder, const std::string
   std::filesystem::copy_file(TUTTI_STAND_IN, folder / name);
   return folder / name;
 }
-// The file that is opened from these places, empty if none is.
+// Returns the file that is opened from these places, or an empty path.
 std::filesystem::path opened(const LibraryPlaces& places, const std::string& companion = {}) {
   const cuda::Library l(file, "nothing", companion, places);
   if (!l.found()) return {};
@@ -45,11 +45,11 @@ std::filesystem::path opened(const LibraryPlaces& places, const std::string& com
 
 }  // namespace
 
-TEST_CASE("the toolkit of the build's major version is taken, the newest minor version first") {
+TEST_CASE("the toolkit with the build's major version is used, the newest minor version first") {
   const test::TempFolder folder;
   const LibraryPlaces places = places_in(folder.path(), 12);
   CHECK(opened(places).empty());
-  // Each is found if no better one is there, and this is the order from the worst to the best.
+  // Each is found if no better one exists. The list goes from the worst to the best.
   for (const char* toolkit :
        {"cuda/lib", "cuda/lib64", "cuda-12/lib64", "cuda-12.4/lib64", "cuda-12.9/targets/x86_64-linux/lib",
         "cuda-12.9/lib", "cuda-12.9/lib64", "cuda-12.10/targets/sbsa-linux/lib", "cuda-12.10/lib64"}) {
@@ -57,14 +57,14 @@ TEST_CASE("the toolkit of the build's major version is taken, the newest minor v
     const auto placed = put(places.toolkits / toolkit);
     CHECK(opened(places) == placed);
   }
-  // Other major versions are not for this build.
+  // Other major versions are ignored.
   for (const char* toolkit : {"cuda-13.0/lib64", "cuda-1.2/lib64", "cuda-120/lib64", "cuda-x/lib64", "cudax-12/lib64"})
     put(places.toolkits / toolkit);
   CHECK(opened(places) == places.toolkits / "cuda-12.10/lib64" / file);
   CHECK(opened(places_in(folder.path(), 13)) == places.toolkits / "cuda-13.0/lib64" / file);
 }
 
-TEST_CASE("toolkits that the environment names come before those of the system, what an archive brings before all") {
+TEST_CASE("an archive's libraries come first, then toolkits of the environment, then those of the system") {
   const test::TempFolder folder;
   LibraryPlaces places = places_in(folder.path(), 13);
   put(places.toolkits / "cuda-13.2/lib64");
@@ -93,7 +93,7 @@ TEST_CASE("libraries that a library opens by name are opened from its folder") {
   CHECK_FALSE(is_open(companion.parent_path() / "libtutti-other.so.12.9"));
 }
 
-TEST_CASE("a file that does not open is passed over, and is the reason if there is no other") {
+TEST_CASE("a file that does not open is skipped, and is reported if there is no other") {
   const test::TempFolder folder;
   const LibraryPlaces places = places_in(folder.path(), 12);
   const auto bad = places.toolkits / "cuda-12.9/lib64" / file;
@@ -114,7 +114,7 @@ TEST_CASE("a file that does not open is passed over, and is the reason if there 
   CHECK(opened(places) == older);
 }
 
-TEST_CASE("a process looks beside its own program and in the toolkits of the system and of the environment") {
+TEST_CASE("a process searches next to its program, and in the toolkits of the environment and the system") {
   const LibraryPlaces places = LibraryPlaces::of_process(cuda::cuda_major);
   CHECK(places.major == CUDART_VERSION / 1000);
   CHECK(places.program == std::filesystem::read_symlink("/proc/self/exe").parent_path());

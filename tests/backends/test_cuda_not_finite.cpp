@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a played GPU (cuda_emulator.hpp) does by itself with losses and gradients that are not finite, and with labels
-// that are no class.
+// Tests how an emulated GPU (cuda_emulator.hpp) handles losses and gradients that are not finite, and invalid labels.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -27,7 +26,7 @@ using testing::weights_of;
 
 }  // namespace
 
-TEST_CASE("a loss scale that overflows comes down, on the device as on the host") {
+TEST_CASE("an overflowing loss scale is reduced, on the device as on the host") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 3);
@@ -57,7 +56,7 @@ TEST_CASE("a loss scale that overflows comes down, on the device as on the host"
   CHECK(weights_of(t) != start);
   CHECK(weights_of(t) == weights_of(h));
   t.with_ema([&] { h.with_ema([&] { CHECK(weights_of(t) == weights_of(h)); }); });
-  // It doubles after 2,000 steps, and what a checkpoint says counts.
+  // It doubles after 2,000 steps. A checkpoint's count is included.
   t.counters().scale_steps = 1998;
   const std::int64_t exponent = t.counters().scale_exponent = 4;
   t.step({&view, 1}, 8, 0.001);
@@ -75,7 +74,7 @@ TEST_CASE("a loss scale that overflows comes down, on the device as on the host"
 
 namespace {
 
-// A float of the parameters.
+// Sets a float of the parameters.
 void set_parameter(Trainer& t, const char* name, float value) {
   auto& e = t.executor();
   const std::size_t at = e.parameters().find(name)->offset * sizeof(float);
@@ -88,7 +87,7 @@ float get_parameter(Trainer& t, const char* name) {
 
 }  // namespace
 
-TEST_CASE("a loss that is not finite: no later step changes weights, and the error names the step") {
+TEST_CASE("after a loss that is not finite no step changes weights, and the error names the step") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 3);
@@ -108,20 +107,20 @@ TEST_CASE("a loss that is not finite: no later step changes weights, and the err
       set_parameter(t, "fc.bias", std::numeric_limits<float>::quiet_NaN());
       step();
       set_parameter(t, "fc.bias", bias);
-      step();  // its loss is finite, and yet it must change nothing
+      step();  // its loss is finite, and still it must not change the weights
       step();
       CHECK(weights_of(t) == before);
       CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("[step 4] expected a finite loss, got"),
                            NotFiniteError);
       CHECK(weights_of(t) == before);
       CHECK(t.counters().step == 3);
-      // The average did not follow either, and once it was said training can go on.
+      // The average has not changed either. After the report, training can continue.
       step();
       CHECK(t.take_metrics().rows == 8);
       CHECK(weights_of(t) != before);
       CHECK(t.counters().step == 4);
 
-      // Nobody asks: it is said all the same.
+      // The error is also thrown if take_metrics() is not called.
       set_parameter(t, "fc.bias", std::numeric_limits<float>::infinity());
       const auto many = [&] {
         for (int i = 0; i < 8; ++i) step();
@@ -148,7 +147,7 @@ TEST_CASE("gradients that are not finite at a scale of 1 end the run") {
   Solo solo;
   Trainer t(backend, solo, net, o);
   t.step({&view, 1}, 8, 0.01);
-  // A loss that is finite, and a gradient that overflows on its way back.
+  // A finite loss with a gradient that overflows in the backward pass.
   auto w = weights_of(t);
   const Slice& s = *t.executor().parameters().find("fc.weight");
   for (std::size_t i = 0; i < s.count; ++i) w[s.offset + i] = i < 8 ? -60000.0F : 60000.0F;
@@ -175,7 +174,7 @@ TEST_CASE("gradients that are not finite at a scale of 1 end the run") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a label that is no class: nothing is learned from it") {
+TEST_CASE("an invalid label changes no weights") {
   if (skipped()) return;
   const Graph net = small_net();
   auto batch = testing::random_batch(net, 8, 3);

@@ -16,7 +16,7 @@
 
 using namespace tutti;
 
-TEST_CASE("a profiler hears of the spans that the timeline has, in one another") {
+TEST_CASE("a profiler gets the timeline's spans, nested") {
 #if defined(NVTX_VERSION)
   using Said = const char* (*)();
   void* const library = ::dlopen(TUTTI_STAND_IN, RTLD_NOW);
@@ -24,7 +24,7 @@ TEST_CASE("a profiler hears of the spans that the timeline has, in one another")
   const auto said = reinterpret_cast<Said>(::dlsym(library, "tutti_nvtx_said"));
   REQUIRE((said != nullptr));
 
-  cuda::NvtxRanges::watch_if_profiled();  // nobody listens
+  cuda::NvtxRanges::watch_if_profiled();  // no profiler is attached
   CHECK(span_watcher.load() == nullptr);
 
   const test::TempFolder folder;
@@ -44,7 +44,7 @@ TEST_CASE("a profiler hears of the spans that the timeline has, in one another")
     expected += "begin step " + step + "\nbegin conv2d conv" + step + "\nend\nend\n";
   expected += "mark push " + std::string(90, 'x') + " 12\nbegin checkpoint\nend\n";
   CHECK(std::string(said()) == expected);
-  // The timeline has the layers of its window alone.
+  // The timeline has only the layers of its window.
   const std::string text = io::read_text_file(folder.path() / "t.json", 1 << 20);
   CHECK(text.find("conv2d conv1") == std::string::npos);
   CHECK(text.find("conv2d conv2") != std::string::npos);

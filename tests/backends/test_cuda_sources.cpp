@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training and evaluation on a played GPU (cuda_emulator.hpp) are the same from wherever the images come.
+// Tests that training and evaluation on an emulated GPU (cuda_emulator.hpp) do not depend on where the images are
+// stored.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -49,7 +50,7 @@ Graph net(std::int64_t channels = 3, std::int64_t side = 8) {
 
 enum class How { pageable, pinned, resident };
 
-// A run, and everything that tells what it computed.
+// A run, with records of everything that it computed.
 struct Run {
   Emulated backend;
   Solo solo;
@@ -82,7 +83,7 @@ struct Run {
     }
   } listener;
 
-  // audit: its folder.
+  // audit: folder of the audit.
   FitResult go(FitOptions o, Checkpoints* c = nullptr, const std::string& audit = {}) {
     o.global_batch = 16;
     o.report_every = 1;
@@ -105,7 +106,7 @@ std::string text_of(const std::filesystem::path& p) {
 
 }  // namespace
 
-TEST_CASE("training is the same bits from pageable memory, from pinned slots and from images on the device") {
+TEST_CASE("training gives the same bits from pageable memory, pinned slots and images on the device") {
   if (testing::no_emulator()) return;
   with_both([] {
     const test::TempFolder folder;
@@ -144,7 +145,7 @@ TEST_CASE("training is the same bits from pageable memory, from pinned slots and
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a run that was stopped within an epoch goes on with the same images on the device") {
+TEST_CASE("a run stopped within an epoch continues with the same images on the device") {
   if (testing::no_emulator()) return;
   Run whole(How::resident);
   whole.go({.epochs = 3});
@@ -175,7 +176,7 @@ TEST_CASE("a run that was stopped within an epoch goes on with the same images o
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("what a step reads stays where it is: one slot, of the largest batch") {
+TEST_CASE("a step's input has a fixed address: one slot of the largest batch") {
   if (testing::no_emulator()) return;
   Run run(How::resident);
   auto& e = run.trainer.executor();
@@ -188,14 +189,14 @@ TEST_CASE("what a step reads stays where it is: one slot, of the largest batch")
     const TensorRef images = e.value(e.graph().images);
     if (at == nullptr) at = images.data;
     CHECK(images.data == at);
-    // What the op reads is what the batch says.
+    // The op's input equals the batch.
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(images.shape.numel()));
     run.backend.copy_out(bytes.data(), images.data, bytes.size());
     CHECK(bytes == gathered(run.backend, b).images);
   }
 }
 
-TEST_CASE("views of test images: windows on the device, or copies on the host") {
+TEST_CASE("views of test images are windows on the device, or copies on the host") {
   if (testing::no_emulator()) return;
   const AnyDataset d = AnyDataset(
       Augmented(images_of(13, 3, 9, 8),
@@ -214,7 +215,7 @@ TEST_CASE("views of test images: windows on the device, or copies on the host") 
     CHECK(a.images == 13);
     CHECK(b.images == 13);
   }
-  // The pixels themselves, of windows that are mirrored too.
+  // Compares the pixels, also of mirrored windows.
   const Shape shape{1, 3, 8, 8};
   loader.start({0, 0});
   resident.start({0, 0});
@@ -234,7 +235,7 @@ TEST_CASE("views of test images: windows on the device, or copies on the host") 
   CHECK(mirrored);
 }
 
-TEST_CASE("batches of another size than the net's are refused") {
+TEST_CASE("batches with another size than the net's are refused") {
   if (testing::no_emulator()) return;
   Run run(How::resident);
   LoaderOptions o;
@@ -245,7 +246,7 @@ TEST_CASE("batches of another size than the net's are refused") {
                        ShapeError);
 }
 
-TEST_CASE("where the batches of a run come from") {
+TEST_CASE("a run's batches come from the device if the data set fits") {
   if (testing::no_emulator()) return;
   auto& device = emulator::Device::instance();
   Emulated backend(testing::emulated_options(true));
@@ -273,7 +274,7 @@ TEST_CASE("where the batches of a run come from") {
   CHECK_THROWS_WITH_AS(resident(backend, random, OnDevice::yes), doctest::Contains("made anew each time"), UsageError);
   CHECK(resident(host, fixed, OnDevice::automatic) == 0);
   CHECK_THROWS_WITH_AS(resident(host, fixed, OnDevice::yes), doctest::Contains("it is for --backend cuda"), UsageError);
-  // More than a quarter of what is free, and more than all of it.
+  // More than a quarter of the free memory, and more than all of it.
   const std::size_t capacity = device.capacity;
   device.capacity = device.memory.used() + 30000;
   CHECK(resident(backend, fixed, OnDevice::automatic) == 0);
@@ -283,7 +284,7 @@ TEST_CASE("where the batches of a run come from") {
   CHECK(resident(backend, fixed, OnDevice::automatic) > 0);
 }
 
-TEST_CASE("a loader's pinned slots are not given back while an upload may read them") {
+TEST_CASE("a loader's pinned slots are not freed while an upload may read them") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options(true));
   Buffer slot(backend, 4096), labels(backend, 64);
@@ -291,7 +292,7 @@ TEST_CASE("a loader's pinned slots are not given back while an upload may read t
   LoaderOptions l;
   l.placement.global_batch = 4;
   l.threads = 0;
-  l.slots = 1;  // the next batch is written where the last one lay
+  l.slots = 1;  // the next batch overwrites the last one
   {
     const auto source = make_source(backend, d, l, OnDevice::no);
     Loader plain(d, l);
@@ -311,11 +312,11 @@ TEST_CASE("a loader's pinned slots are not given back while an upload may read t
     const Batch& b = source->next();
     backend.upload(b.images.data(), b.images.size(), b.labels.data(), b.labels.size() * 4, slot.data(), labels.data());
   }
-  // The emulator gives up where memory is freed that is yet to be read.
+  // The emulator ends the program if memory is freed that is still to be read.
   backend.synchronise();
 }
 
-TEST_CASE("images are normalised into four channels where convolutions alone read them") {
+TEST_CASE("images are normalised into four channels if only convolutions read them") {
   if (testing::no_emulator()) return;
   Emulated backend(testing::emulated_options());
   const auto normalised = [](const Graph& g) {
@@ -355,7 +356,7 @@ TEST_CASE("images are normalised into four channels where convolutions alone rea
         wrong += got[i] != expected;
       }
       CHECK(wrong == 0);
-      // The gradient of the stem's weights, whose order is that of the weights.
+      // The gradient of the stem's weights, in the order of the weights.
       const auto mine = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
       const auto theirs = testing::fetch(reference, r.gradient_data(), r.parameters().bytes());
       const Slice& s = *e.parameters().find("stem.weight");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How the CUDA backend starts: what takes a while is under way at once, what fails is told to who needs it, and what
-// nobody needs is not begun. On an emulated GPU (cuda_emulator.hpp), with stand-ins for the libraries' handles.
+// Tests the start of the CUDA backend: slow preparations run concurrently, errors are reported to the code that needs
+// the result, and unneeded ones are not started. On an emulated GPU (cuda_emulator.hpp), with stand-ins for the
+// libraries' handles.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <chrono>
 #include <condition_variable>
@@ -25,10 +26,10 @@ using namespace tutti;
 
 namespace {
 
-// What is made ready on threads of its own comes by here.
+// All preparations on threads of their own call enter().
 class Makers {
  public:
-  // Waits until as many as `together` have come, and while `held`. Whether to succeed.
+  // Waits until `together` threads have entered and while `held`. Returns whether the preparation shall succeed.
   bool enter(const std::string& name) {
     std::unique_lock lock(mutex_);
     ++begun[name];
@@ -42,13 +43,13 @@ class Makers {
     ++ended[name];
     return failing.count(name) == 0;
   }
-  // How often a thread has begun `name`; waits for the first time, because the thread may not have run yet.
+  // Returns how often a thread has begun `name`. Waits for the first time, because the thread may not have run yet.
   int begins(const std::string& name) {
     std::unique_lock lock(mutex_);
     (void)changed_.wait_for(lock, std::chrono::seconds(60), [&] { return begun.count(name) != 0; });
     return begun[name];
   }
-  // From here on nobody is held and all succeed.
+  // From here on all preparations run and succeed.
   void release() {
     const std::lock_guard lock(mutex_);
     held.clear();
@@ -63,7 +64,7 @@ class Makers {
   std::map<std::string, int> begun, ended;
   std::set<std::string> failing, held;
   int together = 0;
-  bool alone = false;  // somebody waited for others in vain
+  bool alone = false;  // a thread waited for others in vain
 
  private:
   std::mutex mutex_;
@@ -146,7 +147,7 @@ Graph net(bool linear) {
   return std::move(b).take();
 }
 
-// With programs that nobody has compiled yet.
+// Options with a folder that has no compiled programs.
 CudaOptions options() {
   static int folders = 0;
   CudaOptions o = testing::emulated_options();
@@ -164,7 +165,7 @@ struct End {
 
 }  // namespace
 
-TEST_CASE("what is made ahead is there when it is asked for, and its error too") {
+TEST_CASE("an object constructed in advance is returned by get(), or its error is thrown") {
   cuda::Ahead<int> a;
   CHECK_FALSE(a.begun());
   a.begin([] { return std::make_unique<int>(7); });
@@ -178,7 +179,7 @@ TEST_CASE("what is made ahead is there when it is asked for, and its error too")
   CHECK_FALSE(bad.begun());
   bad.begin([] { return std::make_unique<int>(8); });
   CHECK(bad.get() == 8);
-  // Who goes waits for its end.
+  // The destructor waits for the end of the construction.
   bool done = false;
   std::mutex m;
   {
@@ -194,7 +195,7 @@ TEST_CASE("what is made ahead is there when it is asked for, and its error too")
   CHECK(done);
 }
 
-TEST_CASE("libraries' handles and programs are made ready at once") {
+TEST_CASE("libraries' handles and programs are prepared concurrently") {
   if (skipped()) return;
   const End end;
   const CudaOptions o = options();
@@ -210,7 +211,7 @@ TEST_CASE("libraries' handles and programs are made ready at once") {
   CHECK(makers.ended == once);
 }
 
-TEST_CASE("an error reaches who needs what was not made, and the others come to their end") {
+TEST_CASE("a preparation error reaches the code that needs the result, and the others complete") {
   if (skipped()) return;
   const End end;
   const Graph graph = net(true);
@@ -241,19 +242,19 @@ TEST_CASE("an error reaches who needs what was not made, and the others come to 
     CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}),
                          doctest::Contains(("[nvrtc] expected " + program + " compiled for sm_90").c_str()),
                          DeviceError);
-    // Nothing of it stays.
+    // The error does not persist.
     makers.release();
     CHECK(e.train(batch.view(), {1, 0.25}).rows == 4);
     CHECK(makers.begun[program + ".cu"] == 2);
   }
 }
 
-TEST_CASE("a cuDNN that does not compute on the GPU is refused, with the versions that do") {
+TEST_CASE("a cuDNN that does not support the GPU is refused, with the versions that do") {
   if (skipped()) return;
   const End end;
   const Graph graph = net(false);
   auto& device = emulator::Device::instance();
-  // What the step's preparation says, empty if it succeeds.
+  // Returns the error of the step's preparation, or an empty text.
   const auto message = [&](int major, int minor, std::size_t version) {
     const CudaOptions o = options();
     device.major = major;
@@ -286,7 +287,7 @@ TEST_CASE("a cuDNN that does not compute on the GPU is refused, with the version
   CHECK(message(9, 0, 90701).starts_with("[cudnn] expected cuDNN 9.8 or newer, got 9.7.1"));
 }
 
-TEST_CASE("cuBLASLt is opened for nets with a fully connected layer, and not before there is one") {
+TEST_CASE("cuBLASLt is opened only for nets with a fully connected layer") {
   if (skipped()) return;
   const End end;
   const CudaOptions o = options();

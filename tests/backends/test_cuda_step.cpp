@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Whole training steps on a GPU that is played by the processor (cuda_emulator.hpp): the optimizer, clipping, trust
-// ratios, the loss scale and averages decided on the device, captured and replayed, beside the reference backend and
-// beside the same backend with the host in charge.
+// Tests whole training steps on an emulated GPU (cuda_emulator.hpp): the optimizer, clipping, trust ratios, the loss
+// scale and averages are decided on the device, captured and replayed. They are compared with the reference backend and
+// with the same backend with the host in charge.
 #include <memory>
 #include <vector>
 
@@ -32,19 +32,19 @@ using testing::weights_of;
 
 }  // namespace
 
-TEST_CASE("steps on the device are those of the reference backend: every optimizer, clipping, scales, averages") {
+TEST_CASE("steps on the device equal the reference backend's: every optimizer, clipping, scales, averages") {
   if (skipped()) return;
   testing::check_steps_beside_reference([] { return std::make_unique<Emulated>(options()); }, 2e-4);
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("the device decides what the host would, to the bit where sums are the same") {
+TEST_CASE("the device decides as the host would, to the bit if sums are the same") {
   if (skipped()) return;
   testing::check_steps_beside_host([](bool graph) { return std::make_unique<Emulated>(options(graph)); });
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("micro-batches, one of them without rows") {
+TEST_CASE("micro-batches may include one without rows") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 9, 4);
@@ -76,7 +76,7 @@ TEST_CASE("micro-batches, one of them without rows") {
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a steady step is one graph, and the host waits for nothing but the step some steps before") {
+TEST_CASE("a steady step is one graph, and the host waits only for an earlier step") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   const Graph net = small_net();
@@ -90,7 +90,7 @@ TEST_CASE("a steady step is one graph, and the host waits for nothing but the st
     const auto steps = [&](int n) {
       for (int i = 0; i < n; ++i) t.step({&view, 1}, 8, 0.01);
     };
-    t.evaluate(view);  // its plan may want a larger workspace, whose address is part of what is captured
+    t.evaluate(view);  // its plan may need a larger workspace, and its address is part of the captured step
     steps(6);
     const std::size_t waits = device.stream_waits, events = device.event_waits, launches = device.graph_launches;
     steps(10);
@@ -98,7 +98,7 @@ TEST_CASE("a steady step is one graph, and the host waits for nothing but the st
     CHECK(device.event_waits <= events + 10);
     CHECK(device.graph_launches == launches + 10);
     CHECK(t.take_metrics().rows == 16 * 8);
-    // Evaluation, and weights that change from outside, are no reason to capture another step.
+    // Evaluation and weights changed from outside do not require another capture.
     t.evaluate(view);
     t.executor().parameters_changed();
     const std::size_t before = device.graph_launches;
@@ -109,7 +109,7 @@ TEST_CASE("a steady step is one graph, and the host waits for nothing but the st
   device.graph_launches = 0;
 }
 
-TEST_CASE("a step that is waited for tells of itself; all are in take_metrics()") {
+TEST_CASE("a step that is waited for returns its metrics; take_metrics() has those of all") {
   if (skipped()) return;
   const Graph net = small_net();
   Emulated backend(options());
@@ -142,7 +142,7 @@ TEST_CASE("a step that is waited for tells of itself; all are in take_metrics()"
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a committed state, and a step with the host in between") {
+TEST_CASE("a committed state, and a step with the host between two on the device") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 3);
@@ -157,7 +157,7 @@ TEST_CASE("a committed state, and a step with the host in between") {
   const auto next = [&] {
     t.step({&view, 1}, 8, 0.05);
     StepTrace trace;
-    t.trace(&trace);  // the host ends this one
+    t.trace(&trace);  // the host ends this step
     t.step({&view, 1}, 8, 0.05);
     t.trace(nullptr);
     t.step({&view, 1}, 8, 0.05);
@@ -200,7 +200,7 @@ TEST_CASE("an optimizer with code of its own for each tensor runs with the host"
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("an error of the device names the op, and is told once") {
+TEST_CASE("a device error names the op and is reported once") {
   if (skipped()) return;
   auto& device = emulator::Device::instance();
   const Graph net = small_net();
@@ -215,7 +215,7 @@ TEST_CASE("an error of the device names the op, and is told once") {
     for (int i = 0; i < 3; ++i) t.step({&view, 1}, 8, 0.05);
     device.fault = cudaErrorIllegalAddress;
     CHECK_THROWS_WITH_AS((void)t.take_metrics(), doctest::Contains("the last op started was"), DeviceError);
-    CHECK(t.counters().step == 3);  // as a log of the failure asks
+    CHECK(t.counters().step == 3);  // as in a log of the failure
   }
   device.fault = cudaSuccess;
   device.graph_launches = 0;

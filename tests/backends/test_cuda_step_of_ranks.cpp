@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Steps of several ranks on a played GPU (cuda_emulator.hpp): reductions within the captured step, flags one step late.
+// Tests steps of several ranks on an emulated GPU (cuda_emulator.hpp): reductions within the captured step, flags one
+// step late.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ using testing::weights_of;
 
 namespace {
 
-// Two ranks of which the other one does what this one does; the sums are made on the device, as NCCL makes them.
+// Two ranks with identical steps. The sums are computed on the device, as by NCCL.
 struct Twins {
   struct State : Work::State {
     [[nodiscard]] std::string name() const override { return "twins"; }
@@ -42,7 +43,8 @@ struct Twins {
 
   int calls = 0, finished = 0;
   std::uint64_t generation = 0;
-  std::shared_ptr<std::uint32_t> raised = std::make_shared<std::uint32_t>(0);  // by the other, while the device works
+  // set by the other rank while the device works
+  std::shared_ptr<std::uint32_t> raised = std::make_shared<std::uint32_t>(0);
 
   static constexpr StrategyTraits traits{.reads_device_memory = true};
   [[nodiscard]] Membership membership() const { return {0, 2, generation}; }
@@ -80,7 +82,7 @@ struct TwinsOnTheHost : Twins {
 
 TrainerOptions shared(bool dynamic = false) {
   TrainerOptions o;
-  o.bucket_bytes = o.first_bucket_bytes = 64;  // several
+  o.bucket_bytes = o.first_bucket_bytes = 64;  // several buckets
   o.clip_norm = 1;
   o.dynamic_loss_scale = dynamic;
   o.ema_decay = 0.9;
@@ -89,7 +91,7 @@ TrainerOptions shared(bool dynamic = false) {
 
 }  // namespace
 
-TEST_CASE("several ranks: reductions are part of the captured step, and come to the same") {
+TEST_CASE("several ranks: reductions are part of the captured step and give the same result") {
   if (skipped()) return;
   const Graph net = small_net();
   for (const bool dynamic : {false, true}) {
@@ -106,11 +108,11 @@ TEST_CASE("several ranks: reductions are part of the captured step, and come to 
       t.step({&view, 1}, 16, rate_at(i));
     }
     CHECK(t.take_metrics().loss == alone.take_metrics().loss);
-    // Halves that are added, and statistics whose mean is taken.
+    // Halves that are added, and statistics that are averaged.
     CHECK(weights_of(t) == weights_of(alone));
     CHECK(states_of(t) == states_of(alone));
     CHECK(twins.finished == 7);
-    // Once started, once captured, then replayed; two of each, because of two steps by turns the state is kept.
+    // Started once, captured once, then replayed; two of each, because the state copies of consecutive steps alternate.
     const int per_step = twins.calls / 4;
     CHECK(per_step > 3);
     CHECK(twins.calls == 4 * per_step);
@@ -125,7 +127,7 @@ TEST_CASE("several ranks: reductions are part of the captured step, and come to 
     ++twins.generation;
     steps(4);
     CHECK(twins.calls == 8 * per_step);
-    // Micro-batches, and a rank without rows, give their gradients once.
+    // Micro-batches, and a rank without rows, add their gradients once.
     const std::vector<BatchView> none{{nullptr, nullptr, 0}};
     const auto before = weights_of(t);
     t.step(none, 16, 0.01);
@@ -138,7 +140,7 @@ TEST_CASE("several ranks: reductions are part of the captured step, and come to 
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("several ranks: a flag of any of them is known one step later") {
+TEST_CASE("several ranks: each rank's flag is known one step later") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 1);
@@ -153,13 +155,13 @@ TEST_CASE("several ranks: a flag of any of them is known one step later") {
     CHECK(step(step_flag::stop) == 0);
     CHECK(step() == step_flag::stop);
     CHECK(step() == 0);
-    // The other rank's
+    // The flag of the other rank
     device.finish();
     *twins.raised = step_flag::membership;
     CHECK(step() == 0);
     device.finish();
     *twins.raised = 0;
-    // Metrics that somebody wants meanwhile do not take it away.
+    // Metrics fetched meanwhile do not remove it.
     if (round == 1) (void)t.take_metrics();
     CHECK(step(step_flag::stop) == step_flag::membership);
     const StepResult own = t.step(view, 16, 0.01, step_flag::membership).wait();
@@ -194,7 +196,7 @@ TEST_CASE("several ranks: a loss that is not finite on another rank stops this o
   device.graph_launches = 0;
 }
 
-TEST_CASE("a strategy that reads the host's memory gets what a device trains there") {
+TEST_CASE("a strategy that reads the host's memory gets the device's gradients there") {
   if (skipped()) return;
   const Graph net = small_net();
   const auto batch = testing::random_batch(net, 8, 1);

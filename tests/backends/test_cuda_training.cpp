@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Small nets trained on a played GPU (cuda_emulator.hpp), in captured steps, beside the reference backend.
+// Tests small nets trained on an emulated GPU (cuda_emulator.hpp) in captured steps against the reference backend.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -37,7 +37,7 @@ Trained train(B& backend, TrainerOptions o, int steps) {
   Trainer t(backend, solo, net, o);
   Trained r;
   for (int i = 0; i < steps; ++i) {
-    // Every third batch is short, and its plan shares the arenas.
+    // Every third batch is short; its plan shares the arenas.
     const std::int64_t rows = i % 3 == 2 ? 5 : 8;
     const auto batch = testing::random_batch(net, rows, static_cast<std::uint64_t>(i % 2));
     r.losses.push_back(t.step(batch.view(), rows, 0.05 / (1 + i)).wait().metrics.loss);
@@ -49,7 +49,7 @@ Trained train(B& backend, TrainerOptions o, int steps) {
 
 }  // namespace
 
-TEST_CASE("captured steps compute what steps do, with this step's rate and loss scale") {
+TEST_CASE("captured steps compute the same as other steps, with the current rate and loss scale") {
   if (skipped()) return;
   for (DType t : {DType::f32, DType::f16}) {
     TrainerOptions o;
@@ -61,14 +61,14 @@ TEST_CASE("captured steps compute what steps do, with this step's rate and loss 
     CHECK(device.graph_launches == 0);
     const Trained b = train(captured, o, 9);
     CHECK(device.graph_launches > 10);
-    // A second model may lie where the first one lay; it is captured anew.
+    // A second model may have the addresses of the first one; it is captured again.
     const Trained c = train(captured, o, 9);
     CHECK(a == b);
     CHECK(a == c);
     device.graph_launches = 0;
   }
 }
-TEST_CASE("the scale of the loss is read by a captured step, not kept in it") {
+TEST_CASE("a captured step reads the scale of the loss and does not contain it") {
   if (skipped()) return;
   Emulated backend(options(true));
   const Graph net = little_net();
@@ -88,7 +88,7 @@ TEST_CASE("the scale of the loss is read by a captured step, not kept in it") {
   }
   emulator::Device::instance().graph_launches = 0;
 }
-TEST_CASE("a captured step goes on after a label that is no class") {
+TEST_CASE("a captured step works after an invalid label") {
   if (skipped()) return;
   Emulated backend(options(true));
   const Graph net = little_net();
@@ -104,7 +104,7 @@ TEST_CASE("a captured step goes on after a label that is no class") {
   }
   emulator::Device::instance().graph_launches = 0;
 }
-TEST_CASE("training with f16 lowers the loss; a scale that is too large is halved") {
+TEST_CASE("training with f16 lowers the loss, and a scale that is too large is halved") {
   if (skipped()) return;
   Emulated backend(options());
   Solo solo;
@@ -122,7 +122,7 @@ TEST_CASE("training with f16 lowers the loss; a scale that is too large is halve
   CHECK(t.counters().scale_exponent < 39);
   CHECK(after < 0.5 * before);
 }
-TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, beside the reference backend") {
+TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state equal the reference backend's") {
   if (skipped()) return;
   Emulated backend(options());
   Solo solo;
@@ -157,7 +157,7 @@ TEST_CASE("EMA, clipping, accumulation, AdamW, LARS and a committed state, besid
 
 namespace {
 
-// What each of twenty steps came to: the loss, and every committed tensor's bits.
+// The results of each of twenty steps: the loss, and every committed tensor's bits.
 struct Record {
   std::vector<double> losses;
   std::vector<std::uint64_t> states;
@@ -187,7 +187,7 @@ Record record(const TrainerOptions& o, bool on_host) {
 
 }  // namespace
 
-TEST_CASE("twenty steps: the losses that were recorded, and after each the bits of the host's end of a step") {
+TEST_CASE("twenty steps give the recorded losses, and after each the bits of the host's end of a step") {
   if (skipped()) return;
   struct Recorded {
     TrainerOptions options;
@@ -209,7 +209,7 @@ TEST_CASE("twenty steps: the losses that were recorded, and after each the bits 
     CHECK(device.losses == host.losses);
     CHECK(device.states == host.states);
     REQUIRE(recorded.losses.size() == device.losses.size());
-    // The compiler and its library for exponentials have a say in the last bits.
+    // The compiler and its library for exponentials affect the last bits.
     const double epsilon = recorded.options.compute == DType::f32 ? 1e-4 : 2e-2;
     for (std::size_t i = 0; i < device.losses.size(); ++i)
       CHECK(device.losses[i] == doctest::Approx(recorded.losses[i]).epsilon(epsilon));

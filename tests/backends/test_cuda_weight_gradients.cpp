@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Gradients of convolutions' weights on an emulated GPU (cuda_emulator.hpp): from the library's type and order into the
-// graph's, many by one launch, and none later than somebody reads it.
+// Tests gradients of convolution weights on an emulated GPU (cuda_emulator.hpp): conversion from the library's type and
+// order to the graph's, many by one launch, and in time for each reader.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <cstring>
 #include <memory>
@@ -30,13 +30,13 @@ bool skipped() { return testing::no_emulator(); }
 Form form(DType t, std::int64_t rows, int columns, int taps, int padded_columns) {
   return {rows, columns, taps, padded_columns, static_cast<std::size_t>(rows * taps * padded_columns) * size_of(t)};
 }
-// Launches since it was asked last.
+// Returns the launches since the last call.
 std::size_t launches(DType t) {
   const std::string type = t == DType::f32 ? "float" : std::string(name_of(t));
   return std::exchange(emulator::Device::instance().kernels["unpack_gradients<" + type + ">"], 0);
 }
 
-// Gradients as the library makes them, and where they are to go.
+// Gradients in the library's form, and their destinations.
 struct Gradients {
   DType type;
   std::vector<Form> forms;
@@ -59,7 +59,7 @@ struct Gradients {
       backend.copy_in(place, bytes.data(), bytes.size());
     }
   }
-  // How many values are not what was made.
+  // Returns how many values differ from the library's.
   [[nodiscard]] int wrong(Emulated& backend) const {
     int n = 0;
     for (std::size_t i = 0; i < forms.size(); ++i) {
@@ -85,15 +85,15 @@ Graph net() {
 
 }  // namespace
 
-TEST_CASE("many gradients come into place by one launch, with the bits that the library made") {
+TEST_CASE("one launch converts many gradients with the library's bits") {
   if (skipped()) return;
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
     CAPTURE(name_of(t));
     Emulated backend(options());
     cuda::WeightGradients g(backend, backend.launcher());
     launches(t);
-    // Taps that the kernel knows and others; channels filled up; less and more than a block's piece, and its end within
-    // a row.
+    // Numbers of taps that the kernel has as constants, and others; padded channels; less and more than a block's
+    // piece, with an end within a row.
     Gradients some(backend, t,
                    {form(t, 8, 8, 1, 8), form(t, 5, 3, 9, 4), form(t, 3, 3, 49, 8), form(t, 16, 300, 1, 304),
                     form(t, 33, 40, 9, 40), form(t, 2, 1500, 4, 1504), form(t, 1, 1, 1, 8)});
@@ -115,7 +115,7 @@ TEST_CASE("many gradients come into place by one launch, with the bits that the 
   }
 }
 
-TEST_CASE("what has no room left is brought into place first") {
+TEST_CASE("gradients are converted early if the room is used up") {
   if (skipped()) return;
   const DType t = DType::bf16;
   Emulated backend(options());
@@ -130,7 +130,7 @@ TEST_CASE("what has no room left is brought into place first") {
   g.finish();
   CHECK(launches(t) == 3);
   CHECK(five.wrong(backend) == 0);
-  // One that is larger than the room.
+  // A gradient that is larger than the room.
   const Form large = form(t, 64, 16, 9, 16);
   g.reserve(large.bytes);
   Gradients more(backend, t, {f, large, f});
@@ -152,7 +152,7 @@ TEST_CASE("a step's gradients take one launch, captured or not, and a listener h
     launches(t);
     std::vector<std::byte> first;
     for (const std::size_t expected :
-         {1, 1, 1, 0, 0}) {  // started, twice as it packs weights at first; captured; replayed
+         {1, 1, 1, 0, 0}) {  // started, twice because it first packs weights; captured; replayed
       e.train(batch.view(), {1, 0.25});
       CHECK(launches(t) == expected);
       const auto now = testing::fetch(backend, e.gradient_data(), e.parameters().bytes());
@@ -179,7 +179,7 @@ TEST_CASE("a step's gradients take one launch, captured or not, and a listener h
   emulator::Device::instance().graph_launches = 0;
 }
 
-TEST_CASE("a run that did not come to its end leaves nothing to the next one") {
+TEST_CASE("an aborted run does not affect the next one") {
   if (skipped()) return;
   const DType t = DType::bf16;
   bool fails = true;
@@ -210,7 +210,7 @@ TEST_CASE("a run that did not come to its end leaves nothing to the next one") {
     CHECK_THROWS_WITH_AS(e.train(batch.view(), {1, 0.25}), "half way", std::runtime_error);
     CHECK(launches(t) == 0);
   }
-  // Its gradients' memory is gone: what wrote there would fault.
+  // The memory of its gradients is freed: a write to it would fault.
   fails = false;
   Executor e(backend, net(), {t});
   e.train(testing::random_batch(net(), 4, 1).view(), {1, 0.25});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// cuDNN as far as it goes without a device: descriptors and the graphs of our nets. Plans: test_cudnn_plans.cpp.
+// Tests cuDNN without a device: descriptors and the graphs of tutti's nets. Plans: test_cudnn_plans.cpp.
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
 
@@ -29,7 +29,7 @@ namespace {
 constexpr std::array types{DType::f32, DType::bf16, DType::f16};
 constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
 
-// Engines that cuDNN has for the pattern of a graph: none where it does not know the pattern.
+// Returns the number of cuDNN's engines for the pattern of a graph; 0 if it does not know the pattern.
 std::int64_t engines(OpGraph g) { return g.finish(nullptr).get(attr::graph_engines); }
 
 ConvProblem small(DType t) { return {8, 64, 56, 56, 32, 28, 28, 3, 3, 2, 2, 1, 1, 1, 1, t}; }
@@ -38,7 +38,7 @@ struct Case {
   std::string name;
   OpGraph graph;
 };
-// Every graph that our nets may ask for, for one net.
+// Returns every graph that one of tutti's nets may request.
 std::vector<Case> graphs_of(const testing::Shapes& s, std::int64_t rows, DType type, bool fused) {
   std::vector<Case> list;
   const auto add = [&](OpGraph g) {
@@ -65,7 +65,7 @@ std::vector<Case> graphs_of(const testing::Shapes& s, std::int64_t rows, DType t
 
 }  // namespace
 
-TEST_CASE("descriptors keep what they are given") {
+TEST_CASE("descriptors keep their attributes") {
   Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor x");
   CHECK(d);
   CHECK(d.name() == "tensor x");
@@ -102,13 +102,13 @@ TEST_CASE("messages name the descriptor and the attribute") {
                        DeviceError);
 }
 
-TEST_CASE("cuDNN's version as text") {
+TEST_CASE("cuDNN's version is formatted as text") {
   CHECK(cudnn::version_text(91900) == "9.19.0");
   CHECK(cudnn::version_text(91103) == "9.11.3");
   CHECK(cudnnGetVersion() >= 90800);
 }
 
-TEST_CASE("extents that do not fit together are refused before cuDNN sees them") {
+TEST_CASE("extents that do not fit together are refused before cuDNN gets them") {
   for (const auto pass : passes) {
     ConvProblem p = small(DType::bf16);
     p.out_height = 27;
@@ -127,12 +127,12 @@ TEST_CASE("extents that do not fit together are refused before cuDNN sees them")
   CHECK(to_string(small(DType::f16)) == "f16 n8 c64 56x56 k32 28x28 f3x3 s2x2 p1,1,1,1");
 }
 
-TEST_CASE("graphs say what a run must be given") {
+TEST_CASE("graphs list the operands of a run") {
   OpGraph g = cudnn::convolution_graph(ConvPass::forward, small(DType::bf16), DType::bf16);
   const std::vector<std::pair<std::int64_t, std::size_t>> conv{
       {cudnn::conv_a, 8 * 64 * 56 * 56 * 2}, {cudnn::conv_b, 32 * 64 * 9 * 2}, {cudnn::conv_out, 8 * 32 * 28 * 28 * 2}};
   CHECK(g.operands() == conv);
-  // Neither what stays inside nor the host's numbers.
+  // Neither values inside the graph nor the host's numbers.
   const auto norm = BatchNormAddRelu{{4, 64, 16, 16, DType::f16}, true, true}.graph().operands();
   const auto find = [&](std::int64_t uid) {
     for (const auto& [u, bytes] : norm)
@@ -144,7 +144,7 @@ TEST_CASE("graphs say what a run must be given") {
   CHECK(find(13) == 0);
 }
 
-TEST_CASE("cuDNN knows every convolution of our nets, in every type") {
+TEST_CASE("cuDNN knows every convolution of tutti's nets, in every type") {
   for (const DType t : types) {
     const std::array<testing::Shapes, 3> nets{testing::resnet50_shapes(256, t), testing::cifar_shapes(20, 128, t),
                                               testing::cifar_shapes(110, 128, t)};
@@ -158,8 +158,8 @@ TEST_CASE("cuDNN knows every convolution of our nets, in every type") {
   }
 }
 
-TEST_CASE("cuDNN knows every fusion for our nets") {
-  // A graph that it can only treat as any other has other engines than one that it knows: two convolutions, say.
+TEST_CASE("cuDNN knows every fusion for tutti's nets") {
+  // A graph without a special pattern, for example two convolutions, has other engines than a known one.
   const ConvProblem p{8, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
   OpGraph two("two");
   const auto& x = two.tensor(1, "x", cudnn::input_of(p), CUDNN_DATA_BFLOAT16);
@@ -179,7 +179,7 @@ TEST_CASE("cuDNN knows every fusion for our nets") {
   }
 }
 
-TEST_CASE("every graph of a fused net is among those that are planned") {
+TEST_CASE("every graph of a fused net is in the list of planned graphs") {
   for (const DType t : {DType::bf16, DType::f16})
     for (const auto& [net, rows] : testing::planned_nets()) {
       std::set<std::string> listed;
@@ -193,7 +193,7 @@ TEST_CASE("every graph of a fused net is among those that are planned") {
     }
 }
 
-TEST_CASE("a refusal lasts unless something went wrong") {
+TEST_CASE("a refusal is lasting unless it was an error") {
   cudnn::Refusal r;
   CHECK(r.lasting);
   r(cudnn::CudnnError("no engine", CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH));
@@ -205,8 +205,8 @@ TEST_CASE("a refusal lasts unless something went wrong") {
   CHECK_FALSE(r.lasting);
 }
 
-TEST_CASE("operands of fusions come in pairs with their graphs") {
-  // Every operand of device memory is bound, and nothing else but the host's numbers.
+TEST_CASE("operands of fusions match their graphs") {
+  // Every operand in device memory is bound, and otherwise only the host's numbers.
   const auto check = [](const auto& fusion, std::size_t numbers) {
     const auto graph = fusion.graph();
     INFO(graph.name());
@@ -231,7 +231,7 @@ TEST_CASE("operands of fusions come in pairs with their graphs") {
   }
 }
 
-TEST_CASE("which engines may be chosen") {
+TEST_CASE("engines are filtered by their numerical notes") {
   using Notes = std::vector<cudnnBackendNumericalNote_t>;
   const cudnn::EngineFilter any, exact{false, true}, same{true, false};
   CHECK(any.allows({}));
@@ -244,7 +244,7 @@ TEST_CASE("which engines may be chosen") {
   CHECK(same.allows(Notes{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}));
 }
 
-TEST_CASE("a description of a device that is none is refused") {
+TEST_CASE("an invalid description of a device is refused") {
   for (const char* text : {"", "no json", "{}", "[]", "{\"maxGridSize\": 3}"}) {
     INFO(text);
     CHECK_THROWS_WITH_AS(cudnn::Target{std::string_view(text)}, Contains("[cudnn device description]"), DeviceError);

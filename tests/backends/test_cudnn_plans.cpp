@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What cuDNN plans for our nets on GPUs that are only described (tests/backends/devices), and which fusions it refuses
-// where. A description is what describe_device prints; these were written by hand, after cudaDeviceProp and data sheets
-// as published. No GPU is needed, and none is used where there is one: the driver is a stand-in.
+// Tests cuDNN's plans for tutti's nets on GPUs that are only described (tests/backends/devices), and which fusions it
+// refuses for which GPU. describe_device prints such descriptions; these were written by hand, from cudaDeviceProp and
+// published data sheets. No GPU is needed, and an existing one is not used: the driver is a stand-in.
 #include <tutti/backends/cuda/api/nvrtc.hpp>
 #include <tutti/backends/cuda/cudnn/convolution.hpp>
 #include <tutti/backends/cuda/cudnn/norm_fusion.hpp>
@@ -32,7 +32,7 @@ using namespace tutti::cuda;
 using cudnn::OpGraph;
 using cudnn::Target;
 
-// Without a device every engine of cuDNN's leaves a few bytes of cuBLASLt's behind.
+// Without a device every engine of cuDNN leaks a few bytes of cuBLASLt.
 extern "C" const char* __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's own name
 extern "C" const char* __lsan_default_suppressions() { return "leak:libcublasLt.so\n"; }  // NOLINT
 
@@ -40,7 +40,7 @@ namespace {
 
 constexpr std::array passes{ConvPass::forward, ConvPass::backward_data, ConvPass::backward_weights};
 constexpr std::size_t workspace_limit = std::size_t{1} << 30;
-constexpr std::size_t table_version = 919;  // of cuDNN, for what is said here of fusions
+constexpr std::size_t table_version = 919;  // the version of cuDNN to which the expected fusions apply
 
 // The GPUs, in the order of every table here.
 constexpr std::array<const char*, 4> gpus{"h200", "a100", "b200", "rtx5090"};
@@ -60,12 +60,13 @@ const Target& target_of(std::size_t gpu) {
   return *targets[gpu];
 }
 
-// Puts the stand-in in the driver's place, before cuDNN looks for one. Whether that is too late; says so as a skip.
+// Loads the stand-in before cuDNN searches for a driver. Returns true and prints a skip if that is too late.
 bool no_stand_in() {
   static const bool late = [] {
     if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr) return true;
     if (::dlopen(TUTTI_STAND_IN, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(std::string(::dlerror()));
-    // cuDNN opens and closes NVRTC, over 100 MB, for every plan: ten times the time of the plan itself.
+    // cuDNN opens and closes NVRTC, over 100 MB, for every plan: ten times the time of the plan itself. This keeps it
+    // open.
     REQUIRE(nvrtc_library().found());
     return false;
   }();
@@ -73,7 +74,7 @@ bool no_stand_in() {
   return late;
 }
 
-// The first plan, as the backend makes it; fusions without cuDNN's fallbacks.
+// Returns the first plan, as the backend makes it; fusions without cuDNN's fallbacks.
 std::vector<cudnn::Plan> plan(std::size_t gpu, OpGraph& graph, cudnn::Refusal& refusal, bool fusion,
                               const cudnn::EngineFilter& filter = {}) {
   return cudnn::make_plans(target_of(gpu), graph, filter, workspace_limit, 1, refusal, fusion);
@@ -86,7 +87,7 @@ void check_round_trip(std::size_t gpu, const cudnn::Plan& p) {
   CHECK(again.json() == json);
 }
 
-// All convolutions of our nets.
+// Returns all convolutions of tutti's nets.
 std::set<ConvProblem> problems(DType type) {
   std::set<ConvProblem> all;
   for (const auto& [net, rows] : testing::planned_nets()) all.merge(testing::shapes_of(net, rows, type).convolutions);
@@ -110,7 +111,7 @@ void check_convolutions(DType type, bool exact) {
       }
 }
 
-// What became of the fusions of one kind, and how that differs from what is expected.
+// Counts the results of the fusions of one kind, and the differences from the expected ones.
 class Row {
  public:
   Row(std::string kind, DType type) : kind_(std::move(kind)), type_(type) {}
@@ -125,7 +126,7 @@ class Row {
     differences_ += std::string(gpus[gpu]) + (planned ? " has now " : " has no longer ") + graph.name();
     differences_ += (planned ? std::string() : " (" + refusal.why + ")") + "\n";
   }
-  // Prints the row. Another cuDNN may do otherwise: then the tables here and in the documents are to be looked at.
+  // Prints the row. If another cuDNN differs, the tables here and in the documents must be checked.
   void finish() const {
     std::printf("%-40s %-5s", kind_.c_str(), std::string(name_of(type_)).c_str());
     for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
@@ -146,7 +147,7 @@ class Row {
   std::array<int, gpus.size()> planned_{}, refused_{};
 };
 
-// Where a fusion is expected.
+// The convolutions for which a fusion is expected.
 using Where = bool (*)(const ConvProblem&);
 bool everywhere(const ConvProblem&) { return true; }
 bool nowhere(const ConvProblem&) { return false; }
@@ -158,12 +159,12 @@ void check_fusion(const std::string& kind, DType type, const std::array<Where, g
   Row row(kind, type);
   for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
     for (const ConvProblem& p : all_nets[gpu] ? of_all : of_one)
-      // The first convolution of a net has nothing in front of it.
+      // The first convolution of a net has no activation before it.
       if (p.in_channels % 8 == 0) row.plan(gpu, graph(p), expected[gpu](p));
   row.finish();
 }
 
-// A batch norm in every form.
+// Returns a batch norm in every form.
 std::vector<OpGraph> forms_of(const NormProblem& n) {
   std::vector<OpGraph> forms;
   for (const bool residual : {false, true}) forms.push_back(BatchNormAddRelu{n, residual, true}.graph());
@@ -174,16 +175,16 @@ std::vector<OpGraph> forms_of(const NormProblem& n) {
 
 }  // namespace
 
-TEST_CASE("cuDNN plans every f32 convolution of our nets for every GPU, exact") {
+TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for every GPU, exact") {
   if (!no_stand_in()) check_convolutions(DType::f32, true);
 }
-TEST_CASE("cuDNN plans every f32 convolution of our nets for every GPU, with TF32") {
+TEST_CASE("cuDNN plans every f32 convolution of tutti's nets for every GPU, with TF32") {
   if (!no_stand_in()) check_convolutions(DType::f32, false);
 }
-TEST_CASE("cuDNN plans every bf16 convolution of our nets for every GPU") {
+TEST_CASE("cuDNN plans every bf16 convolution of tutti's nets for every GPU") {
   if (!no_stand_in()) check_convolutions(DType::bf16, false);
 }
-TEST_CASE("cuDNN plans every f16 convolution of our nets for every GPU") {
+TEST_CASE("cuDNN plans every f16 convolution of tutti's nets for every GPU") {
   if (!no_stand_in()) check_convolutions(DType::f16, false);
 }
 
@@ -215,8 +216,8 @@ TEST_CASE("cuDNN before 9.11 plans the f32 and f16 convolutions of ResNet-50 for
     check_resnet50_without_bf16(v100);
 }
 
-// Of the heuristics' first guesses the exact ones stand behind two dozen that round to TF32; what is left without them
-// is the first of the fallbacks.
+// Among the heuristics' first guesses the exact ones follow two dozen that round to TF32. Without the exact ones, the
+// first fallback would be used.
 TEST_CASE("exact f32 convolutions on an H200 have engines that the heuristics guess") {
   if (no_stand_in()) return;
   int all = 0, fallbacks = 0;
@@ -233,8 +234,8 @@ TEST_CASE("exact f32 convolutions on an H200 have engines that the heuristics gu
   CHECK(10 * fallbacks < all);
 }
 
-// Clusters of blocks: kernels made for Hopper, which none for an Ampere has.
-TEST_CASE("convolutions in 16 bits on an H200 are Hopper's own") {
+// Clusters of blocks: kernels made for Hopper have them, kernels for Ampere do not.
+TEST_CASE("convolutions in 16 bits on an H200 use Hopper's kernels") {
   if (no_stand_in()) return;
   for (const DType type : {DType::bf16, DType::f16}) {
     int all = 0;
@@ -276,7 +277,7 @@ TEST_CASE("a plan for one GPU is refused for another") {
     }
 }
 
-TEST_CASE("a stored plan serves every GPU of its kind, until the driver is another") {
+TEST_CASE("a stored plan serves every GPU of its kind while the driver stays the same") {
   if (no_stand_in()) return;
   const ConvProblem p{256, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, DType::bf16};
   OpGraph graph = cudnn::convolution_graph(ConvPass::forward, p, p.type);
@@ -307,7 +308,7 @@ TEST_CASE("a stored plan serves every GPU of its kind, until the driver is anoth
   CHECK_FALSE(taken("multiProcessorCount", "114"));
 }
 
-TEST_CASE("which GPU has an activation in front of a convolution and statistics behind it") {
+TEST_CASE("GPUs that fuse an activation before a convolution and statistics after it") {
   if (no_stand_in()) return;
   const auto graph = [](const ConvProblem& p) { return ScaleBiasReluConvStatistics{p}.graph(); };
   const std::string kind = to_string(FusedPass::activated_statistics);
@@ -315,7 +316,7 @@ TEST_CASE("which GPU has an activation in front of a convolution and statistics 
   check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
 }
 
-TEST_CASE("which GPU has an activation in front of the gradient of the weights") {
+TEST_CASE("GPUs that fuse an activation before the gradient of the weights") {
   if (no_stand_in()) return;
   const auto graph = [](const ConvProblem& p) { return ScaleBiasReluConvBackwardWeights{p, p.type}.graph(); };
   const std::string kind = to_string(FusedPass::activated_backward_weights);
@@ -323,7 +324,7 @@ TEST_CASE("which GPU has an activation in front of the gradient of the weights")
   check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
 }
 
-TEST_CASE("which GPU goes back through a convolution and a batch norm in one") {
+TEST_CASE("GPUs that fuse the backward pass through a convolution and a batch norm") {
   if (no_stand_in()) return;
   const auto graph = [](const ConvProblem& p) { return ConvBackwardDataReluBatchNorm{p}.graph(); };
   const std::string kind = to_string(FusedPass::backward_data_norm);
@@ -331,11 +332,11 @@ TEST_CASE("which GPU goes back through a convolution and a batch norm in one") {
   check_fusion(kind, DType::bf16, {nowhere, nowhere, nowhere, nowhere}, {true, true, true, true}, graph);
 }
 
-TEST_CASE("every GPU has statistics behind a convolution") {
+TEST_CASE("every GPU fuses statistics after a convolution") {
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     Row row(to_string(FusedPass::statistics), type);
-    // Mostly compiled by cuDNN, which takes it half a second or more.
+    // cuDNN compiles most of them, which takes half a second or more.
     const std::array<ConvProblem, 2> stem_and_3x3{
         ConvProblem{256, 4, 224, 224, 64, 112, 112, 7, 7, 2, 2, 3, 3, 3, 3, type},
         ConvProblem{256, 128, 28, 28, 128, 28, 28, 3, 3, 1, 1, 1, 1, 1, 1, type},
@@ -346,7 +347,7 @@ TEST_CASE("every GPU has statistics behind a convolution") {
   }
 }
 
-TEST_CASE("the gradient of the weights comes in the type of the activations alone") {
+TEST_CASE("the gradient of the weights has only the type of the activations") {
   if (no_stand_in()) return;
   for (const DType type : {DType::f16, DType::bf16}) {
     Row row("backward weights to f32", type);
@@ -357,9 +358,9 @@ TEST_CASE("the gradient of the weights comes in the type of the activations alon
   }
 }
 
-TEST_CASE("images have the channels for which no GPU copies them first") {
+TEST_CASE("images have the number of channels for which no GPU copies them first") {
   if (no_stand_in()) return;
-  // In f16 cuDNN has kernels for 4 channels, forward; in bf16 it would fill them up to 8 in its workspace.
+  // In f16 cuDNN has forward kernels for 4 channels; in bf16 it would pad them to 8 in its workspace.
   for (const auto& [type, channels] : {std::pair{DType::bf16, 8}, {DType::f16, 4}}) {
     CHECK(padded_in_channels(type, 3) == channels);
     const std::int64_t images = std::int64_t{256} * 224 * 224 * channels * 2;
@@ -377,7 +378,7 @@ TEST_CASE("images have the channels for which no GPU copies them first") {
   }
 }
 
-// cuDNN compiles every one of these, which takes about a second.
+// cuDNN compiles each of these, which takes about a second.
 TEST_CASE("the H200 has every form of batch norm in one kernel") {
   if (no_stand_in()) return;
   Row row("batch norm", DType::bf16);

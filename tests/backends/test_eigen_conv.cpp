@@ -10,7 +10,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/engine/reference/reference.hpp>
 
-// The eigen backend's own loops over bands, blocks and slices, on shapes that do not fit them.
+// Tests the eigen backend's own loops over bands, blocks and slices, on shapes that are not multiples of them.
 namespace {
 
 using namespace tutti;
@@ -49,14 +49,14 @@ Tensor random(Shape s, DType t, std::uint64_t seed) {
   return r;
 }
 
-// A NaN everywhere, so that what is not written is seen.
+// Returns a tensor of NaNs, so that unwritten values show.
 Tensor unset(Shape s, DType t) {
   Tensor r(s, t);
   std::memset(r.bytes.data(), 0xff, r.bytes.size());
   return r;
 }
 
-// Largest difference, relative to sums of `terms` products of numbers below 1.
+// Returns the largest difference, relative to sums of `terms` products of numbers below 1.
 double difference(const Tensor& a, const Tensor& b, std::int64_t terms) {
   double most = 0;
   for (std::int64_t i = 0; i < a.desc.shape.numel(); ++i) {
@@ -173,7 +173,7 @@ void check(EigenBackend& b, const Case& k, DType t) {
   }
 }
 
-// Eigen's own loops, and none of Winograd's algorithm.
+// Eigen's own loops, without Winograd's algorithm.
 const CpuOptions direct{.threads = 1, .convolution = cpu::ConvolutionAlgorithm::direct};
 constexpr DType types[] = {DType::f32, DType::bf16};
 
@@ -194,13 +194,13 @@ TEST_CASE("eigen convolutions agree with the reference on odd shapes") {
           }
 }
 
-TEST_CASE("eigen convolutions agree with the reference where bands, slabs and slices end") {
+TEST_CASE("eigen convolutions agree with the reference at the ends of bands, slabs and slices") {
   EigenBackend b(direct);
   for (DType t : types) {
     check(b, {3, 16, 32, 32, 16, {3, 3, 1, 1}}, t);  // several bands of rows
     check(b, {2, 40, 30, 30, 20, {3, 3, 2, 1}}, t);  // with a stride
     check(b, {4, 96, 6, 6, 80, {3, 3, 1, 1}}, t);    // slices of input channels
-    check(b, {2, 240, 5, 5, 70, {3, 3, 1, 1}}, t);   // weights in several slabs, rows that groups do not fit
+    check(b, {2, 240, 5, 5, 70, {3, 3, 1, 1}}, t);   // weights in several slabs, rows that are not multiples of groups
     check(b, {2, 70, 5, 4, 240, {3, 3, 2, 1}}, t);   // the same backward
     check(b, {2, 2100, 2, 4, 20, {1, 1, 1, 0}}, t);  // a kernel's row in several slabs
     check(b, {2, 2100, 3, 3, 36, {1, 1, 2, 0}}, t);  //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors seen as Eigen's matrices.
+// Tests tensors viewed as Eigen's matrices.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -8,7 +8,7 @@
 
 using namespace tutti;
 
-TEST_CASE("a tensor as a matrix and as an array, without a copy") {
+TEST_CASE("a tensor is viewed as a matrix and as an array without a copy") {
   Tensor<float> t(Shape{2, 3, 2});
   std::iota(t.begin(), t.end(), 0.F);
   auto m = map_matrix(t);

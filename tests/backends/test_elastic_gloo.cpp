@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The gradients of a process of an elastic job over Gloo lie in a window that stays, however often its members change.
+// Tests that the gradients of a process of an elastic Gloo job are in a window that persists while members change.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace {
 constexpr std::size_t floats = 50'000;
 
 std::span<float> values(std::span<std::byte> bytes) { return {reinterpret_cast<float*>(bytes.data()), floats}; }
-// Whether all ranks' sum of their numbers comes to each place.
+// Returns true if every element becomes the sum of all ranks' numbers.
 template <class Reduce>
 bool sums(std::span<std::byte> bytes, float mine, float of_all, Reduce&& reduce) {
   std::ranges::fill(values(bytes), mine);
@@ -38,7 +38,7 @@ bool sums(std::span<std::byte> bytes, float mine, float of_all, Reduce&& reduce)
 
 }  // namespace
 
-TEST_CASE("windows that outlive their groups are summed in place, where all ranks have one") {
+TEST_CASE("windows that outlive their groups are summed in place if all ranks have one") {
   constexpr std::size_t size = 3;
   std::vector<std::shared_ptr<HostWindow>> windows(size);
   std::string why;
@@ -69,7 +69,8 @@ TEST_CASE("windows that outlive their groups are summed in place, where all rank
 }
 
 TEST_CASE(
-    "an elastic process keeps its window while others join and leave, and has other memory there once one is lost") {
+    "an elastic process keeps its window while others join and leave, and gets other memory at its address after a "
+    "loss") {
   control::ArbiterOptions o;
   o.workers = 2;
   o.elastic = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Processes with emulated GPUs come and go, in order and by death, while they train over an emulated NCCL: every sample
-// is seen once an epoch, and what comes out is what one process comes to.
+// Tests training over an emulated NCCL by processes with emulated GPUs that join, leave and die. Every sample is seen
+// once an epoch, and the result equals that of one process.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -65,7 +65,7 @@ std::size_t open_files() {
 
 }  // namespace
 
-TEST_CASE("one process, then two, four, three, one: started op by op, and captured anew") {
+TEST_CASE("one process becomes two, four, three and one, with steps started op by op and captured again") {
   if (testing::no_emulator()) return;
   const std::vector<float>& one = weights_of_one();
   for (const bool captured : {false, true}) {
@@ -96,18 +96,18 @@ TEST_CASE("one process, then two, four, three, one: started op by op, and captur
   }
 }
 
-TEST_CASE("a process is killed at any point of a step and of a group that forms") {
+TEST_CASE("a process is killed at any point of a step and of the forming of a group") {
   if (testing::no_emulator()) return;
   const std::vector<float>& one = weights_of_one();
-  // Points that the victim comes to once a third one is to join: those where the first group ends, where the next one
-  // forms and takes over the state, and those of steps, which are started, captured and replayed. Others that are the
-  // same one after the other count once.
+  // Points that the victim reaches after a third process was asked to join: the end of the first group, the forming of
+  // the next one with the transfer of the state, and points of steps, which are started, captured and replayed.
+  // Consecutive equal points count once.
   for (std::size_t victim = 0; victim < 3; ++victim)
     for (const int point : {0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 37, 50, 70}) {
       CAPTURE(victim);
       CAPTURE(point);
       const test::TempFolder folder;
-      bool counts = victim == 2, asked = false;  // the newcomer from its beginning
+      bool counts = victim == 2, asked = false;  // the new process counts from its beginning
       NcclJob job(2, [&](NcclJob& j, std::size_t me, const FitStep& s) {
         slowly();
         if (s.step == 5) counts = true;
@@ -132,14 +132,14 @@ TEST_CASE("a process is killed at any point of a step and of a group that forms"
     }
 }
 
-TEST_CASE("two hundred generations leave no communicator, stream, memory or descriptor behind") {
+TEST_CASE("two hundred generations leave no communicator, stream, memory or descriptor allocated") {
   if (testing::no_emulator()) return;
   const auto said = testing::two_nccl_ranks([&](int rank, ElasticNccl& strategy, cuda::DeviceMemory&) {
     auto& device = emulator::Device::instance();
     std::vector<std::size_t> held;
     int sums = 0;
     for (std::uint64_t i = 0; i < 200; ++i) {
-      // A rank's step breaks, by turns; the other one's sum is whole or breaks with it.
+      // The ranks break a step alternately. The other rank's sum is complete or breaks with it.
       bool broken = static_cast<int>(i % 2) == rank;
       try {
         double sum = rank + 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The gradients of a worker of an elastic job with parameter servers lie in a window that stays, and in which servers
-// of its host add up. One of asynchronous servers that is given up ends at once.
+// Tests that the gradients of a worker of an elastic job with parameter servers are in a window that persists and in
+// which servers of its host add. A worker of asynchronous servers that is given up ends at once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -35,7 +35,8 @@ void require(bool good, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("a worker keeps its window while another one leaves, and has other memory there once a server is lost") {
+TEST_CASE(
+    "a worker keeps its window while another one leaves, and gets other memory at its address after a server's loss") {
   control::ArbiterOptions o;
   o.workers = o.servers = 2;
   o.elastic = true;
@@ -65,7 +66,7 @@ TEST_CASE("a worker keeps its window while another one leaves, and has other mem
     sum_is(2, "parameter server over windows, 2 servers");
     summed.count_down();
     while (!summed.try_wait() && !failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (me == 0) office.ended(lost_server);  // as if it were stopped, and given up
+    if (me == 0) office.ended(lost_server);  // as if it were stopped and given up
     change_is_known(true);
     require(s.next_generation({1, true, false}), "a generation with one server");
     require(values(bytes)[7] == 0, "other memory in its place");
@@ -100,7 +101,7 @@ TEST_CASE("a worker keeps its window while another one leaves, and has other mem
   for (std::size_t me = 0; me < 3; ++me) CHECK(errors[me] == "");
 }
 
-TEST_CASE("a worker of asynchronous servers that is given up waits for no answer of theirs") {
+TEST_CASE("a worker of asynchronous servers that is given up does not wait for their answers") {
   control::ArbiterOptions o;
   o.workers = o.servers = 1;
   o.elastic = o.servers_hold = true;
@@ -119,7 +120,7 @@ TEST_CASE("a worker of asynchronous servers that is given up waits for no answer
     its.role = "server";
     zeromq::JobOptions own = job;
     own.weights = &weights;
-    own.log = [&](const std::string& line) {  // that the worker is gone: before it is refused
+    own.log = [&](const std::string& line) {  // the worker is reported gone before it is refused
       while (line.find("gone") != line.npos && !answers) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     try {
@@ -132,7 +133,7 @@ TEST_CASE("a worker of asynchronous servers that is given up waits for no answer
     zeromq::ElasticAsyncServed s(of_worker, zeromq::elastic_options(start, job), zeromq::FormAsync(job));
     require(s.others_at_work() == 0, "nobody else");
     answers = false;
-    office.ended(0);  // as if it were stopped, and given up
+    office.ended(0);  // as if it were stopped and given up
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     while (std::chrono::steady_clock::now() < end) (void)s.others_at_work();
   } catch (const Error& e) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which chains become ops of the CUDA backend's own, and that a fused graph computes what the graph did.
-// ReferenceBackend, with a loop for each, is the oracle.
+// Tests which chains become the CUDA backend's own ops, and that a fused graph computes the same as before.
+// ReferenceBackend, with a loop for each op, is the oracle.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -42,7 +42,7 @@ class FusingReference : public testing::FusedReference {
   cuda::NormFusions options_;
 };
 
-// Lowers what it does not run.
+// Creates ops that it cannot run.
 class Without : public testing::FusedReference {
  public:
   void rewrite(Graph& g, DType) override { cuda::fuse_norms(g, {}); }
@@ -76,7 +76,7 @@ Graph fast_net() {
   return std::move(b).take();
 }
 
-// Every value is made once, before it is read; nothing is read that nobody makes.
+// Checks that every value is computed once, and before it is read.
 void check_order(const Graph& g) {
   std::vector<int> made(g.values.size(), 0);
   for (std::size_t v = 0; v < g.values.size(); ++v)
@@ -140,12 +140,13 @@ const std::vector<cuda::NormFusions> ways{
 
 }  // namespace
 
-TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions") {
+TEST_CASE("in bottlenecks both inner batch norms are fused into their convolutions") {
   Graph g = differentiate(fuse(resnet50(64)));
   const Graph before = g;
   const cuda::FusedLayers l = cuda::fuse_norms(g, {});
   check_order(g);
-  // 53 convolutions, each followed by a batch norm; two of the three of each of 16 blocks go into one convolution.
+  // 53 convolutions, each followed by a batch norm; in each of 16 blocks two of the three are fused into one
+  // convolution.
   CHECK(l.statistics.size() == 53);
   CHECK(l.activation.size() == 32);
   CHECK(l.activation[0] == "layer1.0.conv2");
@@ -161,7 +162,7 @@ TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions
   CHECK(count<cuda::Conv2dBackwardDataNorm>(g) == 32);
   CHECK(count<cuda::BatchNormBackwardApply>(g) == 32);
   CHECK(count<op::BatchNormBackward>(g) == 21);
-  // Nothing is computed again in memory any more.
+  // No value is computed again in memory.
   CHECK(count<op::BatchNormInference>(before) == 32);
   CHECK(count<op::BatchNormInference>(g) == 0);
   // Forward nodes keep their numbers: evaluation reads the weights that are packed for them.
@@ -175,7 +176,7 @@ TEST_CASE("bottlenecks: both inner batch norms vanish between their convolutions
   for (std::size_t i = 0; i < a.slices.size(); ++i) CHECK(a.slices[i].name == b.slices[i].name);
 }
 
-TEST_CASE("each kind of chain can be left alone") {
+TEST_CASE("each kind of chain can be switched off alone") {
   const Graph before = differentiate(fuse(resnet50(64)));
   Graph g = before;
   CHECK_FALSE(cuda::fuse_norms(g, {false, false, false}).any());
@@ -187,26 +188,26 @@ TEST_CASE("each kind of chain can be left alone") {
   CHECK(count<op::BatchNormInference>(g) == 32);
   g = before;
   l = cuda::fuse_norms(g, {false, true, true});
-  CHECK(l.activation.empty());  // statistics come first
+  CHECK(l.activation.empty());  // they require statistics
   CHECK(l.backward.size() == 32);
   CHECK(count<op::BatchNorm>(g) == 53);
   check_order(g);
 }
 
-TEST_CASE("basic blocks and the pre-activation form") {
+TEST_CASE("chains of basic blocks and of the pre-activation form are fused") {
   Graph g = differentiate(fuse(cifar()));
   cuda::FusedLayers l = cuda::fuse_norms(g, {});
   check_order(g);
   CHECK(l.statistics.size() == static_cast<std::size_t>(count<cuda::Conv2dStatistics>(g)));
-  CHECK(l.activation.size() == 3);  // one a block
+  CHECK(l.activation.size() == 3);  // one in each block
   g = differentiate(fuse(cifar(true)));
   l = cuda::fuse_norms(g, {});
   check_order(g);
-  // A batch norm whose input is a sum has no convolution to take its statistics.
+  // A batch norm of a sum has no convolution that could compute its statistics.
   CHECK(count<op::BatchNorm>(g) > 0);
 }
 
-TEST_CASE("not where somebody else reads what would vanish") {
+TEST_CASE("a chain is not fused if another op reads the removed value") {
   const auto chain = [](auto&& more) {
     Builder b(3, 6, 6);
     ValueId x = nn::conv(b, "a", b.normalize({0, 0, 0}, {1, 1, 1}), {.out = 4});
@@ -221,7 +222,7 @@ TEST_CASE("not where somebody else reads what would vanish") {
   g = chain([](Builder& b, ValueId y, ValueId z) { return b.add("sum", y, z); });
   CHECK(cuda::fuse_norms(g, {}).activation.empty());
   check_order(g);
-  // Two convolutions read it: it is in memory once rather than computed twice.
+  // Two convolutions read it: it is kept in memory rather than computed twice.
   g = chain([](Builder& b, ValueId y, ValueId z) {
     return b.add("sum", z, nn::batch_norm(b, "bn3", nn::conv(b, "c", y, {.out = 4}), {}));
   });
@@ -238,7 +239,7 @@ TEST_CASE("a fused graph computes the same, in f64 to the last digits") {
     for (const cuda::NormFusions& o : ways) {
       FusingReference fused(o);
       const Trained got = train(fused, net, DType::f64, 3);
-      // The way back has a form for relu alone.
+      // The backward fusion has a form only for relu.
       CHECK(fused.fused.any() == (o.statistics || count<op::Gelu>(net) == 0));
       CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-10));
       CHECK(got.evaluated == doctest::Approx(want.evaluated).epsilon(1e-10));
@@ -248,7 +249,7 @@ TEST_CASE("a fused graph computes the same, in f64 to the last digits") {
   }
 }
 
-TEST_CASE("and in f32 and bf16 to what these can tell") {
+TEST_CASE("a fused graph computes the same in f32 and bf16 within their precision") {
   const Graph net = cifar(false, 8, 12);
   for (const DType t : {DType::f32, DType::bf16}) {
     ReferenceBackend plain;
@@ -260,7 +261,7 @@ TEST_CASE("and in f32 and bf16 to what these can tell") {
   }
 }
 
-TEST_CASE("random nets: fused or not, the same in f64") {
+TEST_CASE("random nets compute the same in f64 with and without fusion") {
   for (std::uint64_t seed = 1; seed <= 25; ++seed) {
     const Graph net = testing::random_graph(seed, 9);
     ReferenceBackend plain;
@@ -302,7 +303,7 @@ TEST_CASE("gradients of a fused graph are slopes of its loss") {
   }
 }
 
-TEST_CASE("what is kept is not computed again, and the numbers stay to the bit") {
+TEST_CASE("kept values are not computed again, and the results stay the same to the bit") {
   for (const Graph& net : {cifar(), cifar(true), testing::bottlenecks()}) {
     Graph g = differentiate(fuse(net));
     CHECK(count<op::BatchNormInference>(g) > 0);
@@ -320,7 +321,7 @@ TEST_CASE("what is kept is not computed again, and the numbers stay to the bit")
   }
 }
 
-TEST_CASE("memory: what vanishes takes none") {
+TEST_CASE("removed values take no memory") {
   const Graph before = differentiate(fuse(resnet50(224)));
   Graph g = before;
   cuda::fuse_norms(g, {});
@@ -329,25 +330,25 @@ TEST_CASE("memory: what vanishes takes none") {
     int vanished = 0;
     for (std::size_t v = 0; v < before.values.size(); ++v)
       vanished += a.values[v].where == Where::activation && b.values[v].where == Where::nowhere ? 1 : 0;
-    CHECK(vanished == 64);  // forward and again backward
-    // The most is in use where the forward pass ends, with what is kept either way. A few values a channel come to
-    // that.
+    CHECK(vanished == 64);  // forward and backward
+    // The peak is at the end of the forward pass, with the values that are kept in both cases. The fused graph adds a
+    // few values per channel.
     CHECK(b.activation_bytes < a.activation_bytes + (std::size_t{2} << 20));
   }
 }
 
-TEST_CASE("an op that the backend does not run is refused when the plan is made") {
+TEST_CASE("an op that the backend cannot run is refused when the plan is made") {
   Without backend;
   Executor e(backend, cifar());
   CHECK_THROWS_WITH_AS((void)e.prepare(2, true), doctest::Contains("got conv2d_statistics"), Error);
 }
 
-TEST_CASE("an op of a backend's own has a name, is found by its type, and is nobody else's") {
+TEST_CASE("a backend's own op has a name, is found by its type, and is unknown to other backends") {
   Graph copy;
   {
     Graph g = differentiate(fuse(cifar()));
     (void)cuda::fuse_norms(g, {});
-    copy = g;  // keeps what the ops refer to
+    copy = g;  // keeps the data to which the ops refer
   }
   const Node& n = copy.nodes[1];
   CHECK(name_of(n.op) == "conv2d_statistics");
@@ -365,7 +366,7 @@ TEST_CASE("an op of a backend's own has a name, is found by its type, and is nob
                        "[conv1] expected an op that backend 'reference' runs, got conv2d_statistics.", UsageError);
 }
 
-TEST_CASE("bytes of activations a trained image of ResNet-50 moves, as bench/RESULTS.md has them") {
+TEST_CASE("the activation traffic of ResNet-50 is that of bench/RESULTS.md") {
   const Graph before = differentiate(fuse(resnet50(224)));
   const auto mb = [](const Graph& g) {
     auto sum = testing::activation_traffic(g, 2);

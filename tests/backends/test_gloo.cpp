@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // optimised
-// Ranks over Gloo, as threads of one process that pretend to be on several hosts: the conformance cases on every way,
-// the bits of ranks that are threads, and groups that are interrupted wherever they are.
+// Tests ranks over Gloo, as threads of one process that simulate several hosts: the conformance cases in every
+// configuration, equality with ranks that are threads, and groups that are interrupted at any point.
 #include <doctest/doctest.h>
 
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ std::vector<GlooWay> ways() {
   return list;
 }
 
-// f32 that are not exact, of a rank.
+// Returns a rank's f32 numbers. Their sums are rounded.
 std::vector<float> noise(int rank, std::size_t n) {
   Rng rng(11, Purpose::user, 0, static_cast<std::uint64_t>(rank));
   std::vector<float> v(n);
@@ -64,7 +64,7 @@ bool has_ipv6() {
 
 }  // namespace
 
-TEST_CASE("all that a communicator must do, on every way") {
+TEST_CASE("every conformance case passes in every configuration") {
   for (const GlooWay& way : ways()) {
     CAPTURE(way.name);
     run_gloo(way, [&](GlooCommunicator& c) {
@@ -79,7 +79,7 @@ TEST_CASE("all that a communicator must do, on every way") {
   }
 }
 
-TEST_CASE("the other types, too") {
+TEST_CASE("f16 and other types are reduced") {
   for (const GlooWay& way : ways()) {
     CAPTURE(way.name);
     run_gloo(way, [&](GlooCommunicator& c) {
@@ -98,7 +98,7 @@ TEST_CASE("the other types, too") {
   }
 }
 
-TEST_CASE("over IPv6") {
+TEST_CASE("groups work over IPv6") {
   if (!has_ipv6()) {
     std::printf("SKIP: no IPv6 here\n");
     return;
@@ -110,7 +110,7 @@ TEST_CASE("over IPv6") {
   });
 }
 
-TEST_CASE("ranks of one host and two hosts have the bits of threads") {
+TEST_CASE("ranks on one host and on two hosts give the bits of threads") {
   constexpr std::size_t n = 100'003;
   const auto sums = [&](auto& c, std::vector<float>& out) {
     std::vector<float> v = noise(c.rank(), n);
@@ -130,7 +130,7 @@ TEST_CASE("ranks of one host and two hosts have the bits of threads") {
   CHECK(std::memcmp(threads.data(), gloo.data(), n * 4) == 0);
 }
 
-TEST_CASE("a type on the wire is acted on") {
+TEST_CASE("the type chosen for the wire is used") {
   for (const auto wire : {WireType::same, WireType::bf16}) {
     run_gloo({"wire", {"a", "b"}, true, true, wire}, [&](GlooCommunicator& c) {
       std::vector<float> f(1000, 1.001F);
@@ -145,7 +145,7 @@ TEST_CASE("a type on the wire is acted on") {
   });
 }
 
-TEST_CASE("names say how the ranks speak") {
+TEST_CASE("names describe how the ranks communicate") {
   const auto name = [](const GlooWay& way) {
     std::string n;
     run_gloo(way, [&](GlooCommunicator& c) {
@@ -158,7 +158,7 @@ TEST_CASE("names say how the ranks speak") {
   CHECK(name({"", {"a", "a", "b"}, false}) == "gloo; rank 2 on b");
 }
 
-TEST_CASE("ranks listen where those of other hosts reach them") {
+TEST_CASE("ranks listen on addresses that other hosts can reach") {
   CHECK(gloo_address({"a", "a"}, "a") == "127.0.0.1");
   CHECK(gloo_address({"192.0.2.1"}, "192.0.2.1") == "127.0.0.1");
   ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
@@ -166,12 +166,13 @@ TEST_CASE("ranks listen where those of other hosts reach them") {
   ::setenv("GLOO_SOCKET_IFNAME", "\n none", 1);
   CHECK_THROWS_WITH_AS((void)gloo_address({"a", "b"}, "a"), doctest::Contains("GLOO_SOCKET_IFNAME"), UsageError);
   ::unsetenv("GLOO_SOCKET_IFNAME");
-  // Names that mean this host alone lead nowhere.
+  // Names that mean this host cannot be reached by others.
   CHECK_THROWS_AS((void)gloo_address({"127.0.0.1", "127.0.0.2"}, "127.0.0.1"), CommunicationError);
-  CHECK_THROWS_AS((void)gloo_device("192.0.2.1"), CommunicationError);  // of documents (RFC 5737), nobody's
+  // reserved for documentation (RFC 5737), no real host
+  CHECK_THROWS_AS((void)gloo_device("192.0.2.1"), CommunicationError);
 }
 
-TEST_CASE("a wrong place in the group is refused") {
+TEST_CASE("a wrong rank or size is refused") {
   MemoryKeyStore store;
   for (const GlooOptions& o : {GlooOptions{.rank = 2, .size = 2}, GlooOptions{.rank = -1, .size = 2},
                                GlooOptions{.size = 0}, GlooOptions{.size = 2, .hosts = {"a"}}}) {

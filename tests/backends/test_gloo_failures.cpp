@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // optimised
-// Ranks over Gloo that do not come, stand at different operations, or are interrupted wherever they are, as threads of
-// one process that pretend to be on several hosts: who hears what, and that nothing is left.
+// Tests ranks over Gloo that do not arrive, run different operations, or are interrupted at any point, as threads of
+// one process that simulate several hosts: the errors of all ranks, and that no resource is left.
 #include <doctest/doctest.h>
 
 #include <dirent.h>
@@ -35,7 +35,7 @@ using conformance::bytes_of;
 
 namespace {
 
-// What each rank hears when it waits for rank `bad` of the way, which does not come.
+// Returns the error of each rank that waits for rank `bad`, which does not arrive.
 std::vector<std::string> wait_for(const GlooWay& way, int bad, const std::function<void(GlooCommunicator&)>& bad_does) {
   std::vector<std::string> heard(way.hosts.size());
   std::atomic<int> told{0};
@@ -72,11 +72,11 @@ const std::vector<GlooWay>& failing_ways() {
 
 }  // namespace
 
-TEST_CASE("who does not come is named") {
+TEST_CASE("a rank that does not arrive is named") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     const auto heard = wait_for(way, 3, [](GlooCommunicator&) {});
-    // In a tree the leader of the other host knows of the leader alone.
+    // In a tree, the leader of the other host knows only the leader.
     const std::string name = "rank 3 on " + way.hosts[3];
     int named = 0;
     for (int r = 0; r < 3; ++r) {
@@ -89,7 +89,7 @@ TEST_CASE("who does not come is named") {
   }
 }
 
-TEST_CASE("who aborts says why, once") {
+TEST_CASE("a rank that aborts gives the reason once") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     const Stopwatch watch;
@@ -103,7 +103,7 @@ TEST_CASE("who aborts says why, once") {
   }
 }
 
-TEST_CASE("ranks at different operations are told so") {
+TEST_CASE("ranks at different operations get an error that says so") {
   for (const GlooWay& way : {GlooWay{"plain", {"a", "b"}, false}, GlooWay{"host", {"a", "a"}}}) {
     CAPTURE(way.name);
     std::array<std::string, 2> heard;
@@ -128,12 +128,12 @@ TEST_CASE("ranks at different operations are told so") {
 namespace {
 
 #if defined(TUTTI_TEST_ASAN) || defined(TUTTI_TEST_TSAN)
-constexpr double slower = 10;  // how much longer what is not waited for may take
+constexpr double slower = 10;  // factor for the time that waits may take
 #else
 constexpr double slower = 1;
 #endif
 
-// Ranks that wait in `body` when all flags are raised; the longest time from then to the end of it, in seconds.
+// Raises all flags while ranks wait in `body`. Returns the longest time until the end of `body`, in seconds.
 double interrupted(const GlooWay& way, const std::function<void(GlooRank&)>& body, std::string* said = nullptr,
                    std::chrono::milliseconds after = 200ms) {
   std::mutex mutex;
@@ -163,14 +163,14 @@ double interrupted(const GlooWay& way, const std::function<void(GlooRank&)>& bod
 
 }  // namespace
 
-TEST_CASE("a group that is formed can be interrupted") {
+TEST_CASE("the forming of a group can be interrupted") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     std::string said;
     const double seconds = interrupted(
         way,
         [](GlooRank& r) {
-          if (r.rank == 3) return std::this_thread::sleep_for(200ms);  // it never comes
+          if (r.rank == 3) return std::this_thread::sleep_for(200ms);  // it never arrives
           GlooCommunicator c(r.options, r.store, r.flag);
           throw std::runtime_error("it was formed");
         },
@@ -180,7 +180,7 @@ TEST_CASE("a group that is formed can be interrupted") {
   }
 }
 
-TEST_CASE("who waits for others can be interrupted") {
+TEST_CASE("a rank that waits for others can be interrupted") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     std::string said;
@@ -198,8 +198,8 @@ TEST_CASE("who waits for others can be interrupted") {
   }
 }
 
-TEST_CASE("who is in the middle of a message can be interrupted") {
-  // Every rank sends and receives without an end.
+TEST_CASE("a rank in the middle of a message can be interrupted") {
+  // Every rank sends and receives endlessly.
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     const double seconds = interrupted(way, [](GlooRank& r) {
@@ -213,7 +213,7 @@ TEST_CASE("who is in the middle of a message can be interrupted") {
 
 namespace {
 
-// Holds up the thread of a device.
+// Blocks the thread of a device.
 class Stall final : public ::gloo::transport::tcp::Handler {
  public:
   explicit Stall(const std::string& address)
@@ -235,8 +235,7 @@ class Stall final : public ::gloo::transport::tcp::Handler {
   std::atomic<bool> over_{false};
 };
 
-// Looks at memory that Gloo's thread may be writing at the moment: the only way to see from outside that a message has
-// begun.
+// Reads memory that Gloo's thread may be writing: the only way to see from outside that a message has begun.
 #if defined(TUTTI_TEST_TSAN)
 __attribute__((no_sanitize("thread"), noinline))
 #endif
@@ -246,8 +245,8 @@ bool written(const std::byte& place) {
 
 }  // namespace
 
-TEST_CASE("a message of which half has come can be interrupted") {
-  // Rank 1 has a thread of Gloo's own, which stands still while the message comes.
+TEST_CASE("a half-received message can be interrupted") {
+  // Rank 1 has a Gloo thread of its own, which is blocked during the message.
   std::string said;
   double seconds = -1;
   bool begun = false, ended = false;
@@ -264,7 +263,7 @@ TEST_CASE("a message of which half has come can be interrupted") {
         begun = written(got.front());
         ended = written(got.back());
       }
-      // Of the other end's leaving it knows nothing.
+      // It does not notice that the other end has left.
       r.flag.raise("the loss of worker 7 on z");
       CHECK_THROWS_AS(w.wait(), CommunicationError);
       return;
@@ -290,10 +289,10 @@ TEST_CASE("a message of which half has come can be interrupted") {
   CHECK(!ended);
   CHECK(said.find("worker 7 on z") != std::string::npos);
   CHECK(seconds >= 0);
-  CHECK(seconds < 0.15);  // rank 1 goes on later
+  CHECK(seconds < 0.15);  // rank 1 continues later
 }
 
-TEST_CASE("a group that was interrupted while it was idle is of no use any more") {
+TEST_CASE("a group interrupted while idle cannot be used any more") {
   for (const GlooWay& way : failing_ways()) {
     CAPTURE(way.name);
     run_gloo_ranks(way, [](GlooRank& r) {
@@ -309,7 +308,7 @@ TEST_CASE("a group that was interrupted while it was idle is of no use any more"
   }
 }
 
-TEST_CASE("a step that breaks at any piece leaves the state of the step before, over Gloo") {
+TEST_CASE("a step that breaks at any piece leaves the state before the step, over Gloo") {
   const GlooWay way{"tree", {"a", "a", "b"}};
   int pieces = 0;
   run_gloo(way, [&](GlooCommunicator& c) {
@@ -351,7 +350,7 @@ std::size_t resident_kib() {
 
 }  // namespace
 
-TEST_CASE("500 groups come and go, and leave nothing") {
+TEST_CASE("500 groups are formed and ended without leaving resources") {
   const std::vector<GlooWay> list{{"plain", {"a", "b", "c"}, false}, {"tree", {"a", "a", "b"}}};
   std::size_t descriptors = 0, threads = 0, kib = 0;
   for (int g = 0; g < 500; ++g) {
@@ -373,7 +372,7 @@ TEST_CASE("500 groups come and go, and leave nothing") {
   CHECK(entries("/proc/self/fd") <= descriptors);
   CHECK(entries("/proc/self/task") <= threads);
 #ifdef TUTTI_TEST_ASAN
-  kib += 1 << 20;  // it keeps what is freed
+  kib += 1 << 20;  // it keeps freed memory
 #endif
   CHECK(resident_kib() <= kib + kib / 10 + 2048);
 }

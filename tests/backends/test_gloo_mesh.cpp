@@ -45,7 +45,7 @@ class Held final : public ::gloo::transport::tcp::Handler {
   std::atomic<bool> holds_{false}, over_{false};
 };
 
-// A rank of a group of three, whose last rank never comes.
+// A rank in a group of three; the last rank never arrives.
 struct Rank {
   Rank(int r, const std::string& address, KeyStore& s) : number(r), store(s), mesh(r, 3, gloo_device(address)) {}
   void connect() {
@@ -72,8 +72,8 @@ struct Rank {
 
 }  // namespace
 
-TEST_CASE("a rank whose Gloo thread runs late survives that another rank has given the group up") {
-  // The addresses decide which of the two connects.
+TEST_CASE("a rank with a slow Gloo thread survives when another rank gives the group up") {
+  // The order of the addresses decides which of the two connects.
   for (const auto& [here, there] : {std::pair{"127.0.0.1", "127.0.0.2"}, {"127.0.0.2", "127.0.0.1"}}) {
     MemoryKeyStore store;
     Rank late(0, here, store);

@@ -26,7 +26,7 @@ using namespace tutti::test;
 
 namespace {
 
-// Each decoder alone.
+// Returns each decoder alone.
 std::vector<ImageDecoders> all_decoders(ImageLimits limits = {}) {
   std::vector<ImageDecoders> all;
 #if defined(TUTTI_HAS_TURBOJPEG)
@@ -39,7 +39,7 @@ std::vector<ImageDecoders> all_decoders(ImageLimits limits = {}) {
   return all;
 }
 
-// The region's own pixels, without the margin that a decoder may have added.
+// Returns the region's own pixels, without the margin that a decoder may have added.
 Picture decode(const ImageDecoders& decoders, const Bytes& bytes, ImageRegion region, DecodeQuality quality,
                std::string_view where = "test") {
   static thread_local DecodedImage image;
@@ -86,7 +86,7 @@ TEST_CASE("decoders give PIL's pixels: colour, grey, CMYK, progressive, one pixe
       REQUIRE(got.width == want.width);
       REQUIRE(got.height == want.height);
       const Difference off = difference(got.pixels, want.pixels);
-      // PIL uses libjpeg-turbo as well. stb_image's transform and interpolation round otherwise.
+      // PIL uses libjpeg-turbo as well. stb_image's transform and interpolation round differently.
       CHECK(off.most <= (exact ? 0 : 12));
       // The faster transform and repeated chroma.
       if (exact && name != "420.jpg" && name != "422.jpg" && name != "progressive.jpg")
@@ -102,7 +102,7 @@ TEST_CASE("decoders give PIL's pixels: colour, grey, CMYK, progressive, one pixe
   }
 }
 
-TEST_CASE("decoding a region gives what cropping the whole image gives, exactly") {
+TEST_CASE("decoding a region equals cropping the whole image exactly") {
   Rng rng(3, Purpose::user);
   int cases = 0;
   for (const ImageDecoders& d : all_decoders())
@@ -131,7 +131,7 @@ TEST_CASE("decoding a region gives what cropping the whole image gives, exactly"
   if (!all_decoders().empty()) CHECK(cases >= 840);
 }
 
-TEST_CASE("a JPEG is turned as its EXIF orientation says, whole and in regions") {
+TEST_CASE("a JPEG is turned by its EXIF orientation, whole and in regions") {
   Rng rng(5, Purpose::user);
   const auto below = [&](int n) { return static_cast<int>(rng.below(static_cast<std::uint32_t>(n))); };
   for (const ImageDecoders& d : all_decoders())
@@ -172,7 +172,8 @@ TEST_CASE("regions that are empty or leave the image are refused") {
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an eighth, and covers the same ground") {
+TEST_CASE(
+    "a region much larger than requested is decoded at a half, a quarter or an eighth, and covers the same area") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
   const Bytes bytes = image_fixture("large.jpg");
   const ImageHeader h = d.header(bytes, "large");
@@ -183,7 +184,7 @@ TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an e
     CAPTURE(wanted);
     d.decode(bytes, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::fast}, "large", image);
     REQUIRE(image.reduction == reduction);
-    // Each pixel is about the mean of what it covers.
+    // Each pixel is about the mean of the pixels that it covers.
     double off = 0;
     const int rows = h.height / reduction, columns = h.width / reduction;
     for (int y = 0; y < rows; ++y)
@@ -201,7 +202,7 @@ TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an e
     d.decode(bytes, h, {{0, 0, h.width, h.height}, wanted, wanted, DecodeQuality::accurate}, "large", image);
     CHECK(image.reduction == 1);
   }
-  // A region of a reduced image: the same pixels as in the whole one.
+  // A region of a reduced image has the same pixels as in the whole one.
   DecodedImage all;
   d.decode(bytes, h, {{0, 0, h.width, h.height}, 37, 37, DecodeQuality::fast}, "large", all);
   d.decode(bytes, h, {{30, 25, 160, 120}, 37, 30, DecodeQuality::fast}, "large", image);
@@ -215,7 +216,7 @@ TEST_CASE("a region far larger than wanted is decoded at a half, a quarter, an e
     for (int x = 0; x < image.width * 3; ++x) REQUIRE(image.row(y)[x] == all.row(image.y / 4 + y)[image.x / 4 * 3 + x]);
 }
 
-TEST_CASE("a turned JPEG that is decoded at a fraction of its size shows the same pixels in the same place") {
+TEST_CASE("a turned JPEG decoded at a fraction of its size shows the same pixels at the same positions") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
   const Bytes upright = image_fixture("large.jpg");
   const ImageHeader h = d.header(upright, "large");
@@ -269,7 +270,7 @@ TEST_CASE("without stb a PNG is refused with the package that reads it") {
 }
 #endif
 
-TEST_CASE("an image cut at any byte is refused by name, whatever the region, and the next one decodes") {
+TEST_CASE("an image cut at any byte is refused by name for any region, and the next one decodes") {
   for (const ImageDecoders& d : all_decoders())
     for (const std::string& name : jpegs) {
       const Bytes whole = image_fixture(name);
@@ -286,9 +287,9 @@ TEST_CASE("an image cut at any byte is refused by name, whatever the region, and
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-TEST_CASE("data that ends before the image does is refused, though an end marker follows") {
+TEST_CASE("truncated data is refused, also if an end marker follows") {
   const ImageDecoders d({std::make_shared<TurbojpegDecoder>()});
-  // A progressive image is whole, if coarse, after each of its scans.
+  // A progressive image is complete, but coarse, after each of its scans.
   for (const char* name : {"420.jpg", "444.jpg", "grey.jpg"}) {
     const Bytes whole = image_fixture(name);
     for (std::size_t n = whole.size() * 3 / 4; n < whole.size() - 40; n += 5) {
@@ -303,7 +304,7 @@ TEST_CASE("data that ends before the image does is refused, though an end marker
 }
 #endif
 
-TEST_CASE("flipped bits end in pixels or in DataError, never otherwise") {
+TEST_CASE("flipped bits give pixels or a DataError") {
   for (const ImageDecoders& d : all_decoders({.pixels = 1 << 20})) {
     int refused = 0, decoded = 0;
     for (const char* name : {"420.jpg", "progressive.jpg", "cmyk.jpg", "grey.jpg"}) {
@@ -321,13 +322,13 @@ TEST_CASE("flipped bits end in pixels or in DataError, never otherwise") {
       }
     }
     CHECK(refused > 300);
-    CHECK(decoded > 300);  // most flips change a coefficient, which only a checksum can see
+    CHECK(decoded > 300);  // most flips change a coefficient, which only a checksum can detect
   }
 }
 
 #if defined(TUTTI_HAS_TURBOJPEG)
 TEST_CASE("a JPEG with more scans than any encoder writes is refused") {
-  // Progressive and grey: a scan for the mean of each block and one for all the rest, which may be sent again.
+  // Progressive and grey: a scan for the mean of each block and one for the rest, which may be repeated.
   const jpeg_scan_info script[] = {{1, {0}, 0, 0, 0, 0}, {1, {0}, 1, 63, 0, 0}};
   jpeg_compress_struct c{};
   jpeg_error_mgr errors{};
@@ -370,7 +371,7 @@ TEST_CASE("a JPEG with more scans than any encoder writes is refused") {
 #endif
 
 #if defined(TUTTI_HAS_TURBOJPEG)
-TEST_CASE("a decompressor keeps no pointer into the memory of the image before") {
+TEST_CASE("a decompressor keeps no pointer into the previous image's memory") {
   turbojpeg::Session session;
   for (const char* name : {"444.jpg", "420.jpg", "grey.jpg", "444.jpg"}) {
     const Bytes bytes = image_fixture(name);
@@ -400,7 +401,7 @@ TEST_CASE("a Huffman table with more codes than there are symbols is refused, in
     }
 }
 
-TEST_CASE("several threads decode at once and get the same") {
+TEST_CASE("several threads decode at once with the same result") {
   for (const ImageDecoders& d : all_decoders()) {
     const Bytes bytes = image_fixture("large.jpg");
     const Picture want = decode(d, bytes);
@@ -415,7 +416,7 @@ TEST_CASE("several threads decode at once and get the same") {
   }
 }
 
-TEST_CASE("the first decoder that reads a format gets the image; no decoder at all is refused") {
+TEST_CASE("the first decoder that reads a format is used; an empty list of decoders is refused") {
   CHECK_THROWS_AS(ImageDecoders({}), UsageError);
   CHECK_THROWS_AS(ImageDecoders({nullptr}), UsageError);
 #if defined(TUTTI_HAS_TURBOJPEG) && defined(TUTTI_HAS_STB)
@@ -426,7 +427,7 @@ TEST_CASE("the first decoder that reads a format gets the image; no decoder at a
 #endif
 }
 
-TEST_CASE("real images: both decoders agree, and regions are crops") {
+TEST_CASE("both decoders agree on real images, and regions are crops") {
   const auto images = imagenet_sample();
   if (images.empty()) {
     std::puts("SKIP: no imagenet-sample.tar in $TUTTI_DATA or ../shared/data");

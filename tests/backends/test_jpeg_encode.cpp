@@ -23,7 +23,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// Smooth, with all colours.
+// A smooth picture with all colours.
 Bytes picture(int width, int height, int channels) {
   Bytes p;
   for (int y = 0; y < height; ++y)
@@ -40,7 +40,7 @@ Bytes encoded(const Bytes& pixels, int width, int height, int channels, JpegOpti
   return out;
 }
 
-// Mean of the absolute differences to what the JPEG decodes to.
+// Returns the mean absolute difference from the decoded JPEG.
 double error_of(const Bytes& jpeg, const Bytes& pixels, int channels) {
   const ImageHeader h = read_image_header(jpeg, "test");
   DecodedImage image;
@@ -57,7 +57,7 @@ double error_of(const Bytes& jpeg, const Bytes& pixels, int channels) {
 
 }  // namespace
 
-TEST_CASE("what is encoded decodes to nearly the same") {
+TEST_CASE("an encoded image decodes to nearly the same pixels") {
   struct Size {
     int width, height;
   };
@@ -77,7 +77,7 @@ TEST_CASE("what is encoded decodes to nearly the same") {
     }
 }
 
-TEST_CASE("options do what they say") {
+TEST_CASE("options have their effect") {
   const Bytes pixels = picture(301, 203, 3);
   const Bytes usual = encoded(pixels, 301, 203, 3);
   CHECK(encoded(pixels, 301, 203, 3) == usual);

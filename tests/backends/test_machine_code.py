@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What the compiler makes of our CUDA kernels, read from the machine code; no GPU is needed. A kernel that waits for
-memory must have several loads under way before it uses the first, keep everything in registers, and leave room for
-enough blocks on a multiprocessor."""
+"""Tests the machine code of tutti's CUDA kernels; needs no GPU. A kernel that waits for memory must start several
+loads before it uses the first, keep everything in registers, and leave room for enough blocks on a
+multiprocessor."""
 import ctypes
 import ctypes.util
 import os
@@ -18,8 +18,8 @@ ROOT = Path(os.environ.get("TUTTI_SOURCE_DIR", Path(__file__).resolve().parents[
 CUDA = ROOT / "backends" / "cuda"
 ARCHITECTURES = (90, 80)
 
-# Kernels with loops over rows, by what their names begin with: at least how many loads of 16 bytes are under way at
-# once, at most how many registers (65,536 / 256 threads / blocks). The last number of a name is its form.
+# Kernels with loops over rows, by the beginning of their names: the least number of loads of 16 bytes in flight, and
+# the largest number of registers (65,536 / 256 threads / blocks). The last number of a name is its form.
 ROWS = {
     "norm_statistics<T, V>": (4, 64),
     "norm_apply<T, V, 0>": (4, 64),
@@ -36,7 +36,7 @@ ROWS = {
     "norm_backward_affine<T, V>": (6, 128),
     "column_sums<T, V>": (4, 64),
 }
-# The same for one with loads of 2 bytes.
+# The same for a kernel with loads of 2 bytes.
 VALUES = {"unpack_gradients<T>": (4, 32)}
 
 
@@ -46,12 +46,12 @@ def skip(why):
 
 
 def text(header):
-    """The kernels' source in a header."""
+    """Returns the kernels' source in a header."""
     return re.search(r'R"cuda\((.*?)\)cuda"', (CUDA / "kernels" / header).read_text(), re.S).group(1)
 
 
 def names():
-    """Of the kernels with a form that the compiler knows, as programs.hpp lists them."""
+    """Returns the names of the kernels with a form that the compiler knows, as listed in programs.hpp."""
     source = (CUDA / "programs.hpp").read_text()
     listed = re.findall(r'ONE\(\w+, "([^"]*)"\)', source)
     listed += [f"{name}<T, V>" for name in re.findall(r"TWO\((\w+)\)", source)]
@@ -71,7 +71,7 @@ def open_nvrtc():
 
 
 def compile_kernels(nvrtc, source, kernels, architecture):
-    """Machine code and the symbols of the kernels; the options are those of nvrtc.hpp."""
+    """Returns machine code and the symbols of the kernels; the options are those of nvrtc.hpp."""
     options = re.search(r"static std::vector<std::string> options.*?return \{(.*?)\};", (CUDA / "nvrtc.hpp").read_text(),
                         re.S).group(1)
     flags = [f"--gpu-architecture=sm_{architecture}"] + [o for o in re.findall(r'"(--[^"]*)"', options)
@@ -99,7 +99,8 @@ def compile_kernels(nvrtc, source, kernels, architecture):
 
 
 def loads_under_way(instructions, size="128"):
-    """The most loads of `size` bits that are started before one of their values is used or a branch may be taken."""
+    """Returns the largest number of loads of `size` bits that are started before one of their values is used or a
+    branch may be taken."""
     best = 0
     for i, first in enumerate(instructions):
         if f"LDG.E.{size}" not in first:

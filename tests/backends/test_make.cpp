@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Backends and strategies by name.
+// Tests backends and strategies by name.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ TEST_CASE("every backend of the build is made by its name") {
   if (holds(built, "onednn")) CHECK(make_backend("onednn", o)->threads() == 2);
 }
 
-TEST_CASE("a backend that there is not") {
+TEST_CASE("an unknown backend is refused") {
   BackendOptions o;
   o.where = "--backend";
   CHECK(error_of([&] {
@@ -68,7 +68,7 @@ TEST_CASE("a backend that there is not") {
   CHECK(error_of([] { (void)make_backend(""); }).starts_with("[make_backend] "));
 }
 
-TEST_CASE("an NVIDIA GPU of the host is known by its device file, or by the driver's list") {
+TEST_CASE("an NVIDIA GPU of the host is found by its device file, or in the driver's list") {
   const test::TempFolder folder;
   const auto& root = folder.path();
   CHECK(detail::nvidia_gpu_of_host(root).empty());
@@ -82,7 +82,7 @@ TEST_CASE("an NVIDIA GPU of the host is known by its device file, or by the driv
   CHECK(detail::nvidia_gpu_of_host(root) == root / "dev/nvidia0");
 }
 
-TEST_CASE("a strategy by its name, by MXNet's words and by the launcher") {
+TEST_CASE("a strategy is made by its name, by MXNet's words and by the launcher") {
   CHECK(built_strategies().front() == "solo");
   for (const char* word : {"auto", "solo", "Solo", "local", "device", "dist_sync", "dist-device-sync", "dist_async"}) {
     CAPTURE(word);
@@ -98,7 +98,7 @@ TEST_CASE("a strategy by its name, by MXNet's words and by the launcher") {
   CHECK(strategy_of_kv_store("local", 1, false) == "solo");
 }
 
-TEST_CASE("strategies that do not go together with what was started") {
+TEST_CASE("strategies that do not fit the started processes are refused") {
   const auto two = processes(2);
   CHECK(error_of([&] {
           (void)make_strategy("solo", {}, two);
@@ -120,10 +120,10 @@ TEST_CASE("strategies that do not go together with what was started") {
           std::string::npos);
 }
 
-TEST_CASE("where the launcher only asks, the strategy is the answer and the program ends") {
+TEST_CASE("if the launcher only asks, the strategy is the answer and the program ends") {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);
-  std::fflush(stdout);  // or the child writes it once more
+  std::fflush(stdout);  // otherwise the child writes it again
   const pid_t child = fork();
   if (child == 0) {
     dup2(ends[1], STDOUT_FILENO);

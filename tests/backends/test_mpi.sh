@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # waits
 # sanitized: tests_backends_mpi_conformance tests_backends_mpi_faults tests_backends_mpi_whole_steps
-# The MPI communicator as processes under mpirun: every way with 1, 2 and 4 ranks, and ranks that fail.
+# Tests the MPI communicator with processes under mpirun: every configuration with 1, 2 and 4 ranks, and ranks that fail.
 set -uo pipefail
 folder=${TUTTI_BUILD_DIR:?}/tests/backends
 if [[ ! -x $folder/mpi_conformance ]]; then
@@ -11,11 +11,11 @@ if [[ ! -x $folder/mpi_conformance ]]; then
 fi
 command -v mpirun >/dev/null || { echo "FAILED: no mpirun (Debian: apt-get install openmpi-bin)" && exit 1; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Open MPI and its helpers are not free of leaks.
+# Open MPI and its helpers have leaks.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# What killed jobs leave behind goes with the folder.
+# Files that killed jobs leave are deleted with the folder.
 export OMPI_MCA_btl_vader_backing_directory=$work OMPI_MCA_orte_tmpdir_base=$work
 failures=0
 complain() {
@@ -23,7 +23,7 @@ complain() {
   sed 's/^/  | /' "$work/out" | head -n 30
   failures=$((failures + 1))
 }
-# on RANKS PROGRAM ...: status and output of a job.
+# on RANKS PROGRAM ...: runs a job; stores its output and returns its status.
 on() {
   local ranks=$1
   shift
@@ -40,7 +40,7 @@ on 2 "$folder/mpi_faults" plain errors || complain "errors of MPI: status $?"
 says "^\[step 3\] expected MPI_Recv to succeed, got MPI_ERR_TRUNCATE" "an error of MPI"
 says "^\[MPI\] expected one session in the life of a process, got another one after its end" "a second session"
 
-# Where a rank makes no windows, all ranks do without, and one line says so.
+# If a rank cannot make windows, no rank uses them, and one line says so.
 on 2 python3 "${TUTTI_SOURCE_DIR:?}/tests/comm/without_memfd.py" "$folder/mpi_faults" shared waits
 status=$?
 if [[ $status == 77 ]]; then
@@ -50,7 +50,7 @@ else
   [[ $(grep -c "memfd_create: Operation not permitted; this job does without shared memory" "$work/out") == 1 ]] ||
     complain "no windows: not one line"
 fi
-# Windows have no part in /dev/shm.
+# Windows do not use /dev/shm.
 if unshare -m mount -t tmpfs none /mnt 2>/dev/null; then
   # shellcheck disable=SC2016  # the inner shell expands it
   unshare -m bash -c 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"' bash \
@@ -61,7 +61,7 @@ else
   echo "SKIP: /dev/shm stays as it is: this user makes no mount namespace"
 fi
 
-# fails WAY WHAT STATUS PATTERN: four ranks, of which rank 3 fails; the others say what they miss, and the job ends.
+# fails WAY WHAT STATUS PATTERN: runs four ranks; rank 3 fails, the others report what they miss, and the job ends.
 fails() {
   local start=$SECONDS
   on 4 "$folder/mpi_faults" "$1" "$2"
@@ -85,7 +85,7 @@ done
 fails hosts host_stops 5 "step 12 bucket 3\] expected all ranks within the deadline, got nothing from rank 2 on"
 fails shared differs 5 "step 12 bucket 3\] expected the same operation on all ranks"
 
-# A training step that breaks at any piece leaves the state of the step before, on every rank; four of them on two hosts.
+# A training step that breaks at any piece leaves the state before the step, on every one of four ranks on two hosts.
 pieces=1
 for ((piece = 0; piece <= pieces; ++piece)); do
   rm -rf "$work/told" && mkdir "$work/told"
@@ -98,7 +98,7 @@ for ((piece = 0; piece <= pieces; ++piece)); do
 done
 ((pieces > 3)) || complain "a step has only $pieces pieces"
 
-# A waiting rank leaves its core to others. The bound is far above what it should be, for machines with much to do.
+# A waiting rank leaves its core to others. The bound is generous, for machines under load.
 for way in plain shared hosts; do
   on 4 "$folder/mpi_faults" $way waits || complain "$way waits: status $?"
   says "% of a core" "$way waits"

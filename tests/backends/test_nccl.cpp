@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The NCCL communicator: the cases of every communicator with one rank, and with a rank a GPU where there are several.
+// Tests the NCCL communicator: the cases of every communicator with one rank, and with one rank for each of several
+// GPUs.
 #include <tutti/backends/nccl/nccl.hpp>
 
 #include <doctest/doctest.h>
@@ -53,7 +54,7 @@ TEST_CASE("types and operations have their counterparts") {
   CHECK(version >= 21400);
 }
 
-TEST_CASE("the identity travels through another communicator, or over TCP") {
+TEST_CASE("the identity is sent through another communicator, or over TCP") {
   constexpr int size = 3;
   ThreadGroup group(size);
   int port = 0;
@@ -81,7 +82,7 @@ TEST_CASE("the identity travels through another communicator, or over TCP") {
   }
 }
 
-TEST_CASE("without a GPU one line says so") {
+TEST_CASE("without a GPU the error is one line") {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) {
     std::puts("SKIP: there is a GPU");
@@ -109,7 +110,7 @@ TEST_CASE("gpu: every case with one rank") {
   CHECK(strategy.size() == 1);
 }
 
-TEST_CASE("gpu: every case with a rank a GPU") {
+TEST_CASE("gpu: every case with one rank for each GPU") {
   if (no_gpu()) return;
   int count = 0;
   cuda::check(cudaGetDeviceCount(&count), "a list of GPUs");
@@ -137,7 +138,7 @@ TEST_CASE("gpu: every case with a rank a GPU") {
   for (const auto& e : errors) CHECK(e == "");
 }
 
-TEST_CASE("gpu: a rank that does not come ends the others at their deadline") {
+TEST_CASE("gpu: a rank that does not arrive ends the others at their deadline") {
   if (no_gpu()) return;
   const cuda::Device device(0);
   // Rank 1 never calls.
@@ -147,7 +148,7 @@ TEST_CASE("gpu: a rank that does not come ends the others at their deadline") {
   CHECK(std::chrono::steady_clock::now() - start < 60s);
 }
 
-TEST_CASE("gpu: operations are captured with what is around them, and replayed") {
+TEST_CASE("gpu: operations are captured with the work around them, and replayed") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
@@ -178,17 +179,17 @@ TEST_CASE("gpu: operations are captured with what is around them, and replayed")
   cudaGraphDestroy(graph);
 }
 
-TEST_CASE("gpu: after an abort nothing starts any more") {
+TEST_CASE("gpu: after an abort no operation starts") {
   if (no_gpu()) return;
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   const OnDevice<float> v(m, std::vector<float>(100));
-  // One rank has nobody to end; its program goes on.
+  // A single rank has no others to end; its program continues.
   c.abort("for nothing", ExitCode::internal);
   CHECK_NOTHROW(c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "after").wait());
 }
 
-TEST_CASE("gpu: a process's communicators are made and ended, generation after generation") {
+TEST_CASE("gpu: a process's communicators are made and ended for each generation") {
   if (no_gpu()) return;
   control::ArbiterOptions o;
   o.workers = 1;
@@ -207,7 +208,7 @@ TEST_CASE("gpu: a process's communicators are made and ended, generation after g
     CHECK(sum == 3);
     Work w = strategy.reduce({Piece::Kind::gradients, 0, DType::f32, v.bytes()});
     w.wait_device();
-    // Every other one in the middle of its work.
+    // Every second one in the middle of its work.
     if (i % 2 == 0) w.wait();
     REQUIRE(strategy.next_generation({i, i % 2 == 1, false}));
     m.synchronise();
@@ -215,6 +216,6 @@ TEST_CASE("gpu: a process's communicators are made and ended, generation after g
     if (i == 4) free = m.free_bytes();
   }
   CHECK(strategy.membership().generation == 21);
-  // NCCL keeps some of its own.
+  // NCCL keeps some memory of its own.
   CHECK(m.free_bytes() + (std::size_t{64} << 20) > free);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every communicator
-// with several ranks, a trainer over it, and what it does when something goes wrong.
+// Tests the NCCL communicator on an emulated GPU and an emulated NCCL (nccl_emulator.hpp): every case of every
+// communicator with several ranks, a trainer over it, and failures.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ int free_port() {
   return free.port();
 }
 
-// Runs f(memory, communicator) on ranks that meet over TCP, as those of a launcher do.
+// Runs f(memory, communicator) on ranks that rendezvous over TCP, like a launcher's ranks.
 void on_ranks(int size, const std::function<void(DeviceMemory&, NcclCommunicator&)>& f) {
   const int port = free_port();
   const auto said = emulator::run_ranks(size, [&](int rank) {
@@ -65,13 +65,13 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("every case with 1, 2 and 4 ranks") {
+TEST_CASE("every case passes with 1, 2 and 4 ranks") {
   for (const auto& run : {std::pair{1, false}, {2, false}, {2, true}, {4, false}}) {
     const int size = run.first;
     const bool hasty = run.second;
     CAPTURE(size);
     on_ranks(size, [hasty](DeviceMemory& m, NcclCommunicator& c) {
-      // NCCL's stream works as early as what it waits for allows, or as late.
+      // NCCL's stream works as early as its waits allow, or as late.
       emulator::Device::instance().hasty = hasty;
       conformance::all_cases(m, c);
       require(c.rank_name(c.size() - 1).starts_with("rank " + std::to_string(c.size() - 1) + " on "), "its name");
@@ -79,7 +79,7 @@ TEST_CASE("every case with 1, 2 and 4 ranks") {
   }
 }
 
-TEST_CASE("operations wait for the device's stream, and that for them, without the host") {
+TEST_CASE("operations wait for the device's stream, and it for them, without the host") {
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   const std::vector<float> start(100, 3.F);
@@ -97,7 +97,7 @@ TEST_CASE("operations wait for the device's stream, and that for them, without t
   CHECK(w.done());
 }
 
-TEST_CASE("operations are captured with what is around them, and replayed") {
+TEST_CASE("operations are captured with the work around them, and replayed") {
   DeviceMemory m(0);
   NcclCommunicator c(m.device());
   AllReduce<NcclCommunicator> strategy(c);
@@ -115,7 +115,7 @@ TEST_CASE("operations are captured with what is around them, and replayed") {
   cudaGraphExec_t executable = nullptr;
   cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
   step();
-  // A maximum of floating values goes by the host, which cannot be captured.
+  // A maximum of floating-point values goes through the host, which cannot be captured.
   CHECK_THROWS_AS((void)c.all_reduce(DType::f32, v.bytes(), ReduceOp::max, "max"), UsageError);
   cuda::check(cudaStreamEndCapture(stream, &graph), "its end");
   cuda::check(cudaGraphInstantiate(&executable, graph, 0), "a graph that runs");
@@ -181,7 +181,7 @@ TEST_CASE("a communicator ends with the others; after an error it does not wait 
   CHECK(nccl.aborted == 1);
 }
 
-TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
+TEST_CASE("a rank that does not arrive, a rank that is gone, and a rank that is late") {
   DeviceMemory m(0);
   nccl.world = std::make_unique<emulator::NcclWorld>();
   std::string said = message([&] {
@@ -191,7 +191,7 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
       contains(said, "[all 2 ranks to join NCCL] expected all ranks within the deadline, got no end after 300"), said);
   nccl.world.reset();
 
-  // A stream goes on, step by step, while the operation's end is far.
+  // A stream makes progress while the operation's end is far.
   const auto busy = [&](cudaStream_t stream, int n) {
     for (int i = 0; i < n; ++i) emulator::Device::instance().submit(stream, [] { std::this_thread::sleep_for(100us); });
   };
@@ -230,8 +230,8 @@ TEST_CASE("a rank that does not come, one that is gone, and one that is late") {
   }
 }
 
-TEST_CASE("sums of the host's data end at the deadline where a rank is gone") {
-  // A copy into the host's memory would wait for the kernel, which waits for the other rank: out of any deadline.
+TEST_CASE("sums of the host's data end at the deadline if a rank is gone") {
+  // A copy into the host's memory would wait for the kernel, and the kernel for the other rank, beyond any deadline.
   const auto alone = [](NcclCommunicator& c, const std::function<void()>& sum) {
     if (c.rank() == 1) ::_exit(0);
     emulator::Device::instance().patience = 15;
@@ -268,7 +268,7 @@ TEST_CASE("an interrupt ends waits of the host; the communicator is freed at its
     {
       nccl.finalized = nccl.aborted = 0;
       NcclCommunicator c(m.device(), {.rank = rank, .size = 2, .deadline = 600s}, std::ref(meet));
-      if (rank == 1) ::_exit(0);  // it never comes
+      if (rank == 1) ::_exit(0);  // it never arrives
       const auto start = std::chrono::steady_clock::now();
       Work w = c.all_reduce(DType::f32, v.bytes(), ReduceOp::sum, "bucket");
       std::thread other([&] {
@@ -301,7 +301,7 @@ TEST_CASE("an identity of another job is refused") {
   CHECK_MESSAGE(contains(said[1], "another job is at this port"), said[1]);
 }
 
-TEST_CASE("too little memory for communication is said as such") {
+TEST_CASE("too little memory for communication is reported as such") {
   DeviceMemory m(0);
   auto& device = emulator::Device::instance();
   const std::size_t before = std::exchange(device.capacity, device.memory.used() + 1000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Groups of NCCL that break off while they are formed, at each point and on either rank: nothing of them is left, and
-// the next one works.
+// Tests NCCL groups that break off while they are formed, at each point and on each rank: no resource of them is left,
+// and the next group works.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -37,14 +37,14 @@ std::size_t entries(const char* folder) {
   return static_cast<std::size_t>(std::distance(begin(list), end(list)));
 }
 
-// What this process holds: communicators, streams, bytes of the device, descriptors, threads.
+// Returns the resources of this process: communicators, streams, bytes of the device, descriptors, threads.
 std::vector<std::size_t> held() {
   auto& device = emulator::Device::instance();
   return {static_cast<std::size_t>(emulator::nccl.living), device.sides.size(), device.memory.used(),
           entries("/proc/self/fd"), entries("/proc/self/task")};
 }
 
-// Where a rank fails, at the n-th time that it comes there.
+// The point at which a rank fails, at the n-th time that it reaches the point.
 struct Stage {
   const char* point;
   int count;
@@ -56,9 +56,9 @@ constexpr Stage stages[] = {
 
 }  // namespace
 
-TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing behind") {
+TEST_CASE("forming may break off at any point, on either rank, and leaves no resources") {
   if (testing::no_emulator()) return;
-  // Of both processes.
+  // Shared by both processes.
   void* const shared =
       ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
@@ -67,16 +67,16 @@ TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing b
     ChannelStore store(strategy.channel());
     std::uint64_t step = 0;
     int meetings = 0;
-    // Both come here before either goes on.
+    // Both ranks reach this before either continues.
     const auto meet = [&] {
       ++meetings;
       for (added->fetch_add(1); added->load() < 2 * meetings;)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     };
-    // The first generation was formed with the strategy. Who left it while the other one still waits for word that it
-    // stands would take that one along.
+    // The first generation was formed with the strategy. If one rank left it while the other still waits for the
+    // message that it is formed, the other rank would be ended too.
     meet();
-    // Who comes to the next one, and adds; both have before either leaves it.
+    // Joins the next generation and adds. Both ranks have added before either leaves it.
     const auto go_on = [&] {
       require(strategy.next_generation({++step, true, false}), "the next generation");
       double sum = rank + 1;
@@ -106,7 +106,7 @@ TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing b
               // In the first sum of a group that had been formed.
             }
           emulator::nccl.at = [](const char*) {};
-          // The other rank may have come before this one could be late.
+          // The other rank may have arrived before this one could be late.
           if (s.count == 1)
             require(rank != victim || failed || std::string_view(s.point) == "ranks that join", at + " came to it");
           const std::uint64_t now = strategy.membership().generation;
@@ -121,7 +121,9 @@ TEST_CASE("forming breaks off at any point, on either rank, and leaves nothing b
   for (const std::string& s : said) CHECK(s == "");
 }
 
-TEST_CASE("nobody comes: the group is given up after its deadline, or when the flag is raised, and nothing is left") {
+TEST_CASE(
+    "a group without its other rank is given up after the deadline, or when the flag is raised, without leaving "
+    "resources") {
   if (testing::no_emulator()) return;
   const auto said = emulator::run_ranks(1, [](int) {
     cuda::DeviceMemory memory(0);
@@ -148,7 +150,8 @@ TEST_CASE("nobody comes: the group is given up after its deadline, or when the f
         require(std::chrono::steady_clock::now() - began < std::chrono::seconds(10), "in time");
         require(held() == before, std::string(point) + " leaves something");
       }
-    // Raised before anything is made: no identity either, whose thread NCCL itself ends only when all have come.
+    // Raised before any resource exists: not even an identity is made, because NCCL ends its thread only when all ranks
+    // have joined.
     InterruptFlag flag;
     flag.raise("the loss of worker 1");
     bool made = false;

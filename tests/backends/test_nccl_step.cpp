@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training steps with NCCL's operations as part of the captured step. One GPU has one rank: the strategy says that it
-// is one of two, so that the trainer shares the gradients, and the sums of its one rank are what they were.
+// Tests training steps with NCCL's operations as part of the captured step. One GPU has one rank: the strategy reports
+// two ranks, so that the trainer shares the gradients, and the sums of the single rank equal its own values.
 #include <tutti/backends/cuda/cuda.hpp>
 #include <tutti/backends/nccl/nccl.hpp>
 

@@ -13,12 +13,12 @@ TEST_CASE("odd convolutions") {
   OnednnBackend backend({2});
   testing::check_convolutions(backend, testing::odd_conv_cases());
 }
-TEST_CASE("everything but convolutions") {
+TEST_CASE("all ops except convolutions") {
   OnednnBackend backend({2});
   testing::check_other_ops(backend, DType::f32);
   testing::check_other_ops(backend, DType::bf16);
 }
-TEST_CASE("convolutions with our kernels at their least") {
+TEST_CASE("convolutions with tutti's baseline kernels") {
   const testing::IsaGuard guard("baseline");
   OnednnBackend backend({2});
   testing::check_convolutions(backend, {testing::square_conv("small", 19, 16, 32, 16, 3, 1)});
@@ -35,18 +35,18 @@ TEST_CASE("the loss") {
   OnednnBackend backend({2});
   testing::check_loss(backend);
 }
-TEST_CASE("gelu: known values, far from zero, NaN") {
+TEST_CASE("gelu at known values, far from zero and for NaN") {
   OnednnBackend backend({2});
   testing::check_gelu(backend);
 }
-TEST_CASE("NaN is not lost") {
+TEST_CASE("ops keep a NaN") {
   OnednnBackend backend({2});
   testing::check_nan_is_not_lost(backend);
 }
-TEST_CASE("determinism") {
+TEST_CASE("results do not depend on the number of threads") {
   testing::check_determinism([](int threads) { return std::make_unique<OnednnBackend>(CpuOptions{threads}); });
 }
-TEST_CASE("keep_all changes nothing but places") {
+TEST_CASE("keep_all changes only addresses") {
   OnednnBackend backend({2});
   testing::check_keep_all(backend);
 }

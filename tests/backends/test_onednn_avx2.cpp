@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The onednn backend where the processor has no AVX-512. A program of its own: oneDNN looks once in a process.
+// Tests the onednn backend without AVX-512. A program of its own: oneDNN detects the processor once in a process.
 #include <doctest/doctest.h>
 
 #include <tutti/backends/onednn/onednn.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The onednn backend's own weight gradients and fully connected layers: every way that work is cut, and what runs where
-// the processor lacks an instruction set.
+// Tests the onednn backend's own weight gradients and fully connected layers: every way to cut the work, and the
+// fallback if the processor lacks an instruction set.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ using namespace tutti;
 
 namespace {
 
-// Large gradients, that are cut into parts over all rows, and small ones, summed per shard; whole tiles and rests.
+// Large gradients, cut into parts over all rows, and small ones, summed per shard; whole tiles and remainders.
 std::vector<testing::ConvCase> cases() {
   std::vector<testing::ConvCase> c;
   c.push_back(testing::square_conv("large, cut by outputs", 5, 256, 7, 1024, 1, 1));
@@ -52,25 +52,25 @@ TEST_CASE("weight gradients") {
   OnednnBackend backend({2});
   testing::check_convolutions(backend, cases());
 }
-TEST_CASE("weight gradients in as many tasks as many threads want") {
+TEST_CASE("weight gradients in as many tasks as many threads need") {
   OnednnBackend backend({24});
   testing::check_convolutions(backend, cases());
 }
-TEST_CASE("weight gradients with fewer instructions") {
+TEST_CASE("weight gradients with smaller instruction sets") {
   for (const char* isa : {"avx512", "avx2"}) {
     const testing::IsaGuard guard(isa);
     OnednnBackend backend({2});
     testing::check_convolutions(backend, {cases()[0], cases()[4], cases()[5], cases()[8]});
   }
 }
-TEST_CASE("the same bits with any small number of threads") {
+TEST_CASE("any small number of threads gives the same bits") {
   for (const DType t : {DType::f32, DType::bf16}) {
     for (const auto& c : cases()) {
       CAPTURE(c.name);
       const Graph g = testing::op_case(c).graph();
       const auto one = gradients(g, c.rows, t, 1);
       for (const int threads : {2, 3, 4}) CHECK(gradients(g, c.rows, t, threads) == one);
-      // Of so few rows there are no more shards, but more tasks.
+      // With so few rows there are no more shards, but more tasks.
       if (c.rows <= 8) CHECK(gradients(g, c.rows, t, 24) == one);
     }
     const auto fc = testing::linear_case("fc", 5, 512, 333);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where execution plans are kept between runs.
+// Tests the storage of execution plans between runs.
 #include <tutti/backends/cuda/cudnn/plan_store.hpp>
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ namespace {
 
 const std::string key = "convolution forward bf16 n256 c64 | timed | cudnn 9.19.0 | NVIDIA H200";
 
-// A variable of the environment for as long as this lives.
+// Sets a variable of the environment during its lifetime.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -42,7 +42,7 @@ class Variable {
 
 }  // namespace
 
-TEST_CASE("what was saved is loaded, under its key alone") {
+TEST_CASE("a saved plan is loaded only by its key") {
   const test::TempFolder folder;
   const PlanStore store(folder.path() / "a" / "b");
   CHECK_FALSE(store.load(key));
@@ -59,14 +59,14 @@ TEST_CASE("what was saved is loaded, under its key alone") {
   store.forget(key);
 }
 
-TEST_CASE("damaged files are as good as none") {
+TEST_CASE("damaged files are ignored") {
   const test::TempFolder folder;
   const PlanStore store(folder.path());
   const std::string plan(5000, 'p');
   REQUIRE(store.save(key, plan));
   const auto file = store.file_of(key);
   const std::string good = io::read_text_file(file, 1 << 20);
-  // Whatever is cut off and whatever bit turns.
+  // A cut at any byte, and any flipped bit.
   for (std::size_t n = 0; n < good.size(); n += n < 120 ? 3 : 197) {
     io::atomic_write_file(file, std::string_view(good).substr(0, n));
     CHECK_FALSE(store.load(key));
@@ -79,17 +79,17 @@ TEST_CASE("damaged files are as good as none") {
   CHECK_FALSE(store.load(key));
   io::atomic_write_file(file, good);
   CHECK(store.load(key) == plan);
-  // The file of another key in this one's place, as if two keys had the same number.
+  // The file of another key at this file's path, as if two keys had the same number.
   REQUIRE(store.save("other", "of another"));
   std::filesystem::rename(store.file_of("other"), file);
   CHECK_FALSE(store.load(key));
-  // A folder in its place.
+  // A folder at this path.
   std::filesystem::remove(file);
   std::filesystem::create_directory(file);
   CHECK_FALSE(store.load(key));
 }
 
-TEST_CASE("a folder that cannot be used costs nothing but time") {
+TEST_CASE("an unusable folder costs only time") {
   const PlanStore nowhere("");
   CHECK_FALSE(nowhere.save(key, "x"));
   CHECK_FALSE(nowhere.load(key));
@@ -119,7 +119,7 @@ TEST_CASE("several writers at once leave one whole file") {
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
-TEST_CASE("the folder that is used by default") {
+TEST_CASE("the default folder follows XDG_CACHE_HOME and HOME") {
   {
     const Variable cache("XDG_CACHE_HOME", "/somewhere");
     CHECK(cuda::default_plan_folder() == "/somewhere/tutti/cudnn");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Workers with an emulated GPU and parameter servers: what lies on the device passes through pinned memory of the host,
-// and trains like one process.
+// Tests workers with an emulated GPU and parameter servers: the device's data passes through pinned memory of the host,
+// and training equals that of one process.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -60,7 +60,7 @@ TrainerOptions options() {
   return o;
 }
 
-// Looks at where a strategy is to read and write.
+// Checks the addresses that a strategy reads and writes.
 template <class Base>
 struct Looking : Base {
   using Base::Base;
@@ -122,7 +122,7 @@ testing::Ends<ps::ThreadServerEnd, ps::ThreadWorkerEnd> ends_of(ps::ThreadNetwor
 
 }  // namespace
 
-TEST_CASE("a worker with a GPU and one without train by servers like one with the whole batch") {
+TEST_CASE("a worker with a GPU and one without train with servers like one with the whole batch") {
   if (testing::no_emulator()) return;
   const Graph graph = net(false);
   ReferenceBackend host;
@@ -147,7 +147,7 @@ TEST_CASE("a worker with a GPU and one without train by servers like one with th
   CHECK(difference(one.weights, train(solo, host, graph, 0, 3).weights) > 1e-3);
 }
 
-TEST_CASE("running statistics of a GPU are averaged by servers too") {
+TEST_CASE("servers average a GPU's running statistics too") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);
   ps::ThreadNetwork network(1);
@@ -165,7 +165,7 @@ TEST_CASE("running statistics of a GPU are averaged by servers too") {
   CHECK(difference(trained[0].weights, trained[1].weights) < 1e-5);
 }
 
-TEST_CASE("a server that owns the weights of a GPU changes them as the GPU would") {
+TEST_CASE("a server that owns the weights of a GPU updates them as the GPU would") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);
   ReferenceBackend host, of_server;
@@ -199,7 +199,7 @@ TEST_CASE("a server that owns the weights of a GPU changes them as the GPU would
   CHECK(error.empty());
 }
 
-TEST_CASE("a worker with a GPU that is alone at first trains on with one that joins, and alone again") {
+TEST_CASE("a worker with a GPU trains alone, then with one that joins, and alone again") {
   if (testing::no_emulator()) return;
   const Graph graph = net(true);
   const std::int64_t row = graph[graph.images].shape.row_numel();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which strategy and backend the words of a command line mean, by the number of processes and the GPUs.
+// Tests which strategy and backend the words of a command line select, by the number of processes and the GPUs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Machine {
   std::vector<std::string> built{"solo", "mpi", "nccl"};
 };
 
-// "strategy on backend", or the error.
+// Returns "strategy on backend", or the error.
 std::string meant(RunOptions o, const Machine& m) {
   try {
     check(o, {m.processes, m.built, m.gpu});
@@ -45,7 +45,7 @@ std::string meant(const std::string& strategy, const std::string& kv_store, cons
 
 }  // namespace
 
-TEST_CASE("the strategy by the number of processes and the backend") {
+TEST_CASE("the strategy follows from the number of processes and the backend") {
   const Machine alone, alone_gpu{1, true}, four{4}, four_gpu{4, true}, no_nccl{4, true, {"solo", "mpi"}};
   CHECK(meant("auto", "", "auto", alone) == "solo on auto");
   CHECK(meant("auto", "", "auto", alone_gpu) == "solo on cuda");
@@ -53,7 +53,7 @@ TEST_CASE("the strategy by the number of processes and the backend") {
   CHECK(meant("auto", "", "auto", four) == "mpi on auto");
   CHECK(meant("auto", "", "auto", four_gpu) == "nccl on cuda");
   CHECK(meant("auto", "", "onednn", four_gpu) == "mpi on onednn");
-  // GPUs that could not work together are left alone.
+  // GPUs that could not work together are not used.
   CHECK(meant("auto", "", "auto", no_nccl) == "mpi on auto");
   CHECK(meant("mpi", "", "auto", four_gpu) == "mpi on auto");
   CHECK(meant("mpi", "", "auto", alone_gpu) == "mpi on cuda");
@@ -61,7 +61,7 @@ TEST_CASE("the strategy by the number of processes and the backend") {
   CHECK(meant("NCCL", "", "CUDA", four) == "nccl on cuda");
 }
 
-TEST_CASE("auto takes a GPU beside servers, or says why not") {
+TEST_CASE("auto uses a GPU with servers, or says why not") {
   const auto checked = [](const std::string& line, const examples::StartedJob& job) {
     RunOptions o;
     o.strategy = line;
@@ -70,7 +70,7 @@ TEST_CASE("auto takes a GPU beside servers, or says why not") {
   };
   const std::vector<std::string> all{"solo", "mpi", "nccl", "gloo", "ps", "ps_async"},
       no_nccl{"solo", "mpi", "ps", "ps_async"};
-  const bool servers = has_servers("ps");  // a build without ZeroMQ knows none
+  const bool servers = has_servers("ps");  // a build without ZeroMQ has no servers
   for (const char* word : {"auto", "ps", "ps_async"})
     for (const int workers : {1, 4})
       for (const auto& built : {all, no_nccl}) {
@@ -80,14 +80,14 @@ TEST_CASE("auto takes a GPU beside servers, or says why not") {
         CHECK(o.backend == "cuda");
         CHECK(o.warnings.empty());
       }
-  // What is not taken is named, with what to do.
+  // An unused GPU is named, with a hint.
   const auto said = [](const RunOptions& o) { return o.warnings.size() == 1 ? o.warnings[0] : "nothing"; };
   CHECK(said(checked("auto", {.processes = 4, .built = no_nccl, .gpu = true}))
             .find("strategy mpi sums what lies in the host's memory. "
                   "hint: strategy nccl takes the GPUs (install") != std::string::npos);
   CHECK(said(checked("mpi", {.processes = 4, .built = all, .gpu = true}))
             .find("hint: --strategy nccl takes the GPUs; --gpus ''") != std::string::npos);
-  // Nothing is said where there is no GPU, where it was not asked for, or where it is taken.
+  // There is no warning without a GPU, if GPUs were not requested, or if they are used.
   CHECK(checked("mpi", {.processes = 4, .built = all}).warnings.empty());
   RunOptions processor;
   processor.gpus = "";
@@ -102,7 +102,7 @@ TEST_CASE("auto takes a GPU beside servers, or says why not") {
   CHECK(fact(checked("ps", {.processes = 2, .built = all, .servers = 1}), "backend"));
 }
 
-TEST_CASE("words of the elastic MXNet scripts") {
+TEST_CASE("words of the elastic MXNet scripts select a strategy") {
   const Machine alone_gpu{1, true}, four{4}, four_gpu{4, true};
   for (const char* word : {"dist_sync", "dist_device_sync", "dist_sync_device"}) {
     CAPTURE(word);
@@ -119,7 +119,7 @@ TEST_CASE("words of the elastic MXNet scripts") {
   CHECK(meant("auto", "local", "auto", alone_gpu) == "solo on cuda");
 }
 
-TEST_CASE("what does not go together is one clear line") {
+TEST_CASE("options that do not fit together give one clear line") {
   const Machine alone, four{4}, four_gpu{4, true}, no_nccl{4, true, {"solo", "mpi"}};
   const auto says = [](const std::string& text, const std::string& part) {
     CHECK_MESSAGE(text.find(part) != std::string::npos, text);
@@ -136,7 +136,7 @@ TEST_CASE("what does not go together is one clear line") {
   says(meant("auto", "nccl", "auto", no_nccl), "[--kv-store]");
 }
 
-TEST_CASE("GPUs by their numbers") {
+TEST_CASE("GPUs are given by their numbers") {
   CHECK(examples::detail::gpu_numbers("").empty());
   CHECK(examples::detail::gpu_numbers("3") == std::vector<int>{3});
   CHECK(examples::detail::gpu_numbers("2,0,11") == std::vector<int>{2, 0, 11});
@@ -151,7 +151,7 @@ TEST_CASE("GPUs by their numbers") {
   CHECK(meant(o, {}) == "solo on cuda");
 }
 
-TEST_CASE("mpirun hands on where its ranks meet without MPI") {
+TEST_CASE("mpirun passes on the address at which its ranks rendezvous without MPI") {
   const std::map<std::string, std::string> variables{{"OMPI_COMM_WORLD_RANK", "1"},
                                                      {"OMPI_COMM_WORLD_SIZE", "3"},
                                                      {"TUTTI_ROOT", "a:4711"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Several ranks that train one model on emulated GPUs over an emulated NCCL: the same mathematics as one rank with the
-// whole batch, eager and captured.
+// Tests several ranks that train one model on emulated GPUs over an emulated NCCL: the same mathematics as one rank
+// with the whole batch, eager and captured.
 #define TUTTI_CUDA_LINK_LIBRARIES
 #include <doctest/doctest.h>
 
@@ -41,7 +41,7 @@ namespace {
 constexpr int classes = 4, steps = 6;
 constexpr std::int64_t rows = 8;
 
-// Without batch norm, whose statistics are those of a rank's own rows.
+// Without batch norm, because its statistics are those of a rank's own rows.
 Graph net() {
   Builder b(3, 6, 6);
   ValueId x = b.normalize({128, 128, 128}, {1 / 64.F, 1 / 64.F, 1 / 64.F});
@@ -74,7 +74,7 @@ struct Trained {
   std::vector<std::byte> weights;
 };
 
-// Steps of these rows of the same batches.
+// Trains on these rows of the same batches.
 template <class S>
 Trained train(S& strategy, Emulated& backend, const Graph& graph, const TrainerOptions& o, std::int64_t begin,
               std::int64_t end) {
@@ -127,7 +127,7 @@ TEST_CASE("two and four ranks train like one with the whole batch, eager and cap
       const auto said = emulator::run_ranks(size, [&](int rank) {
         Emulated backend(testing::emulated_options(captured));
         AnyStrategy strategy = make_strategy(backend, port, rank, size);
-        // Uneven parts; the last of four has none.
+        // Uneven parts; the last of four ranks has no rows.
         const auto cut = [&](int i) { return size == 4 ? std::min<std::int64_t>(rows, i * 3) : i == 1 ? 3 : i * 4; };
         const Trained mine = train(strategy, backend, graph, options(), cut(rank), cut(rank + 1));
         require(largest_difference(mine, one) < 1e-5,
@@ -142,7 +142,7 @@ TEST_CASE("two and four ranks train like one with the whole batch, eager and cap
     }
 }
 
-TEST_CASE("one rank with strategy nccl trains as alone") {
+TEST_CASE("one rank with strategy nccl trains like strategy solo") {
   if (testing::no_emulator()) return;
   const Graph graph = net();
   Emulated a(testing::emulated_options()), b(testing::emulated_options());
@@ -154,12 +154,12 @@ TEST_CASE("one rank with strategy nccl trains as alone") {
   CHECK(same.losses == alone.losses);
 }
 
-TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss scale too, and agree on flags") {
+TEST_CASE("all ranks keep the same weights and statistics, also in f16 with its loss scale, and agree on flags") {
   if (testing::no_emulator()) return;
   const Graph graph = net_with_batch_norm();
   for (const DType t : {DType::f32, DType::f16}) {
     {
-      // Compiles the kernels that both of them load.
+      // Compiles the kernels that both processes load.
       Emulated alone(testing::emulated_options());
       Solo solo;
       (void)train(solo, alone, graph, options(t), 0, rows);
@@ -176,7 +176,7 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
       }
       require((flags & step_flag::stop) != 0, "rank 1's flag");
       auto& e = trainer.executor();
-      // One vector of bytes of both arenas, compared over the ranks by their hash.
+      // The bytes of both arenas, compared over the ranks by their hash.
       auto bytes = testing::fetch(backend, e.parameter_data(), e.parameters().bytes());
       const auto states = testing::fetch(backend, e.state_data(), e.states().bytes());
       require(!states.empty(), "there are statistics");
@@ -186,7 +186,7 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
       const auto mine = parts;
       strategy.sum(parts);
       require(parts[0] == 2 * mine[0] && parts[1] == 2 * mine[1], "both ranks have the same state");
-      // Rank 0's state becomes everybody's.
+      // Rank 0's state is copied to all ranks.
       if (rank == 1) backend.zero(e.parameter_data(), e.parameters().bytes());
       if (rank == 0) trainer.counters().step = 77;
       trainer.synchronise();
@@ -200,18 +200,18 @@ TEST_CASE("all ranks keep the same weights and statistics, in f16 with its loss 
   }
 }
 
-TEST_CASE("a step that breaks at any piece, or is replayed, leaves the state of the step before") {
+TEST_CASE("a step that breaks at any piece, or is replayed, leaves the state before the step") {
   if (testing::no_emulator()) return;
   {
-    // Compiles the kernels that all of them load.
+    // Compiles the kernels that all processes load.
     Emulated alone(testing::emulated_options());
     Solo solo;
     Trainer t(alone, solo, testing::net_that_breaks(), testing::options_that_break());
     const auto batch = testing::random_batch(testing::net_that_breaks(), 4, 1);
     t.step(batch.view(), 4, 0.1);
   }
-  // Of rank 1: in a captured step, which asks for no piece; at every piece of one that is started op by op; while the
-  // device is still at it, and not at all.
+  // Rank 1 breaks: in a captured step, which asks for no piece; at every piece of a step that is started op by op;
+  // while the device still works; and not at all.
   constexpr int pieces = 5;
   for (int piece = -1; piece <= pieces; ++piece) {
     CAPTURE(piece);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Parameter servers over ZeroMQ: the conformance cases, encrypted and not, and who is not let in.
+// Tests parameter servers over ZeroMQ: the conformance cases, encrypted and not, and connections that are not admitted.
 #include <doctest/doctest.h>
 
 #include <arpa/inet.h>
@@ -82,7 +82,7 @@ std::span<std::byte> bytes_of(std::vector<float>& v) { return std::as_writable_b
 
 }  // namespace
 
-TEST_CASE("zeromq: conformance") {
+TEST_CASE("zeromq: the conformance cases pass") {
   for (const auto kind : {Kind::password, Kind::curve})
     for (const auto& [workers, servers] : {std::pair{1, 1}, {2, 1}, {3, 2}})
       for (const auto& c : conformance::cases<Worker>()) {
@@ -93,7 +93,7 @@ TEST_CASE("zeromq: conformance") {
       }
 }
 
-TEST_CASE("zeromq: large sums, sent from where they lie") {
+TEST_CASE("zeromq: large sums are sent from the caller's memory") {
   constexpr std::size_t n = 3'000'000;
   for (const auto kind : {Kind::password, Kind::curve})
     run(kind, {.workers = 2, .servers = 2, .in_flight = std::size_t{4} << 20}, [&](Worker& c) {
@@ -138,7 +138,7 @@ TEST_CASE("zeromq: a worker that vanishes is named at once") {
   }
 }
 
-TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
+TEST_CASE("zeromq: strangers are not admitted, and the job continues") {
   for (const auto kind : {Kind::password, Kind::curve}) {
     CAPTURE(static_cast<int>(kind));
     Job ends(kind, 1, 2);
@@ -148,7 +148,7 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
     ps::Server<zeromq::ServerEnd> server(std::move(server_end), testing::server_options(job, 0));
     std::thread serves([&] { server.run(); });
 
-    // A hundred that connect and say nothing.
+    // A hundred connections that send no data.
     std::vector<tcp::Socket> silent;
     std::string why;
     const int port = std::stoi(ends.doors[0].address.substr(ends.doors[0].address.rfind(':') + 1));
@@ -157,7 +157,7 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
       REQUIRE_MESSAGE(s, why);
       silent.push_back(std::move(*s));
     }
-    // Without a key, with another's, and with another word.
+    // Without a key, with another job's key, and with another password.
     for (const auto by : {Kind::none, Kind::password, Kind::curve}) {
       zeromq::Options o;
       o.security.kind = by;
@@ -170,7 +170,7 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
           ps::ServerCommunicator<zeromq::WorkerEnd>(std::make_unique<zeromq::WorkerEnd>(0, ends.doors, o), as),
           doctest::Contains("expected to be let in as rank 0, got server 0 at 127.0.0.1:"), CommunicationError);
     }
-    // One of the job that says too much at once: its connection ends.
+    // A member of the job that sends too much at once: its connection ends.
     {
       zeromq::Context context(1);
       zeromq::Socket big(context, ZMQ_DEALER);
@@ -203,7 +203,7 @@ TEST_CASE("zeromq: who is not of the job is not let in, and the job goes on") {
   }
 }
 
-TEST_CASE("zeromq: connections that a server refuses are counted, and said once a kind") {
+TEST_CASE("zeromq: refused connections are counted, and logged once for each kind") {
   for (const auto kind : {Kind::password, Kind::curve}) {
     CAPTURE(static_cast<int>(kind));
     Job job(kind, 1, 1);
@@ -219,7 +219,7 @@ TEST_CASE("zeromq: connections that a server refuses are counted, and said once 
       return std::count_if(said.begin(), said.end(),
                            [&](const std::string& line) { return line.find(what) != std::string::npos; });
     };
-    // Bytes of another protocol; and not one.
+    // Bytes of another protocol, and a connection without any byte.
     const auto raw = [&](const std::string& bytes) {
       const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       sockaddr_in to{};
@@ -238,7 +238,7 @@ TEST_CASE("zeromq: connections that a server refuses are counted, and said once 
     for (int i = 0; i < 5; ++i) (void)raw("");
     until([&] { return server->turned_away() == 6; });
     CHECK(count("server 0 refused 1 connection: closed, or without a word") == 1);
-    // Another mechanism, and one who has none of the job's keys.
+    // Another mechanism, and a stranger without the job's keys.
     const auto stranger = [&](const zeromq::Options& o, const zeromq::KeyPair& key) {
       auto with_key = o;
       with_key.security.own = key;
@@ -258,7 +258,7 @@ TEST_CASE("zeromq: connections that a server refuses are counted, and said once 
       const auto other = stranger(wrong, zeromq::KeyPair::draw());
       until([&] { return count("with a key that is not one of the job's") == 1; });
     }
-    // One more of each, within the minute: counted, not said.
+    // One more of each within the minute: counted, not logged.
     const auto lines = said.size();
     const auto total = server->turned_away();
     (void)raw("");
@@ -267,7 +267,7 @@ TEST_CASE("zeromq: connections that a server refuses are counted, and said once 
   }
 }
 
-TEST_CASE("zeromq: what a server refuses is said once a minute and kind") {
+TEST_CASE("zeromq: refusals of each kind are logged once a minute") {
   using zeromq::RefusedConnections;
   std::vector<std::string> said;
   RefusedConnections refused;
@@ -284,7 +284,7 @@ TEST_CASE("zeromq: what a server refuses is said once a minute and kind") {
   CHECK(said[0] == "server 1 refused 1 connection: closed, or without a word, before the end of the handshake");
   CHECK(said[2] == "server 1 refused 999 connections: closed, or without a word, before the end of the handshake");
 
-  // Connections that were let in, and left before they said anything, are not refused.
+  // Admitted connections that left before they sent a message are not refused ones.
   RefusedConnections ends;
   ends.hear(ZMQ_EVENT_HANDSHAKE_SUCCEEDED, now);
   ends.ended_unknown(now);
@@ -296,21 +296,21 @@ TEST_CASE("zeromq: what a server refuses is said once a minute and kind") {
   CHECK(ends.total() == 2);
 }
 
-TEST_CASE("zeromq: a port that is taken is named") {
+TEST_CASE("zeromq: a port in use is named") {
   Job ends(Kind::password, 1, 1);
   rlimit few{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &few) == 0);
   few.rlim_cur = std::min<rlim_t>(few.rlim_max, 200);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto first = ends.server(0);
-  // A server may have as many descriptors as the system allows.
+  // A server may use as many descriptors as the system allows.
   rlimit now{};
   CHECK((::getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == few.rlim_max));
   CHECK_THROWS_WITH_AS(zeromq::ServerEnd(ends.doors[0].address, ends.options()),
                        doctest::Contains(("to listen at " + ends.doors[0].address).c_str()), CommunicationError);
 }
 
-TEST_CASE("zeromq: keys of a job's secret") {
+TEST_CASE("zeromq: keys are derived from a job's secret") {
   const auto of = [](std::string_view secret, std::string_view process) {
     return zeromq::KeyPair::of(secret, process);
   };
@@ -325,7 +325,7 @@ TEST_CASE("zeromq: keys of a job's secret") {
   CHECK(all.size() == 12);
 }
 
-TEST_CASE("ZeroMQ: a worker connects to a server that was started again, at another port") {
+TEST_CASE("ZeroMQ: a worker connects to a restarted server at another port") {
   for (const Kind kind : {Kind::password, Kind::curve}) {
     Job job(kind, 1, 1);
     auto server = job.server(0);
@@ -342,7 +342,7 @@ TEST_CASE("ZeroMQ: a worker connects to a server that was started again, at anot
       CHECK(e.identity == "worker 0");
     };
     says("one");
-    CHECK_FALSE(worker->reopen(0));  // it is the same
+    CHECK_FALSE(worker->reopen(0));  // the server is the same
     server.reset();
     CHECK(worker->receive(std::chrono::steady_clock::now() + 20s).what == What::lost);
     CHECK_FALSE(worker->reopen(0));

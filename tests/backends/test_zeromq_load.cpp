@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A server over ZeroMQ that runs for long, with strangers at its door: no memory, descriptors or threads pile up.
+// Tests that a server over ZeroMQ that runs for long, with connections of strangers, accumulates no memory, descriptors
+// or threads.
 #include <doctest/doctest.h>
 
 #include <arpa/inet.h>
@@ -55,7 +56,7 @@ zeromq::Options options() {
   return o;
 }
 
-// One that connects and says nothing, or what is no ZeroMQ.
+// Opens a connection that sends no data, or data that is not ZeroMQ's.
 io::Descriptor stranger(int port, bool speaks) {
   io::Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
@@ -70,7 +71,7 @@ io::Descriptor stranger(int port, bool speaks) {
 
 }  // namespace
 
-TEST_CASE("ZeroMQ: 10,000 pushes, and 100 strangers, leave a server as it was") {
+TEST_CASE("ZeroMQ: 10,000 pushes and 100 strangers do not change a server's resources") {
   constexpr int workers = 2;
   const testing::ServerJob job{.workers = workers, .servers = 1};
   auto end = std::make_unique<zeromq::ServerEnd>("127.0.0.1:0", options());
@@ -110,7 +111,7 @@ TEST_CASE("ZeroMQ: 10,000 pushes, and 100 strangers, leave a server as it was") 
       strangers.clear();
       c.barrier(30s);
       if (rank == 0) {
-        // The server closes what strangers have left.
+        // The server closes the connections of the strangers.
         for (int i = 0; i < 200 && use_now().descriptors > before->descriptors; ++i) std::this_thread::sleep_for(50ms);
         after = use_now();
       }
@@ -123,7 +124,7 @@ TEST_CASE("ZeroMQ: 10,000 pushes, and 100 strangers, leave a server as it was") 
   REQUIRE(after);
   CHECK(after->threads == before->threads);
   CHECK(after->descriptors == before->descriptors);
-#if !defined(TUTTI_TEST_ASAN)  // which keeps what is freed for long
+#if !defined(TUTTI_TEST_ASAN)  // it keeps freed memory for long
   CHECK_MESSAGE(after->kib < before->kib + 8 * 1024, after->kib << " KiB after " << before->kib);
 #endif
 }

@@ -9,7 +9,7 @@
 #include "memory.hpp"
 
 #if defined(TUTTI_TEST_ASAN)
-// Of the compiler's <sanitizer/common_interface_defs.h>, which need not be installed.
+// From the compiler's <sanitizer/common_interface_defs.h>, which need not be installed.
 extern "C" {
 void __sanitizer_start_switch_fiber(void** shadow, const void* stack, std::size_t bytes);
 void __sanitizer_finish_switch_fiber(void* shadow, const void** from, std::size_t* bytes);
@@ -20,7 +20,7 @@ namespace tutti::emulator {
 
 namespace {
 
-// Tell the address sanitizer that another stack comes, and that it is there.
+// Tell the address sanitizer that the stack is about to change, and that it has changed.
 void goes([[maybe_unused]] void** shadow, [[maybe_unused]] const void* stack, [[maybe_unused]] std::size_t bytes) {
 #if defined(TUTTI_TEST_ASAN)
   __sanitizer_start_switch_fiber(shadow, stack, bytes);
@@ -59,7 +59,7 @@ void Block::run(unsigned threads, ThreadOrder order, const std::function<void()>
   kernel_ = &kernel;
   while (next_ < order_.size()) resume(idle());
   while (!waiting_.empty()) {
-    // Threads that have left for good and threads at a barrier do not go together.
+    // A barrier is not reached by all threads if some have already returned.
     if (waiting_.size() != threads) give_up("a barrier that not all threads of a block reach");
     auto now = std::exchange(waiting_, {});
     arrange(now, order);
@@ -112,7 +112,7 @@ void Block::leave(Fiber* me) {
   }
   arrived(me->shadow);
 }
-// The stack that a fibre comes from is the scheduler's.
+// The previous stack of a fibre is the scheduler's.
 void Block::arrived(void* shadow) { came(shadow, &stack_, &stack_bytes_); }
 void Block::barrier() {
   Block& b = instance();

@@ -15,16 +15,17 @@ namespace tutti::emulator {
 struct Position {
   unsigned x = 0, y = 0, z = 0;
 };
-// What a compiled kernel sees of the emulator.
+// The emulator's interface for a compiled kernel.
 struct Machine {
   Position thread, block, threads, blocks;
   void (*sync)() = nullptr;
 };
 
-// The order in which the threads of a block run: each is as good as another, and what depends on it is a race.
+// The order in which the threads of a block run. All orders are equally valid; a result that depends on the order is a
+// race.
 enum class ThreadOrder : std::uint8_t { forwards, backwards, random };
 
-// The threads of one block, as fibres that change at barriers.
+// The threads of one block, as fibres that switch at barriers.
 class Block {
  public:
   static Block& instance();
@@ -37,7 +38,7 @@ class Block {
     std::vector<char> stack = std::vector<char>(64 * 1024);
     jmp_buf state;
     bool started = false, busy = false;
-    void* shadow = nullptr;  // what the address sanitizer keeps of the fibre
+    void* shadow = nullptr;  // the address sanitizer's data for the fibre
   };
 
   Block() { machine.sync = &Block::barrier; }
@@ -50,15 +51,15 @@ class Block {
   template <class T>
   void arrange(std::vector<T>& list, ThreadOrder order);
 
-  std::vector<unsigned> order_;  // of the threads that are yet to begin
+  std::vector<unsigned> order_;  // of the threads that have not begun yet
   std::size_t next_ = 0;
   const std::function<void()>* kernel_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<std::pair<Fiber*, Position>> waiting_;
   Fiber* current_ = nullptr;
   jmp_buf scheduler_;
-  void* shadow_ = nullptr;       // as a fibre's
-  const void* stack_ = nullptr;  // the scheduler's
+  void* shadow_ = nullptr;       // the same for the scheduler
+  const void* stack_ = nullptr;  // the scheduler's stack
   std::size_t stack_bytes_ = 0;
   std::uint32_t random_ = 2463534242U;
 };

@@ -20,8 +20,8 @@ namespace tutti::emulator {
 
 namespace {
 
-// In front of a program: what CUDA has beyond C++. Everything in .bss is shared memory of its kernels; what the
-// emulator sets begins with other values than zero and so lies elsewhere.
+// Text before a program: CUDA's additions to C++. Everything in .bss is shared memory of its kernels. Variables that
+// the emulator sets have initial values other than zero and are therefore not in .bss.
 constexpr char prelude[] = R"(
 #include <cmath>
 #include <utility>
@@ -101,14 +101,14 @@ std::string compiler() {
   return named != nullptr && *named != '\0' ? named : "c++";
 }
 
-// Clang has no such symbols and refuses GCC's option against them.
+// Clang has no such symbols and rejects GCC's option against them.
 const std::string& no_unique_symbols() {
   static const std::string option =
       std::system((compiler() + " --version 2>&1 | grep -q clang").c_str()) == 0 ? "" : " -fno-gnu-unique";
   return option;
 }
 
-// 64 bits of everything that a shared object depends on.
+// Returns 64 bits that depend on everything on which a shared object depends.
 std::string key_of(const std::string& text, const std::string& command) {
   std::error_code e;
   const auto changed = std::filesystem::last_write_time(compiler(), e).time_since_epoch().count();
@@ -120,13 +120,13 @@ std::string key_of(const std::string& text, const std::string& command) {
   return hex.data();
 }
 
-// A word of a shell's command line.
+// Quotes a word for a shell's command line.
 std::string quoted(std::string word) {
   replace_all(word, "'", "'\\''");
   return "'" + word + "'";
 }
 
-// One process compiles, others that want the same wait for it.
+// One process compiles; others that need the same object wait for it.
 class Lock {
  public:
   explicit Lock(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
@@ -172,7 +172,7 @@ bool contracts() {
 
 bool Program::build() {
   std::string text = source;
-  // The instructions that the source names.
+  // The instructions that the source contains as text.
   replace_all(text, R"(asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));)", "f = tutti_from_f16(x.bits);");
   replace_all(text, R"(asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_bf16(f);");
   replace_all(text, R"(asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));)", "r.bits = tutti_to_f16(f);");
@@ -185,7 +185,7 @@ bool Program::build() {
     text +=
         "TUTTI_EXPORT const std::size_t* tutti_sizes_" + number + "() { return tutti_sizes(&" + kernels[i] + "); }\n";
   }
-  // A GPU faults where x86 reads what is not aligned; it knows no names of other programs either.
+  // A GPU faults at unaligned reads, which x86 allows. It also has no symbols of other programs.
   const std::string command = compiler() + " -std=c++17 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden" +
                               no_unique_symbols() + " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error";
   const std::filesystem::path kept = std::filesystem::path(TUTTI_BUILD_DIR) / "emulated_kernels";

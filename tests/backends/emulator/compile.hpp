@@ -7,18 +7,19 @@
 
 namespace tutti::emulator {
 
-// A folder of this process, and of those that it forks.
+// Returns a folder of this process and of the processes that it forks.
 [[nodiscard]] std::filesystem::path folder();
 
 // A program as NVRTC gets it, compiled by the C++ compiler.
 struct Program {
   std::string source, name;
   std::vector<std::string> kernels, symbols;
-  std::string log, machine_code;  // the shared objects' paths, a line each: without contraction, and with
+  std::string log, machine_code;  // machine_code: the shared objects' paths, one line each: without contraction, and
+                                  // with it
 
   bool build();
 };
-// Whether the processor has instructions that multiply and add.
+// Returns true if the processor has instructions that multiply and add.
 [[nodiscard]] bool contracts();
 
 }  // namespace tutti::emulator

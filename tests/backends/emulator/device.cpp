@@ -133,7 +133,7 @@ void Device::record(Event& e, Stream* s) {
 cudaError_t Device::wait(Stream* s, const Event& e) {
   if (e.capture != 0) {
     if (!capture || capture->number != e.capture) return cudaErrorCapturedEvent;
-    Clock& now = capture->streams[s];  // from here on it takes part
+    Clock& now = capture->streams[s];  // from here on the stream is part of the capture
     for (const auto& [stream, works] : e.clock) now[stream] = std::max(now[stream], works);
     return cudaSuccess;
   }

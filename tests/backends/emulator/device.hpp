@@ -16,38 +16,38 @@
 
 #include "memory.hpp"
 
-// The emulated device: streams, events and graphs. What is started happens as late as a device may do it.
+// The emulated device: streams, events and graphs. Work runs as late as a device may run it.
 namespace tutti::emulator {
 
 struct Stream;
 
-// A point of a stream, reached once what was started before it is done.
+// A point of a stream, reached when all earlier work is done.
 struct Point {
   bool happened = false;
   Stream* stream = nullptr;
 };
 
-// What was given to a stream.
+// A piece of work on a stream.
 struct Item {
   std::function<void()> run = {};           // null: it only waits
-  std::function<bool()> ready = {};         // says when it can be run; null: at once
-  std::shared_ptr<const Point> after = {};  // what must have happened
-  const void* reads = nullptr;              // pinned memory that is read
+  std::function<bool()> ready = {};         // returns true when the work can run; null: at once
+  std::shared_ptr<const Point> after = {};  // a point that must have been reached
+  const void* reads = nullptr;              // pinned memory that the work reads
 };
 struct Stream {
   std::deque<Item> items;
-  bool waits = false;  // is gone through by advance()
+  bool waits = false;  // advance() is processing it
 };
 
-// How much of each stream came before, while a graph is captured.
+// The amount of each stream's work that came before, while a graph is captured.
 using Clock = std::map<const Stream*, std::size_t>;
 [[nodiscard]] bool covers(const Clock& all, const Clock& part);
 
-// An event. Recorded anew it is another point.
+// An event. Each recording makes a new point.
 struct Event {
-  std::shared_ptr<const Point> point;  // null: never recorded, or last in a capture
-  std::size_t capture = 0;             // the number of that one; 0: recorded outside any
-  Clock clock = {};                    // and what came before it there
+  std::shared_ptr<const Point> point;  // null: never recorded, or last recorded in a capture
+  std::size_t capture = 0;             // the number of that capture; 0: recorded outside any
+  Clock clock = {};                    // the work before it in the capture
 };
 
 struct Graph {
@@ -59,56 +59,58 @@ struct Graph {
   const Stream* origin = nullptr;
   std::vector<Node> nodes;
   std::size_t launches = 0;
-  // An order in which a device may run them: what other streams than the first were given as early as it may be, or as
-  // late.
+  // Returns an order in which a device may run the nodes: work of other streams than the first as early as possible, or
+  // as late.
   [[nodiscard]] std::vector<const Item*> order(bool others_first) const;
 };
 
-// A capture that goes on.
+// An unfinished capture.
 struct Capture {
   std::size_t number;
   std::thread::id thread;
   Graph graph;
-  std::map<const Stream*, Clock> streams;  // those that take part
-  bool broken = false;                     // by a call that none allows
+  std::map<const Stream*, Clock> streams;  // the streams that are part of it
+  bool broken = false;                     // by a call that no capture allows
 };
 
-// How kernels are contracted: which products and sums become one instruction is the compiler's choice, for each kernel
-// anew. `some` of them, chosen by Device::seed and their name: two that do the same may then differ in the last bit.
+// How kernels are contracted. The compiler chooses for each kernel which products and sums become one instruction.
+// `some`: contracts a part of the kernels, chosen by Device::seed and their names; two kernels with the same function
+// may then differ in the last bit.
 enum class Contraction : std::uint8_t { none, all, some };
 
 class Device {
  public:
   static Device& instance();
 
-  // On the device's own stream.
+  // Starts work on the device's own stream.
   void submit(std::function<void()> work) { submit(&own_, {std::move(work)}); }
   void submit(cudaStream_t stream, std::function<void()> work, const void* reads = nullptr,
               std::function<bool()> ready = {}) {
     submit(stream_of(stream), {std::move(work), std::move(ready), {}, reads});
   }
-  // All that the stream was given; what an event of it waits for, and nothing after it. An end that never comes ends
-  // the program after `patience`.
+  // Runs all work of the stream; with a point, the work before the point and no later work. If the end is not reached
+  // within `patience`, the program ends.
   void finish() { finish(own_); }
   void finish(Stream& s);
   void finish(const Point& p);
-  // All streams.
+  // Runs the work of all streams.
   void finish_all();
-  // Does the next piece of work of a stream, or of one that it waits for; false where nothing can be done yet.
+  // Runs the next piece of work of a stream, or of a stream for which it waits. Returns false if no work can run yet.
   bool advance(Stream& s);
 
-  // The device's own is 1, as every program's first is.
+  // The device's own stream is 1, like every program's first stream.
   [[nodiscard]] Stream* stream_of(cudaStream_t stream) noexcept {
     return reinterpret_cast<std::uintptr_t>(stream) <= 1 ? &own_ : reinterpret_cast<Stream*>(stream);
   }
   [[nodiscard]] bool is_own(const Stream* s) const noexcept { return s == &own_; }
 
-  // Streams beside the device's own. They do their work as late as events allow or, if `hasty`, as early: what two
-  // streams do to the same memory must be right either way.
+  // Streams in addition to the device's own. They work as late as events allow or, if `hasty`, as early. Results of two
+  // streams in the same memory must be right in both cases.
   std::vector<Stream*> sides;
   bool hasty = false;
 
-  // What a call must not do while the calling thread captures: success, or the error that breaks the capture.
+  // For a call that is forbidden while the calling thread captures: returns success, or the error that breaks the
+  // capture.
   [[nodiscard]] cudaError_t outside_capture(const char* call);
   [[nodiscard]] bool capturing(const Stream* s) const { return capture && capture->streams.count(s) != 0; }
   cudaError_t wait(Stream* s, const Event& e);
@@ -118,19 +120,21 @@ class Device {
   void launch(Graph& g, Stream* s);
   std::unique_ptr<Capture> capture;
 
-  GuardedMemory memory, pinned;  // what is allocated
+  GuardedMemory memory, pinned;  // allocated memory
   std::size_t capacity = std::size_t{4} << 30;
   std::size_t graph_launches = 0;
-  std::map<std::string, std::size_t> kernels;           // started or captured, by name
-  std::size_t stream_waits = 0, event_waits = 0;        // of the host, for all that was started and for a point of it
-  int count = 1, driver = 13000, major = 9, minor = 0;  // what is said of the machine
-  int runtime = CUDART_VERSION;                         // the version of CUDA that programs think they are built with
-  cudaError_t fault = cudaSuccess;                      // what waiting for the stream answers
-  cudaError_t last_error = cudaSuccess;                 // what cudaGetLastError() answers
-  // Asked by NVRTC's stand-in on the thread that compiles: whether a program of this name does; null: as it is.
+  std::map<std::string, std::size_t> kernels;           // number of kernels started or captured, by name
+  std::size_t stream_waits = 0, event_waits = 0;        // how often the host waited for a whole stream, and for a point
+                                                        // of it
+  int count = 1, driver = 13000, major = 9, minor = 0;  // properties of the machine
+  int runtime = CUDART_VERSION;                         // the version of CUDA with which programs appear to be built
+  cudaError_t fault = cudaSuccess;                      // the result of waiting for the stream
+  cudaError_t last_error = cudaSuccess;                 // the result of cudaGetLastError()
+  // Called by the emulated NVRTC on the compiling thread: returns whether a program with this name compiles; null: it
+  // is really compiled.
   std::function<bool(const std::string& program)> compiles;
   int patience = 60;  // seconds
-  // Of kernels that are started from now on; what TUTTI_EMULATOR_CONTRACTION says, none, all or some.
+  // For kernels that are started from now on. TUTTI_EMULATOR_CONTRACTION: none, all or some.
   Contraction contraction = chosen_contraction();
   unsigned seed = 0;
 
@@ -147,7 +151,7 @@ class Device {
   std::size_t captures_ = 0;
 };
 
-// What a call answers: the error is the last one.
+// Returns the result of a call and records an error as the last one.
 inline cudaError_t done(cudaError_t e) {
   if (e != cudaSuccess) Device::instance().last_error = e;
   return e;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Kernels of the emulated device: how they are loaded and started, and NVRTC in front of the C++ compiler.
+// Kernels of the emulated device: loading and starting them, and NVRTC by the C++ compiler.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nvrtc.h>
@@ -30,7 +30,7 @@ namespace {
 
 using Call = void (*)(void**);
 
-// A kernel of a loaded program, without contraction and with.
+// A kernel of a loaded program, without contraction and with it.
 struct Kernel {
   std::string name;
   std::array<Call, 2> calls{};
@@ -39,7 +39,7 @@ struct Kernel {
 };
 struct Loaded {
   std::vector<void*> objects;
-  std::vector<std::pair<char*, char*>> shared;  // memory of blocks, of all its kernels
+  std::vector<std::pair<char*, char*>> shared;  // shared memory of the blocks, for all its kernels
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
 };
 
@@ -57,7 +57,7 @@ bool contracted(const Kernel& k) {
   return (h >> 16 & 1U) != 0;
 }
 
-// Names the kernel that faults, and leaves the rest to whoever handled the signal before.
+// Names the kernel that faults, and passes the signal to the previous handler.
 class Faults {
  public:
   explicit Faults(const std::string& kernel) {
@@ -66,13 +66,13 @@ class Faults {
     mine.sa_sigaction = [](int signal, siginfo_t* info, void*) {
       const Machine& m = Block::instance().machine;
       std::array<char, 400> text{};
-      const int n = std::snprintf(
-          text.data(), text.size(), "emulator: %s in kernel %s, block %u,%u, thread %u\n",
-          // Clang leaves an unaligned copy of a struct to the processor, which gives no address when it refuses.
-          signal == SIGILL || (signal == SIGSEGV && info->si_code == SI_KERNEL)
-              ? "data that is not aligned, or an index out of bounds"
-              : "memory that is not allocated",
-          name, m.block.x, m.block.y, m.thread.x);
+      const int n =
+          std::snprintf(text.data(), text.size(), "emulator: %s in kernel %s, block %u,%u, thread %u\n",
+                        // Clang copies an unaligned struct with an instruction that faults without an address.
+                        signal == SIGILL || (signal == SIGSEGV && info->si_code == SI_KERNEL)
+                            ? "data that is not aligned, or an index out of bounds"
+                            : "memory that is not allocated",
+                        name, m.block.x, m.block.y, m.thread.x);
       if (::write(2, text.data(), static_cast<std::size_t>(n)) < 0) return;
       restore();
     };
@@ -112,7 +112,7 @@ class Launch {
     const Faults faults(kernel_.name);
     for (unsigned y = 0; y < grid_.y; ++y)
       for (unsigned x = 0; x < grid_.x; ++x) {
-        // Other blocks used it, or other programs.
+        // Earlier blocks or other programs have used it.
         for (const auto& [from, to] : *kernel_.shared) std::memset(from, 0xff, static_cast<std::size_t>(to - from));
         b.machine.block = {x, y, 0};
         b.run(block_.x, static_cast<ThreadOrder>((x + y) % 3), thread);
@@ -152,7 +152,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
   *library = reinterpret_cast<cudaLibrary_t>(l.release());
   return cudaSuccess;
 }
-// The name: the kernel's number in its program, and its name.
+// name: the kernel's number in its program, and its name.
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
   auto* const l = reinterpret_cast<Loaded*>(library);
   const std::string text = name, number = text.substr(0, text.find(' '));

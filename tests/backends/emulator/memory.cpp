@@ -11,7 +11,7 @@
 namespace tutti::emulator {
 
 namespace {
-// What lies beside the data on its first and last page.
+// The bytes around the data on its first and last page.
 constexpr char beside = '\x5b';
 constexpr std::size_t alignment = 256;  // cudaMalloc's
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
@@ -36,7 +36,7 @@ void* GuardedMemory::allocate(std::size_t bytes) {
   char* const first = static_cast<char*>(map) + page;
   char* const p = first + pages - size;
   std::memset(first, beside, pages - size);
-  std::memset(p, 0xff, bytes);  // what was never written is not a number
+  std::memset(p, 0xff, bytes);  // memory that was never written reads as NaN
   std::memset(p + bytes, beside, size - bytes);
   pieces_[p] = {bytes, mapped, static_cast<char*>(map)};
   used_ += bytes;

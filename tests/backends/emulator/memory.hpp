@@ -7,18 +7,18 @@
 
 namespace tutti::emulator {
 
-// Ends the program: what it did would be wrong on a GPU too.
+// Ends the program: its behaviour would be wrong on a GPU too.
 [[noreturn]] void give_up(const std::string& why);
 
-// Memory with pages around it that nobody may touch. Its end lies at one of them, to 255 bytes.
+// Memory surrounded by inaccessible pages. Its end is within 255 bytes of such a page.
 class GuardedMemory {
  public:
   [[nodiscard]] void* allocate(std::size_t bytes);
-  // False where it was not allocated here. Gives up where somebody wrote beside it.
+  // Returns false if p was not allocated here. Ends the program if bytes next to the data were written.
   bool release(void* p);
-  // Whether p points into some of it.
+  // Returns true if p points into some of it.
   [[nodiscard]] bool holds(const void* p) const;
-  // Of the piece that begins at p; 0 where there is none.
+  // Returns the size of the piece that begins at p, or 0.
   [[nodiscard]] std::size_t size_of(const void* p) const;
   [[nodiscard]] std::size_t used() const noexcept { return used_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The functions of CUDA's runtime that the backend calls, but for kernels. Everything succeeds but what CUDA refuses,
-// or what a test asks to fail.
+// The functions of CUDA's runtime that the backend calls, except those for kernels. A call fails only if CUDA refuses
+// it, or if a test requests the failure.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   *s = reinterpret_cast<cudaStream_t>(1);
   return cudaSuccess;
 }
-// One beside the device's own.
+// A stream in addition to the device's own.
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
   Device::instance().sides.push_back(new Stream);
   *s = reinterpret_cast<cudaStream_t>(Device::instance().sides.back());
@@ -129,7 +129,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (event.capture != 0) return done(cudaErrorCapturedEvent);
   if (!event.point || event.point->happened) return done(d.fault);
   const auto point = event.point;
-  d.advance(*point->stream);  // meanwhile the device goes on
+  d.advance(*point->stream);  // the device makes progress meanwhile
   return done(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
@@ -206,12 +206,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
   }
   if (const cudaError_t e = refused("a copy of pageable memory")) return e;
   if (in) {
-    // It is read before the call returns.
+    // The source is read before the call returns.
     std::vector<char> copy(static_cast<const char*>(from), static_cast<const char*>(from) + n);
     d.submit(stream, [=, copy = std::move(copy)] { std::memcpy(to, copy.data(), n); });
     return cudaSuccess;
   }
-  // It is written before the call returns, which so waits for all that the stream was given.
+  // The destination is written before the call returns, so the call waits for all work of the stream.
   d.submit(stream, [=] { std::memcpy(to, from, n); });
   d.finish(*d.stream_of(stream));
   return done(d.fault);
