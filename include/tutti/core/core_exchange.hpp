@@ -58,7 +58,7 @@ class ThreadScheduler {
 // the middle of a task, the worker continues only some ms later, at a tick of the scheduler, and the whole loop waits
 // for it. An idle worker that detects this swaps cores with it: the task continues immediately, and the idle worker is
 // queued instead.
-// Between swaps no thread is bound to a core. If both cores are preempted, a swap would gain nothing and is not done.
+// Between swaps no thread is bound to a core. If both cores are preempted, a swap would not help and is not done.
 class CoreExchange {
  public:
   // threads: of the pool, including the caller of its loops as number 0. The scheduler must outlive this object.

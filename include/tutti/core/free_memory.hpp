@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace detail {
 
-// Returns the number after `key` in a file of "key number" lines, or -1 if there is none.
+// Returns the number after `key` in a file of "key number" lines, or -1 if the key is missing.
 inline std::int64_t keyed_number(const std::string& path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -25,7 +25,7 @@ inline std::int64_t keyed_number(const std::string& path, const std::string& key
   }
   return -1;
 }
-// Returns the single number of a file, or -1 if there is none ("max").
+// Returns the single number of a file, or -1 if it holds text ("max").
 inline std::int64_t lone_number(const std::string& path) {
   std::ifstream in(path);
   std::int64_t value = 0;

@@ -90,7 +90,7 @@ enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 #endif
 
 // Calls body<isa>(args...) compiled for `isa`. The body must be TUTTI_INLINE. Kernels without bf16 among their types,
-// and kernels that only read bf16, gain nothing from the bf16 instructions and share the code of avx512.
+// and kernels that only read bf16, do not benefit from the bf16 instructions and share the code of avx512.
 #define TUTTI_DEFINE_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, true)
 #define TUTTI_DEFINE_READER_DISPATCH(name, body) TUTTI_DEFINE_DISPATCH_OF(name, body, false)
 #define TUTTI_DEFINE_DISPATCH_OF(name, body, writes)                       \

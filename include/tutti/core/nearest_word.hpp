@@ -27,7 +27,7 @@ namespace tutti {
 }
 
 // Returns the known name that was probably meant by `name`: one that differs in at most a third of its characters, or
-// else the shortest that begins with it or contains it between dashes. Returns an empty text if none is close.
+// else the shortest that begins with it or contains it between dashes. Returns an empty text if no name is close.
 template <class Names>
 [[nodiscard]] std::string nearest_word(std::string_view name, const Names& known) {
   std::string nearest;

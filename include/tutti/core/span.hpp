@@ -15,7 +15,7 @@ class SpanWatcher {
  public:
   virtual ~SpanWatcher() = default;
   // Starts a span of the calling thread; the thread's spans end in the opposite order. number: the step, or the number
-  // of rows, images or bytes; -1: none.
+  // of rows, images or bytes; -1: no number.
   virtual void begin(Lane lane, std::string_view what, std::string_view name, std::int64_t number) noexcept = 0;
   virtual void end() noexcept = 0;
   // Reports a finished span that belonged to no single thread, with its duration in nanoseconds.

@@ -17,7 +17,7 @@
 //   EPOCH STEP RANK: INDEX INDEX ...
 // and, when a run returned to an earlier state,
 //   rollback EPOCH STEP
-// which cancels the lines above it whose (epoch, step) is that one or a later one. Every rank writes a file of its own.
+// which cancels the lines above it with that (epoch, step) or a later one. Every rank writes a file of its own.
 //
 // If the job's members change, lines also hold the generation,
 //   EPOCH STEP RANK GENERATION: INDEX INDEX ...
@@ -71,7 +71,7 @@ class AuditLog {
   }
   void write() { file_.append(line_); }
 
-  // Returns whether nothing has been written yet, by this run or by an earlier one.
+  // Returns whether neither this run nor an earlier one has written to the file.
   [[nodiscard]] bool empty() const { return file_.empty(); }
 
   // Records that the run continues from (epoch, step), whatever it did afterwards. Must be called on every file of the

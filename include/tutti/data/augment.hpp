@@ -83,7 +83,7 @@ class Augmenter {
   bool mirror_;
 };
 
-// A data set whose images pass through an Augment. Images in memory are augmented directly into the sample; other
+// A data set that passes its images through an Augment. Images in memory are augmented directly into the sample; other
 // images pass through a buffer for each thread.
 template <Dataset D>
 class Augmented {

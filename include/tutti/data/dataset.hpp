@@ -74,18 +74,18 @@ concept Dataset = requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   d.read(i, r, s);
 };
 
-// A data set in memory, whose images can be accessed without a copy.
+// A data set in memory that gives access to its images without a copy.
 template <class D>
 concept InMemoryDataset = Dataset<D> && requires(const D& d, std::int64_t i) {
   { d.image(i) } -> std::same_as<std::span<const std::uint8_t>>;  // [height, width, channels]
   { d.label(i) } -> std::same_as<std::int32_t>;
 };
 
-// A data set whose read() takes no random numbers: an image is always the same.
+// A data set with a read() that takes no random numbers: an image is always the same.
 template <class D>
 concept FixedDataset = InMemoryDataset<D> ||(Dataset<D>&& requires { requires D::fixed; });
 
-// A data set whose samples are windows of constant images. A holder of these images can make the samples itself.
+// A data set of samples that are windows of constant images. A holder of these images can make the samples itself.
 template <class D>
 concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng& r, Sample s) {
   { d.stored() } -> std::convertible_to<const Schema&>;
@@ -95,7 +95,7 @@ concept WindowedDataset = Dataset<D> && requires(const D& d, std::int64_t i, Rng
   { d.fill() } -> std::convertible_to<std::span<const std::uint8_t>>;  // constant padding, a value per channel
 };
 
-// The stored images of an AnyDataset whose samples are windows of constant images.
+// The stored images of an AnyDataset, if its samples are windows of constant images.
 class StoredImages {
  public:
   virtual ~StoredImages() = default;

@@ -17,7 +17,7 @@
 #include <tutti/io/tfrecord.hpp>
 
 // tf.train.Example (tensorflow/core/example/{example,feature}.proto) in protobuf's wire format, limited to what image
-// records need: a map from names to lists of byte strings, floats or integers. Reading copies nothing and allocates no
+// records need: a map from names to lists of byte strings, floats or integers. Reading neither copies nor allocates
 // memory.
 namespace tutti {
 

@@ -75,7 +75,7 @@ class ImageDecoder {
 // The decoders of a program. Each image goes to the first one that reads its format. Copies share them.
 class ImageDecoders {
  public:
-  // Throws UsageError if there is none.
+  // Throws UsageError if the list is empty.
   explicit ImageDecoders(std::vector<std::shared_ptr<const ImageDecoder>> decoders, ImageLimits limits = {})
       : decoders_(std::move(decoders)), limits_(limits) {
     std::erase(decoders_, nullptr);

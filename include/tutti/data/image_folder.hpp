@@ -192,7 +192,7 @@ class ImageFolder {
   [[nodiscard]] int classes() const noexcept { return static_cast<int>(shared_->class_names.size()); }
   [[nodiscard]] std::int64_t block() const noexcept { return 1; }
   [[nodiscard]] const std::vector<std::string>& class_names() const noexcept { return shared_->class_names; }
-  // Returns the files in the class folders whose names are not those of images.
+  // Returns the files in the class folders that do not have the names of images.
   [[nodiscard]] const image_folder::LeftOut& left_out() const noexcept { return shared_->left_out; }
   [[nodiscard]] std::int32_t label(std::int64_t i) const { return shared_->labels[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::string where(std::int64_t i) const { return path(i).string(); }

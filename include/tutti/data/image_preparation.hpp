@@ -17,14 +17,14 @@ namespace tutti {
 // For sets of small images that are stored decoded, `window` is then cut out of the result.
 struct ImagePreparation {
   ImageAugment scale{};
-  // An image of exactly the scaled size is used unchanged, as in a set whose images all have that size.
+  // An image of exactly the scaled size is used unchanged, as in a set of images of that size.
   bool stored = false;
   std::int64_t height = 224, width = 224;  // of the net
   Augment window{};                        // pad, pad_mode and fill
 };
 
-// Returns the preparation for a set whose images all have this size and are used unchanged. Other images are scaled to
-// it, and their centre is cut out.
+// Returns the preparation for a set of images that all have this size and are used unchanged. Other images are scaled
+// to it, and their centre is cut out.
 [[nodiscard]] inline ImagePreparation preparation_of_stored(std::int64_t height, std::int64_t width) {
   ImagePreparation p;
   p.stored = true;
@@ -51,8 +51,8 @@ struct ImagePreparation {
   return p;
 }
 
-// Returns the preparation for images of `source` whose windows `seen` shows: the window in the centre, padded if it is
-// larger. Returns null if the images of `source` are themselves windows of other images.
+// Returns the preparation for images of `source` if `seen` shows windows of them: the window in the centre, padded if
+// it is larger. Returns null if the images of `source` are themselves windows of other images.
 [[nodiscard]] inline std::shared_ptr<const ImagePreparation> preparation_of(const Schema& source, const Schema& seen,
                                                                             const Augment& augment) {
   ImagePreparation p =

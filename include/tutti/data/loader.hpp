@@ -40,7 +40,7 @@ struct LoaderOptions {  // Options of a Loader.
   std::int64_t group = 16;  // samples that a thread takes at a time
   // If read() throws DataError: with false, next() throws it. With true, the sample keeps its position and gets the
   // label ignored_label and the next readable image of this rank's part of the batch, so that batch norm gets a real
-  // image (zeros if there is none). Batches do not depend on the number of threads.
+  // image (zeros if no image is readable). Batches do not depend on the number of threads.
   bool skip_bad_records = false;
   // Added to the message about a damaged record that is not skipped; a program names its own option here.
   std::string bad_record_hint = "LoaderOptions::skip_bad_records continues without the record";

@@ -152,7 +152,7 @@ struct Shard {
 
   std::vector<std::uint8_t> piece(std::min<std::uint64_t>(shard.records, 4096) * entry_bytes);
   std::uint32_t crc = 0;
-  std::string bad;  // reported after the CRC of the index, whose error is more helpful
+  std::string bad;  // reported after an error of the index's CRC, which is more helpful
   for (std::uint64_t r = 0; r < shard.records;) {
     const auto n = std::min<std::uint64_t>(shard.records - r, 4096);
     const auto part = std::span(piece).first(static_cast<std::size_t>(n * entry_bytes));

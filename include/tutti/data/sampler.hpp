@@ -96,14 +96,14 @@ struct Part {
 // Fills `out` with the permutation of [0, out.size()) of an epoch, by Fisher and Yates.
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out);
 
-// Blocks whose samples are in use at once: with blocks of 256, 10,240 samples.
+// Blocks with samples in use at once: with blocks of 256, 10,240 samples.
 inline constexpr std::int64_t blocks_in_flight = 40;
 
-// Like the other permutation(), for data whose adjacent samples are best read together. The blocks of `block` samples
-// are permuted, and each sample is then moved later by a random distance of less than a window of 40 blocks, wrapping
-// at the end of the epoch. So at any time at most 42 blocks are started and unfinished (blocks of the first window are
-// started twice, because of the wrapping), and samples within the window's length mix. Blocks of 1 and sets no larger
-// than the window are permuted uniformly.
+// Like the other permutation(), for data with adjacent samples that are best read together. The blocks of `block`
+// samples are permuted, and each sample is then moved later by a random distance of less than a window of 40 blocks,
+// wrapping at the end of the epoch. So at any time at most 42 blocks are started and unfinished (blocks of the first
+// window are started twice, because of the wrapping), and samples within the window's length mix. Blocks of 1 and sets
+// no larger than the window are permuted uniformly.
 TUTTI_CORE_FUNCTION void permutation(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> out,
                                      std::int64_t block);
 

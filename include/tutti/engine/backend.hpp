@@ -110,12 +110,12 @@ class Backend {
     fail<UsageError>("Executor", "images of the host", "images in the memory of another backend");
   }
 
-  // Returns the option that reduces memory use, such as "--option"; "" if there is none.
+  // Returns the option that reduces memory use, such as "--option", or "" if it has no such option.
   [[nodiscard]] virtual std::string memory_hint() const { return ""; }
   // Returns whether weight gradients are rounded to the compute type on their way to the arena.
   [[nodiscard]] virtual bool rounds_weight_gradients() const { return false; }
   // Returns the share of the last second or less in which the device computed, 0..1, from its own counters; no value if
-  // it has none. Cheap; never throws.
+  // it has no counters. Cheap; never throws.
   [[nodiscard]] virtual std::optional<double> utilisation() { return std::nullopt; }
 };
 

@@ -43,7 +43,7 @@ class HostBackend : public Backend, public HostMemory {
   }
 };
 
-// A kernel that reads its weights, if it has any, in the compute type. Packs nothing if the master weights already have
+// A kernel that reads its weights, if it has any, in the compute type. Does not pack if the master weights already have
 // that type.
 template <bool F64 = false>
 class HostKernel : public Kernel {

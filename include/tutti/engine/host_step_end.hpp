@@ -97,7 +97,7 @@ class HostStepEnd final : public StepEnd {
 
   void set_scale(std::int64_t exponent, std::int64_t steps) override { scale_ = {exponent, steps}; }
   void resume() override {}
-  // Restores what a step changes before all its sums have arrived. Changes nothing if the step failed before it
+  // Restores what a step changes before all its sums have arrived. Has no effect if the step failed before it
   // started.
   void roll_back(std::uint64_t step) override {
     if (ranks_ > 1 && copied_ == step + 1) b_.memory().copy(m_.states, before_.data(), state_bytes());

@@ -21,7 +21,7 @@ class Kernel {
   [[nodiscard]] virtual Partition cut() { return {}; }
   // Returns the bytes of the form in which it reads its weights, the second input; 0: it reads the master weights.
   [[nodiscard]] virtual std::size_t packed_bytes() { return 0; }
-  // Writes that form of the master weights. Called after prepare(); allocates nothing.
+  // Writes that form of the master weights. Called after prepare(); does not allocate memory.
   virtual void pack(const TensorRef& /*weights*/, void* /*to*/) {}
   // Prepares what the runs need, for each number of rows that they have.
   virtual void prepare(const PrepareInfo& /*info*/) {}

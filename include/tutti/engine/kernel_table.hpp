@@ -16,7 +16,7 @@ struct KernelTable {
   template <class O>
   static constexpr bool has = (std::is_same_v<O, typename Ks::For> || ...);
 
-  // Returns the kernel, constructed from the op and `with`; null if the table has none.
+  // Returns the kernel, constructed from the op and `with`; null if the table has no kernel for it.
   template <class... A>
   [[nodiscard]] static std::unique_ptr<Kernel> make(const Op& op, A&... with) {
     Kernel* made = nullptr;  // costs a compiler less than a make_unique for each

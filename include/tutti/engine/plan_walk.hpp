@@ -40,7 +40,7 @@ class PlanWalk {
   // For the following runs; null: the backend gets them elsewhere.
   void set_scalars(const StepScalars* s) noexcept { scalars_ = s; }
   void profile(Profile* p) noexcept { profile_ = p; }
-  // For plans whose ops run one by one and keep what they compute.
+  // For plans with ops that run one by one and keep what they compute.
   void watch(ValueWatcher* w) noexcept { watcher_ = w; }
 
   void run(const PreparedPlan& p, const OnReady& on_ready) {

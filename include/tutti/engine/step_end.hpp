@@ -10,7 +10,7 @@
 #include <tutti/core/function_ref.hpp>
 #include <tutti/engine/call.hpp>
 
-// The end of a training step: gradients become weights. On the host (host_step_end.hpp), or on a device whose backend
+// The end of a training step: gradients become weights. On the host (host_step_end.hpp), or on a device if its backend
 // supports it (Backend::step_end).
 namespace tutti {
 
@@ -19,7 +19,7 @@ struct ModelState {
   DType dtype = DType::f32;
   void* weights = nullptr;
   void* gradients = nullptr;
-  std::array<void*, 2> slots{};  // of the optimizer; null: none
+  std::array<void*, 2> slots{};  // of the optimizer; null: not used
   std::size_t count = 0;         // elements of each
   // Running statistics, and their sums over the ranks if there are several.
   void* states = nullptr;
@@ -61,7 +61,8 @@ enum class Halt : std::int32_t { none, loss, loss_elsewhere, gradients };
 struct StepOutcome {
   std::int64_t step = 0;
   std::int64_t scale_exponent = 0, scale_steps = 0;
-  std::int64_t halted_step = 0;  // the first step whose numbers were not finite; weights have not changed since then
+  std::int64_t halted_step =
+      0;  // the first step with numbers that were not finite; weights have not changed since then
   Halt halt = Halt::none;
   std::uint32_t flags = 0;  // of all ranks
   double halted_loss = 0, halted_rows = 0;
@@ -113,7 +114,7 @@ class StepEnd {
   // of it may be running.
   virtual void roll_back(std::uint64_t step) = 0;
   // Returns memory of the device that can hold the complete state, for data that arrives from another rank. Usable
-  // while nothing runs, until the next step begins. Empty: there is none.
+  // while nothing runs, until the next step begins. Empty: no such memory.
   [[nodiscard]] virtual std::span<std::byte> spare() { return {}; }
 };
 

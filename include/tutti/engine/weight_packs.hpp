@@ -30,8 +30,8 @@ class WeightPacks {
   // Identifies the packed forms in captured runs that use them.
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-  // Describes the packs of a training plan of `g` in advance, so that a step allocates nothing. `weights`: the memory
-  // of the parameter arena; kernels: of the plan's nodes, prepared. Both outlive this object.
+  // Describes the packs of a training plan of `g` in advance, so that a step does not allocate memory. `weights`: the
+  // memory of the parameter arena; kernels: of the plan's nodes, prepared. Both outlive this object.
   void describe(const Graph& g, const Plan& plan, const ArenaLayout& parameters, const Buffer& weights,
                 const std::vector<std::unique_ptr<Kernel>>& kernels) {
     memory_ = Buffer(b_.memory(), plan.packed_bytes);

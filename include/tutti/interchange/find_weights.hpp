@@ -50,7 +50,7 @@ struct WeightsPlace {
 };
 
 // Finds weights in `what`: a safetensors file; a checkpoint's folder, which is checked as a whole; or a run's folder,
-// whose best checkpoint is used, or else its newest. Throws DataError if it is none of these, or damaged.
+// of which the best checkpoint is used, or else the newest. Throws DataError if it is anything else, or damaged.
 [[nodiscard]] inline WeightsPlace find_weights(const std::string& what) {
   const std::string where = "model " + what;
   io::Path path = what;

@@ -26,8 +26,8 @@ enum class Averaged : std::uint8_t { automatic, yes, no };
 
 // A file of weights and what was found about it.
 struct ModelFile {
-  io::Path path;                        // the safetensors file
-  io::Path checkpoint;                  // the folder of the checkpoint that contains it; empty if there is none
+  io::Path path;        // the safetensors file
+  io::Path checkpoint;  // the folder of the checkpoint that contains it; empty if it is in no checkpoint
   std::optional<io::Safetensors> file;  // always set
   std::optional<ModelCard> card;        // if the file describes its net
 };

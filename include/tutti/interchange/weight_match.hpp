@@ -24,7 +24,7 @@ namespace tutti {
 
 namespace detail {
 
-// Assigns the file's tensors to the net's. Nothing is changed until all are known to fit.
+// Assigns the file's tensors to the net's. No tensor is changed until all are known to fit.
 class WeightMatch {
  public:
   WeightMatch(const io::Safetensors& file, const std::vector<StateSpan>& model, const LoadWeightsOptions& o) {

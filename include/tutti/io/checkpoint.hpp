@@ -130,7 +130,7 @@ class CheckpointStore {
   void forget_generations() {
     for (const GenerationBegin& b : CheckpointNames::in(folder_).begins) (void)::unlink((folder_ / b.text()).c_str());
   }
-  // Returns the latest generation that has started or saved in this folder; 0 if there is none.
+  // Returns the latest generation that has started or saved in this folder, or 0.
   [[nodiscard]] std::int64_t latest_generation() const { return CheckpointNames::in(folder_).latest_generation(); }
 
   // Reads a checkpoint and checks all of it. Throws DataError that names the file and what is wrong with it.
@@ -143,8 +143,8 @@ class CheckpointStore {
     return c;
   }
 
-  // Returns the newest valid checkpoint, or no value if there is none. Adds a line to `complaints` for each checkpoint
-  // that was skipped.
+  // Returns the newest valid checkpoint, or no value if no checkpoint is valid. Adds a line to `complaints` for each
+  // checkpoint that was skipped.
   [[nodiscard]] std::optional<LoadedCheckpoint> load_newest_valid(
       std::vector<std::string>* complaints = nullptr) const {
     for (const Path& path : list()) {

@@ -155,7 +155,7 @@ inline void make_directories(const Path& path) {  // also makes parent folders; 
   if (error) fail_file("make the folder", path, error.value());
 }
 
-// Removes a file, or a folder with its content. Does nothing if it does not exist.
+// Removes a file, or a folder with its content. It need not exist.
 inline void remove_tree(const Path& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);

@@ -118,7 +118,7 @@ void replace_file(const Path& path, bool synced, Fill&& fill) {
 template <class Fill>
 requires std::invocable<Fill&, FileWriter&>
 void atomic_write_file(const Path& path, Fill&& fill) { detail::replace_file(path, true, fill); }
-inline void atomic_write_file(const Path& path, std::string_view text) {  // all or nothing; throws FileError
+inline void atomic_write_file(const Path& path, std::string_view text) {  // complete or not at all; throws FileError
   atomic_write_file(path, [&](FileWriter& writer) { writer.write(text); });
 }
 inline void atomic_write_file(const Path& path, std::span<const std::byte> bytes) {  // throws FileError

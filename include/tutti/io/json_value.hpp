@@ -92,13 +92,13 @@ class Json {
     return members_;
   }
 
-  // Returns the member with that key, or nullptr if there is none or this is not an object.
+  // Returns the member with that key, or nullptr if there is no such member or this is not an object.
   [[nodiscard]] const Json* find(std::string_view key) const noexcept {
     for (const Member& m : members_)
       if (m.first == key) return &m.second;
     return nullptr;
   }
-  // Returns the member with that key. Throws DataError if there is none.
+  // Returns the member with that key. Throws DataError if the member is missing.
   [[nodiscard]] const Json& at(std::string_view key, std::string_view where = "json") const {
     (void)as_object(where);
     const Json* found = find(key);

@@ -60,7 +60,7 @@ template <class T>
   return {std::move(name), dtype_of<T>, shape, std::as_bytes(values)};
 }
 
-// Returns the record with that name. Throws DataError if there is none. `where` names the file in the message.
+// Returns the record with that name. Throws DataError if it is missing. `where` names the file in the message.
 [[nodiscard]] inline const TensorRecord& record_named(std::span<const TensorRecord> records, std::string_view name,
                                                       std::string_view where = "tensors") {
   for (const TensorRecord& r : records)

@@ -12,7 +12,7 @@
 #include <tutti/core/span.hpp>
 
 // Events of Chrome's trace format, which chrome://tracing and Perfetto read: a JSON array, here with one event on each
-// line, whose closing bracket may be missing. Times are microseconds.
+// line; the closing bracket may be missing. Times are microseconds.
 namespace tutti::io {
 
 // A finished span, as a thread keeps it until it is written.

@@ -149,7 +149,7 @@ struct SumTimes {
 
 }  // namespace detail
 
-// Merges the traces of a job's processes into `file` and removes them. Does nothing if one of the processes still
+// Merges the traces of a job's processes into `file` and removes them. Has no effect if one of the processes still
 // writes, because the process that ends last merges, or if there is no trace. Events of the same job that `file`
 // already holds stay. Times are those of the host of the lowest process; times of other hosts are shifted so that
 // common operations of the ranks match. Throws FileError.

@@ -38,7 +38,7 @@ struct TraceOptions {  // Options of a recorder.
   std::int64_t process = 0;      // its number in the timeline: the rank
   std::string name = "process";  // as the timeline shows it
   std::string job{};             // files of one job are merged (trace_merge.hpp)
-  // Steps whose layers and images are recorded; 0: the first ten of this process.
+  // Steps in which layers and images are recorded; 0: the first ten of this process.
   std::int64_t first_step = 0, last_step = 0;
   // Limits on the number of layers and images over all steps, and on the number of other spans.
   std::int64_t most_details = 40'000, most_spans = 40'000;
@@ -125,7 +125,7 @@ class TraceRecorder final : public SpanWatcher {
     file_ = Descriptor();
   }
 
-  // Returns the last step whose layers and images were recorded if --trace-steps requested more; 0 if all requested
+  // Returns the last step in which layers and images were recorded if --trace-steps requested more; 0 if all requested
   // steps were recorded.
   [[nodiscard]] std::int64_t details_end_at() const noexcept { return cut_.load(); }
   // Returns the number of spans that were not recorded because there were too many.

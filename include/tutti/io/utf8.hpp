@@ -9,7 +9,7 @@
 namespace tutti::io {
 
 // Returns the bytes of the well-formed UTF-8 sequence at text[at] (Unicode 15, table 3-7: no overlong forms, no
-// surrogates, no code points above U+10FFFF); 0 if there is none.
+// surrogates, no code points above U+10FFFF); 0 if the bytes are not valid.
 [[nodiscard]] constexpr std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
   const auto byte = [&](std::size_t i) {
     return at + i < text.size() ? static_cast<std::uint8_t>(text[at + i]) : std::uint8_t{0};

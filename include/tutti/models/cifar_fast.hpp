@@ -24,7 +24,7 @@ struct CifarFastOptions {
   // Weights [8 * channels, channels, 2, 2] of the first layer; random if empty.
   std::vector<float> whitening{};
   double output_scale = 1.0 / 9;
-  double beta_lr_scale = 64;  // of the biases of batch norm, whose weights stay 1
+  double beta_lr_scale = 64;  // of the biases of batch norm; its weights stay 1
   float bn_eps = 1e-5F;
   float bn_momentum = 0.4F;
   float label_smoothing = 0;

@@ -15,7 +15,7 @@ struct ResnetOptions {
   int depth = 50;
   int classes = 1000;
   bool cifar_stem = false;     // a 3x3 stem without pooling, for small images
-  bool stride_in_1x1 = false;  // the original form (v1); the default is v1.5, whose stride is in the 3x3 convolution
+  bool stride_in_1x1 = false;  // the original form (v1); the default is v1.5, with the stride in the 3x3 convolution
   bool zero_gamma = false;     // the last batch norm of a block starts at 0: Goyal et al. 2017
   bool glorot = false;      // convolutions start uniform as in Glorot and Bengio 2010; otherwise as in He et al. 2015
   bool decay_bias = false;  // weight decay also applies to the classifier's bias

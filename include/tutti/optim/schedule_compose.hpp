@@ -95,7 +95,7 @@ class Warmup {
   Schedule after_;
 };
 
-// Warmup whose `after` counts from the start of the run, so that "epochs 30, 60 and 80" mean exactly these.
+// Warmup with an `after` that counts from the start of the run, so that "epochs 30, 60 and 80" mean exactly these.
 class WarmupWithin {
  public:
   WarmupWithin(double from, double to, std::int64_t steps, Schedule after, double power = 1)

@@ -48,7 +48,7 @@ struct ArenaLayout {
   }
 };
 
-// A run of whole slices [first, last) whose gradients become final together; elements [begin, end).
+// A run of whole slices [first, last) with gradients that become final together; elements [begin, end).
 struct Bucket {
   std::size_t first = 0, last = 0;
   std::size_t begin = 0, end = 0;

@@ -27,7 +27,7 @@ struct TensorDesc {
   }
 };
 
-// A tensor whose type is known at run time. Kernels of ops read and write these.
+// A tensor of a type that is known only at run time. Kernels of ops read and write these.
 struct TensorRef {
   void* data = nullptr;
   DType dtype = DType::f32;

@@ -37,17 +37,17 @@ inline Span inside(std::int64_t p, int kernel, const op::Window& o, std::int64_t
   const std::int64_t at = p * o.stride - o.padding;
   return {std::max<std::int64_t>(0, -at), std::min<std::int64_t>(kernel, extent - at)};
 }
-// Returns the outputs whose window contains input h.
+// Returns the outputs with input h in their windows.
 inline Span holders(std::int64_t h, int kernel, const op::Window& o, std::int64_t outputs) {
   const std::int64_t at = h + o.padding, first = at - kernel + 1;
   return {first > 0 ? (first + o.stride - 1) / o.stride : 0, std::min<std::int64_t>(at / o.stride + 1, outputs)};
 }
 struct Tap {
-  std::int64_t from;   // the output whose window contains the input
+  std::int64_t from;   // the output with the input in its window
   std::int32_t place;  // of the input in that window
 };
 
-// Processes the channels from c on, which do not fill a register, of one output whose window begins at x. Uses no
+// Processes the channels from c on, which do not fill a register, of one output with a window that begins at x. Uses no
 // vector arithmetic, so that all instruction sets share the code.
 template <class T>
 [[gnu::noinline]] void max_pool_rest(const MaxPoolArgs<T>& a, const T* x, Span rows, Span columns, std::int64_t c, T* y,

@@ -33,8 +33,8 @@ TUTTI_DEFINE_DISPATCH(add, add_body);
 TUTTI_CORE_INSTANCE(template void add<float>(Isa, const float*, const float*, float*, std::int64_t));
 TUTTI_CORE_INSTANCE(template void add<bf16>(Isa, const bf16*, const bf16*, bf16*, std::int64_t));
 
-// u8 pixels -> (x - mean[c]) * inv_std[c]. As many pixels as a register has lanes fill `channels` registers, whose
-// factors repeat.
+// u8 pixels -> (x - mean[c]) * inv_std[c]. As many pixels as a register has lanes fill `channels` registers with
+// repeating factors.
 template <Isa I, class T>
 TUTTI_INLINE void normalize_body(const std::uint8_t* x, T* y, std::int64_t n, std::int64_t channels, const float* mean,
                                  const float* inv_std) {
@@ -118,7 +118,7 @@ TUTTI_CORE_INSTANCE(template void global_avg_pool_backward<float>(Isa, const flo
 TUTTI_CORE_INSTANCE(template void global_avg_pool_backward<bf16>(Isa, const bf16*, bf16*, std::int64_t, std::int64_t,
                                                                  std::int64_t));
 
-// dw [out, in] += dy^T x; db [out] += column sums of dy, whose rows are `stride` apart.
+// dw [out, in] += dy^T x; db [out] += column sums of dy, with rows `stride` apart.
 template <Isa I, class T>
 TUTTI_INLINE void linear_backward_weights_body(const T* x, const T* dy, float* dw, float* db, std::int64_t rows,
                                                std::int64_t in, std::int64_t out, std::int64_t stride) {

@@ -15,7 +15,7 @@ namespace tutti::cpu {
 // Memory of each worker for a few factors per channel, used by one kernel at a time.
 class ChannelFactors {
  public:
-  // Called before the first step, so that a step allocates nothing.
+  // Called before the first step, so that a step does not allocate memory.
   void reserve(int workers, std::int64_t channels) {
     const auto padded = (static_cast<std::size_t>(channels) + 15) / 16 * 16;
     if (padded <= channels_) return;

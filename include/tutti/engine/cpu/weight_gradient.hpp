@@ -117,7 +117,7 @@ TUTTI_INLINE void multiply_add(F<I>& sum, const F<I>& a, const F<I>& b) {
                 std::bit_cast<float>(x & 0xFFFF0000U) * std::bit_cast<float>(y & 0xFFFF0000U);
     }
 #else
-    F<I> s = sum;  // a copy: an array whose elements are operands of asm stays in memory
+    F<I> s = sum;  // a copy: an array stays in memory if its elements are operands of asm
     asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
     sum = s;
 #endif
@@ -197,7 +197,7 @@ TUTTI_INLINE void weight_gradient_body(const WeightGradientArgs<T>& g) {
   const int places = g.window.kernel_h * g.window.kernel_w;
   const std::int64_t pixels = g.rows * g.out_h * g.out_w;
   const std::int64_t blocks = (pixels + block - 1) / block, size = ((pixels + blocks - 1) / blocks + 1) / 2 * 2;
-  // Parts of pixels whose distance is a power of two would evict each other from the cache.
+  // Parts of pixels at a distance of a power of two would evict each other from the cache.
   const bool copies = pairs || g.part_outputs < g.outputs;
   float* const output_columns = g.columns;
   float* const input_columns = g.columns + g.part_outputs / 16 * column_floats;

@@ -51,7 +51,7 @@ namespace detail {
 using Register = F<Isa::avx512_bf16>;
 using Pair = std::uint32_t __attribute__((may_alias));
 
-// sum += a b, of pairs. Uses a copy of `sum`, because an array whose elements are operands of asm stays in memory.
+// sum += a b, of pairs. Uses a copy of `sum`, because an array stays in memory if its elements are operands of asm.
 TUTTI_INLINE void add_product(Register& sum, const Register& a, const Register& b) {
   Register s = sum;
   asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));

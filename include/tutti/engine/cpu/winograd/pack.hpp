@@ -33,7 +33,7 @@ struct PackArgs {
 
 namespace detail {
 
-// One stage of a transposition: swaps positions whose numbers differ in bit S.
+// One stage of a transposition: swaps positions with numbers that differ in bit S.
 template <int S, class V, int... L>
 TUTTI_INLINE void swap_bit(V& a, V& b, std::integer_sequence<int, L...>) {
   constexpr int lanes = sizeof...(L);
@@ -57,7 +57,7 @@ TUTTI_INLINE void transpose_stages(F<I>* r) {
   transpose_stage<I, 4>(r);
   if constexpr (lanes_of<I> == 16) transpose_stage<I, 8>(r);
 }
-// Transposes lanes x lanes floats, whose rows are `step` apart in `from`, to `to`. Prefetches the floats that are
+// Transposes lanes x lanes floats from `from`, with rows `step` apart, to `to`. Prefetches the floats that are
 // `ahead` of them.
 template <Isa I>
 TUTTI_INLINE void transpose(const float* from, std::int64_t step, float* to, std::int64_t to_step, std::int64_t ahead) {

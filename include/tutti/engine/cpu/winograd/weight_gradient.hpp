@@ -33,9 +33,9 @@ struct WeightProductArgs {
   float* dw = nullptr;
 };
 
-// The amount that is multiplied at once, of all points: a block of the gradient whose products stay in the second-level
-// cache, and a number of tiles with which both operands of a point stay in the first. Blocks as high as wide read the
-// fewest tiles for a sum.
+// The amount that is multiplied at once, of all points: a block of the gradient with products that stay in the
+// second-level cache, and a number of tiles with which both operands of a point stay in the first. Blocks as high as
+// wide read the fewest tiles for a sum.
 inline constexpr std::int64_t weight_block = 64, weight_block_tiles = 64;
 inline constexpr std::int64_t weight_block_plane = weight_block * weight_block + 16;
 
