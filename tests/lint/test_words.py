@@ -61,7 +61,7 @@ def test_limits():
     table["a", "comments"]["who"] = 7
     assert list(words.over_limits(table, low)) and words.lowered(table, low) == low, "limits never go up"
     table["a", "comments"] |= {"words": 100, "who": 1}
-    assert not list(words.over_limits(table, {})), "one word is no rate"
+    assert not list(words.over_limits(table, {})), "two words are no rate"
 
 
 def same(kind, before, after):

@@ -25,7 +25,7 @@ enum class Storage : std::uint8_t {
   activation  // activation arena or scratch
 };
 
-// The type of a value as a role; the plan maps it to a data type of the run.
+// The role of a value; the plan maps it to a data type of the run.
 enum class Precision : std::uint8_t { compute, master, metric, u8, i32 };
 
 enum class Init : std::uint8_t {  // The initial values of a parameter.
