@@ -121,6 +121,13 @@ TEST_CASE("errors: one form of message, one exit code a kind") {
   CHECK(error_message("here", "a", "b") == "[here] expected a, got b.");
   CHECK(error_message("here", "a", "b", "do c") == "[here] expected a, got b. hint: do c.");
   CHECK(thrown<DataError>([] { fail<DataError>("f", "x", "y"); }) == "[f] expected x, got y.");
+  // Parts: strings of each kind, numbers as std::to_string() writes them, lists in lists, and an empty hint.
+  const std::string name = "conv1";
+  CHECK(error_message({"layer ", name}, {"at most ", 3, " of ", std::size_t{1} << 63}, -2.5,
+                      {std::string_view("a"), ""}) ==
+        "[layer conv1] expected at most 3 of 9223372036854775808, got " + std::to_string(-2.5) + ". hint: a.");
+  CHECK(error_message("here", {{"rank ", std::int64_t{-1}}, " of ", std::uint8_t{200}}, 0.1F, {"", ""}) ==
+        "[here] expected rank -1 of 200, got " + std::to_string(0.1F) + ".");
   CHECK(Error("m").exit_code() == 1);
   CHECK(UsageError("m").exit_code() == 2);
   CHECK(ShapeError("m").exit_code() == 2);

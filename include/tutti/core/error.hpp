@@ -3,8 +3,8 @@
 
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
+#include <tutti/core/error_part.hpp>
 #include <tutti/core/separate.hpp>
 
 // Every error that tutti throws: "[where] expected ..., got .... hint: ..." and the exit code that the program should
@@ -65,23 +65,24 @@ struct NotFiniteError : Error {
 };
 
 // Returns the message in the uniform format; `hint` may be empty.
-TUTTI_CORE_FUNCTION std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
-                                              std::string_view hint = {});
+[[gnu::cold]] TUTTI_CORE_FUNCTION std::string error_message(ErrorPart where, ErrorPart expected, ErrorPart got,
+                                                            ErrorPart hint = {});
 #if TUTTI_CORE_DEFINITIONS
-TUTTI_CORE_FUNCTION std::string error_message(std::string_view where, std::string_view expected, std::string_view got,
-                                              std::string_view hint) {
-  std::string m;
-  m.reserve(where.size() + expected.size() + got.size() + hint.size() + 32);
-  m.append("[").append(where).append("] expected ").append(expected).append(", got ").append(got).append(".");
-  if (!hint.empty()) m.append(" hint: ").append(hint).append(".");
+[[gnu::cold]] TUTTI_CORE_FUNCTION std::string error_message(ErrorPart where, ErrorPart expected, ErrorPart got,
+                                                            ErrorPart hint) {
+  std::string m, advice;
+  ErrorPart{"[", where, "] expected ", expected, ", got ", got, "."}.append_to(m);
+  hint.append_to(advice);
+  if (!advice.empty()) m.append(" hint: ").append(advice).append(".");
   return m;
 }
 #endif
 
-// Throws E with the message in the uniform format.
+// Throws E with the message in the uniform format. For example:
+//   fail<ShapeError>(layer, {"an input of ", rank, " dimensions"}, to_string(shape));
 template <class E = Error>
-[[noreturn]] void fail(std::string_view where, std::string_view expected, std::string_view got,
-                       std::string_view hint = {}) {
+[[noreturn, gnu::cold, gnu::noinline]] void fail(ErrorPart where, ErrorPart expected, ErrorPart got,
+                                                 ErrorPart hint = {}) {
   throw E(error_message(where, expected, got, hint));
 }
 
